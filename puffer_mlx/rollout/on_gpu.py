@@ -211,6 +211,9 @@ class BufferOnGPU:
         agents: Number of agents N.
         groups: Number of groups Q, used for recurrent states only.
         finals: Must be False, because C environments report no last observations.
+
+    Attributes:
+        fields: Arrays that training reads, by name. Masks may be None; finals are None.
     """
 
     last_rows = None
@@ -226,7 +229,7 @@ class BufferOnGPU:
         rows = mx.zeros((horizon, agents))
         arrived = mx.zeros((horizon + 1, agents))
         masks = horizon + 1, agents, spec.mask_size
-        self._fields: dict[str, mx.array | None] = {  # before the first rollout
+        self.fields: dict[str, mx.array | None] = {  # before the first rollout
             "observations": mx.zeros(*self._empty),
             "actions": mx.zeros((horizon, agents, spec.action.heads)),
             **{"logprobs": rows, "values": rows, "rewards": arrived, "terminals": arrived},
@@ -253,12 +256,12 @@ class BufferOnGPU:
         """Begin the next rollout with the last outputs of the previous one."""
         self.first = previous.last
         if previous is not self:  # Its old arrays are no longer used.
-            self._fields = {}
+            self.fields = {}
             self._observations = previous._observations
 
     def fill(self, fields: dict[str, mx.array | None], last: EnvOutputs) -> None:
         """Store a rollout's fields by name, and the last environment outputs."""
-        self._fields = fields
+        self.fields = fields
         self.last = last
         self._observations = fields["observations"]
 
@@ -270,11 +273,6 @@ class BufferOnGPU:
     def restore(self, carry: dict[str, mx.array]) -> None:
         """Continue from the result of ``carry`` of a buffer with the same shapes."""
         self.last = EnvOutputs(**{"masks": None, **carry})
-
-    @property
-    def fields(self) -> dict[str, mx.array | None]:
-        """Arrays that training reads, by name. Masks may be None; finals are None."""
-        return self._fields
 
 
 class RolloutsOnGPU:
@@ -332,7 +330,8 @@ class RolloutsOnGPU:
                     raise
                 if again:
                     raise self._ended_twice(error) from None
-                again, self.steps = True, max(1, (self.steps or PROBE_STEPS) // 4)
+                again = True
+                self.steps = max(1, (self.steps or PROBE_STEPS) // 4)
             else:
                 self._timer.lap("eval_act")
                 return after

@@ -75,6 +75,9 @@ class Learner:
         reader: loads rollouts onto the training device.
         health: checks that results are finite.
         update: the update in progress, or the last one.
+        first_ratios_are_one: True if the first minibatch of an epoch is trained with the weights
+            and the recurrent states that acted, so that its ratios are 1, apart from rounding.
+        measured_forward: True after the first measurement of a forward pass, which compiles it.
     """
 
     def __init__(
@@ -106,7 +109,9 @@ class Learner:
         self.reader = Reader(self.functions.gather, self.logprobs, placement, local, trained_agents)
         self.health = Health(config, self.algorithm.metrics)
         self.update: Update | None = None
-        self.first_ratios_are_one = first_ratios_are_one(config, policy, placement)
+        carries = not config.base.reset_state and bool(named(policy.initial_state(1)))
+        same_states = not carries or config.facts.carries_state
+        self.first_ratios_are_one = same_states and not placement.overlap
         self.measured_forward = False
         self.graph: Callable[..., Any] | None = None
         self.unverified: Callable[..., Any] | None = None
@@ -539,13 +544,3 @@ def trainable_steps(finals: np.ndarray | None, steps: int, agents: int) -> np.nd
     mask = np.ones((steps, agents), bool) if finals is None else finals[:steps] == 0
     mask[-1] = False
     return mask if mask.any() else ~mask
-
-
-def first_ratios_are_one(config: Config, policy: Policy, placement: Placement) -> bool:
-    """Return True if an epoch's first minibatch has ratios of 1, apart from rounding.
-
-    This requires that it is trained with the weights and the initial recurrent states that acted.
-    """
-    carries = not config.base.reset_state and bool(named(policy.initial_state(1)))
-    same = not carries or config.facts.carries_state
-    return same and not placement.overlap

@@ -114,10 +114,6 @@ class EpochResults:
             width = metrics.size // ok.size
             self.metrics += [list(islice(numbers, width)) for _ in range(ok.size)]
 
-    def advantages(self, k: int) -> mx.array:
-        """Return the advantages of minibatch k, or of the epoch if it was computed at once."""
-        return self.minibatches[min(k, len(self.minibatches) - 1)][2]
-
 
 class Health:
     """Check that the results of training are finite, epoch by epoch.
@@ -212,7 +208,9 @@ def not_finite(words: str, rollout: Rollout, results: EpochResults, config: Conf
             for name, array in rollout.buffer.fields.items()
             if array is not None and not mx.isfinite(array).all().item()
         ]
-        finite_advantages = mx.isfinite(mx.sum(results.advantages(k))).item()
+        last = len(results.minibatches) - 1  # 0 if the minibatches were computed at once
+        _, _, advantages = results.minibatches[min(k, last)]
+        finite_advantages = mx.isfinite(mx.sum(advantages)).item()
     hint = "lower train.learning_rate"
     kept = "the last good weights are kept"
     if bad and not {*bad} - CHOSEN:
