@@ -34,7 +34,6 @@ from puffer_mlx.rollout.on_gpu import (
     BufferOnGPU,
     EnvironmentsOnGPU,
     RolloutsOnGPU,
-    RolloutSpec,
     rollouts_in_one_launch,
 )
 from puffer_mlx.spec import EnvSpec
@@ -51,7 +50,7 @@ ROWS = (16, 32, 64)  # agents of a block, by matrix units
 
 def rollout_ms(policy: Policy, made: NativeVec, horizon: int, precision: str, times: int) -> float:
     """Return the least milliseconds of several rollouts, without compiling."""
-    kernel = rollouts_in_one_launch(policy, RolloutSpec(made, horizon, precision))
+    kernel = rollouts_in_one_launch(policy, made, horizon, precision)
     assert kernel is not None
     N, device = made.num_agents, mx.default_device()
     environments, buffer = EnvironmentsOnGPU(made, kernel), BufferOnGPU(made.spec, horizon, N, 1)

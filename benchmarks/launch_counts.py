@@ -22,7 +22,6 @@ from puffer_mlx.config import Config
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo import optimizers, precision
 from puffer_mlx.ppo.algorithms import Scheduled
-from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting_in_mlx import few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer
@@ -201,11 +200,10 @@ def _acting(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]
         [policy.initial_state(N // Q) for _ in range(Q)],
         policy.distribution.noise(mx.random.key(0), (STEPS, N)),
     )
-    run = compile_act(policy)
 
     streams, timer = lambda: [mx.default_stream(mx.cpu)], PhaseTimer("", enabled=False)
     still, gpu = Still(N, Q), mx.Device(mx.gpu)
-    acting: Any = choose_acting(gpu, config.train.precision, policy, run, still, streams, timer)
+    acting: Any = choose_acting(gpu, config.train.precision, policy, still, streams, timer)
     acting.act = partial(watch, "act", acting.act)
     buffer = RolloutBuffer(spec, STEPS, N, Q)
     with watch.evaluations():

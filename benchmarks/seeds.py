@@ -44,7 +44,6 @@ from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing.results import Tally
 from puffer_mlx.policy.policy import configured_policy
-from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.json_text import write_json
@@ -98,8 +97,7 @@ def whole_episodes(trainer: Trainer, agents: int, limit: int, name: str) -> dict
     found: dict[int, dict[str, float]] = {}
     placement, timer = replace(trainer.placement, overlap=False), Profiler(False).rollout
     with vec.make(settings, threads=rollout_cores(settings)) as environments:
-        run = compile_act(trainer.policy)
-        acting = Acting(settings, environments, trainer.policy, run)
+        acting = Acting(settings, environments, trainer.policy)
         collector = make_collector(acting, placement, timer)
         collector.vec = separate = Separate(collector.vec, environments)
         count, key = environments.num_environments, mx.random.key(settings.base.seed + FAR)

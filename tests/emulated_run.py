@@ -24,7 +24,7 @@ import puffer_mlx
 from puffer_mlx.ops.gpu import launch, text
 from puffer_mlx.policy.networks.catalog import FORMS
 from puffer_mlx.ppo import minibatch
-from puffer_mlx.rollout.on_gpu import RolloutSpec, rollouts_in_one_launch
+from puffer_mlx.rollout.on_gpu import rollouts_in_one_launch
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.training.placement import Acting, Placement
 from puffer_mlx.vec.native.gpu_rules import gpu_rules
@@ -149,9 +149,7 @@ def emulated_gpu(*folders: Path) -> Iterator[Emulator]:
 
 def rolling_out_there(acting: Acting, *_: Any) -> Placement:
     """For ``trainer.place``: a GPU that is the CPU computes all, rollouts in one launch."""
-    whole = rollouts_in_one_launch(
-        acting.policy, RolloutSpec(acting.vec, acting.config.train.horizon)
-    )
+    whole = rollouts_in_one_launch(acting.policy, acting.vec, acting.config.train.horizon)
     return Placement(mx.Device(mx.cpu), mx.Device(mx.cpu), gpu_rollouts=whole)
 
 

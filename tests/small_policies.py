@@ -70,7 +70,7 @@ def compiled(policy: Policy, train: config.Train) -> Any:
     named = {name: getattr(made, name) for name in ("gather", "gradients", "optimise")}
     named |= {name: step.function for name, step in made.steps.items()}
     named["logprobs"] = mx.compile(partial(logprobs, policy, train.precision))
-    return SimpleNamespace(**compile_act(policy)._asdict(), **named)
+    return SimpleNamespace(act=compile_act(policy), **named)
 
 
 def beyond(weights) -> None:

@@ -13,12 +13,10 @@ from puffer_mlx.config import Policy as Settings
 from puffer_mlx.config import Torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.on_gpu import (
     BufferOnGPU,
     EnvironmentsOnGPU,
     RolloutsOnGPU,
-    RolloutSpec,
     rollouts_in_steps,
     rollouts_on_gpu,
 )
@@ -71,9 +69,8 @@ def compare(
     with make() as ours, make() as host:
         spec, N = host.spec, host.num_agents
         policy = make_policy(spec, Settings(hidden_size=HIDDEN, num_layers=1), Torch())
-        run = compile_act(policy)
-        given = run, RolloutSpec(ours, HORIZON)
-        kernel = rollouts_in_steps(*given) if in_steps else rollouts_on_gpu(policy, *given)
+        choose = rollouts_in_steps if in_steps else rollouts_on_gpu
+        kernel = choose(policy, ours, HORIZON)
         if kernel is None:
             return None
         weights, states = policy.init(mx.random.key(0)), [policy.initial_state(N)]

@@ -89,7 +89,8 @@ class Trainer:
             ``advantage`` and ``optimizer`` may be custom objects (docs/custom_policy.md).
 
     Attributes:
-        history: Records of the epochs trained by this object.
+        history: Records of the epochs trained by this object, a few kilobytes each. Clear the list
+            to free their memory.
         epoch: Number of trained epochs.
         global_step: Environment steps trained on so far, summed over agents.
         stop: Set to True to end the iteration after the current epoch.
@@ -263,7 +264,7 @@ class Trainer:
 
     def __iter__(self) -> Iterator[Logs]:
         """Train until the schedule ends or ``stop`` is set, yielding each epoch's record."""
-        while self._run.trainer.goes_on():
+        while self._run.trainer.has_next_epoch():
             yield self.step()
 
     def step(self) -> Logs:

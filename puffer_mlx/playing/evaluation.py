@@ -37,7 +37,6 @@ from puffer_mlx.playing.episodes import (
     score,
 )
 from puffer_mlx.profiling.phases import Profiler
-from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.tracking.scores import EVALUATION
 from puffer_mlx.training.collectors import make_collector
 from puffer_mlx.training.epoch_logs import Logs, environment_logs, merge_means
@@ -272,9 +271,9 @@ def _patience(config: Config) -> int:
 
 
 def _rollouts(trainer: Trainer, config: Config, vec: VecEnv) -> Iterator[Logs]:
-    run, timer = compile_act(trainer.policy), Profiler(False).rollout
+    timer = Profiler(False).rollout
     placement = replace(trainer.placement, overlap=False)
-    collector = make_collector(Acting(config, vec, trainer.policy, run), placement, timer)
+    collector = make_collector(Acting(config, vec, trainer.policy), placement, timer)
     _, key = mx.random.split(mx.random.key(config.base.seed))  # as at the start of training
     total: Logs = {}
     idle = 0  # steps since an episode ended

@@ -1,7 +1,8 @@
-"""Compiled MLX functions that choose actions."""
+"""The MLX functions that choose actions."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
@@ -9,32 +10,26 @@ from mlx.utils import tree_map
 from puffer_mlx.ops.verification import verified
 from puffer_mlx.policy.choosing_on_gpu import choose, chooses_on_gpu
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.rollout.seats import Seats
 
 
-class ActFunctions(NamedTuple):
-    """A policy's compiled functions for the device that acts.
+def compile_act(policy: Policy, seats: Seats | None = None) -> Callable[..., Any]:
+    """Return the policy's compiled step for the device that acts, without its weights.
 
     Where another thread builds graphs at the same time, hold ``devices.building`` during each call.
+
+    Args:
+        policy: the acting policy.
+        seats: assignment of policies to agents in self-play. The function is then
+            ``_act_by_seats`` instead of ``_act``.
     """
-
-    act: Any
-    """One step of n agents: see ``_act``."""
-    act_by_seats: Any
-    """One step of agents that several policies act for: see ``_act_by_seats``."""
-    step: Any
-    """``act`` without sampling, to measure how much of its time the network takes."""
+    plain = plain_act(policy, seats)
+    return verified(plain, mx.compile(plain), context=str(policy), draws=True)
 
 
-def compile_act(policy: Policy) -> ActFunctions:
-    """Return the policy's compiled functions."""
-    check = partial(verified, context=str(policy), draws=True)
-    return ActFunctions(*(check(raw, mx.compile(raw)) for raw in uncompiled(policy)))
-
-
-def uncompiled(policy: Policy) -> ActFunctions:
-    """Return the policy's functions, not compiled."""
-    functions = _act, _act_by_seats, _step
-    return ActFunctions(*(partial(function, policy) for function in functions))
+def plain_act(policy: Policy, seats: Seats | None = None) -> Callable[..., Any]:
+    """Return the policy's step, not compiled: see ``compile_act``."""
+    return partial(_act if seats is None else _act_by_seats, policy)
 
 
 def _act(policy: Policy, weights, observations, state, noise, mask, terminals):
@@ -89,8 +84,3 @@ def _act_by_seats(policy: Policy, weights, observations, state, noise, mask, ter
     outputs, states = zip(*parts, strict=True)
     state = tree_map(lambda *parts: mx.concatenate([*parts])[back], *states)
     return mx.concatenate([*outputs], axis=1)[:, back], state
-
-
-def _step(policy: Policy, weights, observations, state, terminals):
-    """Run the network for one step of n agents, without sampling actions."""
-    return policy.step(weights, observations, state, policy.not_done(terminals))

@@ -20,7 +20,7 @@ from mlx.utils import tree_map
 from puffer_mlx.policy.acting_on_gpu import FEWEST, agrees, step_on_gpu
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.act_functions import ActFunctions
+from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting_in_c import ActingInC, make_actor
 from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, Streams, each_group, few_parts
@@ -71,7 +71,6 @@ def choose_acting(
     device: mx.Device,
     precision: str,
     policy: Policy,
-    run: ActFunctions,
     environments: Any,
     streams: Streams,
     timer: PhaseTimer,
@@ -83,7 +82,6 @@ def choose_acting(
         device: Device that acts.
         precision: Type of the weights: ``fp32``, ``bf16`` or ``fp16``.
         policy: The acting policy.
-        run: Compiled functions of the policy.
         environments: Environments to act in.
         streams: Returns the MLX streams for acting. Unused if C acts.
         timer: Measures the phases ``eval_*``.
@@ -100,7 +98,7 @@ def choose_acting(
     if kernel is not None and agrees(policy, kernel, agents):
         return ActingInKernel(kernel, streams, timer, seats)
     parts = each_group if on_cpu else few_parts
-    return ActingInMLX(run, streams, timer, parts, seats)
+    return ActingInMLX(compile_act(policy, seats), streams, timer, parts, seats)
 
 
 class FrozenEnvs:
@@ -113,7 +111,9 @@ class FrozenEnvs:
     """
 
     def __init__(self, num_agents: int, num_groups: int, pool: ThreadPoolExecutor) -> None:
-        self.num_agents, self.num_groups, self._pool = num_agents, num_groups, pool
+        self.num_agents = num_agents
+        self.num_groups = num_groups
+        self._pool = pool
 
     def send(self, group: int, actions: Any, out: Any) -> None:
         """Do nothing."""

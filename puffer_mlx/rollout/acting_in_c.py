@@ -40,15 +40,16 @@ class ActingInC:
     """Act and step on the environments' threads, on the CPU with float32 weights.
 
     Args:
-        actor: C step of the policy, or ``Actors`` for several policies with a list of weights.
+        actor: C step of the policy, or ``CActors`` for several policies with a list of weights.
         timer: Measures the phases of ``ActingInMLX``. The duration of the call is divided between
             acting and stepping in proportion to their thread-seconds.
     """
 
     in_c = True
 
-    def __init__(self, actor: "Actor | Actors", timer: PhaseTimer) -> None:
-        self.actor, self.timer = actor, timer
+    def __init__(self, actor: "CActor | CActors", timer: PhaseTimer) -> None:
+        self.actor = actor
+        self.timer = timer
 
     def collect(
         self,
@@ -91,7 +92,7 @@ class ActingInC:
 # ---- a policy's step in C ------------------------------------------------------------------------
 
 
-def make_actor(policy: Policy, seats: Seats | None = None) -> "Actor | Actors | None":
+def make_actor(policy: Policy, seats: Seats | None = None) -> "CActor | CActors | None":
     """Return the C actor of a policy, or None if it can't act in C.
 
     In self-play (``seats``) all policies get an actor. The result is None if a part of the policy
@@ -106,12 +107,12 @@ def make_actor(policy: Policy, seats: Seats | None = None) -> "Actor | Actors | 
     if extension is None or not IN_C.unchanged(*acting_functions(policy)):
         return None
     if seats is None:
-        return Actor(policy, extension)
+        return CActor(policy, extension)
     rows = [seats.rows(p) for p in range(1 + seats.opponents)]
-    return Actors([Actor(policy, extension) for _ in rows], rows, extension)
+    return CActors([CActor(policy, extension) for _ in rows], rows, extension)
 
 
-class Actor:
+class CActor:
     """C actor of one policy. Call ``prepare`` with weights, then ``bind`` with memory.
 
     Args:
@@ -124,12 +125,13 @@ class Actor:
         self._policy = policy
         self._inputs: int = policy.encoder.inputs  # type: ignore
         self._hidden = policy.network.hidden
-        self._pack: Any = forms_of(policy.network).add_c_layers
+        self._add_network: Any = forms_of(policy.network).add_c_layers
         self._activation = CODES[encoder_activation(policy.encoder) or ""]
         self._state_names = [name for name, _ in named(policy.initial_state(1))]
         shape = self._inputs, self._hidden, list(action.sizes), action.continuous
         self.native = extension.Actor(*shape, policy.decoder.limits.action)
         self._ready = False
+        self._network_name = ""  # start of the weights' names in error messages
         self._held: list[np.ndarray | None] = []  # arrays that the C actor points to
 
     def prepare(self, weights: Weights) -> None:
@@ -142,16 +144,18 @@ class Actor:
             ValueError: If an array has another shape or dtype.
         """
         self._ready = False
-        native, policy = self.native, self._policy
+        native = self.native
+        policy = self._policy
         native.clear()
-        action, decoder = policy.decoder.action, weights["decoder"]
+        action = policy.decoder.action
+        decoder = weights["decoder"]
         heads = _heads(policy, decoder)
         self._features(weights)
-        _add(native, heads)
+        self._add_linear(heads)
         if policy.separate_value:  # The critic's output replaces the last output of the heads.
             native.critic()
             self._features(weights["critic"], "critic.")
-            _add(native, {part: array[-1:] for part, array in heads.items()})
+            self._add_linear({part: array[-1:] for part, array in heads.items()})
         if action.continuous:
             logstd = _floats(decoder["logstd"], (1, action.heads), "decoder.logstd")
             if (limits := policy.decoder.limits) != UNBOUNDED:  # as `clamp`
@@ -162,10 +166,34 @@ class Actor:
     def _features(self, weights: Weights, prefix: str = "") -> None:
         """Add encoder and network. ``prefix`` starts the weights' names in error messages."""
         shape = self._hidden, self._inputs
-        encoder = _affine(weights["encoder"], shape, f"{prefix}encoder")
-        _add(self.native, encoder, self._activation)
-        layers = ActorLayers(self.native, f"{prefix}network")
-        self._pack(layers, self._policy.network, weights["network"])
+        self._add_linear(_linear(weights["encoder"], shape, f"{prefix}encoder"), self._activation)
+        self._network_name = f"{prefix}network"
+        self._add_network(self, self._policy.network, weights["network"])
+
+    def _add_linear(self, layer: Arrays, activation: int = 0) -> None:
+        """Add a linear layer and its activation."""
+        weight = layer["weight"]
+        bias = _address(layer.get("bias"))
+        self.native.dense(_address(weight), bias, *weight.shape, activation)
+
+    def add(
+        self, kind: str, name: str, own: Weights, shapes: dict[str, Shape], *numbers: float
+    ) -> None:
+        """Add a layer of the network after the previous ones: see ``NetworkFacts.add_c_layers``.
+
+        Args:
+            kind: Name of the native actor's method.
+            name: Name of the layer in error messages.
+            own: Weights of the layer.
+            shapes: Shapes of the weights that the method takes, by name, in its order.
+            numbers: Further arguments of the method.
+
+        Raises:
+            ValueError: If a weight has another shape or dtype.
+        """
+        layer = f"{self._network_name}.{name}"
+        arrays = [_floats(own[part], shape, f"{layer}.{part}") for part, shape in shapes.items()]
+        getattr(self.native, kind)(*map(_address, arrays), *numbers)
 
     def bind(
         self, views: Any, noise: np.ndarray, states: Any, rows: np.ndarray | None = None
@@ -204,56 +232,50 @@ class Actor:
         _check(views.actions, (T, N, action.heads), "actions", written=True)
         _check(views.logprobs, (T, N), "logprobs", written=True)
         _check(views.values, (T, N), "values", written=True)
-        state = self._states(states, N if rows is None else len(rows))
-        if rows is not None:
-            _check_rows(rows, N)
-
+        arrays: dict[str, np.ndarray] = dict(tree_flatten(states))  # type: ignore
+        if sorted(arrays) != sorted(self._state_names):
+            raise ValueError(f"states: expected {self._state_names}, found {[*arrays]}")
+        state_shape = N if rows is None else len(rows), self._hidden
+        for name, array in arrays.items():
+            _check(array, state_shape, f"states.{name}", written=True)
+        state = [arrays[name] for name in self._state_names]  # in the order of the layers
         ends = views.terminals if self._policy.reset_on_terminal else None
         read = [views.observations, ends, views.masks, noise]
         self._held = [rows, *read, views.actions, views.logprobs, views.values, *state]
         own, observed, *others = [_address(array) for array in self._held]
-        rows_at, states_at = others[:6], others[6:]
-        self.native.bind(N, own, observed, as_bytes, *rows_at, states_at)
+        self.native.bind(N, own, observed, as_bytes, *others[:6], others[6:])
         return self.native.function(), self.native.context()
 
     def unbind(self) -> None:
         """Release the memory after a rollout."""
         self._held = []
 
-    def _states(self, states: Any, N: int) -> list[np.ndarray]:
-        """Return the arrays of the states in the order of the layers."""
-        expected = self._state_names
-        arrays: dict[str, np.ndarray] = dict(tree_flatten(states))  # type: ignore
-        if sorted(arrays) != sorted(expected):
-            raise ValueError(f"states: expected {expected}, found {list(arrays)}")
-        for name, array in arrays.items():
-            _check(array, (N, self._hidden), f"states.{name}", written=True, exact=True)
-        return [arrays[name] for name in expected]
-
     def seconds(self) -> dict[str, float]:
         """Return thread-seconds since ``bind``: network (``act``) and sampling (``sample``)."""
         return {"act": self.native.acting(), "sample": self.native.sampling()}
 
 
-class Actors:
+class CActors:
     """C actors of several policies, each for different agents, in one call per rollout.
 
     They share the rollout's memory. Only recurrent states are copied, once per rollout, so that
     those of a policy's agents are contiguous. ``unbind`` copies them back.
 
     Args:
-        actors: Actor of each policy.
+        actors: CActor of each policy.
         rows: Agents of each policy, (n,) int32 ascending; together all N.
         extension: The CPU extension, ``cpu_extension.load()``.
     """
 
-    def __init__(self, actors: list[Actor], rows: list[np.ndarray], extension: Any) -> None:
-        self._actors, self._rows, self._extension = actors, rows, extension
+    def __init__(self, actors: list[CActor], rows: list[np.ndarray], extension: Any) -> None:
+        self._actors = actors
+        self._rows = rows
+        self._extension = extension
         self._prepared: list[Weights] = [None] * len(rows)
         self._bound: Any = None  # (native actors, states of all agents, states of each policy)
 
     def prepare(self, weights: Any) -> None:
-        """Copy the weights to act with: see ``Actor.prepare``.
+        """Copy the weights to act with: see ``CActor.prepare``.
 
         Args:
             weights: One tree per policy. Trees that are the same object as in the previous call are
@@ -266,7 +288,7 @@ class Actors:
                 self._prepared[p] = own
 
     def bind(self, views: Any, noise: np.ndarray, states: Any) -> tuple[int, int]:
-        """See ``Actor.bind``. The states (N agents) are updated by ``unbind``."""
+        """See ``CActor.bind``. The states (N agents) are updated by ``unbind``."""
         native = self._extension.Actors()
         own = []
         for actor, rows in zip(self._actors, self._rows, strict=True):
@@ -286,7 +308,7 @@ class Actors:
             actor.unbind()
 
     def seconds(self) -> dict[str, float]:
-        """Return the thread-seconds of all policies: see ``Actor.seconds``."""
+        """Return the thread-seconds of all policies: see ``CActor.seconds``."""
         each = [actor.seconds() for actor in self._actors]
         return {name: sum(seconds[name] for seconds in each) for name in each[0]}
 
@@ -294,7 +316,7 @@ class Actors:
 # ---- weights, in the order of the layers ---------------------------------------------------------
 
 
-def _affine(own: Weights, shape: Shape, name: str) -> Arrays:
+def _linear(own: Weights, shape: Shape, name: str) -> Arrays:
     """Return the weight (M, K) of a linear layer, and its bias (M,) if it has one."""
     shapes = {"weight": shape, "bias": shape[:1]}
     return {
@@ -306,51 +328,14 @@ def _affine(own: Weights, shape: Shape, name: str) -> Arrays:
 
 def _heads(policy: Policy, own: Weights) -> Arrays:
     """Return the decoder as one linear layer with the value in the last row (copies)."""
-    A, H = policy.decoder.action.logits, policy.network.hidden
+    A = policy.decoder.action.logits
+    H = policy.network.hidden
     if type(policy.decoder) is Fused:
-        parts = [_affine(own, (A + 1, H), "decoder")]
+        parts = [_linear(own, (A + 1, H), "decoder")]
     else:
         rows = {"actions": A, "value": 1}
-        parts = [_affine(own[name], (n, H), f"decoder.{name}") for name, n in rows.items()]
+        parts = [_linear(own[name], (n, H), f"decoder.{name}") for name, n in rows.items()]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _add(native: Any, product: Arrays, activation: int = 0) -> None:
-    """Add a linear layer and its activation."""
-    weight = product["weight"]
-    bias = _address(product.get("bias"))
-    native.dense(_address(weight), bias, *weight.shape, activation)
-
-
-class ActorLayers:
-    """Adds a network's layers to a C actor: the argument of ``networks.NetworkFacts.add_c_layers``.
-
-    Args:
-        native: The extension's actor, with a method for each kind of layer.
-        prefix: Start of the weights' names in error messages.
-    """
-
-    def __init__(self, native: Any, prefix: str) -> None:
-        self._native, self._prefix = native, prefix
-
-    def add(
-        self, kind: str, name: str, own: Weights, shapes: dict[str, Shape], *numbers: float
-    ) -> None:
-        """Add a layer after the previous ones.
-
-        Args:
-            kind: Name of the native actor's method.
-            name: Name of the layer in error messages.
-            own: Weights of the layer.
-            shapes: Shapes of the weights that the method takes, by name, in its order.
-            numbers: Further arguments of the method.
-
-        Raises:
-            ValueError: If a weight has another shape or dtype.
-        """
-        layer = f"{self._prefix}.{name}"
-        arrays = [_floats(own[part], shape, f"{layer}.{part}") for part, shape in shapes.items()]
-        getattr(self._native, kind)(*map(_address, arrays), *numbers)
 
 
 # ---- memory --------------------------------------------------------------------------------------
@@ -370,14 +355,12 @@ def _check(
     name: str,
     dtype: type = np.float32,
     written: bool = False,
-    exact: bool = False,
 ) -> None:
     """Raise ValueError unless an array has this shape and dtype, is contiguous and writable.
 
-    It may have more rows unless ``exact``, and may be read-only unless ``written``.
+    It may have more rows, and may be read-only unless ``written``.
     """
-    rows = array.shape[:1] == shape[:1] if exact else array.shape[:1] >= shape[:1]
-    if rows and array.shape[1:] == shape[1:] and array.dtype == dtype:
+    if array.shape[:1] >= shape[:1] and array.shape[1:] == shape[1:] and array.dtype == dtype:
         flags = array.flags
         if flags.c_contiguous and (flags.writeable or not written):
             return
@@ -386,13 +369,6 @@ def _check(
     kind += "" if array.flags.writeable else ", read-only"
     wanted = "writable and C-contiguous" if written else "C-contiguous"
     raise ValueError(f"{name}: expected {np.dtype(dtype)} {shape}, {wanted}; found {kind}")
-
-
-def _check_rows(rows: np.ndarray, N: int) -> None:
-    """Raise ValueError unless rows are ascending indices of N agents."""
-    _check(rows, rows.shape[:1], "rows", np.int32, exact=True)
-    if len(rows) and (rows[0] < 0 or rows[-1] >= N or (rows[1:] <= rows[:-1]).any()):
-        raise ValueError(f"rows: expected some of 0 to {N - 1}, ascending; found {rows}")
 
 
 def _address(array: np.ndarray | None) -> int:

@@ -48,7 +48,9 @@ class ActingInKernel:
     def __init__(
         self, kernel: StepOnGPU, streams: Streams, timer: PhaseTimer, seats: Seats | None = None
     ) -> None:
-        self._kernel, self._streams, self._timer = kernel, streams, timer
+        self._kernel = kernel
+        self._streams = streams
+        self._timer = timer
         self._seats = seats
         self._crews: dict[int, list[PolicyBlocks]] = {}  # policy blocks, by number of parts
         self._packed = WeightCache(kernel.weights)
@@ -63,10 +65,13 @@ class ActingInKernel:
         noise: mx.array,
     ) -> list[State]:
         """See ``RolloutBackend``."""
-        kernel, timer, stream = self._kernel, self._timer, self._streams()[0]
-        T, Q = buffer.horizon, len(buffer.groups)
+        kernel = self._kernel
+        timer = self._timer
+        stream = self._streams()[0]
+        T = buffer.horizon
+        Q = len(buffer.groups)
         P = few_parts(Q)
-        groups, act = buffer.groups_of(P), self.act
+        groups = buffer.groups_of(P)
         if not unified():
             buffer.enable_device_copy()
         given = [[part[:-1] for part in row] for row in buffer.parts(P)]
@@ -83,7 +88,7 @@ class ActingInKernel:
 
         def begin(t: int, p: int) -> Any:
             with building, mx.stream(stream):
-                held[p] = act(packed, held[p], noises[t * P + p], *given[t][p], seats[p])
+                held[p] = self.act(packed, held[p], noises[t * P + p], *given[t][p], seats[p])
             mx.async_eval(held[p])
             return held[p]
 

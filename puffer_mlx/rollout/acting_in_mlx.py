@@ -1,6 +1,5 @@
 """Act with MLX: one evaluation of the policy per step and part of the agents."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +9,9 @@ from mlx.utils import tree_map
 
 from puffer_mlx.ops import unpack
 from puffer_mlx.ops.pack import pack
-from puffer_mlx.profiling.phases import PROFILE_EVERY, PhaseTimer
+from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
-from puffer_mlx.rollout.act_functions import ActFunctions
-from puffer_mlx.rollout.buffer import Part, RolloutBuffer, State
+from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.system.devices import building
 from puffer_mlx.trees import leaves
@@ -103,11 +101,8 @@ class ActingInMLX:
     While the device computes the actions of one part, the host prepares the next part, and the
     environments of other parts step.
 
-    Acting is one compiled function. Occasionally it is timed with and without sampling, to report
-    the duration of sampling. This time is charged to no phase.
-
     Args:
-        run: Compiled functions of the policy.
+        act: The policy's step: ``act_functions.compile_act``.
         streams: Returns the streams on which the parts alternate.
         timer: Measures the phases ``eval_copy_in``, ``eval_act`` (acting), ``eval_copy_out``,
             ``eval_store`` and ``eval_env`` (waiting for environments).
@@ -116,7 +111,7 @@ class ActingInMLX:
             learner's and each opponent's.
 
     Attributes:
-        act: The compiled step, for one policy or for several.
+        act: The policy's step.
         parts: Maps the number of groups to the number of parts.
     """
 
@@ -124,16 +119,17 @@ class ActingInMLX:
 
     def __init__(
         self,
-        run: ActFunctions,
+        act: Callable[..., Any],
         streams: Streams,
         timer: PhaseTimer,
         parts: Callable[[int], int] = each_group,
         seats: Seats | None = None,
     ) -> None:
-        self.act = run.act if seats is None else run.act_by_seats
-        self._step, self._streams, self._timer, self.parts = run.step, streams, timer, parts
+        self.act = act
+        self.parts = parts
+        self._streams = streams
+        self._timer = timer
         self._seats = seats
-        self._count = 0  # rollouts collected
 
     def collect(
         self,
@@ -144,10 +140,13 @@ class ActingInMLX:
         noise: mx.array,
     ) -> list[State]:
         """See ``RolloutBackend``."""
-        timer, streams = self._timer, self._streams()
-        T, Q = buffer.horizon, len(buffer.groups)
+        timer = self._timer
+        streams = self._streams()
+        T = buffer.horizon
+        Q = len(buffer.groups)
         P = self.parts(Q)
-        parts, groups = buffer.parts(P), buffer.groups_of(P)
+        parts = buffer.parts(P)
+        groups = buffer.groups_of(P)
         with building, mx.stream(streams[0]):
             held = [concat_states(states, of) for of in groups]
             noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
@@ -157,9 +156,6 @@ class ActingInMLX:
                 acts = [step_by_seats(self.act, policies) for policies in parts_of]
         mx.eval(noises, held)
         timer.lap("eval_copy_in")
-        if self._seats is None and timer.enabled and self._count % PROFILE_EVERY == 1:
-            self._divide(parts[0][0], weights, held[0], noises[0], streams[0])
-        self._count += 1
 
         def begin(t: int, p: int) -> mx.array:
             observations, mask, terminals, *_ = parts[t][p]
@@ -184,25 +180,16 @@ class ActingInMLX:
         timer.lap("eval_env")
         return after
 
-    def _divide(self, part: Part, weights: Any, state: State, noise: mx.array, stream: Any) -> None:
-        """Measure the shares of the network and of sampling in a step."""
-        observations, mask, terminals, *_ = part
-        policy = _seconds(stream, self._step, weights, observations, state, terminals)
-        act = self.act, weights, observations, state, noise, mask, terminals
-        both = max(policy, _seconds(stream, *act))
-        self._timer.split("eval_act", {"eval_act": policy, "eval_sample": both - policy})
-        self._timer.start()
-
 
 def step_by_seats(act: Callable[..., Any], policies: np.ndarray) -> Callable[..., Any]:
     """Return the step function for n agents that several policies act for.
 
     Args:
-        act: ``ActFunctions.act_by_seats``.
+        act: ``compile_act`` for several policies.
         policies: (n,), policy of each agent.
 
     Returns:
-        A function with the arguments of ``ActFunctions.act``, but for a list of all policies'
+        A function with the arguments of one policy's step, but for a list of all policies'
         weights.
     """
     present = np.unique(policies).tolist()
@@ -237,15 +224,3 @@ def split_states(state: State, groups: int) -> list[State]:
         return tree_map(lambda array: mx.split(array, groups)[group], state)
 
     return [state] if groups == 1 else [of(group) for group in range(groups)]
-
-
-def _seconds(stream: mx.Stream, function: Callable[..., Any], *arguments: Any) -> float:
-    """Return the duration of the fastest of three calls, in seconds, after one that compiles."""
-    times = []
-    for _ in range(4):
-        began = time.perf_counter()
-        with building, mx.stream(stream):
-            result = function(*arguments)
-        mx.eval(result)
-        times.append(time.perf_counter() - began)
-    return min(times[1:])

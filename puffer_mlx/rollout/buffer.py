@@ -85,6 +85,8 @@ class RolloutBuffer:
     Attributes:
         views: NumPy arrays of the memory that a policy reads and writes.
         rows: NumPy arrays of the memory that environments write, of all T + 1 steps.
+        last_rows: NumPy view of ``finals``, (T + 1, N), or None.
+        fields: arrays that training reads, by name. Masks and finals may be None.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class RolloutBuffer:
         self.masks, self._masks = None, None
         if spec.mask_size:
             self.masks, self._masks = _shared((T + 1, N, spec.mask_size), mx.uint8)
-        self.finals, self._finals = _shared((T + 1, N), mx.float32) if finals else (None, None)
+        self.finals, self.last_rows = _shared((T + 1, N), mx.float32) if finals else (None, None)
         self.views = Views(
             self._observations,
             self._terminals,
@@ -113,7 +115,7 @@ class RolloutBuffer:
             self._values,
         )
         self.rows = Rows(
-            self._observations, self._rewards, self._terminals, self._masks, self._finals
+            self._observations, self._rewards, self._terminals, self._masks, self.last_rows
         )
 
         n = N // groups
@@ -124,7 +126,8 @@ class RolloutBuffer:
         self._parts: dict[int, list[list[Part]]] = {}
         self._steps: dict[tuple[VecEnv, int], list[list[PreparedStep]]] = {}
         self._device_copy: mx.array | None = None
-        self._train_observations = self.observations
+        names = "observations actions logprobs rewards terminals masks finals values"
+        self.fields = {name: getattr(self, name) for name in names.split()}
 
     def parts(self, count: int) -> list[list[Part]]:
         """Return the arrays of each step t < T, divided into ``count`` equal parts. Cached."""
@@ -190,7 +193,7 @@ class RolloutBuffer:
             self._device_copy = mx.zeros((T - 1, *shape), self.observations.dtype)
             mx.eval(self._device_copy)
             self._parts = {}
-        self._train_observations = self._device_copy
+        self.fields["observations"] = self._device_copy
 
     def mark(self) -> None:
         """Mark all steps except the last as unwritten, for ``part`` and ``written``."""
@@ -229,11 +232,6 @@ class RolloutBuffer:
         marks = self._terminals[1:-1, ::SAMPLED]
         return float(np.mean(marks != UNWRITTEN)) if marks.size else None
 
-    @property
-    def last_rows(self) -> np.ndarray | None:
-        """NumPy view of ``finals``, (T + 1, N), or None."""
-        return self._finals
-
     def _rows(self, t: int, agents: slice = slice(None)) -> Rows:
         return self.rows.part(t, agents)
 
@@ -243,7 +241,7 @@ class RolloutBuffer:
 
     def begin(self, previous: "RolloutBuffer") -> None:
         """Copy the last row of the previous rollout to row 0. ``previous`` may be this buffer."""
-        self._train_observations = self.observations
+        self.fields["observations"] = self.observations
         for to, source in zip(self.rows, previous.rows, strict=True):
             if to is not None and source is not None:
                 np.copyto(to[0], source[previous.horizon])
@@ -252,13 +250,6 @@ class RolloutBuffer:
         """Return a copy of a row by field; by default row T, the start of the next rollout."""
         rows = self._rows(row)._asdict()
         return {name: mx.array(row) for name, row in rows.items() if row is not None}
-
-    @property
-    def fields(self) -> dict[str, mx.array | None]:
-        """Arrays that training reads, by name. Masks and finals may be None."""
-        names = "observations actions logprobs rewards terminals masks finals values"
-        fields = {name: getattr(self, name) for name in names.split()}
-        return {**fields, "observations": self._train_observations}
 
     def restore(self, carry: Mapping[str, mx.array | np.ndarray]) -> None:
         """Write to row T what ``carry`` or ``rows_after`` returned."""

@@ -13,8 +13,9 @@ import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import FEWEST, constant_array, launch, placeholder
 from puffer_mlx.ops.gpu.text import ENVIRONMENTS
+from puffer_mlx.policy.policy import Policy
 from puffer_mlx.policy.rollout_on_gpu import MAX_ELEMENTS, DeviceEnv, DeviceRollout, EnvOutputs
-from puffer_mlx.rollout.act_functions import ActFunctions
+from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting_in_mlx import concat_states, step_by_seats
 from puffer_mlx.rollout.buffer import State
 from puffer_mlx.rollout.seats import Seats
@@ -28,7 +29,7 @@ class RolloutInSteps:
     """Collect rollouts of a policy in an environment. Has the methods of ``RolloutOnGPU``.
 
     Args:
-        run: Compiled functions of the policy.
+        policy: The acting policy.
         spec: Observations and actions of the environment.
         game: Rules of the environment for the GPU.
         precision: Type of the weights in acting and training.
@@ -40,15 +41,18 @@ class RolloutInSteps:
 
     def __init__(
         self,
-        run: ActFunctions,
+        policy: Policy,
         spec: EnvSpec,
         game: DeviceEnv,
         precision: str = "",
         seats: Seats | None = None,
     ) -> None:
-        self.game, self._spec = game, spec
+        self.game = game
+        self._spec = spec
         self.acting_precision = precision or "fp32"
-        act = run.act if seats is None else step_by_seats(run.act_by_seats, seats.policy)
+        act = compile_act(policy, seats)
+        if seats is not None:
+            act = step_by_seats(act, seats.policy)
         self._step = mx.compile(partial(self._step_once, act))
 
     def precision(self, n: int) -> str:
@@ -73,7 +77,8 @@ class RolloutInSteps:
         It includes each row twice, as a step's output and in the stacked result, and the
         environments before and after a step.
         """
-        spec, numbers_of_row = self._spec, 2 * self._spec.action.heads + 6
+        spec = self._spec
+        numbers_of_row = 2 * spec.action.heads + 6
         row = spec.observation_size * spec.observation_dtype.itemsize + spec.mask_size
         structs = agents // self.game.agents * self.game.words
         return 2 * (horizon + 1) * agents * row + 4 * (
@@ -101,8 +106,12 @@ class RolloutInSteps:
         end = log + self.game.logs
         emptied = [structs[:, :log], mx.zeros_like(structs[:, log:end]), structs[:, end:]]
         games = mx.contiguous(mx.concatenate(emptied, axis=1).T)
-        seen, chosen, last = [], [], arrived
-        rewards, terminals, masks = [arrived.rewards], [arrived.terminals], [arrived.masks]
+        seen = []
+        chosen = []
+        last = arrived
+        rewards = [arrived.rewards]
+        terminals = [arrived.terminals]
+        masks = [arrived.masks]
         for t in range(horizon):
             drawn = mx.take(noise, t, 0)  # Indexing would copy.
             seen.append(last.observations)
@@ -157,7 +166,9 @@ class RolloutInSteps:
         """
         spec = self._spec
         words, E = games.shape
-        N, D, legal = len(actions), spec.observation_size, max(1, spec.mask_size)
+        N = len(actions)
+        D = spec.observation_size
+        legal = max(1, spec.mask_size)
         apart = 1
         while 2 * apart <= 32 and 2 * apart * E <= 32 * WARPS:
             apart *= 2

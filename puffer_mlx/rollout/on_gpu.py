@@ -26,7 +26,6 @@ from puffer_mlx.policy.rollout_on_gpu import (
     rollout_on_gpu,
 )
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.acting_in_kernel import crews_of_games
 from puffer_mlx.rollout.acting_in_mlx import Streams, split_states
 from puffer_mlx.rollout.buffer import State
@@ -51,22 +50,6 @@ class GPUError(UserError):
     """macOS stopped a computation on the GPU, and also the retry in smaller launches."""
 
 
-class RolloutSpec(NamedTuple):
-    """Specification of the rollouts to collect on a GPU.
-
-    Args:
-        environments: Environments with N agents.
-        horizon: Number of steps T.
-        precision: Type in which the policy is trained: see ``rollout_on_gpu``.
-        seats: Assignment of policies to agents in self-play.
-    """
-
-    environments: VecEnv
-    horizon: int
-    precision: str = ""
-    seats: Seats | None = None
-
-
 def device_env(environments: VecEnv) -> DeviceEnv | None:
     """Return the environments' rules for a GPU, or None if a GPU can't step them."""
     if not isinstance(environments, NativeVec) or environments.gpu_side is None:
@@ -80,35 +63,49 @@ def device_env(environments: VecEnv) -> DeviceEnv | None:
     return DeviceEnv(text, rules.words, rules.log, rules.logs, each)
 
 
-def rollouts_in_one_launch(policy: Policy, wanted: RolloutSpec) -> RolloutOnGPU | None:
-    """Return the kernel that collects a rollout in one launch, or None if it doesn't fit."""
-    environments, horizon, precision, seats = wanted
-    game, N = device_env(environments), environments.num_agents
+def rollouts_in_one_launch(
+    policy: Policy, vec: VecEnv, horizon: int, precision: str = "", seats: Seats | None = None
+) -> RolloutOnGPU | None:
+    """Return the kernel that collects a rollout in one launch, or None if it doesn't fit.
+
+    See ``rollouts_on_gpu`` for the arguments.
+    """
+    game = device_env(vec)
+    N = vec.num_agents
     if game is None:
         return None
     policies = np.zeros(N, np.int32) if seats is None else seats.policy
     crews = partial(crews_of_games, policies.reshape(-1, game.agents)) if game.agents > 1 else None
-    E = environments.num_environments
-    kernel = rollout_on_gpu(policy, environments.spec, game, precision, E, crews)
+    kernel = rollout_on_gpu(policy, vec.spec, game, precision, vec.num_environments, crews)
     return kernel if kernel and kernel.fits(horizon, N) else None
 
 
-def rollouts_in_steps(run: ActFunctions, wanted: RolloutSpec) -> RolloutInSteps | None:
+def rollouts_in_steps(
+    policy: Policy, vec: VecEnv, horizon: int, precision: str = "", seats: Seats | None = None
+) -> RolloutInSteps | None:
     """Return rollouts in a few launches per step, or None if a GPU can't step the environments.
 
-    Args:
-        run: Compiled functions of the policy.
-        wanted: Specification of the rollouts.
+    See ``rollouts_on_gpu`` for the arguments.
     """
-    environments, horizon, precision, seats = wanted
-    game = device_env(environments)
-    steps = game and RolloutInSteps(run, environments.spec, game, precision, seats)
-    return steps if steps and steps.fits(horizon, environments.num_agents) else None
+    game = device_env(vec)
+    steps = game and RolloutInSteps(policy, vec.spec, game, precision, seats)
+    return steps if steps and steps.fits(horizon, vec.num_agents) else None
 
 
-def rollouts_on_gpu(policy: Policy, run: ActFunctions, wanted: RolloutSpec) -> GPURollouts | None:
-    """Return rollouts in one launch if the policy fits, otherwise in steps, otherwise None."""
-    return rollouts_in_one_launch(policy, wanted) or rollouts_in_steps(run, wanted)
+def rollouts_on_gpu(
+    policy: Policy, vec: VecEnv, horizon: int, precision: str = "", seats: Seats | None = None
+) -> GPURollouts | None:
+    """Return rollouts in one launch if the policy fits, otherwise in steps, otherwise None.
+
+    Args:
+        policy: The acting policy.
+        vec: Environments with N agents.
+        horizon: Number of steps T.
+        precision: Type in which the policy is trained: see ``rollout_on_gpu``.
+        seats: Assignment of policies to agents in self-play.
+    """
+    about = policy, vec, horizon, precision, seats
+    return rollouts_in_one_launch(*about) or rollouts_in_steps(*about)
 
 
 def _last(array: mx.array) -> mx.array:
@@ -125,7 +122,9 @@ class EnvSnapshot(NamedTuple):
 
 
 class EnvironmentsOnGPU:
-    """Native environments that a GPU steps. Between two rollouts they are a ``VecEnv``.
+    """Native environments that a GPU steps, whole rollouts at a time.
+
+    ``reset``, ``log``, ``state`` and ``restore`` are those of a ``VecEnv``.
 
     Args:
         vec: Environments on the host. They have the newest state only after ``state``.
@@ -139,10 +138,12 @@ class EnvironmentsOnGPU:
     def __init__(self, vec: NativeVec, kernel: GPURollouts) -> None:
         assert vec.gpu_side is not None
         self.kernel = kernel
-        self._vec, self._side = vec, vec.gpu_side
-        self.spec, self.num_agents, self.num_groups = vec.spec, vec.num_agents, vec.num_groups
-        self.num_environments, self.finals, self.unread = vec.num_environments, False, vec.unread
-        self.description = "C, on the GPU"
+        self._vec = vec
+        self._side = vec.gpu_side
+        self.spec = vec.spec
+        self.num_agents = vec.num_agents
+        self.num_groups = vec.num_groups
+        self.finals = False
         self.stepped: EnvSnapshot | None = None
         self._log: mx.array | None = None
 
@@ -155,23 +156,18 @@ class EnvironmentsOnGPU:
 
     def commit(self, stepped: EnvSnapshot, log: mx.array) -> None:
         """Continue from a snapshot. ``log`` has sums of the environments' logs, (logs,) float32."""
-        self.stepped, self._log = stepped, log
+        self.stepped = stepped
+        self._log = log
 
     def rollback(self, stepped: EnvSnapshot | None) -> None:
         """Continue from an earlier snapshot. Drops later steps and their log."""
-        self.stepped, self._log = stepped, None
+        self.stepped = stepped
+        self._log = None
 
     def reset(self, out: Rows) -> None:
         """See ``VecEnv``."""
         self._vec.reset(out)
         self.stepped = self._log = None
-
-    def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
-        """Raises RuntimeError: a GPU steps these environments by whole rollouts."""
-        raise RuntimeError("these environments are stepped by a GPU, whole rollouts at a time")
-
-    def wait(self, group: int) -> None:
-        """Do nothing: single steps are not supported."""
 
     def log(self) -> dict[str, float]:
         """See ``VecEnv``."""
@@ -180,7 +176,8 @@ class EnvironmentsOnGPU:
 
     def take_log(self) -> mx.array | None:
         """Return the last rollout's log for ``read``, and remove it from the next log."""
-        log, self._log = self._log, None
+        log = self._log
+        self._log = None
         return log
 
     def read(self, log: mx.array) -> dict[str, float]:
@@ -195,22 +192,14 @@ class EnvironmentsOnGPU:
     def state_of(self, stepped: EnvSnapshot) -> np.ndarray | None:
         """Wait for an earlier snapshot, and return its state as ``state`` does."""
         rows = (None if each is None else np.array(each) for each in stepped.arrived)
-        structs, actions = np.array(stepped.structs), np.array(stepped.actions)
-        self._side.give(structs, actions, Rows(*rows))  # type: ignore
+        structs = np.array(stepped.structs)
+        self._side.give(structs, np.array(stepped.actions), Rows(*rows))  # type: ignore
         return self._vec.state()
 
     def restore(self, state: np.ndarray) -> None:
         """See ``VecEnv``."""
         self._vec.restore(state)
         self.stepped = self._log = None
-
-    def busy_seconds(self) -> float:
-        """Return seconds of the host's threads. The GPU's time isn't included."""
-        return self._vec.busy_seconds()
-
-    def close(self) -> None:
-        """See ``VecEnv``."""
-        self._vec.close()
 
 
 class BufferOnGPU:
@@ -222,6 +211,9 @@ class BufferOnGPU:
         agents: Number of agents N.
         groups: Number of groups Q, used for recurrent states only.
         finals: Must be False, because C environments report no last observations.
+
+    Attributes:
+        fields: Arrays that training reads, by name. Masks may be None; finals are None.
     """
 
     last_rows = None
@@ -234,9 +226,10 @@ class BufferOnGPU:
         dtype = mx.uint8 if spec.observation_dtype == np.uint8 else mx.float32
         self._empty = (horizon, agents, spec.observation_size), dtype
         self._observations: mx.array | None = None
-        rows, masks = mx.zeros((horizon, agents)), (horizon + 1, agents, spec.mask_size)
+        rows = mx.zeros((horizon, agents))
         arrived = mx.zeros((horizon + 1, agents))
-        self._fields: dict[str, mx.array | None] = {  # before the first rollout
+        masks = horizon + 1, agents, spec.mask_size
+        self.fields: dict[str, mx.array | None] = {  # before the first rollout
             "observations": mx.zeros(*self._empty),
             "actions": mx.zeros((horizon, agents, spec.action.heads)),
             **{"logprobs": rows, "values": rows, "rewards": arrived, "terminals": arrived},
@@ -253,8 +246,8 @@ class BufferOnGPU:
             return mx.zeros(*self._empty)
         return self._observations
 
-    def reset(self, vec: VecEnv) -> None:
-        """Reset all environments. The next rollout begins with these observations."""
+    def reset(self, vec: Any) -> None:
+        """Reset all environments, ``EnvironmentsOnGPU``. They give the next rollout's first row."""
         rows = allocate_rows(vec, vec.num_agents)
         vec.reset(rows)
         self.last = EnvOutputs(*(None if each is None else mx.array(each) for each in rows[:4]))  # type: ignore
@@ -263,12 +256,13 @@ class BufferOnGPU:
         """Begin the next rollout with the last outputs of the previous one."""
         self.first = previous.last
         if previous is not self:  # Its old arrays are no longer used.
-            self._fields = {}
+            self.fields = {}
             self._observations = previous._observations
 
     def fill(self, fields: dict[str, mx.array | None], last: EnvOutputs) -> None:
         """Store a rollout's fields by name, and the last environment outputs."""
-        self._fields, self.last = fields, last
+        self.fields = fields
+        self.last = last
         self._observations = fields["observations"]
 
     def carry(self, row: int = -1) -> dict[str, mx.array]:
@@ -279,11 +273,6 @@ class BufferOnGPU:
     def restore(self, carry: dict[str, mx.array]) -> None:
         """Continue from the result of ``carry`` of a buffer with the same shapes."""
         self.last = EnvOutputs(**{"masks": None, **carry})
-
-    @property
-    def fields(self) -> dict[str, mx.array | None]:
-        """Arrays that training reads, by name. Masks may be None; finals are None."""
-        return self._fields
 
 
 class RolloutsOnGPU:
@@ -312,7 +301,9 @@ class RolloutsOnGPU:
     def __init__(
         self, kernel: GPURollouts, streams: Streams, timer: PhaseTimer, steps: int = 0
     ) -> None:
-        self._kernel, self._streams, self._timer = kernel, streams, timer
+        self._kernel = kernel
+        self._streams = streams
+        self._timer = timer
         self.steps = steps
         self._after: list[State] | None = None  # states returned by the last rollout
         self._held: Any = None  # the same states in the kernel's layout
@@ -339,7 +330,8 @@ class RolloutsOnGPU:
                     raise
                 if again:
                     raise self._ended_twice(error) from None
-                again, self.steps = True, max(1, (self.steps or PROBE_STEPS) // 4)
+                again = True
+                self.steps = max(1, (self.steps or PROBE_STEPS) // 4)
             else:
                 self._timer.lap("eval_act")
                 return after
@@ -360,22 +352,27 @@ class RolloutsOnGPU:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        kernel, T, stream = self._kernel, buffer.horizon, self._streams()[0]
+        kernel = self._kernel
+        T = buffer.horizon
+        stream = self._streams()[0]
         with building, mx.stream(stream):
             packed = kernel.weights(weights, environments.num_agents)
             held = self._held if states is self._after else kernel.state(*states)
-            structs, first = environments.structs, buffer.first
+            structs = environments.structs
+        first = buffer.first
         if not self.steps:
             measured = backend() == "metal" and stand_in() is None
             arrays = packed, held, noise, structs, first
             self.steps = self._measured(stream, *arrays) if measured else T
-        launches, log = [], None
+        launches = []
+        log = None
         for t in range(0, T, self.steps):
             part = noise if self.steps >= T else noise[t : t + self.steps]
             with building, mx.stream(stream):
                 launched, first, logged = self._launch(packed, held, part, structs, first)
                 log = logged if log is None else log + logged
-            structs, held = launched.structs, launched.states
+            structs = launched.structs
+            held = launched.states
             launches.append(launched)
             if self.steps < T:
                 mx.eval(log, first.observations)  # or MLX submits several launches as one
@@ -386,7 +383,8 @@ class RolloutsOnGPU:
         arrays = *whole, *first, log, actions  # all, because another thread may read them
         evaluate = mx.eval if self.waits else mx.async_eval
         evaluate(after, *(array for array in arrays if array is not None))
-        self._after, self._held = after, whole.states
+        self._after = after
+        self._held = whole.states
         assert log is not None
         environments.commit(EnvSnapshot(structs, actions, first), log)
         names = ["observations", "actions", "logprobs", "rewards", "terminals", "masks", "values"]

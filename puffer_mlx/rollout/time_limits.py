@@ -54,7 +54,8 @@ def add_values(
         states: Recurrent states of each group before the rollout.
         config: Has ``train.reward_clip`` and ``train.gamma``.
     """
-    clip, rows = config.train.reward_clip, buffer.rows
+    clip = config.train.reward_clip
+    rows = buffer.rows
     np.clip(rows.rewards, -clip, clip, out=rows.rewards)
     if len(last.rows):
         values = _values(buffer, last, policy, weights, states)
@@ -65,7 +66,8 @@ def _values(
     buffer: RolloutBuffer, last: LastObservations, policy: Policy, weights: Any, states: list[Any]
 ) -> np.ndarray:
     """Return the values of last observations, (k,) float32."""
-    agents, places = mx.array(last.agents), np.arange(len(last.rows))
+    agents = mx.array(last.agents)
+    places = np.arange(len(last.rows))
     shown = last.observations.astype(buffer.rows.observations.dtype, copy=False)
     if not policy.is_recurrent:
         state = policy.initial_state(len(places))

@@ -10,7 +10,7 @@ from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.act_functions import uncompiled
+from puffer_mlx.rollout.act_functions import plain_act
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, GPURollouts, RolloutsOnGPU
@@ -72,7 +72,7 @@ def _rollout(
         acting: Any = RolloutsOnGPU(kernel, streams, timer, STEPS)
         weights = lower(weights, kernel.acting_precision)
     else:
-        acting = ActingInMLX(uncompiled(policy), streams, timer, seats=seats)
+        acting = ActingInMLX(plain_act(policy, seats), streams, timer, seats=seats)
     weights = weights if seats is None else [weights] * (1 + seats.opponents)
     states = [policy.initial_state(vec.num_agents // groups) for _ in range(groups)]
     noise = policy.distribution.noise(mx.random.key(0), (STEPS, vec.num_agents))

@@ -12,8 +12,8 @@ At most one rollout is in progress. ``take`` waits for the rollout. The next one
 after ``take``, and after training on the buffer that it will overwrite. The trainer calls
 ``settle`` after each step, so no rollout is in progress between two steps.
 
-``host_collector.py`` collects in environments that the host steps, and ``device_collector.py`` in
-environments that a GPU steps. ``collectors.py`` chooses.
+``collectors.py`` has a collector for environments that the host steps, and one for environments
+that a GPU steps.
 """
 
 import math

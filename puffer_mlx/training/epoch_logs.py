@@ -45,9 +45,19 @@ class EpochLogs:
         self.scores.restore(scores)
 
     def record(
-        self, epoch: int, steps: int, rollout: Rollout, losses: Logs, wall: float, train: float
+        self,
+        epoch: int,
+        steps: int,
+        rollout: Rollout,
+        losses: Logs,
+        wall: float,
+        train: float,
+        phases: Logs,
     ) -> Logs:
-        """Return the record of an epoch, without phases and memory.
+        """Return the record of an epoch.
+
+        Memory is in GiB. The process is measured at most ten times a second, because the call is
+        slow.
 
         Args:
             epoch: Epochs trained so far.
@@ -56,6 +66,7 @@ class EpochLogs:
             losses: Metrics of the update, by name.
             wall: Duration of the epoch in seconds.
             train: Duration of the update in seconds.
+            phases: Duration of each phase in seconds, by name.
         """
         if rollout.scores is not None:
             self.scores.add(rollout.scores)
@@ -76,20 +87,17 @@ class EpochLogs:
         record["perf/rollout"] = rollout.seconds
         record["perf/train"] = train
         record["perf/epoch"] = wall
-        return record
-
-    def memory(self) -> Logs:
-        """Return the memory of the process and of MLX's arrays, in GiB.
-
-        The process is measured at most ten times a second, because the call is slow.
-        """
+        record |= rollout.games or {}
+        collected = bool(phases.get("eval_env"))  # False in the last epoch with overlap
+        for name, seconds in phases.items():
+            if collected or not name.startswith("eval_"):
+                record[f"perf/{name}"] = seconds
         if (now := time.perf_counter()) - self._measured > 0.1:
             self._resident = self._process.memory_info().rss
             self._measured = now
-        return {
-            "util/cpu_mem_gb": self._resident / 2**30,
-            "util/mlx_mem_gb": mx.get_active_memory() / 2**30,
-        }
+        record["util/cpu_mem_gb"] = self._resident / 2**30
+        record["util/mlx_mem_gb"] = mx.get_active_memory() / 2**30
+        return record
 
 
 def environment_logs(logs: dict[str, float]) -> Logs:
@@ -105,13 +113,6 @@ def merge_means(total: Logs, new: Logs) -> Logs:
     b = new["env/n"]
     merged = {name: (total.get(name, 0) * a + new.get(name, 0) * b) / (a + b) for name in new}
     return {**merged, "env/n": a + b}
-
-
-def phase_logs(phases: Logs) -> Logs:
-    """Return the seconds of each phase under its name in a record: ``perf/NAME``."""
-    if not phases.get("eval_env"):  # The last epoch with overlap collects no rollout.
-        phases = {name: s for name, s in phases.items() if not name.startswith("eval_")}
-    return {f"perf/{name}": value for name, value in phases.items()}
 
 
 class EpochProgress(NamedTuple):

@@ -24,9 +24,9 @@ from puffer_mlx.config.schema.selfplay import OF_5
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.training.game_results import Results
 from puffer_mlx.training.league_table import (
-    Entry,
+    LeagueTable,
     Opponent,
-    Table,
+    PoolEntry,
     draw_by_age,
     draw_uniform,
     restored,
@@ -49,7 +49,7 @@ class Puffer4(NamedTuple):
     snapshot_interval: int  # steps; 0: never
     opp_timeout_steps: int  # 0: never
 
-    def decide(self, table: Table, tags: np.ndarray, step: int, weights: Any) -> None:
+    def decide(self, table: LeagueTable, tags: np.ndarray, step: int, weights: Any) -> None:
         """Update the pool and the opponents after the games of a rollout were counted.
 
         Args:
@@ -80,8 +80,8 @@ class Puffer4(NamedTuple):
         rate = opponent.winrate
         return rate is not None and opponent.games >= self.min_games and rate >= self.swap_winrate
 
-    def _snapshot(self, table: Table, step: int, weights: Any) -> None:
-        table.pool = thinned([*table.pool, Entry(weights, step, table.elo)], self.max_size)
+    def _snapshot(self, table: LeagueTable, step: int, weights: Any) -> None:
+        table.pool = thinned([*table.pool, PoolEntry(weights, step, table.elo)], self.max_size)
         table.stepped = step
 
 
@@ -92,10 +92,10 @@ class Puffer5(NamedTuple):
     interval: int  # steps of base.checkpoint_interval epochs; 0: never
     opp_timeout_steps: int  # 0: never
 
-    def decide(self, table: Table, tags: np.ndarray, step: int, weights: Any) -> None:
+    def decide(self, table: LeagueTable, tags: np.ndarray, step: int, weights: Any) -> None:
         """Update the pool and the opponents: see ``Puffer4.decide``."""
         if self.interval and step and step % self.interval == 0:
-            table.pool = [*table.pool, Entry(weights, step, table.elo)][-self.max_size :]
+            table.pool = [*table.pool, PoolEntry(weights, step, table.elo)][-self.max_size :]
         if _due(step, table.stepped, self.opp_timeout_steps):
             for b, opponent in enumerate(table.opponents):
                 opponent.winrate_at_swap = opponent.winrate
@@ -119,8 +119,8 @@ class League:
 
     def __init__(self, config: Config, seats: Seats, weights: Any) -> None:
         play = config.selfplay
-        first = Entry(weights, 0, play.elo_init)
-        self.table = Table(
+        first = PoolEntry(weights, 0, play.elo_init)
+        self.table = LeagueTable(
             pool=[first],
             opponents=[Opponent(first) for _ in range(seats.opponents)],
             elo=play.elo_init,
@@ -185,7 +185,7 @@ class League:
         self.table = restored(arrays, values, self.table, self._name)
 
 
-def _logs(table: Table) -> Logs:
+def _logs(table: LeagueTable) -> Logs:
     """Return the values to log after a rollout. Bank numbers start at 0, as in PufferLib."""
     logs: Logs = {"env/elo": table.elo, "pool/num_banks": len(table.opponents)}
     by_name: dict[str, list[float]] = {}

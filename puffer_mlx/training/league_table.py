@@ -26,7 +26,7 @@ COUNTED = "started", "score", "games", "waited", "winrate_at_swap", "epochs_to_a
 
 
 @dataclass(eq=False)
-class Entry:
+class PoolEntry:
     """Earlier weights in the pool.
 
     Attributes:
@@ -40,7 +40,7 @@ class Entry:
     elo: float
 
 
-def thinned(entries: list[Entry], most: int) -> list[Entry]:
+def thinned(entries: list[PoolEntry], most: int) -> list[PoolEntry]:
     """Return the pool, without every second entry of its older half if it is too large.
 
     Args:
@@ -53,17 +53,17 @@ def thinned(entries: list[Entry], most: int) -> list[Entry]:
     return [*entries[1:half:2], *entries[half:]]
 
 
-def draw_by_age(entries: list[Entry], rng: np.random.Generator) -> Entry:
+def draw_by_age(entries: list[PoolEntry], rng: np.random.Generator) -> PoolEntry:
     """Draw an entry, newer ones more often. The newest 5 are excluded if there are more.
 
-    Entry i has probability proportional to sqrt(i + 1).
+    PoolEntry i has probability proportional to sqrt(i + 1).
     """
     candidates = entries[:-NEWEST] if len(entries) > NEWEST else entries
     weights = np.sqrt(np.arange(1, len(candidates) + 1))
     return candidates[rng.choice(len(candidates), p=weights / weights.sum())]
 
 
-def draw_uniform(entries: list[Entry], rng: np.random.Generator) -> Entry:
+def draw_uniform(entries: list[PoolEntry], rng: np.random.Generator) -> PoolEntry:
     """Draw an entry uniformly."""
     return entries[rng.integers(len(entries))]
 
@@ -95,7 +95,7 @@ class Opponent:
         started: Environment steps trained when it got these weights.
         score: The learner's summed score since then: 1 for a win, 0.5 for a draw.
         games: Number of games since then.
-        pending: Entry that replaces the weights after a game has ended in each environment, or
+        pending: PoolEntry that replaces the weights after a game has ended in each environment, or
             None.
         waited: Rollouts since the replacement was decided.
         winrate_at_swap: The learner's mean score against the previous weights when their
@@ -103,11 +103,11 @@ class Opponent:
         epochs_to_align: Rollouts between that decision and the replacement; None before the first.
     """
 
-    entry: Entry
+    entry: PoolEntry
     started: int = 0
     score: float = 0.0
     games: int = 0
-    pending: Entry | None = None
+    pending: PoolEntry | None = None
     waited: int = 0
     winrate_at_swap: float | None = None
     epochs_to_align: int | None = None
@@ -119,7 +119,7 @@ class Opponent:
 
 
 @dataclass
-class Table:
+class LeagueTable:
     """State of a league that checkpoints contain.
 
     Attributes:
@@ -135,7 +135,7 @@ class Table:
         replaced: Opponents (from 1) whose weights changed after the last rollout.
     """
 
-    pool: list[Entry]
+    pool: list[PoolEntry]
     opponents: list[Opponent]
     elo: float
     rng: np.random.Generator
@@ -155,7 +155,7 @@ class Table:
                 rated = updated_ratings(self.elo, opponent.entry.elo, score / games, k)
                 self.elo, opponent.entry.elo = rated
 
-    def replace(self, b: int, entry: Entry, step: int) -> None:
+    def replace(self, b: int, entry: PoolEntry, step: int) -> None:
         """Replace the weights of opponent ``b`` (from 0), and reset its counters."""
         opponent = self.opponents[b]
         if entry is not opponent.entry:
@@ -169,7 +169,7 @@ class Table:
         self.swaps += 1
 
 
-def saved(table: Table) -> tuple[dict[str, mx.array], dict[str, Any]]:
+def saved(table: LeagueTable) -> tuple[dict[str, mx.array], dict[str, Any]]:
     """Return a table for a checkpoint: arrays by name, and JSON values by name."""
     entries = _entries(table)
     number = {id(entry): i for i, entry in enumerate(entries)}
@@ -200,8 +200,8 @@ def saved(table: Table) -> tuple[dict[str, mx.array], dict[str, Any]]:
 
 
 def restored(
-    arrays: dict[str, mx.array], values: dict[str, Any], current: Table, rules: str
-) -> Table:
+    arrays: dict[str, mx.array], values: dict[str, Any], current: LeagueTable, rules: str
+) -> LeagueTable:
     """Return a table from a checkpoint: the inverse of ``saved``.
 
     Args:
@@ -221,13 +221,13 @@ def restored(
                 raise ValueError(f"{name} isn't finite")
         like = [name for name, _ in named(current.pool[0].weights)]
         entries = [
-            Entry(tree_unflatten([(name, arrays[f"{i}.{name}"]) for name in like]), **fields)
+            PoolEntry(tree_unflatten([(name, arrays[f"{i}.{name}"]) for name in like]), **fields)
             for i, fields in enumerate(values["entries"])
         ]
         mx.eval([leaves(entry.weights) for entry in entries])  # Read before files are deleted.
         rng = np.random.default_rng()
         rng.bit_generator.state = values["rng"]
-        return Table(
+        return LeagueTable(
             pool=[entries[i] for i in values["pool"]],
             opponents=[_opponent(entries, one) for one in values["opponents"]],
             elo=values["elo"],
@@ -242,7 +242,7 @@ def restored(
         raise UserError(message, "the file is damaged; resume from another checkpoint") from None
 
 
-def _entries(table: Table) -> list[Entry]:
+def _entries(table: LeagueTable) -> list[PoolEntry]:
     """Return every entry once: the pool, the opponents' entries and their replacements."""
     every = [*table.pool]
     for opponent in table.opponents:
@@ -283,14 +283,14 @@ def _check_values(values: dict[str, Any]) -> None:
             raise ValueError(fault)
 
 
-def _opponent(entries: list[Entry], fields: dict[str, Any]) -> Opponent:
+def _opponent(entries: list[PoolEntry], fields: dict[str, Any]) -> Opponent:
     pending = None if fields["pending"] is None else entries[fields["pending"]]
     counted = {name: fields[name] for name in COUNTED}
     return Opponent(entries[fields["entry"]], pending=pending, **counted)
 
 
 def _refuse_another(
-    arrays: dict[str, mx.array], values: dict[str, Any], current: Table, rules: str
+    arrays: dict[str, mx.array], values: dict[str, Any], current: LeagueTable, rules: str
 ) -> None:
     """Raise UserError if a saved table doesn't fit the current run."""
     weights = named(current.pool[0].weights)

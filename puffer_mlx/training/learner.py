@@ -75,6 +75,9 @@ class Learner:
         reader: loads rollouts onto the training device.
         health: checks that results are finite.
         update: the update in progress, or the last one.
+        first_ratios_are_one: True if the first minibatch of an epoch is trained with the weights
+            and the recurrent states that acted, so that its ratios are 1, apart from rounding.
+        measured_forward: True after the first measurement of a forward pass, which compiles it.
     """
 
     def __init__(
@@ -106,7 +109,9 @@ class Learner:
         self.reader = Reader(self.functions.gather, self.logprobs, placement, local, trained_agents)
         self.health = Health(config, self.algorithm.metrics)
         self.update: Update | None = None
-        self.first_ratios_are_one = first_ratios_are_one(config, policy, placement)
+        carries = not config.base.reset_state and bool(named(policy.initial_state(1)))
+        same_states = not carries or config.facts.carries_state
+        self.first_ratios_are_one = same_states and not placement.overlap
         self.measured_forward = False
         self.graph: Callable[..., Any] | None = None
         self.unverified: Callable[..., Any] | None = None
@@ -137,9 +142,10 @@ class Learner:
             epoch: number of the epoch, from 0.
             profiled: True to evaluate after each phase and charge its time.
         """
-        observed = self.first_ratios_are_one or epoch % PROFILE_EVERY == 1
-        # The ratios of opponents' actions always differ from 1, so comparing them finds no fault.
-        compares = observed and not self.config.selfplay.train_on_opponents
+        # Ratios that training doesn't compute itself take a forward pass, so they are measured in
+        # few epochs. The ratios of opponents' actions always differ from 1.
+        compares = self.first_ratios_are_one or epoch % PROFILE_EVERY == 1
+        compares = compares and not self.config.selfplay.train_on_opponents
         update = Update(self, rollout, before, scheduled, key, compares, profiled)
         if self.reader.is_noop and update.fits_graph():
             update.build_graph(rollout.buffer.fields)
@@ -232,7 +238,7 @@ class Update:
                 mx.async_eval(*self.state, self.results.packed)
                 return
             epoch = self._epoch(fields)
-            self.results = results = EpochResults()
+            results = self.results
             if learner.algorithm.at_once is None:
                 self.state = run_minibatches(
                     learner.algorithm, epoch, self.before, results, self._observe_first
@@ -284,6 +290,8 @@ class Update:
         """Return the rollout's arrays on the training device, with recomputed log-probabilities."""
         reader = self.learner.reader
         fields = self.rollout.buffer.fields
+        if reader.is_noop:
+            return fields
         copied = reader.copy(fields)
         if copied is not fields:
             self.lap("train_copy", copied)
@@ -297,7 +305,7 @@ class Update:
         """The submitted fraction of the minibatches. None if they are submitted at once."""
         if self.is_graph or self.learner.algorithm.at_once is not None:
             return None
-        return self.results.count / self.learner.local.minibatches
+        return len(self.results.minibatches) / self.learner.local.minibatches
 
     def fits_graph(self) -> bool:
         """Return True if the epoch can be one compiled function, unless it stores too much."""
@@ -331,7 +339,9 @@ class Update:
             learner.graph = None
             return
         self.state = TrainState(*trees)
-        self.results = EpochResults.of_graph(packed, arrays, self.compares)
+        self.results.minibatches = [(ok, metrics, adv) for ok, metrics, adv in arrays]
+        self.results.packed = packed
+        self.results.has_ratios = self.compares
         self.is_graph = True
 
     def _observe_first(self, minibatch: Minibatch, rows: mx.array | None) -> None:
@@ -410,6 +420,7 @@ class Update:
         if times == "once":
             self.retrying = True
             self.is_graph = False
+            self.results = EpochResults()
             self.extra_seconds = 0.0
             with building:
                 self.draws, self.noise = self.learner.draw(self.key)
@@ -457,11 +468,13 @@ def run_minibatches(
             epoch.lap(BACKWARD, (grads, metrics, ratios, values, advantages))
         if results.first_ratios is None:
             results.first_ratios = ratios
-        if algorithm.largest_kl < math.inf and kl_of(algorithm, metrics) > algorithm.largest_kl:
-            with building:
-                finite = mx.isfinite(metrics).all()
-            results.add(state, advantages, metrics, finite)
-            break
+        if algorithm.largest_kl < math.inf:
+            computed: Any = metrics.tolist()
+            if computed[algorithm.metrics.index("kl")] > algorithm.largest_kl:
+                with building:
+                    finite = mx.isfinite(metrics).all()
+                results.add(state, advantages, metrics, finite)
+                break
         with building:
             *after, ok = functions.optimise(*state, grads, metrics, lr)
         if epoch.lap is not None:
@@ -517,12 +530,6 @@ def epoch_in_graph(
     return tuple(after), packed, [list(arrays) for arrays in results.minibatches]
 
 
-def kl_of(algorithm: Algorithm, metrics: mx.array) -> float:
-    """Return a minibatch's KL, once it is computed."""
-    numbers: Any = metrics.tolist()
-    return numbers[algorithm.metrics.index("kl")]
-
-
 def trainable_steps(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
     """Return the mask of steps to train on, (T, N) bool: see ``ppo/sections.py``.
 
@@ -537,13 +544,3 @@ def trainable_steps(finals: np.ndarray | None, steps: int, agents: int) -> np.nd
     mask = np.ones((steps, agents), bool) if finals is None else finals[:steps] == 0
     mask[-1] = False
     return mask if mask.any() else ~mask
-
-
-def first_ratios_are_one(config: Config, policy: Policy, placement: Placement) -> bool:
-    """Return True if an epoch's first minibatch has ratios of 1, apart from rounding.
-
-    This requires that it is trained with the weights and the initial recurrent states that acted.
-    """
-    carries = not config.base.reset_state and bool(named(policy.initial_state(1)))
-    same = not carries or config.facts.carries_state
-    return same and not placement.overlap

@@ -19,10 +19,9 @@ from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.acting_on_gpu import FEWEST, step_on_gpu
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.policy.rollout_on_gpu import MAX_ELEMENTS
-from puffer_mlx.rollout.act_functions import ActFunctions
 from puffer_mlx.rollout.acting_in_c import make_actor
 from puffer_mlx.rollout.in_steps import RolloutInSteps
-from puffer_mlx.rollout.on_gpu import GPURollouts, RolloutSpec, device_env, rollouts_on_gpu
+from puffer_mlx.rollout.on_gpu import GPURollouts, device_env, rollouts_on_gpu
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.rollout.verified_rollouts import rollouts_agree
 from puffer_mlx.system.devices import device_memory, has_gpu, kind
@@ -47,14 +46,12 @@ class Acting(NamedTuple):
         config: a valid configuration.
         vec: the environments.
         policy: the acting policy.
-        run: the policy's compiled functions.
         seats: in self-play, the policy that acts for each agent.
     """
 
     config: Config
     vec: VecEnv
     policy: Policy
-    run: ActFunctions
     seats: Seats | None = None
 
 
@@ -262,12 +259,12 @@ def _gpu_rollouts(acting: Acting, weights: Any, learner: mx.Device) -> GPURollou
 
     Returns None when they are not requested, are impossible, or fail verification.
     """
-    config, vec, policy, run, seats = acting
+    config, vec, policy, seats = acting
     requested = config.train.rollout_device
     if requested != GPU_ENVS and (requested != "auto" or learner == mx.cpu):
         return None
-    spec = RolloutSpec(vec, config.train.horizon, config.train.precision, seats)
-    gpu_rollouts = rollouts_on_gpu(policy, run, spec)
+    train = config.train
+    gpu_rollouts = rollouts_on_gpu(policy, vec, train.horizon, train.precision, seats)
     if requested == GPU_ENVS and (gpu_rollouts is None or learner == mx.cpu):
         _refuse_without(vec, learner)
     if gpu_rollouts is None:

@@ -43,8 +43,8 @@ class TrainedAgents:
         self._opponents = mx.array((seats.policy > 0).tolist())
         rows = np.arange(len(seats.policy), dtype=np.int32) if self._everybody else seats.learners
         if config.facts.in_order:
-            S, K = config.segments, config.minibatches
-            rows = np.resize(rows, min(K * S, math.lcm(len(rows), S)))
+            S = config.segments
+            rows = np.resize(rows, min(config.minibatches * S, math.lcm(len(rows), S)))
         self.rows = rows
         self._at = mx.array(rows)
 
@@ -93,6 +93,9 @@ class Reader:
         config: Configuration. Sets the segments per call, and if rollouts start from initial
             recurrent states.
         trained_agents: Selection of the agents to train on; None for all.
+
+    Attributes:
+        is_noop: True if rollouts need no preparation.
     """
 
     def __init__(
@@ -103,7 +106,9 @@ class Reader:
         config: Config,
         trained_agents: TrainedAgents | None = None,
     ) -> None:
-        self._gather, self._logprobs, self._trained_agents = gather, logprobs, trained_agents
+        self._gather = gather
+        self._logprobs = logprobs
+        self._trained_agents = trained_agents
         self._away = placement.needs_recompute
         # Shuffled minibatches may be smaller than a segment. A GPU needs large calls.
         self._segments = max(1, config.segments)
@@ -112,11 +117,7 @@ class Reader:
         self._carries = not config.base.reset_state
         # The GPU copies rollouts of the host once, instead of reading host memory.
         self._from_host = placement.rollout != placement.learner == mx.gpu
-
-    @property
-    def is_noop(self) -> bool:
-        """True if rollouts need no preparation."""
-        return not (self._away or self._from_host or self._trained_agents)
+        self.is_noop = not (self._away or self._from_host or trained_agents)
 
     def copy(self, fields: Fields) -> Fields:
         """Return a rollout's arrays for the agents to train on, in the training device's memory."""
@@ -128,13 +129,15 @@ class Reader:
         """Return a rollout's arrays with log-probabilities (T, N) as training computes them."""
         if not self._away:
             return fields
-        N, S = fields["actions"].shape[1], self._segments
-        states, parts = self.first_states(rollout), []
+        N = fields["actions"].shape[1]
+        S = self._segments
+        states = self.first_states(rollout)
+        parts = []
         for begin in range(0, N, S):
             first = max(0, min(begin, N - S))  # Equal sizes avoid another compilation.
             with building:
                 rows = mx.arange(first, min(first + S, N), dtype=mx.int32)
-                part = _of_agents(states, slice(first, first + S))
+                part = states and tree_map(lambda a, f=first: a[f : f + S], states)
                 minibatch = self._gather(fields, rows)
             logprobs = self.behaviour(rollout, part, minibatch)
             with building:
@@ -161,8 +164,3 @@ class Reader:
         minibatch = minibatch._replace(state=states, targets=None)
         with building:
             return self._logprobs(rollout.weights, minibatch)
-
-
-def _of_agents(states: Any, agents: slice) -> Any:
-    """Return the states of some agents as views, or None for None."""
-    return None if states is None else tree_map(lambda state: state[agents], states)

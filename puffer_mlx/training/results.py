@@ -37,6 +37,7 @@ class EpochResults:
             with flags (K,) and metrics (K, 7).
         first_ratios: ratios of the first minibatch (T, S). None before it is known.
         packed: all numbers that the host reads, as one float32 array.
+        has_ratios: True if ``packed`` contains the largest and the smallest first ratio.
 
     Attributes that ``read`` sets:
         squares: sums of squares, all finite if all weights and the optimizer's state are finite.
@@ -55,31 +56,8 @@ class EpochResults:
         self.ratios: list[float] = []
         self.counted: list[float] = []
         self.metrics: list[list[float]] = []
-        self._has_ratios = False
+        self.has_ratios = False
         self._traced = traced
-
-    @classmethod
-    def of_graph(
-        cls, packed: mx.array, minibatches: Sequence[Sequence[mx.array]], has_ratios: bool
-    ) -> "EpochResults":
-        """Return the results of a compiled epoch.
-
-        Args:
-            packed: packed results: see ``pack``.
-            minibatches: flag, metrics and advantages of each minibatch.
-            has_ratios: True if ``packed`` contains ratios.
-        """
-        results = cls()
-        for ok, metrics, adv in minibatches:
-            results.minibatches.append((ok, metrics, adv))
-        results.packed = packed
-        results._has_ratios = has_ratios
-        return results
-
-    @property
-    def count(self) -> int:
-        """Number of minibatches submitted so far."""
-        return len(self.minibatches)
 
     def add(
         self, now: TrainState, adv: mx.array, metrics: mx.array, ok: mx.array, *others: mx.array
@@ -112,7 +90,7 @@ class EpochResults:
             arrays += [ok, metrics]
         packed, _ = pack(arrays)
         self.packed = packed
-        self._has_ratios = ratios is not None
+        self.has_ratios = ratios is not None
         return packed
 
     def read(self, scaler_names: Sequence[str]) -> None:
@@ -124,21 +102,17 @@ class EpochResults:
         assert self.packed is not None
         packed: list[float] = self.packed.tolist()  # type: ignore
         sizes = [ok.size + metrics.size for ok, metrics, _ in self.minibatches]
-        after_squares = len(scaler_names) + 2 * self._has_ratios + sum(sizes)
+        after_squares = len(scaler_names) + 2 * self.has_ratios + sum(sizes)
         numbers = iter(packed)
         self.squares = list(islice(numbers, len(packed) - after_squares))
         self.scaler = dict(zip(scaler_names, islice(numbers, len(scaler_names)), strict=True))
-        self.ratios = list(islice(numbers, 2 * self._has_ratios))
+        self.ratios = list(islice(numbers, 2 * self.has_ratios))
         self.counted = []
         self.metrics = []
         for ok, metrics, _ in self.minibatches:
             self.counted += islice(numbers, ok.size)
             width = metrics.size // ok.size
             self.metrics += [list(islice(numbers, width)) for _ in range(ok.size)]
-
-    def advantages(self, k: int) -> mx.array:
-        """Return the advantages of minibatch k, or of the epoch if it was computed at once."""
-        return self.minibatches[min(k, len(self.minibatches) - 1)][2]
 
 
 class Health:
@@ -175,7 +149,11 @@ class Health:
         mx.eval(*now, results.packed)
         results.read([*now.scaler])
         if not all(map(math.isfinite, results.squares)) and (name := not_finite_of(now)):
-            raise overflown(name, self.config)
+            raise UserError(
+                f"training made {name} infinite, with a train.learning_rate of"
+                f" {self.config.train.learning_rate:g}",
+                "lower train.learning_rate; the last good weights are kept",
+            )
         scaler = results.scaler
         if scaler["longest"] >= precision.TOLERATED:
             words = f"{precision.TOLERATED} minibatches in a row were not finite"
@@ -206,26 +184,12 @@ class Health:
 
 def not_finite_of(now: TrainState) -> str | None:
     """Return the name of the first weight or optimizer array that isn't finite, or None."""
-    trees = {f"the {name} of ": tree for name, tree in now.optimizer.items()}
-    trees = {"": now.weights, **trees}
-    return next(
-        (
-            f"{whose}{name}"
-            for whose, tree in trees.items()
-            for name, array in named(tree)
-            if not mx.isfinite(array).all().item()
-        ),
-        None,
-    )
-
-
-def overflown(name: str, config: Config) -> UserError:
-    """Return the error for an update that made weights, or the optimizer's state, infinite."""
-    return UserError(
-        f"training made {name} infinite, with a train.learning_rate of"
-        f" {config.train.learning_rate:g}",
-        "lower train.learning_rate; the last good weights are kept",
-    )
+    trees = {"": now.weights, **{f"the {name} of ": tree for name, tree in now.optimizer.items()}}
+    for prefix, tree in trees.items():
+        for name, array in named(tree):
+            if not mx.isfinite(array).all().item():
+                return f"{prefix}{name}"
+    return None
 
 
 def not_finite(words: str, rollout: Rollout, results: EpochResults, config: Config) -> UserError:
@@ -244,7 +208,9 @@ def not_finite(words: str, rollout: Rollout, results: EpochResults, config: Conf
             for name, array in rollout.buffer.fields.items()
             if array is not None and not mx.isfinite(array).all().item()
         ]
-        finite_advantages = mx.isfinite(mx.sum(results.advantages(k))).item()
+        last = len(results.minibatches) - 1  # 0 if the minibatches were computed at once
+        _, _, advantages = results.minibatches[min(k, last)]
+        finite_advantages = mx.isfinite(mx.sum(advantages)).item()
     hint = "lower train.learning_rate"
     kept = "the last good weights are kept"
     if bad and not {*bad} - CHOSEN:

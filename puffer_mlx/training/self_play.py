@@ -49,21 +49,13 @@ def create_self_play(
             f"selfplay.enabled 1, and {ranks.size} ranks train together",
             "self-play trains in one process: without mlx.launch, and with --train.gpus 1",
         )
-    seats = choose_seats(config, vec)
-    seating.set_tags(vec, seats)
-    return SelfPlay(config, vec, seats, weights)
-
-
-def choose_seats(config: Config, vec: VecEnv) -> Seats:
-    """Assign policies to agents by the configured rules.
-
-    Raises:
-        UserError: If the environments don't fit the rules: see ``rollout.seats``.
-    """
     keys = config.vec
     if config.selfplay_rules == OF_4:
-        return seating.seats_in_blocks(vec, keys.num_frozen_banks, keys.frozen_bank_pct)
-    return seating.seats_as_declared(vec, keys.num_policies - 1, keys.hist_policy_percent)
+        seats = seating.seats_in_blocks(vec, keys.num_frozen_banks, keys.frozen_bank_pct)
+    else:
+        seats = seating.seats_as_declared(vec, keys.num_policies - 1, keys.hist_policy_percent)
+    seating.set_tags(vec, seats)
+    return SelfPlay(config, vec, seats, weights)
 
 
 class SelfPlay:

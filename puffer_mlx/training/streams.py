@@ -47,12 +47,7 @@ def acting_streams(device: mx.Device, cores: int, groups: int) -> list[mx.Stream
 
     Returns:
         At most min(cores, groups) streams.
-
-    Raises:
-        ValueError: If ``cores`` or ``groups`` is below 1.
     """
-    if cores < 1 or groups < 1:
-        raise ValueError(f"cores and groups must be at least 1, got {cores} and {groups}")
     if device != mx.cpu:
         return [mx.default_stream(device)]
     count = min(cores, groups)
@@ -76,11 +71,7 @@ def set_width(stream: mx.Stream, threads: int) -> None:
         stream: A CPU stream, also one created by another thread.
         threads: Number of threads, including the stream's. 0, the initial value, means as many as
             the process may use.
-
-    Raises:
-        ValueError: If it is a GPU stream, or ``threads`` is negative.
     """
-    _check_stream(stream, threads)
     module = cpu_extension.load()
     if module is not None:
         module.set_width(stream, threads)
@@ -95,22 +86,12 @@ def learner_width(threads: int) -> None:
 
     Args:
         threads: Number of threads; 0 means as many as the process may use.
-
-    Raises:
-        ValueError: If ``threads`` is negative.
     """
     stream = mx.default_stream(mx.cpu)
     set_width(stream, threads)
     module = cpu_extension.load()
     if module is not None:
         module.set_depth(stream, _LEARNER_DEPTH)
-
-
-def _check_stream(stream: mx.Stream, threads: int) -> None:
-    if stream.device != mx.cpu:
-        raise ValueError(f"only a CPU stream has a width, not {stream}")
-    if threads < 0:
-        raise ValueError(f"a stream's threads must be at least 1, or 0 for all, got {threads}")
 
 
 class Worker:

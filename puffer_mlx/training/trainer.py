@@ -23,7 +23,6 @@ from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import TrainState
 from puffer_mlx.profiling.phases import PROFILE_DELAY_S, Profiler
-from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.time_limits import without_reward_clip
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import training_memory
@@ -36,7 +35,6 @@ from puffer_mlx.training.epoch_logs import (
     Logs,
     environment_logs,
     merge_means,
-    phase_logs,
 )
 from puffer_mlx.training.learner import Learner, Update
 from puffer_mlx.training.placement import Acting, broadcast_from_rank0, place
@@ -113,19 +111,24 @@ class Trainer:
     ) -> None:
         choose_cache_limit()
         local = ranks.own(config)
-        kept = optimizers.state_size(optimizers.from_config(config))
-        refuse_training(local, vec.spec, kept, training_memory())
+        state_size = optimizers.state_size(optimizers.from_config(config))
+        refuse_training(local, vec.spec, state_size, training_memory())
         policy = policy or configured_policy(vec.spec, config)
-        self.config, self.vec, self.policy, self.ranks = config, vec, policy, ranks
-        self.epoch, self.global_step, self.stop = 0, 0, False
+        self.config = config
+        self.vec = vec
+        self.policy = policy
+        self.ranks = ranks
+        self.epoch = 0
+        self.global_step = 0
+        self.stop = False
         key, self.train_state = _first_state(config, policy, weights)
         self.self_play = create_self_play(config, vec, self.weights, ranks)
         seats = self.self_play.seats if self.self_play else None
-        acting = Acting(local, vec, policy, compile_act(policy), seats)
+        acting = Acting(local, vec, policy, seats)
         resumed = like.numbers if like else {}
         verification.refuse(resumed.get("refused", ()), "in an earlier part of this run")
         self.placement = broadcast_from_rank0(
-            ranks, local, lambda asked: place(acting._replace(config=asked), self.weights, resumed)
+            ranks, local, lambda local: place(acting._replace(config=local), self.weights, resumed)
         )
         self.profiler = Profiler(bool(config.base.profile))
         timer = self.profiler.train
@@ -133,10 +136,11 @@ class Trainer:
         self.collector = make_collector(acting, self.placement, self.profiler.rollout, ranks)
         self.queue = RolloutQueue(self.collector, key, timer, self.self_play)
         trained_agents = TrainedAgents(config, seats) if seats else None
-        learning = without_reward_clip(config) if self.collector.bootstraps else config
-        self.learner = Learner(learning, policy, self.placement, timer, ranks, trained_agents)
+        if self.collector.bootstraps:  # the collector clips the rewards
+            config = without_reward_clip(config)
+        self.learner = Learner(config, policy, self.placement, timer, ranks, trained_agents)
         if self.learner.graph is not None and backend() == "cuda":
-            self.profiler.profile_delay = PROFILE_DELAY_S
+            self.profiler.profile_delay = PROFILE_DELAY_S  # profiling compiles functions of its own
         self.epoch_logs = EpochLogs(config)
         self.schedule: Callable[[float], float] | None = None
         adaptive = config.train.lr_schedule == schedules.ADAPTIVE
@@ -148,18 +152,18 @@ class Trainer:
 
     def __iter__(self) -> Iterator[Logs]:
         """Train to the end of the schedule or until ``stop``; yield one record per epoch."""
-        while self.goes_on():
+        while self.has_next_epoch():
             yield self.step()
 
     def step(self) -> Logs:
         """Train for one epoch: a rollout of N * T steps, then an update of K minibatches on it.
 
         With ``train.overlap`` another thread collects the next rollout during the update, with the
-        weights from before it. That thread has finished when this method returns. If the GPU steps
-        the environments, the next rollout is launched after the last minibatch, before the update's
+        weights from before it, and finishes before this method returns. If the GPU steps the
+        environments, the next rollout is launched after the last minibatch, before the update's
         results are read. The GPU may still compute it when this method returns.
 
-        A failed step changes neither weights nor optimizer, and the next call has the same keys:
+        A failed step changes neither weights nor optimizer, and the next call uses the same keys:
 
             - If the rollout raises, its steps are dropped and the next call collects a new one.
               The environments have moved, unless their state was saved: see ``Collector.resync``.
@@ -168,10 +172,10 @@ class Trainer:
             - If ``collector.settle`` raises KeyboardInterrupt, the epoch is complete and only its
               record is lost.
 
-        Returns:
-            The epoch's record.
+        Returns: the epoch's record.
         """
-        self._began = began = time.perf_counter()
+        began = time.perf_counter()
+        self._began = began
         timer = self.profiler.train
         self.profiler.begin(self.epoch)
         timer.start()
@@ -199,8 +203,7 @@ class Trainer:
             self.epoch += 1
             self.global_step += self.config.batch_size
             timer.lap("train_misc")
-            seconds = time.perf_counter() - update_began - update.extra_seconds
-            seconds = self._charge(rollout, update.profiled, seconds)
+            seconds = self._charge(rollout, update, update_began)
         except BaseException:
             self.queue.take_back()
             self.prepared = None
@@ -210,12 +213,10 @@ class Trainer:
                 self.collector.settle()
             finally:
                 self._began = None
-        self._last_seconds = time.perf_counter() - began if self._compiled else 0.0
-        self._compiled = True
         self.ranks.merge_statistics(self.vec)
         return self._record(rollout, metrics, began, seconds)
 
-    def goes_on(self) -> bool:
+    def has_next_epoch(self) -> bool:
         """Return True if there is another epoch: the schedule has one, and ``stop`` isn't set."""
         return self.epoch < self.config.epochs and not self._stopped()
 
@@ -257,11 +258,11 @@ class Trainer:
             lr = self.rate
         else:
             schedule = train.lr_schedule if train.anneal_lr else "constant"
-            numbers = train.learning_rate, train.min_lr_ratio
-            lr = schedules.annealed(schedule, *numbers, epoch, epochs)
+            rate = train.learning_rate
+            lr = schedules.annealed(schedule, rate, train.min_lr_ratio, epoch, epochs)
         schedule = "cosine" if train.anneal_ent_coef else "constant"
-        numbers = train.ent_coef, train.min_ent_coef_ratio
-        ent_coef = schedules.annealed(schedule, *numbers, epoch, epochs)
+        least = train.min_ent_coef_ratio
+        ent_coef = schedules.annealed(schedule, train.ent_coef, least, epoch, epochs)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, epoch, epochs)
         return Scheduled(lr, ent_coef, beta)
 
@@ -395,21 +396,22 @@ class Trainer:
         self.rate = schedules.adapted(used, train.learning_rate, kl, train.desired_kl)
         return {"learning_rate": used}
 
-    def _charge(self, rollout: Rollout, profiled: bool, seconds: float) -> float:
-        """Charge an update's time to the phases, and return the seconds of training alone.
+    def _charge(self, rollout: Rollout, update: Update, update_began: float) -> float:
+        """Charge the time since ``update_began`` to the phases. Returns the seconds of training.
 
-        ``seconds`` includes time that belongs to rollouts: waiting for the current one, if it was
-        launched ahead (``late``), and launching the next one.
+        Two parts of this time belong to rollouts: waiting for the current one, if it was launched
+        ahead, and launching the next one.
         """
+        seconds = time.perf_counter() - update_began - update.extra_seconds
+        waiting = min(rollout.late, seconds)
+        self.profiler.train.apply_profiled_shares(update.profiled, waiting)
+        if waiting:  # else another thread may use this timer
+            self.profiler.rollout.charge("eval_act", waiting)
         following = self.queue.rollout  # None unless it was launched ahead
-        late = min(rollout.late, seconds)
-        self.profiler.train.apply_profiled_shares(profiled, late)
-        if late:  # else another thread may use this timer
-            self.profiler.rollout.charge("eval_act", late)
-        launched = min(following.seconds, seconds - late) if following else 0.0
-        own = 0.0 if rollout.launched_ahead else rollout.seconds
-        rollout.seconds = own + launched + late
-        return seconds - late - launched
+        launching = min(following.seconds, seconds - waiting) if following else 0.0
+        collecting = 0.0 if rollout.launched_ahead else rollout.seconds
+        rollout.seconds = collecting + launching + waiting
+        return seconds - waiting - launching
 
     def _record(self, rollout: Rollout, metrics: Logs, began: float, seconds: float) -> Logs:
         """Return the record of the epoch that has just ended."""
@@ -418,10 +420,11 @@ class Trainer:
             self.profiler.rollout.lap("eval_idle")  # no other thread uses this timer now
         self.profiler.train.lap("train_wait" if overlap else "train_misc")
         wall = time.perf_counter() - began
-        logs = self.epoch_logs
-        record = logs.record(self.epoch, self.global_step, rollout, metrics, wall, seconds)
-        phases = phase_logs(self.profiler.flush())
-        return {**record, **(rollout.games or {}), **phases, **logs.memory()}
+        self._last_seconds = wall if self._compiled else 0.0
+        self._compiled = True
+        phases = self.profiler.flush()
+        durations = wall, seconds, phases
+        return self.epoch_logs.record(self.epoch, self.global_step, rollout, metrics, *durations)
 
 
 def _first_state(config: Config, policy: Policy, weights: Any) -> tuple[mx.array, TrainState]:

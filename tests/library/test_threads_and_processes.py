@@ -332,6 +332,6 @@ def test_an_event_loop_may_train_in_its_pool_of_threads():
             idents.add(threading.get_ident())
             trainer.step()
 
-        while trainer._run.trainer.goes_on():
+        while trainer._run.trainer.has_next_epoch():
             pool.submit(step).result()
         assert trainer.epoch == 4

@@ -21,8 +21,7 @@ from puffer_mlx.ppo.loss import Targets
 from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.ppo.sections import Minibatch
 from puffer_mlx.ppo.update import _with_rewards
-from puffer_mlx.rollout.act_functions import compile_act
-from puffer_mlx.rollout.on_gpu import RolloutSpec, rollouts_in_one_launch, rollouts_in_steps
+from puffer_mlx.rollout.on_gpu import rollouts_in_one_launch, rollouts_in_steps
 from puffer_mlx.rollout.verified_rollouts import rollouts_agree
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import make
@@ -244,11 +243,11 @@ def squared_rollouts(name: str = "rollout_mingru_squared") -> tuple[Any, ...]:
     vec = make(configured, 1)
     policy = configured_policy(vec.spec, configured)
     weights = policy.init(mx.random.key(0))
-    wanted = RolloutSpec(vec, 4, precision)
+    wanted = vec, 4, precision
     with emulated_gpu():
         if name.startswith("step_"):
-            return vec, policy, weights, rollouts_in_steps(compile_act(policy), wanted)
-        return vec, policy, weights, rollouts_in_one_launch(policy, wanted)
+            return vec, policy, weights, rollouts_in_steps(policy, *wanted)
+        return vec, policy, weights, rollouts_in_one_launch(policy, *wanted)
 
 
 def agree(name: str, fault: Any = None) -> bool:

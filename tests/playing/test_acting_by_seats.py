@@ -15,7 +15,7 @@ from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting import choose_acting
-from puffer_mlx.rollout.acting_in_c import ActingInC, Actor, make_actor
+from puffer_mlx.rollout.acting_in_c import ActingInC, make_actor
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, each_group, few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer, Views
 from puffer_mlx.rollout.seats import Seats, seats_as_declared, seats_in_blocks
@@ -89,7 +89,7 @@ class Game:
     def in_mlx(self, parts=each_group) -> ActingInMLX:
         streams = lambda: acting_streams(CPU, 2, self.groups)  # noqa: E731
         return ActingInMLX(
-            compile_act(self.policy), streams, PhaseTimer("rollout"), parts, self.seats
+            compile_act(self.policy, self.seats), streams, PhaseTimer("rollout"), parts, self.seats
         )
 
     def alone(self, policy: int) -> list[np.ndarray]:
@@ -176,22 +176,8 @@ def test_new_weights_are_taken_and_old_ones_known():
 
 def test_the_way_that_several_policies_take():
     game = Game("connect4_two")
-    run = compile_act(game.policy)
     streams = lambda: acting_streams(CPU, 2, 2)  # noqa: E731
-    about = game.policy, run, game.vec, streams, PhaseTimer("rollout"), game.seats
+    about = game.policy, game.vec, streams, PhaseTimer("rollout"), game.seats
     with game.vec:
         assert isinstance(choose_acting(CPU, "fp32", *about), ActingInC)
         assert isinstance(choose_acting(CPU, "bf16", *about), ActingInMLX)
-
-
-def test_rows_that_an_actor_cant_have():
-    for rows in [[3, 2], [-1, 192]]:
-        game = Game("connect4_two")
-        with game.vec:
-            actor = make_actor(game.policy)
-            assert isinstance(actor, Actor)
-            actor.prepare(game.weights[0])
-            states = tree_map(lambda array: np.zeros((2, 16), np.float32), game.states[0])
-            noise = np.zeros((T, 192, 1), np.float32)
-            with pytest.raises(ValueError, match="rows: expected some of 0 to 191, ascending"):
-                actor.bind(game.buffer.views, noise, states, np.array(rows, np.int32))

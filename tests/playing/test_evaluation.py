@@ -11,8 +11,7 @@ from puffer_mlx import config as c
 from puffer_mlx import vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing import evaluation
-from puffer_mlx.training.collectors import make_collector
-from puffer_mlx.training.host_collector import HostCollector
+from puffer_mlx.training.collectors import HostCollector, make_collector
 from puffer_mlx.training.placement import rollout_cores
 from puffer_mlx.training.trainer import Trainer
 

@@ -11,7 +11,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.training.game_results import Results
 from puffer_mlx.training.league import League
 from puffer_mlx.training.league_table import (
-    Entry,
+    PoolEntry,
     draw_by_age,
     draw_uniform,
     expected,
@@ -37,19 +37,19 @@ def test_ratings_by_hand():
 
 
 def test_a_full_pool_loses_every_second_one_of_its_older_half():
-    entries = [Entry(None, i, 0.0) for i in range(10)]
+    entries = [PoolEntry(None, i, 0.0) for i in range(10)]
     assert [e.step for e in thinned(entries, 9)] == [1, 3, 5, 6, 7, 8, 9]
     assert thinned(entries, 10) is entries
     assert [e.step for e in thinned(entries[:2], 1)] == [1]
     assert [e.step for e in thinned(entries[:3], 2)] == [1, 2]
     for most in range(1, 40):
-        assert len(thinned([Entry(None, i, 0.0) for i in range(most + 1)], most)) <= most
+        assert len(thinned([PoolEntry(None, i, 0.0) for i in range(most + 1)], most)) <= most
 
 
 def test_newer_entries_are_drawn_rather_but_not_the_newest():
     """Of 9 the first 4, with weights 1, 1.414, 1.732 and 2; of 5 any."""
     rng = np.random.default_rng(0)
-    entries = [Entry(None, i, 0.0) for i in range(9)]
+    entries = [PoolEntry(None, i, 0.0) for i in range(9)]
     drawn = np.bincount([draw_by_age(entries, rng).step for _ in range(20000)], minlength=9)
     assert drawn[4:].sum() == 0
     shares = np.sqrt([1, 2, 3, 4]) / np.sqrt([1, 2, 3, 4]).sum()

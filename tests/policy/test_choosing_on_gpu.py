@@ -81,7 +81,7 @@ def acted(policy: Policy, agents: int) -> list[np.ndarray]:
         policy.distribution.noise(mx.random.key(0), (agents,)),
         policy.initial_state(agents),
     )
-    act = compile_act(policy).act
+    act = compile_act(policy)
     chosen, after = act(weights_of(policy), observations, state, noise, None, mx.zeros(agents))
     return [np.array(chosen), *map(np.array, after)]
 

@@ -14,7 +14,6 @@ from puffer_mlx.config import Policy, Torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout import acting_in_kernel
-from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.acting_in_kernel import ActingInKernel, crews_of
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX
@@ -44,7 +43,6 @@ class Run:
         self.buffer = RolloutBuffer(self.vec.spec, T, agents, groups)
         self.buffer.reset(self.vec)
         self.states = [self.policy.initial_state(agents // groups) for _ in range(groups)]
-        self.update = compile_act(self.policy)
         self.rollouts, self.agents = 0, agents
 
     def drawn(self, seed: int) -> Any:
@@ -56,7 +54,7 @@ class Run:
     def way(self, precision="fp32", timer: PhaseTimer | None = None) -> Any:
         timer = timer or PhaseTimer("", enabled=False)
         streams = lambda: [mx.default_stream(mx.cpu)]  # noqa: E731
-        given = self.policy, self.update, self.vec, streams, timer, self.seats
+        given = self.policy, self.vec, streams, timer, self.seats
         return choose_acting(CPU, precision, *given)
 
     def rollout(self, timer: PhaseTimer | None = None) -> None:

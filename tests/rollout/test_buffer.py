@@ -50,7 +50,7 @@ class Run:
         self.buffer.begin(self.buffer)
         self.noise = self.policy.distribution.noise(mx.random.key(self.rollouts), (T, N))
         self.lane.start()
-        acting = ActingInMLX(self.update, self.streams, self.lane, parts)
+        acting = ActingInMLX(self.update.act, self.streams, self.lane, parts)
         given = self.weights, self.states, self.noise
         self.states = acting.collect(self.buffer, self.vec, *given)
         self.rollouts += 1

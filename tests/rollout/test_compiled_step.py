@@ -91,9 +91,9 @@ class Case:
         return [np.stack(rows) for rows in zip(*chosen, strict=True)] + states
 
 
-def made(policy: Policy) -> acting_in_c.Actor:
+def made(policy: Policy) -> acting_in_c.CActor:
     found = make_actor(policy)
-    assert isinstance(found, acting_in_c.Actor)
+    assert isinstance(found, acting_in_c.CActor)
     return found
 
 

@@ -25,20 +25,18 @@ from puffer_mlx.ppo import update
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout import in_steps
 from puffer_mlx.rollout import on_gpu as on_gpu_rollouts
-from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import (
     BufferOnGPU,
     EnvironmentsOnGPU,
     RolloutsOnGPU,
-    RolloutSpec,
     rollouts_in_one_launch,
     rollouts_in_steps,
 )
 from puffer_mlx.rollout.seats import seats_in_blocks
 from puffer_mlx.system.backend import building_for
-from puffer_mlx.training import device_collector, placement, trainer
+from puffer_mlx.training import collectors, placement, trainer
 from puffer_mlx.training.learner import Update
 from puffer_mlx.training.placement import Acting, Placement
 from puffer_mlx.vec.native.make import find_environment
@@ -108,10 +106,10 @@ class Run:
         weights = [self.policy.init(mx.random.key(k)) for k in range(1 + opponents)]
         self.weights: Any = weights if opponents else weights[0]
         with building_for("cuda", lambda *_, **__: []):
-            kernel: Any = rollouts_in_one_launch(self.policy, RolloutSpec(vec, T, precision, seats))
+            kernel: Any = rollouts_in_one_launch(self.policy, vec, T, precision, seats)
             assert kernel is None or bool(precision) == (kernel.rows(N) is not None)
         if in_steps:
-            kernel = rollouts_in_steps(compile_act(self.policy), RolloutSpec(vec, T, "", seats))
+            kernel = rollouts_in_steps(self.policy, vec, T, "", seats)
         assert kernel is not None or not whole
         self.vec: Any = EnvironmentsOnGPU(vec, kernel) if whole and kernel else vec
         buffer = BufferOnGPU if whole else RolloutBuffer
@@ -121,7 +119,7 @@ class Run:
         if whole:
             self.way: Any = RolloutsOnGPU(self.vec.kernel, streams, TIMER)
         else:
-            given = self.policy, compile_act(self.policy), vec, streams, TIMER
+            given = self.policy, vec, streams, TIMER
             self.way = choose_acting(CPU, "fp32", *given, seats)
 
     def rollout(self, seed: int) -> dict[str, np.ndarray]:
@@ -329,11 +327,11 @@ def on_gpu(monkeypatch, request):
     overlap = asked is True
 
     def place(given, *_):
-        spec = RolloutSpec(given.vec, given.config.train.horizon, seats=given.seats)
+        about = given.vec, given.config.train.horizon, "", given.seats
         if asked == "steps":
-            whole = rollouts_in_steps(given.run, spec)
+            whole = rollouts_in_steps(given.policy, *about)
         else:
-            whole = rollouts_in_one_launch(given.policy, spec)
+            whole = rollouts_in_one_launch(given.policy, *about)
         return Placement(CPU, CPU, overlap, gpu_rollouts=whole)
 
     monkeypatch.setattr(trainer, "place", place)
@@ -394,7 +392,7 @@ def test_on_a_mac_every_rollout_is_waited_for(on_gpu, monkeypatch):
     """Or an end by macOS would be told to whoever trains."""
     with emulated_gpu():
         assert make_trainer().collector.launches_ahead
-        monkeypatch.setattr(device_collector, "backend", lambda: "metal")
+        monkeypatch.setattr(collectors, "backend", lambda: "metal")
         assert not make_trainer().collector.launches_ahead
 
 
@@ -614,7 +612,7 @@ def test_an_interrupt_at_the_end_of_a_rollout(on_gpu, monkeypatch, is_set):
         for run in ours, undisturbed:
             run.step()
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(device_collector.DeviceCollector, "__setattr__", interrupted)
+            patch.setattr(collectors.DeviceCollector, "__setattr__", interrupted)
             ours.step()
         assert results(ours.step()) == results(undisturbed.step())
         assert_same(ours, undisturbed)
@@ -629,7 +627,7 @@ def refused(name: str, *options: str) -> str:
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
         with pytest.raises(UserError) as caught:
-            placement.place(Acting(given, vec, policy, compile_act(policy)), None, {})
+            placement.place(Acting(given, vec, policy), None, {})
     return str(caught.value)
 
 
@@ -670,7 +668,7 @@ def test_which_form_a_policy_takes(monkeypatch, name, options, form):
     given = configured(name, "--train.rollout-device", "gpu-kernel", *options)
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
-        found = placement.place(Acting(given, vec, policy, compile_act(policy)), None, {})
+        found = placement.place(Acting(given, vec, policy), None, {})
     assert found.gpu_rollouts is not None and found.gpu_rollouts.form == form
     assert found.rollout_device == "gpu-kernel" and not found.overlap
 
@@ -678,12 +676,6 @@ def test_which_form_a_policy_takes(monkeypatch, name, options, form):
 def test_a_kernel_counts_in_32_bits(monkeypatch):
     with environments("squared") as vec:
         policy = make_policy(vec.spec, Policy(hidden_size=8), Torch())
-        assert rollouts_in_one_launch(policy, RolloutSpec(vec, T))
+        assert rollouts_in_one_launch(policy, vec, T)
         monkeypatch.setattr(kernels, "MAX_ELEMENTS", (T + 1) * N * 121)
-        assert rollouts_in_one_launch(policy, RolloutSpec(vec, T)) is None
-
-
-def test_nobody_steps_them_one_by_one():
-    run = Run("squared", True)
-    with pytest.raises(RuntimeError, match="whole rollouts at a time"):
-        run.vec.send(0, np.zeros((9, 1), np.float32), run.buffer)
+        assert rollouts_in_one_launch(policy, vec, T) is None

@@ -14,7 +14,6 @@ from puffer_mlx import config
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.policy.policy import configured_policy
-from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.training import placement
 from puffer_mlx.training import trainer as trainer_module
 from puffer_mlx.training.placement import Acting, Placement, broadcast_from_rank0, notes, place
@@ -49,8 +48,7 @@ class Fake(SimpleNamespace):
 
 def parts(trainer: Any) -> Any:
     """Return the arguments of ``place`` for a trainer."""
-    run = compile_act(trainer.policy)
-    return Acting(trainer.config, trainer.vec, trainer.policy, run), trainer.weights
+    return Acting(trainer.config, trainer.vec, trainer.policy), trainer.weights
 
 
 def placed(arguments: Any, before: dict[str, Any] | None = None) -> Placement:
@@ -256,7 +254,7 @@ def test_what_shipped_files_choose(monkeypatch, name, trains_on):
         if trains_on == "gpu":
             monkeypatch.setattr(placement, "mx", Fake(gpu=mx.gpu, default_device=lambda: GPU))
             monkeypatch.setattr(placement, "rollouts_agree", lambda *_: True)
-        found = placed((Acting(c, vec, policy, compile_act(policy)), weights))
+        found = placed((Acting(c, vec, policy), weights))
     assert found.rollout_device == {"cpu": "cpu", "gpu": "gpu-kernel"}[trains_on]
     assert bool(found.reason) == (trains_on == "gpu")
     assert not found.overlap

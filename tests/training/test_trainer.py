@@ -20,7 +20,7 @@ from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.profiling.phases import PROFILE_EVERY
 from puffer_mlx.rollout.on_gpu import GPUError
-from puffer_mlx.training import host_collector
+from puffer_mlx.training import collectors
 from puffer_mlx.training.epoch_logs import EpochProgress
 from puffer_mlx.training.learner import Update
 from puffer_mlx.training.trainer import Trainer
@@ -199,7 +199,7 @@ def test_another_error_is_itself(monkeypatch):
 def test_an_epoch_tells_how_far_it_is(monkeypatch, overlap):
     """From another thread: the rollout's steps, then the minibatches."""
     seen, trained = [], []  # while a rollout is collected, as its minibatches are trained on
-    monkeypatch.setattr(host_collector, "SLOW", -1.0)
+    monkeypatch.setattr(collectors, "SLOW", -1.0)
     trainer = Trainer(configure(3, f"--train.overlap={overlap}"), RandomVec())
     gradients = functions(trainer).gradients
 
@@ -235,7 +235,7 @@ def test_looking_at_a_rollout_changes_nothing(monkeypatch, words):
     """Its rows are marked where a rollout is slow; all of them are written over."""
     runs = []
     for slow in (0.0, 1e9):
-        monkeypatch.setattr(host_collector, "SLOW", slow)
+        monkeypatch.setattr(collectors, "SLOW", slow)
         config_ = configure(4, *words)
         with vec.make(config_, 2) as environments:
             trainer = Trainer(config_, environments)

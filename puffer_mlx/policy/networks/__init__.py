@@ -123,8 +123,8 @@ class NetworkFacts:
     Args:
         with_activation: (network, activation) -> the network of the sb3 dialect, with its
             activation and initial weights; None when all dialects have the same network.
-        add_c_layers: (step, network, weights) adds the layers to a compiled step, a
-            ``rollout.acting_in_c.ActorLayers``.
+        add_c_layers: (step, network, weights) adds the layers to an actor, a
+            ``rollout.acting_in_c.CActor``.
         gpu_step: the layers in the GPU kernels that act.
         matrix_units: folder of the C files for a GPU's matrix units. ``rows.metal.h`` has the
             layers of a rollout, ``walks.metal.h`` those of the minibatch kernels. A layer has one
