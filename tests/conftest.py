@@ -90,14 +90,6 @@ def what_is_there_stays():
     gc.freeze()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def data(tmp_path_factory):
-    """What tests name on command lines isn't remembered for this machine's user."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PUFFER_MLX_DATA", str(tmp_path_factory.mktemp("data")))
-        yield
-
-
 @pytest.fixture(scope="session")
 def fixtures() -> Path:
     """The folder of upstream's own numbers; tests/data/README.md says what they are."""

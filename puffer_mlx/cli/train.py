@@ -53,7 +53,8 @@ def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Name
     """
     config, options = parse_command_line(argv, add_options, run=run)
     options.trace = None
-    trust.permit_log_dir(config, new=run is None)
+    if run is not None:
+        trust.permit_log_dir(config)
     if isinstance(config.base.profile, str):  # a file for this start only
         trust.permit_profile(config)
         options.trace, config.base.profile = Path(config.base.profile).absolute(), True

@@ -24,8 +24,8 @@ ENV: a name that `{program.COMMAND} list` shows; gym:ID, one of Gymnasium's;
 module:factory, Python; a folder in PufferLib's form; or the path of an .ini
 file."""
 ALLOW_CODE = """\
-compile and import what a file names, a checkpoint's config.ini say, even if you never named it on
-this machine's command line: it may do anything that you may"""
+compile and import what only a file names, a checkpoint's config.ini for example: it may do anything
+that you may"""
 Extra = Callable[["Parser"], object]  # adds a script's own options
 ALL_HINT = "--help all explains every option"
 FORM = "write options as --train.gamma 0.99, after ENV"

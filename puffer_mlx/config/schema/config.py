@@ -37,8 +37,8 @@ class Config(Named):
             "breakout.ini:12" or ``COMMAND_LINE``. Keys of [env] are listed only if typed.
         files: Files that were read; later ones win.
         named_by: C sources and Python objects that only a file names -> the file's line.
-            ``trust.permit`` refuses them unless the user named them earlier.
-        allow_code: True to allow all code: ``--allow-code``.
+            ``trust.permit`` refuses them.
+        allow_code: True to allow them: ``--allow-code``.
         chosen_by: Reason for the trainer, as text; may be empty.
         rate_for: Optimizer that a learning rate from a file was chosen for.
         notes: Lines to print at the start.
