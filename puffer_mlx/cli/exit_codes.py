@@ -5,9 +5,12 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from itertools import pairwise
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output, signals, voice
+from puffer_mlx.system.output import only_result
 from puffer_mlx.system.private_folders import refuse_full
 
 WORDS = {"-q": voice.QUIET, "--quiet": voice.QUIET, "-v": voice.VERBOSE, "--verbose": voice.VERBOSE}
@@ -47,7 +50,7 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
     try:
         try:
             level, words = pop_verbosity(list(argv))
-            with voice.speaking(level):
+            with voice.speaking(level), only_result() if json_is_output(words) else nullcontext():
                 return main(words) or 0
         except UserError as error:
             return _refused(error)
@@ -90,6 +93,11 @@ def _refused(error: UserError) -> int:
     if is_first_to_say(str(error)):
         print(f"error: {error}", file=sys.stderr)
     return 2
+
+
+def json_is_output(words: Sequence[str]) -> bool:
+    """Return True if ``--json -`` reserves standard output for JSON."""
+    return "--json=-" in words or ("--json", "-") in pairwise(words)
 
 
 def pop_verbosity(argv: list[str]) -> tuple[int, list[str]]:
