@@ -38,7 +38,7 @@ OPTIONS = """
 --seconds SECONDS  how long to play for each thing that needs playing (default 3)
 --timeout SECONDS  what takes longer is ended, and a FAIL (default 120)
 --only ITEM...  these items
---json FILE  write the report to a file; - is standard output
+--json FILE  write the report to a file; - is stdout
 """
 
 

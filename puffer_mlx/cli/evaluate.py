@@ -41,7 +41,7 @@ OPTIONS = f"""
 --episodes, --eval-episodes N  episodes to score, at least; every environment plays the same number
     (default {EPISODES}, {EPISODES_IN_PYTHON} in Python; none if it is shown)
 --max-steps N  end the scoring after so many steps of every agent (default {MAX_STEPS:_})
---json FILE  write every episode to a file; - is standard output
+--json FILE  write every episode to a file; - is stdout
 --gif FILE  write a GIF of agent 0
 --mp4 FILE  write a video of agent 0
 --terminal  show agent 0 in the terminal; Ctrl-C ends it

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from itertools import pairwise
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import output, signals, voice
+from puffer_mlx.system import output, program, signals, voice
 from puffer_mlx.system.output import only_result
 from puffer_mlx.system.private_folders import refuse_full
 
@@ -35,7 +35,7 @@ def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]
         signals.end_with_parent()
         with signals.watched() as watch:
             try:
-                with output.guarded():
+                with output.guarded(), program.running_command():
                     return _run(main, argv, watch)
             except output.Lost as lost:
                 if lost.unread:
@@ -81,8 +81,8 @@ def _out_of_memory(error: Exception) -> UserError:
     """Return the error for a failed allocation that the memory estimate didn't predict."""
     return UserError(
         f"out of memory: {error}",
-        "choose fewer vec.total_agents, a shorter train.horizon, a smaller train.minibatch_size or"
-        " a smaller policy.hidden_size, or end other programs",
+        "choose fewer --vec.total-agents, a shorter --train.horizon, a smaller"
+        " --train.minibatch-size or --policy.hidden-size, or end other programs",
     )
 
 

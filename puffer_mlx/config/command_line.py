@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, NoReturn
 
 from puffer_mlx.config.compatibility import ELSEWHERE, REMOVED, RENAMES, SWEEP, UNUSED, closest
-from puffer_mlx.config.key import Setting
+from puffer_mlx.config.key import EVERY_KEY, Setting
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, KEYS, SECTIONS
 from puffer_mlx.config.values import parse_number
 from puffer_mlx.errors import UserError
@@ -104,6 +104,33 @@ for _name in DECLARED:  # a key that only one section has needs no section
     _key = _name.partition(".")[2]
     if sum(_key in keys for keys in KEYS.values()) == 1:
         KEY_OPTIONS.setdefault(option("base", _key), _name)
+
+
+def how_to_set(name: str, value: object = "") -> str:
+    """Return what sets a key, for hints.
+
+    In a command it is an option, ``--train.gamma 0.9``; in Python a keyword, ``gamma=0.9``.
+
+    Args:
+        name: the key with its section.
+        value: a value, or text about several, such as ``"4 or 8"``; empty for the name alone.
+    """
+    if program.is_command():
+        value = int(value) if isinstance(value, bool) else value
+        return f"{option(*name.split('.', 1))} {value}".rstrip()
+    section, _, key = name.partition(".")
+    if section == "sweep":  # a program's settings have no such section
+        return f"[sweep] {key} = {value} in an .ini file"
+    if value != "" and name in DECLARED and DECLARED[name].kind is str:
+        value = repr(value)
+    if KEY_OPTIONS.get(option("base", key)) != name:  # a key of [env], or of several sections
+        return f'{{"{name}": {value}}}' if value != "" else name
+    return f"{key}={value}" if value != "" else key
+
+
+def every_key() -> str:
+    """Return what shows every key, for hints."""
+    return "--help all explains every key" if program.is_command() else EVERY_KEY
 
 
 def is_used(used: Sequence[str] | None, name: str) -> bool:

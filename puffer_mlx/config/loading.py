@@ -17,6 +17,8 @@ from puffer_mlx.config.command_line import (
     Extra,
     Typed,
     build_parser,
+    every_key,
+    how_to_set,
     is_used,
     key_options,
     option,
@@ -39,7 +41,7 @@ from puffer_mlx.config.dialects import ALGORITHM, SCRIPT
 from puffer_mlx.config.families import AUTO
 from puffer_mlx.config.fit import EVAL_EPISODES, fit_buffers, fit_evaluations, fit_minibatch, typed
 from puffer_mlx.config.ini_files import relative_path
-from puffer_mlx.config.key import ARGUMENT, EVERY_KEY, Setting
+from puffer_mlx.config.key import ARGUMENT, Setting
 from puffer_mlx.config.resolve import (
     FAMILY,
     NETWORK,
@@ -99,8 +101,7 @@ def load(
             name is always allowed: see ``puffer_mlx.config.trust``.
         training: False if the configuration won't be trained with: what only training needs isn't
             checked.
-        keywords: a program's values by ``section.key``; they win over everything. None: no program
-            calls, and messages are for a command line.
+        keywords: a program's values by ``section.key``; they win over everything.
         factory: makes the environment in Python that ``name`` names; None: the name says where it
             is found.
         find_family: returns the family of a configuration's environment, by making it. It is called
@@ -119,7 +120,6 @@ def load(
         early,
         tuple(map(Path, files)),
         training=training,
-        program=keywords is not None,
         allow_code=allow_code or "--allow-code" in early,
         factory=factory,
     )
@@ -147,7 +147,7 @@ def _refuse_unknown(settings: Iterable[Setting], names: Collection[str]) -> None
     for setting in settings:
         if setting.name not in names:
             near = closest(setting.name, [*names])
-            hint = f"did you mean {near}?" if near else EVERY_KEY
+            hint = f"did you mean {near}?" if near else every_key()
             raise UserError(f"there is no setting {setting} ({ARGUMENT})", hint)
 
 
@@ -248,7 +248,6 @@ class Request(NamedTuple):
         files: further .ini files.
         run: a saved run's configuration, used instead of the environment's.
         training: False if only what evaluations need is checked.
-        program: True if a program calls: messages don't name options.
         allow_code: True allows all code that files name.
         factory: makes the environment in Python; None: its name says where it is found.
     """
@@ -258,7 +257,6 @@ class Request(NamedTuple):
     files: tuple[Path, ...] = ()
     run: Path | None = None
     training: bool = True
-    program: bool = False
     allow_code: bool = False
     factory: Callable[..., Any] | None = None
 
@@ -332,7 +330,9 @@ def scan(request: Request, family: str = "") -> Scanned:
     with reading(name, "name an environment, a folder or an .ini file that you may read"):
         named = find(name, choice) if name else NamedEnvironment("", "", [])
     shadowed = shadow_note(name, named)
-    typed_names = {named.source} if name.endswith(".ini") else {named.env_name, named.source}
+    typed_names = {named.source and str(Path(named.source).resolve())}
+    if not name.endswith(".ini"):
+        typed_names.add(named.env_name)
     named = named if request.run is None else resolve_file(request.run, choice)
     files = request.files if name else ()
     read = read_files(named, files, early.get("env.source") or "", early.get(ALGORITHM) or "")
@@ -355,7 +355,7 @@ def with_family(
     if find_family is None or not scanned.undecided:
         return scanned
     request = scanned.request
-    config = _placed(scanned.named, scanned.read, arguments, request.program).config
+    config = _placed(scanned.named, scanned.read, arguments).config
     validate(config, training=False)
     _note_code(config, [*scanned.read.settings, *arguments], scanned.typed_names)
     config.allow_code = request.allow_code
@@ -374,7 +374,7 @@ def resolve(scanned: Scanned, arguments: Sequence[Setting] = ()) -> Config:
         UserError: anything wrong, all of it in one message.
     """
     request, named, read = scanned.request, scanned.named, scanned.read
-    config = _fitted(_placed(named, read, arguments, request.program), request.training)
+    config = _fitted(_placed(named, read, arguments), request.training)
     config.factory = request.factory
     config.allow_code = request.allow_code
     config.files = [plain_path(path) for path in read.files]
@@ -427,7 +427,6 @@ def _placed(
     named: NamedEnvironment,
     read: FileSettings,
     arguments: Sequence[Setting] = (),
-    program: bool = False,
 ) -> Placed:
     """Put settings into a configuration, the last one for a key.
 
@@ -435,7 +434,6 @@ def _placed(
         named: the environment.
         read: settings of files.
         arguments: settings that win over these.
-        program: True if a program calls: messages don't name options.
 
     Raises:
         UserError: unknown keys and values of a wrong type, all in one message.
@@ -457,7 +455,7 @@ def _placed(
         try:
             # A suggestion takes a millisecond, too long for a file full of unknown keys.
             suggest = len(problems) < MAX_PROBLEMS
-            _place(config, setting, texts or config.python, suggest, program)
+            _place(config, setting, texts or config.python, suggest)
         except UserError as problem:
             problems.append(problem)
     raise_problems(problems)
@@ -519,10 +517,9 @@ def _note_passed(config: Config, settings: Iterable[Setting]) -> None:
     for setting in settings:
         value = config.value(setting.name)
         if read_value(setting, DECLARED[setting.name]) != value and not typed(config, setting.name):
-            trainer, name = config.train.algorithm, option(setting.section, setting.key)
             config.notes.append(
-                f"{setting} ({setting.origin}) is not for {trainer}, which has {value};"
-                f" hint: {name} sets it"
+                f"{setting} ({setting.origin}) is not for {config.train.algorithm}, which has"
+                f" {value}; hint: {how_to_set(setting.name)} sets it"
             )
 
 
@@ -539,7 +536,7 @@ def _under_our_name(setting: Setting) -> Setting:
     return plain._replace(text=on if BOOLS[word] else new.off)
 
 
-def _place(config: Config, setting: Setting, texts: bool, suggest: bool, program: bool) -> None:
+def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None:
     """Put one setting into a configuration.
 
     Args:
@@ -547,7 +544,6 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool, program
         setting: the setting.
         texts: True if the environment takes more than numbers.
         suggest: True if the error for an unknown key names the most similar key.
-        program: True if a program calls: messages don't name options.
 
     Raises:
         UserError: the key is unknown, or its value is wrong.
@@ -590,8 +586,7 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool, program
         config.unused.append(name)
     elif name != "base.env_name":
         near = closest(name, [*DECLARED, *RENAMES]) if suggest else ""
-        every = EVERY_KEY if program else "--help all explains every key"
-        hint = f"did you mean {near}?" if near else every
+        hint = f"did you mean {near}?" if near else every_key()
         hint = f"here it is {ELSEWHERE[key]}" if key in ELSEWHERE else hint
         raise UserError(f"unknown key {setting} ({origin})", hint)
 

@@ -20,8 +20,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from puffer_mlx.config.command_line import how_to_set
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, Config
 from puffer_mlx.errors import UserError
+from puffer_mlx.system import program
 from puffer_mlx.system.import_string import folder_of
 
 Allowed = bool | frozenset[str]  # everything, nothing, or what is named so
@@ -72,7 +74,7 @@ def permit(config: Config, *sections: str) -> None:
         if origin is None or key.partition(".")[0] not in sections:
             continue
         if code := _resolved(key, name):
-            raise _refusal(key, code, origin)
+            raise _refusal(key, name, code, origin)
 
 
 def permit_log_dir(config: Config) -> None:
@@ -90,8 +92,8 @@ def permit_log_dir(config: Config) -> None:
     if not (typed or config.allow_code or folder.is_relative_to(Path.cwd())):
         raise UserError(
             f"{origin} sends the log to {folder}, outside the working directory",
-            f"if it is yours, name it: --log-dir {folder} (in Python: log_dir); else --log-dir"
-            " logs, for example",
+            f"if it is yours, name it: {how_to_set('base.log_dir', str(folder))};"
+            f" else {how_to_set('base.log_dir', 'logs')}, for example",
         )
 
 
@@ -130,16 +132,18 @@ def known(config: Config) -> Allowed:
     return config.allow_code or frozenset(code_names(config).values()) - config.named_by.keys()
 
 
-def _refusal(key: str, code: Code, origin: str) -> UserError:
+def _refusal(key: str, name: str, code: Code, origin: str) -> UserError:
     what = f"C sources that would be compiled and run: {code.path}"
     if code.name:
         what = f"Python code that would be imported: {code.name}, of {code.path}"
-    argument = as_argument(code.name) if key == "base.env_name" else ""
-    return UserError(
-        f"{origin} names {what}",
-        "it may do anything that you may; if you trust it: --allow-code (in Python:"
-        f" allow_code=True{f', or {argument}' if argument else ''})",
-    )
+    if program.is_command():
+        ways = "--allow-code" + (f", or {how_to_set(key, name)}" if key in NAMING else "")
+    else:
+        argument = as_argument(name) if key == "base.env_name" else ""
+        argument = how_to_set(key, name) if key in NAMING else argument
+        ways = "allow_code=True" + (f", or {argument}" if argument else "")
+    hint = f"it may do anything that you may; if you trust it: {ways}"
+    return UserError(f"{origin} names {what}", hint)
 
 
 def as_argument(name: str) -> str:

@@ -216,4 +216,4 @@ def test_json_of_every_command_may_go_to_standard_output(name):
     parser = COMMANDS[name].load().option_parser()
     if action := parser._option_string_actions.get("--json"):
         assert action.type("-") == STANDARD_OUTPUT
-        assert "- is standard output" in action.help
+        assert "- is stdout" in action.help
