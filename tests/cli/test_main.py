@@ -319,7 +319,8 @@ def test_an_allocation_that_fails_is_one_message(error, capsys):
 
     assert allocate([]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"error: out of memory: {error}\n") and "fewer --vec.total-agents" in said
+    assert said.startswith(f"error: out of memory: {error}\n")
+    assert "fewer --vec.total-agents" in said
 
 
 def test_another_runtime_error_keeps_its_traceback():
