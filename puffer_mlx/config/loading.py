@@ -17,12 +17,7 @@ from puffer_mlx.config.command_line import (
     Extra,
     Typed,
     build_parser,
-    every_key,
-    how_to_set,
-    is_used,
     key_options,
-    option,
-    own_parser,
     parse_options,
     typed_options,
     typed_texts,
@@ -42,6 +37,7 @@ from puffer_mlx.config.families import AUTO
 from puffer_mlx.config.fit import EVAL_EPISODES, fit_buffers, fit_evaluations, fit_minibatch, typed
 from puffer_mlx.config.ini_files import relative_path
 from puffer_mlx.config.key import ARGUMENT, Setting
+from puffer_mlx.config.option_names import every_key, how_to_set, is_used, option
 from puffer_mlx.config.resolve import (
     FAMILY,
     NETWORK,
@@ -125,7 +121,7 @@ def load(
     )
     scanned = scan(request, family)
     keys = _key_options(scanned, typed)
-    arguments, _ = parse_options(own_parser(), typed, keys)
+    arguments, _ = parse_options(build_parser(), typed, keys)
     if not scanned.named.python:
         _refuse_unknown(settings, keys.values())
     arguments = [*arguments, *settings]
@@ -206,8 +202,7 @@ def parse_command_line(
     allow_code = "--allow-code" in early
     request = Request(name, early, tuple(map(Path, files)), run, training, allow_code=allow_code)
     scanned = scan(request, family)
-    settings = scanned.read.settings
-    parser = build_parser(settings, extra, used) if help_asked else own_parser(extra)
+    parser = build_parser(extra, used, scanned.read.settings)
     arguments, options = parse_options(
         parser, typed, _key_options(scanned, typed, parser.keys), used
     )

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from puffer_mlx.config.command_line import how_to_set
 from puffer_mlx.config.key import INT_MAX
+from puffer_mlx.config.option_names import how_to_set
 from puffer_mlx.config.schema import Config
 from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.errors import UserError

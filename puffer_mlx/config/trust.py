@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.config.command_line import how_to_set
+from puffer_mlx.config.option_names import how_to_set
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Collection, Iterator, Sequence, Set
 
-from puffer_mlx.config.command_line import how_to_set
 from puffer_mlx.config.key import INT_MAX
+from puffer_mlx.config.option_names import how_to_set
 from puffer_mlx.config.parts import algorithms, facts
 from puffer_mlx.config.schema import DECLARED, GOALS, Config, Wrap, minibatches
 from puffer_mlx.config.schema.selfplay import OF_4, OTHERS, RULES
