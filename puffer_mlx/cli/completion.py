@@ -13,8 +13,8 @@ from puffer_mlx.cli.commands import COMMANDS, introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.list_environments import gymnasium_environments
 from puffer_mlx.config.command_line import Parser
+from puffer_mlx.config.finding import known_words
 from puffer_mlx.config.help import key_options
-from puffer_mlx.config.resolve import known_words
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.config import Config, take_notes
-from puffer_mlx.config.resolve import plain_path
+from puffer_mlx.config.finding import plain_path
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import voice

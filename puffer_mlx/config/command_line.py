@@ -4,10 +4,10 @@ import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from puffer_mlx.config.compatibility import ELSEWHERE, closest
-from puffer_mlx.config.help import ALL, RARELY, Help
+from puffer_mlx.config.help import RARELY, HelpParser
 from puffer_mlx.config.key import Setting
 from puffer_mlx.config.option_names import KEY_OPTIONS, is_used, may_be_bare, option
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED
@@ -27,22 +27,8 @@ FORM = "write options as --train.gamma 0.99, after ENV"
 NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
 
 
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises UserErrors and accepts no abbreviated options.
-
-    Attributes:
-        shown: names of the keys that help shows; empty for a command without a configuration.
-        values: texts of keys in an environment's files, for help.
-        keys: help of further keys of other sections, by name; a script adds them.
-    """
-
-    def __init__(self, **how: Any) -> None:
-        super().__init__(allow_abbrev=False, add_help=False, **how)
-        words = f"this page; {ALL}: every key and option"
-        self.add_argument("-h", "--help", action=Help, help=words)
-        self.shown: list[str] = []
-        self.values: dict[str, str] = {}
-        self.keys: dict[str, str] = {}
+class Parser(HelpParser):
+    """A parser that raises UserErrors."""
 
     def error(self, message: str) -> NoReturn:
         """Refuse a command line."""

@@ -10,8 +10,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from puffer_mlx.config.families import FILES
+from puffer_mlx.config.finding import PYTHON
 from puffer_mlx.config.option_names import how_to_set
-from puffer_mlx.config.resolve import PYTHON
 from puffer_mlx.config.schema import ARGUMENT, COMMAND_LINE, Config
 from puffer_mlx.config.validation import find_problems, multiples, raise_problems
 from puffer_mlx.errors import UserError

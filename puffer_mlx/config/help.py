@@ -7,15 +7,12 @@ import argparse
 import shutil
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from puffer_mlx.config.compatibility import RENAMES, UNUSED
 from puffer_mlx.config.option_names import may_be_bare, option
 from puffer_mlx.config.schema import DECLARED, KEYS, SECTIONS
 from puffer_mlx.config.values import parse_number
-
-if TYPE_CHECKING:
-    from puffer_mlx.config.command_line import Parser
 
 ALL = "all"
 COMMON = "the usual keys, with their values; sections may be left out (--gamma)"
@@ -38,6 +35,24 @@ class Help(argparse.Action):
         parser.exit()
 
 
+class HelpParser(argparse.ArgumentParser):
+    """A parser of a command's own options with pages of help; accepts no abbreviated options.
+
+    Attributes:
+        shown: names of the keys that help shows; empty for a command without a configuration.
+        values: texts of keys in an environment's files, for help.
+        keys: help of further keys of other sections, by name; a script adds them.
+    """
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(allow_abbrev=False, add_help=False, **how)
+        words = f"this page; {ALL}: every key and option"
+        self.add_argument("-h", "--help", action=Help, help=words)
+        self.shown: list[str] = []
+        self.values: dict[str, str] = {}
+        self.keys: dict[str, str] = {}
+
+
 class _Formatter(argparse.HelpFormatter):
     """A formatter that doesn't break lines at hyphens: options stay whole."""
 
@@ -48,7 +63,7 @@ class _Formatter(argparse.HelpFormatter):
         )
 
 
-def page(parser: "Parser", everything: bool) -> str:
+def page(parser: HelpParser, everything: bool) -> str:
     """Return the help of a command.
 
     Args:
@@ -72,7 +87,7 @@ def page(parser: "Parser", everything: bool) -> str:
     return f"{text}\n{_other_names()}" if everything and parser.shown else text
 
 
-def _sections(parser: "Parser") -> Iterator[Section]:
+def _sections(parser: HelpParser) -> Iterator[Section]:
     """Yield the sections of ``--help``."""
     *own, general = _own_sections(parser)
     yield from (section for section in own if section[0] != RARELY)
@@ -85,7 +100,7 @@ def _sections(parser: "Parser") -> Iterator[Section]:
     yield general
 
 
-def _all_sections(parser: "Parser") -> Iterator[Section]:
+def _all_sections(parser: HelpParser) -> Iterator[Section]:
     """Yield the sections of ``--help all``."""
     *own, general = _own_sections(parser)
     yield from (*own, general)
@@ -104,14 +119,14 @@ def _in(name: str, section: str) -> bool:
     return name.partition(".")[0] == section
 
 
-def _own_sections(parser: "Parser") -> list[Section]:
+def _own_sections(parser: HelpParser) -> list[Section]:
     """Return the groups of a command's own options, the general ones last."""
     last = parser._optionals
     groups = [each for each in parser._action_groups if each is not last]
     return [(each.title, each.description, each._group_actions) for each in (*groups, last)]
 
 
-def key_options(parser: "Parser") -> list[argparse.Action]:
+def key_options(parser: HelpParser) -> list[argparse.Action]:
     """Return the options of all keys that a command's help shows, and of the environment's."""
     found = []
     for name in parser.shown:

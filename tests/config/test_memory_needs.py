@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from puffer_mlx.config import Config, Policy, Torch, Train, Vec, load, memory_needs
-from puffer_mlx.config.resolve import known_envs
+from puffer_mlx.config.finding import known_envs
 from puffer_mlx.config.schema.selfplay import Selfplay
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy

@@ -18,7 +18,7 @@ from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import State, branches
 from puffer_mlx.checkpoint.weight_files import save_safetensors
 from puffer_mlx.config import trust
-from puffer_mlx.config.resolve import LAYERS, env_names
+from puffer_mlx.config.finding import LAYERS, env_names
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.importing import inspect
 from puffer_mlx.policy.policy import configured_policy, make_policy
@@ -393,7 +393,7 @@ def test_configurations_name_code_in_few_places():
         (r"make_policy\(", "policy/policy check/gpu/kernels check/trajectories"),
         (
             r"config\.source\b",
-            "config/loading config/trust config/validation config/writing vec/from_config",
+            "config/resolving config/trust config/validation config/writing vec/from_config",
         ),
     ):
         paths = (path for path in package.rglob("*.py") if re.search(word, path.read_text()))

@@ -42,7 +42,7 @@ class Config(Named):
         chosen_by: Reason for the trainer, as text; may be empty.
         rate_for: Optimizer that a learning rate from a file was chosen for.
         notes: Lines to print at the start.
-        again: A ``loading.Again`` that reads the same files and options with the settings of a
+        again: A ``resolving.Again`` that reads the same files and options with the settings of a
             family, or None if no family's settings count.
         factory: Function or class that makes the environment in Python, or None to import
             ``env_name``.
