@@ -90,14 +90,6 @@ def what_is_there_stays():
     gc.freeze()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def data(tmp_path_factory):
-    """What tests name on command lines isn't remembered for this machine's user."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PUFFER_MLX_DATA", str(tmp_path_factory.mktemp("data")))
-        yield
-
-
 @pytest.fixture(scope="session")
 def fixtures() -> Path:
     """The folder of upstream's own numbers; tests/data/README.md says what they are."""
@@ -195,7 +187,7 @@ def shipped_configs(tmp_path, monkeypatch):
     """A copy of the package's files, whose layers a test may rewrite; it takes their place."""
     copy = tmp_path / "package" / "configs"
     shutil.copytree(shipped("configs"), copy)
-    monkeypatch.setattr("puffer_mlx.config.resolve.shipped", copy.with_name)
+    monkeypatch.setattr("puffer_mlx.config.finding.shipped", copy.with_name)
     return copy
 
 

@@ -24,7 +24,7 @@ OPTIONS = f"""
 --seconds SECONDS  of each --env-only measurement (default {PLAYS["seconds"]:g})
 --repeat REPEAT  --env-only measurements (default {PLAYS["repeat"]})
 --placements  train a few epochs with each placement (train.rollout_device, train.overlap)
---json FILE  write the record to a file
+--json FILE  write the record to a file; - is stdout
 """
 TYPES = {"--epochs": number(int, 1), "--warm-up": number(int, 0), "--repeat": number(int, 1)}
 

@@ -15,7 +15,7 @@ from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table, say_config
 from puffer_mlx.config import parse_command_line
-from puffer_mlx.config.command_line import build_parser
+from puffer_mlx.config.command_line import build_parser, typed_options
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.system import program, voice
@@ -38,7 +38,7 @@ OPTIONS = """
 --seconds SECONDS  how long to play for each thing that needs playing (default 3)
 --timeout SECONDS  what takes longer is ended, and a FAIL (default 120)
 --only ITEM...  these items
---json FILE  write the report to a file
+--json FILE  write the report to a file; - is stdout
 """
 
 
@@ -88,13 +88,11 @@ def summary(findings: list[Finding], took: float) -> Text:
     return text
 
 
-def without_only(argv: list[str]) -> list[str]:
-    """Return the words without --only and its items, which differ in the worker process."""
-    if "--only" not in argv:
-        return argv
-    first = argv.index("--only")
-    after = next((i for i in range(first + 1, len(argv)) if argv[i].startswith("-")), len(argv))
-    return argv[:first] + argv[after:]
+def worker_words(argv: list[str]) -> list[str]:
+    """Return the words for a worker process, which gets its own items and writes no file."""
+    env, *words = argv
+    typed = (each for each in typed_options(words) if each.option not in ("--only", "--json"))
+    return [env, *(word for each in typed for word in each.argv)]
 
 
 @reported
@@ -114,7 +112,7 @@ def main(argv: list[str]) -> int:
         return program.python(*words)
 
     say_config(config)
-    plain = without_only(argv)
+    plain = worker_words(argv)
     console, began = Console(highlight=False), time.perf_counter()
     report: dict[str, list[Finding]] = {}
     failed: set[str] = set()

@@ -57,7 +57,7 @@ OPTIONS = """
 --only ITEM...  these items
 --list  show the items, and exit
 --timeout SECONDS  an item that takes longer is ended (default 300)
---json FILE  write the record to a file
+--json FILE  write the record to a file; - is stdout
 --report FILE  write a text file to attach to an issue
 """
 

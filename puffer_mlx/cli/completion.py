@@ -13,7 +13,8 @@ from puffer_mlx.cli.commands import COMMANDS, introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.list_environments import gymnasium_environments
 from puffer_mlx.config.command_line import Parser
-from puffer_mlx.config.resolve import known_words
+from puffer_mlx.config.finding import known_words
+from puffer_mlx.config.help import key_options
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
@@ -56,6 +57,8 @@ def whole_parser() -> argparse.ArgumentParser:
         parser = command.load().option_parser()
         if command.takes_env:
             parser.add_argument("ENV", choices=environments)
+        for action in key_options(parser):
+            parser._add_action(action)
         for action in parser._actions:
             _complete(action, shtab)
         commands.add_parser(name, help=command.about, parents=[parser], add_help=False)

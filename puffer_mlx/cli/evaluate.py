@@ -15,6 +15,7 @@ from puffer_mlx.cli.options import add_table, number, reject_unused, say_config
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.fit import MAX_STEPS, typed
+from puffer_mlx.config.help import RARELY
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 
@@ -36,12 +37,10 @@ FPS = 15.0
 OPTIONS = f"""
 --load-model-path PATH  or the second word: a checkpoint's or a run's folder, a RUN_ID, latest, or a
     .safetensors or .bin file of ENV's policy
---headless  PufferLib 5.0's word for scoring without showing, which is what happens anyway
 --greedy  take the most probable action; else it is drawn, as in training
 --episodes, --eval-episodes N  episodes to score, at least; every environment plays the same number
     (default {EPISODES}, {EPISODES_IN_PYTHON} in Python; none if it is shown)
---max-steps N  end the scoring after so many steps of every agent (default {MAX_STEPS:_})
---json FILE  write every episode to a file
+--json FILE  write every episode to a file; - is stdout
 --gif FILE  write a GIF of agent 0
 --mp4 FILE  write a video of agent 0
 --terminal  show agent 0 in the terminal; Ctrl-C ends it
@@ -57,6 +56,10 @@ AGAINST = f"""
     --greedy, --json
 --games N  games against each, half on either side (default {GAMES}, {GAMES_IN_PYTHON} in Python)
 """
+RARE = f"""
+--max-steps N  end the scoring after so many steps of every agent (default {MAX_STEPS:_})
+--headless  PufferLib 5.0's word for scoring without showing, which is what happens anyway
+"""
 TYPES = {
     "--seconds": number(float, 0.001),
     "--fps": number(float, 0.1, 1000),
@@ -71,6 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_table(parser, "this evaluation", OPTIONS, types=TYPES)
     players = "PLAYER: as puffer-mlx match takes them."
     add_table(parser, "against others, instead of scores", AGAINST, players, TYPES)
+    add_table(parser, RARELY, RARE)
 
 
 def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, argparse.Namespace]:

@@ -5,9 +5,12 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from itertools import pairwise
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import output, signals, voice
+from puffer_mlx.system import output, program, signals, voice
+from puffer_mlx.system.output import only_result
 from puffer_mlx.system.private_folders import refuse_full
 
 WORDS = {"-q": voice.QUIET, "--quiet": voice.QUIET, "-v": voice.VERBOSE, "--verbose": voice.VERBOSE}
@@ -32,7 +35,7 @@ def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]
         signals.end_with_parent()
         with signals.watched() as watch:
             try:
-                with output.guarded():
+                with output.guarded(), program.running_command():
                     return _run(main, argv, watch)
             except output.Lost as lost:
                 if lost.unread:
@@ -47,7 +50,7 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
     try:
         try:
             level, words = pop_verbosity(list(argv))
-            with voice.speaking(level):
+            with voice.speaking(level), only_result() if json_is_output(words) else nullcontext():
                 return main(words) or 0
         except UserError as error:
             return _refused(error)
@@ -78,8 +81,8 @@ def _out_of_memory(error: Exception) -> UserError:
     """Return the error for a failed allocation that the memory estimate didn't predict."""
     return UserError(
         f"out of memory: {error}",
-        "choose fewer vec.total_agents, a shorter train.horizon, a smaller train.minibatch_size or"
-        " a smaller policy.hidden_size, or end other programs",
+        "choose fewer --vec.total-agents, a shorter --train.horizon, a smaller"
+        " --train.minibatch-size or --policy.hidden-size, or end other programs",
     )
 
 
@@ -90,6 +93,11 @@ def _refused(error: UserError) -> int:
     if is_first_to_say(str(error)):
         print(f"error: {error}", file=sys.stderr)
     return 2
+
+
+def json_is_output(words: Sequence[str]) -> bool:
+    """Return True if ``--json -`` reserves standard output for JSON."""
+    return "--json=-" in words or ("--json", "-") in pairwise(words)
 
 
 def pop_verbosity(argv: list[str]) -> tuple[int, list[str]]:

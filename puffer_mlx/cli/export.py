@@ -21,7 +21,7 @@ from puffer_mlx.export import Format, Report, export, formats
 from puffer_mlx.export.file_format import Option
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
-from puffer_mlx.system.files import reading, relative
+from puffer_mlx.system.files import reading, relative, to_write
 
 HUB = "hub"
 OPTIONS = """
@@ -51,7 +51,7 @@ def option_parser() -> Parser:
     parser.add_argument("--dialect", choices=list(dialects), help=text)
     parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
     parser.set_defaults(checkpoint_dir=Base().checkpoint_dir)
-    add_table(parser, "this export", OPTIONS)
+    add_table(parser, "this export", OPTIONS, types={"--out": Path})
     add_table(parser, f"--to {HUB}", TO_HUB)
     for name, file in known.items():
         group = parser.add_argument_group(f"--to {name}")  # argparse hides empty groups
@@ -173,6 +173,8 @@ def show(report: Report, kind: str) -> None:
 def main(argv: list[str]) -> None:
     options = option_parser().parse(argv)
     refuse_without_hub(options)
+    if options.out:
+        options.out = options.out.absolute() if options.to == HUB else to_write(options.out)
     chosen = chosen_options(options, options.to, "--to {}")
     select_device("cpu")  # exact, and fast enough
     folder = find(options.checkpoint, Path(options.checkpoint_dir), options.env)

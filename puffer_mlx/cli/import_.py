@@ -19,8 +19,10 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.export import add_option, chosen_options
 from puffer_mlx.cli.options import add_table, detail_config
 from puffer_mlx.config import Config, parse_command_line, write_ini
-from puffer_mlx.config.command_line import build_parser, option
+from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.compatibility import LEFT_AT_0
+from puffer_mlx.config.option_names import option
+from puffer_mlx.config.trust import code_names
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
 from puffer_mlx.export.file_format import PolicyFile
@@ -160,7 +162,9 @@ def show(
     place, settings = (shlex.quote(str(path)) for path in (folder, folder / checkpoint.CONFIG))
     env = shlex.quote(env)
     print(f"score it            {program.command('evaluate')} {env} --load-model-path {place}")
-    print(f"train on            {program.command('train')} {settings} --load-model-path {place}")
+    allow = " --allow-code" if code_names(config) else ""  # then only the file names it
+    train = program.command("train")
+    print(f"train on            {train} {settings} --load-model-path {place}{allow}")
 
 
 @reported

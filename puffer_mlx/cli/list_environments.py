@@ -14,8 +14,8 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import load
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.config.dialects import main_source
+from puffer_mlx.config.finding import find_config, known_envs, variants
 from puffer_mlx.config.ini_files import relative_path
-from puffer_mlx.config.resolve import find_config, known_envs, variants
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.sources import environments_folder
 from puffer_mlx.vec.puffer import ocean

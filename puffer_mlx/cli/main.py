@@ -44,7 +44,7 @@ def usage() -> str:
 def refused(word: str) -> UserError:
     """Return the error for an unknown command."""
     from puffer_mlx.config.compatibility import closest
-    from puffer_mlx.config.resolve import known_words
+    from puffer_mlx.config.finding import known_words
 
     if word in known_words() or word.endswith(".ini") or ":" in word:
         hint = program.command(f"train {word}")

@@ -35,7 +35,7 @@ OPTIONS = f"""
     {GAMES_IN_PYTHON} in Python)
 --greedy  policies take the most probable action instead of drawing one
 --max-steps N  give up after so many steps of an environment (default {MAX_STEPS:_})
---json FILE  write all results to a file
+--json FILE  write all results to a file; - is stdout
 --gif FILE  write a GIF of a game of the first two, as the first one sees it
 --fps FPS  steps a second of the GIF (default {FPS:g})
 """

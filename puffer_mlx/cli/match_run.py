@@ -15,7 +15,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint.environment_statistics import read_statistics
 from puffer_mlx.config import Config
-from puffer_mlx.config.command_line import option
+from puffer_mlx.config.option_names import option
 from puffer_mlx.config.trust import known
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.importing import inspect, weights_of

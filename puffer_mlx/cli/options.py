@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.config import Config, take_notes
-from puffer_mlx.config.resolve import plain_path
+from puffer_mlx.config.finding import plain_path
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import voice
 from puffer_mlx.system.files import to_write
+from puffer_mlx.system.json_text import STANDARD_OUTPUT
 
 Type = Callable[[str], Any]
 MOST = 1e12  # default upper limit
@@ -36,7 +37,13 @@ def number(kind: type, least: float, most: float = MOST) -> Callable[[str], floa
     return parse
 
 
-TYPES: dict[str, Type] = {  # types by metavar
+def json_output(text: str) -> Path:
+    """Return the file of ``--json``; ``-`` is standard output."""
+    return STANDARD_OUTPUT if text == str(STANDARD_OUTPUT) else to_write(text)
+
+
+TYPES: dict[str, Type] = {  # types by option, else by metavar
+    "--json": json_output,
     "FILE": to_write,  # for a file to write; ``types`` overrides it for a file to read
     "FOLDER": Path,
     "N": number(int, 1),
@@ -68,7 +75,7 @@ def add_table(
         head, text = re.split(r"\s{2,}", entry, maxsplit=1)
         names = [word.rstrip(",") for word in head.split() if word.startswith("-")]
         word = "" if head.split()[-1] == names[-1] else head.split()[-1]
-        how = _taking(word, (types or {}).get(names[0]))
+        how = _taking(word, (types or {}).get(names[0], TYPES.get(names[0])))
         group.add_argument(*names, help=" ".join(text.split()), **how)
     return group
 

@@ -13,6 +13,7 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table, number, reject_unused
 from puffer_mlx.config import Config, parse_command_line, trust
 from puffer_mlx.config.command_line import build_parser, typed_options
+from puffer_mlx.config.help import RARELY
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.launching import launched_rank
 from puffer_mlx.system import program, voice
@@ -22,12 +23,14 @@ if TYPE_CHECKING:  # imports MLX
 
 OF_RESUMED = "--checkpoint-dir", "--torch.network", "--torch.encoder", "--allow-code"
 PROFILED = 3  # default number of epochs in a timeline
-OPTIONS = f"""
+OPTIONS = """
 --load-model-path PATH  start a new run from weights: a .safetensors or .bin file, or what --resume
     takes
 --resume RUN  go on with a run exactly where it was saved: latest, a RUN_ID, a run's folder or a
     checkpoint's; its own configuration, changed by the other options given here
 --stop-at STEP  end after the epoch that reaches this step, schedules unchanged
+"""
+RARE = f"""
 --profile-epochs N  epochs in the timeline of --profile FILE.json, from the third of this start on
     (default {PROFILED})
 --gpu-capture FILE.gputrace  Macs only: record what the GPU does, for Xcode; needs
@@ -42,6 +45,7 @@ TYPES = {"--stop-at": number(int, 1), "--gpu-capture": Path}
 def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "train")
     add_table(parser, "this run", OPTIONS, types=TYPES)
+    add_table(parser, RARELY, RARE, types=TYPES)
 
 
 def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Namespace]:
@@ -53,7 +57,8 @@ def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Name
     """
     config, options = parse_command_line(argv, add_options, run=run)
     options.trace = None
-    trust.permit_log_dir(config, new=run is None)
+    if run is not None:
+        trust.permit_log_dir(config)
     if isinstance(config.base.profile, str):  # a file for this start only
         trust.permit_profile(config)
         options.trace, config.base.profile = Path(config.base.profile).absolute(), True

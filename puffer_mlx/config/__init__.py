@@ -1,9 +1,9 @@
 """The configuration of a run: keys, files, the command line, and trust in code that files name."""
 
 from puffer_mlx.config.command_line import ALLOW_CODE
+from puffer_mlx.config.finding import find_config, known_envs
 from puffer_mlx.config.loading import load, load_saved, parse_command_line
 from puffer_mlx.config.notes import take_notes, unused_note
-from puffer_mlx.config.resolve import find_config, known_envs
 from puffer_mlx.config.schema import Base, Config, Policy, Selfplay, Torch, Train, Vec
 from puffer_mlx.config.validation import validate
 from puffer_mlx.config.writing import DEFAULT_HEADER, ini_text, to_dict, write_ini

@@ -1,21 +1,16 @@
-"""Command lines: options that set keys become a list of `Setting`, argparse parses the others.
-
-``--help`` shows a page with the common keys, ``--help all`` shows every key.
-"""
+"""Command lines: options that set keys become a list of `Setting`, argparse parses the others."""
 
 import argparse
 import re
-import shutil
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from difflib import get_close_matches
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
-from puffer_mlx.config.compatibility import ELSEWHERE, REMOVED, RENAMES, SWEEP, UNUSED, closest
+from puffer_mlx.config.compatibility import ELSEWHERE, closest
+from puffer_mlx.config.help import RARELY, HelpParser
 from puffer_mlx.config.key import Setting
-from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, KEYS, SECTIONS
-from puffer_mlx.config.values import parse_number
+from puffer_mlx.config.option_names import KEY_OPTIONS, is_used, may_be_bare, option
+from puffer_mlx.config.schema import COMMAND_LINE, DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 
@@ -24,33 +19,16 @@ ENV: a name that `{program.COMMAND} list` shows; gym:ID, one of Gymnasium's;
 module:factory, Python; a folder in PufferLib's form; or the path of an .ini
 file."""
 ALLOW_CODE = """\
-compile and import what a file names, a checkpoint's config.ini say, even if you never named it on
-this machine's command line: it may do anything that you may"""
+compile and import what only a file names, a checkpoint's config.ini for example: it may do anything
+that you may"""
 Extra = Callable[["Parser"], object]  # adds a script's own options
 ALL_HINT = "--help all explains every option"
 FORM = "write options as --train.gamma 0.99, after ENV"
 NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
-WORDS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}  # how help shows an option's value
 
 
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises UserErrors and accepts no abbreviated options.
-
-    Args:
-        texts: values of keys in an environment's files, for ``--help``.
-        how: arguments of ArgumentParser.
-    """
-
-    def __init__(self, texts: Mapping[str, str] | None = None, **how: Any) -> None:
-        form = argparse.RawDescriptionHelpFormatter
-        super().__init__(formatter_class=form, allow_abbrev=False, add_help=False, **how)
-        words = f"this page; {ALL}: every key and option"
-        self.add_argument("-h", "--help", action=Help, texts=texts or {}, help=words)
-        self.keys: dict[str, str] = {}  # a script's keys of other sections, and their help
-
-    def add_argument_group(self, title: str, description: str | None = None) -> Any:
-        """Add a group; lines of its description fit a terminal."""
-        return super().add_argument_group(title, _filled(description or "") or None)
+class Parser(HelpParser):
+    """A parser that raises UserErrors."""
 
     def error(self, message: str) -> NoReturn:
         """Refuse a command line."""
@@ -70,136 +48,30 @@ class Parser(argparse.ArgumentParser):
         return namespace
 
 
-def _epilog() -> str:
-    """Return the end of ``--help all``: unused keys by reason, and other names of keys."""
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in UNUSED.items():
-        by_reason.setdefault(reason, []).append(name)
-    unused = (f"{reason}: {', '.join(names)}" for reason, names in by_reason.items())
-    renamed = (f"{name}: {new}" for name, new in RENAMES.items())
-    lines = ["Accepted, and unused here:", *unused, "Accepted under another name:", *renamed]
-    return "\n".join(
-        textwrap.fill(
-            line,
-            80,
-            initial_indent=" " * 2 * (not line.startswith("Accepted")),
-            subsequent_indent=" " * 6,
-            break_on_hyphens=False,
-            break_long_words=False,
-        )
-        for line in lines
-    )
-
-
-def option(section: str, key: str) -> str:
-    """Return the option that sets a key: `--train.learning-rate`; for [base] `--seed`."""
-    return "--" + f"{section}.{key}".removeprefix("base.").replace("_", "-")
-
-
-KEY_OPTIONS = {  # every option that sets a key, whatever the environment, and the key's name
-    option(*name.split(".", 1)): name
-    for name in [*DECLARED, *UNUSED, *REMOVED, *RENAMES, *SWEEP, "env.source"]
-}
-for _name in DECLARED:  # a key that only one section has needs no section
-    _key = _name.partition(".")[2]
-    if sum(_key in keys for keys in KEYS.values()) == 1:
-        KEY_OPTIONS.setdefault(option("base", _key), _name)
-
-
-def is_used(used: Sequence[str] | None, name: str) -> bool:
-    """Return True if a key has an effect in a script.
-
-    Args:
-        used: the sections and keys that the script uses, besides [env]; None for all.
-        name: the key with its section.
-    """
-    if name in UNUSED:
-        return False
-    if name in RENAMES:
-        name = RENAMES[name].name
-    return used is None or name in used or name.partition(".")[0] in ("env", *used)
-
-
-def own_parser(extra: Extra | None = None, texts: Mapping[str, str] | None = None) -> Parser:
-    """Return a parser of a script's own options.
-
-    Args:
-        extra: called with the parser to add them.
-        texts: values of keys in an environment's files, for ``--help``.
-    """
-    usage = "%(prog)s ENV [options]"
-    parser = Parser(texts, usage=usage, description=ENVIRONMENT, epilog=_epilog())
-    if extra is not None:
-        extra(parser)
-    parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
-    return parser
-
-
 def build_parser(
-    files: Sequence[Setting] = (),
     extra: Extra | None = None,
     used: Sequence[str] | None = None,
+    files: Iterable[Setting] = (),
 ) -> Parser:
-    """Return a parser with an option for every key, for help and completion.
+    """Return a parser of a script's own options; its help shows the keys, too.
 
     Args:
-        files: an environment's settings: the defaults that help shows, and its [env] keys.
-        extra: called with the parser to add the script's own options.
+        extra: called with the parser to add the options.
         used: sections and keys that help shows, besides [env]; None for all.
+        files: an environment's settings: the defaults that help shows, and its [env] keys.
     """
-    texts = {setting.name: setting.text for setting in files}
-    parser = own_parser(extra, texts)
-    own = parser._option_string_actions.keys() - {"-h", "--help"}
-    for section, keys in KEYS.items():
-        shown_keys = {key: k for key, k in keys.items() if is_used(used, f"{section}.{key}")}
-        if not shown_keys:
-            continue
-        group = parser.add_argument_group(f"[{section}]", SECTIONS[section].__doc__)
-        for key, declared in shown_keys.items():
-            name = f"{section}.{key}"
-            if option(section, key) in own:
-                continue
-            facts = (declared.unit, declared.bounds, f"default {texts.get(name, declared.default)}")
-            _add(
-                group,
-                name,
-                metavar=WORDS[declared.kind],
-                bare=isinstance(declared.default, bool),
-                help=f"{declared.help} ({'; '.join(filter(None, facts))})".replace("%", "%%"),
-            )
-    group = parser.add_argument_group("[env]", "The environment's own parameters; they need ENV.")
-    parameters = {option("env", s.key): s for s in files if s.section == "env"}
-    helps = {s.name: f"default {s.text}".replace("%", "%%") for s in parameters.values()}
-    helps.setdefault("env.source", "a folder of C sources in PufferLib's form")
-    for name, help in helps.items():
-        metavar = "PATH" if name == "env.source" else "FLOAT"
-        _add(group, name, metavar=metavar, bare=_may_be_bare(name), help=help)
-    if parser.keys:
-        group = parser.add_argument_group("[sweep]")
-    for name, help in parser.keys.items():
-        _add(group, name, metavar="VALUE", bare=False, help=help)
+    parser = Parser(usage="%(prog)s ENV [options]", description=ENVIRONMENT)
+    parser.values = {setting.name: setting.text for setting in files}
+    if extra is not None:
+        extra(parser)
+    groups = {group.title: group for group in parser._action_groups}
+    group = groups.get(RARELY) or parser.add_argument_group(RARELY)
+    group.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
+    own = parser._option_string_actions
+    parser.shown = [
+        name for name in DECLARED if is_used(used, name) and option(*name.split(".", 1)) not in own
+    ]
     return parser
-
-
-def _add(group: argparse._ArgumentGroup, name: str, metavar: str, bare: bool, help: str) -> None:
-    """Add a key's option; if ``bare``, it means true without a value, as in PufferLib 5.0."""
-    group.add_argument(
-        option(*name.split(".", 1)),
-        dest=name,
-        default=argparse.SUPPRESS,  # leaves no trace where it isn't given
-        metavar=metavar,
-        help=help,
-        nargs="?" if bare else None,
-        const="true" if bare else None,
-    )
-
-
-def _may_be_bare(name: str) -> bool:
-    """Return True if a key's option without a value means true."""
-    if name in RENAMES and not RENAMES[name].off:
-        name = RENAMES[name].name
-    declared = DECLARED.get(name)
-    return isinstance(declared.default, bool) if declared else name != "env.source"
 
 
 class Typed(NamedTuple):
@@ -289,7 +161,7 @@ def parse_options(
             own += each.argv
         elif name is None:
             problems.append(_unknown(parser, each, keys, used))
-        elif each.text is None and not _may_be_bare(name):
+        elif each.text is None and not may_be_bare(name):
             text = f"argument {each.option}: expected one argument ({COMMAND_LINE})"
             problems.append(UserError(text, ALL_HINT))
         else:
@@ -371,124 +243,3 @@ def _unknown(
         hint = f"did you mean --{near}?"
     text = f"unknown option {name} {typed.text or ''}".rstrip()
     return UserError(f"{text} ({COMMAND_LINE})", hint)
-
-
-# ---- help ---------------------------------------------------------------------------------------
-
-RARE = {  # scripts' own options that the page leaves out
-    *("--profile-epochs", "--gpu-capture", "--gpu-capture-epochs"),
-    *("--allow-code", "--max-steps", "--headless", "--timeout"),
-    *("--list", "--version"),
-}
-ALL = "all"
-USUAL = "the usual keys, with their values; sections may be left out (--gamma)"
-WIDTH, HELP_COLUMN = 80, 34
-
-
-def _filled(text: str) -> str:
-    """Return paragraphs with lines that fit a terminal with argparse's indentation."""
-    each = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
-    return "\n\n".join(textwrap.fill(words, WIDTH - 4) for words in each)
-
-
-class _Formatter(argparse.HelpFormatter):
-    """A formatter that doesn't break lines at hyphens: options stay whole."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        text = " ".join(text.split())
-        return textwrap.fill(
-            text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-        )
-
-
-class Help(argparse.Action):
-    """The actions of ``--help`` and ``--help all``.
-
-    Args:
-        texts: values of keys in an environment's files.
-    """
-
-    def __init__(self, option_strings, dest, texts: Mapping[str, str], **how: Any) -> None:
-        how |= {"default": argparse.SUPPRESS, "nargs": "?", "metavar": ALL}
-        super().__init__(option_strings, argparse.SUPPRESS, **how)
-        self.texts = texts
-
-    def __call__(self, parser, namespace, values, option_string=None) -> None:
-        """Print the help and exit."""
-        text = page(parser, self.texts)
-        if values == ALL:
-            parser.description = _filled(parser.description or "")
-            text = parser.format_help()
-        print(text, end="")
-        parser.exit()
-
-
-def page(parser: argparse.ArgumentParser, texts: Mapping[str, str]) -> str:
-    """Return the page with usage, a script's own options and the common keys.
-
-    Args:
-        parser: the parser with an option for every key.
-        texts: values of keys in an environment's files.
-    """
-    width = min(WIDTH, shutil.get_terminal_size().columns) - 2
-    formatter = _Formatter(parser.prog, max_help_position=HELP_COLUMN, width=width)
-    formatter.add_usage(parser.usage, parser._actions, [])
-    for paragraph in (parser.description or "").split("\n\n"):
-        formatter.add_text(paragraph)
-    options = parser._option_string_actions
-    last = parser._optionals
-    for group in (*(each for each in parser._action_groups if each is not last), last):
-        if group is last and (keys := _common(options, texts)):
-            _section(formatter, USUAL, None, keys)
-            if names := [name for name in options if name.startswith("--env.")]:
-                formatter.add_text(_environment(names, texts))
-        shown = [each for each in group._group_actions if _shown(each)]
-        _section(formatter, group.title, group.description, shown)
-    return formatter.format_help()
-
-
-def _section(
-    formatter: argparse.HelpFormatter, title: str | None, text: str | None, actions: list[Any]
-) -> None:
-    if actions:
-        formatter.start_section(title)
-        formatter.add_text(text)
-        formatter.add_arguments(actions)
-        formatter.end_section()
-
-
-def _shown(action: argparse.Action) -> bool:
-    """Return True for a script's option that the page shows."""
-    key = "." in action.dest
-    return not key and action.help != argparse.SUPPRESS and not RARE & {*action.option_strings}
-
-
-def _common(options: Mapping[str, argparse.Action], texts: Mapping[str, str]) -> list[Any]:
-    """Return the options of common keys, with a brief help."""
-    by_key = {action.dest: action for action in options.values()}
-    common = []
-    for name, declared in DECLARED.items():
-        if declared.brief and (action := by_key.get(name)):
-            few = copy(action)
-            value = texts.get(name, str(declared.default))
-            few.help = f"{declared.brief} ({_brief(value)})".replace("%", "%%")
-            few.nargs = None
-            if declared.choices and len("|".join(declared.choices)) < 16:
-                few.metavar = "|".join(declared.choices)
-            common.append(few)
-    return common
-
-
-def _brief(text: str) -> str:
-    """Return a short form of a value: 0.9721 for 0.9721246598992744, 10_000_000 for 10000000."""
-    number = parse_number(text)
-    if isinstance(number, float):
-        return f"{number:.4g}"
-    return f"{number:_}" if isinstance(number, int) and number >= 1_000_000 else text
-
-
-def _environment(options: list[str], texts: Mapping[str, str]) -> str:
-    """Return a paragraph with the keys of an environment."""
-    values = {name: texts.get(name.lstrip("-").replace("-", "_")) for name in options}
-    known = [f"{name} {text}" for name, text in values.items() if text is not None]
-    return f"its own: {', '.join(known)}".replace("%", "%%") if known else ""

@@ -10,7 +10,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from puffer_mlx.config.families import FILES
-from puffer_mlx.config.resolve import PYTHON
+from puffer_mlx.config.finding import PYTHON
+from puffer_mlx.config.option_names import how_to_set
 from puffer_mlx.config.schema import ARGUMENT, COMMAND_LINE, Config
 from puffer_mlx.config.validation import find_problems, multiples, raise_problems
 from puffer_mlx.errors import UserError
@@ -76,7 +77,7 @@ def fit_evaluations(config: Config) -> None:
     if config.base.eval_interval and config.base.eval_episodes > WHILE_TRAINING:
         usual, config.base.eval_episodes = config.base.eval_episodes, WHILE_TRAINING
         text = f"each evaluation while training plays {WHILE_TRAINING:,} episodes, not {usual:,}"
-        config.notes.append(f"{text}: --eval-episodes says another number")
+        config.notes.append(f"{text}: {how_to_set(EVAL_EPISODES)} sets another number")
 
 
 def fit_agents(config: Config, counts: Sequence[int]) -> None:
@@ -154,12 +155,14 @@ def _refused(config: Config, counts: Sequence[int]) -> UserError:
     if len(set(counts)) == 1:
         each = f"the {counts[0]} agents of an environment"
         message = f"{AGENTS} {agents} is not a multiple of {BUFFERS} {groups} times {each}{where}"
-        return UserError(message, f"{AGENTS} {multiples(agents, groups * counts[0])}")
+        return UserError(message, how_to_set(AGENTS, multiples(agents, groups * counts[0])))
     ends = set(accumulate(counts))
     sizes = (n * groups for n in range(agents // groups, 0, -1))
     lower = next((N for N in sizes if _fills(ends, N, groups)), 0)
     message = f"environments of {min(counts)} to {max(counts)} agents don't fill {AGENTS} {agents}"
-    hint = f"{AGENTS} {lower}" if lower else f"another {AGENTS}, or {BUFFERS} 1"
+    hint = how_to_set(AGENTS, lower)
+    if not lower:
+        hint = f"another {how_to_set(AGENTS)}, or {how_to_set(BUFFERS, 1)}"
     return UserError(f"{message} in {BUFFERS} {groups} groups{where}", hint)
 
 

@@ -8,72 +8,36 @@ each read by its own rules. `configs/default.ini` is written from the declaratio
 
 import argparse
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from puffer_mlx.config.command_line import (
     Extra,
     Typed,
     build_parser,
-    is_used,
     key_options,
-    option,
-    own_parser,
     parse_options,
     typed_options,
     typed_texts,
 )
-from puffer_mlx.config.compatibility import (
-    BOT_EVAL,
-    ELSEWHERE,
-    NOTHING,
-    ONLY,
-    REMOVED,
-    RENAMES,
-    UNUSED,
-    closest,
+from puffer_mlx.config.compatibility import closest
+from puffer_mlx.config.finding import resolve_file, words_hint
+from puffer_mlx.config.key import ARGUMENT, Setting
+from puffer_mlx.config.option_names import every_key, is_used
+from puffer_mlx.config.resolving import (
+    FindFamily,
+    fitted,
+    note_code,
+    placed,
+    resolve,
+    setting_of_program,
+    with_family,
 )
-from puffer_mlx.config.dialects import ALGORITHM, SCRIPT
-from puffer_mlx.config.families import AUTO
-from puffer_mlx.config.fit import EVAL_EPISODES, fit_buffers, fit_evaluations, fit_minibatch, typed
-from puffer_mlx.config.ini_files import relative_path
-from puffer_mlx.config.key import ARGUMENT, EVERY_KEY, Setting
-from puffer_mlx.config.resolve import (
-    FAMILY,
-    NETWORK,
-    FamilyChoice,
-    FileSettings,
-    NamedEnvironment,
-    find,
-    is_complete,
-    last_text,
-    plain_path,
-    read_files,
-    resolve_file,
-    shadow_note,
-    words_hint,
-)
-from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, KEYS, Config
-from puffer_mlx.config.trust import Allowed, code_names
-from puffer_mlx.config.validation import MAX_PROBLEMS, raise_problems, validate
-from puffer_mlx.config.values import (
-    BOOLS,
-    parse_argument,
-    parse_number,
-    parse_parameter,
-    read_number,
-    read_value,
-    unquoted,
-    without_comment,
-)
-from puffer_mlx.config.writing import parameter_text
+from puffer_mlx.config.scanning import Request, Scanned, read_files, scan
+from puffer_mlx.config.schema import COMMAND_LINE, Config
+from puffer_mlx.config.trust import Allowed
+from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import reading, shipped
-from puffer_mlx.system.import_string import note_folder
-
-FindFamily = Callable[[Config], str]
 
 
 def load(
@@ -99,8 +63,7 @@ def load(
             name is always allowed: see ``puffer_mlx.config.trust``.
         training: False if the configuration won't be trained with: what only training needs isn't
             checked.
-        keywords: a program's values by ``section.key``; they win over everything. None: no program
-            calls, and messages are for a command line.
+        keywords: a program's values by ``section.key``; they win over everything.
         factory: makes the environment in Python that ``name`` names; None: the name says where it
             is found.
         find_family: returns the family of a configuration's environment, by making it. It is called
@@ -112,30 +75,23 @@ def load(
     if not name or name.startswith("-"):
         raise UserError(f"the first word must be an environment ({COMMAND_LINE})", words_hint())
     typed = typed_options(argv)
-    settings = [_from_program(key, value) for key, value in (keywords or {}).items()]
+    settings = [setting_of_program(key, value) for key, value in (keywords or {}).items()]
     early = typed_texts(typed) | {setting.name: unquoted(setting.text) for setting in settings}
     request = Request(
         name,
         early,
         tuple(map(Path, files)),
         training=training,
-        program=keywords is not None,
         allow_code=allow_code or "--allow-code" in early,
         factory=factory,
     )
     scanned = scan(request, family)
     keys = _key_options(scanned, typed)
-    arguments, _ = parse_options(own_parser(), typed, keys)
+    arguments, _ = parse_options(build_parser(), typed, keys)
     if not scanned.named.python:
         _refuse_unknown(settings, keys.values())
     arguments = [*arguments, *settings]
     return resolve(with_family(scanned, arguments, find_family), arguments)
-
-
-def _from_program(name: str, value: Any) -> Setting:
-    """Return a program's value as a setting."""
-    section, _, key = name.partition(".")
-    return Setting(section, key, parameter_text(value, True), ARGUMENT, value)
 
 
 def _refuse_unknown(settings: Iterable[Setting], names: Collection[str]) -> None:
@@ -147,7 +103,7 @@ def _refuse_unknown(settings: Iterable[Setting], names: Collection[str]) -> None
     for setting in settings:
         if setting.name not in names:
             near = closest(setting.name, [*names])
-            hint = f"did you mean {near}?" if near else EVERY_KEY
+            hint = f"did you mean {near}?" if near else every_key()
             raise UserError(f"there is no setting {setting} ({ARGUMENT})", hint)
 
 
@@ -163,8 +119,8 @@ def load_saved(path: Path, allow_code: Allowed = False) -> Config:
     """
     named = resolve_file(path)
     read = read_files(named)
-    config = _fitted(_placed(named, read), training=False)
-    _note_code(config, read.settings, frozenset() if isinstance(allow_code, bool) else allow_code)
+    config = fitted(placed(named, read), training=False)
+    note_code(config, read.settings, frozenset() if isinstance(allow_code, bool) else allow_code)
     config.allow_code = allow_code is True
     return config
 
@@ -177,6 +133,7 @@ def parse_command_line(
     run: Path | None = None,
     used: Sequence[str] | None = None,
     training: bool = True,
+    find_family: FindFamily | None = None,
 ) -> tuple[Config, argparse.Namespace]:
     """Read a script's command line, `ENV [options]`; `--help` prints and exits.
 
@@ -189,6 +146,7 @@ def parse_command_line(
         used: sections and keys that have an effect in the script, besides [env]; None for all. A
             note names others that are typed.
         training: False if only what evaluations need is checked.
+        find_family: as for `load`.
 
     Returns:
         The checked configuration, and the values of the script's own options.
@@ -206,12 +164,11 @@ def parse_command_line(
     allow_code = "--allow-code" in early
     request = Request(name, early, tuple(map(Path, files)), run, training, allow_code=allow_code)
     scanned = scan(request, family)
-    settings = scanned.read.settings
-    parser = build_parser(settings, extra, used) if help_asked else own_parser(extra)
+    parser = build_parser(extra, used, scanned.read.settings)
     arguments, options = parse_options(
         parser, typed, _key_options(scanned, typed, parser.keys), used
     )
-    config = resolve(scanned, arguments)
+    config = resolve(with_family(scanned, arguments, find_family), arguments)
     vars(options).pop("allow_code")  # the configuration has it
     idle = [setting.name for setting in arguments if not is_used(used, setting.name)]
     if idle and used is not None:
@@ -220,7 +177,7 @@ def parse_command_line(
 
 
 def _key_options(
-    scanned: "Scanned", typed: Iterable[Typed], further: Iterable[str] = ()
+    scanned: Scanned, typed: Iterable[Typed], further: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return the options that set keys of an environment, and the names of these keys.
 
@@ -234,424 +191,3 @@ def _key_options(
         words = (each.option.removeprefix("--env.") for each in typed)
         others += (f"env.{key.replace('-', '_')}" for key in words if not key.startswith("-"))
     return key_options(scanned.read.settings, [*others, *further])
-
-
-# ---- from names to settings, from settings to a configuration ------------------------------------
-
-
-class Request(NamedTuple):
-    """A request for a configuration.
-
-    Args:
-        name: the environment, or the path of an .ini file; may be empty for ``--help``.
-        early: typed texts by ``section.key``: some of them choose files.
-        files: further .ini files.
-        run: a saved run's configuration, used instead of the environment's.
-        training: False if only what evaluations need is checked.
-        program: True if a program calls: messages don't name options.
-        allow_code: True allows all code that files name.
-        factory: makes the environment in Python; None: its name says where it is found.
-    """
-
-    name: str
-    early: Mapping[str, str | None]
-    files: tuple[Path, ...] = ()
-    run: Path | None = None
-    training: bool = True
-    program: bool = False
-    allow_code: bool = False
-    factory: Callable[..., Any] | None = None
-
-
-class Scanned(NamedTuple):
-    """The files of a request, read.
-
-    Args:
-        request: the request.
-        named: the environment and its files.
-        read: the settings of these files.
-        typed_names: code that the person named: the environment, or a folder of sources.
-        shadowed: a note about unused files of the working directory; may be empty.
-    """
-
-    request: Request
-    named: NamedEnvironment
-    read: FileSettings
-    typed_names: Collection[str]
-    shadowed: str = ""
-
-    @property
-    def undecided(self) -> bool:
-        """True if the environment's spaces decide which family's settings count."""
-        return self.named.layered and not self.named.family
-
-
-class Again(NamedTuple):
-    """A request that is resolved again when the environment's family is known.
-
-    Args:
-        request: the request.
-        arguments: typed settings.
-        values: sections of the first configuration, by name.
-        notes: notes of the first configuration.
-    """
-
-    request: Request
-    arguments: tuple[Setting, ...]
-    values: Mapping[str, Any]
-    notes: tuple[str, ...]
-
-    def __call__(self, family: str) -> Config:
-        """Return the configuration with a family's settings."""
-        return resolve(scan(self.request, family), self.arguments)
-
-    def changed(self, values: Mapping[str, Any], training: bool) -> "Again":
-        """Return the request with further values of a program, by ``section.key``."""
-        further = [_from_program(name, value) for name, value in values.items()]
-        request = self.request._replace(training=training)
-        return self._replace(request=request, arguments=(*self.arguments, *further))
-
-
-def scan(request: Request, family: str = "") -> Scanned:
-    """Find the files of a request and read them.
-
-    Args:
-        request: the request.
-        family: the family of an environment in Python; empty if it isn't known.
-
-    Raises:
-        UserError: there is no such environment, or a file can't be read.
-    """
-    name, early = request.name, request.early
-    choice = FamilyChoice(
-        family,
-        typed=early.get(FAMILY) or last_text(FAMILY, request.files),
-        network=early.get(NETWORK) or last_text(NETWORK, request.files),
-        complete=any(map(is_complete, request.files)),
-    )
-    with reading(name, "name an environment, a folder or an .ini file that you may read"):
-        named = find(name, choice) if name else NamedEnvironment("", "", [])
-    shadowed = shadow_note(name, named)
-    typed_names = {named.source} if name.endswith(".ini") else {named.env_name, named.source}
-    named = named if request.run is None else resolve_file(request.run, choice)
-    files = request.files if name else ()
-    read = read_files(named, files, early.get("env.source") or "", early.get(ALGORITHM) or "")
-    return Scanned(request, named, read, typed_names, shadowed)
-
-
-def with_family(
-    scanned: Scanned, arguments: Sequence[Setting], find_family: FindFamily | None
-) -> Scanned:
-    """Return the files with those of the family that the environment's spaces decide.
-
-    Args:
-        scanned: the files for an unknown family.
-        arguments: typed settings.
-        find_family: makes the environment to look up its spaces; None leaves the family open.
-
-    Raises:
-        UserError: a setting is wrong, or the environment can't be made, or isn't trusted.
-    """
-    if find_family is None or not scanned.undecided:
-        return scanned
-    request = scanned.request
-    config = _placed(scanned.named, scanned.read, arguments, request.program).config
-    validate(config, training=False)
-    _note_code(config, [*scanned.read.settings, *arguments], scanned.typed_names)
-    config.allow_code = request.allow_code
-    config.factory = request.factory
-    return scan(request, find_family(config))
-
-
-def resolve(scanned: Scanned, arguments: Sequence[Setting] = ()) -> Config:
-    """Return the checked configuration that files and typed settings describe.
-
-    Args:
-        scanned: the files.
-        arguments: typed settings, which win.
-
-    Raises:
-        UserError: anything wrong, all of it in one message.
-    """
-    request, named, read = scanned.request, scanned.named, scanned.read
-    config = _fitted(_placed(named, read, arguments, request.program), request.training)
-    config.factory = request.factory
-    config.allow_code = request.allow_code
-    config.files = [plain_path(path) for path in read.files]
-    config.notes += [scanned.shadowed] * bool(scanned.shadowed)
-    _note_code(config, [*read.settings, *arguments], scanned.typed_names)
-    if not named.layered and config.python and typed(config, FAMILY):
-        config.notes.append(
-            f"{FAMILY} {config.base.family} changes nothing: {config.files[-1]} says every key"
-        )
-    if config.source:
-        settings = relative_path([*named.files, *request.files][-1])
-        where = f"{relative_path(Path(config.source))}, settings in {settings}"
-        config.notes.insert(0, f"{config.env_name}: sources in {where}")
-    if named.layered:
-        values = {section: replace(getattr(config, section)) for section in KEYS}
-        config.again = Again(request, tuple(arguments), values, tuple(config.notes))
-    return config
-
-
-def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[str]) -> None:
-    """Note which code only a file names, and the working directory for relative names of code.
-
-    Args:
-        config: the configuration of these settings; is changed.
-        settings: all settings; the last one for a key counts.
-        typed: code that the person named.
-    """
-    given = {setting.name: setting for setting in settings}
-    for key, name in code_names(config).items():
-        note_folder(name)
-        if key in given and not given[key].typed and name not in typed:
-            config.named_by[name] = given[key].origin
-
-
-class Placed(NamedTuple):
-    """A configuration with all settings in place, before its numbers are fitted and checked.
-
-    Args:
-        config: the configuration.
-        chosen: the settings that count, by name.
-        passed: settings of the other release's files that the trainer doesn't take.
-    """
-
-    config: Config
-    chosen: Mapping[str, Setting]
-    passed: Mapping[str, Setting]
-
-
-def _placed(
-    named: NamedEnvironment,
-    read: FileSettings,
-    arguments: Sequence[Setting] = (),
-    program: bool = False,
-) -> Placed:
-    """Put settings into a configuration, the last one for a key.
-
-    Args:
-        named: the environment.
-        read: settings of files.
-        arguments: settings that win over these.
-        program: True if a program calls: messages don't name options.
-
-    Raises:
-        UserError: unknown keys and values of a wrong type, all in one message.
-    """
-    config = Config(env_name=named.env_name, source=named.source, chosen_by=read.why)
-    config.env = dict(read.dialect.env)
-    config.rate_for = _rate_for(filter(read.takes, read.settings))
-    texts = read.dialect.texts
-    problems: list[UserError] = []
-    chosen: dict[str, Setting] = {}
-    passed: dict[str, Setting] = {}
-    for setting in [*read.settings, *arguments]:
-        try:
-            plain = _under_our_name(setting)
-            (chosen if read.takes(plain) else passed)[plain.name] = plain
-        except UserError as problem:
-            problems.append(problem)
-    for setting in chosen.values():
-        try:
-            # A suggestion takes a millisecond, too long for a file full of unknown keys.
-            suggest = len(problems) < MAX_PROBLEMS
-            _place(config, setting, texts or config.python, suggest, program)
-        except UserError as problem:
-            problems.append(problem)
-    raise_problems(problems)
-    if config.bot_eval and not (texts or _scripted(config)):
-        config.unused += [f"{BOT_EVAL}.{key}" for key in config.bot_eval]
-        config.bot_eval = {}
-    if config.python and config.base.family == AUTO:
-        config.base.family = named.family or AUTO
-    return Placed(config, chosen, passed)
-
-
-def _fitted(placed: Placed, training: bool) -> Config:
-    """Fit the numbers of a configuration to one another and check them. Returns the configuration.
-
-    Args:
-        placed: Configuration, which is changed, and its settings.
-        training: False to check only what evaluations need.
-
-    Raises:
-        UserError: Numbers don't fit; one message for all.
-    """
-    config = placed.config
-    _note_passed(config, placed.passed.values())
-    if typed(config, "vec.num_threads") and not typed(config, "vec.max_threads"):
-        config.vec.max_threads = max(1, config.vec.num_threads)  # a file's number is no limit
-    fit_buffers(config)
-    fit_minibatch(config)
-    if not (episodes := placed.chosen.get(EVAL_EPISODES)) or _of_defaults(episodes):
-        fit_evaluations(config)
-    if not training:  # only training depends on these numbers
-        config.notes.clear()
-    validate(config, training)
-    return config
-
-
-def _rate_for(settings: Iterable[Setting]) -> str:
-    """Return the optimizer that the learning rate was chosen for: of its file or an earlier one."""
-    found = now = str(DECLARED["train.optimizer"].default)
-    for _, group in groupby(settings, lambda setting: setting.origin.rpartition(":")[0]):
-        said = {setting.name: unquoted(setting.text) for setting in group}
-        now = said.get("train.optimizer", now)
-        found = now if "train.learning_rate" in said else found
-    return found
-
-
-def _scripted(config: Config) -> bool:
-    """Return True if an environment in C has a scripted player in Python."""
-    folder = config.source or shipped("envs") / config.env_name
-    return (Path(folder) / SCRIPT).is_file()
-
-
-def _of_defaults(setting: Setting) -> bool:
-    """Return True for a setting of our default.ini."""
-    return setting.origin.rpartition(":")[0] == relative_path(shipped("configs") / "default.ini")
-
-
-def _note_passed(config: Config, settings: Iterable[Setting]) -> None:
-    """Note settings of the other release's trainer that differ from this trainer's."""
-    for setting in settings:
-        value = config.value(setting.name)
-        if read_value(setting, DECLARED[setting.name]) != value and not typed(config, setting.name):
-            trainer, name = config.train.algorithm, option(setting.section, setting.key)
-            config.notes.append(
-                f"{setting} ({setting.origin}) is not for {trainer}, which has {value};"
-                f" hint: {name} sets it"
-            )
-
-
-def _under_our_name(setting: Setting) -> Setting:
-    """Return a setting under our name for its key."""
-    if (new := RENAMES.get(setting.name)) is None:
-        return setting
-    plain = setting._replace(section=new.section, key=new.key)
-    if not new.off:
-        return plain
-    if (word := without_comment(setting.text).lower()) not in BOOLS:
-        raise UserError(f"{setting} is neither true nor false ({setting.origin})", "true or false")
-    on = new.typed_on if setting.typed and new.typed_on else new.on
-    return plain._replace(text=on if BOOLS[word] else new.off)
-
-
-def _place(config: Config, setting: Setting, texts: bool, suggest: bool, program: bool) -> None:
-    """Put one setting into a configuration.
-
-    Args:
-        config: the configuration; is changed.
-        setting: the setting.
-        texts: True if the environment takes more than numbers.
-        suggest: True if the error for an unknown key names the most similar key.
-        program: True if a program calls: messages don't name options.
-
-    Raises:
-        UserError: the key is unknown, or its value is wrong.
-    """
-    section, key, text, origin, _ = setting
-    name = setting.name
-    if setting.typed:
-        config.origins[name] = origin
-    if declared := DECLARED.get(name):
-        value = read_value(setting, declared)
-        setattr(getattr(config, section), key, value)
-        if value != declared.default:
-            config.origins[name] = origin
-    elif name == "env.source":
-        beside = Path() if setting.typed else Path(origin.rpartition(":")[0]).parent
-        with reading(text):
-            config.source = str((beside / unquoted(text)).resolve())
-            Path(config.source).is_dir()  # fails if the folder isn't readable
-    elif section == "env":
-        _place_parameter(config, setting, texts)
-    elif section == "sweep" or section.startswith("sweep."):
-        numeric = section != "sweep" and key in ("min", "max", "mean", "scale")
-        if numeric and text not in ("auto", "time"):
-            read_number(setting, 0.5)
-        config.sweep.setdefault(section, {})[key] = text
-        config.origins[name] = origin
-        if setting.typed and name not in ("sweep.metric", "sweep.goal"):
-            config.unused.append(f"{name} (nothing is swept)")
-    elif section == BOT_EVAL and not config.python and (texts or parse_number(text) is not None):
-        config.bot_eval[key] = parse_parameter(text)
-    elif section == BOT_EVAL:
-        config.unused.append(name)
-    elif name in REMOVED:
-        if origin == COMMAND_LINE:
-            raise UserError(f"{option(section, key)} was removed", REMOVED[name])
-    elif name in UNUSED:
-        if name in ONLY and ONLY[name] not in (unquoted(text), parse_number(text)):
-            legal = f"{ONLY[name]}" if ONLY[name] != NOTHING else "leave it out"
-            raise UserError(f"{setting} is not supported: {UNUSED[name]} ({origin})", legal)
-        config.unused.append(name)
-    elif name != "base.env_name":
-        near = closest(name, [*DECLARED, *RENAMES]) if suggest else ""
-        every = EVERY_KEY if program else "--help all explains every key"
-        hint = f"did you mean {near}?" if near else every
-        hint = f"here it is {ELSEWHERE[key]}" if key in ELSEWHERE else hint
-        raise UserError(f"unknown key {setting} ({origin})", hint)
-
-
-def _place_parameter(config: Config, setting: Setting, texts: bool) -> None:
-    """Put a parameter of the environment into a configuration.
-
-    Args:
-        config: the configuration; is changed.
-        setting: the parameter.
-        texts: True if the environment takes more than numbers.
-
-    Raises:
-        UserError: an environment in C doesn't take the value.
-    """
-    key, text, origin = setting.key, setting.text, setting.origin
-    if config.python and setting.value is not ...:
-        config.env[key] = setting.value
-    elif config.python:
-        config.env[key] = parse_argument(text, setting.typed)
-        if not setting.typed and parse_argument(text, True) != config.env[key]:
-            note = f"{setting} is a text ({origin}); Python's own is {key} := {text}"
-            config.notes.append(note)
-    elif texts:
-        config.env[key] = parse_parameter(text)
-        if text.startswith("= ") and config.env[key] == text:
-            message = f"{setting.name} is {text[2:]}, and environments in C take numbers and texts"
-            raise UserError(f"{message} ({origin})", "a list of numbers as a text: '1, 2'")
-    elif parse_number(text) is None and not setting.typed:
-        config.unused.append(f"{setting.name} ({text!r} is not a number)")  # upstream skips it, too
-    else:
-        config.env[key] = float(read_number(setting, 1.0))
-
-
-def undecided(config: Config) -> bool:
-    """Return True if the environment's spaces decide which family's settings count."""
-    return config.python and config.base.family == AUTO and config.again is not None
-
-
-def take_family(config: Config, family: str) -> None:
-    """Give a configuration the settings of a family; typed settings still win.
-
-    Args:
-        config: the configuration; is changed, except for keys that a program has set since.
-        family: the name of a family.
-
-    Raises:
-        UserError: options don't go with the family's settings.
-    """
-    if config.again is None:  # not read from files
-        return
-    before, after = config.again, config.again(family)
-    for section, keys in KEYS.items():
-        now, new = getattr(config, section), getattr(after, section)
-        was = before.values[section]
-        changed = {key: getattr(new, key) for key in keys if getattr(now, key) == getattr(was, key)}
-        setattr(config, section, replace(now, **changed))  # copies of config keep the old one
-    still = [note for note in config.notes if note in after.notes]
-    new = [note for note in after.notes if note not in before.notes]
-    config.notes = list(dict.fromkeys([*still, *new]))
-    config.unused = list(dict.fromkeys([*config.unused, *after.unused]))
-    config.origins, config.files = after.origins, after.files
-    config.chosen_by, config.rate_for = after.chosen_by, after.rate_for

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from puffer_mlx.config.key import INT_MAX
+from puffer_mlx.config.option_names import how_to_set
 from puffer_mlx.config.schema import Config
 from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.errors import UserError
@@ -95,7 +96,7 @@ def refuse_observations(name: str, space: Any, agents: int) -> None:
     if space.shape is not None and space.dtype is not None:
         size = agents * math.prod(space.shape) * space.dtype.itemsize
         what = f"{name}: observations of shape {space.shape} for {agents} agents make arrays"
-        hint = "choose fewer vec.total_agents, or a smaller observation_space"
+        hint = f"choose fewer {how_to_set('vec.total_agents')}, or a smaller observation_space"
         _refuse([Need(what, size, hint)], machine_memory())
 
 
@@ -114,7 +115,8 @@ def refuse_step(spec: EnvSpec, agents: int, size: int) -> None:
     _refuse_dimension(f"{spec.name}: an agent's observation", spec.observation_size, "")
     what = f"{spec.name}: observations of {spec.observation_size} numbers and"
     what += f" {spec.action.logits} action logits for {agents} agents make arrays"
-    hint = "choose fewer vec.total_agents, or a smaller observation or action space"
+    hint = f"choose fewer {how_to_set('vec.total_agents')},"
+    hint += " or a smaller observation or action space"
     copies = 2  # the environments', and the rows that a policy reads
     _refuse([Need(what, copies * agents * size, hint)], machine_memory())
 
@@ -152,7 +154,7 @@ def refuse_training(
         agents = selfplay.eval_bot_envs
         what = f"selfplay.eval_bot_envs {agents} makes observations"
         size = agents * _observation_bytes(spec)
-        _refuse([Need(what, size, "choose fewer selfplay.eval_bot_envs")], machine)
+        _refuse([Need(what, size, f"choose fewer {how_to_set('selfplay.eval_bot_envs')}")], machine)
 
 
 def refuse_state(size: int, gpu_memory: int = 0) -> None:
@@ -166,7 +168,8 @@ def refuse_state(size: int, gpu_memory: int = 0) -> None:
         UserError: They don't fit.
     """
     what = "the policy makes weights and optimizer state"
-    hint = "choose a smaller policy.hidden_size, another torch.encoder, or smaller observations"
+    hint = f"choose a smaller {how_to_set('policy.hidden_size')}, another"
+    hint += f" {how_to_set('torch.encoder')}, or smaller observations"
     where = "the GPU" if gpu_memory else "this machine"
     _refuse([Need(what, size, hint)], gpu_memory or machine_memory(), where)
 
@@ -181,11 +184,12 @@ def _weights(config: Config, spec: EnvSpec | None, copies: int) -> Need:
     logits = spec.action.logits if spec and parts.decoder != OWN else 0
     numbers += H * logits
     what = f"policy.hidden_size {H} with policy.num_layers {L} makes weights"
-    hint = "choose a smaller policy.hidden_size or fewer policy.num_layers"
+    hidden_size = how_to_set("policy.hidden_size")
+    hint = f"choose a smaller {hidden_size} or fewer {how_to_set('policy.num_layers')}"
     if logits > L * H:
         what = f"policy.hidden_size {H} with {logits} action logits makes weights"
-        hint = "choose a smaller policy.hidden_size, or a smaller action space"
-    hint += ", or a smaller selfplay.max_size" if _opponents(config) else ""
+        hint = f"choose a smaller {hidden_size}, or a smaller action space"
+    hint += f", or a smaller {how_to_set('selfplay.max_size')}" if _opponents(config) else ""
     return Need(what, copies * (FLOAT * numbers + LAYER * L), hint)
 
 
@@ -195,7 +199,8 @@ def _minibatch(config: Config, spec: EnvSpec | None) -> Need:
     logits = spec.action.logits if spec else 0
     of_logits = f" and {logits} action logits" if logits > H else ""
     what = f"train.minibatch_size {M} with policy.hidden_size {H}{of_logits} computes numbers"
-    hint = "choose a smaller train.minibatch_size or policy.hidden_size"
+    hint = f"choose a smaller {how_to_set('train.minibatch_size')}"
+    hint += f" or {how_to_set('policy.hidden_size')}"
     hint += ", or a smaller action space" if of_logits else ""
     return Need(what, M * (H + logits) * FLOAT // 2, hint)
 
@@ -219,7 +224,7 @@ def _rollouts(name: str, agents: int, config: Config, spec: EnvSpec | None) -> N
     masks = spec.mask_size if spec else 0
     row = _observation_bytes(spec) + masks + (3 + heads) * FLOAT  # logprob, value, reward
     what = f"{name} {agents} with train.horizon {T} makes rollouts"
-    hint = f"choose fewer {name} or a shorter train.horizon"
+    hint = f"choose fewer {how_to_set(name)} or a shorter {how_to_set('train.horizon')}"
     return Need(what, T * (agents * row + Q * VIEWS), hint)
 
 

@@ -6,27 +6,25 @@ contains a configuration. Code runs if
 
 - it comes with puffer_mlx, or is registered by Gymnasium or an installed package (``gym:ID``),
 - the user named it: on this command line, or as an argument in Python,
-- the user named it before on this machine: a file with its hash remembers it,
-- or ``--allow-code`` was given, which is not remembered.
+- or the user gave ``--allow-code`` (in Python ``allow_code=True``).
 
+Nothing is saved: a later command must name the code, or allow it, again.
 docs/decisions/0013-code-in-files.md explains why.
 """
 
-import hashlib
 import importlib.machinery
 import importlib.util
-import json
 import os
 import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from puffer_mlx.config.option_names import how_to_set
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import publish
+from puffer_mlx.system import program
 from puffer_mlx.system.import_string import folder_of
-from puffer_mlx.system.private_folders import fault, make
 
 Allowed = bool | frozenset[str]  # everything, nothing, or what is named so
 OBJECT = re.compile(r"[\w./~-]+:[A-Za-z_][\w./-]*")  # a text that may name an object
@@ -35,16 +33,15 @@ NAMING = [name for name, declared in DECLARED.items() if declared.custom]
 
 
 class Code(NamedTuple):
-    """Code that would run, or a folder that would be written to."""
+    """Code that would run.
 
-    kind: str  # "folder", "object" or "logs"
-    name: str  # as it is written
-    path: str  # resolved: the folder, or where the object's module or top package is
+    Args:
+        name: The name of a Python object as written; empty for a folder of C sources.
+        path: The folder, or the file of the object's module or top package.
+    """
 
-    @property
-    def digest(self) -> str:
-        """Hash that identifies the code."""
-        return hashlib.sha256(json.dumps(self).encode()).hexdigest()
+    name: str
+    path: str
 
 
 def code_names(config: Config) -> dict[str, str]:
@@ -63,8 +60,6 @@ def code_names(config: Config) -> dict[str, str]:
 def permit(config: Config, *sections: str) -> None:
     """Refuse code that only a file names. Call it before code from a configuration runs.
 
-    Code that the user named is remembered, unless everything is allowed.
-
     Args:
         config: Configuration from files, a command line, or a program.
         sections: Sections of keys to check: ``base`` and ``env``, ``torch``, or ``train``.
@@ -75,38 +70,30 @@ def permit(config: Config, *sections: str) -> None:
     if config.allow_code:
         return
     for key, name in code_names(config).items():
-        code = _resolved(key, name) if key.partition(".")[0] in sections else None
-        if code is None:
-            continue
         origin = config.named_by.get(name)
-        if origin is None:
-            _remember(code)
-        elif not _remembered(code):
-            raise _refusal(key, code, origin)
+        if origin is None or key.partition(".")[0] not in sections:
+            continue
+        if code := _resolved(key, name):
+            raise _refusal(key, name, code, origin)
 
 
-def permit_log_dir(config: Config, new: bool) -> None:
-    """Refuse to resume a log in a folder that only a checkpoint's configuration names.
+def permit_log_dir(config: Config) -> None:
+    """Refuse to resume a log outside the working directory that only a checkpoint names.
 
     Args:
-        config: Configuration of the run.
-        new: True for a new run: its folder is remembered.
+        config: Configuration of the resumed run.
 
     Raises:
-        UserError: The folder is outside the working directory, and the user never sent logs to
-            it on this machine.
+        UserError: The user didn't name the folder.
     """
     folder = Path(config.base.log_dir).resolve()
-    code = Code("logs", "", str(folder))
     origin = config.origins.get("base.log_dir", "")
-    if folder.is_relative_to(Path.cwd()):
-        return
-    if new or ":" not in origin:
-        _remember(code)
-    elif not _remembered(code):
+    typed = ":" not in origin
+    if not (typed or config.allow_code or folder.is_relative_to(Path.cwd())):
         raise UserError(
-            f"{origin} sends the log to {folder}, where no run of yours on this machine did",
-            "say where it is to go: --log-dir logs, for example",
+            f"{origin} sends the log to {folder}, outside the working directory",
+            f"if it is yours, name it: {how_to_set('base.log_dir', str(folder))};"
+            f" else {how_to_set('base.log_dir', 'logs')}, for example",
         )
 
 
@@ -145,19 +132,18 @@ def known(config: Config) -> Allowed:
     return config.allow_code or frozenset(code_names(config).values()) - config.named_by.keys()
 
 
-def _refusal(key: str, code: Code, origin: str) -> UserError:
-    if code.kind == "folder":
-        what = f"C sources that would be compiled and run: {code.path}"
-    else:
+def _refusal(key: str, name: str, code: Code, origin: str) -> UserError:
+    what = f"C sources that would be compiled and run: {code.path}"
+    if code.name:
         what = f"Python code that would be imported: {code.name}, of {code.path}"
-    if why := _forgetful(memory_folder()):
-        what += f"\n  what you name yourself isn't remembered: {why}"
-    argument = as_argument(code.name) if key == "base.env_name" else ""
-    return UserError(
-        f"{origin} names {what}",
-        "it may do anything that you may; if you trust it: --allow-code (in Python:"
-        f" allow_code=True{f', or {argument}' if argument else ''})",
-    )
+    if program.is_command():
+        ways = "--allow-code" + (f", or {how_to_set(key, name)}" if key in NAMING else "")
+    else:
+        argument = as_argument(name) if key == "base.env_name" else ""
+        argument = how_to_set(key, name) if key in NAMING else argument
+        ways = "allow_code=True" + (f", or {argument}" if argument else "")
+    hint = f"it may do anything that you may; if you trust it: {ways}"
+    return UserError(f"{origin} names {what}", hint)
 
 
 def as_argument(name: str) -> str:
@@ -173,13 +159,13 @@ def _resolved(key: str, name: str) -> Code | None:
     """Return the code that a name means, or None for missing names and Gymnasium's."""
     if key == "env.source":
         folder = Path(name).resolve()
-        return Code("folder", "", str(folder)) if folder.is_dir() else None
+        return Code("", str(folder)) if folder.is_dir() else None
     bare = name.removeprefix(GYM) if key == "base.env_name" else name
     folder = folder_of(name)
     path = _module_path(bare.rpartition(":")[0], folder)
     if key == "base.env_name" and name.startswith(ZOO):  # a module's parallel_env, or an ID
         path = _module_path(name.removeprefix(ZOO), folder) or path
-    return Code("object", name, path) if path else None
+    return Code(name, path) if path else None
 
 
 def _module_path(module: str, folder: Path) -> str:
@@ -201,48 +187,3 @@ def _module_path(module: str, folder: Path) -> str:
     if spec is None:
         return ""
     return spec.origin or os.pathsep.join(spec.submodule_search_locations or [])
-
-
-# ---- memory --------------------------------------------------------------------------------------
-
-
-def memory_folder() -> Path:
-    """Return the folder with the hashes of the code that the user named.
-
-    ``$PUFFER_MLX_DATA/named``, else in the user's data folder: ``~/Library/Application Support`` on
-    macOS, ``$XDG_DATA_HOME`` or ``~/.local/share`` elsewhere. It may not exist yet.
-    """
-    if chosen := os.environ.get("PUFFER_MLX_DATA"):
-        return Path(chosen).expanduser() / "named"
-    home = Path(os.path.expanduser("~"))
-    if sys.platform == "darwin":
-        return home / "Library" / "Application Support" / "puffer_mlx" / "named"
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else home / ".local" / "share") / "puffer_mlx" / "named"
-
-
-def _remember(code: Code) -> None:
-    """Save a hash. If the disk can't be written, the user will be asked again."""
-    folder = memory_folder()
-    if _remembered(code) or _forgetful(folder):  # no home, say: never the working directory
-        return
-    try:
-        make(folder)
-        with publish(folder / code.digest) as temporary:
-            temporary.write_text(json.dumps(code._asdict(), indent=1) + "\n", encoding="utf-8")
-    except (OSError, UserError):
-        pass
-
-
-def _remembered(code: Code) -> bool:
-    """Return True if this user saved the hash in a folder that no other user can write to."""
-    folder = memory_folder()
-    try:
-        return (folder / code.digest).is_file() and not _forgetful(folder)
-    except OSError:
-        return False
-
-
-def _forgetful(folder: Path) -> str:
-    """Return the reason why hashes can't be saved, or ""."""
-    return fault(folder) if folder.is_absolute() else f"{folder} isn't an absolute path"

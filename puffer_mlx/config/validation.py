@@ -1,9 +1,10 @@
 """Checks of a whole configuration: every key's range, and every relation between keys."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 
 from puffer_mlx.config.key import INT_MAX
+from puffer_mlx.config.option_names import how_to_set
 from puffer_mlx.config.parts import algorithms, facts
 from puffer_mlx.config.schema import DECLARED, GOALS, Config, Wrap, minibatches
 from puffer_mlx.config.schema.selfplay import OF_4, OTHERS, RULES
@@ -36,112 +37,149 @@ def validate(config: Config, training: bool = True) -> None:
 
 def find_problems(config: Config, training: bool = True) -> list[UserError]:
     """Return the problems that ``validate`` would raise."""
-    problems: list[UserError] = []
-    faulty: set[str] = set()
+    faults = {name: declared.fault(config.value(name)) for name, declared in DECLARED.items()}
+    problems: list[Problem] = [
+        ([name], f"{name} {fault[0]}", fault[1]) for name, fault in faults.items() if fault
+    ]
+    faulty = {name for name, fault in faults.items() if fault}
+    problems += _text_problems(config)
+    given = [key for key in OF_GAMES if f"wrap.{key}" in config.origins]
+    problems += settled_wrappers(config.wrap, given, config.python and "ALE/" in config.env_name)
+    if training:
+        problems += _evaluation_problems(config, faulty)
+        problems += _epoch_problems(config, faulty)
+        problems += _training_problems(config, faulty)
+    if training and config.selfplay.enabled and not faulty:
+        problems += selfplay_faults(config)
+    return [_error(config, problem) for problem in problems]
 
-    def report(names: Sequence[str], message: str, hint: str) -> None:
-        origins = dict.fromkeys(config.origins[name] for name in names if name in config.origins)
-        problems.append(UserError(message + (f" ({'; '.join(origins)})" if origins else ""), hint))
 
-    def sound(*names: str) -> bool:
-        return faulty.isdisjoint(names)
+def _error(config: Config, problem: Problem) -> UserError:
+    """Return a problem as an error that names the origins of its keys."""
+    names, message, hint = problem
+    origins = dict.fromkeys(config.origins[name] for name in names if name in config.origins)
+    return UserError(message + (f" ({'; '.join(origins)})" if origins else ""), hint)
 
-    for name, declared in DECLARED.items():
-        if fault := declared.fault(config.value(name)):
-            faulty.add(name)
-            report([name], f"{name} {fault[0]}", fault[1])
 
+def _text_problems(config: Config) -> Iterator[Problem]:
+    """Yield the texts that UTF-8 can't write."""
     texts = {name: config.value(name) for name in DECLARED}
     texts |= {"base.env_name": config.env_name, "env.source": config.source}
     texts |= {f"env.{key}": value for key, value in config.env.items()}
     for name, text in texts.items():
         if isinstance(text, str) and not _is_unicode(text):
-            report([name], f"{name} is {text!r}, which is not UTF-8", "use a name in UTF-8")
+            yield [name], f"{name} is {text!r}, which is not UTF-8", "use a name in UTF-8"
 
-    given = [key for key in OF_GAMES if f"wrap.{key}" in config.origins]
-    by_id = config.python and "ALE/" in config.env_name
-    for names, message, hint in settled_wrappers(config.wrap, given, by_id):
-        report(names, message, hint)
-    if not training:
-        return problems
-    if config.base.eval_agents == 0:
-        report(["base.eval_agents"], "base.eval_agents 0 is none", "-1, as many as are trained on")
-    interval, every = config.base.eval_interval, f"base.eval_interval {config.base.eval_interval}"
-    if (
-        sound("base.eval_interval", "base.eval_episodes")
-        and interval
-        and not config.base.eval_episodes
-    ):
-        names = "base.eval_interval", "base.eval_episodes"
-        report(names, f"{every} evaluates base.eval_episodes 0, which is none", "20, say")
+
+def _evaluation_problems(config: Config, faulty: Set[str]) -> Iterator[Problem]:
+    """Yield the problems of evaluations during and after training.
+
+    Args:
+        config: Configuration to check.
+        faulty: Keys whose own value is wrong.
+    """
+    base, interval = config.base, config.base.eval_interval
+    if base.eval_agents == 0:
+        hint = "-1, as many as are trained on"
+        yield ["base.eval_agents"], "base.eval_agents 0 is none", hint
+    names = ["base.eval_interval", "base.eval_episodes"]
+    if faulty.isdisjoint(names) and interval and not base.eval_episodes:
+        message = f"base.eval_interval {interval} evaluates base.eval_episodes 0, which is none"
+        yield names, message, f"{how_to_set('base.eval_episodes', 20)}, for example"
     for name, on in (
-        ("base.eval_greedy", config.base.eval_greedy),
-        ("base.eval_video_interval", config.base.eval_video_interval),
-        ("base.stop_at_score", config.base.stop_at_score != "none"),
+        ("base.eval_greedy", base.eval_greedy),
+        ("base.eval_video_interval", base.eval_video_interval),
+        ("base.stop_at_score", base.stop_at_score != "none"),
     ):
-        if on and not interval and sound(name, "base.eval_interval"):
-            value = getattr(config.base, name.partition(".")[2])
-            message = f"{name} {value} is of evaluations while training, and there are none"
-            report([name, "base.eval_interval"], message, "base.eval_interval 100_000, say")
+        names = [name, "base.eval_interval"]
+        if on and not interval and faulty.isdisjoint(names):
+            message = f"{name} {config.value(name)} is of evaluations while training, and there"
+            hint = f"{how_to_set('base.eval_interval', '100_000')}, for example"
+            yield names, f"{message} are none", hint
     if config.goal not in GOALS:
         message = f"sweep.goal {config.goal} does not exist here"
-        report(["sweep.goal"], message, " or ".join(GOALS))
-    names = "base.stop_at_score", "sweep.metric"
-    if interval and config.base.stop_at_score != "none" and not config.evaluation_metric:
+        yield ["sweep.goal"], message, " or ".join(GOALS)
+    if interval and base.stop_at_score != "none" and not config.evaluation_metric:
         message = "base.stop_at_score is of evaluations, and evaluations don't report"
-        report(names, f"{message} {config.metric}", "sweep.metric score, say")
-    agents, buffers = config.vec.total_agents, config.vec.num_buffers
-    names = ("vec.total_agents", "vec.num_buffers")
-    if sound(*names) and agents % buffers:
-        legal = f"{_divisors(agents, buffers)}, or vec.total_agents {multiples(agents, buffers)}"
+        names = ["base.stop_at_score", "sweep.metric"]
+        yield names, f"{message} {config.metric}", how_to_set("sweep.metric", "score")
+
+
+def _epoch_problems(config: Config, faulty: Set[str]) -> Iterator[Problem]:
+    """Yield the problems of agents, buffers, horizon and minibatches that don't fit together.
+
+    Args:
+        config: Configuration to check.
+        faulty: Keys whose own value is wrong.
+    """
+    train, agents, buffers = config.train, config.vec.total_agents, config.vec.num_buffers
+    names = ["vec.total_agents", "vec.num_buffers"]
+    if faulty.isdisjoint(names) and agents % buffers:
         message = f"vec.total_agents {agents} is not a multiple of vec.num_buffers {buffers}"
-        report(names, message, f"vec.num_buffers {legal}")
-
-    train, known = config.train, sound("train.algorithm")
-    by_samples = known and config.shuffles_samples
+        fewer = how_to_set("vec.num_buffers", _divisors(agents, buffers))
+        other = how_to_set("vec.total_agents", multiples(agents, buffers))
+        yield names, message, f"{fewer}, or {other}"
     epoch = f"vec.total_agents {agents} x train.horizon {train.horizon}"
-    names = ("train.total_timesteps", "vec.total_agents", "train.horizon")
-    if sound(*names) and config.epochs < 1:
+    names = ["train.total_timesteps", "vec.total_agents", "train.horizon"]
+    if faulty.isdisjoint(names) and config.epochs < 1:
         message = f"train.total_timesteps {train.total_timesteps} is less than an epoch, {epoch}"
-        report(names, message, f"{config.batch_size} or more")
-
-    names = ("train.minibatch_size", "train.horizon", "vec.total_agents")
-    if sound(*names) and train.minibatch_size > config.batch_size:
+        yield names, message, f"{config.batch_size} or more"
+    names = ["train.minibatch_size", "train.horizon", "vec.total_agents"]
+    known = "train.algorithm" not in faulty
+    by_segments = not (known and config.shuffles_samples)
+    if faulty.isdisjoint(names) and train.minibatch_size > config.batch_size:
         message = f"train.minibatch_size {train.minibatch_size} is more than an epoch, {epoch}"
-        report(names, message, f"{config.batch_size} or less")
-    elif sound(*names[:2]) and not by_samples and train.minibatch_size % train.horizon:
+        yield names, message, f"{config.batch_size} or less"
+    elif faulty.isdisjoint(names[:2]) and by_segments and train.minibatch_size % train.horizon:
         message = f"train.minibatch_size {train.minibatch_size} is not a multiple of train.horizon"
         legal = multiples(train.minibatch_size, train.horizon)
-        report(names[:2], f"{message} {train.horizon}", legal)
-    elif sound(*names, "train.replay_ratio") and config.minibatches < 1:
+        yield names[:2], f"{message} {train.horizon}", legal
+    elif faulty.isdisjoint([*names, "train.replay_ratio"]) and config.minibatches < 1:
         part = train.minibatch_size / config.batch_size
         least = round(part, 3)
         if minibatches(least, config.batch_size, train.minibatch_size) < 1:
             least += 0.001
         message = f"train.replay_ratio {train.replay_ratio} trains no minibatch in an epoch: "
         message += f"train.minibatch_size {train.minibatch_size} is {part:g} of {epoch}"
-        report(("train.replay_ratio", *names), message, f"{least:g} or more")
-    elif sound(*names) and known and config.facts.in_order and agents % (S := config.segments):
-        message = f"vec.total_agents {agents} is not a multiple of a minibatch's {S} segments,"
-        message += f" train.minibatch_size {train.minibatch_size} / train.horizon {train.horizon}:"
-        message += f" {train.algorithm} takes them in their order"
-        sizes = _divisors(agents, S, times=train.horizon)
-        legal = f"train.minibatch_size {sizes}, or vec.total_agents {multiples(agents, S)}"
-        report(names, message, legal)
+        yield ["train.replay_ratio", *names], message, f"{least:g} or more"
+    elif (
+        faulty.isdisjoint([*names, "train.algorithm"])
+        and config.facts.in_order
+        and agents % config.segments
+    ):
+        yield names, *_order_problem(config)
+
+
+def _order_problem(config: Config) -> tuple[str, str]:
+    """Return message and hint for agents that don't fill minibatches of consecutive segments."""
+    train, agents, segments = config.train, config.vec.total_agents, config.segments
+    message = f"vec.total_agents {agents} is not a multiple of a minibatch's {segments} segments,"
+    message += f" train.minibatch_size {train.minibatch_size} / train.horizon {train.horizon}:"
+    message += f" {train.algorithm} takes them in their order"
+    sizes = _divisors(agents, segments, times=train.horizon)
+    hint = how_to_set("train.minibatch_size", sizes)
+    return message, f"{hint}, or {how_to_set('vec.total_agents', multiples(agents, segments))}"
+
+
+def _training_problems(config: Config, faulty: Set[str]) -> Iterator[Problem]:
+    """Yield the problems of schedule and algorithm.
+
+    Args:
+        config: Configuration to check.
+        faulty: Keys whose own value is wrong.
+    """
+    train = config.train
     if train.lr_schedule == "adaptive" and not train.anneal_lr:
-        names = "train.lr_schedule", "train.anneal_lr"
         message = "train.lr_schedule is adaptive, and train.anneal_lr False keeps the learning rate"
-        report(names, message, "train.anneal_lr 1, or another schedule")
-    if sound("train.target_kl") and train.target_kl and known and not config.facts.stops_by_kl:
-        obey = " or ".join(name for name in algorithms() if facts(name).stops_by_kl)
-        message = f"train.target_kl {train.target_kl} is of {obey}'s passes over a rollout, and"
-        message += f" train.algorithm is {train.algorithm}"
-        hint = f"train.algorithm {obey}, or train.target_kl 0"
-        report(("train.target_kl", "train.algorithm"), message, hint)
-    if config.selfplay.enabled and not faulty:
-        for names, message, hint in selfplay_faults(config):
-            report(names, message, hint)
-    return problems
+        hint = f"{how_to_set('train.anneal_lr', True)}, or another schedule"
+        yield ["train.lr_schedule", "train.anneal_lr"], message, hint
+    names = ["train.target_kl", "train.algorithm"]
+    if faulty.isdisjoint(names) and train.target_kl and not config.facts.stops_by_kl:
+        able = [name for name in algorithms() if facts(name).stops_by_kl]
+        message = f"train.target_kl {train.target_kl} is of {' or '.join(able)}'s passes over a"
+        message += f" rollout, and train.algorithm is {train.algorithm}"
+        hint = how_to_set("train.algorithm", able[0])
+        yield names, message, f"{hint}, or {how_to_set('train.target_kl', 0)}"
 
 
 def settled_wrappers(wrap: Wrap, given: Collection[str], by_id: bool) -> Iterator[Problem]:
@@ -157,8 +195,8 @@ def settled_wrappers(wrap: Wrap, given: Collection[str], by_id: bool) -> Iterato
             continue
         if by_id:
             message = f"wrap.{key} is not for Atari's games by their ID, which have env.{argument}"
-            hint = f"env.{argument}; or wrap.preset atari for all that is"
-            yield (f"wrap.{key}",), message, f"{hint} usual"
+            hint = f"{how_to_set(f'env.{argument}')}; or {how_to_set('wrap.preset', 'atari')} for"
+            yield (f"wrap.{key}",), message, f"{hint} all that is usual"
         elif wrap.preset != "none" and key != "sticky_actions":
             message = f"wrap.preset {wrap.preset} and wrap.{key}, which it settles itself"
             yield ("wrap.preset", f"wrap.{key}"), message, "leave one of them out"
@@ -217,14 +255,12 @@ def selfplay_faults(config: Config) -> Iterator[Problem]:
         message = f"selfplay.enabled 1 needs opponents, and {keys.count} {count} is none"
         if config.value(other.count) != other.none:
             message += f" (selfplay.rules {rules} doesn't read {other.count})"
-        yield ("selfplay.enabled", keys.count, "selfplay.rules"), message, keys.example
+        hint = ", ".join(how_to_set(*each) for each in keys.example.items())
+        yield ("selfplay.enabled", keys.count, "selfplay.rules"), message, hint
     elif not part:
         message = f"{keys.part} {part:g} leaves the {count - keys.none} opponents no agents"
-        yield (
-            ("selfplay.enabled", keys.count, keys.part),
-            message,
-            keys.example.rpartition(", ")[2],
-        )
+        hint = how_to_set(keys.part, keys.example[keys.part])
+        yield ("selfplay.enabled", keys.count, keys.part), message, hint
     elif rules == OF_4:
         yield from _shares(config)
     for name, ours in zip(keys.sizes, ("policy.hidden_size", "policy.num_layers"), strict=True):
@@ -232,10 +268,14 @@ def selfplay_faults(config: Config) -> Iterator[Problem]:
         if count != keys.none and size not in (0, learner):
             message = f"{name} {size} isn't {ours} {learner}"
             why = "opponents are the learner's own weights"
-            yield (name, ours), f"{message}: {why}", f"{name} 0"
+            yield (name, ours), f"{message}: {why}", how_to_set(name, 0)
     if config.train.gpus > 1:
         message = f"selfplay.enabled 1 and train.gpus {config.train.gpus}: there is no self-play"
-        yield ("selfplay.enabled", "train.gpus"), f"{message} of several ranks", "train.gpus 1"
+        yield (
+            ("selfplay.enabled", "train.gpus"),
+            f"{message} of several ranks",
+            how_to_set("train.gpus", 1),
+        )
     bots = config.selfplay.eval_bots.replace(" ", "").split(",")
     if len(bots) > 16 or not all(bot.isdecimal() for bot in bots):
         message = f"selfplay.eval_bots {config.selfplay.eval_bots} aren't at most 16 whole numbers"

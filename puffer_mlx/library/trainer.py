@@ -147,8 +147,8 @@ class Trainer:
             raise UserError(message, "one of the two")
         vec.settle_family(chosen)
         refuse_missing(chosen)
-        if tracker_names(chosen):
-            trust.permit_log_dir(chosen, new=False)
+        if tracker_names(chosen) and like is not None:
+            trust.permit_log_dir(chosen)
         select_device(chosen.base.device)
         environments = env if ready else None
         run = Run.open(

@@ -14,8 +14,8 @@ from pathlib import Path
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.profiling.timeline import refuse_unwritable
 from puffer_mlx.system import program
+from puffer_mlx.system.files import to_write
 
 VARIABLE = "MTL_CAPTURE_ENABLED"
 MAX_EPOCHS = 5
@@ -38,7 +38,7 @@ class MetalCapture:
         self.epochs = epochs
         _refuse_arguments(self.path, epochs)
         _refuse_machine()
-        refuse_unwritable(self.path)
+        to_write(self.path)
         self._seen = 0
         self._active = False
 

@@ -7,16 +7,14 @@ format is Chrome's "Trace Event Format": complete events (``ph`` is X) in micros
 
 import itertools
 import json
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import publish, shown
+from puffer_mlx.system.files import publish, to_write
 
 LIMIT = 200_000  # spans; about 60 MB of memory and 25 MB of JSON
 ROLLOUT = "rollout (Python)"
@@ -55,8 +53,7 @@ class Trace:
         limit: int = LIMIT,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.path = Path(path)
-        refuse_unwritable(self.path)
+        self.path = to_write(path)
         self.first = first
         self.epochs = epochs
         self.limit = limit
@@ -156,22 +153,3 @@ def _order(row: str) -> tuple[int, str]:
     """Return a row's sort key: the order of ``ROWS``, then the stream's number."""
     index = next((i for i, known in enumerate(ROWS) if row.startswith(known)), len(ROWS))
     return index, row
-
-
-def refuse_unwritable(path: Path) -> None:
-    """Raise a UserError if ``path`` isn't writable. Leaves no file."""
-    absolute = Path(os.path.abspath(path))  # without "..", which may cross missing folders
-    try:
-        if path.is_dir():
-            raise UserError(
-                f"{shown(path)} is a folder, expected the name of a file",
-                shown(path / "trace.json"),
-            )
-        folder = next(parent for parent in absolute.parents if parent.exists())
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise UserError(
-            f"can't write {shown(path)}: {error.strerror or error}",
-            "name a file in a folder that you can write to",
-        ) from None

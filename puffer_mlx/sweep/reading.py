@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from puffer_mlx.config import Config
-from puffer_mlx.config.command_line import option
 from puffer_mlx.config.compatibility import RENAMES, UNUSED, closest
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.key import Setting
+from puffer_mlx.config.option_names import option
 from puffer_mlx.config.schema import DECLARED, KEYS, OLD_METRIC
 from puffer_mlx.config.validation import MAX_PROBLEMS
 from puffer_mlx.config.values import BOOLS, parse_number, read_value, unquoted

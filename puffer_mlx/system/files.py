@@ -6,7 +6,6 @@ import fcntl
 import os
 import shutil
 import stat
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +22,9 @@ def publish(path: Path | str, named: bool = False) -> Iterator[Path]:
 
     Args:
         path: The file; missing folders are made.
-        named: True if the user named this file. Then links are followed, and a device or a pipe
-            gets the text. Otherwise links are replaced: a run's folder may come from another user,
-            and its links may lead anywhere.
+        named: True if the user named this file: then only a regular file is replaced. Otherwise
+            links are replaced, too: a run's folder may come from another user, and its links may
+            lead anywhere.
 
     Yields:
         The temporary path, with the suffix of ``path``.
@@ -34,46 +33,42 @@ def publish(path: Path | str, named: bool = False) -> Iterator[Path]:
         UserError: The folder can't be made or the file can't be written (no permission, disk full,
             ...). The old file is unchanged, and no temporary file is left.
     """
-    path = Path(path)
-    if named and (stream := _stream(path)):
-        with stream, tempfile.TemporaryDirectory() as folder:
-            temporary = Path(folder) / f"file{path.suffix}"
-            yield temporary
-            with _reporting(path):
-                stream.write(temporary.read_bytes())
-        return
-    target = Path(os.path.realpath(path)) if named and path.is_symlink() else path
-    with _replacing(target, folder=False) as temporary:
+    if named:
+        _refuse_special(Path(path))
+    with _replacing(Path(path), folder=False) as temporary:
         yield temporary
 
 
-def _stream(path: Path) -> BinaryIO | None:
-    """Open a device, a pipe or the target of standard output. Return None for other files."""
+def _refuse_special(path: Path) -> None:
+    """Refuse an output file that exists and isn't a regular file.
+
+    Raises:
+        UserError: The path is a link, a folder, a device or a pipe.
+    """
+    kind = "a device or a pipe"
     with _reporting(path):
-        if not path.exists() or path.is_dir():
-            return None
-        for own in sys.stdout, sys.stderr:
-            with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or replaced
-                if os.path.samestat(path.stat(), os.fstat(own.fileno())):
-                    own.flush()
-                    return os.fdopen(os.dup(own.fileno()), "wb")  # shares the position
-        return None if path.is_file() else open(path, "wb")
+        if path.is_symlink():
+            kind = f"a link to {path.readlink()}"
+        elif path.is_dir():
+            kind = "a folder"
+        elif path.is_file() or not path.exists():
+            return
+    message = f"can't write {shown(path)}: it is {kind}, not a regular file"
+    raise UserError(message, "name a new file; JSON goes to standard output with --json -")
 
 
-def to_write(name: str) -> Path:
-    """Return the absolute path of a file that will be written later; may make its folder.
+def to_write(name: str | Path) -> Path:
+    """Return the absolute path of a file that will be written later.
 
     The path is absolute because an environment may change the working directory.
 
     Raises:
         UserError: The file couldn't be written now.
     """
-    path = Path(name).absolute()
+    path = Path(os.path.abspath(name))
+    _refuse_special(path)
     with _reporting(path):
-        if path.exists() and not (path.is_file() or path.is_dir()):  # a device or a pipe
-            return path
-        target = Path(os.path.realpath(path))
-        folder = next(each for each in target.parents if each.exists())
+        folder = next(each for each in path.parents if each.exists())
         if not folder.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(folder, os.W_OK | os.X_OK):

@@ -5,8 +5,10 @@ import math
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from puffer_mlx.system import output
 from puffer_mlx.system.files import publish
 
+STANDARD_OUTPUT = Path("-")  # as the file of --json
 LARGEST = 2**63 - 1
 
 
@@ -41,9 +43,19 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 def write_json(record: Any, path: Path, indent: int | None = 1) -> None:
-    """Write a record to a file that the user named, completely or not at all."""
+    """Write a record as JSON, completely or not at all.
+
+    Args:
+        record: The record.
+        path: File that the user named, or ``STANDARD_OUTPUT``.
+        indent: Blanks per level; None for one line.
+    """
+    text = json_text(record, indent) + "\n"
+    if path == STANDARD_OUTPUT:
+        output.set_result(text)
+        return
     with publish(path, named=True) as temporary:
-        temporary.write_text(json_text(record, indent) + "\n")
+        temporary.write_text(text)
 
 
 def _finite(value: Any) -> Any:

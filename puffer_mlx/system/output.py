@@ -167,3 +167,40 @@ def say(line: str) -> None:
     sys.stdout.flush()  # the flush may find that it is lost
     lost = isinstance(sys.stdout, Output) and sys.stdout.fault
     print(line, file=sys.stderr if lost else sys.stdout, flush=True)
+
+
+_result = ""  # text for standard output at the end of ``only_result``
+
+
+def set_result(text: str) -> None:
+    """Set the text that ``only_result`` will print."""
+    global _result
+    _result = text
+
+
+@contextmanager
+def only_result() -> Iterator[None]:
+    """Send all that is printed in a block to standard error, C code's and children's text too.
+
+    After the block, the text of ``set_result`` is printed to standard output.
+    """
+    set_result("")
+    out = sys.stdout
+    out.flush()
+    try:
+        number, error = out.fileno(), sys.stderr.fileno()
+    except (OSError, ValueError, AttributeError):  # not files, in a test or a notebook
+        number = error = -1
+    kept = os.dup(number) if number >= 0 else -1
+    try:
+        if kept >= 0:
+            os.dup2(error, number)
+        sys.stdout = sys.stderr
+        yield
+    finally:
+        sys.stdout = out
+        if kept >= 0:
+            os.dup2(kept, number)
+            os.close(kept)
+    out.write(_result)
+    out.flush()

@@ -2,9 +2,29 @@
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 COMMAND = "puffer-mlx"  # installed by the wheel
+_is_command = False
+
+
+@contextmanager
+def running_command() -> Iterator[None]:
+    """Note that a command runs in a block: hints name its options instead of Python's keywords."""
+    global _is_command
+    before = _is_command
+    _is_command = True
+    try:
+        yield
+    finally:
+        _is_command = before
+
+
+def is_command() -> bool:
+    """Return True while a command runs, False in a program that uses the package."""
+    return _is_command
 
 
 def python(*words: str) -> list[str]:

@@ -214,7 +214,7 @@ def _described(run: RunLog, step: int | None) -> dict[str, Any]:
         environment=run.config.slug,
         log_dir=str(run.path.parents[1]),
         project=base.wandb_project,
-        group=base.wandb_group,
+        group=None if base.wandb_group == "none" else base.wandb_group,
         tag=base.tag,
         config=run.settings(),
         machine=machine(),

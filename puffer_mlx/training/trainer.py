@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import mlx.core as mx
-import numpy as np
 
 from puffer_mlx.checkpoint.folder import State
 from puffer_mlx.config import Config
@@ -199,7 +198,7 @@ class Trainer:
             # An interrupt between these lines loses the update; no rollout is trained on twice.
             self.queue.release()
             self.train_state = update.state
-            metrics |= self._adapt_learning_rate(metrics)
+            metrics |= self._scheduled_metrics(metrics)
             self.epoch += 1
             self.global_step += self.config.batch_size
             timer.lap("train_misc")
@@ -379,22 +378,17 @@ class Trainer:
         logs = self.ranks.meet(self.epoch, update.state.weights, rollout.logs, rollout.scores)
         rollout.logs, rollout.scores = logs
 
-    def _adapt_learning_rate(self, metrics: Logs) -> Logs:
-        """Adapt the learning rate to the update's KL, if the schedule is adaptive.
+    def _scheduled_metrics(self, metrics: Logs) -> Logs:
+        """Return the update's learning rate and entropy coefficient for its record.
 
-        Returns:
-            The learning rate of the update, to log if the schedule is adaptive or a function;
-            otherwise nothing.
+        If the schedule is adaptive, the learning rate is then adapted to the update's KL.
         """
         train = self.config.train
-        if self.schedule is not None:
-            return {"learning_rate": float(np.float32(self.scheduled(self.epoch).lr))}
-        if self.rate is None:
-            return {}
-        used = self.rate
-        kl = metrics.get("kl", math.nan)
-        self.rate = schedules.adapted(used, train.learning_rate, kl, train.desired_kl)
-        return {"learning_rate": used}
+        lr, ent_coef, _ = self.scheduled(self.epoch)
+        if self.rate is not None:
+            kl = metrics.get("kl", math.nan)
+            self.rate = schedules.adapted(self.rate, train.learning_rate, kl, train.desired_kl)
+        return {"learning_rate": float(lr), "ent_coef": float(ent_coef)}
 
     def _charge(self, rollout: Rollout, update: Update, update_began: float) -> float:
         """Charge the time since ``update_began`` to the phases. Returns the seconds of training.

@@ -9,7 +9,7 @@ from typing import Any
 from puffer_mlx.config import Config, dialects
 from puffer_mlx.config.families import family_of
 from puffer_mlx.config.fit import Misfit, fit_agents, rollout_threads, typed
-from puffer_mlx.config.loading import take_family, undecided
+from puffer_mlx.config.resolving import take_family, undecided
 from puffer_mlx.config.trust import as_argument, permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec

@@ -402,10 +402,11 @@ def test_a_crash_hides_no_other_item(compiled, tmp_path):
     code = "import os\ndef draw(observation): os.abort()\n"
     folder = kept_copy(compiled(), lambda copy: (copy / "draw.py").write_text(code))
     only = ("--only", "loads", "steps", "pictures", "speed")
-    done = run("check_env", folder, *QUICK, *only, "--json", "report.json", cwd=tmp_path)
-    found = {name: findings[0]["verdict"] for name, findings in report(tmp_path).items()}
+    done = run("check_env", folder, *QUICK, *only, "--json", "-", cwd=tmp_path)
+    items = json.loads(done.stdout)["items"]
+    found = {name: findings[0]["verdict"] for name, findings in items.items()}
     assert found == {"loads": OK, "steps": OK, "pictures": FAIL, "speed": OK}
-    assert done.returncode == 1 and "SIGABRT" in done.stdout
+    assert done.returncode == 1 and "SIGABRT" in done.stderr
 
 
 def test_a_process_that_hangs_or_ends_itself(compiled, tmp_path):

@@ -119,4 +119,4 @@ def test_a_record_that_cannot_be_written(script, tmp_path, capsys, monkeypatch):
         assert "error: can't write taken/record.json" in captured.err and "hint: " in captured.err
         assert ("SPS" in captured.out) == measured
         assert files(tmp_path) == {"taken"}
-        monkeypatch.setitem(options.TYPES, "FILE", Path)  # as if it had become so meanwhile
+        monkeypatch.setitem(options.TYPES, "--json", Path)  # as if it had become so meanwhile

@@ -10,7 +10,7 @@ from native_envs import SHIPPED, make
 from rich.console import Console
 
 from puffer_mlx.cli import list_environments
-from puffer_mlx.config.resolve import variants
+from puffer_mlx.config.finding import variants
 from puffer_mlx.vec.native.sources import environments_folder
 
 

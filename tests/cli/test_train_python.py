@@ -86,7 +86,8 @@ def test_an_environment_may_change_the_working_directory(here, scripts, capsys):
     (here / "net.py").write_text("from mlx import nn\n\n\nclass Net(nn.Linear):\n    pass\n")
     word = "elsewhere.py:Line", "--vec.backend", "sync"
     trained = [*TINY, "--eval-interval", "200", "--eval-episodes", "4"]
-    files = ["--torch.encoder", "net.py:Net", "--profile", "profile.json"]
+    stop = str(4 * N * T)
+    net = "--torch.encoder", "net.py:Net"
 
     def called(name: str, *words: str) -> str:
         os.chdir(here)
@@ -94,15 +95,14 @@ def test_an_environment_may_change_the_working_directory(here, scripts, capsys):
         assert Path.cwd() == here / "data" or name == "check_env"
         return capsys.readouterr().out
 
-    out = called("train", *word, *trained, *files, "--stop-at", str(4 * N * T))
+    out = called("train", *word, *trained, *net, "--profile", "profile.json", "--stop-at", stop)
     for path in re.findall(r"^(?:wrote|saved|log) +(\S+)", out, re.M):
         assert (here / path).exists(), path
-    called("train", *word, *trained, "--resume", "latest")
+    called("train", *word, *trained, *net, "--resume", "latest")
     only(here, "logs/elsewhere.py-Line/*.jsonl")
     only(here, "checkpoints/elsewhere.py-Line/*/best")
-    called(
-        "evaluate", *word, "--load-model-path", "latest", "--episodes", "2", "--json", "scores.json"
-    )
+    play = "--load-model-path", "latest", "--episodes", "2", "--json", "scores.json"
+    called("evaluate", *word, *net, *play)
     assert json.loads((here / "scores.json").read_text())["episodes"]
     called("check_env", *word, "--only", "loads", "--json", "report.json")
     assert not [*(here / "data").iterdir()] and (here / "profile.json").is_file()

@@ -7,8 +7,8 @@ from running import cli
 
 from puffer_mlx import config as c
 from puffer_mlx.cli import bench
-from puffer_mlx.config.command_line import is_used
 from puffer_mlx.config.compatibility import UNUSED
+from puffer_mlx.config.option_names import is_used
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from puffer_mlx import config as c
-from puffer_mlx.config import loading
+from puffer_mlx.config import resolving
 from puffer_mlx.config.compatibility import ONLY, RENAMES, UNUSED
-from puffer_mlx.config.resolve import LAYERS, env_names
+from puffer_mlx.config.finding import LAYERS, env_names
 from puffer_mlx.config.schema import DECLARED, SECTIONS
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.reading import read_sweep
@@ -43,7 +43,7 @@ def test_a_file_that_is_no_text_or_not_there(tmp_path):
 def test_a_file_of_unknown_keys_is_refused_with_the_first_of_them(ini, monkeypatch):
     """A suggestion takes a millisecond: there are as many as problems that are shown."""
     asked = []
-    monkeypatch.setattr(loading, "closest", lambda name, names: asked.append(name) or "x.y")
+    monkeypatch.setattr(resolving, "closest", lambda name, names: asked.append(name) or "x.y")
     path = ini("[train]\n" + "".join(f"unknown_{n} = 1\n" for n in range(5000)))
     with pytest.raises(UserError) as caught:
         c.load(path)

@@ -13,8 +13,8 @@ import pytest
 from puffer_mlx import config as c
 from puffer_mlx.config import ini_files
 from puffer_mlx.config.dialects import folder_version
+from puffer_mlx.config.finding import env_names
 from puffer_mlx.config.ini_files import read_ini
-from puffer_mlx.config.resolve import env_names
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.make import find_environment
 

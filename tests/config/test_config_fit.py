@@ -71,8 +71,8 @@ def test_what_does_not_fit_is_refused_with_what_would():
         ([5] * 410, 2048, 2, "N", f"2048 {times} 2 times the 5 agents", "2040 or 2050"),
         ([5] * 410, 2048, 2, "N", "(command line; toy.ini:3)", "2040 or 2050"),
         ([5] * 410, 2048, 2, "NQ", "2048 is not a multiple", "2040 or 2050"),
-        ([10], 8, 1, "", f"8 {times} 1 times the 10 agents", "_agents 10"),
-        (mixed, 11, 2, "N", "of 1 to 3 agents don't fill vec.total_agents 11", "agents 6"),
+        ([10], 8, 1, "", f"8 {times} 1 times the 10 agents", "total_agents=10"),
+        (mixed, 11, 2, "N", "of 1 to 3 agents don't fill vec.total_agents 11", "total_agents=6"),
     ):
         config = sized(N, Q, typed)
         before = replace(config.vec)
@@ -154,7 +154,7 @@ def test_a_files_agents_are_rounded_down_to_whole_environments(crew):
     with pytest.raises(UserError) as caught:
         vec.make(c.load(crew, ["--vec.total-agents", "48"]), 2)
     assert "48 is not a multiple of vec.num_buffers 2 times the 5 agents" in caught.value.message
-    assert caught.value.hint == "vec.total_agents 40 or 50"
+    assert caught.value.hint == "total_agents=40 or 50"
 
 
 @pytest.mark.parametrize("sources", ["one by one"], indirect=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from puffer_mlx.config import Config, Policy, Torch, Train, Vec, load, memory_needs
-from puffer_mlx.config.resolve import known_envs
+from puffer_mlx.config.finding import known_envs
 from puffer_mlx.config.schema.selfplay import Selfplay
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
@@ -164,7 +164,7 @@ def test_the_pool_of_opponents_counts(gigabytes):
         gigabytes(needed * 0.999)
         with pytest.raises(UserError, match="makes weights of") as caught:
             memory_needs.refuse_training(settings)
-        assert ("selfplay.max_size" in str(caught.value)) == (copies > 3)
+        assert ("smaller max_size" in str(caught.value)) == (copies > 3)
 
 
 def test_observations_count_once_they_are_known(gigabytes):
@@ -214,6 +214,6 @@ def test_agents_of_the_evaluation_after_training():
     asked.train.algorithm = "puffer5"
     with pytest.raises(UserError, match="eval_agents 2000000000 with") as caught:
         memory_needs.refuse_training(asked)
-    assert "fewer base.eval_agents" in caught.value.hint
+    assert "fewer eval_agents" in caught.value.hint
     asked.base.eval_episodes = 0
     memory_needs.refuse_training(asked)

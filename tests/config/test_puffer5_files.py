@@ -6,7 +6,7 @@ from puffer_mlx import config as c
 from puffer_mlx.config.compatibility import RENAMES, UNUSED
 from puffer_mlx.config.ini_files import read_ini_5
 from puffer_mlx.config.notes import trainer_note, unread
-from puffer_mlx.config.resolve import ESSENCE
+from puffer_mlx.config.scanning import ESSENCE
 from puffer_mlx.config.schema import DECLARED, SECTIONS
 
 TABLE = Path(__file__).parents[1] / "data" / "upstream5_default.ini"

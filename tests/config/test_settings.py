@@ -15,6 +15,7 @@ from puffer_mlx import config as c
 from puffer_mlx.config.notes import trainer_note, unread
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED
 from puffer_mlx.errors import UserError
+from puffer_mlx.system import program
 from puffer_mlx.system.files import shipped
 
 NAME = "config/settings.txt"
@@ -29,7 +30,8 @@ def outcome(given: list[str]) -> str:
     """What comes of it now; what is taken must read back from where it is written."""
     write_toy(given)
     try:
-        config = c.parse_command_line(shlex.split(given[0][2:]))[0]
+        with program.running_command():
+            config = c.parse_command_line(shlex.split(given[0][2:]))[0]
     except UserError as error:
         text = re.sub(rf"{shipped('configs')}(\S+\.ini):\d+", r"configs\1", str(error))
         return placed(text)

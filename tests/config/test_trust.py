@@ -1,10 +1,11 @@
-"""What a file names doesn't run unless the person knows it; what the person named does."""
+"""Code that only a file names doesn't run without --allow-code; code that the user named does."""
 
+import hashlib
+import json
 import os
 import re
 import shutil
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mlx.core as mx
@@ -17,7 +18,7 @@ from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import State, branches
 from puffer_mlx.checkpoint.weight_files import save_safetensors
 from puffer_mlx.config import trust
-from puffer_mlx.config.resolve import LAYERS, env_names
+from puffer_mlx.config.finding import LAYERS, env_names
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.importing import inspect
 from puffer_mlx.policy.policy import configured_policy, make_policy
@@ -57,8 +58,8 @@ REFUSED = [  # a script, what a checkpoint or the file a.ini says, the words, th
 
 @pytest.fixture(autouse=True)
 def fresh(here, monkeypatch):
-    """An empty working directory, nothing remembered, and no module left behind."""
-    monkeypatch.setenv("PUFFER_MLX_DATA", str(here / "data"))
+    """An empty working directory, and no module left behind."""
+    monkeypatch.setenv("PUFFER_MLX_DATA", str(here / "data"))  # where older versions kept trust
     monkeypatch.setattr(sys, "path", [*sys.path])
     modules = set(sys.modules)
     device = mx.default_device()
@@ -123,7 +124,7 @@ def test_what_a_file_names_is_refused(evil, capsys):
         assert message.startswith("error: ") and "hint: it may do anything" in message, message
         for part in (where, named.format(here=evil), str(evil / "evil"), "--allow-code"):
             assert part in message, message
-    assert not Path("card").exists() and not Path("data").exists() and not Path("ran").exists()
+    assert not Path("card").exists() and not Path("ran").exists()
 
 
 def test_where_it_would_run(evil, capsys):
@@ -137,7 +138,7 @@ def test_where_it_would_run(evil, capsys):
     made = stranger(evil, FACTORY)
     assert call("export", *HUB.format(run=made).split(), "--allow-code") == 2  # is no environment
     assert "--allow-code" not in capsys.readouterr().err
-    assert Path("ran").exists() and not Path("data").exists()
+    assert Path("ran").exists()
 
 
 def test_a_check_is_refused(evil, capsys):
@@ -181,7 +182,7 @@ def test_a_text_for_a_function_may_name_code(evil):
     assert not Path("ran").exists()
 
 
-def test_the_option_allows_it_and_nothing_is_remembered(evil):
+def test_the_option_allows_code_each_time_anew(evil):
     pytest.importorskip("gymnasium")
     sections = "base", "env", "torch"
     for text in NETWORK, FACTORY, SOURCE.format(here=evil):
@@ -192,7 +193,6 @@ def test_the_option_allows_it_and_nothing_is_remembered(evil):
             trust.permit(config.load("a.ini"), *sections)
     typed = ["--env.source", "evil", "--torch.encoder", "evil:Net"]  # a run of a sweep's gets them
     trust.permit(config.load("squared", [*typed, "--allow-code"]), *sections)
-    assert not Path("data").exists()
 
 
 def test_checkpoints_with_permission(evil, capsys):
@@ -202,13 +202,14 @@ def test_checkpoints_with_permission(evil, capsys):
         with pytest.raises(UserError, match="evil has no Net"):
             checkpoint.load(made, allow_code=allowed)
     assert Path("ran").exists()
-    shutil.rmtree("data")
-    for allow in ["--allow-code"], ["--torch.network", "evil:Net"], []:  # then it is known
+    for allow in ["--allow-code"], ["--torch.network", "evil:Net"]:
         assert call("train", "squared", "--resume", made, *allow) == 2
         assert "evil has no Net" in capsys.readouterr().err, allow
+    assert call("train", "squared", "--resume", made) == 2
+    assert "if you trust it: --allow-code" in capsys.readouterr().err
 
 
-KNOWN = [  # what is typed, and the same in a file
+NAMED = [  # what is typed, and the same in a file
     ("mine:make", "[base]\nenv_name = mine:make\n"),
     ("mine.py:make", "[base]\nenv_name = mine.py:make\n"),
     ("gym:mine:Env-v0", "[base]\nenv_name = gym:mine:Env-v0\n"),
@@ -219,28 +220,28 @@ KNOWN = [  # what is typed, and the same in a file
 ]
 
 
-def test_what_was_named_once_is_known(here, monkeypatch):
+@pytest.mark.parametrize(("line", "text"), NAMED)
+def test_what_was_typed_runs_and_the_next_file_that_names_it_is_refused(here, line, text):
     sections = "base", "env", "torch"
-    for number, (line, text) in enumerate(KNOWN):
-        place, away = here / str(number), here / f"{number}" / "elsewhere"
-        away.mkdir(parents=True)
-        monkeypatch.chdir(place)
-        Path("folder").mkdir()
-        Path("folder/binding.c").write_text("")
-        Path("mine.py").write_text("")
-        Path("a.ini").write_text(text)
-        word, *options = line.split()
-        with pytest.raises(UserError, match="names"):
-            trust.permit(config.load("a.ini"), *sections)
-        trust.permit(config.load(word, options), *sections)
+    Path("folder").mkdir()
+    Path("folder/binding.c").write_text("")
+    Path("mine.py").write_text("")
+    Path("a.ini").write_text(text)
+    word, *options = line.split()
+    trust.permit(config.load(word, options), *sections)
+    with pytest.raises(UserError, match=r"a\.ini:2 names"):
         trust.permit(config.load("a.ini"), *sections)
-        Path("mine.py").write_text("edited = True")  # what is one's own may change
-        trust.permit(config.load("a.ini"), *sections)
-        for name in ("folder", "mine.py", "a.ini"):
-            shutil.move(name, away / name)
-        monkeypatch.chdir(away)  # a stranger's, of the same name
-        with pytest.raises(UserError, match=rf"a\.ini:2 names .*{away}"):
-            trust.permit(config.load("a.ini"), *sections)
+    assert not Path("data").exists()
+
+
+def test_trust_that_an_older_version_saved_isnt_read(here):
+    Path("mine.py").write_text("")
+    kept = ["object", "mine:make", str(here / "mine.py")]
+    Path("data/named").mkdir(parents=True)
+    Path("data/named", hashlib.sha256(json.dumps(kept).encode()).hexdigest()).write_text("{}")
+    Path("a.ini").write_text("[base]\nenv_name = mine:make\n")
+    with pytest.raises(UserError, match="mine:make"):
+        trust.permit(config.load("a.ini"), "base")
 
 
 def test_what_a_program_says_is_the_persons(here):
@@ -252,7 +253,8 @@ def test_what_a_program_says_is_the_persons(here):
     changed.torch.encoder, changed.env_name = "mine:Other", "mine:other"
     trust.permit(changed, "base", "env", "torch")
     make_policy(SPEC, config.Policy(), config.Torch(encoder="mine:Net"))
-    configured_policy(SPEC, config.load("a.ini"))  # now it is known
+    with pytest.raises(UserError, match="mine:Net"):
+        configured_policy(SPEC, config.load("a.ini"))
 
 
 def test_nothing_is_imported_to_see_where_it_is(here):
@@ -281,85 +283,32 @@ def test_gymnasiums_own_and_shipped_ones_need_no_permission(here):
         trust.permit(made, "base", "env", "torch")
     Path("a.ini").write_text(f"[env]\nsource = {ROOT / 'envs' / 'squared'}\n")
     assert vec.source_folder(config.load("a.ini")) == ROOT / "envs" / "squared"
-    assert not Path("data").exists()
 
 
-def test_ones_own_runs_ask_nothing(script, here, capsys):
+def test_ones_own_runs_name_their_code_again(script, here, capsys):
     Path("mine.py").write_text(
         "from mlx import nn\n\n\nclass Net(nn.Linear):\n    pass\n"  # inputs, hidden
     )
     shutil.copytree(ROOT / "envs" / "squared", "kite")
     Path("kite/kite.ini").write_text("[env]\nsize = 3\n")
-    first = ["./kite", *TINY[1:], "--eval-episodes", "0"]
-    assert script.main([*first, "--torch.encoder", "mine:Net", "--stop-at", "64"]) == 0
-    assert call("evaluate", "./kite", "--load-model-path", "latest", "--episodes", "1") == 0
-    assert call("export", "latest", "--to", "safetensors") == 0
+    net = ["--torch.encoder", "mine:Net"]
+    assert script.main(["./kite", *TINY[1:], "--eval-episodes", "0", *net, "--stop-at", "64"]) == 0
     (made,) = Path("checkpoints/kite").glob("*/config.ini")
-    assert script.main([str(made), "--resume", "latest"]) == 0  # of the file: both are known
+    play = ["./kite", "--load-model-path", "latest", "--episodes", "1"]
     assert "error" not in capsys.readouterr().err
-    shutil.rmtree("data")
-    assert script.main([str(made), "--resume", "latest"]) == 2
+    assert call("evaluate", *play) == 2
+    assert "mine:Net" in capsys.readouterr().err
+    for allow in net, ["--allow-code"]:
+        assert call("evaluate", *play, *allow) == 0
     assert call("export", "latest", "--to", "safetensors", "--allow-code") == 0
-
-
-# ---- memory --------------------------------------------------------------------------------------
-
-
-def known(name: str = "mine:make") -> bool:
-    Path("a.ini").write_text(f"[base]\nenv_name = {name}\n")
-    try:
-        trust.permit(config.load("a.ini"), "base")
-    except UserError:
-        return False
-    return True
-
-
-def learn() -> None:
-    Path("mine.py").write_text("")
-    trust.permit(config.Config("mine:make"), "base")
-
-
-def test_many_at_once(here):
-    Path("mine.py").write_text("")
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: learn(), range(64)))
-    assert known() and len(list(Path("data/named").iterdir())) == 1
-
-
-def test_a_memory_that_others_can_write_or_nobody_is_none(here, monkeypatch):
-    learn()
-    assert known()
-    Path("data").chmod(0o777)
-    assert not known()
-    with pytest.raises(UserError, match=f"isn't remembered: others may write to {here}/data"):
-        trust.permit(config.load("a.ini"), "base")
-    shutil.rmtree("data")
-    Path("data").write_text("no folder")
-    learn()
-    assert not known()
-    Path("data").unlink()
-    monkeypatch.setenv("PUFFER_MLX_DATA", "data")  # no home: never the working directory
-    learn()
-    assert not known() and not Path("data").exists()
-
-
-def test_where_it_is(monkeypatch, here):
-    monkeypatch.delenv("PUFFER_MLX_DATA")
-    monkeypatch.setenv("HOME", str(here))
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    assert trust.memory_folder() == here / ".local" / "share" / "puffer_mlx" / "named"
-    monkeypatch.setenv("XDG_DATA_HOME", "/x")
-    assert trust.memory_folder() == Path("/x/puffer_mlx/named")
-    monkeypatch.setattr(sys, "platform", "darwin")
-    folder = here / "Library" / "Application Support" / "puffer_mlx" / "named"
-    assert trust.memory_folder() == folder
+    assert script.main([str(made), "--resume", "latest"]) == 2
+    assert script.main(["./kite", "--resume", "latest", *net]) == 0
 
 
 # ---- what else a stranger's file may ask for -----------------------------------------------------
 
 
-def test_a_log_goes_nowhere_that_only_a_checkpoint_names(evil, tmp_path_factory, capsys):
+def test_a_resumed_log_goes_nowhere_that_only_a_checkpoint_names(evil, tmp_path_factory, capsys):
     away = tmp_path_factory.mktemp("away")
     made = stranger(evil, f"[base]\nlog_dir = {away}\n")
     (away / "squared").mkdir()
@@ -367,15 +316,11 @@ def test_a_log_goes_nowhere_that_only_a_checkpoint_names(evil, tmp_path_factory,
     log.write_text("mine\n")
     assert call("train", "squared", "--resume", made) == 2
     message = capsys.readouterr().err
-    assert f"sends the log to {away}" in message and "--log-dir logs" in message
+    assert f"sends the log to {away}" in message and f"--log-dir {away}" in message
     assert log.read_text() == "mine\n"
-    for settings, new in (
-        (config.load(str(made / "config.ini")), True),  # a run that begins there
-        (config.load(str(made / "config.ini")), False),  # and goes on
-        (config.load("squared", ["--log-dir", "/elsewhere"]), False),
-        (config.load("squared"), False),
-    ):
-        trust.permit_log_dir(settings, new)
+    for words in ["--log-dir", "/elsewhere"], [], ["--log-dir", str(away)]:
+        trust.permit_log_dir(config.load("squared", words))
+    trust.permit_log_dir(config.load(str(made / "config.ini"), ["--allow-code"]))
 
 
 def test_logs_and_locks_are_no_links(here):
@@ -448,7 +393,7 @@ def test_configurations_name_code_in_few_places():
         (r"make_policy\(", "policy/policy check/gpu/kernels check/trajectories"),
         (
             r"config\.source\b",
-            "config/loading config/trust config/validation config/writing vec/from_config",
+            "config/resolving config/trust config/validation config/writing vec/from_config",
         ),
     ):
         paths = (path for path in package.rglob("*.py") if re.search(word, path.read_text()))

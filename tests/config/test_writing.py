@@ -13,7 +13,7 @@ from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from puffer_mlx import config as c
-from puffer_mlx.config.resolve import env_names
+from puffer_mlx.config.finding import env_names
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.config.values import parse_argument, parse_parameter, unquoted
 from puffer_mlx.config.writing import parameter_text

@@ -608,7 +608,7 @@ def test_classes_of_the_users_own(here):
     policy = make_policy(spec, config.policy, config.torch)
     weights = policy.init(mx.random.key(0))
     run = checkpoint.prepare(config, "1")
-    made = checkpoint.load(checkpoint.write_weights(run, 1, config, spec, policy, weights))
+    made = checkpoint.load(checkpoint.write_weights(run, 1, config, spec, policy, weights), True)
     for kind in "torch", "onnx", "bin":
         with pytest.raises(UserError, match=r"Module|is not 0"):
             exporting.export(made, Format(kind), here / f"w{suffix(kind)}", None)

@@ -167,7 +167,6 @@ def test_a_file_runs_no_code_that_nobody_named(here, monkeypatch):
     with puffer_mlx.train("mine:make", **CARTPOLE) as trainer:
         trainer.save("run")
     sys.modules.pop("mine")
-    monkeypatch.setenv("PUFFER_MLX_DATA", str(here / "another machine"))
     refused = r"names Python code that would be imported: mine:make.*\n.* or env=make"
     with pytest.raises(UserError, match=refused):
         puffer_mlx.Trainer.load("run")
@@ -397,10 +396,20 @@ def test_a_learning_rate_that_is_a_function():
         with puffer_mlx.train("squared", given) as trainer:
             assert alike(trainer, expected)
             rates = [logs["loss/learning_rate"] for logs in trainer.history]
-            assert rates == [np.float32(falling(epoch / STEPS)) for epoch in range(STEPS)]
+            assert rates == [falling(epoch / STEPS) for epoch in range(STEPS)]
     assert {*seen} == {epoch / STEPS for epoch in range(STEPS)}
     with puffer_mlx.train("squared", sectioned, learning_rate=0.1) as trainer:
-        assert "loss/learning_rate" not in trainer.history[0]  # what is given last wins
+        assert trainer.history[0]["loss/learning_rate"] == 0.1  # the last one given wins
+
+
+def test_every_record_has_the_learning_rate_and_the_entropy_coefficient():
+    annealed = {"anneal_lr": True, "lr_schedule": "linear", "anneal_ent_coef": True}
+    given = {**FALLING, "learning_rate": 0.02, "ent_coef": 0.03, **annealed}
+    with puffer_mlx.train("squared", given) as trainer:
+        expected = [trainer.scheduled(epoch)[:2] for epoch in range(STEPS)]
+    names = "loss/learning_rate", "loss/ent_coef"
+    assert [tuple(logs[name] for name in names) for logs in trainer.history] == expected
+    assert expected[0] == pytest.approx((0.02, 0.03)) and len({*expected}) == STEPS
 
 
 def test_a_run_with_a_function_goes_on_with_it_to_the_bit(here, capsys):

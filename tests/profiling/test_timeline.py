@@ -11,7 +11,6 @@ import pytest
 from running import files
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.profiling import timeline as module
 from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.profiling.timeline import ENVIRONMENTS, ROLLOUT, TRAIN, Trace
 
@@ -151,7 +150,7 @@ def test_a_file_that_cannot_be_written(tmp_path, capsys, monkeypatch):
         patch.setattr(Path, "write_text", fails(errno.ENOSPC))
         trace.begin(1)
     assert "no trace: can't write" in capsys.readouterr().err and files(tmp_path) == set()
-    monkeypatch.setattr(module.tempfile, "TemporaryFile", fails(errno.EACCES))
+    monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(UserError, match=r"can't write .*Permission denied"):
         Trace(tmp_path / "new" / "t.json", 0, 1)
     assert not (tmp_path / "new").exists()
@@ -159,7 +158,7 @@ def test_a_file_that_cannot_be_written(tmp_path, capsys, monkeypatch):
 
 def test_a_path_that_will_not_do_is_refused_before_the_run(tmp_path):
     for name, expected in [
-        ("", "is a folder, expected"),
+        ("", "it is a folder, not a regular file"),
         ("taken/t.json", "can't write "),
         ("new/../taken/t.json", "can't write "),
     ]:

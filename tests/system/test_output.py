@@ -11,9 +11,11 @@ import pytest
 from rich.console import Console
 from running import ROOT, lose
 
+from puffer_mlx.cli.commands import COMMANDS
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output, voice
+from puffer_mlx.system.json_text import STANDARD_OUTPUT
 
 
 def test_a_reader_that_left_ends_a_script_quietly(monkeypatch, capsys):
@@ -168,3 +170,50 @@ def test_what_a_signals_handler_prints_in_the_middle_of_a_line_comes_after_it():
     out.write("a line")
     out.write(", another")
     assert stream.text == "a line, stopping|, another"
+
+
+JSON = """
+import os, subprocess, sys
+from pathlib import Path
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.system.json_text import write_json
+
+@reported
+def main(argv):
+    print("a table")
+    os.write(1, b"C code\\n")
+    subprocess.run(["echo", "a child"])
+    write_json({"score": 1}, Path(argv[-1].removeprefix("--json=")))
+    print("a summary")
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("words", [["--json", "-"], ["--json=-"]])
+def test_json_is_all_of_standard_output(tmp_path, words):
+    done = subprocess.run(
+        [sys.executable, "-c", JSON, *words], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, '{\n "score": 1\n}\n')
+    assert sorted(done.stderr.splitlines()) == ["C code", "a child", "a summary", "a table"]
+
+
+def test_json_for_a_reader_that_left(monkeypatch, capsys):
+    lose(monkeypatch, errno.EPIPE)
+
+    @reported
+    def main(argv: list[str]) -> None:
+        print("a table")
+        output.set_result("{}")
+
+    assert main(["--json", "-"]) == 141
+    assert capsys.readouterr().err == "a table\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_json_of_every_command_may_go_to_standard_output(name):
+    parser = COMMANDS[name].load().option_parser()
+    if action := parser._option_string_actions.get("--json"):
+        assert action.type("-") == STANDARD_OUTPUT
+        assert "- is stdout" in action.help

@@ -285,8 +285,8 @@ def test_names_and_switches():
     with pytest.raises(UserError, match=r"base\.track neptune does not exist here") as error:
         c.load("squared", ["--track", "wandb,neptune"])
     assert "tensorboard or trackio or wandb" in error.value.hint
-    base = c.load("squared").base  # as upstream's
-    assert (base.wandb, base.wandb_project, base.wandb_group) == (False, "puffer4", "debug")
+    base = c.load("squared").base
+    assert (base.wandb, base.wandb_project, base.wandb_group) == (False, "puffer_mlx", "none")
 
 
 def test_a_package_that_is_not_there(monkeypatch):

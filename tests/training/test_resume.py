@@ -26,7 +26,7 @@ from watching import everything
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import tensor_files
 from puffer_mlx.checkpoint.folder import held
-from puffer_mlx.config.resolve import known_envs
+from puffer_mlx.config.finding import known_envs
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.training.trainer import Trainer

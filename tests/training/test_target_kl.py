@@ -112,4 +112,4 @@ def test_whose_it_is():
         "train.target_kl 0.02 is of ppo's passes over a rollout, and train.algorithm is puffer5"
         " (command line)"
     )
-    assert caught.value.hint == "train.algorithm ppo, or train.target_kl 0"
+    assert caught.value.hint == "algorithm='ppo', or target_kl=0"

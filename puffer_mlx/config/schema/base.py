@@ -50,8 +50,8 @@ class Base(Named):
         brief="tensorboard, wandb, trackio",
     )
     wandb: bool = key(False, "The same as wandb in track.")
-    wandb_project: str = key("puffer4", "Project of wandb, and of trackio.")
-    wandb_group: str = key("debug", "Group of the run in wandb, and in trackio.")
+    wandb_project: str = key("puffer_mlx", "Project of wandb, and of trackio.")
+    wandb_group: str = key("none", "Group of the run in wandb, and in trackio; none is no group.")
     tag: str = key("none", "Tag of the run in trackers; none is no tag.")
     checkpoint_interval: int = key(
         200,

@@ -37,12 +37,12 @@ class Config(Named):
             "breakout.ini:12" or ``COMMAND_LINE``. Keys of [env] are listed only if typed.
         files: Files that were read; later ones win.
         named_by: C sources and Python objects that only a file names -> the file's line.
-            ``trust.permit`` refuses them unless the user named them earlier.
-        allow_code: True to allow all code: ``--allow-code``.
+            ``trust.permit`` refuses them.
+        allow_code: True to allow them: ``--allow-code``.
         chosen_by: Reason for the trainer, as text; may be empty.
         rate_for: Optimizer that a learning rate from a file was chosen for.
         notes: Lines to print at the start.
-        again: A ``loading.Again`` that reads the same files and options with the settings of a
+        again: A ``resolving.Again`` that reads the same files and options with the settings of a
             family, or None if no family's settings count.
         factory: Function or class that makes the environment in Python, or None to import
             ``env_name``.

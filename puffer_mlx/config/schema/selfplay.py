@@ -17,7 +17,7 @@ class Rules(NamedTuple):
     part: str
     sizes: tuple[str, str]  # keys of the opponents' hidden size and number of layers
     further: tuple[str, ...]  # keys with an effect only under these rules
-    example: str
+    example: dict[str, float]  # values of ``count`` and ``part`` for hints
 
 
 RULES = {
@@ -27,7 +27,7 @@ RULES = {
         "vec.frozen_bank_pct",
         ("vec.frozen_bank_hidden_size", "vec.frozen_bank_num_layers"),
         ("selfplay.swap_winrate", "selfplay.min_games", "selfplay.snapshot_interval"),
-        "vec.num_frozen_banks 1, vec.frozen_bank_pct 0.25",
+        {"vec.num_frozen_banks": 1, "vec.frozen_bank_pct": 0.25},
     ),
     OF_5: Rules(
         "vec.num_policies",
@@ -35,7 +35,7 @@ RULES = {
         "vec.hist_policy_percent",
         ("vec.hist_policy_hidden_size", "vec.hist_policy_num_layers"),
         (),
-        "vec.num_policies 2, vec.hist_policy_percent 0.25",
+        {"vec.num_policies": 2, "vec.hist_policy_percent": 0.25},
     ),
 }
 OTHERS = {OF_4: OF_5, OF_5: OF_4}

@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config, ini_text, load
-from puffer_mlx.config.command_line import option
+from puffer_mlx.config.option_names import option
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Child, Place
 from puffer_mlx.sweep.curve import HeldOut

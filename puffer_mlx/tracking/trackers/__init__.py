@@ -21,7 +21,7 @@ class TrackedRun(NamedTuple):
         environment: Name of the environment, as in file names.
         log_dir: Folder for trackers that write files.
         project: ``base.wandb_project``.
-        group: ``base.wandb_group``.
+        group: ``base.wandb_group``; None without a group.
         tag: ``base.tag``; ``none`` is no tag.
         config: Complete configuration, nested, with every value resolved.
         machine: Versions, device, cores and memory, by name.
@@ -35,7 +35,7 @@ class TrackedRun(NamedTuple):
     environment: str
     log_dir: str
     project: str
-    group: str
+    group: str | None
     tag: str
     config: dict[str, Any]
     machine: dict[str, str]

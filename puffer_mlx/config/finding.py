@@ -1,4 +1,4 @@
-"""The environment that a word names, its `.ini` files, and its trainer.
+"""The environment that a word names, and its `.ini` files.
 
 breakout              an environment that comes with puffer_mlx, else one that has a file in
                       ./configs
@@ -20,13 +20,6 @@ file about several environments, with a pattern like ``gym:ALE/*`` as [base] env
 In PufferLib's repository, environments are REPO/ocean/NAME and their files below REPO/config. If
 one is named, the other is found: for 5.0 REPO/config/NAME.ini, for 4.0 any file whose [base]
 env_name has the name.
-
-The first of these chooses the trainer: ``--train.algorithm``; ``algorithm`` in the last file that
-sets it; the keys of the last file that show a release (``dialects.py``); the folder of the
-environment's sources; default.ini. With 5.0's trainer ``configs/puffer5.ini`` counts after
-default.ini: it has 5.0's defaults. Files of the other release still set sizes, and win over
-puffer5.ini. But the keys of ``ESSENCE``, which distinguish the two trainers, count only in files
-for the chosen trainer and on the command line.
 """
 
 import re
@@ -37,26 +30,19 @@ from typing import NamedTuple
 
 from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.dialects import (
-    ALGORITHM,
     DIALECTS,
-    Dialect,
-    FileVersion,
-    file_version,
     folder_version,
     main_source,
 )
-from puffer_mlx.config.families import ASSUMED, AUTO, FAMILIES, FILES, PARTS
-from puffer_mlx.config.ini_files import file_texts, ini_file, relative_path
-from puffer_mlx.config.key import Setting
-from puffer_mlx.config.parts import algorithms, facts, of_release
+from puffer_mlx.config.families import ASSUMED, AUTO, FAMILIES, FILES
+from puffer_mlx.config.ini_files import file_texts, ini_file
+from puffer_mlx.config.parts import algorithms, facts
 from puffer_mlx.config.schema import DECLARED, says_memory
-from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
-from puffer_mlx.system.files import reading, shipped
+from puffer_mlx.system.files import shipped
 
 FAMILY, NETWORK = "base.family", "torch.network"
-ESSENCE = "base.reset_state", "policy.reset_on_terminal", "train.vtrace", "train.overlap"
 PYTHON = "python.ini"  # what all Python environments begin with; then their family's files
 _OF_ALGORITHMS = filter(None, (facts(name).layer for name in algorithms()))
 LAYERS = PYTHON, *FILES, *_OF_ALGORITHMS  # files that no environment has for its own
@@ -366,78 +352,3 @@ def _is_one_of(name: str, path: Path) -> bool:
 def _defaults() -> list[Path]:
     """Return default.ini in a list."""
     return layer("default.ini")
-
-
-# ---- what the files say, and whose trainer -------------------------------------------------------
-
-
-class FileSettings(NamedTuple):
-    """The settings of files, and the trainer that they choose."""
-
-    algorithm: str  # the trainer
-    why: str  # the reason for this trainer, for messages
-    dialect: Dialect  # the release of the environment's sources; 4.0 without sources
-    files: list[Path]  # all files, with puffer5.ini if it counts
-    settings: list[Setting]  # in the files' order
-    foreign: frozenset[str]  # origins of settings in files for another trainer
-
-    def takes(self, setting: Setting) -> bool:
-        """Return True if a setting counts for this trainer."""
-        return setting.name not in ESSENCE or setting.origin not in self.foreign
-
-
-def read_files(
-    named: NamedEnvironment, files: Iterable[Path] = (), source: str = "", algorithm: str = ""
-) -> FileSettings:
-    """Read files, each by the rules of its release, and choose a trainer.
-
-    Args:
-        named: an environment with its files.
-        files: further files, which win.
-        source: the typed folder of C sources; may be empty.
-        algorithm: the typed ``train.algorithm``; may be empty.
-
-    Raises:
-        UserError: a file can't be read, or isn't an .ini file.
-    """
-    paths = [*named.files, *files]
-    none = FileVersion()
-    versions = {path: none if path in named.partly else file_version(path) for path in paths}
-    sources = (version.source for version in reversed(versions.values()) if version.source)
-    source = source or named.source or next(sources, "")
-    with reading(source):
-        release = folder_version(source) if source and main_source(source) else ""
-    dialect, why = DIALECTS[release or "4.0"], f"--{ALGORITHM}"
-    if not algorithm:
-        algorithm, why = _chosen(versions, source, release)
-    if algorithm in algorithms():  # else checking the configuration says that it isn't
-        paths[1:1] = layer(facts(algorithm).layer)
-    settings: list[Setting] = []
-    foreign: set[str] = set()
-    for path in paths:
-        version = versions.get(path) or file_version(path)
-        rules = DIALECTS[version.rules] if version.rules else dialect
-        lines = rules.read(path, dialect.capitals)
-        if path in named.partly:
-            lines = [setting for setting in lines if setting.name in PARTS[path.name]]
-        settings += [s for s in lines if s.name != ALGORITHM or unquoted(s.text) == algorithm]
-        if path != paths[0] and not version.is_for(algorithm):
-            foreign |= {setting.origin for setting in lines}
-    return FileSettings(algorithm, why, dialect, paths, settings, frozenset(foreign))
-
-
-def _chosen(versions: dict[Path, FileVersion], source: str, release: str) -> tuple[str, str]:
-    """Return the trainer if none is typed, and the reason for it.
-
-    Args:
-        versions: the releases of the files, default.ini first.
-        source: the folder of the environment's C sources; may be empty.
-        release: the release of these sources; may be empty.
-    """
-    default, *others = versions.items() or [(Path(), FileVersion())]
-    if telling := [other for other in reversed(others) if other[1].algorithm]:
-        path, version = min(telling, key=lambda other: not other[1].says)  # of equals the first
-        return version.algorithm, f"{relative_path(Path(plain_path(path)))} {version.why}"
-    if release:
-        return of_release(release), f"{relative_path(Path(source))} is a {release} folder"
-    return default[1].algorithm or str(DECLARED[ALGORITHM].default), "the default"

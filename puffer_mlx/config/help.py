@@ -1,0 +1,189 @@
+"""Help of commands, rendered from the schema and from a command's own options.
+
+``--help`` shows the common keys, ``--help all`` shows every key.
+"""
+
+import argparse
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from puffer_mlx.config.compatibility import RENAMES, UNUSED
+from puffer_mlx.config.option_names import may_be_bare, option
+from puffer_mlx.config.schema import DECLARED, KEYS, SECTIONS
+from puffer_mlx.config.values import parse_number
+
+ALL = "all"
+COMMON = "the usual keys, with their values; sections may be left out (--gamma)"
+RARELY = "rarely needed"  # title of the options that only --help all shows
+WIDTH = 80
+METAVARS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}
+Section = tuple[str | None, str | None, list[argparse.Action]]  # title, description, options
+
+
+class Help(argparse.Action):
+    """The action of ``--help`` and ``--help all``."""
+
+    def __init__(self, option_strings, dest, **how: Any) -> None:
+        how |= {"default": argparse.SUPPRESS, "nargs": "?", "metavar": ALL}
+        super().__init__(option_strings, argparse.SUPPRESS, **how)
+
+    def __call__(self, parser: Any, namespace, values, option_string=None) -> None:
+        """Print the help and exit."""
+        print(page(parser, values == ALL), end="")
+        parser.exit()
+
+
+class HelpParser(argparse.ArgumentParser):
+    """A parser of a command's own options with pages of help; accepts no abbreviated options.
+
+    Attributes:
+        shown: names of the keys that help shows; empty for a command without a configuration.
+        values: texts of keys in an environment's files, for help.
+        keys: help of further keys of other sections, by name; a script adds them.
+    """
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(allow_abbrev=False, add_help=False, **how)
+        words = f"this page; {ALL}: every key and option"
+        self.add_argument("-h", "--help", action=Help, help=words)
+        self.shown: list[str] = []
+        self.values: dict[str, str] = {}
+        self.keys: dict[str, str] = {}
+
+
+class _Formatter(argparse.HelpFormatter):
+    """A formatter that doesn't break lines at hyphens: options stay whole."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        text = " ".join(text.split())
+        return textwrap.fill(
+            text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        )
+
+
+def page(parser: HelpParser, everything: bool) -> str:
+    """Return the help of a command.
+
+    Args:
+        parser: the parser of its own options.
+        everything: True for all keys, False for the common ones.
+    """
+    width = min(WIDTH, shutil.get_terminal_size().columns) - 2
+    column = 24 if everything else 34  # of the explanations
+    formatter = _Formatter(parser.prog, max_help_position=column, width=width)
+    formatter.add_usage(parser.usage, parser._actions, [])
+    for paragraph in (parser.description or "").split("\n\n"):
+        formatter.add_text(paragraph)
+    for title, text, actions in _all_sections(parser) if everything else _sections(parser):
+        shown = [each for each in actions if each.help != argparse.SUPPRESS]
+        if shown or (text and not title):
+            formatter.start_section(title)
+            formatter.add_text(text)
+            formatter.add_arguments(shown)
+            formatter.end_section()
+    text = formatter.format_help()
+    return f"{text}\n{_other_names()}" if everything and parser.shown else text
+
+
+def _sections(parser: HelpParser) -> Iterator[Section]:
+    """Yield the sections of ``--help``."""
+    *own, general = _own_sections(parser)
+    yield from (section for section in own if section[0] != RARELY)
+    common = [name for name in parser.shown if DECLARED[name].brief]
+    yield COMMON, None, [_common_option(name, parser.values) for name in common]
+    parameters = (name for name in parser.values if name.startswith("env."))
+    texts = [f"{option(*name.split('.', 1))} {parser.values[name]}" for name in parameters]
+    if texts and parser.shown:
+        yield None, f"its own: {', '.join(texts)}".replace("%", "%%"), []
+    yield general
+
+
+def _all_sections(parser: HelpParser) -> Iterator[Section]:
+    """Yield the sections of ``--help all``."""
+    *own, general = _own_sections(parser)
+    yield from (*own, general)
+    if not parser.shown:
+        return
+    options = {action.dest: action for action in key_options(parser)}
+    for section in KEYS:
+        about = SECTIONS[section].__doc__
+        yield f"[{section}]", about, [options[n] for n in parser.shown if _in(n, section)]
+    about = "The environment's own parameters; they need ENV."
+    yield "[env]", about, [each for name, each in options.items() if _in(name, "env")]
+    yield "[sweep]", None, [options[name] for name in parser.keys]
+
+
+def _in(name: str, section: str) -> bool:
+    return name.partition(".")[0] == section
+
+
+def _own_sections(parser: HelpParser) -> list[Section]:
+    """Return the groups of a command's own options, the general ones last."""
+    last = parser._optionals
+    groups = [each for each in parser._action_groups if each is not last]
+    return [(each.title, each.description, each._group_actions) for each in (*groups, last)]
+
+
+def key_options(parser: HelpParser) -> list[argparse.Action]:
+    """Return the options of all keys that a command's help shows, and of the environment's."""
+    found = []
+    for name in parser.shown:
+        declared = DECLARED[name]
+        default = f"default {parser.values.get(name, declared.default)}"
+        facts = "; ".join(filter(None, (declared.unit, declared.bounds, default)))
+        found.append(_key_option(name, METAVARS[declared.kind], f"{declared.help} ({facts})"))
+    texts = {name: f"default {text}" for name, text in parser.values.items() if _in(name, "env")}
+    texts.setdefault("env.source", "a folder of C sources in PufferLib's form")
+    for name, text in texts.items():
+        found.append(_key_option(name, "PATH" if name == "env.source" else "FLOAT", text))
+    return [*found, *(_key_option(name, "VALUE", text) for name, text in parser.keys.items())]
+
+
+def _key_option(name: str, metavar: str, text: str) -> argparse.Action:
+    """Return a key's option as help shows it; argparse doesn't parse it."""
+    bare = not _in(name, "sweep") and may_be_bare(name)
+    return argparse.Action(
+        [option(*name.split(".", 1))],
+        name,
+        nargs="?" if bare else None,
+        metavar=metavar,
+        help=text if text == argparse.SUPPRESS else text.replace("%", "%%"),
+    )
+
+
+def _common_option(name: str, values: Mapping[str, str]) -> argparse.Action:
+    """Return a key's option with its brief help."""
+    declared = DECLARED[name]
+    text = f"{declared.brief} ({_brief(values.get(name, str(declared.default)))})"
+    action = _key_option(name, METAVARS[declared.kind], text)
+    action.nargs = None
+    if declared.choices and len("|".join(declared.choices)) < 16:
+        action.metavar = "|".join(declared.choices)
+    return action
+
+
+def _brief(text: str) -> str:
+    """Return a short form of a value: 0.9721 for 0.9721246598992744, 10_000_000 for 10000000."""
+    number = parse_number(text)
+    if isinstance(number, float):
+        return f"{number:.4g}"
+    return f"{number:_}" if isinstance(number, int) and number >= 1_000_000 else text
+
+
+def _other_names() -> str:
+    """Return the end of ``--help all``: unused keys by reason, and other names of keys."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in UNUSED.items():
+        by_reason.setdefault(reason, []).append(name)
+    unused = (f"{reason}: {', '.join(names)}" for reason, names in by_reason.items())
+    renamed = (f"{name}: {new}" for name, new in RENAMES.items())
+    lines = ["Accepted, and unused here:", *unused, "Accepted under another name:", *renamed]
+    how: Any = {"break_on_hyphens": False, "break_long_words": False}
+    text = ""
+    for line in lines:
+        first = "" if line.startswith("Accepted") else "  "
+        text += textwrap.fill(line, WIDTH, initial_indent=first, subsequent_indent=" " * 6, **how)
+        text += "\n"
+    return text

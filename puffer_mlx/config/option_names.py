@@ -1,0 +1,72 @@
+"""The option of every key, and what hints name: options in a command, keywords in Python."""
+
+from collections.abc import Sequence
+
+from puffer_mlx.config.compatibility import REMOVED, RENAMES, SWEEP, UNUSED
+from puffer_mlx.config.key import EVERY_KEY
+from puffer_mlx.config.schema import DECLARED, KEYS
+from puffer_mlx.system import program
+
+
+def option(section: str, key: str) -> str:
+    """Return the option that sets a key: `--train.learning-rate`; for [base] `--seed`."""
+    return "--" + f"{section}.{key}".removeprefix("base.").replace("_", "-")
+
+
+KEY_OPTIONS = {  # every option that sets a key, whatever the environment, and the key's name
+    option(*name.split(".", 1)): name
+    for name in [*DECLARED, *UNUSED, *REMOVED, *RENAMES, *SWEEP, "env.source"]
+}
+for _name in DECLARED:  # a key that only one section has needs no section
+    _key = _name.partition(".")[2]
+    if sum(_key in keys for keys in KEYS.values()) == 1:
+        KEY_OPTIONS.setdefault(option("base", _key), _name)
+
+
+def how_to_set(name: str, value: object = "") -> str:
+    """Return what sets a key, for hints.
+
+    In a command it is an option, ``--train.gamma 0.9``; in Python a keyword, ``gamma=0.9``.
+
+    Args:
+        name: the key with its section.
+        value: a value, or text about several, such as ``"4 or 8"``; empty for the name alone.
+    """
+    if program.is_command():
+        value = int(value) if isinstance(value, bool) else value
+        return f"{option(*name.split('.', 1))} {value}".rstrip()
+    section, _, key = name.partition(".")
+    if section == "sweep":  # a program's settings have no such section
+        return f"[sweep] {key} = {value} in an .ini file"
+    if value != "" and name in DECLARED and DECLARED[name].kind is str:
+        value = repr(value)
+    if KEY_OPTIONS.get(option("base", key)) != name:  # a key of [env], or of several sections
+        return f'{{"{name}": {value}}}' if value != "" else name
+    return f"{key}={value}" if value != "" else key
+
+
+def every_key() -> str:
+    """Return what shows every key, for hints."""
+    return "--help all explains every key" if program.is_command() else EVERY_KEY
+
+
+def is_used(used: Sequence[str] | None, name: str) -> bool:
+    """Return True if a key has an effect in a script.
+
+    Args:
+        used: the sections and keys that the script uses, besides [env]; None for all.
+        name: the key with its section.
+    """
+    if name in UNUSED:
+        return False
+    if name in RENAMES:
+        name = RENAMES[name].name
+    return used is None or name in used or name.partition(".")[0] in ("env", *used)
+
+
+def may_be_bare(name: str) -> bool:
+    """Return True if a key's option without a value means true."""
+    if name in RENAMES and not RENAMES[name].off:
+        name = RENAMES[name].name
+    declared = DECLARED.get(name)
+    return isinstance(declared.default, bool) if declared else name != "env.source"
