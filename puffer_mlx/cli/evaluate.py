@@ -37,7 +37,8 @@ OPTIONS = f"""
 --load-model-path PATH  or the second word: a checkpoint's or a run's folder, a RUN_ID, latest, or a
     .safetensors or .bin file of ENV's policy
 --headless  PufferLib 5.0's word for scoring without showing, which is what happens anyway
---greedy  take the most probable action; else it is drawn, as in training
+--deterministic, --greedy  take the most probable action; else actions are sampled, as in
+    training
 --episodes, --eval-episodes N  episodes to score, at least; every environment plays the same number
     (default {EPISODES}, {EPISODES_IN_PYTHON} in Python; none if it is shown)
 --max-steps N  end the scoring after so many steps of every agent (default {MAX_STEPS:_})
@@ -52,9 +53,9 @@ OPTIONS = f"""
 --scale SCALE  pixels a side for each pixel of a file (default 1)
 """
 AGAINST = f"""
---against PLAYER...  have it play against each of these; with --greedy, --json, --gif, ...
+--against PLAYER...  have it play against each of these; with --deterministic, --json, --gif, ...
 --ladder  have it play against bot.py at several skills, or selfplay.eval_bots; with
-    --greedy, --json
+    --deterministic, --json
 --games N  games against each, half on either side (default {GAMES}, {GAMES_IN_PYTHON} in Python)
 """
 TYPES = {

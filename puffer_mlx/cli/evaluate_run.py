@@ -37,6 +37,7 @@ from puffer_mlx.playing.episodes import (
     score,
 )
 from puffer_mlx.playing.matches import agents_of, without_statistics
+from puffer_mlx.playing.results import mode
 from puffer_mlx.playing.terminal_video import play_in_terminal
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.system import voice
@@ -58,10 +59,10 @@ class Player(NamedTuple):
     agents: int  # agents per environment
     source: Path  # checkpoint folder or weights file, absolute
 
-    def stepper(self, environments: Environments, greedy: bool) -> AgentStepper:
+    def stepper(self, environments: Environments, deterministic: bool) -> AgentStepper:
         """Return a stepper that runs the policy in these environments."""
         seed = self.config.base.seed
-        return AgentStepper(self.policy, self.weights, environments, seed, greedy)
+        return AgentStepper(self.policy, self.weights, environments, seed, deterministic)
 
 
 def run(config: Config, options: argparse.Namespace, reparse: match_run.Reparse) -> None:
@@ -165,13 +166,13 @@ def measure(player: Player, options: argparse.Namespace) -> Scores:
     most = most_environments(config, player.agents)
     count = environments_for(options.episodes, most, player.agents)
     with environments(player, count) as envs, progress_bar("episodes") as progress:
-        stepper, steps = player.stepper(envs, options.greedy), options.max_steps or MAX_STEPS
+        stepper, steps = player.stepper(envs, options.deterministic), options.max_steps or MAX_STEPS
         return score(stepper, options.episodes, max_steps=steps, progress=progress)
 
 
 def report(player: Player, options: argparse.Namespace, scores: Scores) -> str:
     """Return the scores as a table."""
-    how = "greedy" if options.greedy else "stochastic"
+    how = mode(options.deterministic)
     lines = [
         f"{player.config.env_name}: {scores.count:,} episodes, {scores.each} from each of"
         f" {scores.environments:,} environments; {how}, seed {player.config.base.seed};"
@@ -194,7 +195,8 @@ def record(player: Player, options: argparse.Namespace, scores: Scores) -> dict[
     return {
         "environment": player.config.env_name,
         "policy": options.load_model_path,
-        "greedy": options.greedy,
+        "deterministic": options.deterministic,
+        "greedy": options.deterministic,
         "seed": player.config.base.seed,
         "steps": scores.steps,
         "unfinished": scores.unfinished,
@@ -209,7 +211,7 @@ def show(player: Player, options: argparse.Namespace) -> None:
     def played(steps: int | None, window: bool = False) -> Iterator[frames.Frame]:
         with environments(player, 1, render=True) as envs:
             pictures = in_window(envs) if window else drawing(player.config, envs)
-            yield from frames_of(player.stepper(envs, options.greedy), pictures, steps)
+            yield from frames_of(player.stepper(envs, options.deterministic), pictures, steps)
 
     for path, write in ((options.gif, frames.write_gif), (options.mp4, frames.write_mp4)):
         if path:
@@ -273,7 +275,7 @@ def climb(player: Player, options: argparse.Namespace) -> None:
                 lambda config: ready(config, player.source),
                 options.games,
                 config.base.seed,
-                options.greedy,
+                options.deterministic,
                 progress,
             )
         else:
@@ -284,7 +286,7 @@ def climb(player: Player, options: argparse.Namespace) -> None:
     print(result)
     if options.json:
         inputs = {"policy": options.load_model_path, "seed": config.base.seed}
-        write_json({**result.record(), **inputs, "greedy": options.greedy}, options.json)
+        write_json({**result.record(), **inputs}, options.json)
 
 
 def as_opponent(
@@ -295,6 +297,6 @@ def as_opponent(
         match_run.name_of(options.load_model_path, player.source, config),
         player.policy,
         player.weights,
-        options.greedy,
+        options.deterministic,
         read_statistics(player.source),
     )

@@ -33,7 +33,7 @@ OPTIONS = f"""
 --players PLAYER...  who plays; or the words behind ENV. Each plays each other
 --games N  games of each pair, at least, half of them on either side (default {GAMES},
     {GAMES_IN_PYTHON} in Python)
---greedy  policies take the most probable action instead of drawing one
+--deterministic, --greedy  policies take the most probable action instead of sampling
 --max-steps N  give up after so many steps of an environment (default {MAX_STEPS:_})
 --json FILE  write all results to a file
 --gif FILE  write a GIF of a game of the first two, as the first one sees it

@@ -26,7 +26,7 @@ from puffer_mlx.playing.frames import Frame, captioned, write_gif
 from puffer_mlx.playing.games import watch
 from puffer_mlx.playing.matches import Games, Results, agents_of, play_pairs, without_statistics
 from puffer_mlx.playing.players import Player, player_without_policy, policy_player
-from puffer_mlx.playing.results import elo
+from puffer_mlx.playing.results import elo, mode
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
@@ -64,7 +64,7 @@ def play(
 
     Args:
         config: Configuration of the environment.
-        options: Parsed options ``games``, ``max_steps``, ``greedy``, ``gif``, ``fps``, ``scale``.
+        options: Parsed options of the command.
         words: Names of the players.
         reparse: Parses the command line again with the settings of a policy file.
         learner: Player who meets each of the others; None for games of every pair.
@@ -74,7 +74,7 @@ def play(
     """
     config = without_statistics(config)
     agents, spec = agents_of(config), vec.look_up_spec(config)
-    named = [find_player(word, config, spec, options.greedy, reparse) for word in words]
+    named = [find_player(word, config, spec, options.deterministic, reparse) for word in words]
     players = numbered([learner, *named] if learner else named)
     if options.gif:
         write_game(players, config, agents, options)
@@ -84,20 +84,22 @@ def play(
     games = games_of(config, agents, options.games, options.max_steps or MAX_STEPS)
     with progress_bar("games") as show:
         results = play_pairs(players, pairs, games, show)
-    return players, results, record_pairs(players, results, config, options.greedy)
+    return players, results, record_pairs(players, results, config, options.deterministic)
 
 
 # ---- players: checkpoints, files of policies, ``random`` and ``bot`` -----------------------------
 
 
-def find_player(word: str, config: Config, spec: EnvSpec, greedy: bool, reparse: Reparse) -> Player:
+def find_player(
+    word: str, config: Config, spec: EnvSpec, deterministic: bool, reparse: Reparse
+) -> Player:
     """Return the player that the user named.
 
     Args:
         word: Name of the player.
         config: Configuration of the environment.
         spec: Spec of the environment.
-        greedy: True to take the most probable action instead of sampling.
+        deterministic: True to take the most probable action instead of sampling.
         reparse: Parses the command line again with the settings of a policy file.
 
     Raises:
@@ -111,7 +113,7 @@ def find_player(word: str, config: Config, spec: EnvSpec, greedy: bool, reparse:
         settings = file.settings | file.file.sizes_for(file, spec, reparse([]))
         words = [f"{option(*key.split('.'))}={text}" for key, text in settings.items()]
         policy, weights = weights_of(file, spec, reparse(words))
-        return policy_player(str(path), policy, weights, greedy, file.memory)
+        return policy_player(str(path), policy, weights, deterministic, file.memory)
     saved = checkpoint.load(checkpoint.find(word, config), known(config))
     if not saved.spec.is_like(spec):
         raise UserError(
@@ -120,7 +122,9 @@ def find_player(word: str, config: Config, spec: EnvSpec, greedy: bool, reparse:
             f"one that was trained on {spec.name}, or on what shows and takes the same",
         )
     name = name_of(word, saved.folder, config)
-    return policy_player(name, saved.policy, saved.weights, greedy, read_statistics(saved.folder))
+    return policy_player(
+        name, saved.policy, saved.weights, deterministic, read_statistics(saved.folder)
+    )
 
 
 def numbered(players: Sequence[Player]) -> list[Player]:
@@ -181,7 +185,7 @@ def report(record: dict[str, Any]) -> str:
 
 
 def record_pairs(
-    players: Sequence[Player], results: Results, config: Config, greedy: bool
+    players: Sequence[Player], results: Results, config: Config, deterministic: bool
 ) -> dict[str, Any]:
     """Return the results as a record for JSON and the tables."""
     pairs = []
@@ -204,7 +208,8 @@ def record_pairs(
     return {
         "environment": config.env_name,
         "seed": config.base.seed,
-        "greedy": greedy,
+        "deterministic": deterministic,
+        "greedy": deterministic,
         "pairs": pairs,
     }
 
@@ -212,7 +217,7 @@ def record_pairs(
 def pair_table(record: dict[str, Any], games: str = "games of each pair") -> list[str]:
     """Return the lines of a table of games, grouped by first player."""
     pairs = record["pairs"]
-    how = "greedy" if record["greedy"] else "stochastic"
+    how = mode(record["deterministic"])
     width = max(20, *(len(pair["second"]) for pair in pairs))
     lines = [
         f"{record['environment']}: {pairs[0]['games']:,} {games}, half on either side;"
@@ -238,7 +243,7 @@ def _interval(pair: dict[str, Any]) -> str:
 def repeated_notes(record: dict[str, Any], config: Config) -> list[str]:
     """Return notes about pairs that repeated the same games, each with a hint."""
     opening = next((key for key in config.env if key.startswith("opening")), None)
-    hint = "without --greedy they differ"
+    hint = "without --deterministic they differ"
     if opening and config.env[opening]:
         hint = "the interval is of these"
     elif opening:

@@ -39,7 +39,7 @@ def evaluate(
     env: Any = None,
     episodes: int = 10,
     *,
-    deterministic: bool = False,
+    deterministic: bool = True,
     seed: int | None = None,
     max_steps: int = MAX_STEPS,
 ) -> Scores:
@@ -57,8 +57,9 @@ def evaluate(
         env: Name, class, function or object; an object is the only environment. None for the
             policy's training environment.
         episodes: Minimum number of episodes, divided equally among the environments.
-        deterministic: Take the most probable action. False samples, as in training and as
-            ``puffer-mlx evaluate`` without ``--greedy``.
+        deterministic: Take the most probable action, as Stable-Baselines3's ``evaluate_policy``.
+            False samples, as in training and as ``puffer-mlx evaluate`` without
+            ``--deterministic``.
         seed: Seed of environments and actions; None for the run's ``seed``. The environments differ
             from those of training.
         max_steps: Maximum number of steps per agent. Unfinished episodes are left out and counted.
@@ -87,7 +88,7 @@ def play(
 ) -> Iterator[Frame]:
     """Yield pictures of agent 0, the first one after the reset.
 
-    ``display.frames.write_gif`` and ``write_mp4`` write them to a file, ``display.notebook.show``
+    ``playing.frames.write_gif`` and ``write_mp4`` write them to a file, ``display.notebook.show``
     shows them in a notebook.
 
     Args:
@@ -181,12 +182,12 @@ def play_match(
     acting, seed = player(policy, seed)
     config = without_statistics(played(acting.config, None if env is None else source_of(env)))
     agents, spec = agents_of(config), vec.look_up_spec(config)
-    players = [_player(each, config, spec, greedy=deterministic) for each in (acting, against)]
+    players = [_player(each, config, spec, deterministic) for each in (acting, against)]
     match = Games(config, agents, games, lambda arena: vec.make(arena, threads()), seed, max_steps)
     return play_pairs(players, [(0, 1)], match)[0, 1]
 
 
-def _player(who: Opponent, config: Config, spec: EnvSpec, greedy: bool) -> Player:
+def _player(who: Opponent, config: Config, spec: EnvSpec, deterministic: bool) -> Player:
     if isinstance(who, str):
         if without := player_without_policy(who, config, spec):
             return without
@@ -196,4 +197,4 @@ def _player(who: Opponent, config: Config, spec: EnvSpec, greedy: bool) -> Playe
     policy, _ = player(who, None)
     name = policy.config.env_name
     refuse_other(policy, spec, config.env_name)
-    return policy_player(name, policy.architecture, policy.weights, greedy, policy.memory)
+    return policy_player(name, policy.architecture, policy.weights, deterministic, policy.memory)

@@ -212,7 +212,7 @@ class Policy:
         observation: Any,
         state: Any = None,
         episode_start: Any = None,
-        deterministic: bool = True,
+        deterministic: bool = False,
         *,
         action_masks: Any = None,
     ) -> Prediction:
@@ -227,7 +227,7 @@ class Policy:
             state: Recurrent state to continue with, as returned by an earlier call.
             episode_start: True where an episode starts and the state is reset, (n,) bool or one
                 bool.
-            deterministic: Take the most probable action instead of sampling.
+            deterministic: Take the most probable action. False samples, as Stable-Baselines3 does.
             action_masks: Non-zero for legal actions, (n, A), or (A,) for a single observation.
 
         Returns:

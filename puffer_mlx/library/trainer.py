@@ -293,7 +293,7 @@ class Trainer:
         observation: Any,
         state: Any = None,
         episode_start: Any = None,
-        deterministic: bool = True,
+        deterministic: bool = False,
         *,
         action_masks: Any = None,
     ) -> Prediction:

@@ -194,7 +194,8 @@ def play_pair(
     assert E % SIDES == 0, "half of the environments for each side"
     sides = np.arange(E) % SIDES
     boards = Boards(vec, (first, second), sides, seed)
-    distinct = None if first.draws or second.draws else DistinctGames(boards.order)
+    repeats = first.deterministic and second.deterministic
+    distinct = DistinctGames(boards.order) if repeats else None
     left = np.full(E, each)
     won = np.zeros(E)  # first player's rewards minus the second's, in current games
     counts = np.zeros((SIDES, 3), int)  # by the first player's side: wins, draws, losses
@@ -223,7 +224,8 @@ def play_pair(
         if progress is not None:
             progress(each * E - int(left.sum()))
     at_0, at_1 = (Tally(*map(int, row)) for row in counts)
-    return PairResult((at_0, at_1), steps, distinct.count if distinct else None)
+    games = distinct.count if distinct else None
+    return PairResult((at_0, at_1), steps, games, first.deterministic)
 
 
 def watch(

@@ -26,7 +26,7 @@ from puffer_mlx.playing.episodes import (
 )
 from puffer_mlx.playing.matches import Games, play_pairs
 from puffer_mlx.playing.players import BOT, Player, player_without_policy
-from puffer_mlx.playing.results import Tally, Z, wilson
+from puffer_mlx.playing.results import Tally, Z, mode, wilson
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.base import Environments
@@ -66,11 +66,13 @@ class Ladder(NamedTuple):
         name: Name of the environment.
         what: Name of the score.
         rungs: One or more results.
+        deterministic: True if the policy's actions weren't sampled.
     """
 
     name: str
     what: str
     rungs: tuple[Rung, ...]
+    deterministic: bool = False
 
     @property
     def score(self) -> float:
@@ -84,7 +86,7 @@ class Ladder(NamedTuple):
         columns = [*names, self.what]
         games = f", {self.rungs[0].games:,} games on each rung" if counted else ""
         lines = [
-            f"ladder of {self.name}{games}",
+            f"ladder of {self.name}{games}; {mode(self.deterministic)}",
             f"  {'':{width}}" + "".join(f"{name:>8}" for name in columns) + "  95 %",
         ]
         for rung in self.rungs:
@@ -102,6 +104,8 @@ class Ladder(NamedTuple):
         """Return the results in JSON types."""
         return {
             "environment": self.name,
+            "deterministic": self.deterministic,
+            "greedy": self.deterministic,
             "score": self.score,
             "rungs": [
                 {**rung._asdict(), "tally": rung.tally and rung.tally._asdict()}
@@ -150,7 +154,7 @@ def play_bots(
     make: Callable[[Config], Environments],
     games: int,
     seed: int,
-    greedy: bool = False,
+    deterministic: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Ladder:
     """Play the environment's scripted opponents ``selfplay.eval_bots``, as PufferLib 5.0 does.
@@ -163,7 +167,7 @@ def play_bots(
         make: Creates environments for the policy from a configuration. They are closed here.
         games: Minimum number of games against each opponent.
         seed: Seed of environments and actions.
-        greedy: Take the most probable action instead of sampling.
+        deterministic: Take the most probable action instead of sampling.
         progress: Called after each step.
 
     Raises:
@@ -178,7 +182,7 @@ def play_bots(
         for done, number in enumerate(numbers):
             set_bot(environments, number)
             scores = score(
-                AgentStepper(policy, weights, environments, seed, greedy),
+                AgentStepper(policy, weights, environments, seed, deterministic),
                 games,
                 max_steps=MAX_STEPS,
                 progress=lambda ended, all_, done=done: progress(
@@ -187,7 +191,7 @@ def play_bots(
             )
             what, rung = _rung(f"{BOT} {number}", scores, config)
             rungs.append(rung)
-    return Ladder(config.env_name, what, tuple(rungs))
+    return Ladder(config.env_name, what, tuple(rungs), deterministic)
 
 
 def play_skills(
@@ -228,7 +232,7 @@ def play_each(
         Rung(name, one.total.games, one.total.score, *wilson(one.independent), one.total)
         for name, one in named
     ]
-    return Ladder(config.env_name, "score", tuple(rungs))
+    return Ladder(config.env_name, "score", tuple(rungs), player.deterministic)
 
 
 def in_bot_games(config: Config) -> Config:

@@ -28,16 +28,16 @@ class Player(NamedTuple):
         name: Name to show.
         sit_down: Maps a number of agents n and a seed to a function that chooses their actions.
             Each call starts from fresh states, so two copies of a player share nothing.
-        draws: True if actions may be random.
+        deterministic: True if actions are never sampled.
     """
 
     name: str
     sit_down: Callable[[int, int], Choose]
-    draws: bool = True
+    deterministic: bool = False
 
 
 def policy_player(
-    name: str, policy: Policy, weights: Any, greedy: bool, memory: Memory | None = None
+    name: str, policy: Policy, weights: Any, deterministic: bool, memory: Memory | None = None
 ) -> Player:
     """Return a player that uses a policy.
 
@@ -45,12 +45,12 @@ def policy_player(
         name: Name to show.
         policy: Trained policy.
         weights: Weights of the policy.
-        greedy: Take the most probable action instead of sampling.
+        deterministic: Take the most probable action instead of sampling.
         memory: Normalization statistics of its observations. None or empty: not normalized.
     """
 
     def sit_down(n: int, seed: int) -> Choose:
-        actor = Actor(policy, weights, n, seed, greedy)
+        actor = Actor(policy, weights, n, seed, deterministic)
 
         def choose(rows: Rows) -> np.ndarray:
             seen = normalization.apply(memory or {}, rows.observations)
@@ -58,7 +58,7 @@ def policy_player(
 
         return choose
 
-    return Player(name, sit_down, draws=not greedy)
+    return Player(name, sit_down, deterministic)
 
 
 def random_player(action: ActionSpec) -> Player:

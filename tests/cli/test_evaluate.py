@@ -321,7 +321,8 @@ def test_script_prints_the_spread(evaluate, here, capsys):
     assert output.err == ""
     first, header, *rows = output.out.splitlines()
     assert first.startswith(
-        "squared: 1,000 episodes, 1 from each of 1,000 environments; greedy, seed 4; 10 steps, "
+        "squared: 1,000 episodes, 1 from each of 1,000 environments; deterministic, seed 4;"
+        " 10 steps, "
     )
     assert header.split() == ["mean", "std", "median", "min", "max"]
     table = {row.split()[0]: row.split()[1:] for row in rows}
@@ -331,7 +332,7 @@ def test_script_prints_the_spread(evaluate, here, capsys):
     record = json.loads((here / "out" / "x.json").read_text())
     assert len(record["episodes"]) == 1000 and record["episodes"][999]["env"] == 999
     assert record["summary"]["score"] == Spread(-1, 0, -1, -1, -1)._asdict()
-    assert (record["environment"], record["greedy"], record["seed"]) == ("squared", True, 4)
+    assert (record["environment"], record["deterministic"], record["seed"]) == ("squared", True, 4)
 
 
 def test_script_writes_null_for_what_is_not_finite(evaluate, here, monkeypatch):

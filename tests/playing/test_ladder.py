@@ -37,9 +37,9 @@ def test_each_skill_is_a_match(against, here):
         pair[key] for key in ("score", "low", "high")
     ]
     assert record["score"] == pytest.approx(sum(rung["score"] for rung in rungs.values()) / 5)
-    assert (record["policy"], record["seed"], record["greedy"]) == ("17", 3, False)
+    assert (record["policy"], record["seed"], record["deterministic"]) == ("17", 3, False)
     first, header, *rows, last = out.splitlines()
-    assert first == "ladder of connect4_two, 40 games on each rung" and len(header) < 80
+    assert first == "ladder of connect4_two, 40 games on each rung; stochastic" and len(header) < 80
     assert header.split() == ["wins", "draws", "losses", "score", "95", "%"]
     assert [row.split()[0] for row in rows] == list(rungs)
     assert last.split() == ["mean", f"{record['score']:.3f}"]

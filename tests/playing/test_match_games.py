@@ -98,15 +98,15 @@ def test_every_environment_plays_as_many_games():
 
 def test_players_that_draw_nothing_play_few_distinct_games():
     """Environment e has games of e + 1 steps, so four environments have four."""
-    fixed = [constant(choice)._replace(draws=False) for choice in (2, 1)]
+    fixed = [constant(choice)._replace(deterministic=True) for choice in (2, 1)]
     found = duel(fixed[0], fixed[1])
     assert (found.total, found.distinct) == (Tally(12, 0, 0), 4)
     assert found.independent == Tally(4, 0, 0) and found.interval is None
-    assert str(found) == "12 wins, 0 draws, 0 losses: score 1.000 (4 distinct games)"
+    assert str(found) == "12 wins, 0 draws, 0 losses: score 1.000 (4 distinct games), deterministic"
     for one, other in (fixed[0], constant(1)), (constant(2), fixed[1]):  # who may draw
         found = duel(one, other)
         assert found.distinct is None and found.independent == found.total == Tally(12, 0, 0)
-    ups = count_up()._replace(draws=False)  # each of its games is another one
+    ups = count_up()._replace(deterministic=True)  # each of its games is another one
     found = duel(ups, fixed[1])
     assert (found.distinct, found.interval) == (12, found.total.interval)
     found = duel(fixed[0], fixed[1], count=20, each=2)
@@ -115,7 +115,7 @@ def test_players_that_draw_nothing_play_few_distinct_games():
 
 def test_distinct_games_of_environments_with_last_observations():
     """Where a game's last rows are shown, what is chosen there belongs to no game."""
-    fixed = [constant(choice)._replace(draws=False) for choice in (2.0, 1.0)]
+    fixed = [constant(choice)._replace(deterministic=True) for choice in (2.0, 1.0)]
     found = zoo(fixed[0], fixed[1])
     assert (found.total, found.distinct) == (Tally(12, 0, 0), 2)
 
