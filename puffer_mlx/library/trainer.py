@@ -25,7 +25,7 @@ from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.display.notebook import watch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, Report, export, formats
-from puffer_mlx.library.policy import Policy, Prediction, checkpoint_of, maker
+from puffer_mlx.library.policy import Policy, Prediction, checkpoint_of, policy_factory
 from puffer_mlx.library.settings import (
     Schedule,
     changed,
@@ -201,7 +201,7 @@ class Trainer:
         config = with_environment(config, env)
         if not any(typed(config, name) for name in ("base.track", "base.wandb")):
             config.base.track, config.base.wandb = NO_TRACKER, False  # of the saved run
-        saved = checkpoint.load(folder, trust.known(config), maker(policy))
+        saved = checkpoint.load(folder, trust.known(config), policy_factory(policy))
         again = {} if objects.schedule is None else {"learning_rate": objects.schedule}
         trainer = cls(config, None, saved.policy, like=saved, **again)
         trainer._end_at(score_of(folder))
@@ -305,7 +305,7 @@ class Trainer:
         with building:  # a call from another thread continues with this one's random key
             now = Policy(self)
             if self._player is not None:
-                now.go_on_from(self._player)
+                now.copy_state_from(self._player)
             self._player = now
             return now.predict(
                 observation, state, episode_start, deterministic, action_masks=action_masks

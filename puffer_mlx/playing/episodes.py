@@ -199,7 +199,7 @@ class AgentStepper:
             self.vec.wait(group)
 
 
-def arena(config: Config, environments: int, agents: int, seed: int) -> Config:
+def eval_config(config: Config, environments: int, agents: int, seed: int) -> Config:
     """Return the configuration of evaluation environments, with seeds unique to ``seed``.
 
     Args:

@@ -176,7 +176,7 @@ def test_a_file_runs_no_code_that_nobody_named(here, monkeypatch):
         puffer_mlx.evaluate(policy)
     policy.predict(np.zeros(4))
     policy.spec = replace(policy.spec, spaces="")  # as of an older version
-    policy._form = None
+    policy._adapter = None
     with pytest.raises(UserError, match=r"aren't known: .*\n  hint: Policy.load\(path, env"):
         policy.predict(np.zeros(4))
     assert "mine" not in sys.modules

@@ -11,7 +11,7 @@ from saved_policies import record_of, save
 from puffer_mlx import checkpoint, config
 from puffer_mlx.checkpoint.flat_files import save_bin
 from puffer_mlx.cli import match as module
-from puffer_mlx.cli import match_run
+from puffer_mlx.library import evaluating
 from puffer_mlx.playing.frames import captioned
 from puffer_mlx.playing.matches import without_statistics
 
@@ -23,7 +23,7 @@ BOARD = 168  # the height of connect4_two's picture
 @pytest.fixture
 def match(monkeypatch, here, capsys):
     """Runs it with a command line; the exit code, what was printed and what was said."""
-    monkeypatch.setattr(match_run, "threads", lambda: 1)
+    monkeypatch.setattr(evaluating, "threads", lambda: 1)
 
     def run(line: str) -> tuple[int, str, str]:
         capsys.readouterr()  # an environment may have been compiled before
