@@ -6,7 +6,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +17,7 @@ from mlx import nn
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import score_of
 from puffer_mlx.config import Config, trust, write_ini
+from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.notes import unread
 from puffer_mlx.config.schema import NO_TRACKER
@@ -53,15 +53,6 @@ COMMANDS = (  # settings for files that only the command line writes
 OF_MODULES = ("policy.reset_on_terminal", "policy.log_std_init")  # used by modules
 
 
-def _inner(name: str) -> Any:
-    """Return a property for an attribute of the inner ``training.trainer.Trainer``."""
-
-    def change(trainer: Any, value: Any) -> None:
-        setattr(trainer._run.trainer, name, value)
-
-    return property(attrgetter(f"_run.trainer.{name}"), change)
-
-
 class Trainer:
     """Train a policy in an environment, by iterating over epochs.
 
@@ -84,9 +75,11 @@ class Trainer:
             copied. None for the configured policy.
         weights: Initial weights; None for random ones from ``seed``, or the module's.
         like: Checkpoint to resume, set by ``Trainer.load``.
-        settings: Further settings, which override ``config``: ``learning_rate=1e-3``. The learning
-            rate may be a function of the fraction of finished epochs, from 0 to below 1. ``loss``,
-            ``advantage`` and ``optimizer`` may be custom objects (docs/custom_policy.md).
+        env_kwargs: Arguments of the environment, the same as ``{"env": env_kwargs}``.
+        settings: Further settings, which override ``config``: ``learning_rate=1e-3``.
+            ``learning_rate``, ``ent_coef``, ``clip_coef``, ``vf_coef`` and ``vf_clip_coef`` may be
+            functions of the fraction of finished epochs, from 0 to below 1. ``loss``, ``advantage``
+            and ``optimizer`` may be custom objects (docs/custom_policy.md).
 
     Attributes:
         history: Records of the epochs trained by this object.
@@ -104,21 +97,39 @@ class Trainer:
         UserError: If a setting, the environment or the policy is invalid; the message says why.
     """
 
-    config: Config = _inner("config")
-    vec: VecEnv = _inner("vec")
-    policy: Architecture = _inner("policy")
-    epoch: int = _inner("epoch")
-    global_step: int = _inner("global_step")
-    stop: bool = _inner("stop")
-    weights: Any = _inner("weights")
-    fault: UserError | None = _inner("fault")
-    schedule: Schedule | None = _inner("schedule")
-    train_state: Any = _inner("train_state")
+    config: Config
+    vec: VecEnv
+    policy: Architecture
+    epoch: int
+    global_step: int
+    stop: bool
+    weights: Any
+    fault: UserError | None
+    schedules: dict[str, Schedule]
+    train_state: Any
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._run.trainer, name)
+        if not name.startswith("_") and hasattr(self._run.trainer, name):
+            return getattr(self._run.trainer, name)
+        raise self._no_attribute(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or name == "history":
+            super().__setattr__(name, value)
+        elif hasattr(self._run.trainer, name):
+            setattr(self._run.trainer, name, value)
+        else:
+            raise self._no_attribute(name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._run.trainer)})
+
+    def _no_attribute(self, name: str) -> AttributeError:
+        """Return the error for an unknown attribute, with the nearest name."""
+        message = f"puffer_mlx.Trainer has no attribute {name!r}"
+        public = [] if name.startswith("_") else [each for each in dir(self) if each[0] != "_"]
+        near = closest(name, public)
+        return AttributeError(f"{message}. Did you mean {near!r}?" if near else message)
 
     def __init__(
         self,
@@ -127,23 +138,25 @@ class Trainer:
         policy: nn.Module | Architecture | None = None,
         weights: Any = None,
         like: checkpoint.Checkpoint | None = None,
+        *,
+        env_kwargs: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         refuse_forked()
         if config is not None and not isinstance(config, Config | Mapping):
             message = f"config is {config!r}, expected settings by name or a Config"
             raise UserError(message, f"Trainer(env={config!r})")
+        settings |= {f"env.{name}": value for name, value in (env_kwargs or {}).items()}
         ready = isinstance(config, Config) and hasattr(env, "spec") and hasattr(env, "send")
         whole = isinstance(config, Config)
         objects, (source, settings) = without_objects({} if whole else config or {}, settings)
-        schedule = objects.schedule
         source = _with_parts(config if whole else source, settings, policy)
         environment = None if ready else env
         chosen = configured(source, environment, settings, find_family=vec.find_family)
         chosen = with_objects(chosen, objects.named)
-        if schedule is not None and typed(chosen, "train.lr_schedule"):
-            message = "lr_schedule is given, and learning_rate is a function"
-            raise UserError(message, "one of the two")
+        for name, other in (("learning_rate", "lr_schedule"), ("ent_coef", "anneal_ent_coef")):
+            if name in objects.schedules and typed(chosen, f"train.{other}"):
+                raise UserError(f"{other} is given, and {name} is a function", "one of the two")
         vec.settle_family(chosen)
         refuse_missing(chosen)
         if tracker_names(chosen):
@@ -151,7 +164,7 @@ class Trainer:
         select_device(chosen.base.device)
         environments = env if ready else None
         run = Run.open(
-            chosen, environments, policy, weights=weights, resumed=like, schedule=schedule
+            chosen, environments, policy, weights=weights, resumed=like, schedules=objects.schedules
         )
         self._run, self._evaluator = run, Evaluator(run.trainer)
         weakref.finalize(self, _close_in, os.getpid(), run)  # if the caller doesn't close it
@@ -202,8 +215,7 @@ class Trainer:
         if not any(typed(config, name) for name in ("base.track", "base.wandb")):
             config.base.track, config.base.wandb = NO_TRACKER, False  # of the saved run
         saved = checkpoint.load(folder, trust.known(config), policy_factory(policy))
-        again = {} if objects.schedule is None else {"learning_rate": objects.schedule}
-        trainer = cls(config, None, saved.policy, like=saved, **again)
+        trainer = cls(config, None, saved.policy, like=saved, **objects.schedules)
         trainer._end_at(score_of(folder))
         return trainer
 

@@ -9,7 +9,7 @@ after ``write`` and uses trackers only after ``write`` or ``track``.
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -71,7 +71,7 @@ class Run(contextlib.ExitStack):
         *,
         weights: Any = None,
         resumed: checkpoint.Checkpoint | None = None,
-        schedule: Callable[[float], float] | None = None,
+        schedules: Mapping[str, Callable[[float], float]] | None = None,
         ranks: SingleProcess = SINGLE_PROCESS,
         look: Callable[[Config, Environments], object] = lambda *_: None,
     ) -> Self:
@@ -83,7 +83,7 @@ class Run(contextlib.ExitStack):
             policy: A policy or a module (``policy/actor_critic.py``). None creates a new policy.
             weights: Initial weights or their file. None initializes them from ``base.seed``.
             resumed: Checkpoint to resume from.
-            schedule: Learning-rate function: see ``Trainer``.
+            schedules: Functions of coefficients by key: see ``Trainer``.
             ranks: Processes that train together.
             look: Called with configuration and environments before the trainer is created.
 
@@ -112,7 +112,7 @@ class Run(contextlib.ExitStack):
                 policy = actor_critic(policy, environments.spec, config)
             first = None if path else weights
             run.trainer = trainer = Trainer(config, environments, policy, first, run.state, ranks)
-            trainer.schedule = schedule
+            trainer.schedules = dict(schedules or {})
             if resumed and run.state:
                 run.exact = trainer.restore(resumed.weights, run.state)
             elif path:

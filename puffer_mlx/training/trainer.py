@@ -7,6 +7,8 @@ for logs in trainer:
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -21,6 +23,7 @@ from puffer_mlx.ops import verification
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
+from puffer_mlx.ppo.loss import Coefficients
 from puffer_mlx.ppo.update import TrainState
 from puffer_mlx.profiling.phases import PROFILE_DELAY_S, Profiler
 from puffer_mlx.rollout.act_functions import compile_act
@@ -86,8 +89,9 @@ class Trainer:
         stop: set to True, e.g. from a signal handler, to stop after the current epoch.
         placement: the devices that act and train.
         profiler: measures seconds by phase, and records a trace if it has one.
-        schedule: function from the fraction of completed epochs, in [0, 1), to the learning rate.
-            None for the schedule of the configuration.
+        schedules: functions from the fraction of completed epochs, in [0, 1), to a coefficient, by
+            the key of [train]: ``ppo.schedules.SCHEDULED``. Other coefficients follow the
+            configuration. A change of a coefficient of the loss compiles the update again.
 
     Components. Change them only between two steps:
 
@@ -134,11 +138,19 @@ class Trainer:
         self.queue = RolloutQueue(self.collector, key, timer, self.self_play)
         trained_agents = TrainedAgents(config, seats) if seats else None
         learning = without_reward_clip(config) if self.collector.bootstraps else config
-        self.learner = Learner(learning, policy, self.placement, timer, ranks, trained_agents)
+        self._make_learner = partial(
+            Learner,
+            policy=policy,
+            placement=self.placement,
+            timer=timer,
+            ranks=ranks,
+            trained_agents=trained_agents,
+        )
+        self.learner = self._make_learner(learning)
         if self.learner.graph is not None and backend() == "cuda":
             self.profiler.profile_delay = PROFILE_DELAY_S
         self.epoch_logs = EpochLogs(config)
-        self.schedule: Callable[[float], float] | None = None
+        self.schedules: dict[str, Callable[[float], float]] = {}
         adaptive = config.train.lr_schedule == schedules.ADAPTIVE
         self.rate = config.train.learning_rate if adaptive else None
         self.prepared: Update | None = None
@@ -251,8 +263,9 @@ class Trainer:
         """Return an epoch's learning rate, entropy coefficient and exponent of priorities."""
         train = self.config.train
         epochs = self.config.epochs
-        if self.schedule is not None:
-            lr = schedules.rate_at(self.schedule, epoch / epochs)
+        custom = self._custom_coefficients(epoch)
+        if "learning_rate" in custom:
+            lr = custom["learning_rate"]
         elif self.rate is not None:
             lr = self.rate
         else:
@@ -261,9 +274,19 @@ class Trainer:
             lr = schedules.annealed(schedule, *numbers, epoch, epochs)
         schedule = "cosine" if train.anneal_ent_coef else "constant"
         numbers = train.ent_coef, train.min_ent_coef_ratio
-        ent_coef = schedules.annealed(schedule, *numbers, epoch, epochs)
+        ent_coef = custom.get("ent_coef")
+        if ent_coef is None:
+            ent_coef = schedules.annealed(schedule, *numbers, epoch, epochs)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, epoch, epochs)
         return Scheduled(lr, ent_coef, beta)
+
+    def _custom_coefficients(self, epoch: int) -> dict[str, float]:
+        """Return an epoch's coefficients that are functions of the progress, by key."""
+        progress = epoch / self.config.epochs
+        return {
+            name: schedules.value_at(schedule, progress, name)
+            for name, schedule in self.schedules.items()
+        }
 
     def state(self) -> State:
         """Return the state that ``restore`` needs, without the weights."""
@@ -368,9 +391,20 @@ class Trainer:
 
     def _prepare(self, rollout: Rollout, before: TrainState, epoch: int) -> Update:
         """Prepare the update of an epoch without computing it."""
+        self._set_loss_coefficients(epoch)
         key = self.ranks.key(self.queue.update_key(rollout))
         profiled = self.profiler.should_profile(epoch)
         return self.learner.prepare(rollout, before, self.scheduled(epoch), key, epoch, profiled)
+
+    def _set_loss_coefficients(self, epoch: int) -> None:
+        """Replace the learner if scheduled coefficients of the loss change in an epoch."""
+        config = self.learner.config
+        values = self._custom_coefficients(epoch)
+        values = {name: values[name] for name in Coefficients._fields if name in values}
+        if any(getattr(config.train, name) != value for name, value in values.items()):
+            self.learner = self._make_learner(
+                replace(config, train=replace(config.train, **values))
+            )
 
     def _share_logs(self, rollout: Rollout, update: Update) -> None:
         """Merge the environments' logs and the episodes' scores of all ranks."""
@@ -382,18 +416,19 @@ class Trainer:
         """Adapt the learning rate to the update's KL, if the schedule is adaptive.
 
         Returns:
-            The learning rate of the update, to log if the schedule is adaptive or a function;
-            otherwise nothing.
+            The learning rate, the entropy coefficient and other scheduled coefficients of the
+            update, to log.
         """
         train = self.config.train
-        if self.schedule is not None:
-            return {"learning_rate": float(np.float32(self.scheduled(self.epoch).lr))}
-        if self.rate is None:
-            return {}
-        used = self.rate
-        kl = metrics.get("kl", math.nan)
-        self.rate = schedules.adapted(used, train.learning_rate, kl, train.desired_kl)
-        return {"learning_rate": used}
+        used = self.scheduled(self.epoch)
+        values = self._custom_coefficients(self.epoch)
+        values |= {"learning_rate": used.lr, "ent_coef": used.ent_coef}
+        logs = {name: float(np.float32(value)) for name, value in values.items()}
+        if self.rate is not None:
+            logs["learning_rate"] = self.rate
+            kl = metrics.get("kl", math.nan)
+            self.rate = schedules.adapted(self.rate, train.learning_rate, kl, train.desired_kl)
+        return logs
 
     def _charge(self, rollout: Rollout, profiled: bool, seconds: float) -> float:
         """Charge an update's time to the phases, and return the seconds of training alone.

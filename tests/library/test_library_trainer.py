@@ -400,7 +400,8 @@ def test_a_learning_rate_that_is_a_function():
             assert rates == [np.float32(falling(epoch / STEPS)) for epoch in range(STEPS)]
     assert {*seen} == {epoch / STEPS for epoch in range(STEPS)}
     with puffer_mlx.train("squared", sectioned, learning_rate=0.1) as trainer:
-        assert "loss/learning_rate" not in trainer.history[0]  # what is given last wins
+        assert trainer.history[0]["loss/learning_rate"] == np.float32(0.1)  # the last one wins
+        assert trainer.history[0]["loss/ent_coef"] == np.float32(trainer.config.train.ent_coef)
 
 
 def test_a_run_with_a_function_goes_on_with_it_to_the_bit(here, capsys):
@@ -425,3 +426,60 @@ def test_a_run_with_a_function_goes_on_with_it_to_the_bit(here, capsys):
         resumed.save("other")
     puffer_mlx.Trainer.load("other").close()  # it has none any more
     assert puffer_mlx.Policy.load("half").predict(np.zeros(121)).action in range(5)
+
+
+@pytest.mark.parametrize("name", ["clip_coef", "vf_coef", "vf_clip_coef", "ent_coef"])
+def test_a_scheduled_coefficient_is_that_of_each_epoch(here, name):
+    """The same weights as from a run that is resumed with the second value."""
+    values = {"clip_coef": (0.05, 0.3), "ent_coef": (0.5, 0.001)}.get(name, (0.01, 2.0))
+
+    def schedule(progress):
+        return values[progress >= 0.5]
+
+    constant = {"anneal_lr": False, "anneal_ent_coef": False}
+    with puffer_mlx.Trainer({**FALLING, **constant}, "squared", **{name: values[0]}) as half:
+        for logs in half:
+            half.stop = logs["epoch"] == STEPS // 2
+        half.save("half")
+    with puffer_mlx.Trainer.load("half", **{name: values[1]}) as expected:
+        list(expected)
+    settings = {**FALLING, "anneal_lr": False}
+    with puffer_mlx.train("squared", settings, **{name: schedule}) as trainer:
+        assert alike(trainer, expected)
+        used = [logs[f"loss/{name}"] for logs in trainer.history]
+        assert used == [np.float32(schedule(epoch / STEPS)) for epoch in range(STEPS)]
+
+
+def test_a_run_with_a_scheduled_clip_range_resumes_to_the_bit(here):
+    def schedule(progress):
+        return 0.05 + progress
+
+    with puffer_mlx.train("squared", FALLING, clip_coef=schedule) as whole:
+        pass
+    with puffer_mlx.Trainer(FALLING, "squared", clip_coef=schedule) as half:
+        for logs in half:
+            half.stop = logs["epoch"] == STEPS // 2
+        half.save("half")
+    with puffer_mlx.Trainer.load("half", clip_coef=schedule) as resumed:
+        list(resumed)
+        assert alike(resumed, whole)
+    with pytest.raises(UserError, match="the run's clip_coef is a function"):
+        puffer_mlx.Trainer.load("half")
+
+
+def test_a_misspelt_attribute_is_an_error_with_the_nearest_name():
+    with puffer_mlx.Trainer(FALLING, "squared") as trainer:
+        with pytest.raises(
+            AttributeError, match=r"puffer_mlx.Trainer has no .*'weigths'.*'weights'"
+        ):
+            trainer.weigths  # noqa: B018
+        with pytest.raises(AttributeError, match=r"'stopp'.*'stop'"):
+            trainer.stopp = True
+        trainer.stop = True
+        assert list(trainer) == []
+        assert trainer.placement is not None and "placement" in dir(trainer)
+
+
+def test_env_kwargs_are_arguments_of_the_environment():
+    with puffer_mlx.Trainer(FALLING, "squared", env_kwargs={"size": 3}) as trainer:
+        assert trainer.config.env["size"] == 3
