@@ -431,20 +431,21 @@ def test_a_run_with_a_function_goes_on_with_it_to_the_bit(here, capsys):
 @pytest.mark.parametrize("name", ["clip_coef", "vf_coef", "vf_clip_coef", "ent_coef"])
 def test_a_scheduled_coefficient_is_that_of_each_epoch(here, name):
     """The same weights as from a run that is resumed with the second value."""
-    values = {"clip_coef": (0.05, 0.3), "ent_coef": (0.5, 0.001)}.get(name, (0.01, 2.0))
+    values = {"clip_coef": (1e-4, 0.3), "vf_clip_coef": (1e-5, 1.0)}.get(name, (0.5, 0.001))
 
     def schedule(progress):
         return values[progress >= 0.5]
 
-    constant = {"anneal_lr": False, "anneal_ent_coef": False}
-    with puffer_mlx.Trainer({**FALLING, **constant}, "squared", **{name: values[0]}) as half:
+    plain: dict[str, Any] = {**FALLING, "anneal_lr": False, "replay_ratio": 4}
+    first = {**plain, "anneal_ent_coef": False, name: values[0]}
+    second: dict[str, Any] = {name: values[1]}
+    with puffer_mlx.Trainer(first, "squared") as half:
         for logs in half:
             half.stop = logs["epoch"] == STEPS // 2
         half.save("half")
-    with puffer_mlx.Trainer.load("half", **{name: values[1]}) as expected:
+    with puffer_mlx.Trainer.load("half", **second) as expected:
         list(expected)
-    settings = {**FALLING, "anneal_lr": False}
-    with puffer_mlx.train("squared", settings, **{name: schedule}) as trainer:
+    with puffer_mlx.train("squared", {**plain, name: schedule}) as trainer:
         assert alike(trainer, expected)
         used = [logs[f"loss/{name}"] for logs in trainer.history]
         assert used == [np.float32(schedule(epoch / STEPS)) for epoch in range(STEPS)]
