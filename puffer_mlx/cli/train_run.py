@@ -8,7 +8,7 @@ from pathlib import Path
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint.environment_statistics import as_trained, differences
 from puffer_mlx.cli.options import detail_config
-from puffer_mlx.cli.stopping import EVALUATED, RunEnding, StopRequests, follow
+from puffer_mlx.cli.stopping import RunEnding, StopRequests, follow
 from puffer_mlx.cli.train_output import (
     dashboard_of,
     files_text,
@@ -36,7 +36,7 @@ from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.files import relative
 from puffer_mlx.tracking.scores import EVALUATION
 from puffer_mlx.tracking.tracked_run import refuse_missing
-from puffer_mlx.training.run import Run, make_environments
+from puffer_mlx.training.run import EVALUATED, Run, make_environments
 from puffer_mlx.training.trainer import Trainer
 
 Resumed = checkpoint.Checkpoint | None

@@ -16,7 +16,8 @@ from mlx import nn
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import score_of
-from puffer_mlx.config import Config, trust, write_ini
+from puffer_mlx.checkpoint.folder import held
+from puffer_mlx.config import Base, Config, trust, write_ini
 from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.notes import unread
@@ -31,11 +32,14 @@ from puffer_mlx.library.settings import (
     changed,
     collected,
     configured,
+    source_of,
     with_environment,
     with_objects,
     without_objects,
 )
-from puffer_mlx.playing.evaluation import Evaluator, reached, reached_text
+from puffer_mlx.playing import ladder
+from puffer_mlx.playing.episode_videos import EpisodeVideos, refuse_undrawable
+from puffer_mlx.playing.evaluation import Evaluator, reached, reached_text, refuse_agents
 from puffer_mlx.policy.actor_critic import parts_of
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.ppo import optimizers
@@ -43,11 +47,12 @@ from puffer_mlx.system import output
 from puffer_mlx.system.devices import building, refuse_forked, select_device
 from puffer_mlx.tracking.tracked_run import refuse_missing, tracker_names
 from puffer_mlx.training.epoch_logs import Logs
-from puffer_mlx.training.run import Run
-from puffer_mlx.vec.base import VecEnv
+from puffer_mlx.training.run import Run, make_environments
+from puffer_mlx.vec.base import Environments, VecEnv
 
-COMMANDS = (  # settings for files that only the command line writes
-    *("base.checkpoint_dir", "base.checkpoint_interval", "base.checkpoint_keep"),
+DIRECTORY = "base.checkpoint_dir"
+COMMANDS = (  # settings for files that are written only if ``checkpoint_dir`` is given
+    *("base.checkpoint_interval", "base.checkpoint_keep"),
     "base.eval_video_interval",
 )
 OF_MODULES = ("policy.reset_on_terminal", "policy.log_std_init")  # used by modules
@@ -64,6 +69,9 @@ class Trainer:
 
     The trainer creates its environments. It closes them at the end of a ``with`` block, in
     ``close``, or when it is garbage-collected. It sets MLX's default device to ``base.device``.
+
+    With ``checkpoint_dir`` it writes the run's folder as the command line does: checkpoints, the
+    link ``best``, the log, videos, and the evaluation after the last epoch.
 
     Args:
         config: Settings by name (docs/library.md), or a complete ``Config``, which is copied. None
@@ -159,18 +167,36 @@ class Trainer:
                 raise UserError(f"{other} is given, and {name} is a function", "one of the two")
         vec.settle_family(chosen)
         refuse_missing(chosen)
-        if tracker_names(chosen):
-            trust.permit_log_dir(chosen, new=False)
+        writes = typed(chosen, DIRECTORY)
+        if writes or tracker_names(chosen):
+            trust.permit_log_dir(chosen, new=writes and like is None)
         select_device(chosen.base.device)
         environments = env if ready else None
         run = Run.open(
-            chosen, environments, policy, weights=weights, resumed=like, schedules=objects.schedules
+            chosen,
+            environments,
+            policy,
+            weights=weights,
+            resumed=like,
+            schedules=objects.schedules,
+            look=_check_evaluations if writes else lambda *_: None,
         )
-        self._run, self._evaluator = run, Evaluator(run.trainer)
+        self._run = run
         weakref.finalize(self, _close_in, os.getpid(), run)  # if the caller doesn't close it
-        run.track()
+        self._writes = writes
+        self._saved_epoch = run.trainer.epoch
+        self._videos = None
+        if writes:
+            if like:
+                run.files.enter_context(held(run.path(like.folder.parent)))
+            run.write()
+            self._evaluator = Evaluator(run.trainer, alive=run.log.touch)
+            self._videos = EpisodeVideos(run.trainer, run.folder, _warn)
+        else:
+            run.track()
+            self._evaluator = Evaluator(run.trainer)
         self.history: list[Logs] = []
-        _warn_of_unused(self.config, self.vec, like is not None)
+        _warn_of_unused(self.config, self.vec, like is not None, writes)
         self._device = mx.default_device()
         self._player: Policy | None = None
 
@@ -215,7 +241,8 @@ class Trainer:
         if not any(typed(config, name) for name in ("base.track", "base.wandb")):
             config.base.track, config.base.wandb = NO_TRACKER, False  # of the saved run
         saved = checkpoint.load(folder, trust.known(config), policy_factory(policy))
-        trainer = cls(config, None, saved.policy, like=saved, **objects.schedules)
+        schedules: dict[str, Any] = {**objects.schedules}
+        trainer = cls(config, None, saved.policy, like=saved, **schedules)
         trainer._end_at(score_of(folder))
         return trainer
 
@@ -277,6 +304,9 @@ class Trainer:
         """Train until the schedule ends or ``stop`` is set, yielding each epoch's record."""
         while self._run.trainer.goes_on():
             yield self.step()
+        if self._writes:
+            self._save_epoch()
+            self._evaluate_at_the_end()
 
     def step(self) -> Logs:
         """Train one epoch: a rollout and its minibatches.
@@ -292,11 +322,21 @@ class Trainer:
         evaluator, trackers = self._evaluator, self._run.trackers
         logs = self._run.trainer.step()
         logs |= evaluator.after_epoch()
+        video = None
+        if self._writes and self._videos:
+            logs |= self._videos.after_epoch()
+            video = self._videos.newest
+            self._run.log.write(logs)
+            self._run.keeper.observe(logs)
         if reached(self.config, evaluator.score):
             self.stop = True
         trackers.done = self.epoch == self.config.epochs
-        for line in trackers.log(logs):
+        for line in trackers.log(logs, video):
             output.say(line)
+        if self._writes and (
+            checkpoint.is_due(self.config, self.epoch - 1) or self._run.keeper.improved
+        ):
+            self._save_epoch()
         self.history.append(logs)
         return logs
 
@@ -326,9 +366,9 @@ class Trainer:
     def close(self) -> None:
         """Close the environments created by the trainer, and finish the trackers.
 
-        A second call has no effect.
+        With ``checkpoint_dir`` the last epoch is saved first. A second call has no effect.
         """
-        self._run.close()
+        self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
@@ -336,7 +376,33 @@ class Trainer:
     def __exit__(
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._run.__exit__(kind, error, trace)
+        try:
+            if self._writes:
+                self._save_epoch()
+        finally:
+            self._writes = False
+            self._run.__exit__(kind, error, trace)
+
+    def _save_epoch(self) -> None:
+        """Write a checkpoint of the last epoch to the run's folder, unless there is one."""
+        if self._saved_epoch != self.epoch:
+            self._run.save(self._evaluator.score)
+            self._saved_epoch = self.epoch
+
+    def _evaluate_at_the_end(self) -> None:
+        """Evaluate the weights of a complete run, as the command line does, and log the result."""
+        run = self._run
+        if not run.trackers.done or self.fault:
+            return
+        if ladder.is_asked(self.config):
+            played = ladder.play_configured(run.trainer, make_environments, run.log.touch)
+            record = ladder.logs_of(played, run.trainer)
+        else:
+            evaluated = [*self._evaluator.after_training()]
+            record = evaluated[-1] if evaluated else {}
+        if record:
+            run.log.write(record)
+            run.trackers.evaluated(record)
 
     def _end_at(self, score: float | None) -> None:
         """Set ``stop`` if a saved score already reached ``base.stop_at_score``."""
@@ -352,6 +418,7 @@ def train(
     policy: nn.Module | None = None,
     progress: bool = False,
     callback: Callable[[Logs], str | None] | None = None,
+    resume: str | Path | None = None,
     **settings: Any,
 ) -> Trainer:
     """Train a policy in an environment to the end.
@@ -360,8 +427,9 @@ def train(
 
         trainer = puffer_mlx.train("gym:CartPole-v1", total_timesteps=100_000)
 
-    No file is written, except by trackers (``track=["wandb"]``). Use ``trainer.save(path)`` to
-    save.
+    With ``checkpoint_dir="checkpoints"`` the run's folder is written as by the command line:
+    checkpoints, the best one, the log, and the evaluation after training. Otherwise no file is
+    written, except by trackers (``track=["wandb"]``) and ``trainer.save(path)``.
 
     Args:
         env: Name as on the command line, ``gymnasium.Env`` class, function that creates one, or an
@@ -370,7 +438,10 @@ def train(
         policy: Actor and critic as an ``mlx.nn.Module``; None for the configured policy.
         progress: Show the progress: a live figure in a notebook, a dashboard in a terminal.
         callback: Called with each epoch's record. Returns None, or ``"stop"`` to end training.
-        settings: Further settings: keys of the configuration by their short names.
+        resume: Run to resume: ``latest``, a RUN_ID in ``checkpoint_dir``, or the folder of a run or
+            of a checkpoint. The settings change its configuration.
+        settings: Further settings: keys of the configuration by their short names, and the
+            arguments of ``Trainer``.
 
     Returns:
         The trainer after its last epoch, with ``predict``, ``save``, ``history``, ``weights`` and
@@ -380,7 +451,13 @@ def train(
         UserError: If an argument is invalid, or training produced numbers that aren't finite; the
             message says why.
     """
-    trainer = Trainer(config, env, policy, **settings)
+    if resume is None:
+        trainer = Trainer(config, env, policy, **settings)
+    else:
+        if isinstance(config, Config):
+            raise UserError("resume and a whole Config are given", "settings by name")
+        changes = {**(config or {}), **settings}
+        trainer = Trainer.load(_find_run(resume, env, changes), env, policy, **changes)
     try:
         with trainer._run.files:
             for logs in watch(trainer) if progress else trainer:
@@ -388,10 +465,25 @@ def train(
                     trainer.stop = True
             if trainer.fault:
                 raise trainer.fault
+        trainer._writes = False  # the files are closed
     except BaseException:
         trainer.close()
         raise
     return trainer
+
+
+def _find_run(resume: str | Path, env: Any, settings: Mapping[str, Any]) -> Path:
+    """Return the newest checkpoint that can be resumed of a run that the user names."""
+    folder = collected(settings).get(DIRECTORY, Base().checkpoint_dir)
+    config = Config(source_of(env).name, base=Base(checkpoint_dir=str(folder)))
+    return checkpoint.find(str(resume), config, checkpoint.STATE)
+
+
+def _check_evaluations(config: Config, environments: Environments) -> None:
+    """Check, before training, that the evaluations, videos and games of a run are possible."""
+    refuse_agents(config, environments)
+    refuse_undrawable(config, environments)
+    ladder.prepare(config, environments.spec)
 
 
 def _close_in(pid: int, run: Run) -> None:
@@ -429,12 +521,13 @@ def _with_parts(config: Any, keywords: Mapping[str, Any], module: Any) -> Any:
     return changed(config, parts) if whole else {**mine, **parts}
 
 
-def _warn_of_unused(config: Config, environments: VecEnv, goes_on: bool) -> None:
+def _warn_of_unused(config: Config, environments: VecEnv, goes_on: bool, writes: bool) -> None:
     """Warn of settings from the user that have no effect."""
     lines = [*config.unused, *optimizers.unused_keys(config), *unread(config, goes_on)]
     lines += vec.unused_keys(config, environments)
-    lines += [f"{name} (the command line obeys it)" for name in COMMANDS]
-    if not tracker_names(config):
+    if not writes:
+        lines += [f"{name} (without checkpoint_dir)" for name in COMMANDS]
+    if not writes and not tracker_names(config):
         lines.append("base.log_dir (of trackers, and none is named)")
     if isinstance(config.base.profile, str):
         lines.append("base.profile (the command line writes that file)")

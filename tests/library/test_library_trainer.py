@@ -1,6 +1,7 @@
 """``puffer_mlx.train`` and ``puffer_mlx.Trainer``."""
 
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -232,7 +233,7 @@ def test_every_algorithm_trains_a_module():
 def test_a_setting_that_changes_nothing_is_warned_of():
     for settings, said in (
         ({"prio_alpha": 0.5, "algorithm": "puffer5"}, "train.prio_alpha is unused here"),
-        ({"checkpoint_keep": 1}, r"checkpoint_keep \(the command line obeys it\) is unused"),
+        ({"checkpoint_keep": 1}, r"checkpoint_keep \(without checkpoint_dir\) is unused"),
         ({"tag": "night"}, r"base\.tag \(of trackers, and none is named\)"),
     ):
         with pytest.warns(UserWarning, match=said) as caught:
@@ -484,3 +485,57 @@ def test_a_misspelt_attribute_is_an_error_with_the_nearest_name():
 def test_env_kwargs_are_arguments_of_the_environment():
     with puffer_mlx.Trainer(FALLING, "squared", env_kwargs={"size": 3}) as trainer:
         assert trainer.config.env["size"] == 3
+
+
+RUN: dict[str, Any] = {**SQUARED, "checkpoint_interval": 2, "eval_interval": 512}
+RUN |= {"eval_episodes": 8}
+
+
+def test_checkpoint_dir_writes_a_run_as_the_command_line_does(here, capsys):
+    """The same checkpoints, ``best`` and log; the command line resumes it."""
+    words = [f"--{name}={value}" for name, value in collected(RUN).items()]
+    assert script.main(["squared", *words]) == 0
+    (ours,) = (here / "checkpoints" / "squared").iterdir()
+    with puffer_mlx.train("squared", RUN, checkpoint_dir="python") as trainer:
+        pass
+    (run,) = (here / "python" / "squared").iterdir()
+    assert [path.name for path in sorted(run.iterdir())] == [
+        path.name for path in sorted(ours.iterdir())
+    ]
+    assert (run / "best").readlink() == (ours / "best").readlink()
+    for step in ours.glob("0*"):
+        one, other = (folder / step.name / "weights.safetensors" for folder in (ours, run))
+        assert one.read_bytes() == other.read_bytes()
+    kept = "agent_steps", "env/score", "evaluation/score", "env/n"
+    logs = []
+    for name in ours.name, run.name:
+        lines = (here / "logs" / "squared" / f"{name}.jsonl").read_text().splitlines()
+        logs.append([{key: json.loads(line).get(key) for key in kept} for line in lines])
+    assert logs[0] == logs[1] and len(logs[0]) == STEPS + 1
+    assert script.main(["squared", "--resume", str(run), "--total-timesteps", "2304"]) == 0
+    assert len(trainer.history) == STEPS
+
+
+def test_train_resumes_a_run_to_the_bit(here):
+    with puffer_mlx.train("squared", RUN, checkpoint_dir="whole") as whole:
+        pass
+
+    def halfway(logs):
+        return "stop" if logs["epoch"] == STEPS // 2 else None
+
+    puffer_mlx.train("squared", RUN, checkpoint_dir="runs", callback=halfway).close()
+    with puffer_mlx.train("squared", resume="latest", checkpoint_dir="runs") as resumed:
+        assert resumed.history[0]["epoch"] == STEPS // 2 + 1
+        assert alike(resumed, whole)
+    (run,) = (here / "runs" / "squared").iterdir()
+    assert (run / f"{2048:016d}").is_dir()
+
+
+def test_closing_a_trainer_saves_its_last_epoch(here):
+    rare = {**RUN, "checkpoint_dir": "runs", "checkpoint_interval": 0, "eval_interval": 0}
+    with puffer_mlx.Trainer(rare, "squared") as trainer:
+        trainer.step()
+        trainer.step()
+    (folder,) = here.glob("runs/squared/*/0*")
+    assert folder.name == f"{512:016d}"
+    assert puffer_mlx.Policy.load(folder).step == 512
