@@ -48,7 +48,9 @@ def live(trainer: Trainer, **changed: Any) -> float:
     settings = replace(settings, vec=replace(settings.vec, **own, **changed))
     with vec.make(settings, 1) as env:
         environment_statistics.share(trainer.vec, env)
-        found = score(AgentStepper(trainer.policy, trainer.weights, env, 3, greedy=True), EPISODES)
+        found = score(
+            AgentStepper(trainer.policy, trainer.weights, env, 3, deterministic=True), EPISODES
+        )
     return found.summary()["score"].mean
 
 

@@ -37,4 +37,4 @@ trainer = puffer_mlx.train(
 trainer.save("residual")
 
 policy = puffer_mlx.Policy.load("residual", policy=Residual(4, 2))
-print(puffer_mlx.evaluate(policy, episodes=8, deterministic=True))
+print(puffer_mlx.evaluate(policy, episodes=8))

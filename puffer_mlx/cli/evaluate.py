@@ -4,13 +4,22 @@ Environments, policy and seed come from the checkpoint; options override them.
 """
 
 import argparse
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from puffer_mlx.cli import match
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.match import GAMES, GAMES_IN_PYTHON, default_games, note_unused
+from puffer_mlx.cli.match import (
+    GAMES,
+    GAMES_IN_PYTHON,
+    as_options,
+    default_games,
+    note_unused,
+    progress_bar,
+)
 from puffer_mlx.cli.options import add_table, number, reject_unused, say_config
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser
@@ -18,6 +27,16 @@ from puffer_mlx.config.fit import MAX_STEPS, typed
 from puffer_mlx.config.help import RARELY
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
+from puffer_mlx.system import voice
+from puffer_mlx.system.files import relative
+from puffer_mlx.system.json_text import write_json
+
+if TYPE_CHECKING:  # imports MLX
+    from puffer_mlx.library.evaluating import Configure
+    from puffer_mlx.library.policy import Policy
+    from puffer_mlx.playing.episodes import Scores
+    from puffer_mlx.playing.frames import Draw
+    from puffer_mlx.vec.base import Environments
 
 LADDER = ("selfplay.eval_bots", "selfplay.eval_bot_envs", "selfplay.eval_bot_threads")
 USED = (  # keys with an effect on an evaluation
@@ -37,7 +56,8 @@ FPS = 15.0
 OPTIONS = f"""
 --load-model-path PATH  or the second word: a checkpoint's or a run's folder, a RUN_ID, latest, or a
     .safetensors or .bin file of ENV's policy
---greedy  take the most probable action; else it is drawn, as in training
+--deterministic, --greedy  take the most probable action; else actions are sampled, as in
+    training
 --episodes, --eval-episodes N  episodes to score, at least; every environment plays the same number
     (default {EPISODES}, {EPISODES_IN_PYTHON} in Python; none if it is shown)
 --json FILE  write every episode to a file; - is stdout
@@ -51,9 +71,9 @@ OPTIONS = f"""
 --scale SCALE  pixels a side for each pixel of a file (default 1)
 """
 AGAINST = f"""
---against PLAYER...  have it play against each of these; with --greedy, --json, --gif, ...
+--against PLAYER...  have it play against each of these; with --deterministic, --json, --gif, ...
 --ladder  have it play against bot.py at several skills, or selfplay.eval_bots; with
-    --greedy, --json
+    --deterministic, --json
 --games N  games against each, half on either side (default {GAMES}, {GAMES_IN_PYTHON} in Python)
 """
 RARE = f"""
@@ -163,31 +183,154 @@ def settle_against(options: argparse.Namespace, config: Config) -> None:
     options.games = options.games or default_games(config)
 
 
-def evaluate(argv: list[str]) -> None:
-    """Score or show a policy as the command line describes.
-
-    Args:
-        argv: Words of the command line.
-
-    Raises:
-        UserError: An option, the checkpoint or the environment is invalid.
-    """
-    config, options = parse(argv)
-    say_config(config)
-    settle(options, config)
-    from puffer_mlx.cli.evaluate_run import run
-
-    def reparse(further: Sequence[str] = (), files: Sequence[Path] = ()) -> Config:
-        return parse([env, *further, *words], files)[0]
-
-    env, *words = spelled_out(argv)
-    run(config, options, reparse)
-
-
 def option_parser() -> argparse.ArgumentParser:
     return build_parser(extra=add_options, used=(*USED, *USED_IN_PYTHON))
 
 
 @reported
 def main(argv: list[str]) -> None:
-    evaluate(argv)
+    config, options = parse(argv)
+    say_config(config)
+    settle(options, config)
+    from puffer_mlx.library import evaluating
+    from puffer_mlx.playing.frames import find_draw
+    from puffer_mlx.system.devices import select_device
+    from puffer_mlx.vec.from_config import source_folder
+
+    env, *words = spelled_out(argv)
+
+    def configure(settings: Mapping[str, str], files: Sequence[Path]) -> Config:
+        return parse([env, *as_options(settings), *words], files)[0]
+
+    select_device(config.base.device)
+    policy = evaluating.load_policy(config, options.load_model_path, configure)
+    voice.detail(f"policy {relative(policy.folder)}")
+    if options.against:
+        play_against(policy, options, configure)
+        return
+    if options.ladder:
+        play_ladder(policy, options)
+        return
+    if (options.gif or options.mp4 or options.terminal) and not config.python:
+        find_draw(source_folder(config))  # report a missing draw.py before scoring
+    if options.episodes:
+        score(policy, options)
+    if options.shown:
+        show(policy, options)
+
+
+# ---- scores --------------------------------------------------------------------------------------
+
+
+def score(policy: "Policy", options: argparse.Namespace) -> None:
+    """Play the episodes, print the scores, and write them to ``--json``."""
+    from puffer_mlx.library import evaluating
+
+    with progress_bar("episodes") as progress:
+        scores = evaluating.evaluate(
+            policy,
+            episodes=options.episodes,
+            deterministic=options.deterministic,
+            max_steps=options.max_steps or MAX_STEPS,
+            progress=progress,
+        )
+    print(report(policy.config, scores))
+    if options.json:
+        write_json(evaluating.scores_record(policy, options.load_model_path, scores), options.json)
+
+
+def report(config: Config, scores: "Scores") -> str:
+    """Return the scores as a table."""
+    how = "deterministic" if scores.deterministic else "stochastic"
+    lines = [
+        f"{config.env_name}: {scores.count:,} episodes, {scores.each} from each of"
+        f" {scores.environments:,} environments; {how}, seed {config.base.seed};"
+        f" {scores.steps:,} steps, {scores.seconds:.1f} s"
+    ]
+    if summary := scores.summary():
+        lines.append(f"{'':24}" + "".join(f"{n:>12}" for n in next(iter(summary.values()))._fields))
+        for name, spread in summary.items():
+            lines.append(f"{name:24}" + "".join(f"{value:12,.3f}" for value in spread))
+    if scores.unfinished:
+        lines.append(
+            f"{scores.unfinished} of {scores.environments} environments had not ended their"
+            f" episodes after {scores.steps:,} steps (--max-steps): long episodes are missing"
+        )
+    return "\n".join(lines)
+
+
+# ---- pictures ------------------------------------------------------------------------------------
+
+
+def show(policy: "Policy", options: argparse.Namespace) -> None:
+    """Write the requested GIF and video, and play in the terminal or in a window."""
+    from puffer_mlx.library.evaluating import play
+    from puffer_mlx.playing.frames import write_gif, write_mp4
+    from puffer_mlx.playing.terminal_video import play_in_terminal
+
+    how = options.deterministic
+    for path, write in ((options.gif, write_gif), (options.mp4, write_mp4)):
+        if path:
+            frames = play(policy, steps=options.film, deterministic=how)
+            write(frames, path, options.fps, options.scale)
+            print(f"wrote {relative(path)}, {path.stat().st_size / 1000:,.0f} kB")
+    if options.terminal:
+        play_in_terminal(play(policy, steps=options.steps, deterministic=how), options.fps)
+    if options.window:
+        with contextlib.suppress(WindowClosed):
+            for _ in play(policy, steps=options.steps, deterministic=how, draw=in_window):
+                pass  # c_render limits the frame rate
+
+
+class WindowClosed(Exception):
+    """The user closed the window."""
+
+
+def in_window(config: Config, environments: "Environments") -> "Draw":
+    """Return a draw function that renders in the environment's own window.
+
+    It returns a placeholder picture and raises ``WindowClosed`` when the user closes the window.
+    """
+    import numpy as np
+
+    def draw(_: np.ndarray) -> np.ndarray:
+        image = environments.render()
+        if image is False:
+            raise WindowClosed
+        if image is not True:
+            name = environments.spec.name
+            raise UserError(f"{name} draws pictures, no window", "--terminal, --gif or --mp4")
+        return np.zeros((1, 1, 3), np.uint8)
+
+    return draw
+
+
+# ---- games against others ------------------------------------------------------------------------
+
+
+def play_against(policy: "Policy", options: argparse.Namespace, configure: "Configure") -> None:
+    """Play games against other players and print the results."""
+    from puffer_mlx.library import evaluating
+
+    config = policy.config
+    name = evaluating.name_of(options.load_model_path, policy.folder, config)
+    learner = policy.as_player(name, options.deterministic)
+    record = match.play(config, options, options.against, configure, learner)
+    table = match.pair_table(record, "games against each")
+    print("\n".join([*table, *match.repeated_notes(record, config)]))
+    if options.json:
+        write_json(record, options.json)
+
+
+def play_ladder(policy: "Policy", options: argparse.Namespace) -> None:
+    """Play games against the environment's scripted opponents and print the results."""
+    from puffer_mlx.library import evaluating
+    from puffer_mlx.playing.ladder import unused_note
+
+    voice.note(unused_note(policy.config))
+    with progress_bar("games") as progress:
+        result = evaluating.play_ladder(policy, options.games, options.deterministic, progress)
+    print(result)
+    if options.json:
+        inputs = {"policy": options.load_model_path, "seed": policy.config.base.seed}
+        write_json({**result.record(), **inputs}, options.json)

@@ -10,7 +10,6 @@ from typing import Any
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import branches
-from puffer_mlx.cli import hub
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table, reject_unused
@@ -19,6 +18,7 @@ from puffer_mlx.config.command_line import Parser
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, Report, export, formats
 from puffer_mlx.export.file_format import Option
+from puffer_mlx.library import hub
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import reading, relative, to_write

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
 from puffer_mlx.playing.evaluation import Evaluator
 from puffer_mlx.rollout.on_gpu import GPUError
 from puffer_mlx.system import output, signals, voice
@@ -24,7 +23,6 @@ from puffer_mlx.system.files import relative
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
 
-EVALUATED = "evaluated"  # in a checkpoint's numbers: score of its weights
 LONG = 10.0  # seconds: a longer wait for the epoch's end is announced
 NOTHING = "no epoch ended; nothing to save"
 AT_ITS_END = "nothing to train: --train.total-timesteps says how many steps"
@@ -58,17 +56,8 @@ class RunEnding:
             trainer = self._trainer
             if trainer.epoch == self._epoch:
                 return
-            epoch, weights, vec = trainer.epoch, trainer.weights, trainer.vec
-            state = trainer.state() if whole else None
-            if state:
-                state.numbers["log_position"] = self._run.log.position
-                if (score := self._evaluator.score) is not None:
-                    state.numbers[EVALUATED] = score
-            step = epoch * trainer.config.batch_size
-            statistics = gathered_statistics(vec)
-            self._saved = self._run.keeper.save(
-                step, vec.spec, trainer.policy, weights, state, statistics
-            )
+            epoch = trainer.epoch
+            self._saved = self._run.save(self._evaluator.score, whole)
             self._epoch = epoch
             self._whole = self._saved if whole else self._whole
 

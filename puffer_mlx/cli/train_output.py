@@ -16,7 +16,7 @@ from puffer_mlx.config.schema import COMMAND_LINE
 from puffer_mlx.display.bottleneck import Conditions
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.notebook import summary
-from puffer_mlx.playing import after_self_play, evaluation
+from puffer_mlx.playing import evaluation, ladder
 from puffer_mlx.playing.episode_videos import refuse_undrawable
 from puffer_mlx.playing.evaluation import reached_text
 from puffer_mlx.policy.encoders.catalog import plainer_note
@@ -53,7 +53,7 @@ def introduce(config: Config, environments: Environments) -> None:
     voice.note(*take_notes(config))
     evaluation.refuse_agents(config, environments)
     refuse_undrawable(config, environments)
-    voice.note(after_self_play.prepare(config, environments.spec))
+    voice.note(ladder.prepare(config, environments.spec))
     if unused := vec.unused_keys(config, environments):
         voice.note(f"unused here: {', '.join(unused)}")
     if config.python:

@@ -8,7 +8,7 @@ from pathlib import Path
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint.environment_statistics import as_trained, differences
 from puffer_mlx.cli.options import detail_config
-from puffer_mlx.cli.stopping import EVALUATED, RunEnding, StopRequests, follow
+from puffer_mlx.cli.stopping import RunEnding, StopRequests, follow
 from puffer_mlx.cli.train_output import (
     dashboard_of,
     files_text,
@@ -25,7 +25,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.machines import joining, launching
 from puffer_mlx.machines.share import share
 from puffer_mlx.machines.single_process import SingleProcess
-from puffer_mlx.playing import after_self_play, evaluation
+from puffer_mlx.playing import evaluation, ladder
 from puffer_mlx.playing.episode_videos import EpisodeVideos
 from puffer_mlx.playing.evaluation import Evaluator
 from puffer_mlx.ppo import optimizers
@@ -36,7 +36,7 @@ from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.files import relative
 from puffer_mlx.tracking.scores import EVALUATION
 from puffer_mlx.tracking.tracked_run import refuse_missing
-from puffer_mlx.training.run import Run, make_environments
+from puffer_mlx.training.run import EVALUATED, Run, make_environments
 from puffer_mlx.training.trainer import Trainer
 
 Resumed = checkpoint.Checkpoint | None
@@ -220,8 +220,8 @@ def finish(run: Run, evaluator: Evaluator, ending: RunEnding, dashboard: Dashboa
     trackers.weights = ending.saved and ending.saved / checkpoint.WEIGHTS
     if not trackers.done:
         return
-    if after_self_play.is_asked(trainer.config):
-        last = climb(run, dashboard)
+    if ladder.is_asked(trainer.config):
+        last = play_ladder(run, dashboard)
     else:
         last = evaluate(evaluator, trainer, dashboard)
     if last:
@@ -249,9 +249,9 @@ def evaluate(evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard) -> di
     return record
 
 
-def climb(run: Run, dashboard: Dashboard) -> dict[str, float]:
+def play_ladder(run: Run, dashboard: Dashboard) -> dict[str, float]:
     """Play the evaluation games of a run with self-play. Returns the metrics."""
-    ladder = after_self_play.climb(run.trainer, make_environments, run.log.touch)
-    for line in str(ladder).splitlines():
+    played = ladder.play_configured(run.trainer, make_environments, run.log.touch)
+    for line in str(played).splitlines():
         dashboard.message(line)
-    return after_self_play.logs_of(ladder, run.trainer)
+    return ladder.logs_of(played, run.trainer)

@@ -18,6 +18,7 @@ from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.settings import with_environment
+from puffer_mlx.playing.players import Player, policy_player
 from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.policy.policy import configured_policy
@@ -28,7 +29,7 @@ from puffer_mlx.vec.layout import Layout, saved_layout
 from puffer_mlx.vec.spaces import leaves, nested, path_text
 
 
-class Form(Protocol):
+class ObservationAdapter(Protocol):
     """Conversion of an environment's observations and actions; picklable."""
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
@@ -45,7 +46,7 @@ class Form(Protocol):
         ...
 
 
-class LayoutForm:
+class SpaceAdapter:
     """Observations and actions of a Python environment, as its spaces define them."""
 
     def __init__(self, layout: Layout, spec: EnvSpec) -> None:
@@ -82,7 +83,7 @@ class LayoutForm:
         return nested(self._layout.spaces[1], first)
 
 
-class PlainForm:
+class FlatAdapter:
     """Observations and actions of a C environment: rows and heads. One head has no axis."""
 
     def __init__(self, spec: EnvSpec) -> None:
@@ -158,16 +159,23 @@ class Policy:
         weights: Tree of arrays.
         memory: Normalization statistics of observations by name; empty without normalization.
         step: Environment steps trained on.
+        folder: Folder of the checkpoint; empty for the policy of a trainer.
     """
 
     def __init__(self, trainer: Trains) -> None:
         self._begin(checkpoint_of(trainer))
-        self._form = _form_of(trainer.vec, trainer.vec.spec)
+        self._adapter = _adapter_of(trainer.vec, trainer.vec.spec)
 
     def _begin(self, saved: checkpoint.Checkpoint) -> None:
         refuse_forked()
-        _, self.config, self.spec, self.architecture, self.weights, self.step, self.memory = saved
-        self._form: Form | None = None
+        self.folder = saved.folder
+        self.config = saved.config
+        self.spec = saved.spec
+        self.architecture = saved.policy
+        self.weights = saved.weights
+        self.step = saved.step
+        self.memory = saved.memory
+        self._adapter: ObservationAdapter | None = None
         self._state: Any = None
         self._agents = 0
         self._random = mx.random.key(self.config.base.seed)
@@ -200,19 +208,29 @@ class Policy:
                 untrusted code.
         """
         folder = checkpoint.find(str(path), Config())
-        saved = checkpoint.load(folder, allow_code, maker(policy))
-        acting = cls.__new__(cls)
-        acting._begin(saved._replace(config=with_environment(saved.config, env)))
+        saved = checkpoint.load(folder, allow_code, policy_factory(policy))
+        acting = cls.of_checkpoint(saved._replace(config=with_environment(saved.config, env)))
         if env is None and (layout := saved_layout(saved.spec)):
-            acting._form = LayoutForm(layout, saved.spec)
+            acting._adapter = SpaceAdapter(layout, saved.spec)
         return acting
+
+    @classmethod
+    def of_checkpoint(cls, saved: checkpoint.Checkpoint) -> Self:
+        """Return the policy of a checkpoint that was read."""
+        policy = cls.__new__(cls)
+        policy._begin(saved)
+        return policy
+
+    def as_player(self, name: str, deterministic: bool) -> Player:
+        """Return this policy as a player of games."""
+        return policy_player(name, self.architecture, self.weights, deterministic, self.memory)
 
     def predict(
         self,
         observation: Any,
         state: Any = None,
         episode_start: Any = None,
-        deterministic: bool = True,
+        deterministic: bool = False,
         *,
         action_masks: Any = None,
     ) -> Prediction:
@@ -227,7 +245,7 @@ class Policy:
             state: Recurrent state to continue with, as returned by an earlier call.
             episode_start: True where an episode starts and the state is reset, (n,) bool or one
                 bool.
-            deterministic: Take the most probable action instead of sampling.
+            deterministic: Take the most probable action. False samples, as Stable-Baselines3 does.
             action_masks: Non-zero for legal actions, (n, A), or (A,) for a single observation.
 
         Returns:
@@ -238,13 +256,13 @@ class Policy:
                 doesn't match the state.
         """
         refuse_forked()
-        form = self._known_form()
-        rows, single = form.rows(observation)
+        adapter = self._known_adapter()
+        rows, single = adapter.rows(observation)
         n = len(rows)
         rows = normalization.apply(self.memory, rows).astype(
             self.spec.observation_dtype, copy=False
         )
-        before = self._recalled(n, state)
+        before = self._recurrent_state(n, state)
         not_done = None
         if episode_start is not None:
             not_done = 1 - mx.array(np.broadcast_to(np.asarray(episode_start, np.float32), (n,)))
@@ -262,7 +280,7 @@ class Policy:
             self._random = random
         mx.eval(actions, after)
         self._state, self._agents = after, n
-        chosen = form.actions(np.ascontiguousarray(actions), single)
+        chosen = adapter.actions(np.ascontiguousarray(actions), single)
         return Prediction(chosen, after if self.architecture.is_recurrent else None)
 
     def reset(self, seed: int | None = None) -> None:
@@ -275,7 +293,7 @@ class Policy:
         if seed is not None:
             self._random = mx.random.key(seed)
 
-    def go_on_from(self, other: "Policy") -> None:
+    def copy_state_from(self, other: "Policy") -> None:
         """Copy the recurrent state and random key of another policy of the same kind."""
         self._state, self._agents, self._random = other._state, other._agents, other._random
 
@@ -285,7 +303,7 @@ class Policy:
         ``predict`` needs none of them, because the spaces are looked up first.
         """
         with suppress(UserError):
-            self._known_form()
+            self._known_adapter()
         config = replace(self.config, objects={}, again=None)
         try:
             pickle.dumps(config.factory)
@@ -298,7 +316,7 @@ class Policy:
         copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied
 
-    def _recalled(self, n: int, state: Any) -> Any:
+    def _recurrent_state(self, n: int, state: Any) -> Any:
         """Return the recurrent state of n agents."""
         if state is not None:
             return state
@@ -322,17 +340,17 @@ class Policy:
             )
         return mx.array(array.reshape(n, A) != 0).astype(mx.uint8)
 
-    def _known_form(self) -> Form:
+    def _known_adapter(self) -> ObservationAdapter:
         """Return the environment's conversion; looks it up on the first call."""
-        if self._form is None:
+        if self._adapter is None:
             try:
-                self._form = _asked(self.config, self.spec)
+                self._adapter = _probed_adapter(self.config, self.spec)
             except UserError as error:
                 raise UserError(
                     f"the spaces of {self.config.env_name} aren't known: {error.message}",
                     "Policy.load(path, env=…) with its class, a function that makes it, or a name",
                 ) from error
-        return self._form
+        return self._adapter
 
 
 def checkpoint_of(trainer: Trains) -> checkpoint.Checkpoint:
@@ -349,7 +367,7 @@ def player(policy: "Policy | Trains", seed: int | None) -> tuple[Policy, int]:
     return acting, acting.config.base.seed if seed is None else seed
 
 
-def refuse_other(policy: Policy, spec: EnvSpec, name: str) -> None:
+def check_compatible(policy: Policy, spec: EnvSpec, name: str) -> None:
     """Check that an environment's observations and actions match a policy.
 
     Args:
@@ -367,7 +385,7 @@ def refuse_other(policy: Policy, spec: EnvSpec, name: str) -> None:
         raise UserError(f"{message}, and {name} has {spec.described()}", hint)
 
 
-def maker(module: nn.Module | None) -> Callable[[EnvSpec, Config], Architecture]:
+def policy_factory(module: nn.Module | None) -> Callable[[EnvSpec, Config], Architecture]:
     """Return a function that makes the configured policy, or the one of a module."""
 
     def make(spec: EnvSpec, config: Config) -> Architecture:
@@ -378,14 +396,14 @@ def maker(module: nn.Module | None) -> Callable[[EnvSpec, Config], Architecture]
     return make
 
 
-def _asked(config: Config, spec: EnvSpec) -> Form:
+def _probed_adapter(config: Config, spec: EnvSpec) -> ObservationAdapter:
     """Return the conversion for a configuration's environment. One in C needn't be compiled."""
     if not config.python:
-        return PlainForm(spec)
+        return FlatAdapter(spec)
     with vec.probe(config) as environments:
-        return _form_of(environments, spec)
+        return _adapter_of(environments, spec)
 
 
-def _form_of(environments: Any, spec: EnvSpec) -> Form:
+def _adapter_of(environments: Any, spec: EnvSpec) -> ObservationAdapter:
     layout = getattr(environments, "layout", None)
-    return LayoutForm(layout, spec) if layout else PlainForm(spec)
+    return SpaceAdapter(layout, spec) if layout else FlatAdapter(spec)

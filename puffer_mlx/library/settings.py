@@ -18,7 +18,7 @@ from puffer_mlx.config.key import ARGUMENT, EVERY_KEY
 from puffer_mlx.config.schema import KEYS, NO_TRACKER, SECTIONS
 from puffer_mlx.config.values import is_argument
 from puffer_mlx.errors import UserError
-from puffer_mlx.ppo.schedules import rate_at
+from puffer_mlx.ppo.schedules import SCHEDULED, value_at
 from puffer_mlx.vec.gym.lent import lend
 from puffer_mlx.vec.puffer.make import is_puffer_env
 
@@ -33,9 +33,8 @@ ARGUMENTS = {  # arguments of other libraries, with our names
     "n_eval_episodes": "episodes",
 }
 
-LEARNING_RATE = "train.learning_rate"
 PARTS = {f"train.{key}" for key, declared in KEYS["train"].items() if declared.custom}
-Schedule = Callable[[float], float]  # rate by the fraction of finished epochs, from 0 to below 1
+Schedule = Callable[[float], float]  # value by the fraction of finished epochs, in [0, 1)
 
 Value = int | float | bool | str
 Settings = dict[str, Any]  # by section.key
@@ -45,37 +44,41 @@ class Objects(NamedTuple):
     """Settings that can't be written to a file.
 
     Args:
-        schedule: Learning rate as a function of the fraction of finished epochs.
+        schedules: Coefficients as functions of the fraction of finished epochs, by key of [train].
         named: Other objects by full name: a loss, advantages, an optimizer.
     """
 
-    schedule: Schedule | None
+    schedules: dict[str, Schedule]
     named: dict[str, Any]
 
 
 def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str, Any]]]:
     """Return the objects among settings, and the settings with plain values in their place.
 
-    A function's plain value is the learning rate of the first epoch; other objects are replaced by
-    their names. The last setting for a key counts.
+    A schedule's plain value is that of the first epoch; other objects are replaced by their names.
+    The last setting for a key counts.
 
     Raises:
-        UserError: If a key is unknown, or the function doesn't return a learning rate.
+        UserError: If a key is unknown, or a schedule doesn't return a number.
     """
     objects: dict[str, Any] = {}
+    schedules: dict[str, Schedule] = {}
     plain: list[dict[str, Any]] = []
     for source in sources:
         settings = dict(_flat(source))
         for name, value in settings.items():
             full = _full_name(name)
             objects.pop(full, None)
-            if full == LEARNING_RATE and callable(value):
-                schedule = cast(Schedule, value)
-                objects[full], settings[name] = value, rate_at(schedule, 0.0)
+            section, _, key = full.partition(".")
+            if section == "train":
+                schedules.pop(key, None)
+            if section == "train" and key in SCHEDULED and callable(value):
+                schedules[key] = cast(Schedule, value)
+                settings[name] = value_at(schedules[key], 0.0, key)
             elif full in PARTS and not isinstance(value, Value):
                 objects[full], settings[name] = value, object_name(value)
         plain.append(settings)
-    return Objects(objects.pop(LEARNING_RATE, None), objects), plain
+    return Objects(schedules, objects), plain
 
 
 def object_name(value: Any) -> str:

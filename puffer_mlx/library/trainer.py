@@ -6,7 +6,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,7 +16,9 @@ from mlx import nn
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import score_of
-from puffer_mlx.config import Config, trust, write_ini
+from puffer_mlx.checkpoint.folder import held
+from puffer_mlx.config import Base, Config, trust, write_ini
+from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.notes import unread
 from puffer_mlx.config.schema import NO_TRACKER
@@ -25,17 +26,20 @@ from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.display.notebook import watch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, Report, export, formats
-from puffer_mlx.library.policy import Policy, Prediction, checkpoint_of, maker
+from puffer_mlx.library.policy import Policy, Prediction, checkpoint_of, policy_factory
 from puffer_mlx.library.settings import (
     Schedule,
     changed,
     collected,
     configured,
+    source_of,
     with_environment,
     with_objects,
     without_objects,
 )
-from puffer_mlx.playing.evaluation import Evaluator, reached, reached_text
+from puffer_mlx.playing import ladder
+from puffer_mlx.playing.episode_videos import EpisodeVideos, refuse_undrawable
+from puffer_mlx.playing.evaluation import Evaluator, reached, reached_text, refuse_agents
 from puffer_mlx.policy.actor_critic import parts_of
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.ppo import optimizers
@@ -43,23 +47,15 @@ from puffer_mlx.system import output
 from puffer_mlx.system.devices import building, refuse_forked, select_device
 from puffer_mlx.tracking.tracked_run import refuse_missing, tracker_names
 from puffer_mlx.training.epoch_logs import Logs
-from puffer_mlx.training.run import Run
-from puffer_mlx.vec.base import VecEnv
+from puffer_mlx.training.run import Run, make_environments
+from puffer_mlx.vec.base import Environments, VecEnv
 
-COMMANDS = (  # settings for files that only the command line writes
-    *("base.checkpoint_dir", "base.checkpoint_interval", "base.checkpoint_keep"),
+DIRECTORY = "base.checkpoint_dir"
+COMMANDS = (  # settings for files that are written only if ``checkpoint_dir`` is given
+    *("base.checkpoint_interval", "base.checkpoint_keep"),
     "base.eval_video_interval",
 )
 OF_MODULES = ("policy.reset_on_terminal", "policy.log_std_init")  # used by modules
-
-
-def _inner(name: str) -> Any:
-    """Return a property for an attribute of the inner ``training.trainer.Trainer``."""
-
-    def change(trainer: Any, value: Any) -> None:
-        setattr(trainer._run.trainer, name, value)
-
-    return property(attrgetter(f"_run.trainer.{name}"), change)
 
 
 class Trainer:
@@ -74,6 +70,9 @@ class Trainer:
     The trainer creates its environments. It closes them at the end of a ``with`` block, in
     ``close``, or when it is garbage-collected. It sets MLX's default device to ``base.device``.
 
+    With ``checkpoint_dir`` it writes the run's folder as the command line does: checkpoints, the
+    link ``best``, the log, videos, and the evaluation after the last epoch.
+
     Args:
         config: Settings by name (docs/library.md), or a complete ``Config``, which is copied. None
             for the environment's files.
@@ -84,9 +83,11 @@ class Trainer:
             copied. None for the configured policy.
         weights: Initial weights; None for random ones from ``seed``, or the module's.
         like: Checkpoint to resume, set by ``Trainer.load``.
-        settings: Further settings, which override ``config``: ``learning_rate=1e-3``. The learning
-            rate may be a function of the fraction of finished epochs, from 0 to below 1. ``loss``,
-            ``advantage`` and ``optimizer`` may be custom objects (docs/custom_policy.md).
+        env_kwargs: Arguments of the environment, the same as ``{"env": env_kwargs}``.
+        settings: Further settings, which override ``config``: ``learning_rate=1e-3``.
+            ``learning_rate``, ``ent_coef``, ``clip_coef``, ``vf_coef`` and ``vf_clip_coef`` may be
+            functions of the fraction of finished epochs, from 0 to below 1. ``loss``, ``advantage``
+            and ``optimizer`` may be custom objects (docs/custom_policy.md).
 
     Attributes:
         history: Records of the epochs trained by this object, a few kilobytes each. Clear the list
@@ -105,21 +106,39 @@ class Trainer:
         UserError: If a setting, the environment or the policy is invalid; the message says why.
     """
 
-    config: Config = _inner("config")
-    vec: VecEnv = _inner("vec")
-    policy: Architecture = _inner("policy")
-    epoch: int = _inner("epoch")
-    global_step: int = _inner("global_step")
-    stop: bool = _inner("stop")
-    weights: Any = _inner("weights")
-    fault: UserError | None = _inner("fault")
-    schedule: Schedule | None = _inner("schedule")
-    train_state: Any = _inner("train_state")
+    config: Config
+    vec: VecEnv
+    policy: Architecture
+    epoch: int
+    global_step: int
+    stop: bool
+    weights: Any
+    fault: UserError | None
+    schedules: dict[str, Schedule]
+    train_state: Any
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._run.trainer, name)
+        if not name.startswith("_") and hasattr(self._run.trainer, name):
+            return getattr(self._run.trainer, name)
+        raise self._no_attribute(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or name == "history":
+            super().__setattr__(name, value)
+        elif hasattr(self._run.trainer, name):
+            setattr(self._run.trainer, name, value)
+        else:
+            raise self._no_attribute(name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._run.trainer)})
+
+    def _no_attribute(self, name: str) -> AttributeError:
+        """Return the error for an unknown attribute, with the nearest name."""
+        message = f"puffer_mlx.Trainer has no attribute {name!r}"
+        public = [] if name.startswith("_") else [each for each in dir(self) if each[0] != "_"]
+        near = closest(name, public)
+        return AttributeError(f"{message}. Did you mean {near!r}?" if near else message)
 
     def __init__(
         self,
@@ -128,37 +147,57 @@ class Trainer:
         policy: nn.Module | Architecture | None = None,
         weights: Any = None,
         like: checkpoint.Checkpoint | None = None,
+        *,
+        env_kwargs: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         refuse_forked()
         if config is not None and not isinstance(config, Config | Mapping):
             message = f"config is {config!r}, expected settings by name or a Config"
             raise UserError(message, f"Trainer(env={config!r})")
+        settings |= {f"env.{name}": value for name, value in (env_kwargs or {}).items()}
         ready = isinstance(config, Config) and hasattr(env, "spec") and hasattr(env, "send")
         whole = isinstance(config, Config)
         objects, (source, settings) = without_objects({} if whole else config or {}, settings)
-        schedule = objects.schedule
         source = _with_parts(config if whole else source, settings, policy)
         environment = None if ready else env
         chosen = configured(source, environment, settings, find_family=vec.find_family)
         chosen = with_objects(chosen, objects.named)
-        if schedule is not None and typed(chosen, "train.lr_schedule"):
-            message = "lr_schedule is given, and learning_rate is a function"
-            raise UserError(message, "one of the two")
+        for name, other in (("learning_rate", "lr_schedule"), ("ent_coef", "anneal_ent_coef")):
+            if name in objects.schedules and typed(chosen, f"train.{other}"):
+                raise UserError(f"{other} is given, and {name} is a function", "one of the two")
         vec.settle_family(chosen)
         refuse_missing(chosen)
-        if tracker_names(chosen) and like is not None:
+        writes = typed(chosen, DIRECTORY)
+        if like is not None and (writes or tracker_names(chosen)):
             trust.permit_log_dir(chosen)
         select_device(chosen.base.device)
         environments = env if ready else None
         run = Run.open(
-            chosen, environments, policy, weights=weights, resumed=like, schedule=schedule
+            chosen,
+            environments,
+            policy,
+            weights=weights,
+            resumed=like,
+            schedules=objects.schedules,
+            look=_check_evaluations if writes else lambda *_: None,
         )
-        self._run, self._evaluator = run, Evaluator(run.trainer)
+        self._run = run
         weakref.finalize(self, _close_in, os.getpid(), run)  # if the caller doesn't close it
-        run.track()
+        self._writes = writes
+        self._saved_epoch = run.trainer.epoch
+        self._videos = None
+        if writes:
+            if like:
+                run.files.enter_context(held(run.path(like.folder.parent)))
+            run.write()
+            self._evaluator = Evaluator(run.trainer, alive=run.log.touch)
+            self._videos = EpisodeVideos(run.trainer, run.folder, _warn)
+        else:
+            run.track()
+            self._evaluator = Evaluator(run.trainer)
         self.history: list[Logs] = []
-        _warn_of_unused(self.config, self.vec, like is not None)
+        _warn_of_unused(self.config, self.vec, like is not None, writes)
         self._device = mx.default_device()
         self._player: Policy | None = None
 
@@ -202,9 +241,9 @@ class Trainer:
         config = with_environment(config, env)
         if not any(typed(config, name) for name in ("base.track", "base.wandb")):
             config.base.track, config.base.wandb = NO_TRACKER, False  # of the saved run
-        saved = checkpoint.load(folder, trust.known(config), maker(policy))
-        again = {} if objects.schedule is None else {"learning_rate": objects.schedule}
-        trainer = cls(config, None, saved.policy, like=saved, **again)
+        saved = checkpoint.load(folder, trust.known(config), policy_factory(policy))
+        schedules: dict[str, Any] = {**objects.schedules}
+        trainer = cls(config, None, saved.policy, like=saved, **schedules)
         trainer._end_at(score_of(folder))
         return trainer
 
@@ -266,6 +305,9 @@ class Trainer:
         """Train until the schedule ends or ``stop`` is set, yielding each epoch's record."""
         while self._run.trainer.has_next_epoch():
             yield self.step()
+        if self._writes:
+            self._save_epoch()
+            self._evaluate_at_the_end()
 
     def step(self) -> Logs:
         """Train one epoch: a rollout and its minibatches.
@@ -281,11 +323,21 @@ class Trainer:
         evaluator, trackers = self._evaluator, self._run.trackers
         logs = self._run.trainer.step()
         logs |= evaluator.after_epoch()
+        video = None
+        if self._writes and self._videos:
+            logs |= self._videos.after_epoch()
+            video = self._videos.newest
+            self._run.log.write(logs)
+            self._run.keeper.observe(logs)
         if reached(self.config, evaluator.score):
             self.stop = True
         trackers.done = self.epoch == self.config.epochs
-        for line in trackers.log(logs):
+        for line in trackers.log(logs, video):
             output.say(line)
+        if self._writes and (
+            checkpoint.is_due(self.config, self.epoch - 1) or self._run.keeper.improved
+        ):
+            self._save_epoch()
         self.history.append(logs)
         return logs
 
@@ -294,7 +346,7 @@ class Trainer:
         observation: Any,
         state: Any = None,
         episode_start: Any = None,
-        deterministic: bool = True,
+        deterministic: bool = False,
         *,
         action_masks: Any = None,
     ) -> Prediction:
@@ -306,7 +358,7 @@ class Trainer:
         with building:  # a call from another thread continues with this one's random key
             now = Policy(self)
             if self._player is not None:
-                now.go_on_from(self._player)
+                now.copy_state_from(self._player)
             self._player = now
             return now.predict(
                 observation, state, episode_start, deterministic, action_masks=action_masks
@@ -315,9 +367,9 @@ class Trainer:
     def close(self) -> None:
         """Close the environments created by the trainer, and finish the trackers.
 
-        A second call has no effect.
+        With ``checkpoint_dir`` the last epoch is saved first. A second call has no effect.
         """
-        self._run.close()
+        self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self
@@ -325,7 +377,33 @@ class Trainer:
     def __exit__(
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._run.__exit__(kind, error, trace)
+        try:
+            if self._writes:
+                self._save_epoch()
+        finally:
+            self._writes = False
+            self._run.__exit__(kind, error, trace)
+
+    def _save_epoch(self) -> None:
+        """Write a checkpoint of the last epoch to the run's folder, unless there is one."""
+        if self._saved_epoch != self.epoch:
+            self._run.save(self._evaluator.score)
+            self._saved_epoch = self.epoch
+
+    def _evaluate_at_the_end(self) -> None:
+        """Evaluate the weights of a complete run, as the command line does, and log the result."""
+        run = self._run
+        if not run.trackers.done or self.fault:
+            return
+        if ladder.is_asked(self.config):
+            played = ladder.play_configured(run.trainer, make_environments, run.log.touch)
+            record = ladder.logs_of(played, run.trainer)
+        else:
+            evaluated = [*self._evaluator.after_training()]
+            record = evaluated[-1] if evaluated else {}
+        if record:
+            run.log.write(record)
+            run.trackers.evaluated(record)
 
     def _end_at(self, score: float | None) -> None:
         """Set ``stop`` if a saved score already reached ``base.stop_at_score``."""
@@ -341,6 +419,7 @@ def train(
     policy: nn.Module | None = None,
     progress: bool = False,
     callback: Callable[[Logs], str | None] | None = None,
+    resume: str | Path | None = None,
     **settings: Any,
 ) -> Trainer:
     """Train a policy in an environment to the end.
@@ -349,8 +428,9 @@ def train(
 
         trainer = puffer_mlx.train("gym:CartPole-v1", total_timesteps=100_000)
 
-    No file is written, except by trackers (``track=["wandb"]``). Use ``trainer.save(path)`` to
-    save.
+    With ``checkpoint_dir="checkpoints"`` the run's folder is written as by the command line:
+    checkpoints, the best one, the log, and the evaluation after training. Otherwise no file is
+    written, except by trackers (``track=["wandb"]``) and ``trainer.save(path)``.
 
     Args:
         env: Name as on the command line, ``gymnasium.Env`` class, function that creates one, or an
@@ -359,7 +439,10 @@ def train(
         policy: Actor and critic as an ``mlx.nn.Module``; None for the configured policy.
         progress: Show the progress: a live figure in a notebook, a dashboard in a terminal.
         callback: Called with each epoch's record. Returns None, or ``"stop"`` to end training.
-        settings: Further settings: keys of the configuration by their short names.
+        resume: Run to resume: ``latest``, a RUN_ID in ``checkpoint_dir``, or the folder of a run or
+            of a checkpoint. The settings change its configuration.
+        settings: Further settings: keys of the configuration by their short names, and the
+            arguments of ``Trainer``.
 
     Returns:
         The trainer after its last epoch, with ``predict``, ``save``, ``history``, ``weights`` and
@@ -369,7 +452,13 @@ def train(
         UserError: If an argument is invalid, or training produced numbers that aren't finite; the
             message says why.
     """
-    trainer = Trainer(config, env, policy, **settings)
+    if resume is None:
+        trainer = Trainer(config, env, policy, **settings)
+    else:
+        if isinstance(config, Config):
+            raise UserError("resume and a whole Config are given", "settings by name")
+        changes = {**(config or {}), **settings}
+        trainer = Trainer.load(_find_run(resume, env, changes), env, policy, **changes)
     try:
         with trainer._run.files:
             for logs in watch(trainer) if progress else trainer:
@@ -377,10 +466,25 @@ def train(
                     trainer.stop = True
             if trainer.fault:
                 raise trainer.fault
+        trainer._writes = False  # the files are closed
     except BaseException:
         trainer.close()
         raise
     return trainer
+
+
+def _find_run(resume: str | Path, env: Any, settings: Mapping[str, Any]) -> Path:
+    """Return the newest checkpoint that can be resumed of a run that the user names."""
+    folder = collected(settings).get(DIRECTORY, Base().checkpoint_dir)
+    config = Config(source_of(env).name, base=Base(checkpoint_dir=str(folder)))
+    return checkpoint.find(str(resume), config, checkpoint.STATE)
+
+
+def _check_evaluations(config: Config, environments: Environments) -> None:
+    """Check, before training, that the evaluations, videos and games of a run are possible."""
+    refuse_agents(config, environments)
+    refuse_undrawable(config, environments)
+    ladder.prepare(config, environments.spec)
 
 
 def _close_in(pid: int, run: Run) -> None:
@@ -418,12 +522,13 @@ def _with_parts(config: Any, keywords: Mapping[str, Any], module: Any) -> Any:
     return changed(config, parts) if whole else {**mine, **parts}
 
 
-def _warn_of_unused(config: Config, environments: VecEnv, goes_on: bool) -> None:
+def _warn_of_unused(config: Config, environments: VecEnv, goes_on: bool, writes: bool) -> None:
     """Warn of settings from the user that have no effect."""
     lines = [*config.unused, *optimizers.unused_keys(config), *unread(config, goes_on)]
     lines += vec.unused_keys(config, environments)
-    lines += [f"{name} (the command line obeys it)" for name in COMMANDS]
-    if not tracker_names(config):
+    if not writes:
+        lines += [f"{name} (without checkpoint_dir)" for name in COMMANDS]
+    if not writes and not tracker_names(config):
         lines.append("base.log_dir (of trackers, and none is named)")
     if isinstance(config.base.profile, str):
         lines.append("base.profile (the command line writes that file)")

@@ -18,6 +18,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.fit import MAX_STEPS as MAX_STEPS  # commands print it before they load MLX
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing.frames import Draw, Frame
+from puffer_mlx.playing.results import mode
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.vec.base import Rows, ScoredVec
@@ -53,6 +54,7 @@ class Scores:
         unfinished: Environments that didn't finish within the step limit.
         steps: Steps of every agent.
         seconds: Duration of the evaluation.
+        deterministic: True if the most probable actions were taken, False if they were sampled.
     """
 
     episodes: list[Episode]
@@ -61,6 +63,7 @@ class Scores:
     unfinished: int
     steps: int
     seconds: float
+    deterministic: bool = False
 
     @property
     def count(self) -> int:
@@ -88,7 +91,10 @@ class Scores:
         if not self.episodes:
             return f"no episode ended in {self.steps:,} steps"
         mean, std, _, low, high = self.score
-        return f"score {mean:.4g} ± {std:.3g} ({low:.4g} to {high:.4g}), {self.count} episodes"
+        return (
+            f"score {mean:.4g} ± {std:.3g} ({low:.4g} to {high:.4g}), {self.count} episodes,"
+            f" {mode(self.deterministic)}"
+        )
 
     def summary(self) -> dict[str, Spread]:
         """Return the statistics of each value that all episodes report, or an empty dict."""
@@ -126,13 +132,15 @@ class Actor:
         weights: Weights of the policy.
         n: Number of agents.
         seed: Seed of the actions.
-        greedy: Take the most probable action instead of sampling.
+        deterministic: Take the most probable action instead of sampling.
     """
 
-    def __init__(self, policy: Policy, weights: Any, n: int, seed: int, greedy: bool) -> None:
+    def __init__(
+        self, policy: Policy, weights: Any, n: int, seed: int, deterministic: bool
+    ) -> None:
         choose_cache_limit()
         self._policy, self._weights, self._n = policy, weights, n
-        self._key = None if greedy else mx.random.key(seed)
+        self._key = None if deterministic else mx.random.key(seed)
         self._state = policy.initial_state(n)
 
     def choose(self, rows: Rows) -> np.ndarray:
@@ -158,17 +166,24 @@ class AgentStepper:
         weights: Weights of the policy.
         vec: Environments. They are reset here.
         seed: Seed of the actions.
-        greedy: Take the most probable action instead of sampling.
+        deterministic: Take the most probable action instead of sampling.
 
     Attributes:
         rows: Latest observations and rewards of the agents.
         vec: The environments.
+        deterministic: The argument.
     """
 
     def __init__(
-        self, policy: Policy, weights: Any, vec: ScoredVec, seed: int = 0, greedy: bool = False
+        self,
+        policy: Policy,
+        weights: Any,
+        vec: ScoredVec,
+        seed: int = 0,
+        deterministic: bool = False,
     ) -> None:
-        self._actor = Actor(policy, weights, vec.num_agents, seed, greedy)
+        self.deterministic = deterministic
+        self._actor = Actor(policy, weights, vec.num_agents, seed, deterministic)
         self.vec = vec
         n = vec.num_agents // vec.num_groups
         self._groups = [slice(g * n, (g + 1) * n) for g in range(vec.num_groups)]
@@ -184,7 +199,7 @@ class AgentStepper:
             self.vec.wait(group)
 
 
-def arena(config: Config, environments: int, agents: int, seed: int) -> Config:
+def eval_config(config: Config, environments: int, agents: int, seed: int) -> Config:
     """Return the configuration of evaluation environments, with seeds unique to ``seed``.
 
     Args:
@@ -271,6 +286,7 @@ def score(
         unfinished=sum(owed > 0 for owed in left),
         steps=steps,
         seconds=time.perf_counter() - began,
+        deterministic=stepper.deterministic,
     )
 
 

@@ -83,7 +83,7 @@ class Boards:
         self.shown = int(self._agents[0][0])
         seeds = np.random.SeedSequence(seed).generate_state(SIDES)
         self._choose = [
-            player.sit_down(len(agents), int(each))
+            player.start(len(agents), int(each))
             for player, agents, each in zip(players, self._agents, seeds, strict=True)
         ]
         self.actions = np.zeros((vec.num_agents, vec.spec.action.heads), np.float32)
@@ -97,12 +97,12 @@ class Boards:
         self._vec.send(0, self.actions, self.rows)
         self._vec.wait(0)
 
-    def ahead(self) -> np.ndarray:
+    def score_difference(self) -> np.ndarray:
         """Return the first player's rewards minus the second's, (E,) float64."""
         rewards = self.rows.rewards.reshape(self._shape).astype(np.float64)
         return np.where(self._firsts, rewards, -rewards).sum(axis=1)
 
-    def over(self) -> np.ndarray:
+    def finished(self) -> np.ndarray:
         """Return where a game has just ended, (E,) bool.
 
         If last observations have separate rows, agents may leave at different times. The game
@@ -149,8 +149,8 @@ class DistinctGames:
         pairs = zip(each, self._codes, strict=True)
         self._codes = [zlib.crc32(row.tobytes(), code) for row, code in pairs]
 
-    def end(self, over: np.ndarray, counted: np.ndarray, shows_last: bool) -> None:
-        """End a step.
+    def record_step(self, over: np.ndarray, counted: np.ndarray, shows_last: bool) -> None:
+        """Record the games that ended in a step.
 
         Args:
             over: Environments whose game has ended, (E,) bool.
@@ -194,7 +194,8 @@ def play_pair(
     assert E % SIDES == 0, "half of the environments for each side"
     sides = np.arange(E) % SIDES
     boards = Boards(vec, (first, second), sides, seed)
-    distinct = None if first.draws or second.draws else DistinctGames(boards.order)
+    repeats = first.deterministic and second.deterministic
+    distinct = DistinctGames(boards.order) if repeats else None
     left = np.full(E, each)
     won = np.zeros(E)  # first player's rewards minus the second's, in current games
     counts = np.zeros((SIDES, 3), int)  # by the first player's side: wins, draws, losses
@@ -212,18 +213,19 @@ def play_pair(
         if distinct:
             distinct.add(boards.actions)
         steps += 1
-        won += boards.ahead()
-        over = boards.over()
+        won += boards.score_difference()
+        over = boards.finished()
         counted = over & (left > 0)
         if distinct:
-            distinct.end(over, counted, boards.rows.finals is not None)
+            distinct.record_step(over, counted, boards.rows.finals is not None)
         np.add.at(counts, (sides[counted], 1 - np.sign(won[counted]).astype(int)), 1)
         won[over] = 0.0
         left[counted] -= 1
         if progress is not None:
             progress(each * E - int(left.sum()))
     at_0, at_1 = (Tally(*map(int, row)) for row in counts)
-    return PairResult((at_0, at_1), steps, distinct.count if distinct else None)
+    games = distinct.count if distinct else None
+    return PairResult((at_0, at_1), steps, games, first.deterministic)
 
 
 def watch(
@@ -247,8 +249,8 @@ def watch(
     for _ in range(MAX_STEPS):
         yield boards.rows.observations[boards.shown].copy()
         boards.step()
-        won += float(boards.ahead()[0])
-        if boards.over()[0]:
+        won += float(boards.score_difference()[0])
+        if boards.finished()[0]:
             if boards.rows.finals is not None:
                 yield boards.rows.observations[boards.shown].copy()
             break

@@ -5,50 +5,14 @@ from dataclasses import replace
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config
-from puffer_mlx.playing.episodes import MAX_STEPS, arena, most_environments
+from puffer_mlx.playing.episodes import MAX_STEPS, eval_config, most_environments
 from puffer_mlx.playing.games import PairResult, play_pair, sides_of
 from puffer_mlx.playing.players import Player
 from puffer_mlx.vec.base import Environments
 
 Pair = tuple[int, int]  # indices of two players
 Results = dict[Pair, PairResult]
-
-
-class Games:
-    """Environments and number of games for each pair of players.
-
-    Args:
-        config: Configuration of the environments, without normalization.
-        agents: Agents per environment.
-        games: Minimum number of games.
-        make: Creates environments from a configuration. They are closed here.
-        seed: Seed of the environments and of the players' actions.
-        max_steps: Step limit per environment.
-
-    Attributes:
-        count: Number of environments, even. Python environments are limited to the number that the
-            configured agents fill.
-        each: Games per environment.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        agents: int,
-        games: int,
-        make: Callable[[Config], Environments],
-        seed: int,
-        max_steps: int = MAX_STEPS,
-    ) -> None:
-        most = most_environments(config, agents)
-        self.count = max(2, min(most - most % 2, games + games % 2))
-        self.each = -(-games // self.count)
-        self.seed, self.max_steps = seed, max_steps
-        self._make, self._config = make, arena(config, self.count, agents, seed)
-
-    def environments(self) -> Environments:
-        """Return new environments, the same for each call."""
-        return self._make(self._config)
+Progress = Callable[[int, int], object]  # (finished games, expected games)
 
 
 def without_statistics(config: Config) -> Config:
@@ -74,31 +38,45 @@ def agents_of(config: Config) -> int:
 def play_pairs(
     players: Sequence[Player],
     pairs: Sequence[Pair],
-    games: Games,
-    progress: Callable[[int, int], object] = lambda done, total: None,
+    config: Config,
+    agents: int,
+    games: int,
+    make: Callable[[Config], Environments],
+    seed: int,
+    max_steps: int = MAX_STEPS,
+    progress: Progress = lambda done, total: None,
 ) -> Results:
     """Let pairs of players play each other. Results of pairs don't depend on each other.
 
     Args:
         players: All players.
         pairs: Pairs of indices into ``players``.
-        games: Environments and number of games.
+        config: Configuration of the environments, without normalization.
+        agents: Agents per environment.
+        games: Minimum number of games of each pair.
+        make: Creates environments from a configuration. They are closed here.
+        seed: Seed of the environments and of the players' actions.
+        max_steps: Step limit per environment.
         progress: Called after each step with the numbers of finished and of expected games.
 
     Raises:
         UserError: If a pair's games can't be played; see ``play_pair``.
     """
-    total = games.each * games.count
+    most = most_environments(config, agents)
+    count = max(2, min(most - most % 2, games + games % 2))  # even
+    each = -(-games // count)
+    pair_config = eval_config(config, count, agents, seed)
     results: Results = {}
     for number, (i, j) in enumerate(pairs):
-        with games.environments() as environments:
+        before = number * each * count
+        with make(pair_config) as environments:
             results[i, j] = play_pair(
                 players[i],
                 players[j],
                 environments,
-                games.each,
-                games.seed,
-                games.max_steps,
-                lambda done, before=number * total: progress(before + done, len(pairs) * total),
+                each,
+                seed,
+                max_steps,
+                lambda done, before=before: progress(before + done, len(pairs) * each * count),
             )
     return results

@@ -26,18 +26,18 @@ class Player(NamedTuple):
 
     Args:
         name: Name to show.
-        sit_down: Maps a number of agents n and a seed to a function that chooses their actions.
+        start: Maps a number of agents n and a seed to a function that chooses their actions.
             Each call starts from fresh states, so two copies of a player share nothing.
-        draws: True if actions may be random.
+        deterministic: True if actions are never sampled.
     """
 
     name: str
-    sit_down: Callable[[int, int], Choose]
-    draws: bool = True
+    start: Callable[[int, int], Choose]
+    deterministic: bool = False
 
 
 def policy_player(
-    name: str, policy: Policy, weights: Any, greedy: bool, memory: Memory | None = None
+    name: str, policy: Policy, weights: Any, deterministic: bool, memory: Memory | None = None
 ) -> Player:
     """Return a player that uses a policy.
 
@@ -45,12 +45,12 @@ def policy_player(
         name: Name to show.
         policy: Trained policy.
         weights: Weights of the policy.
-        greedy: Take the most probable action instead of sampling.
+        deterministic: Take the most probable action instead of sampling.
         memory: Normalization statistics of its observations. None or empty: not normalized.
     """
 
-    def sit_down(n: int, seed: int) -> Choose:
-        actor = Actor(policy, weights, n, seed, greedy)
+    def start(n: int, seed: int) -> Choose:
+        actor = Actor(policy, weights, n, seed, deterministic)
 
         def choose(rows: Rows) -> np.ndarray:
             seen = normalization.apply(memory or {}, rows.observations)
@@ -58,13 +58,13 @@ def policy_player(
 
         return choose
 
-    return Player(name, sit_down, draws=not greedy)
+    return Player(name, start, deterministic)
 
 
 def random_player(action: ActionSpec) -> Player:
     """Return a player that samples legal actions uniformly, or continuous ones from N(0, 1)."""
 
-    def sit_down(n: int, seed: int) -> Choose:
+    def start(n: int, seed: int) -> Choose:
         rng = np.random.default_rng(seed)
 
         def choose(rows: Rows) -> np.ndarray:
@@ -78,7 +78,7 @@ def random_player(action: ActionSpec) -> Player:
 
         return choose
 
-    return Player("random", sit_down)
+    return Player("random", start)
 
 
 SCRIPTED = "choose(observations (n, D), masks (n, A) or None, skill, rng) -> actions (n, heads)"
@@ -100,7 +100,7 @@ def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player
     missing = f"{folder.name} has no scripted player: {path} doesn't exist"
     scripted = script_function(path, "choose", UserError(missing, SCRIPTED), SCRIPTED)
 
-    def sit_down(n: int, seed: int) -> Choose:
+    def start(n: int, seed: int) -> Choose:
         rng = np.random.default_rng(seed)
 
         def choose(rows: Rows) -> np.ndarray:
@@ -113,7 +113,7 @@ def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player
 
         return choose
 
-    return Player(name, sit_down)
+    return Player(name, start)
 
 
 RANDOM, BOT = "random", "bot"

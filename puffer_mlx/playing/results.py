@@ -15,6 +15,11 @@ CLOSE = 1e-7  # Elo points
 FEW = 20  # with fewer distinct games, more games would only repeat them
 
 
+def mode(deterministic: bool) -> str:
+    """Return how actions were chosen, for a person: deterministic or stochastic."""
+    return "deterministic" if deterministic else "stochastic"
+
+
 class Tally(NamedTuple):
     """Wins, draws and losses of one of two players."""
 
@@ -56,11 +61,13 @@ class PairResult(NamedTuple):
         sides: Results on side 0 and on side 1, with equal numbers of games.
         steps: Steps per environment, over all its games.
         distinct: Number of distinct games. None with a player that samples actions.
+        deterministic: True if the first player's actions aren't sampled.
     """
 
     sides: tuple[Tally, Tally]
     steps: int
     distinct: int | None = None
+    deterministic: bool = False
 
     @property
     def total(self) -> Tally:
@@ -85,7 +92,7 @@ class PairResult(NamedTuple):
     def __str__(self) -> str:
         repeated = self.distinct is not None and self.distinct < self.total.games
         more = f"{self.distinct:,} distinct games" if repeated else ""
-        return self.total.described(self.interval, more)
+        return f"{self.total.described(self.interval, more)}, {mode(self.deterministic)}"
 
 
 def wilson(tally: Tally) -> tuple[float, float]:

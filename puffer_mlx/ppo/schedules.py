@@ -18,6 +18,8 @@ SCHEDULES: dict[str, Callable[[float, float, float], float]] = {
     "linear": lambda first, last, progress: first + (last - first) * progress,
 }
 ADAPTIVE = "adaptive"
+# keys of [train] that may be functions of the progress
+SCHEDULED = ("learning_rate", "ent_coef", "clip_coef", "vf_coef", "vf_clip_coef")
 FACTOR = 1.5  # factor of a change of the adaptive learning rate
 # Bounds relative to the first learning rate. rsl_rl: 1e-5 to 1e-2, relative to 1e-3.
 LOWEST = 0.01
@@ -45,26 +47,25 @@ def annealed(schedule: str, first: float, ratio: float, epoch: int, epochs: int)
     return SCHEDULES[schedule](first, ratio * first, min(max(epoch / epochs, 0.0), 1.0))
 
 
-def rate_at(schedule: Callable[[float], float], progress: float) -> float:
-    """Return the learning rate from a custom schedule.
+def value_at(schedule: Callable[[float], float], progress: float, name: str) -> float:
+    """Return a coefficient from a custom schedule.
 
     Args:
-        schedule: function of ``progress`` that returns the learning rate.
+        schedule: function of ``progress`` that returns the coefficient.
         progress: fraction of completed epochs, in [0, 1).
+        name: name of the coefficient for the error.
 
     Raises:
         UserError: If the result is not a finite number of at least 0.
     """
     result = schedule(progress)
     try:
-        rate = float(result)
+        value = float(result)
     except (TypeError, ValueError):
-        rate = math.nan
-    if not 0 <= rate < math.inf:
-        raise UserError(
-            f"learning_rate({progress:g}) is {result!r}", "the function must return 0 or more"
-        )
-    return rate
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise UserError(f"{name}({progress:g}) is {result!r}", "the function must return 0 or more")
+    return value
 
 
 def adapted(rate: float, first: float, kl: float, desired_kl: float) -> float:

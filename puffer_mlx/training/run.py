@@ -9,14 +9,14 @@ after ``write`` and uses trackers only after ``write`` or ``track``.
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from mlx import nn
 
 from puffer_mlx import checkpoint, vec
-from puffer_mlx.checkpoint.environment_statistics import restore_statistics
+from puffer_mlx.checkpoint.environment_statistics import gathered_statistics, restore_statistics
 from puffer_mlx.checkpoint.folder import new_run
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.config import Config
@@ -33,6 +33,8 @@ from puffer_mlx.tracking.tracked_run import RunLog, Trackers, last_step, tracker
 from puffer_mlx.training import placement
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments
+
+EVALUATED = "evaluated"  # in a checkpoint's numbers: score of its weights
 
 
 class Run(contextlib.ExitStack):
@@ -71,7 +73,7 @@ class Run(contextlib.ExitStack):
         *,
         weights: Any = None,
         resumed: checkpoint.Checkpoint | None = None,
-        schedule: Callable[[float], float] | None = None,
+        schedules: Mapping[str, Callable[[float], float]] | None = None,
         ranks: SingleProcess = SINGLE_PROCESS,
         look: Callable[[Config, Environments], object] = lambda *_: None,
     ) -> Self:
@@ -83,7 +85,7 @@ class Run(contextlib.ExitStack):
             policy: A policy or a module (``policy/actor_critic.py``). None creates a new policy.
             weights: Initial weights or their file. None initializes them from ``base.seed``.
             resumed: Checkpoint to resume from.
-            schedule: Learning-rate function: see ``Trainer``.
+            schedules: Functions of coefficients by key: see ``Trainer``.
             ranks: Processes that train together.
             look: Called with configuration and environments before the trainer is created.
 
@@ -112,7 +114,7 @@ class Run(contextlib.ExitStack):
                 policy = actor_critic(policy, environments.spec, config)
             first = None if path else weights
             run.trainer = trainer = Trainer(config, environments, policy, first, run.state, ranks)
-            trainer.schedule = schedule
+            trainer.schedules = dict(schedules or {})
             if resumed and run.state:
                 run.exact = trainer.restore(resumed.weights, run.state)
             elif path:
@@ -145,6 +147,27 @@ class Run(contextlib.ExitStack):
         step = self.trainer.global_step if resumed else None
         self.trackers = enter(Trackers(record, tracker_names(config), step, logged))
         enter(contextlib.closing(self.log))
+
+    def save(self, score: float | None, whole: bool = True) -> Path:
+        """Write a checkpoint of the last complete epoch, after ``write``. Returns its folder.
+
+        Args:
+            score: Score of an evaluation of the weights; None without one.
+            whole: True for a checkpoint that can be resumed, False for weights only.
+
+        Raises:
+            UserError: If the checkpoint can't be written.
+        """
+        trainer = self.trainer
+        step = trainer.epoch * trainer.config.batch_size
+        weights = trainer.weights
+        state = trainer.state() if whole else None
+        if state:
+            state.numbers["log_position"] = self.log.position
+            if score is not None:
+                state.numbers[EVALUATED] = score
+        statistics = gathered_statistics(trainer.vec)
+        return self.keeper.save(step, trainer.vec.spec, trainer.policy, weights, state, statistics)
 
     def track(self) -> None:
         """Open the trackers without writing files. The run's name is the current time."""

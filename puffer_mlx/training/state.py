@@ -60,9 +60,9 @@ def save_state(trainer: Any) -> State:
     }
     if implementation.refused:
         numbers["refused"] = sorted(implementation.refused)
-    if trainer.schedule is not None:
-        numbers["schedule"] = "function"
-    elif trainer.rate is not None:
+    if trainer.schedules:
+        numbers["schedules"] = sorted(trainer.schedules)
+    if trainer.rate is not None:
         numbers["learning_rate"] = trainer.rate
     if trainer.self_play is not None:
         before = rollout.self_play if rollout and start else None
@@ -129,12 +129,14 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
 
 
 def _refuse_lost_schedule(trainer: Any, numbers: Mapping[str, Any]) -> None:
-    """Raise UserError if the learning rate was a function and the resumed run has no function."""
-    if "schedule" in numbers and trainer.schedule is None:
-        if typed(trainer.config, "train.learning_rate"):
-            return  # A learning rate on the command line replaces the function.
-        raise UserError(
-            "the run's learning_rate is a function, which checkpoints don't contain",
-            "pass it in Python: Trainer.load(path, learning_rate=…); or pass a number, which"
-            " lr_schedule anneals",
-        )
+    """Raise UserError if a coefficient was a function and the resumed run has no function for it.
+
+    A value that the user gives replaces the function.
+    """
+    names = numbers.get("schedules", ["learning_rate"] if "schedule" in numbers else [])
+    for name in names:
+        if name not in trainer.schedules and not typed(trainer.config, f"train.{name}"):
+            raise UserError(
+                f"the run's {name} is a function, which checkpoints don't contain",
+                f"pass it in Python: Trainer.load(path, {name}=…); or pass a number",
+            )

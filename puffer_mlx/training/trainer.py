@@ -7,6 +7,8 @@ for logs in trainer:
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -20,6 +22,7 @@ from puffer_mlx.ops import verification
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
+from puffer_mlx.ppo.loss import Coefficients
 from puffer_mlx.ppo.update import TrainState
 from puffer_mlx.profiling.phases import PROFILE_DELAY_S, Profiler
 from puffer_mlx.rollout.time_limits import without_reward_clip
@@ -83,8 +86,9 @@ class Trainer:
         stop: set to True, e.g. from a signal handler, to stop after the current epoch.
         placement: the devices that act and train.
         profiler: measures seconds by phase, and records a trace if it has one.
-        schedule: function from the fraction of completed epochs, in [0, 1), to the learning rate.
-            None for the schedule of the configuration.
+        schedules: functions from the fraction of completed epochs, in [0, 1), to a coefficient, by
+            the key of [train]: ``ppo.schedules.SCHEDULED``. Other coefficients follow the
+            configuration. A change of a coefficient of the loss compiles the update again.
 
     Components. Change them only between two steps:
 
@@ -135,13 +139,20 @@ class Trainer:
         self.collector = make_collector(acting, self.placement, self.profiler.rollout, ranks)
         self.queue = RolloutQueue(self.collector, key, timer, self.self_play)
         trained_agents = TrainedAgents(config, seats) if seats else None
-        if self.collector.bootstraps:  # the collector clips the rewards
-            config = without_reward_clip(config)
-        self.learner = Learner(config, policy, self.placement, timer, ranks, trained_agents)
+        learning = without_reward_clip(config) if self.collector.bootstraps else config
+        self._make_learner = partial(
+            Learner,
+            policy=policy,
+            placement=self.placement,
+            timer=timer,
+            ranks=ranks,
+            trained_agents=trained_agents,
+        )
+        self.learner = self._make_learner(learning)
         if self.learner.graph is not None and backend() == "cuda":
             self.profiler.profile_delay = PROFILE_DELAY_S  # profiling compiles functions of its own
         self.epoch_logs = EpochLogs(config)
-        self.schedule: Callable[[float], float] | None = None
+        self.schedules: dict[str, Callable[[float], float]] = {}
         adaptive = config.train.lr_schedule == schedules.ADAPTIVE
         self.rate = config.train.learning_rate if adaptive else None
         self.prepared: Update | None = None
@@ -251,8 +262,9 @@ class Trainer:
         """Return an epoch's learning rate, entropy coefficient and exponent of priorities."""
         train = self.config.train
         epochs = self.config.epochs
-        if self.schedule is not None:
-            lr = schedules.rate_at(self.schedule, epoch / epochs)
+        custom = self._custom_coefficients(epoch)
+        if "learning_rate" in custom:
+            lr = custom["learning_rate"]
         elif self.rate is not None:
             lr = self.rate
         else:
@@ -261,9 +273,19 @@ class Trainer:
             lr = schedules.annealed(schedule, rate, train.min_lr_ratio, epoch, epochs)
         schedule = "cosine" if train.anneal_ent_coef else "constant"
         least = train.min_ent_coef_ratio
-        ent_coef = schedules.annealed(schedule, train.ent_coef, least, epoch, epochs)
+        ent_coef = custom.get("ent_coef")
+        if ent_coef is None:
+            ent_coef = schedules.annealed(schedule, train.ent_coef, least, epoch, epochs)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, epoch, epochs)
         return Scheduled(lr, ent_coef, beta)
+
+    def _custom_coefficients(self, epoch: int) -> dict[str, float]:
+        """Return an epoch's coefficients that are functions of the progress, by key."""
+        progress = epoch / self.config.epochs
+        return {
+            name: schedules.value_at(schedule, progress, name)
+            for name, schedule in self.schedules.items()
+        }
 
     def state(self) -> State:
         """Return the state that ``restore`` needs, without the weights."""
@@ -368,9 +390,20 @@ class Trainer:
 
     def _prepare(self, rollout: Rollout, before: TrainState, epoch: int) -> Update:
         """Prepare the update of an epoch without computing it."""
+        self._set_loss_coefficients(epoch)
         key = self.ranks.key(self.queue.update_key(rollout))
         profiled = self.profiler.should_profile(epoch)
         return self.learner.prepare(rollout, before, self.scheduled(epoch), key, epoch, profiled)
+
+    def _set_loss_coefficients(self, epoch: int) -> None:
+        """Replace the learner if scheduled coefficients of the loss change in an epoch."""
+        config = self.learner.config
+        values = self._custom_coefficients(epoch)
+        values = {name: values[name] for name in Coefficients._fields if name in values}
+        if any(getattr(config.train, name) != value for name, value in values.items()):
+            self.learner = self._make_learner(
+                replace(config, train=replace(config.train, **values))
+            )
 
     def _share_logs(self, rollout: Rollout, update: Update) -> None:
         """Merge the environments' logs and the episodes' scores of all ranks."""
@@ -379,16 +412,18 @@ class Trainer:
         rollout.logs, rollout.scores = logs
 
     def _scheduled_metrics(self, metrics: Logs) -> Logs:
-        """Return the update's learning rate and entropy coefficient for its record.
+        """Return the update's learning rate and scheduled coefficients for its record.
 
         If the schedule is adaptive, the learning rate is then adapted to the update's KL.
         """
         train = self.config.train
-        lr, ent_coef, _ = self.scheduled(self.epoch)
+        used = self.scheduled(self.epoch)
+        values = self._custom_coefficients(self.epoch)
+        values |= {"learning_rate": used.lr, "ent_coef": used.ent_coef}
         if self.rate is not None:
             kl = metrics.get("kl", math.nan)
             self.rate = schedules.adapted(self.rate, train.learning_rate, kl, train.desired_kl)
-        return {"learning_rate": float(lr), "ent_coef": float(ent_coef)}
+        return {name: float(value) for name, value in values.items()}
 
     def _charge(self, rollout: Rollout, update: Update, update_began: float) -> float:
         """Charge the time since ``update_began`` to the phases. Returns the seconds of training.

@@ -14,7 +14,8 @@ from films import gif_pages, read_video
 from mlx.utils import tree_map
 
 from puffer_mlx import checkpoint, config, vec
-from puffer_mlx.cli import evaluate_run
+from puffer_mlx.library import evaluating
+from puffer_mlx.playing import frames as frame_files
 from puffer_mlx.playing.episodes import AgentStepper, Scores, Spread, frames_of, score
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -293,7 +294,7 @@ STEP = 64
 @pytest.fixture
 def evaluate(monkeypatch, here, scripts):
     """Runs scripts/evaluate.py here with a command line, of which more words may follow."""
-    monkeypatch.setattr(evaluate_run, "threads", lambda: 2)
+    monkeypatch.setattr(evaluating, "threads", lambda: 2)
     return lambda line, *more: scripts("evaluate").main([*line.split(), *more])
 
 
@@ -321,7 +322,8 @@ def test_script_prints_the_spread(evaluate, here, capsys):
     assert output.err == ""
     first, header, *rows = output.out.splitlines()
     assert first.startswith(
-        "squared: 1,000 episodes, 1 from each of 1,000 environments; greedy, seed 4; 10 steps, "
+        "squared: 1,000 episodes, 1 from each of 1,000 environments; deterministic, seed 4;"
+        " 10 steps, "
     )
     assert header.split() == ["mean", "std", "median", "min", "max"]
     table = {row.split()[0]: row.split()[1:] for row in rows}
@@ -331,19 +333,19 @@ def test_script_prints_the_spread(evaluate, here, capsys):
     record = json.loads((here / "out" / "x.json").read_text())
     assert len(record["episodes"]) == 1000 and record["episodes"][999]["env"] == 999
     assert record["summary"]["score"] == Spread(-1, 0, -1, -1, -1)._asdict()
-    assert (record["environment"], record["greedy"], record["seed"]) == ("squared", True, 4)
+    assert (record["environment"], record["deterministic"], record["seed"]) == ("squared", True, 4)
 
 
 def test_script_writes_null_for_what_is_not_finite(evaluate, here, monkeypatch):
     """A score of an environment's own may be anything; JSON has no NaN."""
-    real = evaluate_run.score
+    real = evaluating.score
 
     def score(*arguments, **how):
         scores = real(*arguments, **how)
         scores.episodes[0]["score"] = math.nan
         return scores
 
-    monkeypatch.setattr(evaluate_run, "score", score)
+    monkeypatch.setattr(evaluating, "score", score)
     save(words=SMALL)
     assert evaluate("squared --load-model-path latest --episodes 2 --json x.json") == 0
     text = (here / "x.json").read_text()
@@ -373,9 +375,9 @@ def test_script_environments_and_seeds_are_the_checkpoints_and_options_win(evalu
 
 def test_script_plays_and_scores_alike(evaluate, monkeypatch, capsys):
     given: list[tuple] = []
-    real = evaluate_run.AgentStepper
+    real = evaluating.AgentStepper
     monkeypatch.setattr(
-        evaluate_run, "AgentStepper", lambda *parts: given.append(parts[3:]) or real(*parts)
+        evaluating, "AgentStepper", lambda *parts: given.append(parts[3:]) or real(*parts)
     )
     save(words=SMALL)
     for words in "", "--greedy", "--seed 9":
@@ -407,9 +409,9 @@ def test_script_takes_everything_that_names_a_policy(evaluate, here, capsys):
 def test_script_resets_states_as_the_trainer_did(evaluate, here, monkeypatch, capsys):
     """PufferLib 5.0's trainer does; a flat file of its weights doesn't say so."""
     made, seen = save(words=SMALL), []
-    real = evaluate_run.configured_policy
+    real = evaluating.configured_policy
     keep = lambda spec, config: seen.append(real(spec, config)) or seen[-1]  # noqa: E731
-    monkeypatch.setattr(evaluate_run, "configured_policy", keep)
+    monkeypatch.setattr(evaluating, "configured_policy", keep)
     words = ["--policy.hidden-size=8", "--policy.num-layers=1", *SMALL, "--episodes=2"]
     for more in [], ["--train.algorithm", "puffer5"]:
         assert evaluate("squared", f"{made}/weights.bin", *words, *more) == 0
@@ -455,8 +457,8 @@ def test_script_writes_pictures(evaluate, here, capsys):
 
 def test_script_without_a_draw_function_still_scores(evaluate, here, monkeypatch, capsys):
     save(words=SMALL)
-    find = evaluate_run.frames.find_draw
-    monkeypatch.setattr(evaluate_run.frames, "find_draw", lambda folder: find(here / folder.name))
+    find = frame_files.find_draw
+    monkeypatch.setattr(frame_files, "find_draw", lambda folder: find(here / folder.name))
     line = "squared --load-model-path 17 --episodes 5"
     assert evaluate(f"{line} --gif x.gif") == 2
     assert "squared has no pictures" in capsys.readouterr().err
@@ -465,7 +467,7 @@ def test_script_without_a_draw_function_still_scores(evaluate, here, monkeypatch
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evaluate_run, "score", interrupted)
+    monkeypatch.setattr(evaluating, "score", interrupted)
     assert evaluate(line) == 130
     assert capsys.readouterr().err == "stopped\n"
 
@@ -518,12 +520,12 @@ class Windowed(Scripted):
 def test_script_windows(evaluate, monkeypatch, capsys, words, shows, draws, said):
     save()
     made = Windowed([[(3, 1.0)]], shows)
-    monkeypatch.setattr(evaluate_run, "environments", lambda *_, **__: made)
+    monkeypatch.setattr(evaluating, "make_environments", lambda *_, **__: made)
     stepper = AgentStepper(spy(), None, made)
-    monkeypatch.setattr(evaluate_run.Player, "stepper", lambda *_: stepper)
-    draw = evaluate_run.drawing  # of one in Python, which draws itself
+    monkeypatch.setattr(evaluating, "_stepper", lambda *_: stepper)
+    draw = evaluating.drawing  # of one in Python, which draws itself
     other = {"env_name": "module:one"}
-    monkeypatch.setattr(evaluate_run, "drawing", lambda c, envs: draw(replace(c, **other), envs))
+    monkeypatch.setattr(evaluating, "drawing", lambda c, envs: draw(replace(c, **other), envs))
     code = evaluate(f"squared --load-model-path latest {words}")
     assert (code, made.draws) == (2 if said else 0, draws)
     assert said in capsys.readouterr().err

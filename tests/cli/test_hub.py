@@ -7,8 +7,8 @@ from types import ModuleType
 import pytest
 from running import TINY, errors, files, only
 
-from puffer_mlx.cli import hub
 from puffer_mlx.errors import UserError
+from puffer_mlx.library import hub
 
 FILES = {"README.md", "config.ini", "policy.safetensors", "scores.json"}
 

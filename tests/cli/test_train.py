@@ -30,7 +30,10 @@ from puffer_mlx.ppo import optimizers
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.system.signals import ASKING
 
-LOSSES = {f"loss/{name}" for name in (*METRICS, "skipped_steps", "first_ratio_error")}
+COEFFICIENTS = "learning_rate", "ent_coef"
+LOSSES = {
+    f"loss/{name}" for name in (*METRICS, "skipped_steps", "first_ratio_error", *COEFFICIENTS)
+}
 LAST = f"{EPOCHS * BATCH:016d}"
 ESCAPE = "\x1b["
 CONTENTS = ("config.ini", "weights.safetensors", "weights.bin", "state.safetensors")

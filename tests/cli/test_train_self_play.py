@@ -9,8 +9,8 @@ from running import records
 
 from puffer_mlx import config, vec
 from puffer_mlx.cli import evaluate
-from puffer_mlx.playing import after_self_play
-from puffer_mlx.playing.episodes import arena
+from puffer_mlx.playing import ladder
+from puffer_mlx.playing.episodes import eval_config
 from puffer_mlx.playing.games import play_pair
 from puffer_mlx.playing.players import policy_player
 from puffer_mlx.training.trainer import Trainer
@@ -40,14 +40,14 @@ def test_the_ladder_after_training(script, here, capsys):
     assert len(epochs) == EPOCHS and "env/elo" in epochs[-1]
     lines = capsys.readouterr().out.splitlines()
     assert "unused here: selfplay.eval_bots (of bots that an environment plays itself)" in lines
-    first = lines.index("ladder of connect4_two, 20 games on each rung")
+    first = lines.index("ladder of connect4_two, 20 games on each rung; stochastic")
     names = [line.split()[0] for line in lines[first + 2 : first + 8]]
     assert names == ["bot:0", "bot:0.25", "bot:0.5", "bot:0.75", "bot:1", "mean"]
     assert not any("evaluation of the final weights" in line for line in lines)
     words = ["connect4_two", "latest", "--ladder", "--games", "20", "--json", "x.json"]
     assert evaluate.main(words) == 0
-    ladder = json.loads((here / "x.json").read_text())["rungs"]
-    assert [rung["score"] for rung in ladder] == [last[name] for name in rungs]
+    played = json.loads((here / "x.json").read_text())["rungs"]
+    assert [rung["score"] for rung in played] == [last[name] for name in rungs]
 
 
 def test_the_pools_oldest_after_training(script, here, capsys):
@@ -69,7 +69,7 @@ def test_rungs_of_the_pool_are_matches_with_its_weights():
         for _ in trainer:
             pass
         alive = []
-        found = after_self_play.climb(
+        found = ladder.play_configured(
             trainer, lambda own: vec.make(own, 1), lambda: alive.append(0)
         )
         assert trainer.self_play is not None
@@ -80,8 +80,8 @@ def test_rungs_of_the_pool_are_matches_with_its_weights():
             for weights in (trainer.weights, pool[0].weights, pool[1].weights)
         ]
         seed = settings.base.seed
-        for rung, other in zip(found.rungs, players[1:], strict=True):
-            own = arena(settings, 40, 2, seed)
+        for rung, other in zip(found.results, players[1:], strict=True):
+            own = eval_config(settings, 40, 2, seed)
             with vec.make(own, 1) as boards:
                 result = play_pair(players[0], other, boards, 1, seed)
             assert rung.tally == result.total and rung.games == 40

@@ -386,7 +386,7 @@ def test_the_quickstart_begins_with_five_lines(executed):
         assert getattr(image, "n_frames", 1) > 100
     assert len(gif) < 1_000_000
     said = printed(book, "progress=True")
-    assert re.search(r"^score [\d.]+ ± [\d.]+ \(.*\), 64 episodes$", said, re.MULTILINE)
+    assert re.search(r"^score [\d.]+ ± [\d.]+ \(.*\), 64 episodes, stochastic$", said, re.MULTILINE)
 
 
 def test_a_converted_notebook_has_the_gif(executed):

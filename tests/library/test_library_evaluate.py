@@ -30,7 +30,7 @@ def test_every_environment_plays_the_same_number(counting):
     scores = puffer_mlx.evaluate(counting, episodes=5)
     assert (scores.count, scores.environments, scores.each) == (6, 2, 3)
     assert scores.score == (5, 0, 5, 5, 5)
-    assert str(scores) == "score 5 ± 0 (5 to 5), 6 episodes"
+    assert str(scores) == "score 5 ± 0 (5 to 5), 6 episodes, deterministic"
 
 
 def test_where_it_is_played_may_be_said(counting):
@@ -44,11 +44,13 @@ def test_the_same_seed_gives_the_same_scores():
     with puffer_mlx.train("gym:CartPole-v1", **SMALL) as trainer:
 
         def lengths(**how):
-            return puffer_mlx.evaluate(trainer, episodes=8, **how).episodes
+            scores = puffer_mlx.evaluate(trainer, episodes=8, **how)
+            assert scores.deterministic == how.get("deterministic", True)
+            return scores.episodes
 
         assert lengths(seed=1) == lengths(seed=1) != lengths(seed=2)
         assert lengths() == lengths(seed=trainer.config.base.seed)
-        assert lengths() == lengths(deterministic=False) != lengths(deterministic=True)
+        assert lengths() == lengths(deterministic=True) != lengths(deterministic=False)
 
 
 def test_scoring_leaves_the_training_as_it_is():

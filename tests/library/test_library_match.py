@@ -38,7 +38,9 @@ def test_games_on_either_side(trainer):
     assert [side.games for side in found.sides] == [15, 15]
     assert found.total.games == 30 and 0 <= found.total.score <= 1
     low, high = found.total.interval
-    assert str(found).endswith(f"score {found.total.score:.3f} ({low:.3f} to {high:.3f})")
+    assert str(found).endswith(
+        f"score {found.total.score:.3f} ({low:.3f} to {high:.3f}), stochastic"
+    )
 
 
 def test_the_same_seed_gives_the_same_games(trainer):
@@ -62,6 +64,7 @@ def test_an_environment_in_python(dueling):
     """With the parameters that it was trained with, and as it saw them."""
     assert dueling.config.vec.normalize_observations  # of Python's families
     found = puffer_mlx.play_match(dueling, dueling, games=8, deterministic=True)
+    assert found.deterministic and str(found).endswith(", deterministic")
     assert sum(found.total) == 8 and found.sides[0] == Tally(*reversed(found.sides[1]))
     other = puffer_mlx.play_match(dueling, "random", env=Duel, games=8)
     assert other.total.games == 8

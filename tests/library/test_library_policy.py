@@ -70,7 +70,7 @@ def test_it_acts_as_the_trainers_environments_do(settings):
             seen = mx.array(rows.observations)
             chosen, _, _, states = trainer.policy.act(trainer.weights, seen, states, None)
             units = vec.layout.actions(np.array(chosen))
-            actions = policy.predict(observations).action
+            actions = policy.predict(observations, deterministic=True).action
             np.testing.assert_allclose(actions, units, rtol=1e-4, atol=1e-5)
             assert all(env.action_space.contains(action) for action in actions)
             vec.send(0, np.ascontiguousarray(chosen), rows)
@@ -87,12 +87,12 @@ def test_a_run_from_before_image_channels_reads_images_as_it_did(tmp_path):
     settings = {"vec.image_channels": "up_to_4", "torch.encoder": "DefaultEncoder"}
     with trained(make, **settings) as trainer:
         saved = trainer.save(tmp_path / "run")
-        expected = trainer.predict(np.ones((5, 8, 6), np.uint8)).action
+        expected = trainer.predict(np.ones((5, 8, 6), np.uint8), deterministic=True).action
     written = saved / "config.ini"
     written.write_text(written.read_text().replace("image_channels = up_to_4\n", ""))
     policy = puffer_mlx.Policy.load(saved, make)
     assert policy.spec.observation_shape == (5, 8, 6)
-    assert policy.predict(np.ones((5, 8, 6), np.uint8)).action == expected
+    assert policy.predict(np.ones((5, 8, 6), np.uint8), deterministic=True).action == expected
     assert puffer_mlx.evaluate(policy, episodes=2).score.mean == 4
     with puffer_mlx.Trainer.load(saved, make, total_timesteps=512) as again:
         assert again.vec.spec.observation_shape == (5, 8, 6)
@@ -108,20 +108,25 @@ def test_one_observation_or_a_batch():
     with trained("gym:CartPole-v1") as trainer:
         policy = puffer_mlx.Policy(trainer)
         seen = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-        batch, state = policy.predict(seen)
+        batch, state = policy.predict(seen, deterministic=True)
         assert batch.shape == (6,) and state is None
-        alone = [policy.predict(one).action for one in seen]
+        alone = [policy.predict(one, deterministic=True).action for one in seen]
         assert [int(a) for a in alone] == batch.tolist() and np.shape(alone[0]) == ()
-        assert policy.predict(list(map(float, seen[0]))).action == alone[0]
+        assert policy.predict(list(map(float, seen[0])), deterministic=True).action == alone[0]
         for legal in (0, 1):
             masks = np.zeros((6, 2))
             masks[:, legal] = 1
-            assert set(trainer.predict(seen, action_masks=masks).action.tolist()) == {legal}
+            assert set(
+                trainer.predict(seen, action_masks=masks, deterministic=True).action.tolist()
+            ) == {legal}
     settings = {"total_agents": 8, "minibatch_size": 256, "device": "cpu", "total_timesteps": 2048}
     with puffer_mlx.Trainer({**settings, "horizon": 32}, "squared") as trainer:  # in C
         D = trainer.vec.spec.observation_size
         seen = np.random.default_rng(0).integers(0, 2, (3, D))
-        alone, batch = trainer.predict(seen[0]).action, puffer_mlx.Policy(trainer).predict(seen)
+        alone, batch = (
+            trainer.predict(seen[0], deterministic=True).action,
+            puffer_mlx.Policy(trainer).predict(seen, deterministic=True),
+        )
         assert batch.action.shape == (3,) and batch.action[0] == alone and batch.action.dtype == int
 
 
@@ -130,16 +135,16 @@ def test_observations_and_actions_of_parts():
     with trained(lambda: Given(actions=actions)) as trainer:
         policy, env = puffer_mlx.Policy(trainer), Given(actions=actions)
         seen, _ = env.reset(seed=1)
-        assert actions.contains(policy.predict(seen).action)
+        assert actions.contains(policy.predict(seen, deterministic=True).action)
         pair = [env.reset(seed=seed)[0] for seed in (1, 2)]
         batch = {
             "near": np.stack([one["near"] for one in pair]),
             "kind": np.array([one["kind"] for one in pair]),
             "both": tuple(np.stack([one["both"][i] for one in pair]) for i in (0, 1)),
         }
-        first, second = policy.predict(batch).action
+        first, second = policy.predict(batch, deterministic=True).action
         assert (first.shape, second.shape) == ((2,), (2, 3))
-        own = policy.predict(pair[1]).action
+        own = policy.predict(pair[1], deterministic=True).action
         assert own[0] == first[1] and (own[1] == second[1]).all()
 
 
@@ -148,8 +153,8 @@ def test_images_with_their_channels_first():
     settings = {**SMALL, "encoder": "DefaultEncoder", "device": "cpu"}
     with puffer_mlx.Trainer(settings, lambda: Given(space)) as trainer:
         seen = space.sample()
-        action = trainer.predict(seen).action
-        assert (trainer.predict(np.stack([seen, seen])).action == action).all()
+        action = trainer.predict(seen, deterministic=True).action
+        assert (trainer.predict(np.stack([seen, seen]), deterministic=True).action == action).all()
         rows = cast(Any, trainer.vec).layout
         out = np.zeros((1, 192), np.uint8)
         rows.write(seen[None], out)
@@ -161,24 +166,32 @@ def test_memory_goes_on_and_is_forgotten_where_it_should():
     with trained("gym:CartPole-v1", **MEMORY) as trainer:
         policy = puffer_mlx.Policy(trainer)
         seen = np.ones(4, np.float32)
-        (_, first), (_, second) = policy.predict(seen), policy.predict(seen)
+        (_, first), (_, second) = (
+            policy.predict(seen, deterministic=True),
+            policy.predict(seen, deterministic=True),
+        )
 
         def equal(one, other):
             return all((np.array(a) == np.array(b)).all() for a, b in zip(one, other, strict=True))
 
         assert not equal(first, second)
         policy.reset()
-        assert equal(policy.predict(seen).state, first)
-        assert equal(policy.predict(seen, episode_start=True).state, first)
-        assert equal(policy.predict(seen, state=first).state, second)
+        assert equal(policy.predict(seen, deterministic=True).state, first)
+        assert equal(policy.predict(seen, episode_start=True, deterministic=True).state, first)
+        assert equal(policy.predict(seen, state=first, deterministic=True).state, second)
         with pytest.raises(UserError, match=r"remembers 1 agents.* of 2\n  hint: policy.reset"):
-            policy.predict(np.ones((2, 4)))
+            policy.predict(np.ones((2, 4)), deterministic=True)
         policy.reset()
-        policy.predict(np.ones((2, 4)))
-        after = policy.predict(np.ones((2, 4)), episode_start=[True, False]).state
+        policy.predict(np.ones((2, 4)), deterministic=True)
+        after = policy.predict(
+            np.ones((2, 4)), episode_start=[True, False], deterministic=True
+        ).state
         for part, own, next in zip(after, first, second, strict=True):
             np.testing.assert_allclose(np.array(part), [np.array(own)[0], np.array(next)[0]], 1e-5)
-        assert not equal(trainer.predict(seen).state, trainer.predict(seen).state)
+        assert not equal(
+            trainer.predict(seen, deterministic=True).state,
+            trainer.predict(seen, deterministic=True).state,
+        )
 
 
 def test_actions_can_be_drawn_and_drawn_again():
@@ -186,27 +199,32 @@ def test_actions_can_be_drawn_and_drawn_again():
         policy, seen = puffer_mlx.Policy(trainer), np.zeros((4, 3), np.float32)
 
         def drawn():
-            return policy.predict(seen, deterministic=False).action
+            return policy.predict(seen).action  # sampled, as by default
 
         policy.reset(seed=1)
         first, second = drawn(), drawn()
         assert len({*first.ravel().tolist(), *second.ravel().tolist()}) == 8
         policy.reset(seed=1)
-        assert (drawn() == first).all() and not (policy.predict(seen).action == first).any()
+        assert (drawn() == first).all() and not (
+            policy.predict(seen, deterministic=True).action == first
+        ).any()
 
 
 def test_a_policy_does_not_change_when_its_trainer_goes_on(tmp_path):
     with puffer_mlx.Trainer({**SMALL, "learning_rate": 0.1}, "gym:Pendulum-v1") as trainer:
         seen = np.ones(3, np.float32)
-        policy, before = puffer_mlx.Policy(trainer), trainer.predict(seen).action
+        policy, before = (
+            puffer_mlx.Policy(trainer),
+            trainer.predict(seen, deterministic=True).action,
+        )
         for _ in trainer:
             pass
-        assert (policy.predict(seen).action == before).all()
-        after = trainer.predict(seen).action
+        assert (policy.predict(seen, deterministic=True).action == before).all()
+        after = trainer.predict(seen, deterministic=True).action
         assert (after != before).any()
         trainer.save(tmp_path)
     loaded = puffer_mlx.Policy.load(tmp_path)  # with what observations are normalised by
-    np.testing.assert_allclose(loaded.predict(seen).action, after, rtol=1e-6)
+    np.testing.assert_allclose(loaded.predict(seen, deterministic=True).action, after, rtol=1e-6)
     assert loaded.step == 256
 
 
@@ -222,9 +240,9 @@ def test_a_checkpoint_acts_without_its_environment(tmp_path, monkeypatch, where)
             memory, spec = puffer_mlx.Policy(trainer).memory, trainer.vec.spec
             keeper.save(256, spec, trainer.policy, trainer.weights, trainer.state(), memory)
         seen, _ = Given().reset(seed=1)
-        expected = trainer.predict(seen).action
+        expected = trainer.predict(seen, deterministic=True).action
     monkeypatch.setattr("puffer_mlx.vec.probe", None)
-    action = puffer_mlx.Policy.load(tmp_path).predict(seen).action
+    action = puffer_mlx.Policy.load(tmp_path).predict(seen, deterministic=True).action
     assert actions.contains(action)
     assert action[0] == expected[0] and (action[1] == expected[1]).all()
 
@@ -253,14 +271,16 @@ def test_an_image_of_a_dict_goes_to_convolutions(here):
         assert not mx.array_equal(first[name], now[name])
         seen = [Given(CAMERA).reset(seed=seed)[0] for seed in range(8)]
         batch = {key: np.stack([each[key] for each in seen]) for key in seen[0]}
-        expected = trainer.predict(batch).action
-        assert trainer.predict(seen[0]).action == expected[0]
+        expected = trainer.predict(batch, deterministic=True).action
+        assert trainer.predict(seen[0], deterministic=True).action == expected[0]
         for kind in ("onnx", "safetensors"):
             assert trainer.export(f"policy.{kind}").difference <= 1e-5
         with pytest.raises(UserError, match=r"Combined.*\n.*onnx or safetensors"):
             trainer.export("policy.pt")
         trainer.save("run")
-    assert (puffer_mlx.Policy.load("run").predict(batch).action == expected).all()
+    assert (
+        puffer_mlx.Policy.load("run").predict(batch, deterministic=True).action == expected
+    ).all()
     with puffer_mlx.Trainer.load("run", lambda: Given(CAMERA), total_timesteps=320) as trainer:
         assert len(list(trainer)) == 1
 
@@ -286,3 +306,13 @@ def test_a_run_from_before_goes_on_with_its_encoder(here, monkeypatch):
     assert puffer_mlx.evaluate(policy, episodes=2).score.mean == 4
     with pytest.raises(UserError, match=r"normalize_observations is True.*images besides"):
         trained(make, **settings)
+
+
+def test_predict_samples_by_default_and_evaluate_does_not():
+    """The defaults of Stable-Baselines3's ``predict`` and ``evaluate_policy``."""
+    seen = np.zeros((64, 4), np.float32)
+    with trained("gym:CartPole-v1") as trainer:
+        for each in puffer_mlx.Policy(trainer), trainer:
+            assert len(set(each.predict(seen).action.tolist())) == 2
+            assert len(set(each.predict(seen, deterministic=True).action.tolist())) == 1
+        assert puffer_mlx.evaluate(trainer, episodes=2).deterministic

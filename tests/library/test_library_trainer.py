@@ -1,6 +1,7 @@
 """``puffer_mlx.train`` and ``puffer_mlx.Trainer``."""
 
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -175,7 +176,7 @@ def test_a_file_runs_no_code_that_nobody_named(here, monkeypatch):
         puffer_mlx.evaluate(policy)
     policy.predict(np.zeros(4))
     policy.spec = replace(policy.spec, spaces="")  # as of an older version
-    policy._form = None
+    policy._adapter = None
     with pytest.raises(UserError, match=r"aren't known: .*\n  hint: Policy.load\(path, env"):
         policy.predict(np.zeros(4))
     assert "mine" not in sys.modules
@@ -211,7 +212,7 @@ def test_a_module_is_trained_saved_and_goes_on(tmp_path):
         assert resumed.epoch == 8 and alike(resumed, trainer)
         assert len(list(resumed)) == 8
     policy = puffer_mlx.Policy.load(tmp_path, policy=Both())
-    assert policy.predict(np.ones(4)).action == expected
+    assert policy.predict(np.ones(4), deterministic=True).action == expected
     for load in (puffer_mlx.Policy.load, puffer_mlx.Trainer.load):
         with pytest.raises(UserError, match=r"the policy is a custom mlx.nn.Module"):
             load(tmp_path)
@@ -231,7 +232,7 @@ def test_every_algorithm_trains_a_module():
 def test_a_setting_that_changes_nothing_is_warned_of():
     for settings, said in (
         ({"prio_alpha": 0.5, "algorithm": "puffer5"}, "train.prio_alpha is unused here"),
-        ({"checkpoint_keep": 1}, r"checkpoint_keep \(the command line obeys it\) is unused"),
+        ({"checkpoint_keep": 1}, r"checkpoint_keep \(without checkpoint_dir\) is unused"),
         ({"tag": "night"}, r"base\.tag \(of trackers, and none is named\)"),
     ):
         with pytest.warns(UserWarning, match=said) as caught:
@@ -434,3 +435,115 @@ def test_a_run_with_a_function_goes_on_with_it_to_the_bit(here, capsys):
         resumed.save("other")
     puffer_mlx.Trainer.load("other").close()  # it has none any more
     assert puffer_mlx.Policy.load("half").predict(np.zeros(121)).action in range(5)
+
+
+@pytest.mark.parametrize("name", ["clip_coef", "vf_coef", "vf_clip_coef", "ent_coef"])
+def test_a_scheduled_coefficient_is_that_of_each_epoch(here, name):
+    """The same weights as from a run that is resumed with the second value."""
+    values = {"clip_coef": (1e-4, 0.3), "vf_clip_coef": (1e-5, 1.0)}.get(name, (0.5, 0.001))
+
+    def schedule(progress):
+        return values[progress >= 0.5]
+
+    plain: dict[str, Any] = {**FALLING, "anneal_lr": False, "replay_ratio": 4}
+    first = {**plain, "anneal_ent_coef": False, name: values[0]}
+    second: dict[str, Any] = {name: values[1]}
+    with puffer_mlx.Trainer(first, "squared") as half:
+        for logs in half:
+            half.stop = logs["epoch"] == STEPS // 2
+        half.save("half")
+    with puffer_mlx.Trainer.load("half", **second) as expected:
+        list(expected)
+    with puffer_mlx.train("squared", {**plain, name: schedule}) as trainer:
+        assert alike(trainer, expected)
+        used = [logs[f"loss/{name}"] for logs in trainer.history]
+        assert used == [np.float32(schedule(epoch / STEPS)) for epoch in range(STEPS)]
+
+
+def test_a_run_with_a_scheduled_clip_range_resumes_to_the_bit(here):
+    def schedule(progress):
+        return 0.05 + progress
+
+    with puffer_mlx.train("squared", FALLING, clip_coef=schedule) as whole:
+        pass
+    with puffer_mlx.Trainer(FALLING, "squared", clip_coef=schedule) as half:
+        for logs in half:
+            half.stop = logs["epoch"] == STEPS // 2
+        half.save("half")
+    with puffer_mlx.Trainer.load("half", clip_coef=schedule) as resumed:
+        list(resumed)
+        assert alike(resumed, whole)
+    with pytest.raises(UserError, match="the run's clip_coef is a function"):
+        puffer_mlx.Trainer.load("half")
+
+
+def test_a_misspelt_attribute_is_an_error_with_the_nearest_name():
+    with puffer_mlx.Trainer(FALLING, "squared") as trainer:
+        with pytest.raises(
+            AttributeError, match=r"puffer_mlx.Trainer has no .*'weigths'.*'weights'"
+        ):
+            trainer.weigths  # noqa: B018
+        with pytest.raises(AttributeError, match=r"'stopp'.*'stop'"):
+            trainer.stopp = True
+        trainer.stop = True
+        assert list(trainer) == []
+        assert trainer.placement is not None and "placement" in dir(trainer)
+
+
+def test_env_kwargs_are_arguments_of_the_environment():
+    with puffer_mlx.Trainer(FALLING, "squared", env_kwargs={"size": 3}) as trainer:
+        assert trainer.config.env["size"] == 3
+
+
+RUN: dict[str, Any] = {**SQUARED, "checkpoint_interval": 2, "eval_interval": 512}
+RUN |= {"eval_episodes": 8}
+
+
+def test_checkpoint_dir_writes_a_run_as_the_command_line_does(here, capsys):
+    """The same checkpoints, ``best`` and log; the command line resumes it."""
+    words = [f"--{name}={value}" for name, value in collected(RUN).items()]
+    assert script.main(["squared", *words]) == 0
+    (ours,) = (here / "checkpoints" / "squared").iterdir()
+    with puffer_mlx.train("squared", RUN, checkpoint_dir="python") as trainer:
+        pass
+    (run,) = (here / "python" / "squared").iterdir()
+    assert [path.name for path in sorted(run.iterdir())] == [
+        path.name for path in sorted(ours.iterdir())
+    ]
+    assert (run / "best").readlink() == (ours / "best").readlink()
+    for step in ours.glob("0*"):
+        one, other = (folder / step.name / "weights.safetensors" for folder in (ours, run))
+        assert one.read_bytes() == other.read_bytes()
+    kept = "agent_steps", "env/score", "evaluation/score", "env/n"
+    logs = []
+    for name in ours.name, run.name:
+        lines = (here / "logs" / "squared" / f"{name}.jsonl").read_text().splitlines()
+        logs.append([{key: json.loads(line).get(key) for key in kept} for line in lines])
+    assert logs[0] == logs[1] and len(logs[0]) == STEPS + 1
+    assert script.main(["squared", "--resume", str(run), "--total-timesteps", "2304"]) == 0
+    assert len(trainer.history) == STEPS
+
+
+def test_train_resumes_a_run_to_the_bit(here):
+    with puffer_mlx.train("squared", RUN, checkpoint_dir="whole") as whole:
+        pass
+
+    def halfway(logs):
+        return "stop" if logs["epoch"] == STEPS // 2 else None
+
+    puffer_mlx.train("squared", RUN, checkpoint_dir="runs", callback=halfway).close()
+    with puffer_mlx.train("squared", resume="latest", checkpoint_dir="runs") as resumed:
+        assert resumed.history[0]["epoch"] == STEPS // 2 + 1
+        assert alike(resumed, whole)
+    (run,) = (here / "runs" / "squared").iterdir()
+    assert (run / f"{2048:016d}").is_dir()
+
+
+def test_closing_a_trainer_saves_its_last_epoch(here):
+    rare = {**RUN, "checkpoint_dir": "runs", "checkpoint_interval": 0, "eval_interval": 0}
+    with puffer_mlx.Trainer(rare, "squared") as trainer:
+        trainer.step()
+        trainer.step()
+    (folder,) = here.glob("runs/squared/*/0*")
+    assert folder.name == f"{512:016d}"
+    assert puffer_mlx.Policy.load(folder).step == 512

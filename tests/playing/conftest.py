@@ -2,13 +2,14 @@
 
 import pytest
 
-from puffer_mlx.cli import evaluate, match_run
+from puffer_mlx.cli import evaluate
+from puffer_mlx.library import evaluating
 
 
 @pytest.fixture
 def against(monkeypatch, here, capsys):
     """Runs evaluate with a command line: the exit code, what was printed, and errors."""
-    monkeypatch.setattr(match_run, "threads", lambda: 1)
+    monkeypatch.setattr(evaluating, "threads", lambda: 1)
 
     def run(*words: str) -> tuple[int, str, str]:
         code = evaluate.main([*words])

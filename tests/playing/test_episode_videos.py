@@ -135,7 +135,9 @@ def test_it_is_the_first_episode_of_the_evaluation(tmp_path, finals):
         frames = episode_videos._frames(trainer)
         with make(settings(config, environments)) as others:
             share(environments, others)
-            scores = score(AgentStepper(trainer.policy, trainer.weights, others, greedy=True), 12)
+            scores = score(
+                AgentStepper(trainer.policy, trainer.weights, others, deterministic=True), 12
+            )
     (first,) = [record for record in scores.episodes if record["env"] == 0]
     assert len(frames) == first["episode_length"] + finals  # else the last has no row of its own
     if finals:

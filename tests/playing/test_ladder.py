@@ -13,7 +13,7 @@ from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing import ladder
 from puffer_mlx.playing.episodes import Scores
-from puffer_mlx.playing.ladder import Ladder, Rung
+from puffer_mlx.playing.ladder import Ladder, OpponentResult
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 
@@ -37,9 +37,9 @@ def test_each_skill_is_a_match(against, here):
         pair[key] for key in ("score", "low", "high")
     ]
     assert record["score"] == pytest.approx(sum(rung["score"] for rung in rungs.values()) / 5)
-    assert (record["policy"], record["seed"], record["greedy"]) == ("17", 3, False)
+    assert (record["policy"], record["seed"], record["deterministic"]) == ("17", 3, False)
     first, header, *rows, last = out.splitlines()
-    assert first == "ladder of connect4_two, 40 games on each rung" and len(header) < 80
+    assert first == "ladder of connect4_two, 40 games on each rung; stochastic" and len(header) < 80
     assert header.split() == ["wins", "draws", "losses", "score", "95", "%"]
     assert [row.split()[0] for row in rows] == list(rungs)
     assert last.split() == ["mean", f"{record['score']:.3f}"]
@@ -105,9 +105,7 @@ def made(settings: config.Config) -> tuple[EnvSpec, Policy]:
 def played(settings: config.Config, games: int = 10) -> Ladder:
     spec, policy = made(settings)
     weights = policy.init(mx.random.key(1))
-    return ladder.play_bots(
-        settings, spec, policy, weights, lambda own: vec.make(own, 1), games, seed=0
-    )
+    return ladder.play_bots(settings, spec, policy, weights, lambda own: vec.make(own, 1), games)
 
 
 BOTS = "--selfplay.eval-bots=0,1", "--policy.hidden-size=8", "--selfplay.eval-bot-envs=8"
@@ -126,10 +124,12 @@ def test_bots_of_an_environment():
         policy.init(mx.random.key(1)),
         lambda own: vec.make(own, 1),
         12,
-        seed=0,
         progress=lambda done, total: progress.append((done, total)),
     )
-    assert found.rungs == (Rung("bot 0", 12, 0, 0, 0), Rung("bot 1", 12, 1, 1, 1))
+    assert found.results == (
+        OpponentResult("bot 0", 12, 0, 0, 0),
+        OpponentResult("bot 1", 12, 1, 1, 1),
+    )
     assert (found.what, found.score) == ("perf", 0.5)
     assert progress[-1] == (24, 24) and progress == sorted(progress)
     text = str(found).splitlines()
@@ -148,7 +148,7 @@ def test_what_of_env_is_different_against_bots():
     settings = config.load(folder, BOTS)
     assert settings.bot_eval == {"riders": 2.0, "name": "two, 2"} and settings.unused == []
     assert settings.env["riders"] != 2
-    assert [rung.score for rung in played(settings).rungs] == [3, 3]
+    assert [rung.score for rung in played(settings).results] == [3, 3]
     own = ladder.against_bots(settings).env
     assert (own["num_agents"], own["num_bots"], own["riders"]) == (1, 1, 2)
     settings.bot_eval["num_agents"] = 4.0
@@ -161,7 +161,7 @@ def test_interval_of_means(monkeypatch):
     found = Scores(episodes, environments=4, each=1, unfinished=0, steps=32, seconds=0.0)
     monkeypatch.setattr(ladder, "score", lambda *_, **__: found)
     settings = config.load(peloton(bot_eval="riders = 1"), [*BOTS, "--selfplay.eval-bots=0"])
-    (rung,) = played(settings, 4).rungs
+    (rung,) = played(settings, 4).results
     half = 1.959964 / 2 / 3**0.5
     assert rung[:3] == ("bot 0", 4, 0.5) and rung.tally is None
     assert (rung.low, rung.high) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-6)
@@ -182,7 +182,7 @@ def test_a_policy_that_sees_something_else():
     other = replace(spec, observation_size=5)
     weights = policy.init(mx.random.key(1))
     with pytest.raises(UserError, match=r"and the policy knows 5 and \(3,\)"):
-        ladder.play_bots(settings, other, policy, weights, lambda own: vec.make(own, 1), 4, 0)
+        ladder.play_bots(settings, other, policy, weights, lambda own: vec.make(own, 1), 4)
 
 
 def test_a_saved_configuration_keeps_them(here):

@@ -11,7 +11,7 @@ from saved_policies import record_of, save
 from puffer_mlx import checkpoint, config
 from puffer_mlx.checkpoint.flat_files import save_bin
 from puffer_mlx.cli import match as module
-from puffer_mlx.cli import match_run
+from puffer_mlx.library import evaluating
 from puffer_mlx.playing.frames import captioned
 from puffer_mlx.playing.matches import without_statistics
 
@@ -23,7 +23,7 @@ BOARD = 168  # the height of connect4_two's picture
 @pytest.fixture
 def match(monkeypatch, here, capsys):
     """Runs it with a command line; the exit code, what was printed and what was said."""
-    monkeypatch.setattr(match_run, "threads", lambda: 1)
+    monkeypatch.setattr(evaluating, "threads", lambda: 1)
 
     def run(line: str) -> tuple[int, str, str]:
         capsys.readouterr()  # an environment may have been compiled before
@@ -41,7 +41,7 @@ def test_tables_and_the_record(match, here):
     code, out, err = match("17 18 random bot:0.5 --games 40 --seed 3 --json x.json --greedy")
     assert (code, err) == (0, "")
     first, header, *rows = out.splitlines()
-    said = "connect4_two: 40 games of each pair, half on either side; greedy, seed 3"
+    said = "connect4_two: 40 games of each pair, half on either side; deterministic, seed 3"
     assert first == said
     assert header.split() == ["wins", "draws", "losses", "score", "95", "%"]
     record = record_of(here)
@@ -69,7 +69,11 @@ def test_tables_and_the_record(match, here):
     assert ratings == sorted(ratings, reverse=True) and len(ratings) == 4
     assert table[0] == [best["name"], f"{best['elo']:+.0f}"]
     assert sum(player["elo"] for player in record["players"]) == pytest.approx(0, abs=1e-6)
-    assert (record["environment"], record["greedy"], record["seed"]) == ("connect4_two", True, 3)
+    assert (record["environment"], record["deterministic"], record["seed"]) == (
+        "connect4_two",
+        True,
+        3,
+    )
 
 
 def test_games_that_repeat_have_no_interval(match, here):

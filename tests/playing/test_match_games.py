@@ -81,11 +81,11 @@ SEAT = Player("its seat", lambda n, _: lambda rows: rows.observations[:, :1])
 def count_up() -> Player:
     """Chooses how often it was asked since it sat down."""
 
-    def sit_down(n, seed):
+    def start(n, seed):
         asked = iter(range(10**6))
         return lambda rows: np.full((n, 1), next(asked), np.float32)
 
-    return Player("count", sit_down)
+    return Player("count", start)
 
 
 def test_every_environment_plays_as_many_games():
@@ -98,15 +98,15 @@ def test_every_environment_plays_as_many_games():
 
 def test_players_that_draw_nothing_play_few_distinct_games():
     """Environment e has games of e + 1 steps, so four environments have four."""
-    fixed = [constant(choice)._replace(draws=False) for choice in (2, 1)]
+    fixed = [constant(choice)._replace(deterministic=True) for choice in (2, 1)]
     found = duel(fixed[0], fixed[1])
     assert (found.total, found.distinct) == (Tally(12, 0, 0), 4)
     assert found.independent == Tally(4, 0, 0) and found.interval is None
-    assert str(found) == "12 wins, 0 draws, 0 losses: score 1.000 (4 distinct games)"
+    assert str(found) == "12 wins, 0 draws, 0 losses: score 1.000 (4 distinct games), deterministic"
     for one, other in (fixed[0], constant(1)), (constant(2), fixed[1]):  # who may draw
         found = duel(one, other)
         assert found.distinct is None and found.independent == found.total == Tally(12, 0, 0)
-    ups = count_up()._replace(draws=False)  # each of its games is another one
+    ups = count_up()._replace(deterministic=True)  # each of its games is another one
     found = duel(ups, fixed[1])
     assert (found.distinct, found.interval) == (12, found.total.interval)
     found = duel(fixed[0], fixed[1], count=20, each=2)
@@ -115,7 +115,7 @@ def test_players_that_draw_nothing_play_few_distinct_games():
 
 def test_distinct_games_of_environments_with_last_observations():
     """Where a game's last rows are shown, what is chosen there belongs to no game."""
-    fixed = [constant(choice)._replace(draws=False) for choice in (2.0, 1.0)]
+    fixed = [constant(choice)._replace(deterministic=True) for choice in (2.0, 1.0)]
     found = zoo(fixed[0], fixed[1])
     assert (found.total, found.distinct) == (Tally(12, 0, 0), 2)
 
@@ -139,14 +139,14 @@ def test_teams():
     """Each player acts for half of the seats, the first half or the second, and sees them alone."""
     sat: list[tuple[int, ...]] = []
 
-    def sit_down(n, _):
+    def start(n, _):
         def choose(rows):
             sat.append(tuple(rows.observations[:, 0].astype(int)))
             return np.full((n, 1), 0.5, np.float32)
 
         return choose
 
-    quiet = Player("", sit_down)
+    quiet = Player("", start)
     found = duel(SEAT, quiet, agents=6)  # of 0 1 2 and 3 4 5, against halves
     assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0)) and found.total.games == 12
     assert set(sat) == {(3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 1, 2)}
@@ -190,11 +190,11 @@ def test_rewards_of_the_game_before_do_not_count():
 def test_players_draw_from_the_seed_each_its_own():
     seeds = []
 
-    def sit_down(n, seed):
+    def start(n, seed):
         seeds.append(seed)
-        return constant(0).sit_down(n, seed)
+        return constant(0).start(n, seed)
 
-    player = Player("", sit_down)
+    player = Player("", start)
     for seed in 0, 0, 1:
         duel(player, player, seed=seed)
     assert seeds[:2] == seeds[2:4] and len(set(seeds)) == 4
@@ -224,11 +224,11 @@ def test_seats_that_an_environment_gives():
     """Of a folder of 5.0 whose first seat is the learner's; two agents get more than one does."""
     sat: list[int] = []
 
-    def sit_down(n, _):
+    def start(n, _):
         sat.append(n)
         return lambda rows: np.full((n, 1), 2, np.float32)
 
-    found = peloton(folder_of("peloton"), Player("", sit_down), constant(2))
+    found = peloton(folder_of("peloton"), Player("", start), constant(2))
     assert found.sides == (Tally(0, 0, 2), Tally(2, 0, 0))
     assert sat == [2 * 1 + 2 * 2]  # in two environments the one, in two the other two
 
@@ -353,7 +353,7 @@ def test_a_script_that_is_none(tmp_path):
 
 def test_random_choices_are_legal_and_even():
     """Of two heads, one masked."""
-    choose = random_player(ActionSpec((2, 3))).sit_down(3000, 0)
+    choose = random_player(ActionSpec((2, 3))).start(3000, 0)
     masks = np.tile(np.array([1, 1, 0, 1, 1], np.uint8), (3000, 1))
     rows = cast(Any, type("", (), {"masks": masks}))
     actions = choose(rows)
@@ -361,5 +361,5 @@ def test_random_choices_are_legal_and_even():
     for head, legal in enumerate(([0, 1], [1, 2])):
         values, counts = np.unique(actions[:, head], return_counts=True)
         assert values.tolist() == legal and counts.min() > 1350
-    continuous = random_player(ActionSpec((1, 1))).sit_down(5, 0)(rows)
+    continuous = random_player(ActionSpec((1, 1))).start(5, 0)(rows)
     assert continuous.shape == (5, 2) and continuous.dtype == np.float32

@@ -13,7 +13,10 @@ def test_score():
     result = PairResult((tally, Tally(1, 1, 1)), 9)
     assert result.total == Tally(4, 5, 2)
     low, high = wilson(result.total)
-    assert str(result) == f"4 wins, 5 draws, 2 losses: score 0.591 ({low:.3f} to {high:.3f})"
+    assert (
+        str(result)
+        == f"4 wins, 5 draws, 2 losses: score 0.591 ({low:.3f} to {high:.3f}), stochastic"
+    )
 
 
 def test_interval():

@@ -512,7 +512,7 @@ def test_training_on_it_is_built_then(on_gpu, monkeypatch):
         for run in ours, serial:
             run.step()
             run.step()
-            run.schedule = lambda part: 0.5
+            run.schedules = {"learning_rate": lambda part: 0.5}
         assert ours.prepared and ours.prepared.is_graph and not serial.queue.rollout
         assert results(ours.step()) == results(serial.step())
         assert_same(ours, serial)

@@ -195,6 +195,6 @@ def test_a_team_learns():
         for training in False, True:
             if training:
                 list(trainer)
-            ours = policy_player("learner", trainer.policy, trainer.weights, greedy=False)
+            ours = policy_player("learner", trainer.policy, trainer.weights, deterministic=False)
             seen.append(play_pair(ours, others, boards, 4, seed=1).total.score)
     assert abs(seen[0] - 0.5) < 0.1 and seen[1] > 0.7

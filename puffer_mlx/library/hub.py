@@ -8,20 +8,25 @@ it with huggingface_hub and the user's login.
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from puffer_mlx import __version__, checkpoint
 from puffer_mlx.checkpoint import CONFIG, Checkpoint
-from puffer_mlx.cli.evaluate import evaluate
 from puffer_mlx.config import Config, write_ini
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, export
+from puffer_mlx.library.evaluating import evaluate, play, scores_record
+from puffer_mlx.library.policy import Policy
 from puffer_mlx.playing.episodes import headline
+from puffer_mlx.playing.frames import write_gif
 from puffer_mlx.system.files import publish_folder, reading
 from puffer_mlx.system.json_text import write_json
 
 EPISODES = 100
+STEPS = 300  # pictures of the GIF
+FPS = 15.0
 CARD, POLICY, SCORES, PICTURE = "README.md", "policy.safetensors", "scores.json", "replay.gif"
 FILES = {CARD, POLICY, SCORES, PICTURE, CONFIG}
 HOME = "https://github.com/puffer-mlx/puffer_mlx"
@@ -44,7 +49,7 @@ class Score(NamedTuple):
 
 
 def scored(record: dict[str, Any]) -> Score:
-    """Return the headline score of a record that ``evaluate --json`` wrote.
+    """Return the headline score of a record of ``scores_record``.
 
     Raises:
         UserError: No episode ended.
@@ -80,7 +85,7 @@ def card(saved: Checkpoint, score: Score, picture: bool) -> str:
     name, policy, train = config.env_name, config.policy, config.train
     facts = {
         f"{score.name}, mean ± deviation": f"**{score.text}** over {score.episodes:,} whole"
-        f" episodes, actions drawn, seed {score.seed}",
+        f" episodes, stochastic, seed {score.seed}",
         "trained for": f"{saved.step:,} steps of the environment",
         "seeds": f"{config.base.seed}; of the environments {config.vec.seed}",
         "trainer": f"`{train.algorithm}`, {train.optimizer}, learning rate {train.learning_rate:g}",
@@ -133,19 +138,19 @@ def write(
     """
     out = Path(os.path.realpath(out)) if out.is_symlink() else out
     refuse_foreign(out)
-    named = str(folder / CONFIG)  # a path: the environment's name would count as typed
-    words = [named, "--load-model-path", str(folder), "--device", "cpu"]
-    words += ["--allow-code"] * allow_code
+    config = replace(saved.config, allow_code=allow_code)
+    config = replace(config, base=replace(config.base, device="cpu"))
+    policy = Policy.of_checkpoint(saved._replace(config=config))
     with publish_folder(out) as temporary:
         form, recorded = Format("safetensors"), checkpoint.recorded(folder)
         export(saved, form, temporary / POLICY, recorded)
         write_ini(saved.config, temporary / CONFIG)
-        scores = temporary / SCORES
-        shown = ["--gif", str(temporary / PICTURE)] if picture else []
-        evaluate([*words, "--episodes", str(episodes), "--json", str(scores), *shown])
-        record = json.loads(scores.read_text())
+        found = evaluate(policy, episodes=episodes, deterministic=False)
+        record = scores_record(policy, POLICY, found)
         score = scored(record)
-        write_json({**record, "policy": POLICY}, scores)
+        write_json(record, temporary / SCORES)
+        if picture:
+            write_gif(play(policy, steps=STEPS), temporary / PICTURE, FPS)
         (temporary / CARD).write_text(card(saved, score, picture))
     return score
 
