@@ -1,5 +1,6 @@
 """PettingZoo's parallel environments: rows of agents, also of those that are away."""
 
+import importlib
 import sys
 import types
 from typing import Any
@@ -596,3 +597,18 @@ def directly(environments: list, seed: int, actions: np.ndarray):
             np.array([part[name] for part in kind for name in names])
             for kind in zip(*all_of_them, strict=True)
         ]
+
+
+def test_an_end_of_file_while_its_module_is_imported_is_reported(tmp_path, monkeypatch):
+    """A process must not take it for the end of the program, which closes the pipe."""
+    (tmp_path / "truncated.py").write_text(
+        "import multiprocessing\n"
+        "from zoo_relay import Relay as _Relay\n"
+        "class Relay(_Relay): ...\n"
+        "if multiprocessing.parent_process():\n"
+        "    raise EOFError('Ran out of input')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    relay = importlib.import_module("truncated").Relay
+    with pytest.raises(UserError, match=r"failed in its process: EOFError: Ran out of input\n"):
+        make(relay, 6, backend="async", num_threads=2)
