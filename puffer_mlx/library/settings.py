@@ -20,7 +20,7 @@ from puffer_mlx.config.values import is_argument
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo.schedules import rate_at
 from puffer_mlx.vec.gym.lent import lend
-from puffer_mlx.vec.puffer.make import is_puffer_env
+from puffer_mlx.vec.puffer import is_puffer_env
 
 ENV = "env."  # prefix of the environment's own keys
 FORMS = 'a name ("gym:CartPole-v1"), a class, a function that makes one, or a gymnasium.Env'

@@ -23,7 +23,7 @@ from stepping import gym_vec, played, started, step, zoo_vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import backend_choice, registries
 from puffer_mlx.vec.gym.make import GymFactory
-from puffer_mlx.vec.zoo.names import find
+from puffer_mlx.vec.zoo import find_parallel
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +168,7 @@ def test_pettingzoos_registrations_count(backend, monkeypatch):
     specification = pettingzoo.EnvSpec(id="mine/pair-v0", entry_point=Pair)
     # Not another dictionary in its place: PettingZoo caches which dictionary is the registry.
     monkeypatch.setitem(pettingzoo.parallel_registry, "mine/pair-v0", specification)
-    made = find("mine/pair-v0").make
+    made = find_parallel("mine/pair-v0")
     with zoo_vec(made, name="pair", total_agents=4, backend=backend) as vec:
         assert [rows.observations[0, 0] for rows in played(vec, 2)] == [0, 7, 14]
 

@@ -20,7 +20,7 @@ from puffer_mlx.vec import instances
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.python_vec import PythonVec
-from puffer_mlx.vec.zoo.names import find, needs, parallel_names
+from puffer_mlx.vec.zoo import find_parallel, missing_package, parallel_names
 
 pytest.importorskip("gymnasium")
 
@@ -485,7 +485,7 @@ def test_the_closest_names(monkeypatch, tmp_path):
         ("quite/other_v1", "PettingZoo has no such parallel", "puffer-mlx list has what is "),
     ):
         with pytest.raises(UserError, match=said) as caught:
-            find(name)
+            find_parallel(name)
         assert caught.value.hint.startswith(hint) and len(caught.value.message) < 150
 
 
@@ -503,13 +503,13 @@ def test_names_are_read_from_folders(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "pettingzoo", raising=False)
     monkeypatch.delitem(sys.modules, "mpe2", raising=False)
     assert parallel_names() == {"mpe2": ["mpe2.simple_v3"], "sisl": ["sisl.pursuit_v5"]}
-    assert needs("sisl") == "pettingzoo[sisl]" and needs("mpe2") == ""
+    assert missing_package("sisl") == "pettingzoo[sisl]" and missing_package("mpe2") == ""
 
 
 def test_without_pettingzoo(monkeypatch):
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
     with pytest.raises(UserError, match="PettingZoo can't be imported") as caught:
-        find("mpe2.simple_spread_v3")
+        find_parallel("mpe2.simple_spread_v3")
     assert caught.value.hint == "pip install 'puffer-mlx[pettingzoo]'"
 
 
@@ -548,7 +548,7 @@ def test_pettingzoos_own(name: str):
         ("zoo_relay", "zoo_relay has no parallel_env"),
     ):
         with pytest.raises(UserError, match=said):
-            find(wrong)
+            find_parallel(wrong)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -557,7 +557,7 @@ def test_rows_are_what_a_loop_over_its_own_methods_sees(name: str):
     """To the bit, with the same actions: of four environments in two groups, over episodes."""
     if name.startswith("pettingzoo"):
         pytest.importorskip("mpe2.simple_spread_v3")
-    factory = zoo_relay.in_step if "relay" in name else find("mpe2.simple_spread_v3").make
+    factory = zoo_relay.in_step if "relay" in name else find_parallel("mpe2.simple_spread_v3").make
     E, A, T = 4, 3, 60
     actions = np.random.default_rng(0).integers(0, 3, (T, E * A))
     words = ["--vec.total-agents", str(E * A), "--vec.num-buffers", "2", "--vec.seed", "7"]
