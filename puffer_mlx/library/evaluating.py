@@ -29,7 +29,7 @@ from puffer_mlx.playing.players import Player, player_without_policy, policy_pla
 from puffer_mlx.playing.results import PairResult
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.training.trainer import Trains
-from puffer_mlx.vec.base import Environments, Remembers
+from puffer_mlx.vec.base import Environments, HasNormalizer
 
 Opponent = Policy | Trains | str
 
@@ -125,7 +125,9 @@ def _environments(
     with contextlib.ExitStack() as stack:
         stack.callback(environments.close)
         refuse_other(acting, environments.spec, config.env_name)
-        if isinstance(environments, Remembers) and normalization.normalises(environments.memory()):
+        if isinstance(environments, HasNormalizer) and normalization.normalises(
+            environments.memory()
+        ):
             environments.remember(dict(acting.memory), frozen=True)
         stack.pop_all()
     return environments

@@ -12,7 +12,7 @@ from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.time_limits import add_values, showing_last
 from puffer_mlx.training.collector import Collector, Rollout
 from puffer_mlx.training.placement import Acting
-from puffer_mlx.vec.base import TellsScores, VecEnv
+from puffer_mlx.vec.base import ReportsScores, VecEnv
 
 SLOW = 1.0  # seconds; if a rollout took longer, the progress of the next one is displayed
 
@@ -29,7 +29,7 @@ class HostCollector(Collector):
         """See ``Collector``."""
         config, vec, policy, run, seats = acting
         self._shows_last = showing_last(config, vec)
-        self._tells_scores = vec if isinstance(vec, TellsScores) else None
+        self._tells_scores = vec if isinstance(vec, ReportsScores) else None
         self.bootstraps = self._shows_last is not None
         about = (policy, run, vec, self._streams, self._timer, seats)
         self.acting = choose_acting(self.placement.rollout, self._precision, *about)

@@ -14,10 +14,10 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import to_install
-from puffer_mlx.vec.layout import Layout
+from puffer_mlx.vec.layout import SpaceLayout
 from puffer_mlx.vec.python_faults import RAISED, Fault, describe, failed, undrawable
 from puffer_mlx.vec.rows import random_actions
-from puffer_mlx.vec.space_parts import SMALLEST
+from puffer_mlx.vec.spaces import SMALLEST
 
 DRAWS = 'take a render_mode, and return pictures from render() if it is "rgb_array"'
 _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -33,7 +33,7 @@ _REPORTED: set[str] = set()  # lines that `report_unclosed` printed
 class Buffers(NamedTuple):
     """Arrays that n agents share with their environments, C-contiguous."""
 
-    observations: np.ndarray  # (n, D), dtype ``Layout.exact_dtype``
+    observations: np.ndarray  # (n, D), dtype ``SpaceLayout.exact_dtype``
     actions: np.ndarray  # (n, heads) float32
     rewards: np.ndarray  # (n,) float32; of Gymnasium's environments float64
     terminals: np.ndarray  # (n,) bool
@@ -47,7 +47,7 @@ class Buffers(NamedTuple):
         return Buffers(*(array[agents] for array in self))
 
     @staticmethod
-    def shapes(n: int, layout: Layout, reward: Any = np.float32) -> Shapes:
+    def shapes(n: int, layout: SpaceLayout, reward: Any = np.float32) -> Shapes:
         """Return the shape and dtype of each array for n agents.
 
         Args:
@@ -289,9 +289,9 @@ class EnvFactory:
         """Return the object that identifies the constructor."""
         return self.constructor
 
-    def layout_of(self, observation: Any, action: Any, masked: bool = False) -> Layout:
+    def layout_of(self, observation: Any, action: Any, masked: bool = False) -> SpaceLayout:
         """Return the layout of rows for the spaces of one agent."""
-        return Layout(self.name, observation, action, masked, self.rescale, self.channels)
+        return SpaceLayout(self.name, observation, action, masked, self.rescale, self.channels)
 
     def _apply(self, probe: Probe) -> None:
         self.agents = probe.agents

@@ -1,6 +1,6 @@
 """The environments in Python of one group of agents: stepped here, or by a pool of processes.
 
-``SingleProcess`` and ``Workers`` have the same methods. Agents and instances are numbered across
+``SyncGroup`` and ``AsyncGroup`` have the same methods. Agents and instances are numbered across
 processes, so both give the same rows.
 
 Processes share the buffers' memory with the trainer. They ignore Ctrl-C, SIGHUP and SIGTERM, which
@@ -65,7 +65,7 @@ class Unclosed(NamedTuple):
     fault: str
 
 
-class SingleProcess(Instances):
+class SyncGroup(Instances):
     """A group whose environments step in this process, one after another.
 
     Args:
@@ -120,8 +120,8 @@ class SingleProcess(Instances):
         return float(self._busy[0])
 
 
-class Workers:
-    """A group whose environments step in W processes, with the methods of ``SingleProcess``.
+class AsyncGroup:
+    """A group whose environments step in W processes, with the methods of ``SyncGroup``.
 
     Args:
         shapes: Shapes of its buffers.
@@ -305,11 +305,11 @@ def _join(processes: Sequence[Any], timeout: float) -> None:
 
 def open_group(
     shapes: Shapes, workers: int, timeout: float, **arguments: Any
-) -> SingleProcess | Workers:
+) -> SyncGroup | AsyncGroup:
     """Return the environments of a group. They step in this process if ``workers`` is 0."""
     if workers:
-        return Workers(shapes, workers=workers, timeout=timeout, **arguments)
-    return SingleProcess(shapes, **arguments)
+        return AsyncGroup(shapes, workers=workers, timeout=timeout, **arguments)
+    return SyncGroup(shapes, **arguments)
 
 
 def _work(

@@ -44,7 +44,7 @@ from puffer_mlx.vec.instances import (
     close_if_possible,
     parameters,
 )
-from puffer_mlx.vec.layout import Layout
+from puffer_mlx.vec.layout import SpaceLayout
 from puffer_mlx.vec.python_faults import RAISED, describe, failing, form_fault
 from puffer_mlx.vec.spaces import kind_of
 
@@ -210,7 +210,9 @@ class PufferInstance:
         packed: Dtype of packed observations, or None for plain arrays.
     """
 
-    def __init__(self, env: Any, buffers: Buffers, layout: Layout, packed: np.dtype | None) -> None:
+    def __init__(
+        self, env: Any, buffers: Buffers, layout: SpaceLayout, packed: np.dtype | None
+    ) -> None:
         self._env = env
         self._buffers = buffers
         self._layout = layout

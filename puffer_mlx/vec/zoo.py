@@ -52,7 +52,7 @@ from puffer_mlx.vec.instances import (
     close_if_possible,
     other_kind,
 )
-from puffer_mlx.vec.layout import Layout
+from puffer_mlx.vec.layout import SpaceLayout
 from puffer_mlx.vec.python_faults import (
     RAISED,
     Fault,
@@ -197,7 +197,7 @@ class ParallelInstance:
         num_agents: Number of agents A.
     """
 
-    def __init__(self, name: str, env: Any, buffers: Buffers, layout: Layout) -> None:
+    def __init__(self, name: str, env: Any, buffers: Buffers, layout: SpaceLayout) -> None:
         self._name, self._spaces = name, (spaces := AgentSpaces(name, env))
         self._env, self._buffers = env, buffers
         self._agents, self.num_agents = spaces.agents, len(spaces.agents)

@@ -20,7 +20,7 @@ from puffer_mlx.vec import instances
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.python_vec import PythonVec
-from puffer_mlx.vec.zoo import find_parallel, missing_package, parallel_names
+from puffer_mlx.vec.zoo import find_parallel, looks_parallel, missing_package, parallel_names
 
 pytest.importorskip("gymnasium")
 
@@ -612,3 +612,10 @@ def test_an_end_of_file_while_its_module_is_imported_is_reported(tmp_path, monke
     relay = importlib.import_module("truncated").Relay
     with pytest.raises(UserError, match=r"failed in its process: EOFError: Ran out of input\n"):
         make(relay, 6, backend="async", num_threads=2)
+
+
+def test_the_constructor_of_a_name_is_called_like_any_other():
+    """check-env calls it."""
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    assert looks_parallel(find_parallel("classic.rps_v2")())

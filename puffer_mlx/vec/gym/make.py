@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -328,3 +328,35 @@ def _where(make: str) -> str:
     if ":" in make:
         return "does importing that module register it?"
     return f"if a package registers it, name that too: gym:PACKAGE:{make}"
+
+
+def wrap_instance(env: Any) -> Callable[..., Any]:
+    """Return a constructor that returns an existing environment, once at a time.
+
+    Args:
+        env: A ``gymnasium.Env``. It is never closed.
+    """
+    name = type(env.unwrapped).__name__
+    out: list[Any] = []
+
+    class Existing(gymnasium().Wrapper):
+        def close(self) -> None:
+            if self in out:
+                out.remove(self)
+
+    def make(render_mode: str | None = None) -> Any:
+        if out:
+            again = f'"gym:{env.spec.id}"' if env.spec else f"{name}, or lambda: {name}(…)"
+            raise UserError(
+                f"{name} is one environment, an object, and the run takes several",
+                f"give what makes it: {again}; or with this one: total_agents=1",
+            )
+        if render_mode is not None and env.render_mode != render_mode:
+            raise UserError(
+                f"{name} can't be drawn: its render_mode is {env.render_mode}",
+                f'make it with render_mode="{render_mode}"',
+            )
+        out.append(Existing(env))
+        return out[0]
+
+    return make
