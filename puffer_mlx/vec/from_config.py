@@ -237,7 +237,7 @@ def unused_keys(config: Config, vec: VecEnv) -> list[str]:
         keys.append("policy.log_std_init (actions are discrete)")
     wrapped = changed(config.wrap)
     factory = getattr(getattr(vec, "inner", vec), "factory", None)
-    if wrapped and not (factory and factory.takes_wrappers):
+    if wrapped and not isinstance(factory, GymFactory):
         keys += [f"wrap.{key} (for Gymnasium's)" for key in wrapped]
     if not config.python:
         names = ("base.family", "vec.backend", "vec.timeout", RESCALE, CHANNELS)

@@ -117,15 +117,17 @@ class PufferFactory(EnvFactory):
         inside = self.keywords.get("num_envs", 1)
         counted = isinstance(inside, int) and inside > 0 and agents % inside == 0
         environments = inside if counted else 1
+        buffered = env.single_observation_space, env.single_action_space
+        packed = _packed_dtype(env)
+        return Probe(self.spaces_of(env), agents, environments, packed=packed, buffered=buffered)
+
+    def spaces_of(self, env: Any) -> tuple[Any, Any]:
+        """Return the observation space, of unpacked observations, and the action space."""
         seen = env.single_observation_space
-        packed = np.dtype(getattr(env, "obs_dtype", np.uint8))
-        buffered = seen, env.single_action_space
-        if not getattr(env, "is_obs_emulated", False) or packed.names is None:
-            return Probe(buffered, agents, environments, buffered=buffered)
-        # PufferLib's emulation packs the parts of a Dict or Tuple into bytes.
-        seen = getattr(env, "env_single_observation_space", None)
-        spaces = env.env.observation_space if seen is None else seen, env.single_action_space
-        return Probe(spaces, agents, environments, packed=packed, buffered=buffered)
+        if _packed_dtype(env) is not None:
+            seen = getattr(env, "env_single_observation_space", None)
+            seen = env.env.observation_space if seen is None else seen
+        return seen, env.single_action_space
 
     def _apply(self, probe: Probe) -> None:
         super()._apply(probe)
@@ -188,6 +190,15 @@ class PufferFactory(EnvFactory):
                 "an environment of PufferLib 3.x has them; docs/writing_envs.md shows one",
             )
         return env
+
+
+def _packed_dtype(env: Any) -> np.dtype | None:
+    """Return the dtype of the bytes that PufferLib's emulation packs a Dict or Tuple into.
+
+    None means that observations aren't packed.
+    """
+    dtype = np.dtype(getattr(env, "obs_dtype", np.uint8))
+    return dtype if getattr(env, "is_obs_emulated", False) and dtype.names else None
 
 
 def _unpacked(space: Any, packed: np.ndarray) -> Any:

@@ -128,6 +128,11 @@ class ZooFactory(EnvFactory):
             raise takes_turns(self.name)
         raise other_kind(self.name, env, "pettingzoo.ParallelEnv", "return one")
 
+    def spaces_of(self, env: Any) -> tuple[Any, Any]:
+        """Return the observation space, without its mask, and the action space of one agent."""
+        spaces = AgentSpaces(self.name, env)
+        return spaces.observation, spaces.action
+
     def describe(self, env: Any, seed: int) -> Probe:
         """Return an environment's agents, their spaces, and whether it masks actions.
 

@@ -22,7 +22,7 @@ from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.python_vec import PythonVec
 from puffer_mlx.vec.zoo import find_parallel, looks_parallel, missing_package, parallel_names
 
-pytest.importorskip("gymnasium")
+gymnasium = pytest.importorskip("gymnasium")
 
 
 def make(factory: Any = zoo_relay.Relay, agents=3, **keywords) -> PythonVec:
@@ -619,3 +619,19 @@ def test_the_constructor_of_a_name_is_called_like_any_other():
     pytest.importorskip("pettingzoo")
     pytest.importorskip("pygame")
     assert looks_parallel(find_parallel("classic.rps_v2")())
+
+
+def test_an_environment_that_changed_is_probed_again():
+    class Changing(zoo_relay.Relay):
+        width = 2
+
+        def observation_space(self, agent):
+            return gymnasium.spaces.Box(-9, 99, (self.width,), np.float32)
+
+        def look(self, agents):
+            return {agent: np.ones(self.width, np.float32) for agent in agents}
+
+    for width in (2, 4):
+        Changing.width = width
+        with make(Changing) as env:
+            assert started(env).observations.shape == (3, width)
