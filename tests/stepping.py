@@ -8,11 +8,11 @@ import numpy as np
 
 from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.gym.make import GymFactory
-from puffer_mlx.vec.puffer.make import PufferFactory
+from puffer_mlx.vec.puffer import PufferFactory
 from puffer_mlx.vec.python_vec import PythonVec
 from puffer_mlx.vec.rollout_loop import ACT
 from puffer_mlx.vec.rows import allocate_rows, random_actions
-from puffer_mlx.vec.zoo.make import ZooFactory
+from puffer_mlx.vec.zoo import ZooFactory
 
 _FUNCTIONS: list[Any] = []  # which C may call: they stay
 

@@ -58,8 +58,8 @@ def write_weights(
         weights: Tree of weights.
         state: Training state; None to write only the weights.
         score: Score of the policy, used to select the best checkpoint.
-        memory: Statistics of the environments (``vec.base.Remembers``). ``save`` reads them from a
-            trainer.
+        memory: Statistics of the environments (``vec.base.HasNormalizer``). ``save`` reads them
+            from a trainer.
         line: Lineage; None to derive it from the existing checkpoints.
 
     Returns:

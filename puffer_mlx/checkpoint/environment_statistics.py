@@ -24,7 +24,7 @@ from puffer_mlx.config.values import BOOLS
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import reading, relative
-from puffer_mlx.vec.base import Remembers, VecEnv
+from puffer_mlx.vec.base import HasNormalizer, VecEnv
 from puffer_mlx.vec.normalize import shows_normalised
 
 MEMORY = "normalization.safetensors"  # file name in a checkpoint; suffix for other files
@@ -63,7 +63,7 @@ def write_statistics(memory: Mapping[str, Any], path: Path) -> None:
 
 def gathered_statistics(vec: VecEnv) -> dict[str, Any]:
     """Return the current statistics of the environments; {} if they record no statistics."""
-    return vec.memory() if isinstance(vec, Remembers) else {}
+    return vec.memory() if isinstance(vec, HasNormalizer) else {}
 
 
 def as_trained(config: Config, path: Path) -> Config:
@@ -180,7 +180,7 @@ def restore_statistics(vec: VecEnv, path: Path, frozen: bool = False) -> None:
             if statistics exist and the environments don't normalize.
     """
     known = read_statistics(path)
-    if isinstance(vec, Remembers):
+    if isinstance(vec, HasNormalizer):
         if normalization.normalises(vec.memory()) and not normalization.normalises(known):
             raise UserError(
                 f"{vec.spec.name} is to normalise observations, and the statistics are missing:"
@@ -205,7 +205,7 @@ def share(trained: VecEnv, vec: VecEnv) -> None:
         vec: Environments with the same configuration, before their first reset. They don't update
             the statistics.
     """
-    if isinstance(vec, Remembers):
+    if isinstance(vec, HasNormalizer):
         vec.remember(gathered_statistics(trained), frozen=True)
 
 

@@ -102,7 +102,7 @@ def within(arrays: dict[str, mx.array], name: str) -> dict[str, mx.array]:
 class Checkpoint(NamedTuple):
     """Contents of a checkpoint, without the training state.
 
-    ``memory`` contains the statistics of the environments (``vec.base.Remembers``), used to
+    ``memory`` contains the statistics of the environments (``vec.base.HasNormalizer``), used to
     normalize the policy's observations.
     """
 

@@ -9,7 +9,7 @@ all file formats except the flat one contain them as tensors:
 | ``normalization.observations.mean_rest`` | (D,) | added to the mean where float32 is too coarse |
 | ``normalization.return.mean``, ``.variance``, ``.count`` | (1,), (1,), () | only for resuming |
 
-In the rest of the package they are arrays by name without the prefix (``vec.base.Remembers``).
+In the rest of the package they are arrays by name without the prefix (``vec.base.HasNormalizer``).
 """
 
 from collections.abc import Mapping

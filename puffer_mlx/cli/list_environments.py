@@ -17,9 +17,8 @@ from puffer_mlx.config.dialects import main_source
 from puffer_mlx.config.finding import find_config, known_envs, variants
 from puffer_mlx.config.ini_files import relative_path
 from puffer_mlx.errors import UserError
+from puffer_mlx.vec import puffer, zoo
 from puffer_mlx.vec.native.sources import environments_folder
-from puffer_mlx.vec.puffer import ocean
-from puffer_mlx.vec.zoo import names as zoo
 
 OTHERS = (  # how to name other environments
     ("gym:ID", "one of Gymnasium's, or of a package that registers its own"),
@@ -211,8 +210,8 @@ def packages_table() -> Table:
     """Return the table of installed PettingZoo and PufferLib environments. Nothing is imported."""
     grid = table("", "")
     for group, names in zoo.parallel_names().items():
-        grid.add_row(Text(f"pettingzoo: {group}", "bold"), some(names, zoo.needs(group)))
-    if names := ocean.names():
+        grid.add_row(Text(f"pettingzoo: {group}", "bold"), some(names, zoo.missing_package(group)))
+    if names := puffer.ocean_names():
         grid.add_row(Text("pufferlib:", "bold"), Text(", ".join(names)))
     return grid
 

@@ -29,7 +29,7 @@ from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training import placement
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.base import Environments, TellsScores
+from puffer_mlx.vec.base import Environments, ReportsScores
 from puffer_mlx.vec.from_config import source_folder
 
 
@@ -89,7 +89,7 @@ def resumed_notes(run: Run, newest: Path | None) -> Iterator[str]:
             f"environments restarted: {restarted(trainer.config)}, so the run differs from an"
             " uninterrupted one"
         )
-    if isinstance(trainer.vec, TellsScores) and "scores" not in run.state.arrays:
+    if isinstance(trainer.vec, ReportsScores) and "scores" not in run.state.arrays:
         yield f"{SCORE} counts from here: the checkpoint has none of the last episodes' scores"
 
 

@@ -55,7 +55,7 @@ from puffer_mlx.playing.results import PairResult
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.training.trainer import Trains
-from puffer_mlx.vec.base import Environments, Remembers
+from puffer_mlx.vec.base import Environments, HasNormalizer
 
 Opponent = Policy | Trains | str
 Configure = Callable[[Mapping[str, str], Sequence[Path]], Config]  # (settings, files) of a policy
@@ -161,7 +161,9 @@ def _make(acting: Policy, config: Config, render: bool = False) -> Environments:
     environments = vec.make(config, threads(), render=render)
     try:
         check_compatible(acting, environments.spec, config.env_name)
-        if isinstance(environments, Remembers) and normalization.normalises(environments.memory()):
+        if isinstance(environments, HasNormalizer) and normalization.normalises(
+            environments.memory()
+        ):
             environments.remember(dict(acting.memory), frozen=True)
     except BaseException:
         environments.close()

@@ -25,7 +25,7 @@ from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.devices import building, refuse_forked
 from puffer_mlx.training.trainer import Trains
-from puffer_mlx.vec.layout import Layout, saved_layout
+from puffer_mlx.vec.layout import SpaceLayout, saved_layout
 from puffer_mlx.vec.spaces import leaves, nested, path_text
 
 
@@ -49,7 +49,7 @@ class ObservationAdapter(Protocol):
 class SpaceAdapter:
     """Observations and actions of a Python environment, as its spaces define them."""
 
-    def __init__(self, layout: Layout, spec: EnvSpec) -> None:
+    def __init__(self, layout: SpaceLayout, spec: EnvSpec) -> None:
         observation_space, action_space = layout.spaces
         self._layout = layout
         self._spec = spec

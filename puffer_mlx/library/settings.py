@@ -19,8 +19,8 @@ from puffer_mlx.config.schema import KEYS, NO_TRACKER, SECTIONS
 from puffer_mlx.config.values import is_argument
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo.schedules import SCHEDULED, value_at
-from puffer_mlx.vec.gym.lent import lend
-from puffer_mlx.vec.puffer.make import is_puffer_env
+from puffer_mlx.vec.gym.make import wrap_instance
+from puffer_mlx.vec.puffer import is_puffer_env
 
 ENV = "env."  # prefix of the environment's own keys
 FORMS = 'a name ("gym:CartPole-v1"), a class, a function that makes one, or a gymnasium.Env'
@@ -196,7 +196,7 @@ def source_of(env: Any) -> EnvironmentSource:
         return EnvironmentSource(env)
     gymnasium = sys.modules.get("gymnasium")  # imported if the object is from Gymnasium
     if gymnasium and isinstance(env, gymnasium.Env):
-        return EnvironmentSource(object_name(type(env.unwrapped)), lend(env), alone=True)
+        return EnvironmentSource(object_name(type(env.unwrapped)), wrap_instance(env), alone=True)
     if callable(env):
         return EnvironmentSource(object_name(env), env)
     what = f"an object of {type(env).__name__}"

@@ -17,7 +17,7 @@ from puffer_mlx.ops.pack import pack
 from puffer_mlx.ppo import closed_form
 from puffer_mlx.trees import leaves
 
-Memory = Mapping[str, np.ndarray]  # see ``vec.base.Remembers``
+Memory = Mapping[str, np.ndarray]  # see ``vec.base.HasNormalizer``
 
 
 def mean_of_ranks(group: mx.distributed.Group, *trees: Any) -> list[Any]:

@@ -27,7 +27,7 @@ from puffer_mlx.machines.single_process import SingleProcess, Step
 from puffer_mlx.ops import implementation, verification
 from puffer_mlx.ops.pack import pack
 from puffer_mlx.trees import leaves
-from puffer_mlx.vec.base import Remembers, VecEnv
+from puffer_mlx.vec.base import HasNormalizer, VecEnv
 
 COMPILES = 2  # epochs in which kernels are compiled: the second is the first to be measured
 COMPARED = 10  # epochs between two comparisons of the weights
@@ -146,11 +146,11 @@ class Ranks(SingleProcess):
 
     def begin(self, vec: VecEnv) -> None:
         """Store the statistics as they are before this rank adds to them."""
-        self._measured = vec.memory() if isinstance(vec, Remembers) else {}
+        self._measured = vec.memory() if isinstance(vec, HasNormalizer) else {}
 
     def merge_statistics(self, vec: VecEnv) -> None:
         """Merge what all ranks added to the statistics since ``begin`` or the last call."""
-        if not self._measured or not isinstance(vec, Remembers):
+        if not self._measured or not isinstance(vec, HasNormalizer):
             return
         memories = self._all_bytes(to_bytes(vec.memory()))
         self._measured = exchange.merged_moments(

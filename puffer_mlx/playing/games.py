@@ -15,7 +15,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.playing.episodes import MAX_STEPS
 from puffer_mlx.playing.players import Player
 from puffer_mlx.playing.results import PairResult, Tally
-from puffer_mlx.vec.base import Environments, KnowsSeats, VecEnv
+from puffer_mlx.vec.base import Environments, HasSeats, VecEnv
 from puffer_mlx.vec.rows import allocate_rows
 
 SIDES = 2
@@ -36,7 +36,7 @@ def sides_of(vec: VecEnv) -> np.ndarray:
     E = vec.num_environments
     A, policies = vec.num_agents // E, None
     uneven = vec.num_agents % E > 0
-    if isinstance(vec, KnowsSeats):
+    if isinstance(vec, HasSeats):
         environments, policies = vec.seats()
         uneven = (np.bincount(environments, minlength=E) != A).any()
     if policies is not None and policies.any() and not uneven:
@@ -76,7 +76,7 @@ class Boards:
         self._vec = vec
         self._firsts = sides_of(vec) == sides[:, None]  # (E, A)
         self._shape = E, A = self._firsts.shape
-        if isinstance(vec, KnowsSeats):
+        if isinstance(vec, HasSeats):
             vec.set_tags(np.ones(E, np.int32))  # mark all as games against an opponent
         self.order = np.argsort(~self._firsts, axis=1, kind="stable") + A * np.arange(E)[:, None]
         self._agents = [np.flatnonzero(each) for each in (self._firsts, ~self._firsts)]

@@ -38,7 +38,7 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.training.epoch_logs import Logs
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.base import Environments, Remembers
+from puffer_mlx.vec.base import Environments, HasNormalizer
 from puffer_mlx.vec.from_config import source_folder
 from puffer_mlx.vec.native.vec import NativeVec
 
@@ -186,7 +186,7 @@ def play_ladder(
 
         def make_normalized(config: Config) -> Environments:
             environments = make(config)
-            if isinstance(environments, Remembers):
+            if isinstance(environments, HasNormalizer):
                 environments.remember(dict(memory), frozen=True)
             return environments
 

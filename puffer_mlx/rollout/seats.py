@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.base import KnowsSeats, VecEnv
+from puffer_mlx.vec.base import HasSeats, VecEnv
 
 MOST = 8  # most opponents, in both releases
 
@@ -139,13 +139,13 @@ def set_tags(vec: VecEnv, seats: Seats) -> None:
 
     Call this before a reset, and after ``restore``, because saved states contain older tags.
     """
-    if isinstance(vec, KnowsSeats):
+    if isinstance(vec, HasSeats):
         vec.set_tags(seats.tags)
 
 
 def _declared(vec: VecEnv) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the environment of each agent, and its declared policy or None."""
-    if isinstance(vec, KnowsSeats):
+    if isinstance(vec, HasSeats):
         return vec.seats()
     each = vec.num_agents // vec.num_environments
     return np.arange(vec.num_agents, dtype=np.int32) // np.int32(each), None

@@ -60,7 +60,7 @@ class Rollout:
             ``Collector.state_of``.
         logs: means reported by the environments; empty while ``unread`` is set.
         seconds: duration of collecting.
-        scores: scores of single episodes, NumPy arrays: see ``TellsScores``.
+        scores: scores of single episodes, NumPy arrays: see ``ReportsScores``.
         last: final observations without a row. None after their values are added to the rewards:
             see ``rollout/time_limits.py``.
         unread: the environments' log on the GPU, if ``take`` did not wait for the rollout.

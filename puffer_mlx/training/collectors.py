@@ -14,7 +14,7 @@ from puffer_mlx.rollout.time_limits import add_values, showing_last
 from puffer_mlx.system.backend import backend
 from puffer_mlx.training.collector import Collector, Rollout
 from puffer_mlx.training.placement import Acting, Placement
-from puffer_mlx.vec.base import TellsScores, VecEnv
+from puffer_mlx.vec.base import ReportsScores, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
 
 SLOW = 1.0  # seconds; if a rollout took longer, the progress of the next one is displayed
@@ -48,7 +48,7 @@ class HostCollector(Collector):
         """See ``Collector``."""
         config, vec, policy, seats = acting
         self._shows_last = showing_last(config, vec)
-        self._tells_scores = vec if isinstance(vec, TellsScores) else None
+        self._reports_scores = vec if isinstance(vec, ReportsScores) else None
         self.bootstraps = self._shows_last is not None
         about = (policy, vec, self._streams, self._timer, seats)
         self.acting = choose_acting(self.placement.rollout, self._precision, *about)
@@ -79,8 +79,8 @@ class HostCollector(Collector):
         if self._shows_last is not None:
             rollout.last = self._shows_last.take_last()
         rollout.logs = self.vec.log()
-        if self._tells_scores is not None:
-            rollout.scores = self._tells_scores.scores()
+        if self._reports_scores is not None:
+            rollout.scores = self._reports_scores.scores()
         return after
 
     def _undo(self, failed: Rollout) -> None:

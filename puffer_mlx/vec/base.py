@@ -126,7 +126,7 @@ class ShowsLast(Protocol):
 
 
 @runtime_checkable
-class Remembers(Protocol):
+class HasNormalizer(Protocol):
     """Environments with running statistics that a policy depends on."""
 
     def memory(self) -> dict[str, np.ndarray]:
@@ -147,7 +147,7 @@ class Remembers(Protocol):
 
 
 @runtime_checkable
-class TellsScores(Protocol):
+class ReportsScores(Protocol):
     """Environments that report each episode's score."""
 
     def scores(self) -> np.ndarray:
@@ -160,7 +160,7 @@ class TellsScores(Protocol):
 
 
 @runtime_checkable
-class KnowsSeats(Protocol):
+class HasSeats(Protocol):
     """Environments with a policy assignment for self-play."""
 
     def seats(self) -> tuple[np.ndarray, np.ndarray | None]:

@@ -11,7 +11,7 @@ computed here.
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,7 +106,7 @@ class Episodes:
         self._lengths = np.zeros(num_agents, np.int64)
         self._lock = threading.Lock()
         self._ended: list[_Ended] = []
-        self._notes: list[dict[str, float]] = []
+        self._notes: list[tuple[dict[str, float], float]] = []  # means, number of episodes
         self._steps: dict[int, int] = {}  # counted, by the first agent of a group
         self._scores = np.zeros((0, 2))
 
@@ -117,7 +117,7 @@ class Episodes:
         *,
         first: int = 0,
         resets: np.ndarray | None = None,
-        infos: Mapping[int, Mapping[str, Any]] | None = None,
+        infos: Mapping[int, Mapping[str, float]] | None = None,
     ) -> None:
         """Add one step of n agents.
 
@@ -126,8 +126,7 @@ class Episodes:
             ended: (n,) bool, or 0 and 1: whether the step was the last of an episode.
             first: Index of the first of these agents.
             resets: (n,) bool, True where the environment only reset.
-            infos: Reported infos of the episodes that ended, by index in ``ended``; values that
-                aren't numbers are ignored.
+            infos: Reported numbers of the episodes that ended, by index in ``ended``.
         """
         agents = slice(first, first + len(rewards))
         returns, lengths = self._returns[agents], self._lengths[agents]
@@ -137,22 +136,23 @@ class Episodes:
         if not np.count_nonzero(ended):  # a fifth of the time of any()
             return
         places = np.flatnonzero(ended)
-        numbers = [numbers_of(infos.get(place, {})) for place in places.tolist()] if infos else []
+        numbers: list[dict[str, float]] = []
+        if infos:
+            numbers = [_without_reserved(infos.get(place, {})) for place in places.tolist()]
         over = _Ended(places + first, returns[places], lengths[places], numbers, step)
         returns[places] = 0
         lengths[places] = 0
         with self._lock:
             self._ended.append(over)
 
-    def note(self, info: Mapping[str, Any]) -> None:
+    def note(self, info: Mapping[str, float]) -> None:
         """Add numbers that an environment reported for several episodes, for ``log``.
 
         Args:
             info: The numbers; ``n`` is the number of episodes that the others are means of.
         """
-        if numbers := _numbers(info):
-            with self._lock:
-                self._notes.append(numbers)
+        with self._lock:
+            self._notes.append((_without_reserved(info), info.get("n", 1.0)))
 
     def restart(self) -> None:
         """Discard the unfinished episodes of all agents."""
@@ -167,22 +167,15 @@ class Episodes:
             any. A number that only some episodes have is the mean over those.
         """
         ended, notes = self._drain()
-        episodes, reports = _Means(), _Means()
-        for over in ended:
-            if any(over.infos):
-                for record in _records(over):
-                    episodes.add(record, 1.0)
-            else:
-                total, steps = float(over.returns.sum()), float(over.lengths.sum())
-                episodes.add_sums(_record(total, steps, {}), len(over.agents))
-        for note in notes:
-            reports.add(_without_reserved(note), note.get("n", 1.0))
         self._scores = _scores(ended, notes)
-        means = episodes.means() | reports.means()
+        means = _means(part for over in ended for part in _sums(over))
+        means |= _means(
+            ({key: count * x for key, x in numbers.items()}, count) for numbers, count in notes
+        )
         if ended:
             means["n"] = float(sum(len(over.agents) for over in ended))
         elif notes:
-            means["n"] = sum(note.get("n", 1.0) for note in notes)
+            means["n"] = sum(count for _, count in notes)
         return means
 
     def scores(self) -> np.ndarray:
@@ -208,33 +201,32 @@ class Episodes:
         ]
         return sorted(records, key=lambda record: record["env"])
 
-    def _drain(self) -> tuple[list[_Ended], list[dict[str, float]]]:
+    def _drain(self) -> tuple[list[_Ended], list[tuple[dict[str, float], float]]]:
         with self._lock:
             ended, self._ended = self._ended, []
             notes, self._notes = self._notes, []
         return ended, notes
 
 
-class _Means:
-    """Weighted means of each number over the records that have it."""
+def _means(parts: Iterable[tuple[dict[str, float], float]]) -> dict[str, float]:
+    """Return the mean of each number from sums over some episodes and the number of these."""
+    sums: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    for part, count in parts:
+        for key, x in part.items():
+            sums[key] = sums.get(key, 0.0) + x
+            counts[key] = counts.get(key, 0.0) + count
+    return {key: x / counts[key] for key, x in sums.items() if counts[key]}
 
-    def __init__(self) -> None:
-        self._sums: dict[str, float] = {}
-        self._weights: dict[str, float] = {}
 
-    def add(self, record: dict[str, float], weight: float) -> None:
-        """Add a record with a weight."""
-        self.add_sums({key: weight * x for key, x in record.items()}, weight)
-
-    def add_sums(self, sums: dict[str, float], weight: float) -> None:
-        """Add sums over records with a total weight."""
-        for key, x in sums.items():
-            self._sums[key] = self._sums.get(key, 0.0) + x
-            self._weights[key] = self._weights.get(key, 0.0) + weight
-
-    def means(self) -> dict[str, float]:
-        """Return the means by name."""
-        return {key: x / self._weights[key] for key, x in self._sums.items() if self._weights[key]}
+def _sums(over: _Ended) -> Iterator[tuple[dict[str, float], float]]:
+    """Yield sums of numbers and the number of episodes: each episode apart if any reported some."""
+    if any(over.infos):
+        yield from ((record, 1.0) for record in _records(over))
+    else:
+        total = float(over.returns.sum())
+        steps = float(over.lengths.sum())
+        yield _record(total, steps, {}), len(over.agents)
 
 
 def numbers_of(info: Mapping[str, Any]) -> dict[str, float]:
@@ -243,7 +235,9 @@ def numbers_of(info: Mapping[str, Any]) -> dict[str, float]:
     Truth values are 0 and 1. Arrays of several elements, texts and other objects are ignored, and
     so are ``n`` and ``env``, which records use.
     """
-    return _without_reserved(_numbers(info))
+    return _without_reserved(
+        {key: float(np.asarray(x).item()) for key, x in _flat(info) if _is_number(x)}
+    )
 
 
 def means_of(info: Any) -> dict[str, float]:
@@ -257,10 +251,6 @@ def means_of(info: Any) -> dict[str, float]:
         if array.size and not isinstance(value, str | bytes):
             means[key] = float(array.mean())
     return means
-
-
-def _numbers(info: Mapping[str, Any]) -> dict[str, float]:
-    return {key: float(np.asarray(x).item()) for key, x in _flat(info) if _is_number(x)}
 
 
 def _flat(info: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Any]]:
@@ -277,7 +267,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating)
 
 
-def _without_reserved(numbers: dict[str, float]) -> dict[str, float]:
+def _without_reserved(numbers: Mapping[str, float]) -> dict[str, float]:
     return {key: x for key, x in numbers.items() if key not in _RESERVED}
 
 
@@ -287,9 +277,9 @@ def _records(over: _Ended) -> Iterator[dict[str, float]]:
         yield _record(total, float(steps), info)
 
 
-def _scores(ended: list[_Ended], notes: list[dict[str, float]]) -> np.ndarray:
+def _scores(ended: list[_Ended], notes: list[tuple[dict[str, float], float]]) -> np.ndarray:
     """Return ``Episodes.scores``; reported means replace computed ones, as in ``log``."""
-    if reports := [(note["score"], note.get("n", 1.0)) for note in notes if "score" in note]:
+    if reports := [(means["score"], count) for means, count in notes if "score" in means]:
         return np.array(reports)
     # Groups may end their steps in any order.
     inorder = sorted(ended, key=lambda over: (over.step, over.agents[0]))

@@ -14,6 +14,7 @@ from puffer_mlx.config.trust import as_argument, permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import load_object
+from puffer_mlx.vec import puffer, zoo
 from puffer_mlx.vec.base import Environments, ShowsLast, VecEnv
 from puffer_mlx.vec.gym.make import GymFactory
 from puffer_mlx.vec.gym.wrapping import changed
@@ -25,13 +26,7 @@ from puffer_mlx.vec.native.sources import environments_folder
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.normalize import Normalized, shows_normalised
 from puffer_mlx.vec.processes import cores
-from puffer_mlx.vec.puffer import ocean
-from puffer_mlx.vec.puffer.make import PufferFactory, is_puffer_env
 from puffer_mlx.vec.python_vec import PythonVec
-from puffer_mlx.vec.zoo.make import ZooFactory, makes_parallel
-from puffer_mlx.vec.zoo.names import PREFIX as ZOO
-from puffer_mlx.vec.zoo.names import ParallelFactory
-from puffer_mlx.vec.zoo.names import find as find_parallel
 
 GYM = "gym:"
 RESCALE, CHANNELS = "vec.rescale_actions", "vec.image_channels"
@@ -164,25 +159,25 @@ def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvF
     name, keywords, vec = config.env_name, dict(config.env), config.vec
     arguments = keywords, render, vec.rescale_actions, vec.image_channels
     probe = {"backend": vec.backend, "seed": vec.seed, "measure": measure}
-    if is_puffer_env(constructor):
-        factory = PufferFactory(name, constructor, *arguments)
+    if puffer.is_puffer_env(constructor):
+        factory = puffer.PufferFactory(name, constructor, *arguments)
         factory.probe(**probe)
         return factory
-    parallel = isinstance(constructor, ParallelFactory)
-    zoo = ZooFactory(name, constructor.make if parallel else constructor, *arguments)
-    if parallel or zoo.is_probed():
-        zoo.probe(**probe)
-        return zoo
+    parallel = zoo.ZooFactory(name, constructor, *arguments)
+    named = config.factory is None and name.startswith(zoo.PREFIX)
+    if named or parallel.is_probed():
+        parallel.probe(**probe)
+        return parallel
     more = {"finals": config.train.bootstrap_truncated, "wrap": config.wrap}
     try:
         gym = GymFactory(name, constructor, *arguments, **more, total=vec.total_agents)
         gym.probe(**probe)
         return gym
     except UserError:
-        if not makes_parallel(name, constructor, keywords):
+        if not zoo.makes_parallel(name, constructor, keywords):
             raise
-    zoo.probe(**probe)
-    return zoo
+    parallel.probe(**probe)
+    return parallel
 
 
 def source_folder(config: Config) -> Path:
@@ -215,10 +210,10 @@ def python_factory(config: Config) -> Any:
         return config.factory
     permit(config, "base", "env")
     name = config.env_name
-    if name.startswith(ZOO):
-        return find_parallel(name.removeprefix(ZOO))
-    if name.startswith(ocean.PREFIX):
-        return ocean.find(name.removeprefix(ocean.PREFIX))
+    if name.startswith(zoo.PREFIX):
+        return zoo.find_parallel(name.removeprefix(zoo.PREFIX))
+    if name.startswith(puffer.PREFIX):
+        return puffer.find_ocean(name.removeprefix(puffer.PREFIX))
     if name.startswith(GYM):
         return name.removeprefix(GYM)
     try:
@@ -242,7 +237,7 @@ def unused_keys(config: Config, vec: VecEnv) -> list[str]:
         keys.append("policy.log_std_init (actions are discrete)")
     wrapped = changed(config.wrap)
     factory = getattr(getattr(vec, "inner", vec), "factory", None)
-    if wrapped and not (factory and factory.takes_wrappers):
+    if wrapped and not isinstance(factory, GymFactory):
         keys += [f"wrap.{key} (for Gymnasium's)" for key in wrapped]
     if not config.python:
         names = ("base.family", "vec.backend", "vec.timeout", RESCALE, CHANNELS)

@@ -14,10 +14,10 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import to_install
-from puffer_mlx.vec.layout import Layout
+from puffer_mlx.vec.layout import SpaceLayout
 from puffer_mlx.vec.python_faults import RAISED, Fault, describe, failed, undrawable
 from puffer_mlx.vec.rows import random_actions
-from puffer_mlx.vec.space_parts import SMALLEST
+from puffer_mlx.vec.spaces import SMALLEST
 
 DRAWS = 'take a render_mode, and return pictures from render() if it is "rgb_array"'
 _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -33,7 +33,7 @@ _REPORTED: set[str] = set()  # lines that `report_unclosed` printed
 class Buffers(NamedTuple):
     """Arrays that n agents share with their environments, C-contiguous."""
 
-    observations: np.ndarray  # (n, D), dtype ``Layout.exact_dtype``
+    observations: np.ndarray  # (n, D), dtype ``SpaceLayout.exact_dtype``
     actions: np.ndarray  # (n, heads) float32
     rewards: np.ndarray  # (n,) float32; of Gymnasium's environments float64
     terminals: np.ndarray  # (n,) bool
@@ -45,29 +45,6 @@ class Buffers(NamedTuple):
     def part(self, agents: slice) -> "Buffers":
         """Return the same arrays for some of the agents."""
         return Buffers(*(array[agents] for array in self))
-
-    @staticmethod
-    def shapes(n: int, layout: Layout, reward: Any = np.float32) -> Shapes:
-        """Return the shape and dtype of each array for n agents.
-
-        Args:
-            n: Number of agents.
-            layout: Layout of one agent's rows.
-            reward: Dtype of rewards.
-        """
-        spec = layout.spec
-        flags = (n,), np.bool_
-        shapes: Shapes = {
-            "observations": ((n, spec.observation_size), layout.exact_dtype),
-            "actions": ((n, spec.action.heads), np.float32),
-            "rewards": ((n,), reward),
-            "terminals": flags,
-            "truncations": flags,
-            "present": flags,
-        }
-        if spec.mask_size:
-            shapes["legal"] = (n, spec.mask_size), np.uint8
-        return shapes
 
     @staticmethod
     def allocate(shapes: Shapes) -> "Buffers":
@@ -148,7 +125,7 @@ _PROBES: dict[Any, tuple[Any, Probe]] = {}  # by `EnvFactory._key`, with the key
 class EnvFactory:
     """Makes instances of an environment; picklable by cloudpickle.
 
-    A subclass implements ``open``, ``describe`` and ``as_instance``.
+    A subclass implements ``open``, ``spaces_of``, ``describe`` and ``as_instance``.
 
     Args:
         name: Name of the environment, for messages.
@@ -167,7 +144,6 @@ class EnvFactory:
         from_cache: True if the probe was found in the cache.
         by_environment: True if seeds and processes belong to environments, not to instances.
         reseeds: True if every reset of all environments has new seeds, not only the first.
-        takes_wrappers: True if section [wrap] has an effect.
     """
 
     name: str
@@ -187,7 +163,6 @@ class EnvFactory:
     from_cache: bool = field(default=False, init=False)
     by_environment: ClassVar[bool] = False
     reseeds: ClassVar[bool] = True
-    takes_wrappers: ClassVar[bool] = False
     reward_dtype: ClassVar[Any] = np.float32
 
     # ---- the protocol ----------------------------------------------------------------------------
@@ -202,12 +177,24 @@ class EnvFactory:
             number: Index of the instance, for messages.
 
         Raises:
-            UserError: The environment can't be made.
+            UserError: It can't be made, or has other spaces than the environment that was probed.
         """
-        return self.as_instance(self.open(seed, count, number), buffers)
+        env = self.open(seed, count, number)
+        spaces = zip(self.spaces_of(env), self.layout.spaces, strict=True)
+        for what, (space, first) in zip(("observation", "action"), spaces, strict=True):
+            if space != first:
+                close_if_possible(env)
+                text = f"its {what} space is {space}, that of environment 0 {first}"
+                fault = Fault("failed when it was made", text, number)
+                raise fault.report(self.name, 0, seed - number)
+        return self.as_instance(env, buffers)
 
     def open(self, seed: int, count: int | None, number: int) -> Any:
         """Return a new environment; arguments as of ``make``."""
+        raise NotImplementedError
+
+    def spaces_of(self, env: Any) -> tuple[Any, Any]:
+        """Return the observation space and the action space of one agent."""
         raise NotImplementedError
 
     def describe(self, env: Any, seed: int) -> Probe:
@@ -256,13 +243,16 @@ class EnvFactory:
             self._apply(known)
             return
         self.from_cache = False
-        with contextlib.chdir("."), self._located(seed):  # the environment may change the folder
+        with contextlib.chdir("."):  # the environment may change the folder
             env = self.open(seed, 1 if self.scales or self.vectorised else None, 0)
             try:
                 known = self.describe(env, seed)
                 self._apply(known)
                 if measure:
                     known.step_seconds = self.step_seconds = self._measure_step(env, seed)
+            except Fault as fault:
+                first = Fault(fault.what, fault.text, fault.index or 0, fault.hint)
+                raise first.report(self.name, 0, seed) from fault
             finally:
                 report_unclosed(self.name, close_if_possible(env))
         if key:
@@ -289,24 +279,15 @@ class EnvFactory:
         """Return the object that identifies the constructor."""
         return self.constructor
 
-    def layout_of(self, observation: Any, action: Any, masked: bool = False) -> Layout:
+    def layout_of(self, observation: Any, action: Any, masked: bool = False) -> SpaceLayout:
         """Return the layout of rows for the spaces of one agent."""
-        return Layout(self.name, observation, action, masked, self.rescale, self.channels)
+        return SpaceLayout(self.name, observation, action, masked, self.rescale, self.channels)
 
     def _apply(self, probe: Probe) -> None:
         self.agents = probe.agents
         self.environments = probe.environments
         self.step_seconds = probe.step_seconds
         self.layout = self.layout_of(*probe.spaces, probe.masked)
-
-    @contextmanager
-    def _located(self, seed: int) -> Iterator[None]:
-        """Report the failure of a new environment as that of number 0."""
-        try:
-            yield
-        except Fault as fault:
-            first = Fault(fault.what, fault.text, fault.index or 0, fault.hint)
-            raise first.report(self.name, 0, seed) from fault
 
     def _measure_step(self, env: Any, seed: int) -> float:
         """Return the seconds that a step takes with random legal actions, resets included."""
@@ -337,8 +318,23 @@ class EnvFactory:
     # ---- arrays and arguments --------------------------------------------------------------------
 
     def shapes(self, n: int) -> Shapes:
-        """Return the shapes of the buffers of n agents."""
-        return Buffers.shapes(n, self.layout, self.reward_dtype)
+        """Return the shape and dtype of each array of the buffers of n agents."""
+        spec = self.layout.spec
+        observations = (n, spec.observation_size), self.layout.exact_dtype
+        flags = (n,), np.bool_
+        shapes: Shapes = {
+            "observations": observations,
+            "actions": ((n, spec.action.heads), np.float32),
+            "rewards": ((n,), self.reward_dtype),
+            "terminals": flags,
+            "truncations": flags,
+            "present": flags,
+        }
+        if spec.mask_size:
+            shapes["legal"] = (n, spec.mask_size), np.uint8
+        if self.shows_last:
+            shapes["last"] = observations
+        return shapes
 
     def actions(self, rows: np.ndarray) -> Any:
         """Return (n, heads) actions of a policy as instances take them, indexable by agents."""

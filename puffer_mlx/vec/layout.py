@@ -21,21 +21,25 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec, ImagePart
 from puffer_mlx.vec.python_faults import Fault
-from puffer_mlx.vec.space_parts import (
+from puffer_mlx.vec.spaces import (
     SMALLEST,
     UP_TO_4,
     ObservationPart,
+    Path,
     action_parts,
     action_spec,
     exact_dtype,
+    from_text,
     image_of,
+    nested,
     observation_parts,
+    path_text,
     row_dtype,
+    to_text,
 )
-from puffer_mlx.vec.spaces import Path, from_text, nested, path_text, to_text
 
 
-class Layout:
+class SpaceLayout:
     """Layout of one agent's observations and actions in rows.
 
     Args:
@@ -201,7 +205,7 @@ class Layout:
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Layout, self._arguments
+        return SpaceLayout, self._arguments
 
     def _mismatch(self, leaf: ObservationPart, values: Any, n: int) -> UserError:
         kind = f"{values.dtype} {values.shape}" if hasattr(values, "shape") else repr(values)
@@ -219,7 +223,7 @@ def image_parts(parts: list[ObservationPart]) -> tuple[ImagePart, ...]:
     return tuple(ImagePart(part.start, part.image, part.channels_first) for part in images)
 
 
-def saved_layout(spec: EnvSpec) -> Layout | None:
+def saved_layout(spec: EnvSpec) -> SpaceLayout | None:
     """Return the layout of the spaces in a checkpoint's spec, or None without spaces.
 
     Raises:
@@ -231,7 +235,7 @@ def saved_layout(spec: EnvSpec) -> Layout | None:
         most = max(spec.observation_size, spec.action.heads)
         seen, taken = from_text(spec.spaces, most)
         rest = spec.name, seen, taken, spec.mask_size > 0, bool(spec.action.bounds)
-        layouts = [Layout(*rest, channels) for channels in (SMALLEST, UP_TO_4)]
+        layouts = [SpaceLayout(*rest, channels) for channels in (SMALLEST, UP_TO_4)]
     except (ValueError, OverflowError, UserError) as error:
         fault = str(error)
     else:

@@ -26,12 +26,12 @@ from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.base import (
     Collected,
     Environments,
-    KnowsSeats,
+    HasSeats,
     LastObservations,
+    ReportsScores,
     Rows,
     ShowsExactly,
     ShowsLast,
-    TellsScores,
 )
 from puffer_mlx.vec.rows import not_finite
 
@@ -133,9 +133,9 @@ class Normalized:
         self.description = f"{inner.description}; {' and '.join(what)} normalised"
         self.log, self.episodes, self.close = inner.log, inner.episodes, inner.close
         self.busy_seconds = inner.busy_seconds
-        if isinstance(inner, TellsScores):
+        if isinstance(inner, ReportsScores):
             self.scores = inner.scores
-        if isinstance(inner, KnowsSeats):
+        if isinstance(inner, HasSeats):
             self.seats, self.set_tags = inner.seats, inner.set_tags
         self._exactly = inner.exact_observations if isinstance(inner, ShowsExactly) else None
         self._seen = Moments(spec.observation_size) if observations else None
@@ -187,7 +187,7 @@ class Normalized:
         return last._replace(observations=rows)
 
     def memory(self) -> dict[str, np.ndarray]:
-        """Return copies of the statistics (``Remembers``)."""
+        """Return copies of the statistics (``HasNormalizer``)."""
         return {
             f"{name}.{key}": np.array(getattr(moments, key), np.float64)
             for name, moments in self._moments().items()
@@ -199,7 +199,7 @@ class Normalized:
         return {name: moments for name, moments in parts.items() if moments}
 
     def remember(self, memory: dict[str, np.ndarray], frozen: bool = False) -> None:
-        """Restore statistics (``Remembers``). If ``frozen``, rewards aren't normalised.
+        """Restore statistics (``HasNormalizer``). If ``frozen``, rewards aren't normalised.
 
         Statistics of rewards may be missing and then start again, since a policy doesn't depend on
         them.

@@ -1,6 +1,6 @@
 """The environments in Python of one group of agents: stepped here, or by a pool of processes.
 
-``SingleProcess`` and ``Workers`` have the same methods. Agents and instances are numbered across
+``SyncGroup`` and ``AsyncGroup`` have the same methods. Agents and instances are numbered across
 processes, so both give the same rows.
 
 Processes share the buffers' memory with the trainer. They ignore Ctrl-C, SIGHUP and SIGTERM, which
@@ -65,7 +65,7 @@ class Unclosed(NamedTuple):
     fault: str
 
 
-class SingleProcess(Instances):
+class SyncGroup(Instances):
     """A group whose environments step in this process, one after another.
 
     Args:
@@ -120,8 +120,8 @@ class SingleProcess(Instances):
         return float(self._busy[0])
 
 
-class Workers:
-    """A group whose environments step in W processes, with the methods of ``SingleProcess``.
+class AsyncGroup:
+    """A group whose environments step in W processes, with the methods of ``SyncGroup``.
 
     Args:
         shapes: Shapes of its buffers.
@@ -161,7 +161,7 @@ class Workers:
         ending = factory.name, self._pipes, self.processes
         self._end = Finalize(self, _end, ending, exitpriority=0)
         context: Any = multiprocessing.get_context(CONTEXT)
-        context.set_forkserver_preload([__name__, type(factory).__module__, "gymnasium"])
+        preload = [__name__, type(factory).__module__, "gymnasium"]
         shapes = {**shapes, "current": ((workers,), np.int64), "busy": ((workers,), np.float64)}
         memory = {key: context.RawArray("b", _bytes(*kind)) for key, kind in shapes.items()}
         self.buffers, self._current, self._busy = _view(memory, shapes)
@@ -175,7 +175,7 @@ class Workers:
                 pipe, end = context.Pipe()
                 what = w, self._n, end, method, sent, memory, shapes, rest
                 process = context.Process(target=_work, args=what, daemon=True)
-                with starting_children():
+                with starting_children(preload):
                     process.start()
                 end.close()
                 self._pipes.append(pipe)
@@ -305,11 +305,11 @@ def _join(processes: Sequence[Any], timeout: float) -> None:
 
 def open_group(
     shapes: Shapes, workers: int, timeout: float, **arguments: Any
-) -> SingleProcess | Workers:
+) -> SyncGroup | AsyncGroup:
     """Return the environments of a group. They step in this process if ``workers`` is 0."""
     if workers:
-        return Workers(shapes, workers=workers, timeout=timeout, **arguments)
-    return SingleProcess(shapes, **arguments)
+        return AsyncGroup(shapes, workers=workers, timeout=timeout, **arguments)
+    return SyncGroup(shapes, **arguments)
 
 
 def _work(
@@ -335,14 +335,12 @@ def _work(
         registries.receive(registered)  # replaces environments registered by imports
         instances = Instances(factory, buffers, current, busy[w : w + 1], **arguments)
         pipe.send_bytes(_NOTHING)
-        while (task := pipe.recv())[0] != "close":
+        while (task := _next_task(pipe))[0] != "close":
             result = getattr(instances, task[0])(*task[1])
             if isinstance(result, list) and not result:
                 pipe.send_bytes(_NOTHING)
             else:
                 pipe.send(result)
-    except EOFError:  # the trainer has ended
-        pass
     except BaseException as error:  # also if the factory can't be read, or a result can't be sent
         known = isinstance(error, Fault | UserError)
         word = error if known else Fault("failed in its process", describe(error), int(current[0]))
@@ -354,6 +352,14 @@ def _work(
         if instances is not None and (fault := instances.close_all()):
             with suppress(OSError):
                 pipe.send(Unclosed(fault))
+
+
+def _next_task(pipe: Connection) -> tuple[str, tuple[Any, ...]]:
+    """Return the name of the next task and its arguments; ``close`` if the trainer has ended."""
+    try:
+        return pipe.recv()
+    except EOFError:
+        return "close", ()
 
 
 def _last_word(pipe: Connection) -> str:

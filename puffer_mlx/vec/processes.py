@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
 
@@ -26,6 +26,9 @@ OURS = "puffer_mlx"  # its value if this program set it
 CONTEXT = "forkserver" if sys.platform == "linux" else "spawn"
 FOR_PARENT = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}  # signals that only the parent handles
 _PR_SET_PDEATHSIG = 1  # Linux's prctl: the signal when the parent ends
+# A fork server of our own. The server of ``multiprocessing`` belongs to the program: its processes
+# must begin without our blocked signals and modules.
+_SERVER = forkserver.ForkServer()
 ROUND_TRIP = 100e-6  # seconds that a step in a process costs the trainer: pipes and wake-up
 
 
@@ -65,8 +68,11 @@ def allow_children(pipe: Connection, start_method: str) -> None:
 
 
 @contextmanager
-def starting_children() -> Iterator[None]:
+def starting_children(preload: list[str]) -> Iterator[None]:
     """Start child processes without imports that they don't need.
+
+    Args:
+        preload: Modules that the fork server imports when it starts, for all its processes.
 
     ``multiprocessing`` would run the main script again in each child. Children don't need it,
     because its objects are pickled by value. It may import MLX, which takes half a second, and may
@@ -76,7 +82,11 @@ def starting_children() -> Iterator[None]:
     ``FOR_PARENT`` is blocked in the new processes: in a child until ``begin_child``, in the fork
     server and the resource tracker permanently.
     """
-    main, safe = sys.modules["__main__"], os.environ.get(SAFE_PATH)
+    main = sys.modules["__main__"]
+    safe = os.environ.get(SAFE_PATH)
+    connect = forkserver.connect_to_new_process
+    _SERVER.set_forkserver_preload(preload)
+    forkserver.connect_to_new_process = _SERVER.connect_to_new_process
     sys.modules["__main__"] = ModuleType("__main__")
     os.environ[SAFE_PATH] = safe or OURS
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_PARENT)
@@ -87,6 +97,7 @@ def starting_children() -> Iterator[None]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         sys.modules["__main__"] = main
+        forkserver.connect_to_new_process = connect
         if not safe:
             del os.environ[SAFE_PATH]
 

@@ -14,7 +14,7 @@ from puffer_mlx.vec.backend_choice import choose_backend
 from puffer_mlx.vec.base import TERMINATED, Collected, LastObservations, Rows
 from puffer_mlx.vec.episodes import Episodes, EpisodeTracker
 from puffer_mlx.vec.instances import EnvFactory, EpisodeInfo
-from puffer_mlx.vec.pool import SingleProcess, Workers, open_group
+from puffer_mlx.vec.pool import AsyncGroup, SyncGroup, open_group
 from puffer_mlx.vec.rows import RowShapes, check_finite, check_picture
 
 _SEEDS = 2**32  # Gymnasium takes none beyond
@@ -74,7 +74,7 @@ class PythonVec:
         self._seed = seed % _SEEDS
         self._resets = 0
         self._fresh = False  # whether instances were reset in advance
-        self._envs: list[SingleProcess | Workers] = []  # one for each group; empty if closed
+        self._envs: list[SyncGroup | AsyncGroup] = []  # one for each group; empty if closed
         self._in_progress: list[Rows | None] = [None] * num_buffers
         try:
             self._make(backend, timeout)
@@ -299,7 +299,7 @@ class PythonVec:
         return self._episodes.log()
 
     def scores(self) -> np.ndarray:
-        """Return the scores that the last ``log`` averaged: see ``TellsScores``."""
+        """Return the scores that the last ``log`` averaged: see ``ReportsScores``."""
         return self._episodes.scores()
 
     def episodes(self) -> list[dict[str, float]]:
@@ -336,7 +336,7 @@ class PythonVec:
     def _agents(self, group: int) -> slice:
         return slice(group * self._n, (group + 1) * self._n)
 
-    def _open(self, group: int) -> SingleProcess | Workers:
+    def _open(self, group: int) -> SyncGroup | AsyncGroup:
         if not self._envs:
             raise RuntimeError(f"{self._name}: the environments are closed")
         if not 0 <= group < self.num_groups:

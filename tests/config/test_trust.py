@@ -387,8 +387,8 @@ def test_configurations_name_code_in_few_places():
     package = ROOT / "puffer_mlx"
     for word, places in (
         (
-            r"load_object\(",  # vec/zoo/names is called by vec/from_config
-            "system/import_string vec/from_config policy/custom ppo/custom vec/zoo/names",
+            r"load_object\(",  # vec/zoo is called by vec/from_config
+            "system/import_string vec/from_config policy/custom ppo/custom vec/zoo",
         ),
         (r"make_policy\(", "policy/policy check/gpu/kernels check/trajectories"),
         (

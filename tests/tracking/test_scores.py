@@ -11,7 +11,7 @@ from puffer_mlx import config as c
 from puffer_mlx.checkpoint import CheckpointManager
 from puffer_mlx.tracking.scores import SCORE, LastScores
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.base import TellsScores
+from puffer_mlx.vec.base import ReportsScores
 from puffer_mlx.vec.episodes import Episodes
 
 
@@ -99,7 +99,7 @@ def test_a_record_tells_it(overlap, normalised):
     config, opened = run(*words, "--vec.normalize-observations", normalised)
     scores = []
     with opened as environments:
-        assert isinstance(environments, TellsScores)
+        assert isinstance(environments, ReportsScores)
         trainer = Trainer(config, environments)
         for logs in trainer:
             ended = int(logs.get("env/n", 0))

@@ -83,7 +83,7 @@ def test_rewards_add_up_in_doubles():
 
 def test_what_is_told_of_an_episode_goes_first():
     """By place in the group; a number that only some tell is a mean over those."""
-    told = {1: {"episode_return": 50, "x": np.int64(2)}, 2: {"score": np.array([0.25]), "x": 6}}
+    told = {1: {"episode_return": 50, "x": 2}, 2: {"score": 0.25, "x": 6}}
     one, other = Episodes(4), Episodes(4)
     for episodes in one, other:
         add(episodes, [1, 2, 3], [1, 1, 1], first=1, infos=told)

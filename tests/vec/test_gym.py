@@ -547,3 +547,15 @@ def test_an_environment_that_changed_is_probed_again():
         Changing.numbers = numbers
         with make(Changing, 2) as vec:
             assert vec.spec.observation_size == numbers
+
+
+def test_a_class_that_is_defined_again_is_probed_again():
+    """As in a notebook: another class of the same module and name, whose masks differ."""
+    for masked in (False, True, False):
+
+        class Mine(Walk):
+            def __init__(self, masked=masked):
+                super().__init__(masked=masked)
+
+        with make(Mine, 2) as vec:
+            assert (started(vec).masks is not None) == masked

@@ -489,6 +489,42 @@ print(*step(vec, started(vec), 1).rewards)
 )
 
 
+HOST = """
+import multiprocessing, signal, sys, time
+
+def report(pipe):
+    pipe.send([sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))),
+        [name for name in sys.modules if name.startswith(("puffer_mlx", "gymnasium"))]])
+    time.sleep(60)
+
+if __name__ == "__main__":
+    sys.path += sys.argv[1:]
+    from gym_walk import Walk
+    from stepping import gym_vec, started
+    with gym_vec(Walk, name="walk", total_agents=2, backend="async") as vec:
+        started(vec)
+    context = multiprocessing.get_context("forkserver")
+    pipe, end = context.Pipe()
+    process = context.Process(target=report, args=(end,), daemon=True)
+    process.start()
+    print(pipe.recv())
+    process.terminate()
+    process.join(20)
+    print(process.exitcode)
+    process.kill()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no fork server is used")
+def test_processes_of_the_program_have_their_own_fork_server(tmp_path: Path):
+    """Ours blocks signals and imports our modules, for the processes of environments only."""
+    script = tmp_path / "host.py"
+    script.write_text(HOST)
+    words = [sys.executable, str(script), str(HERE), str(TESTS)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.stdout == f"[[], []]\n{-signal.SIGTERM}\n", done.stderr
+
+
 def test_a_program_ends_that_does_not_close_its_environments(tmp_path: Path):
     (tmp_path / "script.py").write_text(UNCLOSED)
     words = [sys.executable, str(tmp_path / "script.py"), str(HERE), str(TESTS)]

@@ -23,7 +23,7 @@ from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.playing.episodes import AgentStepper, score
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import normalize
-from puffer_mlx.vec.base import Remembers
+from puffer_mlx.vec.base import HasNormalizer
 from puffer_mlx.vec.normalize import EPSILON, LIMIT, Normalized
 from puffer_mlx.vec.rows import allocate_rows
 
@@ -104,7 +104,7 @@ def test_frozen_statistics_stay_and_rewards_are_as_they_were():
     env, other = coded(), coded()
     played(env, 5)
     memory = env.memory()
-    assert isinstance(other, Remembers)
+    assert isinstance(other, HasNormalizer)
     other.remember(memory, frozen=True)
     rows = step(other, started(other))
     for name, array in other.memory().items():

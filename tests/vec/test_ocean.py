@@ -12,8 +12,8 @@ import stepping
 from puffer_mlx import config as c
 from puffer_mlx import vec
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.puffer import ocean
-from puffer_mlx.vec.puffer.make import is_puffer_env
+from puffer_mlx.vec import puffer
+from puffer_mlx.vec.puffer import is_puffer_env
 
 TABLE = """
 import pufferlib
@@ -51,7 +51,7 @@ def pretended(tmp_path, monkeypatch):
 
 
 def test_names_are_read_without_an_import(pretended):
-    assert ocean.names() == ["puffer_breakout", "puffer_go", "puffer_pong", "puffer_spaces"]
+    assert puffer.ocean_names() == ["puffer_breakout", "puffer_go", "puffer_pong", "puffer_spaces"]
     assert "pufferlib" not in sys.modules
 
 
@@ -73,16 +73,16 @@ def test_a_name_is_a_class_or_a_function(pretended):
 )
 def test_one_message(pretended, name: str, said: str, hint: str):
     with pytest.raises(UserError, match=f"pufferlib:{name}:? {said}") as caught:
-        ocean.find(name)
+        puffer.find_ocean(name)
     assert caught.value.hint.startswith(hint)
 
 
 def test_without_pufferlib(monkeypatch):
-    monkeypatch.setattr(ocean.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(puffer.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pufferlib:puffer_go: PufferLib 3 isn't inst") as caught:
-        ocean.find("puffer_go")
+        puffer.find_ocean("puffer_go")
     assert caught.value.hint.startswith("pip install 'puffer-mlx[pufferlib]'")
-    assert ocean.names() == []
+    assert puffer.ocean_names() == []
 
 
 # ---- The real package ----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 from stepping import alike, copied, played, puffer_vec, started, step
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.puffer.make import is_puffer_env
+from puffer_mlx.vec.puffer import is_puffer_env
 
 Counting, Duel, Pairs, single = emulated.Counting, emulated.Duel, pairs.Pairs, pairs.single
 

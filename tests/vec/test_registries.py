@@ -1,5 +1,7 @@
 """Processes step what the program registered, and environments may have processes of their own."""
 
+import importlib
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -21,12 +23,18 @@ from stepping import gym_vec, played, started, step, zoo_vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import backend_choice, registries
 from puffer_mlx.vec.gym.make import GymFactory
-from puffer_mlx.vec.zoo.names import find
+from puffer_mlx.vec.zoo import find_parallel
 
 
 @pytest.fixture(autouse=True)
 def registered():
-    """What a test registers, or registers anew, is forgotten."""
+    """Restore Gymnasium's registry after each test.
+
+    Packages register their environments when they are imported, only once. So a package that the
+    lookup of an unknown id imports is imported before the registry is copied.
+    """
+    if importlib.util.find_spec("ale_py"):
+        importlib.import_module("ale_py")
     before = dict(registry)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's, that an id is registered anew
@@ -133,7 +141,6 @@ def test_pettingzoos_registrations_count(backend, monkeypatch):
     pettingzoo = pytest.importorskip("pettingzoo")
     if not hasattr(pettingzoo, "register"):
         pytest.skip("this PettingZoo has no registry")
-    from pettingzoo.env_registry import registration
 
     class Pair(pettingzoo.ParallelEnv):
         metadata: Any = {"name": "pair"}
@@ -158,10 +165,10 @@ def test_pettingzoos_registrations_count(backend, monkeypatch):
         def _each(self, value):
             return {agent: value for agent in self.agents}
 
-    monkeypatch.setattr(registration, "parallel_registry", {**registration.parallel_registry})
-    monkeypatch.setattr(pettingzoo, "parallel_registry", registration.parallel_registry)
-    pettingzoo.register("parallel", "mine/pair-v0", Pair)
-    made = find("mine/pair-v0").make
+    specification = pettingzoo.EnvSpec(id="mine/pair-v0", entry_point=Pair)
+    # Not another dictionary in its place: PettingZoo caches which dictionary is the registry.
+    monkeypatch.setitem(pettingzoo.parallel_registry, "mine/pair-v0", specification)
+    made = find_parallel("mine/pair-v0")
     with zoo_vec(made, name="pair", total_agents=4, backend=backend) as vec:
         assert [rows.observations[0, 0] for rows in played(vec, 2)] == [0, 7, 14]
 

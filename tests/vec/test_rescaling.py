@@ -17,7 +17,7 @@ from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.export.importing import inspect
 from puffer_mlx.export.parity import run as outputs
 from puffer_mlx.spec import ActionSpec, EnvSpec
-from puffer_mlx.vec.layout import Layout
+from puffer_mlx.vec.layout import SpaceLayout
 
 spaces = pytest.importorskip("gymnasium").spaces
 
@@ -55,7 +55,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_an_environment_is_told(case):
     space, chosen, expected = CASES[case]
-    layout, plain = (Layout("x", SEES, space, rescale=rescale) for rescale in (True, False))
+    layout, plain = (SpaceLayout("x", SEES, space, rescale=rescale) for rescale in (True, False))
     told = layout.actions(np.array(chosen, F))
     assert told.dtype == space.dtype
     np.testing.assert_allclose(told, expected, rtol=1e-6)
@@ -69,23 +69,23 @@ def test_bounds_of_one_change_nothing():
     rows = np.random.default_rng(0).normal(size=(100, 3)).astype(F)
     rows[0] = 1e-9, 1.0, -1.0
     space = spaces.Box(np.array([-1, -1, -INF], F), np.array([1, 1, INF], F))
-    one, other = (Layout("x", SEES, space, rescale=rescale) for rescale in (True, False))
+    one, other = (SpaceLayout("x", SEES, space, rescale=rescale) for rescale in (True, False))
     assert one.spec == other.spec and not one.spec.action.bounds
     np.testing.assert_array_equal(one.actions(rows), other.actions(rows))
 
 
 def test_parts_have_their_own():
     space = spaces.Dict(a=spaces.Box(0, 10, (1,)), b=spaces.Box(-1, 1, (2,)))
-    layout = Layout("x", SEES, space, rescale=True)
+    layout = SpaceLayout("x", SEES, space, rescale=True)
     assert layout.spec.action.bounds == ((0, 10), (-1, 1), (-1, 1))
     told = layout.actions(np.array([[0.5, 0.5, -0.5]], F))
     assert {key: part.tolist() for key, part in told.items()} == {"a": [[7.5]], "b": [[0.5, -0.5]]}
     choices = spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)])
-    assert Layout("x", SEES, choices, rescale=True).spec.action == ActionSpec((3, 2, 2))
+    assert SpaceLayout("x", SEES, choices, rescale=True).spec.action == ActionSpec((3, 2, 2))
 
 
 def test_a_spec_tells_its_bounds():
-    spec = Layout("x", SEES, spaces.Box(-2, 2, (1,)), rescale=True).spec
+    spec = SpaceLayout("x", SEES, spaces.Box(-2, 2, (1,)), rescale=True).spec
     assert EnvSpec.from_json(spec.to_json()) == spec and spec.action.bounds == ((-2, 2),)
     plain = replace(spec, action=ActionSpec((1,)))
     assert "bounds" not in plain.to_json() and EnvSpec.from_json(plain.to_json()) == plain

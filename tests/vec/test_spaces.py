@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from puffer_mlx.config.families import family_of
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import MAX_LOGITS, EnvSpec
-from puffer_mlx.vec.layout import Layout, saved_layout
+from puffer_mlx.vec.layout import SpaceLayout, saved_layout
 from puffer_mlx.vec.python_faults import Fault
 from puffer_mlx.vec.spaces import kind_of, to_text
 
@@ -99,7 +99,7 @@ def test_rows_are_flat_as_gymnasium_flattens(name: str):
     Rows are bytes only if all parts are.
     """
     space = SEEN[name]
-    layout, batch = Layout("toy", space, SIGN), sampled(space)
+    layout, batch = SpaceLayout("toy", space, SIGN), sampled(space)
     rows, each = written(layout, batch), list(iterate(batch_space(space, N), batch))
     flat = np.array([spaces.flatten(space, one) for one in each])
     assert layout.spec.name == "toy" and rows.dtype == (np.uint8 if name in BYTES else np.float32)
@@ -120,7 +120,7 @@ def test_rows_are_flat_as_gymnasium_flattens(name: str):
 
 def test_only_a_single_box_of_bytes_is_an_image():
     shapes = {
-        name: Layout("toy", space, SIGN).spec.observation_shape for name, space in SEEN.items()
+        name: SpaceLayout("toy", space, SIGN).spec.observation_shape for name, space in SEEN.items()
     }
     assert {name: shape for name, shape in shapes.items() if shape} == {"image": (8, 6, 3)}
 
@@ -131,13 +131,13 @@ FIRST = (4, 8, 6), (1, 2, 3), (5, 8, 6), (12, 84, 84)
 @pytest.mark.parametrize("shape", [*FIRST, (3, 3, 3), (4, 8, 3), (84, 84, 12), (5, 5, 16)])
 def test_channels_that_come_first_are_turned(shape):
     space, turned = spaces.Box(0, 255, shape, np.uint8), shape in FIRST
-    layout, batch = Layout("toy", space, SIGN), sampled(space)
+    layout, batch = SpaceLayout("toy", space, SIGN), sampled(space)
     images = batch.transpose(0, 2, 3, 1) if turned else batch
     assert layout.spec.observation_shape == images.shape[1:]
     rows = written(layout, batch)
     np.testing.assert_array_equal(rows, images.reshape(N, -1))
     np.testing.assert_array_equal(layout.restore(rows), batch)
-    layout = Layout("toy", spaces.Dict(x=space), SIGN)  # a part stays as it is
+    layout = SpaceLayout("toy", spaces.Dict(x=space), SIGN)  # a part stays as it is
     assert layout.spec.observation_shape == ()
     np.testing.assert_array_equal(written(layout, {"x": batch}), batch.reshape(N, -1))
 
@@ -146,7 +146,7 @@ def test_channels_that_come_first_are_turned(shape):
 def test_up_to_4_reads_images_as_older_runs_did(form):
     """And a checkpoint's layout is the one that it was trained with."""
     space = form(spaces.Box(0, 255, (12, 84, 84), np.uint8))
-    old, new = (Layout("toy", space, SIGN, channels=each) for each in ("up_to_4", "smallest"))
+    old, new = (SpaceLayout("toy", space, SIGN, channels=each) for each in ("up_to_4", "smallest"))
     assert old.images()[0].endswith("12 x 84, 84 channels (channels last)")
     assert new.images()[0].endswith("84 x 84, 12 channels (channels first)")
     for layout in old, new:
@@ -162,10 +162,10 @@ def test_where_the_images_of_a_dict_are():
         c=SEEN["image"],
         d=spaces.Box(0, 1, (8, 6, 3), np.float32),  # no bytes: numbers like others
     )
-    spec = Layout("toy", space, SIGN).spec
+    spec = SpaceLayout("toy", space, SIGN).spec
     assert spec.image_parts == ((2, (8, 6, 3), True), (2 + 144 + 5, (8, 6, 3), False))
     assert EnvSpec.from_json(spec.to_json()).image_parts == spec.image_parts
-    assert Layout("toy", SEEN["image"], SIGN).spec.image_parts == ()
+    assert SpaceLayout("toy", SEEN["image"], SIGN).spec.image_parts == ()
     assert family_of(spec) == "images" and replace(spec, image_parts=()) == spec
     fields = json.loads(spec.to_json())
     image = [2, [8, 6, 3], True]
@@ -178,18 +178,18 @@ def test_where_the_images_of_a_dict_are():
 def test_discrete_parts_are_restored_one_hot():
     batch = {"a": np.ones((2, 2), np.float32), "b": np.array([2, 0])}
     batch["c"] = (np.zeros((2, 2), np.int8), {"z": np.full((2, 2), 3, np.int16)})
-    layout = Layout("toy", SEEN["Dict"], SIGN)
+    layout = SpaceLayout("toy", SEEN["Dict"], SIGN)
     rows = np.zeros((2, layout.spec.observation_size), np.float32)
     layout.write(batch, rows)
     restored = layout.restore(mx.array(rows))
     assert restored["b"].tolist() == [[0, 0, 1], [1, 0, 0]]
     assert restored["c"][1]["z"].tolist() == [[3, 3], [3, 3]]
-    restored = Layout("toy", SEEN["MultiDiscrete"], SIGN).restore(np.eye(8))
+    restored = SpaceLayout("toy", SEEN["MultiDiscrete"], SIGN).restore(np.eye(8))
     np.testing.assert_array_equal(restored, np.eye(8))
 
 
 def test_a_choice_outside_of_its_space_is_refused():
-    layout = Layout("toy", SEEN["Discrete"], SIGN)  # -2 to 2
+    layout = SpaceLayout("toy", SEEN["Discrete"], SIGN)  # -2 to 2
     for value in -3, 3:
         with pytest.raises(UserError, match=r"toy: observations don't fit the space Discrete"):
             layout.write(np.full(N, value), np.zeros((N, 5), np.float32))
@@ -207,7 +207,7 @@ MISFITS = {  # observations, what is said of them
 
 @pytest.mark.parametrize("what", MISFITS)
 def test_what_does_not_fit_the_space_is_named(what):
-    layout, (batch, text) = Layout("toy", SEEN["Dict of bytes"], SIGN), MISFITS[what]
+    layout, (batch, text) = SpaceLayout("toy", SEEN["Dict of bytes"], SIGN), MISFITS[what]
     with pytest.raises(UserError, match=text):
         written(layout, batch)
     one = {key: part[0] for key, part in batch.items()}
@@ -223,7 +223,7 @@ def test_actions_are_in_the_batched_space(name: str, rng):
     """Also by the spaces that a file has; each agent's are what Gymnasium makes of the batch."""
     space = TAKEN[name]
     for rescale in False, True:
-        layout = Layout("toy", SIGN, space, rescale=rescale)
+        layout = SpaceLayout("toy", SIGN, space, rescale=rescale)
         assert layout.spec.action.sizes == HEADS[name]
         saved = saved_layout(EnvSpec.from_json(layout.spec.to_json()))
         assert saved is not None
@@ -259,7 +259,9 @@ HEADS = {
 
 def test_choices_by_hand():
     def actions(name, row):
-        return nested(Layout("toy", SEEN["Box"], TAKEN[name]).actions(np.array([row], np.float32)))
+        return nested(
+            SpaceLayout("toy", SEEN["Box"], TAKEN[name]).actions(np.array([row], np.float32))
+        )
 
     assert actions("Discrete", [4]) == [2]
     assert actions("some without choice", [2, 1]) == [[5, 2, 6, 2]]
@@ -272,17 +274,17 @@ def test_choices_by_hand():
 
 def test_actions_without_bounds_pass_and_those_with_one_are_clipped_there():
     space = spaces.Box(np.array([-np.inf, -1], np.float32), np.inf)
-    layout = Layout("toy", SEEN["Box"], space)
+    layout = SpaceLayout("toy", SEEN["Box"], space)
     rows = np.array([[-1e9, -1e9], [1e9, 1e9]], np.float32)
     np.testing.assert_array_equal(layout.actions(rows), [[-1e9, -1], [1e9, 1e9]])
     assert rows[0, 1] == np.float32(-1e9)  # the policy's own are left alone
 
 
 def test_a_mask_has_a_byte_for_each_choice():
-    assert Layout("toy", SEEN["Box"], TAKEN["MultiDiscrete"], mask=True).spec.mask_size == 7
-    assert Layout("toy", SEEN["Box"], TAKEN["MultiDiscrete"]).spec.mask_size == 0
+    assert SpaceLayout("toy", SEEN["Box"], TAKEN["MultiDiscrete"], mask=True).spec.mask_size == 7
+    assert SpaceLayout("toy", SEEN["Box"], TAKEN["MultiDiscrete"]).spec.mask_size == 0
     with pytest.raises(UserError, match="continuous"):
-        Layout("toy", SEEN["Box"], TAKEN["Box"], mask=True)
+        SpaceLayout("toy", SEEN["Box"], TAKEN["Box"], mask=True)
 
 
 # ---- what there is no layout for -----------------------------------------------------------------
@@ -302,7 +304,7 @@ def test_a_mask_has_a_byte_for_each_choice():
 )
 def test_a_space_without_layout_is_refused(seen, taken, text):
     with pytest.raises(UserError, match=rf"toy: .*{text}") as found:
-        Layout("toy", seen, taken)
+        SpaceLayout("toy", seen, taken)
     assert found.value.hint
 
 
@@ -327,17 +329,19 @@ def shaped(kind: str, *shape: int) -> SimpleNamespace:
 def test_more_choices_than_an_action_can_name_are_refused(taken):
     """Actions are float32, whole numbers up to 2^24; nothing of the space's size is allocated."""
     with pytest.raises(UserError, match=r"toy: its action space .* action logits.*16,777,216"):
-        Layout("toy", SIGN, taken)
+        SpaceLayout("toy", SIGN, taken)
 
 
 def test_as_many_choices_as_an_action_can_name():
-    layout = Layout("toy", SIGN, spaces.Discrete(MAX_LOGITS))
+    layout = SpaceLayout("toy", SIGN, spaces.Discrete(MAX_LOGITS))
     last = np.array([[MAX_LOGITS - 1]], np.float32)
     assert layout.actions(last).tolist() == [MAX_LOGITS - 1]
 
 
 def test_observations_are_counted_in_whole_numbers():
-    layout = Layout("toy", spaces.Dict(a=spaces.Discrete(2**62), b=spaces.Discrete(2**62)), SIGN)
+    layout = SpaceLayout(
+        "toy", spaces.Dict(a=spaces.Discrete(2**62), b=spaces.Discrete(2**62)), SIGN
+    )
     assert layout.spec.observation_size == 2**63  # beyond 64 bits; memory_needs refuses it
 
 
@@ -350,7 +354,7 @@ def test_spaces_are_told_apart_by_name():
 
     assert kind_of(Mine()) == "Discrete"
     assert kind_of(3) == ""
-    layout = Layout("toy", Mine(), Mine())
+    layout = SpaceLayout("toy", Mine(), Mine())
     assert layout.actions(np.array([[2.0]], np.float32)).tolist() == [2]
 
 
@@ -358,11 +362,11 @@ def test_spaces_are_told_apart_by_name():
 
 
 def test_what_brings_no_spaces_along():
-    spec = Layout("toy", SIGN, SIGN).spec
+    spec = SpaceLayout("toy", SIGN, SIGN).spec
     assert saved_layout(replace(spec, spaces="")) is None
     assert "spaces" not in replace(spec, spaces="").to_json()
     keyed: Any = {(1, 2): SIGN}
-    assert Layout("toy", spaces.Dict(keyed), SIGN).spec.spaces == ""
+    assert SpaceLayout("toy", spaces.Dict(keyed), SIGN).spec.spaces == ""
 
 
 DAMAGED = [
@@ -386,6 +390,6 @@ DAMAGED = [
 
 def test_a_file_whose_spaces_make_no_sense():
     for text in DAMAGED:
-        spec = replace(Layout("toy", SIGN, SIGN).spec, spaces=text)
+        spec = replace(SpaceLayout("toy", SIGN, SIGN).spec, spaces=text)
         with pytest.raises(UserError, match=r"checkpoint's spaces of toy make no sense"):
             saved_layout(spec)

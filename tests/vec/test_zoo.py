@@ -1,5 +1,6 @@
 """PettingZoo's parallel environments: rows of agents, also of those that are away."""
 
+import importlib
 import sys
 import types
 from typing import Any
@@ -19,9 +20,9 @@ from puffer_mlx.vec import instances
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.python_vec import PythonVec
-from puffer_mlx.vec.zoo.names import find, needs, parallel_names
+from puffer_mlx.vec.zoo import find_parallel, looks_parallel, missing_package, parallel_names
 
-pytest.importorskip("gymnasium")
+gymnasium = pytest.importorskip("gymnasium")
 
 
 def make(factory: Any = zoo_relay.Relay, agents=3, **keywords) -> PythonVec:
@@ -484,7 +485,7 @@ def test_the_closest_names(monkeypatch, tmp_path):
         ("quite/other_v1", "PettingZoo has no such parallel", "puffer-mlx list has what is "),
     ):
         with pytest.raises(UserError, match=said) as caught:
-            find(name)
+            find_parallel(name)
         assert caught.value.hint.startswith(hint) and len(caught.value.message) < 150
 
 
@@ -502,13 +503,13 @@ def test_names_are_read_from_folders(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "pettingzoo", raising=False)
     monkeypatch.delitem(sys.modules, "mpe2", raising=False)
     assert parallel_names() == {"mpe2": ["mpe2.simple_v3"], "sisl": ["sisl.pursuit_v5"]}
-    assert needs("sisl") == "pettingzoo[sisl]" and needs("mpe2") == ""
+    assert missing_package("sisl") == "pettingzoo[sisl]" and missing_package("mpe2") == ""
 
 
 def test_without_pettingzoo(monkeypatch):
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
     with pytest.raises(UserError, match="PettingZoo can't be imported") as caught:
-        find("mpe2.simple_spread_v3")
+        find_parallel("mpe2.simple_spread_v3")
     assert caught.value.hint == "pip install 'puffer-mlx[pettingzoo]'"
 
 
@@ -547,7 +548,7 @@ def test_pettingzoos_own(name: str):
         ("zoo_relay", "zoo_relay has no parallel_env"),
     ):
         with pytest.raises(UserError, match=said):
-            find(wrong)
+            find_parallel(wrong)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -556,7 +557,7 @@ def test_rows_are_what_a_loop_over_its_own_methods_sees(name: str):
     """To the bit, with the same actions: of four environments in two groups, over episodes."""
     if name.startswith("pettingzoo"):
         pytest.importorskip("mpe2.simple_spread_v3")
-    factory = zoo_relay.in_step if "relay" in name else find("mpe2.simple_spread_v3").make
+    factory = zoo_relay.in_step if "relay" in name else find_parallel("mpe2.simple_spread_v3").make
     E, A, T = 4, 3, 60
     actions = np.random.default_rng(0).integers(0, 3, (T, E * A))
     words = ["--vec.total-agents", str(E * A), "--vec.num-buffers", "2", "--vec.seed", "7"]
@@ -596,3 +597,41 @@ def directly(environments: list, seed: int, actions: np.ndarray):
             np.array([part[name] for part in kind for name in names])
             for kind in zip(*all_of_them, strict=True)
         ]
+
+
+def test_an_end_of_file_while_its_module_is_imported_is_reported(tmp_path, monkeypatch):
+    """A process must not take it for the end of the program, which closes the pipe."""
+    (tmp_path / "truncated.py").write_text(
+        "import multiprocessing\n"
+        "from zoo_relay import Relay as _Relay\n"
+        "class Relay(_Relay): ...\n"
+        "if multiprocessing.parent_process():\n"
+        "    raise EOFError('Ran out of input')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    relay = importlib.import_module("truncated").Relay
+    with pytest.raises(UserError, match=r"failed in its process: EOFError: Ran out of input\n"):
+        make(relay, 6, backend="async", num_threads=2)
+
+
+def test_the_constructor_of_a_name_is_called_like_any_other():
+    """check-env calls it."""
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    assert looks_parallel(find_parallel("classic.rps_v2")())
+
+
+def test_an_environment_that_changed_is_probed_again():
+    class Changing(zoo_relay.Relay):
+        width = 2
+
+        def observation_space(self, agent):
+            return gymnasium.spaces.Box(-9, 99, (self.width,), np.float32)
+
+        def look(self, agents):
+            return {agent: np.ones(self.width, np.float32) for agent in agents}
+
+    for width in (2, 4):
+        Changing.width = width
+        with make(Changing) as env:
+            assert started(env).observations.shape == (3, width)

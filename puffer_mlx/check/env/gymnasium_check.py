@@ -12,7 +12,7 @@ from puffer_mlx import vec
 from puffer_mlx.check.env.findings import Finding, Findings, fail, ok, skip, warn
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.vec.instances import parameters
-from puffer_mlx.vec.puffer.make import is_puffer_env
+from puffer_mlx.vec.puffer import is_puffer_env
 
 STEPS = 300
 LARGE = 3.0  # an untrained policy samples from N(0, 1) and rarely gets beyond

@@ -9,7 +9,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.episodes import numbers_of
 from puffer_mlx.vec.gym.installed import gymnasium, quiet
 from puffer_mlx.vec.instances import Buffers, EpisodeInfo
-from puffer_mlx.vec.layout import Layout
+from puffer_mlx.vec.layout import SpaceLayout
 from puffer_mlx.vec.python_faults import (
     RAISED,
     UNKNOWN,
@@ -48,7 +48,9 @@ class GymInstance:
 
     num_agents = 1
 
-    def __init__(self, name: str, env: Any, buffers: Buffers, layout: Layout, finals: bool) -> None:
+    def __init__(
+        self, name: str, env: Any, buffers: Buffers, layout: SpaceLayout, finals: bool
+    ) -> None:
         self._name = name
         self._env = env
         self._finals = finals
@@ -134,7 +136,9 @@ class VectorInstance:
         finals: True if an episode's last observation has a separate row.
     """
 
-    def __init__(self, name: str, env: Any, buffers: Buffers, layout: Layout, finals: bool) -> None:
+    def __init__(
+        self, name: str, env: Any, buffers: Buffers, layout: SpaceLayout, finals: bool
+    ) -> None:
         self._name = name
         self._env = env
         self._finals = finals

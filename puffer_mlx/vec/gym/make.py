@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -22,13 +22,12 @@ from puffer_mlx.vec.instances import (
     Buffers,
     EnvFactory,
     Probe,
-    Shapes,
     close_if_possible,
     named_parameters,
     other_kind,
     parameters,
 )
-from puffer_mlx.vec.python_faults import UNKNOWN, Fault, as_info, failing, form_fault
+from puffer_mlx.vec.python_faults import UNKNOWN, as_info, failing, form_fault
 from puffer_mlx.vec.registries import Later, portable
 
 
@@ -54,7 +53,6 @@ class GymFactory(EnvFactory):
     specification: Any = field(default=None, init=False)
     by_environment = True
     reseeds = False
-    takes_wrappers = True
     reward_dtype = np.float64  # as in Gymnasium: scores are sums of rewards
 
     def __post_init__(self) -> None:
@@ -81,6 +79,12 @@ class GymFactory(EnvFactory):
             return self.vector(count or 1)
         return self.single(number, seed - number)
 
+    def spaces_of(self, env: Any) -> tuple[Any, Any]:
+        """Return the observation space and the action space of one agent."""
+        if self.vectorised:
+            return env.single_observation_space, env.single_action_space
+        return env.observation_space, env.action_space
+
     def describe(self, env: Any, seed: int) -> Probe:
         """Return an environment's spaces, and whether it masks actions in its first reset.
 
@@ -89,8 +93,7 @@ class GymFactory(EnvFactory):
         """
         index = UNKNOWN if self.vectorised else None
         next_step = _tells_finals(self.name, env) if self.vectorised else True
-        kind = "single_" if self.vectorised else ""
-        spaces = getattr(env, f"{kind}observation_space"), getattr(env, f"{kind}action_space")
+        spaces = self.spaces_of(env)
         self.layout_of(*spaces)  # refuse spaces before the environment is reset
         with failing("failed in reset", index):
             result = env.reset(seed=seed)
@@ -103,30 +106,6 @@ class GymFactory(EnvFactory):
         """Return the environment as an instance."""
         kind = VectorInstance if self.vectorised else GymInstance
         return kind(self.name, env, buffers, self.layout, self.finals)
-
-    def make(
-        self, seed: int, count: int | None, buffers: Buffers, number: int
-    ) -> GymInstance | VectorInstance:
-        """Make an instance with the spaces of the environment that was probed.
-
-        Raises:
-            UserError: It can't be made, or has other spaces.
-        """
-        env = self.open(seed, len(buffers.rewards), number)
-        if not self.vectorised:
-            for what, first in zip(("observation", "action"), self.layout.spaces, strict=True):
-                if (space := getattr(env, f"{what}_space")) != first:
-                    text = f"its {what} space is {space}, that of environment 0 {first}"
-                    fault = Fault("failed when it was made", text, number)
-                    raise fault.report(self.name, 0, seed - number)
-        return self.as_instance(env, buffers)
-
-    def shapes(self, n: int) -> Shapes:
-        """Return the shapes of the buffers of n agents."""
-        shapes = super().shapes(n)
-        if self.shows_last:
-            shapes["last"] = shapes["observations"]
-        return shapes
 
     def actions(self, rows: np.ndarray) -> Any:
         """Return actions as instances take them: a vectorised form takes one array."""
@@ -328,3 +307,35 @@ def _where(make: str) -> str:
     if ":" in make:
         return "does importing that module register it?"
     return f"if a package registers it, name that too: gym:PACKAGE:{make}"
+
+
+def wrap_instance(env: Any) -> Callable[..., Any]:
+    """Return a constructor that returns an existing environment, once at a time.
+
+    Args:
+        env: A ``gymnasium.Env``. It is never closed.
+    """
+    name = type(env.unwrapped).__name__
+    out: list[Any] = []
+
+    class Existing(gymnasium().Wrapper):
+        def close(self) -> None:
+            if self in out:
+                out.remove(self)
+
+    def make(render_mode: str | None = None) -> Any:
+        if out:
+            again = f'"gym:{env.spec.id}"' if env.spec else f"{name}, or lambda: {name}(…)"
+            raise UserError(
+                f"{name} is one environment, an object, and the run takes several",
+                f"give what makes it: {again}; or with this one: total_agents=1",
+            )
+        if render_mode is not None and env.render_mode != render_mode:
+            raise UserError(
+                f"{name} can't be drawn: its render_mode is {env.render_mode}",
+                f'make it with render_mode="{render_mode}"',
+            )
+        out.append(Existing(env))
+        return out[0]
+
+    return make

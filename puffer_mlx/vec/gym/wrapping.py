@@ -28,8 +28,7 @@ import numpy as np
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.config.validation import settled_wrappers
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.space_parts import CHANNELS_LAST, SMALLEST, image_of
-from puffer_mlx.vec.spaces import kind_of
+from puffer_mlx.vec.spaces import CHANNELS_LAST, SMALLEST, image_of, kind_of
 
 _FORM = {  # arguments of the vectorised form, with their defaults
     "stack_num": 4,

@@ -25,14 +25,22 @@ counts as dead.
 When no agent is left, the next step ignores its actions and begins a new episode.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import importlib.machinery
+import importlib.util
+import re
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.system.import_string import load_object, nearest
 from puffer_mlx.vec.episodes import means_of
 from puffer_mlx.vec.gym.agents import MASK, Masks
 from puffer_mlx.vec.instances import (
@@ -44,7 +52,7 @@ from puffer_mlx.vec.instances import (
     close_if_possible,
     other_kind,
 )
-from puffer_mlx.vec.layout import Layout
+from puffer_mlx.vec.layout import SpaceLayout
 from puffer_mlx.vec.python_faults import (
     RAISED,
     Fault,
@@ -57,8 +65,16 @@ from puffer_mlx.vec.python_faults import (
     shown,
 )
 from puffer_mlx.vec.spaces import kind_of
-from puffer_mlx.vec.zoo.names import quiet, takes_turns
 
+PREFIX = "pettingzoo:"
+_PACKAGES = ("mpe2", "pettingzoo")
+_MODULE = re.compile(r".+_v\d+\.py")
+_NEEDED = {  # module required by a group of PettingZoo
+    "atari": "multi_agent_ale_py",
+    "butterfly": "pymunk",
+    "classic": "pygame",
+    "sisl": "pymunk",
+}
 _RETURNED = "observations", "rewards", "terminations", "truncations", "infos"  # by step
 SEEN = "observation"  # beside the mask, in observations of PettingZoo that have one
 
@@ -104,13 +120,18 @@ class ZooFactory(EnvFactory):
         Raises:
             UserError: It can't be made, or is of another kind.
         """
-        with self.explained(number, seed - number), quiet():
+        with self.explained(number, seed - number), _quiet():
             env = self.constructor(**self.arguments())
         if looks_parallel(env):
             return env
         if _looks_aec(env):
             raise takes_turns(self.name)
         raise other_kind(self.name, env, "pettingzoo.ParallelEnv", "return one")
+
+    def spaces_of(self, env: Any) -> tuple[Any, Any]:
+        """Return the observation space, without its mask, and the action space of one agent."""
+        spaces = AgentSpaces(self.name, env)
+        return spaces.observation, spaces.action
 
     def describe(self, env: Any, seed: int) -> Probe:
         """Return an environment's agents, their spaces, and whether it masks actions.
@@ -119,7 +140,7 @@ class ZooFactory(EnvFactory):
             Fault: The environment failed.
             UserError: Its agents have different spaces.
         """
-        spaces = Spaces(self.name, env)
+        spaces = AgentSpaces(self.name, env)
         _, infos = _reset(env, seed)
         masked = spaces.masked or any(MASK in as_info(info) for info in infos.values())
         return Probe((spaces.observation, spaces.action), len(spaces.agents), masked=masked)
@@ -129,7 +150,7 @@ class ZooFactory(EnvFactory):
         return ParallelInstance(self.name, env, buffers, self.layout)
 
 
-class Spaces:
+class AgentSpaces:
     """The spaces that all agents of an environment share.
 
     Args:
@@ -181,8 +202,8 @@ class ParallelInstance:
         num_agents: Number of agents A.
     """
 
-    def __init__(self, name: str, env: Any, buffers: Buffers, layout: Layout) -> None:
-        self._name, self._spaces = name, (spaces := Spaces(name, env))
+    def __init__(self, name: str, env: Any, buffers: Buffers, layout: SpaceLayout) -> None:
+        self._name, self._spaces = name, (spaces := AgentSpaces(name, env))
         self._env, self._buffers = env, buffers
         self._agents, self.num_agents = spaces.agents, len(spaces.agents)
         self._writers = [layout.writer(row) for row in buffers.observations]
@@ -334,3 +355,126 @@ def _by_agent(method: str, result: Any) -> list[Mapping[Any, Any]]:
             what = f"returned {name} of {shown(each)}, expected a dict by agent"
             raise Fault(what, "", None, "return a dict with an entry for each agent that acted")
     return [{} if each is None else each for each in result]
+
+
+def _quiet() -> AbstractContextManager[Any]:
+    """Suppress the warnings of PettingZoo and pygame, which aren't for the user."""
+    return warnings.catch_warnings(action="ignore")
+
+
+# ---- Names ---------------------------------------------------------------------------------------
+
+
+def takes_turns(name: str) -> UserError:
+    """Return the error for an environment of PettingZoo's other kind, AEC."""
+    return UserError(
+        f"{name}: its agents take turns (AEC), expected a parallel one, in which all act at once",
+        "name a function of yours that returns pettingzoo.utils.aec_to_parallel(env); that is for"
+        " environments whose agents could as well act at once",
+    )
+
+
+def parallel_names() -> dict[str, list[str]]:
+    """Return the names for ``pettingzoo:NAME`` by group, such as ``sisl.pursuit_v5`` in ``sisl``.
+
+    Contains environments that can't be imported because a package is missing (``needs``), but none
+    whose agents act one after another.
+    """
+    groups: dict[str, list[str]] = {}
+    for package in _PACKAGES:
+        spec = importlib.util.find_spec(package)
+        for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
+            files = [*folder.glob("*.py"), *folder.glob("*/*.py")]
+            for path in sorted(path for path in files if _MODULE.fullmatch(path.name)):
+                group = package if path.parent == folder else path.parent.name
+                if "parallel_env" in path.read_text(encoding="utf-8", errors="replace"):
+                    groups.setdefault(group, []).append(f"{group}.{path.stem}")
+    return groups
+
+
+def missing_package(group: str) -> str:
+    """Return the package to install for a group; "" if it is installed."""
+    module = _NEEDED.get(group)
+    return f"pettingzoo[{group}]" if module and not importlib.util.find_spec(module) else ""
+
+
+def find_parallel(name: str) -> Callable[..., Any]:
+    """Return the constructor of ``pettingzoo:NAME``.
+
+    Args:
+        name: Module with ``parallel_env`` of any package, such as ``mpe2.simple_spread_v3``, or of
+            PettingZoo, such as ``sisl.pursuit_v5``; or an ID, such as ``classic/rps_v2``.
+
+    Raises:
+        UserError: There is no such module.
+    """
+    try:
+        import pettingzoo  # type: ignore
+    except ImportError as error:
+        hint = "pip install 'puffer-mlx[pettingzoo]'"
+        raise UserError(f"PettingZoo can't be imported: {error}", hint) from None
+    if "/" in name:
+        if not hasattr(pettingzoo, "make"):
+            raise UserError(
+                f"{PREFIX}{name}: PettingZoo {pettingzoo.__version__} knows no IDs",
+                f"{PREFIX}{name.replace('/', '.')}, its module",
+            )
+        try:
+            pettingzoo.spec("parallel", name)
+        except Exception:
+            raise _unknown(name, pettingzoo) from None
+        return partial(pettingzoo.make, "parallel", name)
+    top = name.partition(".")[0]
+    if not _is_there(top):
+        if importlib.util.find_spec(f"pettingzoo.{top}") is None:
+            near = _near(name)
+            raise UserError(
+                f"{PREFIX}{name}: there is no module {top}",
+                near
+                or f"{PREFIX}mpe2.simple_spread_v3 (pip install mpe2), for example; or an ID,"
+                f" {PREFIX}classic/rps_v2",
+            )
+        name = f"pettingzoo.{name}"
+    with _quiet():
+        return _parallel_env(name)
+
+
+def _parallel_env(module: str) -> Any:
+    """A module's ``parallel_env``."""
+    short = module.removeprefix("pettingzoo.")
+    try:
+        return load_object(f"{module}:parallel_env")
+    except UserError as error:
+        loaded = sys.modules.get(module)
+        if hasattr(loaded, "env"):  # what PettingZoo's modules of both kinds have
+            raise takes_turns(PREFIX + short) from None
+        near = "" if loaded or _is_module(module) else _near(short)
+        raise UserError(error.message, near or error.hint) from None
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # nor is the package that it would be in
+        return False
+
+
+def _unknown(name: str, pettingzoo: Any) -> UserError:
+    """An ID that PettingZoo's registry of parallel environments hasn't."""
+    plain = name.replace("_v", "-v")
+    if plain in pettingzoo.aec_registry:
+        return takes_turns(PREFIX + name)
+    near = nearest(plain, pettingzoo.parallel_registry, PREFIX)
+    hint = near or "puffer-mlx list has what is installed"
+    return UserError(f"{PREFIX}{name}: PettingZoo has no such parallel environment", hint)
+
+
+def _near(name: str) -> str:
+    known = [each for group in parallel_names().values() for each in group]
+    return nearest(name, known, PREFIX)
+
+
+def _is_there(top: str) -> bool:
+    """Return True if a module of that name is installed or in the working directory."""
+    local = importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd())])
+    return (importlib.util.find_spec(top) or local) is not None

@@ -13,18 +13,28 @@ that ends one, and never show the last observation: an episode that a time limit
 over. Emulated ones (``pufferlib.emulation``) show it, set ``done`` and wait for a reset. They are
 reset in the same step here, so both kinds give the same rows.
 
+**Names** (``pufferlib:puffer_breakout``) are read from the text of PufferLib's module. Importing it
+takes seconds, needs PyTorch, and makes a link ``resources`` in the working directory. Constructors
+are looked up here, because ``env_creator`` of PufferLib 3.0 returns a text for environments whose C
+code isn't compiled.
+
 **Absent agents.** The rows of an agent that has left are passed on as they are, as PufferLib's
 trainer does: the agent acts without effect, and its reward is what the environment writes. Such
 steps belong to no episode.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import ast
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.system.import_string import nearest
 from puffer_mlx.vec.episodes import means_of
 from puffer_mlx.vec.instances import (
     Buffers,
@@ -34,10 +44,14 @@ from puffer_mlx.vec.instances import (
     close_if_possible,
     parameters,
 )
-from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.python_faults import failing, form_fault
+from puffer_mlx.vec.layout import SpaceLayout
+from puffer_mlx.vec.python_faults import RAISED, describe, failing, form_fault
 from puffer_mlx.vec.spaces import kind_of
 
+PREFIX = "pufferlib:"
+_BEGINNING = "puffer_"  # of its names
+_TABLE = "MAKE_FUNCTIONS"  # in the module
+_MODULE = "pufferlib.ocean.environment"
 _ARRAYS = ("observations", "rewards", "terminals", "truncations")
 _ATTRIBUTES = ("single_observation_space", "single_action_space", "num_agents")
 _METHODS = ("reset", "step")
@@ -103,15 +117,17 @@ class PufferFactory(EnvFactory):
         inside = self.keywords.get("num_envs", 1)
         counted = isinstance(inside, int) and inside > 0 and agents % inside == 0
         environments = inside if counted else 1
+        buffered = env.single_observation_space, env.single_action_space
+        packed = _packed_dtype(env)
+        return Probe(self.spaces_of(env), agents, environments, packed=packed, buffered=buffered)
+
+    def spaces_of(self, env: Any) -> tuple[Any, Any]:
+        """Return the observation space, of unpacked observations, and the action space."""
         seen = env.single_observation_space
-        packed = np.dtype(getattr(env, "obs_dtype", np.uint8))
-        buffered = seen, env.single_action_space
-        if not getattr(env, "is_obs_emulated", False) or packed.names is None:
-            return Probe(buffered, agents, environments, buffered=buffered)
-        # PufferLib's emulation packs the parts of a Dict or Tuple into bytes.
-        seen = getattr(env, "env_single_observation_space", None)
-        spaces = env.env.observation_space if seen is None else seen, env.single_action_space
-        return Probe(spaces, agents, environments, packed=packed, buffered=buffered)
+        if _packed_dtype(env) is not None:
+            seen = getattr(env, "env_single_observation_space", None)
+            seen = env.env.observation_space if seen is None else seen
+        return seen, env.single_action_space
 
     def _apply(self, probe: Probe) -> None:
         super()._apply(probe)
@@ -176,6 +192,15 @@ class PufferFactory(EnvFactory):
         return env
 
 
+def _packed_dtype(env: Any) -> np.dtype | None:
+    """Return the dtype of the bytes that PufferLib's emulation packs a Dict or Tuple into.
+
+    None means that observations aren't packed.
+    """
+    dtype = np.dtype(getattr(env, "obs_dtype", np.uint8))
+    return dtype if getattr(env, "is_obs_emulated", False) and dtype.names else None
+
+
 def _unpacked(space: Any, packed: np.ndarray) -> Any:
     """Return the parts of a structured array, (n,), nested as a space is."""
     kind = kind_of(space)
@@ -196,7 +221,9 @@ class PufferInstance:
         packed: Dtype of packed observations, or None for plain arrays.
     """
 
-    def __init__(self, env: Any, buffers: Buffers, layout: Layout, packed: np.dtype | None) -> None:
+    def __init__(
+        self, env: Any, buffers: Buffers, layout: SpaceLayout, packed: np.dtype | None
+    ) -> None:
         self._env = env
         self._buffers = buffers
         self._layout = layout
@@ -294,3 +321,59 @@ class PufferInstance:
         for place, info in each:
             if numbers := means_of(info):
                 yield EpisodeInfo(place, numbers)
+
+
+# ---- Names ---------------------------------------------------------------------------------------
+
+
+def ocean_names() -> list[str]:
+    """Return the names in the installed PufferLib, such as ``puffer_breakout``; [] without it."""
+    spec = importlib.util.find_spec("pufferlib")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = Path(folder, "ocean", "environment.py")
+        if path.is_file():
+            return sorted(_BEGINNING + key for key in _table_keys(path.read_text(encoding="utf-8")))
+    return []
+
+
+def find_ocean(name: str) -> Callable[..., Any]:
+    """Return the constructor of ``pufferlib:NAME``: a class, or a function of its emulation.
+
+    Args:
+        name: NAME, such as ``puffer_breakout``.
+
+    Raises:
+        UserError: PufferLib isn't installed, has no such environment, or can't import it.
+    """
+    known = ocean_names()
+    if not known:
+        raise UserError(
+            f"{PREFIX}{name}: PufferLib 3 isn't installed",
+            "pip install 'puffer-mlx[pufferlib]', in an environment of its own: docs/install.md",
+        )
+    if name not in known:
+        whole = name if name.startswith(_BEGINNING) else _BEGINNING + name
+        near = nearest(whole, known, PREFIX) or f"{PREFIX}{known[0]}, say: puffer-mlx list has all"
+        raise UserError(f"{PREFIX}{name}: PufferLib has no such environment", near)
+    key = name.removeprefix(_BEGINNING)
+    try:
+        factory = getattr(importlib.import_module(_MODULE), _TABLE)[key]
+        if isinstance(factory, str):
+            factory = getattr(importlib.import_module(f"pufferlib.ocean.{key}.{key}"), factory)
+    except RAISED as error:
+        raise UserError(
+            f"{PREFIX}{name} can't be imported: {describe(error)}",
+            "its C is compiled when PufferLib is installed: did that succeed?",
+        ) from None
+    return factory
+
+
+def _table_keys(text: str) -> list[str]:
+    """Return the keys of the table in a module's text."""
+    for node in ast.parse(text).body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
+            continue
+        if any(isinstance(to, ast.Name) and to.id == _TABLE for to in node.targets):
+            keys = [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
+            return [key for key in keys if isinstance(key, str)]
+    return []

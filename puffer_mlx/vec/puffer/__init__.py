@@ -1,1 +1,0 @@
-"""PufferLib 3.x's Python environments, with or without PufferLib."""

@@ -1,1 +1,0 @@
-"""PettingZoo's parallel environments: each agent is a row."""
