@@ -28,6 +28,7 @@ from puffer_mlx.sweep.settings import (
     further_ranges,
 )
 from puffer_mlx.sweep.space import AUTO_SCALE, COST, DISTRIBUTIONS, Parameter, Space
+from puffer_mlx.tracking.scores import EVALUATION
 
 OF_A_RANGE = ("distribution", "min", "max", "scale")
 EXAMPLE = {"distribution": "uniform", "min": "0.1", "max": "0.9"}
@@ -61,8 +62,14 @@ def read_sweep(config: Config) -> Sweep:
     Keys set on the command line are not searched, unless their range was set there too.
 
     Raises:
-        UserError: If a range is empty, a distribution is unknown, or no parameter is searched.
+        UserError: If a range is empty, a distribution is unknown, no parameter is searched, or runs
+            don't report the metric.
     """
+    if config.metric.startswith(EVALUATION) and not config.base.eval_interval:
+        raise UserError(
+            f"sweep.metric {config.metric} is of evaluations while training, and there are none",
+            "base.eval_interval 100_000, say, or sweep.metric score",
+        )
     notes: list[str] = []
     how = _read_settings(config, notes)
     texts, sections = _ranges(config, how.words, notes)
