@@ -228,7 +228,7 @@ def drive(
             progress.ended(run)
             records.ended(run)
 
-        judge = judging(study, trainings.space, settings)
+        judge = judging(study)
         most, start = settings.max_runs, trainings.start
         try:
             Driver(study, start, where, most, progress.draw, ended, judge, interrupts).run()

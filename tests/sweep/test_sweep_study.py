@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("optuna", reason="pip install 'puffer-mlx[sweep]'")
 
+import numpy as np
 import optuna
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.trial import TrialState
@@ -673,14 +674,25 @@ def test_signals_wait_until_a_run_is_known_and_another_one_ends_it_at_once(here,
 
 def test_a_run_below_what_its_cost_buys_is_ended(here):
     how = settings(max_runs=20, downsample=3, method="Random", early_stop_quantile=0.3)
-    sweep = swept(how)  # at least 30 points
-    judge, best = judging(sweep, SPACE, how)(), best_of(sweep)
+    sweep = swept(how)
+    judge = judging(sweep)
+    best = best_of(sweep)
     dear = 2 * max(run.values[1] for run in sweep.runs()) + 100
-    assert judge([Point(best.values[0], dear, 1.0)]) == ""
+    assert judge()([Point(best.values[0], dear, 1.0)]) == ""
     worst = min(run.values[0] for run in sweep.runs()) - 1
     many = [Point(worst, dear, 1.0)] * 60
-    assert "is less than other runs had" in judge(many)
-    assert judging(sweep, SPACE, settings(early_stop_quantile=0))()(many) == ""
+    assert "is less than other runs had" in judge()(many)
+    off = open_study("j.log", settings(early_stop_quantile=0, method="Random"))
+    assert judging(off)()(many) == ""
+
+
+def test_finished_curves_are_worths_by_cost(here):
+    how = settings(max_runs=3, goal="minimize")
+    sweep = swept(how)
+    curves = sweep.finished_curves()
+    for run, curve in zip(sweep.runs(), curves, strict=True):
+        points = [p for p in formula(run.params) if p.steps >= 1e4]
+        assert curve == pytest.approx(np.array([[-p.score, p.cost] for p in points]))
 
 
 # ---- other studies -------------------------------------------------------------------------------

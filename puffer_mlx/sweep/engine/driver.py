@@ -9,11 +9,9 @@ from optuna.trial import FrozenTrial, TrialState
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import POLITE, Child, Identity, Place
 from puffer_mlx.sweep.curve import Outcome, Point
-from puffer_mlx.sweep.engine.samplers import TrialObservations
 from puffer_mlx.sweep.engine.study import FAULT, FINISHED, OWNER, Study, curves, own_name, processes
-from puffer_mlx.sweep.observations import EarlyStop, threshold
-from puffer_mlx.sweep.settings import FIRST_HELD_OUT, SweepSettings
-from puffer_mlx.sweep.space import Space
+from puffer_mlx.sweep.observations import EarlyStop
+from puffer_mlx.sweep.settings import FIRST_HELD_OUT
 from puffer_mlx.system import voice
 from puffer_mlx.system.signals import Interrupts
 
@@ -271,23 +269,16 @@ class Driver:
         self._ended(self._study.find(run.number))
 
 
-def judging(study: Study, space: Space, settings: SweepSettings) -> Callable[[], Judge]:
-    """Return a function that makes the early-stop test of a new run.
-
-    Args:
-        study: Trials of the sweep.
-        space: Parameters of the sweep.
-        settings: Settings of the sweep.
-    """
-    known = TrialObservations(space, settings)
+def judging(study: Study) -> Callable[[], Judge]:
+    """Return a function that makes the early-stop test of a new run."""
+    settings = study.settings
 
     def make() -> Judge:
-        seen = known.of(study.trials())
-        stop = EarlyStop(threshold(seen, settings.stop_quantile))
+        stop = EarlyStop(study.finished_curves(), settings.stop_quantile)
 
         def judge(points: Sequence[Point]) -> str:
             for score, cost, _ in points:
-                if stop.should_stop(cost, seen.entered(score)):
+                if stop.should_stop(cost, settings.worth(score)):
                     what = f"a score of {score:.3f} after {cost:.0f} s"
                     return f"{what} is less than other runs had for that"
             return ""

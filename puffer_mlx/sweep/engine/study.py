@@ -14,12 +14,15 @@ import os
 import socket
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
 import optuna
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.exceptions import DuplicatedStudyError, UpdateFinishedTrialError
@@ -208,6 +211,17 @@ class Study:
         runs = self.runs(TrialState.COMPLETE)
         most = max(map(seeds_of, runs), default=1)
         return [run for run in runs if seeds_of(run) == most]
+
+    def finished_curves(self) -> list[np.ndarray]:
+        """Return the points of each finished run by cost, (k, 2): worth of the score, and cost."""
+        finished = {run.number for run in self.runs(TrialState.COMPLETE)}
+        curves = defaultdict(list)
+        for trial in self.trials():
+            number = trial.user_attrs.get(RUN, trial.number)
+            if number in finished:
+                score, cost = trial.values
+                curves[number].append((self.settings.worth(score), cost))
+        return [np.array(sorted(points, key=itemgetter(1))) for points in curves.values()]
 
     def trained(self, *states: TrialState) -> int:
         """Return the number of runs in some states, where each seed counts as one."""
