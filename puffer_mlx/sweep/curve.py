@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
     stopped: str = ""
 
 
-class Log:
+class LogReader:
     """Read a run's log while the run writes it.
 
     If the file is removed, the run starts a new one, and reading continues there.
@@ -82,7 +82,7 @@ class Log:
         self._with_score: list[Record] = []
         self._evaluated = math.nan
 
-    def news(self) -> list[Point]:
+    def new_points(self) -> list[Point]:
         """Return the points of new epochs that have a score."""
         points: list[Point] = []
         while file := self._file or self._open():
@@ -225,7 +225,7 @@ class HeldOut(NamedTuple):
         return f"median {median:.4g}, {end} {worst:.4g} of {self.seeds}{failed}"
 
 
-class Judged(NamedTuple):
+class SeedScores(NamedTuple):
     """Known results of a suggestion.
 
     Args:
@@ -270,14 +270,14 @@ def combined(curves: Sequence[Sequence[Point]], how: str, sign: int = 1) -> list
     return joined
 
 
-def noise(known: Sequence[Judged]) -> float:
+def noise(known: Sequence[SeedScores]) -> float:
     """Return the noise between seeds: the median standard deviation of suggestions, or 0."""
     deviations = [statistics.stdev(each.scores) for each in known if len(each.scores) > 1]
     return statistics.median(deviations) if deviations else 0.0
 
 
 def is_beaten(
-    one: Judged, rivals: Sequence[Judged], how: str, noise: float, enough: float = math.inf
+    one: SeedScores, rivals: Sequence[SeedScores], how: str, noise: float, enough: float = math.inf
 ) -> bool:
     """Return True if a suggestion isn't worth another seed.
 

@@ -52,21 +52,21 @@ class Observations:
             if np.isfinite(vector).all():
                 self._failures.append(vector)
             return
-        for at in self._alike(vector):
-            self._scores[at], self._costs[at] = self.entered(score), float(cost)
+        for at in self._equal_index(vector):
+            self._scores[at], self._costs[at] = self.stored_score(score), float(cost)
             return
         self._vectors.append(vector)
-        self._scores.append(self.entered(score))
+        self._scores.append(self.stored_score(score))
         self._costs.append(float(cost))
 
-    def _alike(self, vector: np.ndarray) -> np.ndarray:
+    def _equal_index(self, vector: np.ndarray) -> np.ndarray:
         """Return the index of an equal vector: at most one."""
         if not self._vectors:
             return np.array([], int)
         distances = np.linalg.norm(np.stack(self._vectors) - vector, axis=1)
         return np.flatnonzero(distances < SAME)[:1]
 
-    def entered(self, score: float) -> float:
+    def stored_score(self, score: float) -> float:
         """Return a recorded score as it is stored, up to the target score."""
         score = self._settings.sign * self._settings.worth(score)
         if self._settings.metric_distribution == PERCENTILE:

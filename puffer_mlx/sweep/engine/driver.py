@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.child import POLITE, Child, Identity, Place
 from puffer_mlx.sweep.curve import Outcome, Point
 from puffer_mlx.sweep.engine.study import FAULT, FINISHED, OWNER, Study, curves, own_name, processes
 from puffer_mlx.sweep.observations import EarlyStop
 from puffer_mlx.sweep.settings import FIRST_HELD_OUT
+from puffer_mlx.sweep.training_process import STOP_TIMEOUT, Identity, Slot, TrainingProcess
 from puffer_mlx.system import voice
 from puffer_mlx.system.signals import Interrupts
 
@@ -21,7 +21,7 @@ PAUSE = 0.2  # seconds between two polls
 YOUNG = 5.0  # seconds in which a new run may still lack its owner
 
 # Starts a run with a seed's number. Raises UserError if its values can't be run.
-Start = Callable[[FrozenTrial, Place, int], Child]
+Start = Callable[[FrozenTrial, Slot, int], TrainingProcess]
 Judge = Callable[[Sequence[Point]], str]  # returns why a run with these points should stop, or ""
 
 
@@ -36,8 +36,8 @@ class ActiveRun:
 
     trial: FrozenTrial
     seed: int
-    place: Place
-    run: Child
+    slot: Slot
+    run: TrainingProcess
     judge: Judge
     began: float = field(default_factory=time.monotonic)
     last: Point | None = None
@@ -49,7 +49,7 @@ class Driver:
     Args:
         study: Trials of the sweep.
         start: Starts a run.
-        places: Slots, for one run each.
+        slots: Slots, for one run each.
         most: Number of runs to finish, where each seed of a suggestion counts as one. No new
             suggestion is made after that.
         draw: Called with the active runs a few times a second.
@@ -64,7 +64,7 @@ class Driver:
         self,
         study: Study,
         start: Start,
-        places: Sequence[Place],
+        slots: Sequence[Slot],
         most: int,
         draw: Callable[[Sequence[ActiveRun]], None],
         ended: Callable[[FrozenTrial], None],
@@ -75,7 +75,7 @@ class Driver:
         self._study, self._start, self._most = study, start, most
         self._draw, self._ended, self._judge, self._pause = draw, ended, judge, pause
         self._interrupts = interrupts
-        self._free = list(places)
+        self._free = list(slots)
         self._active: list[ActiveRun] = []
         self._open: set[int] = set()  # numbers of this process's runs that may get further seeds
         self._failed = self._invalid = 0  # counts in a row
@@ -111,12 +111,12 @@ class Driver:
 
     def _end(self) -> None:
         """Terminate all active runs, kill them after a timeout, and release unfinished trials."""
-        signals, deadline = self._interrupts.count, time.monotonic() + POLITE
+        signals, deadline = self._interrupts.count, time.monotonic() + STOP_TIMEOUT
         for active in self._active:  # ask all of them before waiting
             active.run.stop("the sweep was ended")
         if self._active:
-            line = f"ending the runs under way: {POLITE:.0f} s at most; again to end them at once"
-            voice.note(line, error=True)
+            limit = f"{STOP_TIMEOUT:.0f} s at most"
+            voice.note(f"ending the runs under way: {limit}; again to end them at once", error=True)
         while any(active.run.is_running() for active in self._active):
             if time.monotonic() > deadline or self._interrupts.count > signals:
                 break
@@ -151,7 +151,7 @@ class Driver:
         if further := self._further():
             run, seed = further
         elif left:
-            run, seed = self._study.again(left.pop(0)), 0
+            run, seed = self._study.restart(left.pop(0)), 0
         elif self._study.trained(*FINISHED, TrialState.RUNNING) < self._most:
             run, seed = self._study.ask(), 0
         elif held_out := self._held_out():
@@ -188,7 +188,7 @@ class Driver:
         if any(active.seed < FIRST_HELD_OUT for active in self._active):
             return None
         mine = own_name()
-        for run, seed in self._study.lacking():
+        for run, seed in self._study.missing_held_out():
             if holder := self._study.holder(run, seed):
                 owner, process = holder
                 if owner[0] != mine[0] or Identity(*owner[1:]).find():
@@ -203,7 +203,7 @@ class Driver:
         """Return a run and its next seed, or None. Finishes the runs that get no more seeds."""
         while self._open:
             over: FrozenTrial | None = None
-            for run, is_over, has_turn in self._study.promises([*self._open]):
+            for run, is_over, has_turn in self._study.seed_decisions([*self._open]):
                 under_way = {each.seed for each in self._active if each.trial.number == run.number}
                 lacking = {*range(self._study.settings.seeds)} - curves(run).keys() - under_way
                 if lacking and has_turn and not is_over:
@@ -254,7 +254,7 @@ class Driver:
 
     def _leave(self, active: ActiveRun) -> None:
         self._active.remove(active)
-        self._free = sorted([*self._free, active.place])
+        self._free = sorted([*self._free, active.slot])
 
     def _fail(self, run: FrozenTrial, fault: str) -> None:
         """Record that a run failed, and end its other processes."""

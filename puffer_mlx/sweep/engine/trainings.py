@@ -12,12 +12,12 @@ from puffer_mlx import vec
 from puffer_mlx.config import Config, ini_text, load
 from puffer_mlx.config.command_line import option
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.child import Child, Place
 from puffer_mlx.sweep.curve import HeldOut
 from puffer_mlx.sweep.engine.study import DEFAULT, Study, curves
 from puffer_mlx.sweep.reading import sections
 from puffer_mlx.sweep.settings import SweepSettings
-from puffer_mlx.sweep.space import AGENTS, Space, Values, fit
+from puffer_mlx.sweep.space import AGENTS, Space, Values, fit_sizes
+from puffer_mlx.sweep.training_process import Slot, TrainingProcess
 from puffer_mlx.system import voice
 from puffer_mlx.system.files import publish
 from puffer_mlx.tracking.tracked_run import tracker_names
@@ -47,13 +47,13 @@ class Trainings(NamedTuple):
     folder: Path
     hang: float
 
-    def settle(self, values: Values) -> Values:
+    def adjust(self, values: Values) -> Values:
         """Make suggested values consistent: buffers of equal size, minibatches within an epoch.
 
         Values that can be run stay as suggested. So do values that can't be repaired: their trial
         fails with the reason.
         """
-        for sizes in (values, fit(values, self.space, self.config)):
+        for sizes in (values, fit_sizes(values, self.space, self.config)):
             grouped = self._in_equal_groups(sizes)
             with contextlib.suppress(UserError):
                 self._config(grouped)
@@ -120,7 +120,7 @@ class Trainings(NamedTuple):
         config.sweep = sections(self.config, self.space)
         return config
 
-    def start(self, run: FrozenTrial, place: Place, seed: int) -> Child:
+    def start(self, run: FrozenTrial, slot: Slot, seed: int) -> TrainingProcess:
         """Start the process of a run with one of its seeds.
 
         Raises:
@@ -136,7 +136,7 @@ class Trainings(NamedTuple):
         if tracker_names(self.config):
             usual["--wandb-group"] = self.folder.name
         words += [f"{name}={text}" for name, text in usual.items() if name not in typed]
-        return Child(words, folder, place, settings.metric, settings.downsample, self.hang)
+        return TrainingProcess(words, folder, slot, settings.metric, settings.downsample, self.hang)
 
     # ---- results of a run ------------------------------------------------------------------------
 
