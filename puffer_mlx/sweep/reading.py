@@ -1,4 +1,4 @@
-"""Read a configuration's ``[sweep]`` sections as settings and a space, and write them again.
+"""Read a configuration's ``[sweep]`` sections as settings and a space.
 
 PufferLib's files contain sections that its sweep can't use: unknown keys, values outside their
 ranges, names older than 4.0. Each becomes a one-line note, and the sweep runs without it. Only a
@@ -20,13 +20,7 @@ from puffer_mlx.config.validation import MAX_PROBLEMS
 from puffer_mlx.config.values import BOOLS, parse_number, read_value, unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import settings
-from puffer_mlx.sweep.settings import (
-    METHODS,
-    PROTEIN,
-    SweepSettings,
-    default_ranges,
-    further_ranges,
-)
+from puffer_mlx.sweep.settings import METHODS, PROTEIN, SweepSettings
 from puffer_mlx.sweep.space import AUTO_SCALE, COST, DISTRIBUTIONS, Parameter, Space
 from puffer_mlx.tracking.scores import EVALUATION
 
@@ -103,18 +97,6 @@ def description(config: Config, sweep: Sweep) -> tuple[str, str]:
     rest = "and all other keys as configured" if words else "all other keys, as configured"
     keys = "key" if len(space) == 1 else "keys"
     return f"searching {len(space)} {keys}: {ranges}", f"fixed: {', '.join([*words, rest])}"
-
-
-def sections(config: Config, space: Space) -> dict[str, dict[str, str]]:
-    """Return [sweep] and all its sections with all ranges, default ones too, for viewers."""
-    written = {"sweep": {}} | {name: dict(keys) for name, keys in config.sweep.items()}
-    for name, spec in default_ranges(config).items():
-        written.setdefault(f"sweep.{name}", _texts(spec))
-    for p in space.parameters:
-        keys = written.setdefault(f"sweep.{p.name}", {})
-        for key, text in _texts((p.distribution, p.low, p.high, p.scale)).items():
-            keys.setdefault(key, text)
-    return written
 
 
 def _texts(spec: Sequence[str | float]) -> dict[str, str]:
@@ -195,8 +177,8 @@ def _ranges(
         Texts of the ranges by our key names, and for ranges from a file or an option the section's
         name there, which may differ.
     """
-    further = {name: _texts(spec) for name, spec in further_ranges(config).items()}
-    texts = {name: _texts(spec) for name, spec in default_ranges(config).items()}
+    further = {name: _texts(spec) for name, spec in settings.further_ranges(config).items()}
+    texts = {name: _texts(spec) for name, spec in settings.default_ranges(config).items()}
     texts |= further if only else {}
     sections: dict[str, str] = {}
     for section, keys in config.sweep.items():

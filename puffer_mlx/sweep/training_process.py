@@ -17,7 +17,7 @@ from typing import NamedTuple
 import psutil
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.curve import LogReader, Outcome, Point, fault_of
+from puffer_mlx.sweep.curve import LogReader, Outcome, Point
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.signals import ends_with_this
 
@@ -249,7 +249,10 @@ class TrainingProcess:
         points = self._log.points(self._points)
         asked = self._until is not None
         fault = self._fault or (self._reason(code) if code and not asked else "")
-        fault = fault or self._log.bad or fault_of(points, self._metric)
+        fault = fault or self._log.bad
+        if not points and not fault:
+            which = "did no episode end, or does [sweep] metric name another?"
+            fault = f"no record has {self._metric}: {which}"
         return Outcome([] if fault else points, fault, "" if fault else self._stopped)
 
     def is_running(self) -> bool:

@@ -73,14 +73,13 @@ def test_a_curve_is_means_of_parts_and_the_result(log, tmp_path):
     ]  # the evaluation's score
 
 
-def test_parts_of_a_run_end_with_the_record_that_reaches_them():
-    """800 steps in 4 parts end at 200, 400, 600 and 800; means are over records with a score."""
+def test_parts_of_a_run_end_with_the_point_that_reaches_them():
+    """800 steps in 4 parts end at 200, 400, 600 and 800."""
     scores = {2: 1.0, 3: 2.0, 4: 6.0, 6: 3.0, 7: 4.0, 8: 8.0}
-    records = [json.loads(record(epoch, scores.get(epoch))) for epoch in range(1, 9)]
-    parts = means(iter(records), 800, 4)
-    assert [part["agent_steps"] for part in parts] == [150, 350, 550, 750]
-    assert [part[SCORE] for part in parts] == [1, 4, 3, 6]
-    assert len(means(iter(records[:2]), 200, 4)) == 2  # one record ends one part at most
+    points = [Point(score, 2 * epoch, 100 * epoch) for epoch, score in scores.items()]
+    parts = means(points, 800, 4)
+    assert parts == [Point(1, 4, 200), Point(4, 7, 350), Point(3, 12, 600), Point(6, 15, 750)]
+    assert len(means(points[:2], 200, 4)) == 2  # one point ends one part at most
 
 
 @pytest.mark.parametrize("removed", ["file", "folder"])

@@ -14,7 +14,6 @@ from puffer_mlx.config.command_line import option
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import HeldOut
 from puffer_mlx.sweep.engine.study import DEFAULT, Study, curves
-from puffer_mlx.sweep.reading import sections
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import AGENTS, Space, Values, fit_sizes
 from puffer_mlx.sweep.training_process import Slot, TrainingProcess
@@ -110,23 +109,13 @@ class Trainings(NamedTuple):
         vec.settle_family(config)
         return config
 
-    def config_of(self, run: FrozenTrial) -> Config:
-        """Return a run's configuration, with the complete [sweep] sections.
-
-        Raises:
-            UserError: If its values can't be run.
-        """
-        config = self._config(self._values_of(run))
-        config.sweep = sections(self.config, self.space)
-        return config
-
     def start(self, run: FrozenTrial, slot: Slot, seed: int) -> TrainingProcess:
         """Start the process of a run with one of its seeds.
 
         Raises:
             UserError: If its values can't be run.
         """
-        self.config_of(run)
+        self._config(self._values_of(run))
         folder, settings = self.folder_of(run, seed), self.settings
         _forget(folder)
         words = self.words_of(run, seed)
@@ -142,7 +131,7 @@ class Trainings(NamedTuple):
 
     def write_best(self, run: FrozenTrial, held_out: HeldOut) -> None:
         """Write a run's configuration and results as a file for ``train``."""
-        config = self.config_of(run)
+        config = self._config(self._values_of(run))
         config = replace(config, base=replace(config.base, family=self.config.base.family))
         score, cost = run.values
         head = (
