@@ -39,7 +39,7 @@ ABOUT = {"env": "formula"}
 
 def settings(**given: Any) -> SweepSettings:
     few = {"max_runs": 6, "downsample": 3, "num_random_samples": 2, "gp_training_iter": 3}
-    few |= {"confirm": 0}
+    few |= {"confirm": 0, "early_stop_quantile": 0}
     return SweepSettings(**{**few, "suggestions_per_pareto": 8, **given})
 
 
@@ -95,10 +95,9 @@ def open_study(
 
 def driver(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> Driver:
     slots = more.pop("slots", [Slot()])
-    judge = more.pop("judge", lambda: lambda points: "")  # ends no run early
     tell = {"draw": lambda active: None, "ended": lambda run: None, **more}
     tell = {"interrupts": Interrupts(), **tell}
-    return Driver(study, start, slots, how.max_runs, judge=judge, pause=0.0, **tell)
+    return Driver(study, start, slots, how.max_runs, pause=0.0, **tell)
 
 
 def drive(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> list[FrozenTrial]:

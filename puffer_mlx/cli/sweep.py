@@ -210,7 +210,7 @@ def drive(
     interrupts: Interrupts,
 ) -> int:
     """Start the sweep's runs and print the result. Returns the exit code."""
-    from puffer_mlx.sweep.engine.driver import Driver, judging
+    from puffer_mlx.sweep.engine.driver import Driver
     from puffer_mlx.sweep.engine.progress import Progress
     from puffer_mlx.sweep.engine.trainings import Records
 
@@ -229,10 +229,9 @@ def drive(
             progress.ended(run)
             records.ended(run)
 
-        judge = judging(study)
         most, start = settings.max_runs, trainings.start
         try:
-            Driver(study, start, slots, most, progress.draw, ended, judge, interrupts).run()
+            Driver(study, start, slots, most, progress.draw, ended, interrupts).run()
         except KeyboardInterrupt:
             again = f"{program.command('sweep')} {trainings.env} --resume {stored.name}"
             voice.note(f"the runs under way were ended; {again} goes on", error=True)

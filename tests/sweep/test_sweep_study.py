@@ -37,7 +37,6 @@ from swept import (
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import Outcome, Point, SeedScores, is_beaten, noise
 from puffer_mlx.sweep.engine import samplers, storage, study
-from puffer_mlx.sweep.engine.driver import judging
 from puffer_mlx.sweep.engine.study import HELD, POINT, RUN, curves
 from puffer_mlx.sweep.settings import FIRST_HELD_OUT, TOP_RUNS
 from puffer_mlx.sweep.space import Parameter, Space
@@ -159,10 +158,28 @@ def test_points_of_several_seeds_are_one_curve(here):
     assert [t.values for t in points_of(sweep, run)] == inside and run.values == last
 
 
-def test_a_run_that_is_ended_early_has_its_curve(here):
-    sweep = swept(settings(max_runs=1), judge=lambda: lambda points: "too little")
+def stopping(monkeypatch, first):
+    """Stop runs early from the one with this number on. Returns the numbers of tested runs."""
+    tested = []
+
+    class Stops:
+        def __init__(self, curves, quantile):
+            self.number = len(tested)
+            tested.append(self.number)
+
+        def should_stop(self, cost, score):
+            return self.number >= first
+
+    monkeypatch.setattr(f"{DRIVER}.EarlyStop", Stops)
+    return tested
+
+
+def test_a_run_that_is_ended_early_has_its_curve(here, monkeypatch):
+    stopping(monkeypatch, 0)
+    sweep = swept(settings(max_runs=1))
     (run,) = sweep.runs()
-    assert run.state == TrialState.PRUNED and run.user_attrs["stopped"] == "too little"
+    assert run.state == TrialState.PRUNED
+    assert run.user_attrs["stopped"].endswith(" is less than other runs had for that")
     assert [t.user_attrs[POINT] for t in points_of(sweep, run)] == [0, 1]
     assert sweep.best() is None and sweep.front() == []
 
@@ -230,15 +247,10 @@ def test_what_another_run_may_beat_waits_for_it(here):
     assert best_of(sweep).number == 1
 
 
-def test_only_a_first_seed_is_ended_early(here):
-    judged = []
-
-    def judge():
-        judged.append(len(judged))
-        return lambda points: "too little" if judged[-1] else ""
-
-    for most in 3, 4:
-        sweep = swept(seeded(max_runs=most), Lucky, judge=judge)
+def test_only_a_first_seed_is_ended_early(here, monkeypatch):
+    tested = stopping(monkeypatch, 1)
+    sweep = swept(seeded(max_runs=4), Lucky)
+    assert tested == [0, 1]
     states = [(run.state.name, len(curves(run))) for run in sweep.runs()]
     assert states == [("COMPLETE", 3), ("PRUNED", 0)]
 
@@ -679,17 +691,17 @@ def test_signals_wait_until_a_run_is_known_and_another_one_ends_it_at_once(here,
 
 
 def test_a_run_below_what_its_cost_buys_is_ended(here):
-    how = settings(max_runs=20, downsample=3, method="Random", early_stop_quantile=0.3)
-    sweep = swept(how)
-    judge = judging(sweep)
-    best = best_of(sweep)
-    dear = 2 * max(run.values[1] for run in sweep.runs()) + 100
-    assert judge()([Point(best.values[0], dear, 1.0)]) == ""
-    worst = min(run.values[0] for run in sweep.runs()) - 1
-    many = [Point(worst, dear, 1.0)] * 60
-    assert "is less than other runs had" in judge()(many)
-    off = open_study("j.log", settings(early_stop_quantile=0, method="Random"))
-    assert judging(off)()(many) == ""
+    """The last of many runs, which has a bad score; quantile 0 stops none."""
+
+    class Bad(Formula):
+        def look(self):
+            return [Point(-100.0, 1e4, 1.0)] if self.trial.number >= 30 else []
+
+    for quantile, state in (0.3, "PRUNED"), (0.0, "COMPLETE"):
+        how = settings(max_runs=12, method="Random", early_stop_quantile=quantile)
+        sweep = swept(how, Bad, f"{quantile}.log")
+        assert sweep.runs()[-1].number >= 30
+        assert sweep.runs()[-1].state.name == state
 
 
 def test_finished_curves_are_worths_by_cost(here):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -22,7 +22,6 @@ YOUNG = 5.0  # seconds in which a new run may still lack its owner
 
 # Starts a run with a seed's number. Raises UserError if its values can't be run.
 Start = Callable[[FrozenTrial, Slot, int], TrainingProcess]
-Judge = Callable[[Sequence[Point]], str]  # returns why a run with these points should stop, or ""
 
 
 @dataclass(eq=False)
@@ -30,7 +29,7 @@ class ActiveRun:
     """A running process of a sweep that trains a run with one seed, possibly a held-out one.
 
     Attributes:
-        began: Start time by ``time.monotonic``.
+        early_stop: Early-stop test; None for further seeds of a run, which end normally.
         last: Newest point of the curve.
     """
 
@@ -38,8 +37,7 @@ class ActiveRun:
     seed: int
     slot: Slot
     run: TrainingProcess
-    judge: Judge
-    began: float = field(default_factory=time.monotonic)
+    early_stop: EarlyStop | None
     last: Point | None = None
 
 
@@ -55,7 +53,6 @@ class Driver:
         draw: Called with the active runs a few times a second.
         ended: Called with the trial of a run that finished with all of its seeds, or with one of
             its held-out seeds.
-        judge: Makes the early-stop test of a new run.
         interrupts: Signals that end the sweep. A second signal kills its runs at once.
         pause: Seconds between two polls.
     """
@@ -68,13 +65,16 @@ class Driver:
         most: int,
         draw: Callable[[Sequence[ActiveRun]], None],
         ended: Callable[[FrozenTrial], None],
-        judge: Callable[[], Judge],
         interrupts: Interrupts,
         pause: float = PAUSE,
     ) -> None:
-        self._study, self._start, self._most = study, start, most
-        self._draw, self._ended, self._judge, self._pause = draw, ended, judge, pause
+        self._study = study
+        self._start = start
+        self._most = most
+        self._draw = draw
+        self._ended = ended
         self._interrupts = interrupts
+        self._pause = pause
         self._free = list(slots)
         self._active: list[ActiveRun] = []
         self._open: set[int] = set()  # numbers of this process's runs that may get further seeds
@@ -162,7 +162,7 @@ class Driver:
             self._open.add(run.number)
             return True
         try:
-            child = self._start(run, self._free[0], seed)
+            process = self._start(run, self._free[0], seed)
         except UserError as error:
             if seed >= FIRST_HELD_OUT:  # it ran before, so something it needs is missing
                 raise
@@ -172,12 +172,15 @@ class Driver:
                 raise self._useless(f"{self._invalid} suggestions can't be run", run) from None
             return True
         self._invalid = 0
-        judge = self._judge() if seed == 0 else lambda points: ""  # further seeds end normally
-        self._active.append(ActiveRun(run, seed, self._free.pop(0), child, judge))
-        if child.identity and seed >= FIRST_HELD_OUT:
-            self._study.note_holding(run, seed - FIRST_HELD_OUT, child.identity)
-        elif child.identity:
-            self._study.note_process(run, child.identity, seed)
+        early_stop = None
+        if seed == 0:
+            quantile = self._study.settings.stop_quantile
+            early_stop = EarlyStop(self._study.finished_curves(), quantile)
+        self._active.append(ActiveRun(run, seed, self._free.pop(0), process, early_stop))
+        if process.identity and seed >= FIRST_HELD_OUT:
+            self._study.note_holding(run, seed - FIRST_HELD_OUT, process.identity)
+        elif process.identity:
+            self._study.note_process(run, process.identity, seed)
         return True
 
     def _held_out(self) -> tuple[FrozenTrial, int] | None:
@@ -223,8 +226,7 @@ class Driver:
         run = active.trial
         if news := active.run.look():
             active.last = news[-1]
-            if why := active.judge(news):
-                active.run.stop(why)
+            self._stop_early(active, news)
         if (outcome := active.run.outcome()) is None:
             return
         self._leave(active)
@@ -243,6 +245,15 @@ class Driver:
             self._open.add(run.number)
         if self._failed >= FAILURES:
             raise self._useless(f"{self._failed} runs failed", run)
+
+    def _stop_early(self, active: ActiveRun, points: Sequence[Point]) -> None:
+        """Stop a run whose new points are worse than other runs' at the same cost."""
+        for score, cost, _ in points:
+            worth = self._study.settings.worth(score)
+            if active.early_stop and active.early_stop.should_stop(cost, worth):
+                what = f"a score of {score:.3f} after {cost:.0f} s"
+                active.run.stop(f"{what} is less than other runs had for that")
+                return
 
     def _useless(self, what: str, run: FrozenTrial) -> UserError:
         """Return the error of a sweep in which all of the last runs failed."""
@@ -267,22 +278,3 @@ class Driver:
     def _tell(self, run: FrozenTrial, outcome: Outcome) -> None:
         self._study.tell(run, outcome)
         self._ended(self._study.find(run.number))
-
-
-def judging(study: Study) -> Callable[[], Judge]:
-    """Return a function that makes the early-stop test of a new run."""
-    settings = study.settings
-
-    def make() -> Judge:
-        stop = EarlyStop(study.finished_curves(), settings.stop_quantile)
-
-        def judge(points: Sequence[Point]) -> str:
-            for score, cost, _ in points:
-                if stop.should_stop(cost, settings.worth(score)):
-                    what = f"a score of {score:.3f} after {cost:.0f} s"
-                    return f"{what} is less than other runs had for that"
-            return ""
-
-        return judge
-
-    return make
