@@ -214,7 +214,8 @@ def drive(
     from puffer_mlx.sweep.engine.progress import Progress
     from puffer_mlx.sweep.engine.trainings import Records
 
-    settings, config = trainings.settings, trainings.config
+    settings = trainings.settings
+    config = trainings.config
     gpus = gpus_of(config, settings.gpus)
     cores = training_process.available_cores()
     slots = training_process.make_slots(options.parallel, cores, gpus, config.train.gpus)
@@ -229,7 +230,8 @@ def drive(
             progress.ended(run)
             records.ended(run)
 
-        most, start = settings.max_runs, trainings.start
+        most = settings.max_runs
+        start = trainings.start
         try:
             Driver(study, start, slots, most, progress.draw, ended, interrupts).run()
         except KeyboardInterrupt:

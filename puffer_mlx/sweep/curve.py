@@ -74,7 +74,8 @@ class LogReader:
         self.bad = ""
         self.skipped = ""
         self.changed = 0
-        self._folder, self._metric = folder, metric
+        self._folder = folder
+        self._metric = metric
         self._closed = False
         self._file: BinaryIO | None = None  # stays open so that its inode isn't reused
         self._last = (0.0, 0.0)  # cost and steps of the last epoch
@@ -200,7 +201,8 @@ class HeldOut(NamedTuple):
         failed = f", {self.failed} failed" * bool(self.failed)
         if not self.scores:
             return f"of {self.seeds}{failed}"
-        worst, end = as_one(self.scores, WORST, sign), "lowest" if sign > 0 else "highest"
+        worst = as_one(self.scores, WORST, sign)
+        end = "lowest" if sign > 0 else "highest"
         median = statistics.median(self.scores)
         return f"median {median:.4g}, {end} {worst:.4g} of {self.seeds}{failed}"
 

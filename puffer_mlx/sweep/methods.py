@@ -55,7 +55,9 @@ class Method:
     """
 
     def __init__(self, space: Space, settings: SweepSettings, seed: int) -> None:
-        self.space, self.settings, self.seed = space, settings, seed
+        self.space = space
+        self.settings = settings
+        self.seed = seed
         self.observations = Observations(settings)
         self._next = 0
 
@@ -198,7 +200,9 @@ class Protein(Method):
         """Return Gaussian processes of score and cost, fitted to the observations."""
         seen = self.observations
         chosen = self._chosen(len(seen), rng)
-        vectors, scores, costs = seen.vectors[chosen], seen.scores[chosen], seen.costs[chosen]
+        vectors = seen.vectors[chosen]
+        scores = seen.scores[chosen]
+        costs = seen.costs[chosen]
         logs = np.log(costs)
         least = float(logs.min())
         span = float(np.percentile(logs, DEAREST)) - least or 1.0
@@ -208,7 +212,8 @@ class Protein(Method):
             vectors = np.concatenate([vectors, seen.failures[-FEW:]])
             worst = np.full(len(vectors) - len(scores), scores.min())
             scores = np.concatenate([scores, worst])
-        low, width = scores.min(), np.ptp(scores) or 1.0
+        low = scores.min()
+        width = np.ptp(scores) or 1.0
         score = gaussian_process.fit(vectors, (scores - low) / width, steps)
         return Models(score, cost, least, span)
 

@@ -53,7 +53,8 @@ class Observations:
                 self._failures.append(vector)
             return
         for at in self._equal_index(vector):
-            self._scores[at], self._costs[at] = self.stored_score(score), float(cost)
+            self._scores[at] = self.stored_score(score)
+            self._costs[at] = float(cost)
             return
         self._vectors.append(vector)
         self._scores.append(self.stored_score(score))
@@ -137,7 +138,8 @@ def pruned(front: Front) -> Front:
 
 def _as_part(values: np.ndarray) -> np.ndarray:
     """Scale values from 0 (smallest) to 1 (largest)."""
-    least, span = values.min(initial=np.inf), np.ptp(values) if len(values) else 0.0
+    least = values.min(initial=np.inf)
+    span = np.ptp(values) if len(values) else 0.0
     return (values - least) / (span or 1.0)
 
 

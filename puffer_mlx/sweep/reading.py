@@ -272,7 +272,9 @@ def _number(where: str, key: str, text: str) -> float:
 
 def _fault_of_range(p: Parameter) -> tuple[str, str] | None:
     """Return the problem of a range and a hint, or None for a valid range."""
-    shape, low, high = DISTRIBUTIONS[p.distribution], p.low, p.high
+    shape = DISTRIBUTIONS[p.distribution]
+    low = p.low
+    high = p.high
     if not low < high:
         return f"min {low:g} is not below max {high:g}", "exchange them, or widen"
     if low <= shape.above:

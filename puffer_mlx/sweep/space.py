@@ -117,7 +117,8 @@ class Parameter:
         A value that is illegal in the distribution, such as 0 on a log scale, has the coordinate of
         the nearer end.
         """
-        shape, (first, last) = self._shape, self._ends
+        shape = self._shape
+        first, last = self._ends
         if not shape.above < value < shape.below:
             return -1.0 if value <= shape.above else 1.0
         place = float(shape.place(np.array(value, float)))
@@ -130,7 +131,8 @@ class Parameter:
 
     def to_values(self, units: np.ndarray) -> np.ndarray:
         """Return the values at coordinates, (n,) float64, rounded for integer keys."""
-        shape, (first, last) = self._shape, self._ends
+        shape = self._shape
+        first, last = self._ends
         places = first + (np.clip(units, -1, 1) + 1) / 2 * (last - first)
         if shape.rounds_places:
             places = np.clip(np.rint(places), math.ceil(first), math.floor(last))

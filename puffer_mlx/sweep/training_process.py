@@ -191,8 +191,12 @@ class TrainingProcess:
         points: int,
         hang: float,
     ) -> None:
-        self._folder, self._points, self._metric = folder, points, metric
-        self._hang, self._fault, self._stopped = hang, "", ""
+        self._folder = folder
+        self._points = points
+        self._metric = metric
+        self._hang = hang
+        self._fault = ""
+        self._stopped = ""
         self._log = LogReader(folder / "logs", metric)
         folder.mkdir(parents=True, exist_ok=True)
         command = program.of_package("train", *words, *slot.words, "-q")

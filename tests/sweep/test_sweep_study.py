@@ -181,21 +181,17 @@ def test_a_run_that_is_ended_early_has_its_curve(here, monkeypatch):
     assert run.state == TrialState.PRUNED
     assert run.user_attrs["stopped"].endswith(" is less than other runs had for that")
     assert [t.user_attrs[POINT] for t in points_of(sweep, run)] == [0, 1]
-    assert sweep.best() is None and sweep.front() == []
+    assert sweep.best() is None
 
 
-def test_the_best_and_the_front(here):
+def test_the_best_run(here):
     sweep = swept(settings(max_runs=5, goal="minimize"))
-    best, front = best_of(sweep), sweep.front()
-    assert best.values[0] == min(run.values[0] for run in sweep.runs())
-    assert front[-1].number == best.number
-    assert [r.values[0] for r in front] == sorted([r.values[0] for r in front], reverse=True)
-    assert [r.values[1] for r in front] == sorted(r.values[1] for r in front)
+    assert best_of(sweep).values[0] == min(run.values[0] for run in sweep.runs())
     # Of those that reach a target the cheapest is best.
     sweep = swept(settings(method="Random", max_runs=12, target_score=2.5), path="target.log")
     reach = [run for run in sweep.runs() if run.values[0] >= 2.5]
     best = best_of(sweep)
-    assert len(reach) > 1 and sweep.front()[-1].number == best.number
+    assert len(reach) > 1
     assert best.values[1] == min(run.values[1] for run in reach)
     assert best.values[0] < max(run.values[0] for run in reach)
 
@@ -223,7 +219,6 @@ def test_further_seeds_are_for_promising_runs(here):
         assert (len(scores) == 1) == beaten or len(scores) == 2  # beaten by its second seed
         before.append(SeedScores(scores, run.values[1]))
     assert best_of(sweep).values[0] == max(r.values[0] for r in sweep.runs() if len(curves(r)) == 3)
-    assert all(len(curves(run)) == 3 for run in sweep.front())
 
 
 def test_a_sweep_of_one_seed_that_goes_on_with_three(here):

@@ -111,7 +111,8 @@ class Driver:
 
     def _end(self) -> None:
         """Terminate all active runs, kill them after a timeout, and release unfinished trials."""
-        signals, deadline = self._interrupts.count, time.monotonic() + STOP_TIMEOUT
+        signals = self._interrupts.count
+        deadline = time.monotonic() + STOP_TIMEOUT
         for active in self._active:  # ask all of them before waiting
             active.run.stop("the sweep was ended")
         if self._active:
@@ -129,13 +130,15 @@ class Driver:
 
     def orphans(self) -> list[FrozenTrial]:
         """Take over runs of ended sweeps, and end the remaining processes of dead ones."""
-        host, left = own_name()[0], []
+        host = own_name()[0]
+        left = []
         for run in self._study.runs(TrialState.RUNNING, TrialState.WAITING):
             if run.state == TrialState.WAITING:
                 if self._study.take(run):
                     left.append(run)
                 continue
-            owner, began = run.user_attrs.get(OWNER), run.datetime_start
+            owner = run.user_attrs.get(OWNER)
+            began = run.datetime_start
             if owner and (owner[0] != host or Identity(*owner[1:]).find()):
                 continue  # another sweep is running it
             if not owner and began and time.time() - began.timestamp() < YOUNG:

@@ -45,7 +45,8 @@ class TrialObservations:
     """
 
     def __init__(self, space: Space, settings: SweepSettings) -> None:
-        self._space, self._settings = space, settings
+        self._space = space
+        self._settings = settings
         self._seen = Observations(settings)
         self._numbers: list[int] = []  # numbers of the converted trials
 
@@ -55,7 +56,8 @@ class TrialObservations:
         over = sorted((at, number, each) for at, number, each in over if at)
         numbers = [number for _, number, _ in over]
         if numbers[: len(self._numbers)] != self._numbers:  # another machine's clock is late
-            self._seen, self._numbers = Observations(self._settings), []
+            self._seen = Observations(self._settings)
+            self._numbers = []
         for _, _, trial in over[len(self._numbers) :]:
             self._take(trial)
         self._numbers = numbers
@@ -80,7 +82,8 @@ class SpaceSampler(BaseSampler):
     """
 
     def __init__(self, space: Space, adjust: Adjust) -> None:
-        self._space, self._adjust = space, adjust
+        self._space = space
+        self._adjust = adjust
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
         """Return the values of a new run."""
@@ -131,10 +134,8 @@ class MethodSampler(SpaceSampler):
 
     def __init__(self, space: Space, adjust: Adjust, settings: SweepSettings, seed: int) -> None:
         super().__init__(space, adjust)
-        self._method, self._known = (
-            make_method(space, settings, seed),
-            TrialObservations(space, settings),
-        )
+        self._method = make_method(space, settings, seed)
+        self._known = TrialObservations(space, settings)
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
         """Return the method's suggestion, given all observations."""
@@ -159,7 +160,8 @@ class OptunaSampler(SpaceSampler):
         self, space: Space, adjust: Adjust, make: Callable[[int], BaseSampler], seed: int
     ) -> None:
         super().__init__(space, adjust)
-        self._make, self._seed = make, seed
+        self._make = make
+        self._seed = seed
 
     def _of(self, trial: FrozenTrial) -> BaseSampler:
         """Return the sampler of a run."""

@@ -85,7 +85,8 @@ class Journal(JournalFileBackend):
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._own_lock = path, JournalFileSymlinkLock(str(path))
+        self._path = path
+        self._own_lock = JournalFileSymlinkLock(str(path))
         super().__init__(str(path), self._own_lock)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:

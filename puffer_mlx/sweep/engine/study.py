@@ -152,7 +152,9 @@ class Study:
     """
 
     def __init__(self, study: optuna.Study, space: Space, settings: SweepSettings) -> None:
-        self.optuna, self._space, self.settings = study, space, settings
+        self.optuna = study
+        self._space = space
+        self.settings = settings
         self._distributions = distributions(space)
 
     # ---- queries ---------------------------------------------------------------------------------
@@ -184,7 +186,8 @@ class Study:
 
         def order(run: FrozenTrial) -> tuple[int, float, float]:
             scores, failed = self.held_out(run)
-            how, sign = self.settings.seeds_score, self.settings.sign
+            how = self.settings.seeds_score
+            sign = self.settings.sign
             score = self.settings.worth(as_one(scores, how, sign)) if scores else 0.0
             return failed, -score, run.values[1]
 
@@ -192,25 +195,13 @@ class Study:
 
     def top_runs(self) -> list[FrozenTrial]:
         """Return the ``TOP_RUNS`` runs with the best scores, the cheapest first among equals."""
-        runs = self._compared()
+        finished = self.runs(TrialState.COMPLETE)
+        most = max(map(seeds_of, finished), default=1)  # runs with fewer seeds weren't promising
+        runs = [run for run in finished if seeds_of(run) == most]
         return sorted(runs, key=lambda run: (-self._worth(run), run.values[1]))[:TOP_RUNS]
-
-    def front(self) -> list[FrozenTrial]:
-        """Return the Pareto front of score and cost, the cheapest run first."""
-        front: list[FrozenTrial] = []
-        for run in sorted(self._compared(), key=lambda run: (run.values[1], -self._worth(run))):
-            if not front or self._worth(run) > self._worth(front[-1]):
-                front.append(run)
-        return front
 
     def _worth(self, run: FrozenTrial) -> float:
         return self.settings.worth(run.values[0])
-
-    def _compared(self) -> list[FrozenTrial]:
-        """Return the runs with the most seeds; others weren't promising."""
-        runs = self.runs(TrialState.COMPLETE)
-        most = max(map(seeds_of, runs), default=1)
-        return [run for run in runs if seeds_of(run) == most]
 
     def finished_curves(self) -> list[np.ndarray]:
         """Return the points of each finished run by cost, (k, 2): worth of the score, and cost."""
@@ -244,7 +235,8 @@ class Study:
         Args:
             waiting: Numbers of runs with at least one known seed.
         """
-        how, enough = self.settings.seeds_score, self.settings.target
+        how = self.settings.seeds_score
+        enough = self.settings.target
         known = {run.number: self._judged(run) for run in self.runs(*ALIVE)}
         judged = {number: one for number, one in known.items() if one}
         differ = noise(list(judged.values()))
@@ -281,7 +273,8 @@ class Study:
 
     def held_out(self, run: FrozenTrial) -> HeldOut:
         """Return the known results of a run's held-out seeds."""
-        known, asked = self.optuna.user_attrs, range(self.held_out_seeds())
+        known = self.optuna.user_attrs
+        asked = range(self.held_out_seeds())
         ends = [known.get(_held(run, i), {}) for i in asked]
         scores = [end["score"] for end in ends if "score" in end]
         there = [score for score in scores if score is not None]
@@ -293,11 +286,14 @@ class Study:
         They contradict if another run is better, or if no held-out seed reaches the winning score.
         The winner was lucky if most seeds don't reach it.
         """
-        best, few = self.best(), self.top_runs()
+        best = self.best()
+        few = self.top_runs()
         if best is None or not self.held_out_seeds() or self.missing_held_out():
             return ""
-        held_out, same = self.held_out(few[0]), best.number == few[0].number
-        scores, won_by = map(self.settings.worth, held_out.scores), self._worth(few[0])
+        held_out = self.held_out(few[0])
+        same = best.number == few[0].number
+        scores = map(self.settings.worth, held_out.scores)
+        won_by = self._worth(few[0])
         reached = [score >= won_by for score in scores]
         if same and any(reached):
             return ""
@@ -311,7 +307,8 @@ class Study:
 
     def missing_held_out(self) -> list[tuple[FrozenTrial, int]]:
         """Return pairs of run and held-out seed without a result, ordered by seed."""
-        known, few = self.optuna.user_attrs, self.top_runs()
+        known = self.optuna.user_attrs
+        few = self.top_runs()
         pairs = [(run, i) for i in range(self.held_out_seeds()) for run in few]
         return [(run, i) for run, i in pairs if "score" not in known.get(_held(run, i), {})]
 
@@ -453,7 +450,8 @@ def open_study(
         UserError: If the study of this name belongs to another sweep.
     """
     if study_info(storage, name) is None:
-        space, goal = swept.space, "maximize" if swept.settings.sign > 0 else "minimize"
+        space = swept.space
+        goal = "maximize" if swept.settings.sign > 0 else "minimize"
         recorded = {p.name: p.recorded_default for p in space.parameters}
         defaults = {name: value for name, value in recorded.items() if value is not None}
         with quiet(), suppress(DuplicatedStudyError):  # another process creates it, too
@@ -475,7 +473,8 @@ def open_study(
 
 def describe_sweep(swept: Sweep, config: Config) -> dict[str, Any]:
     """Return the settings that all processes of a sweep must share, by names for messages."""
-    plain, space = to_dict(config), swept.space
+    plain = to_dict(config)
+    space = swept.space
     ranges = {
         f"the range of {p.name}": f"{p.distribution} {p.low:g} to {p.high:g}"
         for p in space.parameters

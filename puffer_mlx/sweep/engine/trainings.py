@@ -116,7 +116,8 @@ class Trainings(NamedTuple):
             UserError: If its values can't be run.
         """
         self._config(self._values_of(run))
-        folder, settings = self.folder_of(run, seed), self.settings
+        folder = self.folder_of(run, seed)
+        settings = self.settings
         _forget(folder)
         words = self.words_of(run, seed)
         words += [f"--checkpoint-dir={folder / 'checkpoints'}", f"--log-dir={folder / 'logs'}"]
@@ -168,7 +169,8 @@ class Records:
     """
 
     def __init__(self, study: Study, trainings: Trainings) -> None:
-        self._study, self._trainings = study, trainings
+        self._study = study
+        self._trainings = trainings
         self._best: tuple[int, HeldOut] | None = None  # run and results in the file
         self._faults: list[str] = []
 
