@@ -5,7 +5,7 @@ Runs of sweep_methods.py's surfaces log their score, with noise, at 40 points of
 method has an equal budget of seconds in two forms, and starts both with the same run:
 
 - to their ends: all runs are complete.
-- ended: `EarlyStop` ends runs as in `puffer-mlx sweep`, with a threshold from the earlier runs.
+- ended: `EarlyStop` ends runs as in `puffer-mlx sweep`, given the earlier finished runs.
   `puffer-mlx sweep` doesn't use it with Protein, because it saves nothing there.
 
 After each run, the best is the true score of the run with the best noisy score at its end. The
@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from puffer_mlx.sweep.methods import make_method
-from puffer_mlx.sweep.observations import EarlyStop, Observations, threshold
+from puffer_mlx.sweep.observations import EarlyStop
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import COST
 from puffer_mlx.system.json_text import write_json
@@ -64,7 +64,8 @@ class Sweep(NamedTuple):
 def sweep(method: str, surface: Surface, seed: int, budget: float, quantile: float) -> Sweep:
     """A sweep until its seconds are spent."""
     settings = replace(SweepSettings(max_suggestion_cost=surface.most), method=method)
-    space, seen = surface.space, Observations(settings)
+    space = surface.space
+    finished: list[np.ndarray] = []  # points of the finished runs: score, cost
     chooser = make_method(space, settings, seed)
     best, spent, ended, number = (-math.inf, 0.0), 0.0, 0, 0
     made: list[tuple[float, float]] = []
@@ -74,7 +75,7 @@ def sweep(method: str, surface: Surface, seed: int, budget: float, quantile: flo
         number += 1
         values: dict[str, float] = dict(space.to_values(vector))
         steps, luck = values[COST], surface.noise * draw.standard_normal()
-        watch = EarlyStop(threshold(seen, quantile))
+        watch = EarlyStop(finished, quantile)
         curve, stopped = [], False
         for part in np.arange(1, LOGGED + 1) / LOGGED:
             true = surface.score(values, part * steps)
@@ -94,11 +95,13 @@ def sweep(method: str, surface: Surface, seed: int, budget: float, quantile: flo
         if not stopped:
             best = max(best, (curve[-1][0], curve[-1][3]))
         made.append((float(spent), float(best[1])))
-        for score, cost, part, _ in curve[:: -LOGGED // TOLD][::-1]:
+        told = curve[:: -LOGGED // TOLD][::-1]
+        if not stopped:
+            finished.append(np.array([(score, cost) for score, cost, _, _ in told]))
+        for score, cost, part, _ in told:
             at = vector.copy()
             at[space.cost] = space.parameters[space.cost or 0].to_unit(part * steps)
-            for tell in (seen.add, chooser.observe):
-                tell(at, score, cost)
+            chooser.observe(at, score, cost)
     return Sweep(made, number, ended)
 
 

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from puffer_mlx import config as configs
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.space import COST, Space, fit
+from puffer_mlx.sweep.space import COST, Space, fit_sizes
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
@@ -168,7 +168,7 @@ def sweep(what: Sweep, budget: float, until: float, tell: Callable[[Made, bool],
     method = make(what.method, space, DEAREST * budget, what.seed)
     vector, spent, runs = space.as_run(space.default[None])[0], 0.0, []
     while spent < budget and time.time() < until:
-        values = fit(space.to_values(vector), space, config)
+        values = fit_sizes(space.to_values(vector), space, config)
         vector = space.as_run(space.to_unit(values)[None])[0]
         before = time.process_time()
         try:

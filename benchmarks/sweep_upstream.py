@@ -67,9 +67,9 @@ class UpstreamProtein(Protein):
         if failed or self.space.cost is None or vector[self.space.cost] > -1:
             super().observe(vector, score, cost, failed)
 
-    def choose(self, number: int, draw: np.random.Generator) -> np.ndarray:
+    def choose(self, number: int, rng: np.random.Generator) -> np.ndarray:
         if number < self.settings.num_random_samples or len(self.observations) < 2:
-            return self._from_sobol(number, draw)
+            return self._from_sobol(number, rng)
         seen = self.observations
         vectors, scores, logs = seen.vectors, seen.scores, np.log(seen.costs)
         if self.fits % RESET == 0:
@@ -85,11 +85,11 @@ class UpstreamProtein(Protein):
         all_scores = np.concatenate([scores, np.full(len(failures), low)])
         score = self.score_model.fit(all_vectors, (all_scores - low) / width)
 
-        candidates = self.candidates(draw, near=False)
+        candidates = self.candidates(rng, near=False)
         expected = costs.means(candidates)
         if not self.targets:
-            self.targets = list(draw.permutation(TARGETS))
-        target = BEYOND * np.clip(self.targets.pop() + COST_NOISE * draw.standard_normal(), 0, 1)
+            self.targets = list(rng.permutation(TARGETS))
+        target = BEYOND * np.clip(self.targets.pop() + COST_NOISE * rng.standard_normal(), 0, 1)
         most = (math.log(self.settings.max_suggestion_cost) - least) / span
         rating = score.means(candidates) * (expected < most) * (1 - np.abs(target - expected))
         return candidates[np.argmax(rating)]

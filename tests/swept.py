@@ -11,7 +11,6 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.child import Place
 from puffer_mlx.sweep.curve import Outcome, Point
 from puffer_mlx.sweep.engine import samplers, storage, study
 from puffer_mlx.sweep.engine.driver import Driver
@@ -21,6 +20,7 @@ from puffer_mlx.sweep.engine.study import POINT, RUN, Study
 from puffer_mlx.sweep.reading import Sweep
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Parameter, Space
+from puffer_mlx.sweep.training_process import Slot
 from puffer_mlx.system.signals import Interrupts
 
 SPACE = Space(
@@ -39,7 +39,7 @@ ABOUT = {"env": "formula"}
 
 def settings(**given: Any) -> SweepSettings:
     few = {"max_runs": 6, "downsample": 3, "num_random_samples": 2, "gp_training_iter": 3}
-    few |= {"confirm": 0}
+    few |= {"confirm": 0, "early_stop_quantile": 0}
     return SweepSettings(**{**few, "suggestions_per_pareto": 8, **given})
 
 
@@ -57,7 +57,7 @@ class Formula:
     """A run that is over at once."""
 
     trial: FrozenTrial
-    place: Place
+    slot: Slot
     seed: int = 0
     fault: str = ""
     stopped: str = ""
@@ -94,11 +94,10 @@ def open_study(
 
 
 def driver(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> Driver:
-    places = more.pop("places", [Place()])
-    judge = more.pop("judge", lambda: lambda points: "")  # ends no run early
+    slots = more.pop("slots", [Slot()])
     tell = {"draw": lambda active: None, "ended": lambda run: None, **more}
     tell = {"interrupts": Interrupts(), **tell}
-    return Driver(study, start, places, how.max_runs, judge=judge, pause=0.0, **tell)
+    return Driver(study, start, slots, how.max_runs, pause=0.0, **tell)
 
 
 def drive(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> list[FrozenTrial]:
@@ -121,7 +120,7 @@ def known(study: Study) -> list[tuple]:
     ]
 
 
-def refuse(run: FrozenTrial, place: Place, seed: int) -> Formula:
+def refuse(run: FrozenTrial, slot: Slot, seed: int) -> Formula:
     raise UserError("no such thing", "another")
 
 

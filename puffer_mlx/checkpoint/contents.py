@@ -32,7 +32,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import publish_folder, publish_link, reading, remove_folder
-from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.tracking.scores import SCORE, score_name
 
 
 def write_weights(
@@ -230,13 +230,15 @@ class CheckpointManager:
         episodes for Python environments. With ``base.eval_interval`` it is the result of the
         evaluation after this epoch, if that reports the metric.
         """
+        name = score_name(logs, self._metric)
         if self._evaluation:
             self._evaluated = logs["agent_steps"], logs.get(self._evaluation)
-        elif self._metric == "env/score" and SCORE in logs:
-            self._sum, self._episodes = logs[SCORE], 1.0
-        elif self._metric in logs:
+        elif name == SCORE:
+            self._sum = logs[SCORE]
+            self._episodes = 1.0
+        elif name:
             episodes = logs.get("env/n", 1.0)  # a rating is also reported without finished episodes
-            self._sum += logs[self._metric] * episodes
+            self._sum += logs[name] * episodes
             self._episodes += episodes
 
     @property

@@ -26,7 +26,7 @@ from puffer_mlx.config import Config, load, parse_command_line, take_notes, trus
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.notes import trainer_note
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep import child
+from puffer_mlx.sweep import training_process
 from puffer_mlx.sweep.reading import Sweep, description, read_sweep
 from puffer_mlx.sweep.space import Space
 from puffer_mlx.system import program, voice
@@ -140,7 +140,7 @@ def sweep(
         trainings = Trainings(
             env, plain, config, swept.space, swept.settings, stored.folder, options.hang
         )
-        sampler = make_sampler(swept.space, swept.settings, config.base.seed, trainings.settle)
+        sampler = make_sampler(swept.space, swept.settings, config.base.seed, trainings.adjust)
         facts = {"words": began_with, **studies.describe_sweep(swept, config)}
         starts = [] if before else options.start_from
         values = {file: values_of(file, swept.space) for file in starts}
@@ -210,28 +210,30 @@ def drive(
     interrupts: Interrupts,
 ) -> int:
     """Start the sweep's runs and print the result. Returns the exit code."""
-    from puffer_mlx.sweep.engine.driver import Driver, judging
+    from puffer_mlx.sweep.engine.driver import Driver
     from puffer_mlx.sweep.engine.progress import Progress
     from puffer_mlx.sweep.engine.trainings import Records
 
-    settings, config = trainings.settings, trainings.config
+    settings = trainings.settings
+    config = trainings.config
     gpus = gpus_of(config, settings.gpus)
-    where = child.share(options.parallel, child.own_cores(), gpus, config.train.gpus)
+    cores = training_process.available_cores()
+    slots = training_process.make_slots(options.parallel, cores, gpus, config.train.gpus)
     search = f"{settings.method} over {len(trainings.space)} keys"
     title = f"sweep {stored.name} of {config.env_name}: {search}, {stored.storage}"
     console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else Console()
     shown = columns(trainings)
-    with Progress(study, title, settings.max_runs, len(where), console, shown) as progress:
+    with Progress(study, title, settings.max_runs, len(slots), console, shown) as progress:
         records = Records(study, trainings)
 
         def ended(run: Any) -> None:
             progress.ended(run)
             records.ended(run)
 
-        judge = judging(study, trainings.space, settings)
-        most, start = settings.max_runs, trainings.start
+        most = settings.max_runs
+        start = trainings.start
         try:
-            Driver(study, start, where, most, progress.draw, ended, judge, interrupts).run()
+            Driver(study, start, slots, most, progress.draw, ended, interrupts).run()
         except KeyboardInterrupt:
             again = f"{program.command('sweep')} {trainings.env} --resume {stored.name}"
             voice.note(f"the runs under way were ended; {again} goes on", error=True)
@@ -267,8 +269,8 @@ def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
     if (held_out := study.held_out(best)).seeds:
         print(f"      with held-out seeds: {held_out.words(study.settings.sign)}")
     print(f"      {program.command('train')} {stored.folder / BEST}")
-    if luck := study.luck():
-        voice.note(luck)
+    if warning := study.winner_warning():
+        voice.note(warning)
     if known := progress.importances(study):
         most = ", ".join(f"{name} {part:.0%}" for name, part in list(known.items())[:5])
         voice.note(f"what mattered: {most}")
@@ -293,7 +295,7 @@ def gpus_of(config: Config, most: int) -> list[str]:
     """
     from puffer_mlx.system.devices import has_gpu
 
-    gpus = child.own_gpus() if config.base.device != "cpu" else []
+    gpus = training_process.available_gpus() if config.base.device != "cpu" else []
     if not gpus or not has_gpu():
         return []
     if most > len(gpus):

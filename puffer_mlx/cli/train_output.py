@@ -121,7 +121,9 @@ def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:
         total = min(total, max(-(-stop_at // size) * size, trainer.global_step + size))
     console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else None
     facts = {**summary(trainer), "Device": device_text(trainer), "Run": run.folder.name}
-    return Dashboard(facts, total, console, conditions(trainer), partial(under_way, trainer))
+    in_progress = partial(under_way, trainer)
+    metric = trainer.config.metric
+    return Dashboard(facts, total, console, conditions(trainer), in_progress, metric)
 
 
 def conditions(trainer: Trainer) -> Conditions:

@@ -17,8 +17,9 @@ from rich.panel import Panel
 
 from puffer_mlx.display.bottleneck import Conditions, advice
 from puffer_mlx.display.dashboard_layout import Picture
-from puffer_mlx.display.run_view import RATING, SCORES, Logs, View, abbreviate
+from puffer_mlx.display.run_view import RATING, RETURN, Logs, View, abbreviate
 from puffer_mlx.system.signals import in_main_thread
+from puffer_mlx.tracking.scores import METRIC, SCORE
 
 INTERVAL = 0.6  # seconds between two plain lines at least, upstream's rhythm
 FOLLOWING = 4  # lines that follow the last picture: what was saved, say, and the prompt
@@ -28,7 +29,7 @@ REFRESH = 0.25  # seconds between two redraws at least
 _LOCAL_FLAGS = 3  # where they are in what ``tcgetattr`` returns
 
 LINE = {  # what a plain line shows besides scores
-    "env/episode_return": "return",
+    RETURN: "return",
     "env/episode_length": "length",
     RATING: "elo",
     "loss/total": "loss",
@@ -46,6 +47,7 @@ class Dashboard:
         conditions: Options for the line "Why slow?"; None for no such line.
         in_progress: Returns a line about the current epoch, or "". Called by a thread of the
             dashboard while no record arrives.
+        metric: Name of the number that ranks policies: ``Config.metric``.
     """
 
     def __init__(
@@ -55,8 +57,9 @@ class Dashboard:
         console: Console | None = None,
         conditions: Conditions | None = None,
         in_progress: Callable[[], str] | None = None,
+        metric: str = METRIC,
     ) -> None:
-        self.view = View(summary, total_steps)
+        self.view = View(summary, total_steps, metric)
         self._in_progress = in_progress
         self._over, self._lock = threading.Event(), threading.RLock()
         self._thread = threading.Thread(target=self._go_on, name="dashboard", daemon=True)
@@ -158,8 +161,8 @@ class Dashboard:
             f"{view.left} left",
         ]
         parts += [f"{label} {value}" for label, value in view.scores().items()]
-        main = next((name for name in SCORES if name in logs), "")
-        shown = {main, SCORES[-1]} if main == SCORES[0] else {main}  # the return of fewer episodes
+        main = view.score_name(logs)
+        shown = {main, RETURN} if main == SCORE else {main}  # the return of fewer episodes
         for name, label in LINE.items():
             if name in logs and name not in shown:
                 parts.append(f"{label} {logs[name]:.3f}")

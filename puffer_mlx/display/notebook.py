@@ -19,7 +19,7 @@ import mlx.core as mx
 
 from puffer_mlx.config.notes import family_note
 from puffer_mlx.display.dashboard import Dashboard
-from puffer_mlx.display.run_view import Logs, View, abbreviate, agents_text
+from puffer_mlx.display.run_view import Logs, View, abbreviate, agents_text, label
 from puffer_mlx.playing.frames import Frame, gif_bytes, needing
 from puffer_mlx.system.signals import handled_by
 from puffer_mlx.tracking.scores import SCORE
@@ -68,8 +68,12 @@ def watch(trainer: Trains) -> Generator[Logs, None, None]:
     total = trainer.config.epochs * trainer.config.batch_size
     if trainer.epoch == 0 and (note := family_note(trainer.config)):
         print(note)
-    run = summary(trainer), total
-    screen = LiveFigure(View(*run)) if in_notebook() else Dashboard(*run)
+    facts = summary(trainer)
+    metric = trainer.config.metric
+    if in_notebook():
+        screen = LiveFigure(View(facts, total, metric))
+    else:
+        screen = Dashboard(facts, total, metric=metric)
     with screen, _interruptible(trainer):
         for logs in trainer:
             screen.update(logs, last=trainer.epoch == trainer.config.epochs or trainer.stop)
@@ -181,7 +185,8 @@ def png_bytes(view: View) -> bytes:
     axes = figure.subplot_mosaic(
         [curves, ["time"] * len(curves), ["text"] * len(curves)], height_ratios=(5, 1.4, 4)
     )
-    what = "score, mean of 100 episodes" if SCORE in view.logs else "score per episode"
+    name = view.score_name(view.logs)
+    what = "score, mean of 100 episodes" if name == SCORE else label(name)
     _curve(axes["score"], what, view.score_curve(), view.total_steps)
     if play := view.self_play():
         ratings = ", ".join(f"{name} {play[name]}" for name in RATED if name in play)

@@ -6,7 +6,7 @@
 from typing import NamedTuple
 
 from puffer_mlx.profiling.phases import WAITS, duration
-from puffer_mlx.tracking.scores import EPISODES, EVALUATION, SCORE
+from puffer_mlx.tracking.scores import EPISODES, EVALUATION, METRIC, SCORE, score_name
 
 Logs = dict[str, float]
 
@@ -36,7 +36,7 @@ PHASES = (
 )
 MISC = {"rollout": "eval_misc", "train": "train_misc"}
 
-SCORES = (SCORE, "env/score", "env/episode_return")  # the first there is makes the curve
+RETURN = "env/episode_return"
 RATING, POOL = "env/elo", "pool/size"  # of runs with self-play
 OF_SELF_PLAY = (RATING, "env/historical_winrate")  # how names begin that aren't the environment's
 HIDDEN_IF_SMALL = {  # losses that are 0 but for rounding in a healthy run: label, threshold, format
@@ -60,8 +60,11 @@ def agents_text(agents: int, groups: int) -> str:
     return f"{agents:,}" + (f" ({groups} groups take turns)" if groups > 1 else "")
 
 
-def _kind(name: str) -> str:
-    return "return" if name.endswith("return") else "score"
+def label(name: str) -> str:
+    """Return the label of a score: score, return, or the name of another metric."""
+    if name in ("", SCORE, METRIC):
+        return "score"
+    return "return" if name == RETURN else name.removeprefix("env/")
 
 
 class Phase(NamedTuple):
@@ -101,14 +104,17 @@ class View:
     Args:
         summary: Constant facts (name -> text), the environment first.
         total_steps: Environment steps of the entire run.
+        metric: Name of the number that ranks policies: ``Config.metric``.
 
     Attributes:
         logs: Newest value of each number; phases are of the last record with phases.
         speed: Steps per second between the last two calls of ``measure``.
     """
 
-    def __init__(self, summary: dict[str, str], total_steps: int) -> None:
-        self.summary, self.total_steps = summary, total_steps
+    def __init__(self, summary: dict[str, str], total_steps: int, metric: str = METRIC) -> None:
+        self.summary = summary
+        self.total_steps = total_steps
+        self.metric = metric
         self.logs: Logs = {}
         self.speed = 0.0
         self._spent: Logs = {}  # seconds of the run by perf/*
@@ -127,8 +133,9 @@ class View:
         if "SPS" not in logs or "agent_steps" not in logs:
             return
         seconds = (logs["agent_steps"] - before) / logs["SPS"]
-        name = next((name for name in SCORES if name in logs), "")
-        score, episodes = logs.get(name), 1.0 if name == SCORE else logs.get("env/n", 1.0)
+        name = self.score_name(logs)
+        score = logs.get(name)
+        episodes = 1.0 if name == SCORE else logs.get("env/n", 1.0)
         episodes = 0.0 if score is None else episodes
         total, rating = (score or 0.0) * episodes, self.logs.get(RATING) if self.plays else None
         self._append(Point(logs["agent_steps"], seconds, total, episodes, 1, rating))
@@ -148,22 +155,30 @@ class View:
         steps = max(0.0, self.total_steps - self.logs["agent_steps"])
         return duration(steps / self.speed) if self.speed else "unknown"
 
+    def score_name(self, logs: Logs) -> str:
+        """Return the name of a record's score: of the metric, else of the default or the return.
+
+        "" without any of them.
+        """
+        names = [score_name(logs, metric) for metric in (self.metric, METRIC, RETURN)]
+        return next(filter(None, names), "")
+
     def score(self) -> float | None:
         """Return the training score, or None before an episode has ended."""
-        return next((self.logs[name] for name in SCORES if name in self.logs), None)
+        return self.logs.get(self.score_name(self.logs))
 
     def scores(self) -> dict[str, str]:
         """Return the training score with its number of episodes, and the last evaluation's."""
         logs, texts = self.logs, {}
-        if name := next((name for name in SCORES if name in logs), ""):
+        if name := self.score_name(logs):
             count = logs.get("env/n", 1.0)
             many = f"{abbreviate(count)} episode{'s' * (count != 1)}"
             many = f"last {EPISODES}" if name == SCORE else many
-            texts[f"training {_kind(name)}"] = f"{logs[name]:.3f} ({many})"
-        for name in SCORES[1:]:
+            texts[f"training {label(name)}"] = f"{logs[name]:.3f} ({many})"
+        for name in (self.metric, METRIC, RETURN):
             evaluated = EVALUATION + name.removeprefix("env/")
             if evaluated in logs:
-                return {**texts, f"evaluation {_kind(name)}": f"{logs[evaluated]:.3f}"}
+                return {**texts, f"evaluation {label(name)}": f"{logs[evaluated]:.3f}"}
         return texts
 
     def headline(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -23,7 +23,6 @@ from puffer_mlx.sweep.settings import MEDIAN, WORST
 from puffer_mlx.tracking.tracker_process import complete_lines
 
 STEPS, COST = "agent_steps", "uptime"
-Record = dict[str, float]
 
 
 class Point(NamedTuple):
@@ -55,7 +54,7 @@ class Outcome(NamedTuple):
     stopped: str = ""
 
 
-class Log:
+class LogReader:
     """Read a run's log while the run writes it.
 
     If the file is removed, the run starts a new one, and reading continues there.
@@ -75,14 +74,15 @@ class Log:
         self.bad = ""
         self.skipped = ""
         self.changed = 0
-        self._folder, self._metric = folder, metric
+        self._folder = folder
+        self._metric = metric
         self._closed = False
         self._file: BinaryIO | None = None  # stays open so that its inode isn't reused
-        self._last: Record = {}
-        self._with_score: list[Record] = []
+        self._last = (0.0, 0.0)  # cost and steps of the last epoch
+        self._points: list[Point] = []
         self._evaluated = math.nan
 
-    def news(self) -> list[Point]:
+    def new_points(self) -> list[Point]:
         """Return the points of new epochs that have a score."""
         points: list[Point] = []
         while file := self._file or self._open():
@@ -128,12 +128,11 @@ class Log:
             return None
         if not math.isfinite(numbers.get(self._metric, 0.0)) and not self.bad:
             self.bad = f"{self._metric} is not a finite number after {numbers[STEPS]:,.0f} steps"
-        self._last = {name: numbers[name] for name in (STEPS, COST)}
+        self._last = numbers[COST], numbers[STEPS]
         if self._metric not in numbers:
             return None
-        kept = {**self._last, self._metric: numbers[self._metric]}
-        self._with_score.append(kept)
-        return Point(kept[self._metric], kept[COST], kept[STEPS])
+        self._points.append(Point(numbers[self._metric], *self._last))
+        return self._points[-1]
 
     def points(self, most: int) -> list[Point]:
         """Return the curve: means over ``most - 1`` parts of the run, and the result.
@@ -142,54 +141,36 @@ class Log:
         of training. Its score is that of the evaluation after training, or the last recorded one
         without an evaluation. Empty without any score.
         """
-        if not self._with_score:
+        if not self._points:
             return []
-        steps = self._last[STEPS]
-        parts = means(iter(self._with_score), steps, most - 1) if most > 1 else []
-        points = [Point(part[self._metric], part[COST], part[STEPS]) for part in parts]
-        score = self._evaluated
-        if math.isnan(score):
-            score = self._with_score[-1][self._metric]
-        last = Point(score, self._last[COST], steps)
-        return [*(point for point in points if point.steps < steps), last]
+        cost, steps = self._last
+        parts = means(self._points, steps, most - 1) if most > 1 else []
+        score = self._points[-1].score if math.isnan(self._evaluated) else self._evaluated
+        return [*(part for part in parts if part.steps < steps), Point(score, cost, steps)]
 
 
-def means(records: Iterator[Record], steps: float, parts: int) -> list[Record]:
-    """Return the mean record of each part of a run, by PufferLib's rule.
+def means(points: Sequence[Point], steps: float, parts: int) -> list[Point]:
+    """Return the mean point of each part of a run, by PufferLib's rule.
 
-    A part ends with the first record whose ``agent_steps`` reach the next multiple of ``steps /
-    parts``; one record ends at most one part. Records after the last end are left out.
+    A part ends with the first point whose steps reach the next multiple of ``steps / parts``; one
+    point ends at most one part. Points after the last end are left out.
 
     Args:
-        records: Records in the order of their ``agent_steps``.
+        points: Points in the order of their steps.
         steps: Environment steps of the entire run.
         parts: Largest number of parts.
-
-    Returns:
-        One record per part: each number is the mean over the part's records that have it.
     """
-    averaged: list[Record] = []
-    sums: Record = {}
-    counts: dict[str, int] = {}
-    for record in records:
-        for name, value in record.items():
-            sums[name] = sums.get(name, 0) + value
-            counts[name] = counts.get(name, 0) + 1
-        if record["agent_steps"] * parts >= (len(averaged) + 1) * steps:
-            averaged.append({name: total / counts[name] for name, total in sums.items()})
-            sums = {}
-            counts = {}
+    averaged: list[Point] = []
+    sums = [0.0, 0.0, 0.0]
+    count = 0
+    for point in points:
+        sums = [total + value for total, value in zip(sums, point, strict=True)]
+        count += 1
+        if point.steps * parts >= (len(averaged) + 1) * steps:
+            averaged.append(Point(*(total / count for total in sums)))
+            sums = [0.0, 0.0, 0.0]
+            count = 0
     return averaged
-
-
-def fault_of(points: Iterable[Point], metric: str) -> str:
-    """Return the reason why points are no result, or ""."""
-    listed = list(points)
-    if not listed:
-        return f"no record has {metric}: did no episode end, or does [sweep] metric name another?"
-    if not all(math.isfinite(number) for point in listed for number in point):
-        return f"{metric} is not a finite number"
-    return ""
 
 
 # ---- several seeds -------------------------------------------------------------------------------
@@ -220,12 +201,13 @@ class HeldOut(NamedTuple):
         failed = f", {self.failed} failed" * bool(self.failed)
         if not self.scores:
             return f"of {self.seeds}{failed}"
-        worst, end = as_one(self.scores, WORST, sign), "lowest" if sign > 0 else "highest"
+        worst = as_one(self.scores, WORST, sign)
+        end = "lowest" if sign > 0 else "highest"
         median = statistics.median(self.scores)
         return f"median {median:.4g}, {end} {worst:.4g} of {self.seeds}{failed}"
 
 
-class Judged(NamedTuple):
+class SeedScores(NamedTuple):
     """Known results of a suggestion.
 
     Args:
@@ -270,14 +252,14 @@ def combined(curves: Sequence[Sequence[Point]], how: str, sign: int = 1) -> list
     return joined
 
 
-def noise(known: Sequence[Judged]) -> float:
+def noise(known: Sequence[SeedScores]) -> float:
     """Return the noise between seeds: the median standard deviation of suggestions, or 0."""
     deviations = [statistics.stdev(each.scores) for each in known if len(each.scores) > 1]
     return statistics.median(deviations) if deviations else 0.0
 
 
 def is_beaten(
-    one: Judged, rivals: Sequence[Judged], how: str, noise: float, enough: float = math.inf
+    one: SeedScores, rivals: Sequence[SeedScores], how: str, noise: float, enough: float = math.inf
 ) -> bool:
     """Return True if a suggestion isn't worth another seed.
 

@@ -126,7 +126,8 @@ class Posterior:
     """
 
     def __init__(self, parameters: Parameters, x: np.ndarray, y: np.ndarray) -> None:
-        self.parameters, self.x = parameters, x
+        self.parameters = parameters
+        self.x = x
         matrix = kernel(x, x, parameters)
         matrix.flat[:: len(y) + 1] += parameters.noise
         self._inverse = np.linalg.inv(matrix)  # (n, n)
@@ -163,7 +164,9 @@ def fit(
     """
     parameters = first or first_parameters(x.shape[1])
     raw = _raw(parameters)
-    mean, square, largest = np.zeros_like(raw), np.zeros_like(raw), np.zeros_like(raw)
+    mean = np.zeros_like(raw)
+    square = np.zeros_like(raw)
+    largest = np.zeros_like(raw)
     for step in range(1, steps + 1):
         try:
             _, slope = log_likelihood(_parameters(raw), x, y)

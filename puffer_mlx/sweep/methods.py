@@ -55,7 +55,9 @@ class Method:
     """
 
     def __init__(self, space: Space, settings: SweepSettings, seed: int) -> None:
-        self.space, self.settings, self.seed = space, settings, seed
+        self.space = space
+        self.settings = settings
+        self.seed = seed
         self.observations = Observations(settings)
         self._next = 0
 
@@ -79,7 +81,7 @@ class Method:
         front = pareto_front(self.observations.scores, self.observations.costs)
         return pruned(front) if self.settings.prune_pareto else front
 
-    def choose(self, number: int, draw: np.random.Generator) -> np.ndarray:
+    def choose(self, number: int, rng: np.random.Generator) -> np.ndarray:
         """Return the suggestion before rounding, (d,)."""
         raise NotImplementedError
 
@@ -87,9 +89,9 @@ class Method:
 class Random(Method):
     """Suggest uniformly distributed vectors, lengths of runs included."""
 
-    def choose(self, number: int, draw: np.random.Generator) -> np.ndarray:
+    def choose(self, number: int, rng: np.random.Generator) -> np.ndarray:
         """Return a uniformly distributed vector, (d,)."""
-        return draw.uniform(-1, 1, len(self.space))
+        return rng.uniform(-1, 1, len(self.space))
 
 
 class ParetoGenetic(Method):
@@ -99,13 +101,13 @@ class ParetoGenetic(Method):
     of the configured values.
     """
 
-    def choose(self, number: int, draw: np.random.Generator) -> np.ndarray:
+    def choose(self, number: int, rng: np.random.Generator) -> np.ndarray:
         """Return a mutation of a point of the front, (d,)."""
         parents = self.space.default[None]
         if len(self.observations):
             parents = self.observations.vectors[self.front().at]
-        parent = parents[draw.integers(len(parents))]
-        return self.space.around(parent[None], draw, moved=MUTATED)[0]
+        parent = parents[rng.integers(len(parents))]
+        return self.space.around(parent[None], rng, moved=MUTATED)[0]
 
 
 class Models(NamedTuple):
@@ -127,20 +129,20 @@ class Models(NamedTuple):
 class Protein(Method):
     """Suggest the candidate near the front that models of score and cost rate best."""
 
-    def choose(self, number: int, draw: np.random.Generator) -> np.ndarray:
+    def choose(self, number: int, rng: np.random.Generator) -> np.ndarray:
         """Return a point of Sobol's sequence at first, later the best candidate, (d,).
 
         If the best score is an outlier, candidates are close to the best points, and the target
         cost is a little above the known ones: such a search gains most from what it already found.
         """
         if number < self.settings.num_random_samples or len(self.observations) < 2:
-            return self._from_sobol(number, draw)
-        near = self.stands_out()
-        candidates = _distinct(self.space.as_run(self.candidates(draw, near)))
-        ratings = self.ratings(self.models(draw), candidates, self._target(number, near, draw))
-        return candidates[draw.choice(_undominated(ratings))]
+            return self._from_sobol(number, rng)
+        near = self.best_is_outlier()
+        candidates = _distinct(self.space.as_run(self.candidates(rng, near)))
+        ratings = self.ratings(self.models(rng), candidates, self._target(number, near, rng))
+        return candidates[rng.choice(_undominated(ratings))]
 
-    def stands_out(self) -> bool:
+    def best_is_outlier(self) -> bool:
         """Return True if the best score is an outlier.
 
         An outlier is more than ``OUTLYING`` deviations above the median. The deviation is estimated
@@ -149,14 +151,14 @@ class Protein(Method):
         above = self.observations.scores - np.median(self.observations.scores)
         return bool(above.max() > OUTLYING * NORMAL * np.median(np.abs(above)))
 
-    def _from_sobol(self, number: int, draw: np.random.Generator) -> np.ndarray:
+    def _from_sobol(self, number: int, rng: np.random.Generator) -> np.ndarray:
         points = sobol(number + 1, len(self.space), np.random.default_rng(self.seed))
         vector = 2 * points[-1] - 1
         if self.space.cost is not None:
-            vector[self.space.cost] = FIRST_COST + COST_NOISE * draw.standard_normal()
+            vector[self.space.cost] = FIRST_COST + COST_NOISE * rng.standard_normal()
         return np.clip(vector, -1, 1)
 
-    def _target(self, number: int, near: bool, draw: np.random.Generator) -> float | None:
+    def _target(self, number: int, near: bool, rng: np.random.Generator) -> float | None:
         """Return the target cost, scaled as in ``Models``, or None for runs of one length.
 
         If ``near`` is set, the target is above nearly all known costs. Otherwise it cycles through
@@ -168,14 +170,14 @@ class Protein(Method):
             return BEYOND
         cycle, at = divmod(max(0, number - self.settings.num_random_samples), len(TARGETS))
         order = np.random.default_rng([self.seed, cycle, 1]).permutation(len(TARGETS))
-        part = TARGETS[order[at]] + COST_NOISE * draw.standard_normal()
+        part = TARGETS[order[at]] + COST_NOISE * rng.standard_normal()
         return BEYOND * float(np.clip(part, 0, 1))
 
-    def candidates(self, draw: np.random.Generator, near: bool) -> np.ndarray:
+    def candidates(self, rng: np.random.Generator, near: bool) -> np.ndarray:
         """Return candidates around the front and around cheaper forms of the best runs, (n, d).
 
         Args:
-            draw: Random generator.
+            rng: Random generator.
             near: Let some candidates change few coordinates, or by little. Where scores are steep,
                 a step in ten coordinates at once is rarely better.
         """
@@ -190,15 +192,17 @@ class Protein(Method):
                 centres.append(shorter)
         around = np.repeat(np.concatenate(centres), self.settings.suggestions_per_pareto, axis=0)
         if not near:
-            return self.space.around(around, draw)
-        moved, size = (draw.choice(parts, (len(around), 1)) for parts in (MOVED, SIZES))
-        return self.space.around(around, draw, moved, size)
+            return self.space.around(around, rng)
+        moved, size = (rng.choice(parts, (len(around), 1)) for parts in (MOVED, SIZES))
+        return self.space.around(around, rng, moved, size)
 
-    def models(self, draw: np.random.Generator) -> Models:
+    def models(self, rng: np.random.Generator) -> Models:
         """Return Gaussian processes of score and cost, fitted to the observations."""
         seen = self.observations
-        chosen = self._chosen(len(seen), draw)
-        vectors, scores, costs = seen.vectors[chosen], seen.scores[chosen], seen.costs[chosen]
+        chosen = self._chosen(len(seen), rng)
+        vectors = seen.vectors[chosen]
+        scores = seen.scores[chosen]
+        costs = seen.costs[chosen]
         logs = np.log(costs)
         least = float(logs.min())
         span = float(np.percentile(logs, DEAREST)) - least or 1.0
@@ -208,11 +212,12 @@ class Protein(Method):
             vectors = np.concatenate([vectors, seen.failures[-FEW:]])
             worst = np.full(len(vectors) - len(scores), scores.min())
             scores = np.concatenate([scores, worst])
-        low, width = scores.min(), np.ptp(scores) or 1.0
+        low = scores.min()
+        width = np.ptp(scores) or 1.0
         score = gaussian_process.fit(vectors, (scores - low) / width, steps)
         return Models(score, cost, least, span)
 
-    def _chosen(self, count: int, draw: np.random.Generator) -> np.ndarray:
+    def _chosen(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Return indices of the observations to fit.
 
         If there are too many, these are the newest and random older ones, one half each.
@@ -221,7 +226,7 @@ class Protein(Method):
         if count <= most:
             return np.arange(count)
         newest = np.arange(count - most // 2, count)
-        older = draw.choice(count - len(newest), most - len(newest), replace=False)
+        older = rng.choice(count - len(newest), most - len(newest), replace=False)
         return np.concatenate([np.sort(older), newest])
 
     def ratings(self, models: Models, candidates: np.ndarray, target: float | None) -> np.ndarray:
@@ -324,11 +329,11 @@ def make_method(space: Space, settings: SweepSettings, seed: int) -> Method:
 BITS = 30
 
 
-def sobol(points: int, dimensions: int, draw: np.random.Generator) -> np.ndarray:
+def sobol(points: int, dimensions: int, rng: np.random.Generator) -> np.ndarray:
     """Return the first points of a scrambled Sobol sequence, (points, dimensions) in [0, 1)."""
-    columns = _directions(dimensions, draw)  # (dimensions, BITS)
-    columns = _scrambled(columns, draw)
-    shifts = draw.integers(0, 1 << BITS, dimensions)
+    columns = _directions(dimensions, rng)  # (dimensions, BITS)
+    columns = _scrambled(columns, rng)
+    shifts = rng.integers(0, 1 << BITS, dimensions)
     gray = np.arange(points) ^ (np.arange(points) >> 1)
     numbers = np.tile(shifts, (points, 1))  # (points, dimensions)
     for bit in range(BITS):
@@ -337,14 +342,14 @@ def sobol(points: int, dimensions: int, draw: np.random.Generator) -> np.ndarray
     return numbers / (1 << BITS)
 
 
-def _directions(dimensions: int, draw: np.random.Generator) -> np.ndarray:
+def _directions(dimensions: int, rng: np.random.Generator) -> np.ndarray:
     """Return direction numbers, (dimensions, BITS) int64; k's highest bit is BITS - 1 - k."""
     directions = np.empty((dimensions, BITS), np.int64)
     polynomials = islice(_primitive(), max(0, dimensions - 1))
     directions[:1] = 1 << (BITS - 1 - np.arange(BITS))  # the van der Corput sequence
     for row, polynomial in enumerate(polynomials, 1):
         degree = polynomial.bit_length() - 1
-        numbers = [2 * int(draw.integers(1 << k)) + 1 for k in range(degree)]  # odd, below 2^(k+1)
+        numbers = [2 * int(rng.integers(1 << k)) + 1 for k in range(degree)]  # odd, below 2^(k+1)
         for k in range(degree, BITS):
             new = numbers[k - degree] ^ (numbers[k - degree] << degree)
             for j in range(1, degree):
@@ -368,7 +373,7 @@ def _primitive() -> Iterator[int]:
                 yield polynomial
 
 
-def _scrambled(columns: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+def _scrambled(columns: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Multiply direction numbers by random lower triangular matrices with a diagonal of ones.
 
     Bit i of a result, counted from the highest, is the parity of bit i and a random choice of the
@@ -378,7 +383,7 @@ def _scrambled(columns: np.ndarray, draw: np.random.Generator) -> np.ndarray:
     result = np.zeros_like(columns)
     for i in range(BITS):
         place = BITS - 1 - i
-        above = draw.integers(0, 1 << i, dimensions) << (place + 1)  # i bits, all above bit i
+        above = rng.integers(0, 1 << i, dimensions) << (place + 1)  # i bits, all above bit i
         bits = columns & (above | 1 << place)[:, None]
         result |= (np.bitwise_count(bits).astype(np.int64) & 1) << place
     return result

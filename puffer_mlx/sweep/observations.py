@@ -1,15 +1,12 @@
 """Observations of a sweep's runs: scores and costs, the Pareto front, and early stopping.
 
-A run is ended early if its score is too low for its cost. A line of score over log cost is fitted
-to the points of earlier runs by quantile regression (Koenker and Bassett, 1978) with a slope of at
-least 0. A run ends when its score and the mean of its last scores are both below the line.
-
-Source: PufferLib 4.0's rule. It never ends a run there, because it looks the score up under a name
+PufferLib 4.0's rule of early stopping ends no run there, because it looks the score up under a name
 that its records don't have.
 """
 
 import math
-from collections import deque
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -55,21 +52,22 @@ class Observations:
             if np.isfinite(vector).all():
                 self._failures.append(vector)
             return
-        for at in self._alike(vector):
-            self._scores[at], self._costs[at] = self.entered(score), float(cost)
+        for at in self._equal_index(vector):
+            self._scores[at] = self.stored_score(score)
+            self._costs[at] = float(cost)
             return
         self._vectors.append(vector)
-        self._scores.append(self.entered(score))
+        self._scores.append(self.stored_score(score))
         self._costs.append(float(cost))
 
-    def _alike(self, vector: np.ndarray) -> np.ndarray:
+    def _equal_index(self, vector: np.ndarray) -> np.ndarray:
         """Return the index of an equal vector: at most one."""
         if not self._vectors:
             return np.array([], int)
         distances = np.linalg.norm(np.stack(self._vectors) - vector, axis=1)
         return np.flatnonzero(distances < SAME)[:1]
 
-    def entered(self, score: float) -> float:
+    def stored_score(self, score: float) -> float:
         """Return a recorded score as it is stored, up to the target score."""
         score = self._settings.sign * self._settings.worth(score)
         if self._settings.metric_distribution == PERCENTILE:
@@ -140,122 +138,52 @@ def pruned(front: Front) -> Front:
 
 def _as_part(values: np.ndarray) -> np.ndarray:
     """Scale values from 0 (smallest) to 1 (largest)."""
-    least, span = values.min(initial=np.inf), np.ptp(values) if len(values) else 0.0
+    least = values.min(initial=np.inf)
+    span = np.ptp(values) if len(values) else 0.0
     return (values - least) / (span or 1.0)
 
 
 # ---- early stopping ------------------------------------------------------------------------------
 
-LEAST_POINTS = 30  # points needed to fit a line
-WINDOW = 30  # scores in the mean
-FREE_PART, FREE_SECONDS = 0.3, 10.0  # fraction of the front's cost, plus seconds, before any stop
-DEAR, DEAR_SCORE = 1.2, 0.9  # above this multiple of the front's cost, a run must be near the best
-
-
-def quantile_line(
-    costs: np.ndarray, scores: np.ndarray, quantile: float
-) -> tuple[float, float] | None:
-    """Fit the line of a quantile of scores over log cost.
-
-    Exact: an optimal line goes through two points, or has slope 0 at the quantile of the scores.
-
-    Args:
-        costs: Costs, (n,) float64, above 0.
-        scores: Scores, (n,) float64; higher is better.
-        quantile: Quantile, between 0 and 1.
-
-    Returns:
-        Slope and constant; None with fewer than ``LEAST_POINTS`` points.
-    """
-    if len(costs) < LEAST_POINTS:
-        return None
-    logs = np.log(costs)
-
-    def constant(slope: float) -> float:
-        return float(np.quantile(scores - slope * logs, quantile, method="inverted_cdf"))
-
-    def loss(slope: float) -> float:
-        rest = scores - slope * logs - constant(slope)
-        return float(np.maximum(quantile * rest, (quantile - 1) * rest).sum())
-
-    # Ternary search, as the loss is convex in the slope.
-    low, high = 0.0, float(np.ptp(scores) / max(np.ptp(logs), 1e-12)) * len(costs)
-    for _ in range(200):
-        third = (high - low) / 3
-        if loss(low + third) <= loss(high - third):
-            high -= third
-        else:
-            low += third
-    slope = min((0.0, low, (low + high) / 2, high), key=loss)
-    return slope, constant(slope)
-
-
-class Threshold(NamedTuple):
-    """Score below which a run is stopped, as a function of its cost.
-
-    Scores are as stored by `Observations`.
-
-    Args:
-        slope: Slope of the line over log cost, at least 0.
-        constant: Constant of the line.
-        front_cost: Cost of the best run of the pruned front, in seconds.
-        near_best: Score required of runs that cost more than the front.
-    """
-
-    slope: float
-    constant: float
-    front_cost: float
-    near_best: float
-
-    def at(self, cost: float) -> float:
-        """Return the lowest acceptable score at a cost in seconds."""
-        if cost < FREE_PART * self.front_cost + FREE_SECONDS:
-            return -math.inf
-        if cost > DEAR * self.front_cost:
-            return self.near_best
-        return self.constant + self.slope * math.log(cost)
-
-
-def threshold(observations: Observations, quantile: float) -> Threshold | None:
-    """Return the threshold of new runs, or None with too few observations or quantile 0.
-
-    Args:
-        observations: Points of earlier runs, along their curves and at their ends.
-        quantile: Value of ``early_stop_quantile``.
-    """
-    if not quantile or len(observations) < LEAST_POINTS:
-        return None
-    scores, costs = observations.scores, observations.costs
-    line = quantile_line(costs, scores, quantile)
-    if line is None:
-        return None
-    front = pruned(pareto_front(scores, costs))
-    best, worst = float(scores.max()), float(scores.min())
-    near_best = worst + DEAR_SCORE * (best - worst)
-    return Threshold(*line, front_cost=float(front.costs[-1]), near_best=near_best)
+MIN_RUNS = 6  # finished runs needed to stop another one
+FREE_SECONDS = 10.0  # seconds before any stop
+DEAR = 1.2  # from this multiple of the best run's cost on, DEAR_QUANTILE replaces the quantile
+DEAR_QUANTILE = 0.9
 
 
 class EarlyStop:
-    """Decide when one run should stop.
+    """Decide when one run should stop: below a quantile of the finished runs' scores.
+
+    The best score so far is compared with the other runs' scores at the same cost, interpolated
+    between their points; a run that ended before counts with its last score. This is the rule of
+    Optuna's ``PercentilePruner``, which doesn't take studies with two objectives. In addition, a
+    run that costs clearly more than the best one must be among the best.
 
     Args:
-        threshold: Threshold at the start of the run; None to stop only for a score that isn't
-            finite.
+        curves: Points of each finished run by cost, (k, 2) float64: score (higher is better) and
+            cost in seconds.
+        quantile: Value of ``early_stop_quantile``; 0 stops no run.
     """
 
-    def __init__(self, threshold: Threshold | None) -> None:
-        self.threshold = threshold
-        self._scores: deque[float] = deque(maxlen=WINDOW)
+    def __init__(self, curves: Sequence[np.ndarray], quantile: float) -> None:
+        self._curves = curves
+        self._quantile = quantile
+        self._best = -math.inf
 
     def should_stop(self, cost: float, score: float) -> bool:
         """Return True if the run should stop now.
 
         Args:
             cost: Cost of the run so far, in seconds.
-            score: Current score, as stored by `Observations`.
+            score: Current score; higher is better.
         """
-        if not math.isfinite(score):
-            return True
-        self._scores.append(score)
-        mean = sum(self._scores) / len(self._scores)
-        return self.threshold is not None and max(mean, score) < self.threshold.at(cost)
+        self._best = max(self._best, score)
+        if not self._quantile or cost < FREE_SECONDS:
+            return False
+        curves = [curve for curve in self._curves if curve[0, 1] <= cost]
+        if len(curves) < MIN_RUNS:
+            return False
+        best_cost = max((curve[-1] for curve in curves), key=itemgetter(0))[1]
+        quantile = DEAR_QUANTILE if cost > DEAR * best_cost else self._quantile
+        scores = [np.interp(cost, curve[:, 1], curve[:, 0]) for curve in curves]
+        return self._best < np.quantile(scores, quantile)

@@ -1,4 +1,4 @@
-"""Read a configuration's ``[sweep]`` sections as settings and a space, and write them again.
+"""Read a configuration's ``[sweep]`` sections as settings and a space.
 
 PufferLib's files contain sections that its sweep can't use: unknown keys, values outside their
 ranges, names older than 4.0. Each becomes a one-line note, and the sweep runs without it. Only a
@@ -20,14 +20,9 @@ from puffer_mlx.config.validation import MAX_PROBLEMS
 from puffer_mlx.config.values import BOOLS, parse_number, read_value, unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import settings
-from puffer_mlx.sweep.settings import (
-    METHODS,
-    PROTEIN,
-    SweepSettings,
-    default_ranges,
-    further_ranges,
-)
+from puffer_mlx.sweep.settings import METHODS, PROTEIN, SweepSettings
 from puffer_mlx.sweep.space import AUTO_SCALE, COST, DISTRIBUTIONS, Parameter, Space
+from puffer_mlx.tracking.scores import EVALUATION
 
 OF_A_RANGE = ("distribution", "min", "max", "scale")
 EXAMPLE = {"distribution": "uniform", "min": "0.1", "max": "0.9"}
@@ -61,8 +56,14 @@ def read_sweep(config: Config) -> Sweep:
     Keys set on the command line are not searched, unless their range was set there too.
 
     Raises:
-        UserError: If a range is empty, a distribution is unknown, or no parameter is searched.
+        UserError: If a range is empty, a distribution is unknown, no parameter is searched, or runs
+            don't report the metric.
     """
+    if config.metric.startswith(EVALUATION) and not config.base.eval_interval:
+        raise UserError(
+            f"sweep.metric {config.metric} is of evaluations while training, and there are none",
+            "base.eval_interval 100_000, say, or sweep.metric score",
+        )
     notes: list[str] = []
     how = _read_settings(config, notes)
     texts, sections = _ranges(config, how.words, notes)
@@ -96,18 +97,6 @@ def description(config: Config, sweep: Sweep) -> tuple[str, str]:
     rest = "and all other keys as configured" if words else "all other keys, as configured"
     keys = "key" if len(space) == 1 else "keys"
     return f"searching {len(space)} {keys}: {ranges}", f"fixed: {', '.join([*words, rest])}"
-
-
-def sections(config: Config, space: Space) -> dict[str, dict[str, str]]:
-    """Return [sweep] and all its sections with all ranges, default ones too, for viewers."""
-    written = {"sweep": {}} | {name: dict(keys) for name, keys in config.sweep.items()}
-    for name, spec in default_ranges(config).items():
-        written.setdefault(f"sweep.{name}", _texts(spec))
-    for p in space.parameters:
-        keys = written.setdefault(f"sweep.{p.name}", {})
-        for key, text in _texts((p.distribution, p.low, p.high, p.scale)).items():
-            keys.setdefault(key, text)
-    return written
 
 
 def _texts(spec: Sequence[str | float]) -> dict[str, str]:
@@ -188,8 +177,8 @@ def _ranges(
         Texts of the ranges by our key names, and for ranges from a file or an option the section's
         name there, which may differ.
     """
-    further = {name: _texts(spec) for name, spec in further_ranges(config).items()}
-    texts = {name: _texts(spec) for name, spec in default_ranges(config).items()}
+    further = {name: _texts(spec) for name, spec in settings.further_ranges(config).items()}
+    texts = {name: _texts(spec) for name, spec in settings.default_ranges(config).items()}
     texts |= further if only else {}
     sections: dict[str, str] = {}
     for section, keys in config.sweep.items():
@@ -283,7 +272,9 @@ def _number(where: str, key: str, text: str) -> float:
 
 def _fault_of_range(p: Parameter) -> tuple[str, str] | None:
     """Return the problem of a range and a hint, or None for a valid range."""
-    shape, low, high = DISTRIBUTIONS[p.distribution], p.low, p.high
+    shape = DISTRIBUTIONS[p.distribution]
+    low = p.low
+    high = p.high
     if not low < high:
         return f"min {low:g} is not below max {high:g}", "exchange them, or widen"
     if low <= shape.above:

@@ -15,11 +15,9 @@ LINEAR, PERCENTILE = "linear", "percentile"
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 MEAN, MEDIAN, WORST = "mean", "median", "worst"
 NONE = "none"  # value of target_score without a target
-FEW = 3  # configurations compared with held-out seeds
-HELD_OUT, SHORT = (
-    8,
-    60.0,
-)  # default number of seeds, and the longest run in seconds that gets them
+TOP_RUNS = 3  # configurations compared with held-out seeds
+HELD_OUT = 8  # default number of held-out seeds
+SHORT = 60.0  # longest run in seconds that gets held-out seeds by default
 FIRST_HELD_OUT = 1000  # offset of the held-out seeds, above all seeds of the search
 
 
@@ -30,8 +28,8 @@ class SweepSettings:
     Attributes:
         seeds: Maximum number of runs per suggestion, with different ``base.seed`` and ``vec.seed``.
             Only promising suggestions get more than one.
-        confirm: Number of held-out seeds, from ``base.seed + FIRST_HELD_OUT`` on. The best ``FEW``
-            suggestions are trained again with them; they alone decide which one is best.
+        confirm: Number of held-out seeds, from ``base.seed + FIRST_HELD_OUT`` on. The best
+            ``TOP_RUNS`` suggestions are trained again with them; they alone decide which is best.
         early_stop_quantile: A run is ended if its score is below this quantile of other runs'
             scores at the same cost. 0 ends none, as does Protein.
         prune_pareto: Ignore expensive points of the front that gain little.
@@ -63,8 +61,8 @@ class SweepSettings:
     )
     confirm: int = key(
         -1,
-        f"held-out seeds that the best {FEW} are trained with at the end; 0: none; -1: {HELD_OUT}"
-        f" where a run takes at most {SHORT:g} seconds",
+        f"held-out seeds that the best {TOP_RUNS} are trained with at the end; 0: none;"
+        f" -1: {HELD_OUT} where a run takes at most {SHORT:g} seconds",
         minimum=-1,
         maximum=1000,
     )
@@ -106,13 +104,13 @@ class SweepSettings:
         return -1 if self.goal == MINIMIZE else 1
 
     @property
-    def enough(self) -> float:
+    def target(self) -> float:
         """Value of ``target_score`` times the sign; infinity without a target."""
         return math.inf if isinstance(self.target_score, str) else self.sign * self.target_score
 
     def worth(self, score: float) -> float:
         """Return a score times the sign, at most the target score."""
-        return min(self.sign * float(score), self.enough)
+        return min(self.sign * float(score), self.target)
 
 
 KEYS: dict[str, Key] = {field.name: field.metadata["key"] for field in fields(SweepSettings)}

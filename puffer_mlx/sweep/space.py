@@ -14,7 +14,7 @@ and its method learns from fractions that were never run.)
 Source: PufferLib 4.0's parameter spaces.
 
 Methods choose each number independently, so their first suggestions are often inconsistent: a
-minibatch larger than an epoch, or training shorter than one. ``fit`` adjusts the swept values
+minibatch larger than an epoch, or training shorter than one. ``fit_sizes`` adjusts the swept values
 within their ranges, as ``config/fit.py`` adjusts the values of files.
 """
 
@@ -117,7 +117,8 @@ class Parameter:
         A value that is illegal in the distribution, such as 0 on a log scale, has the coordinate of
         the nearer end.
         """
-        shape, (first, last) = self._shape, self._ends
+        shape = self._shape
+        first, last = self._ends
         if not shape.above < value < shape.below:
             return -1.0 if value <= shape.above else 1.0
         place = float(shape.place(np.array(value, float)))
@@ -130,7 +131,8 @@ class Parameter:
 
     def to_values(self, units: np.ndarray) -> np.ndarray:
         """Return the values at coordinates, (n,) float64, rounded for integer keys."""
-        shape, (first, last) = self._shape, self._ends
+        shape = self._shape
+        first, last = self._ends
         places = first + (np.clip(units, -1, 1) + 1) / 2 * (last - first)
         if shape.rounds_places:
             places = np.clip(np.rint(places), math.ceil(first), math.floor(last))
@@ -188,7 +190,7 @@ class Space:
     def around(
         self,
         centres: np.ndarray,
-        draw: np.random.Generator,
+        rng: np.random.Generator,
         moved: float | np.ndarray | None = None,
         size: float | np.ndarray = 1.0,
     ) -> np.ndarray:
@@ -196,15 +198,15 @@ class Space:
 
         Args:
             centres: Centres of the boxes, (n, d).
-            draw: Random generator.
+            rng: Random generator.
             moved: Probability that a coordinate changes, a number or (n, 1); at least one changes.
                 None changes all.
             size: Size of the box as a fraction of the scales, a number or (n, 1).
         """
-        steps = draw.uniform(-1, 1, centres.shape) * self.scales * size
+        steps = rng.uniform(-1, 1, centres.shape) * self.scales * size
         if moved is not None:
-            chosen = draw.random(centres.shape) < moved
-            chosen[np.arange(len(chosen)), draw.integers(len(self), size=len(chosen))] = True
+            chosen = rng.random(centres.shape) < moved
+            chosen[np.arange(len(chosen)), rng.integers(len(self), size=len(chosen))] = True
             steps = steps * chosen
         return np.clip(np.clip(centres, -1, 1) + steps, -1, 1)
 
@@ -232,7 +234,7 @@ MOVES: tuple[tuple[Callable[[Mapping[str, float]], bool], tuple[tuple[str, float
 )
 
 
-def fit(values: Values, space: Space, config: Config) -> Values:
+def fit_sizes(values: Values, space: Space, config: Config) -> Values:
     """Return consistent values, as far as their ranges allow.
 
     Args:

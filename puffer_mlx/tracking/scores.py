@@ -1,12 +1,26 @@
-"""Names of scores in records, and the mean score of the last episodes of Python environments."""
+"""The score of a record, and the mean score of the last episodes of Python environments."""
 
 from collections import deque
+from collections.abc import Mapping
 
 import numpy as np
 
 EPISODES = 100
-SCORE = f"env/score_{EPISODES}"  # its name in a record
+METRIC = "env/score"  # default of ``[sweep] metric``
+SCORE = f"{METRIC}_{EPISODES}"  # name of the mean score in a record
 EVALUATION = "eval/"  # before the names of what evaluations while training report
+
+
+def score_name(logs: Mapping[str, float], metric: str) -> str:
+    """Return the name of the number that ranks policies in a record, or "" without that number.
+
+    Args:
+        logs: The record.
+        metric: Name of the metric, ``Config.metric``. For ``METRIC`` the mean over the last
+            ``EPISODES`` episodes comes first.
+    """
+    names = (SCORE, METRIC) if metric == METRIC else (metric,)
+    return next((name for name in names if name in logs), "")
 
 
 class LastScores:

@@ -102,9 +102,9 @@ def last_step(log: Path) -> int | None:
 class Trackers:
     """Sends a run's records to its trackers: a context manager around training and evaluation.
 
-    Each tracker has a separate process (``TrackerProcess``), so a tracker never raises an error
-    here or delays the training. A tracker that fails is dropped with a message. All trackers are
-    finished however the run ends.
+    Each tracker has a separate process (``TrackerProcess``), so a tracker neither raises an error
+    in this process nor delays the training. A tracker that fails is dropped with a message. All
+    trackers are finished however the run ends.
 
     A resumed run continues the trackers' runs. The last step that a tracker has is stored beside
     the log, in ``RUN_ID.NAME.json`` (see ``tracker_process``).

@@ -45,7 +45,8 @@ def main() -> None:
     """Run the process; exits with os._exit to skip exit handlers of the tracker."""
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    kind, trainer = find(sys.argv[1]), int(sys.argv[2])
+    kind = find(sys.argv[1])
+    trainer = int(sys.argv[2])
     lines = tail(sys.stdin.buffer, lambda: os.getppid() != trainer)
     write = functools.partial(os.write, answers)
     serve(kind.make(), lines, write, lambda: _end_in(FINISH_TIMEOUT), kind.takes_again)
@@ -76,18 +77,21 @@ def serve(
 ) -> None:
     """Execute lines up to the first fault; ``finishing`` is called before the tracker finishes."""
     known: dict[str, Any] = {}
-    kept, last = Path(), -1
+    kept = Path()
+    last = -1
 
     def answer(**what: Any) -> None:
         with contextlib.suppress(OSError):  # the disk is full
             write(json.dumps(what).encode() + b"\n")
 
-    result, shows = RunResult("killed", {}), isinstance(tracker, ShowsVideos)
+    result = RunResult("killed", {})
+    shows = isinstance(tracker, ShowsVideos)
     try:
         for line in lines:
             order = json.loads(line)
             if "start" in order:
-                run, kept = TrackedRun(**order["start"]), Path(order["keep"])
+                run = TrackedRun(**order["start"])
+                kept = Path(order["keep"])
                 known = {"where": tracker.start(run), "step": run.known_to}
                 last = -1 if takes_again or run.known_to is None else run.known_to
                 _keep(kept, {"where": known["where"]})

@@ -45,6 +45,25 @@ def test_facts():
     }
 
 
+@pytest.mark.parametrize(
+    ("metric", "shown", "curve"),
+    [
+        ("env/score", "training score", [2.0]),
+        ("env/perf", "training perf", [0.5]),
+        ("loss/total", "training loss/total", [7.0]),
+        ("env/luck", "training score", [2.0]),  # not reported
+    ],
+)
+def test_the_score_shown_is_the_metric_that_ranks_policies(metric, shown, curve):
+    run = View({}, 1000, metric)
+    run.take(record(1, 2.0, **{"env/perf": 0.5, "loss/total": 7.0}))
+    assert [*run.scores()] == [shown] and run.score() == curve[0]
+    assert run.score_curve() == ([100.0], curve)
+    run.take({"eval/score": 3.0, "eval/perf": 0.75})
+    evaluated = "evaluation perf" if metric == "env/perf" else "evaluation score"
+    assert [*run.scores()] == [shown, evaluated]
+
+
 def test_speed_is_measured_between_two_looks():
     """With everything that was between; the first look takes the record's own word."""
     shown = view(record(1, SPS=7.0))

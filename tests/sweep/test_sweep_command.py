@@ -18,8 +18,8 @@ from running import Process, command, files, learned, only, run, started, wait_u
 from puffer_mlx import config
 from puffer_mlx.cli import sweep
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.child import Identity
 from puffer_mlx.sweep.engine.storage import open_storage, reported
+from puffer_mlx.sweep.training_process import Identity
 
 TINY = """
 [base]

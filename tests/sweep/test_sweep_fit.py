@@ -59,7 +59,7 @@ NOTHING_HELPS: list[tuple[dict[str, int | float], list[str]]] = [
 def test_sizes_give_way():
     """What can be run stays as it is."""
     for swept, fitted in GIVES_WAY:
-        settled = trainings(swept).settle(swept)
+        settled = trainings(swept).adjust(swept)
         assert settled == {name: pytest.approx(value, rel=0.01) for name, value in fitted.items()}
         assert all(isinstance(value, int) for name, value in settled.items() if name != REPLAY)
 
@@ -69,4 +69,4 @@ def test_what_nothing_helps_stays_as_it_is(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr("puffer_mlx.config.validation.find_problems", lambda *_: [])
             sweep = trainings(swept, *words)
-        assert sweep.settle(swept) == swept
+        assert sweep.adjust(swept) == swept

@@ -25,11 +25,11 @@ def swept(terminal: bool):
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=120, no_color=True)
 
-    def start(run, place, seed) -> Any:
+    def start(run, slot, seed) -> Any:
         number = next(numbers)
         return Formula(
             run,
-            place,
+            slot,
             fault="it [broke]" if number == 2 else "",
             stopped="too little" if number == 4 else "",
         )
@@ -76,7 +76,7 @@ def test_held_out_seeds_are_in_the_lines(here):
     assert [line.split("|")[-1].strip() for line in lines[4:]] == [
         f"{n} to go" for n in range(5, -1, -1)
     ]
-    best = study.few()[0]
+    best = study.top_runs()[0]
     (score,) = {f"{each:.4g}" for each in study.held_out(best).scores}
     words = f"median {score}, lowest {score} of"
     assert lines[4] == f"run {study.ordinal(best)}, held-out seeds: {words} 1 | 5 to go"

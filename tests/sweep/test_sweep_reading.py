@@ -137,6 +137,7 @@ WRONG = [
     ("[sweep.policy.num_layers]\nmin = 1.2\nmax = 1.8\n", "no two whole numbers"),
     ("[sweep.policy.hidden_size]\nmin = 33\nmax = 63\n", "no two powers of two"),
     ("[sweep]\nsweep_only = nothing\n", "there is no parameter whose name contains nothing"),
+    ("[sweep]\nmetric = eval/score\n", "sweep.metric eval/score is of evaluations while training"),
     ("[sweep]\ngoal = largest\n", "sweep.goal largest does not exist here"),
     ("[sweep]\nmetric_distribution = log\n", "sweep.metric_distribution log does not exist here"),
     ("[sweep]\nseeds = 0\n", "sweep.seeds 0 is out of range"),

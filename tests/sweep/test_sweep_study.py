@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("optuna", reason="pip install 'puffer-mlx[sweep]'")
 
+import numpy as np
 import optuna
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.trial import TrialState
@@ -34,13 +35,12 @@ from swept import (
 )
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.child import Identity, Place
-from puffer_mlx.sweep.curve import Judged, Outcome, Point, is_beaten, noise
+from puffer_mlx.sweep.curve import Outcome, Point, SeedScores, is_beaten, noise
 from puffer_mlx.sweep.engine import samplers, storage, study
-from puffer_mlx.sweep.engine.driver import judging
 from puffer_mlx.sweep.engine.study import HELD, POINT, RUN, curves
-from puffer_mlx.sweep.settings import FEW, FIRST_HELD_OUT
+from puffer_mlx.sweep.settings import FIRST_HELD_OUT, TOP_RUNS
 from puffer_mlx.sweep.space import Parameter, Space
+from puffer_mlx.sweep.training_process import Identity, Slot
 from puffer_mlx.system import signals
 
 COST = "train.total_timesteps"
@@ -76,9 +76,9 @@ def starting(scores, events):
             events.append(f"{self.trial.number} ended")
             return Outcome([Point(scores[self.trial.number][self.seed], 10.0, 1e5)])
 
-    def start(run, place, seed):
+    def start(run, slot, seed):
         events.append(f"{run.number} began")
-        return Known(run, place, seed)
+        return Known(run, slot, seed)
 
     return start
 
@@ -158,26 +158,40 @@ def test_points_of_several_seeds_are_one_curve(here):
     assert [t.values for t in points_of(sweep, run)] == inside and run.values == last
 
 
-def test_a_run_that_is_ended_early_has_its_curve(here):
-    sweep = swept(settings(max_runs=1), judge=lambda: lambda points: "too little")
+def stopping(monkeypatch, first):
+    """Stop runs early from the one with this number on. Returns the numbers of tested runs."""
+    tested = []
+
+    class Stops:
+        def __init__(self, curves, quantile):
+            self.number = len(tested)
+            tested.append(self.number)
+
+        def should_stop(self, cost, score):
+            return self.number >= first
+
+    monkeypatch.setattr(f"{DRIVER}.EarlyStop", Stops)
+    return tested
+
+
+def test_a_run_that_is_ended_early_has_its_curve(here, monkeypatch):
+    stopping(monkeypatch, 0)
+    sweep = swept(settings(max_runs=1))
     (run,) = sweep.runs()
-    assert run.state == TrialState.PRUNED and run.user_attrs["stopped"] == "too little"
+    assert run.state == TrialState.PRUNED
+    assert run.user_attrs["stopped"].endswith(" is less than other runs had for that")
     assert [t.user_attrs[POINT] for t in points_of(sweep, run)] == [0, 1]
-    assert sweep.best() is None and sweep.front() == []
+    assert sweep.best() is None
 
 
-def test_the_best_and_the_front(here):
+def test_the_best_run(here):
     sweep = swept(settings(max_runs=5, goal="minimize"))
-    best, front = best_of(sweep), sweep.front()
-    assert best.values[0] == min(run.values[0] for run in sweep.runs())
-    assert front[-1].number == best.number
-    assert [r.values[0] for r in front] == sorted([r.values[0] for r in front], reverse=True)
-    assert [r.values[1] for r in front] == sorted(r.values[1] for r in front)
+    assert best_of(sweep).values[0] == min(run.values[0] for run in sweep.runs())
     # Of those that reach a target the cheapest is best.
     sweep = swept(settings(method="Random", max_runs=12, target_score=2.5), path="target.log")
     reach = [run for run in sweep.runs() if run.values[0] >= 2.5]
     best = best_of(sweep)
-    assert len(reach) > 1 and sweep.front()[-1].number == best.number
+    assert len(reach) > 1
     assert best.values[1] == min(run.values[1] for run in reach)
     assert best.values[0] < max(run.values[0] for run in reach)
 
@@ -199,13 +213,12 @@ def test_further_seeds_are_for_promising_runs(here):
         scores = [curve[-1].score for curve in curves(run).values()]
         assert scores == [end.score + luck(run, seed) for seed in range(len(scores))]
         assert run.values == pytest.approx([fmean(scores), end.cost])
-        first = Judged(scores[:1], run.values[1])
+        first = SeedScores(scores[:1], run.values[1])
         whole = [each for each in before if len(each.scores) == 3]
         beaten = is_beaten(first, whole, "mean", noise([*before, first]))
         assert (len(scores) == 1) == beaten or len(scores) == 2  # beaten by its second seed
-        before.append(Judged(scores, run.values[1]))
+        before.append(SeedScores(scores, run.values[1]))
     assert best_of(sweep).values[0] == max(r.values[0] for r in sweep.runs() if len(curves(r)) == 3)
-    assert all(len(curves(run)) == 3 for run in sweep.front())
 
 
 def test_a_sweep_of_one_seed_that_goes_on_with_three(here):
@@ -222,22 +235,17 @@ def test_what_another_run_may_beat_waits_for_it(here):
     """Of runs under way the better one gets its seeds first; the other one isn't over by that."""
     events = []
     start = starting({0: [5.0, -9.0, -9.0], 1: [4.0, 4.0, 4.0]}, events)  # lucky once
-    sweep = swept(seeded(max_runs=2), start, places=[Place(i) for i in range(4)])
+    sweep = swept(seeded(max_runs=2), start, slots=[Slot(i) for i in range(4)])
     assert events[:4] == ["0 began", "1 began", "0 ended", "1 ended"]
     assert events[4:] == ["0 began"] * 2 + ["0 ended"] * 2 + ["1 began"] * 2 + ["1 ended"] * 2
     assert [run.values[0] for run in sweep.runs()] == pytest.approx([-13 / 3, 4.0])
     assert best_of(sweep).number == 1
 
 
-def test_only_a_first_seed_is_ended_early(here):
-    judged = []
-
-    def judge():
-        judged.append(len(judged))
-        return lambda points: "too little" if judged[-1] else ""
-
-    for most in 3, 4:
-        sweep = swept(seeded(max_runs=most), Lucky, judge=judge)
+def test_only_a_first_seed_is_ended_early(here, monkeypatch):
+    tested = stopping(monkeypatch, 1)
+    sweep = swept(seeded(max_runs=4), Lucky)
+    assert tested == [0, 1]
     states = [(run.state.name, len(curves(run))) for run in sweep.runs()]
     assert states == [("COMPLETE", 3), ("PRUNED", 0)]
 
@@ -262,7 +270,7 @@ def confirming(scores, events, faults=()):
             score = searched if seed < FIRST_HELD_OUT else held_out
             return Outcome([Point(score, 10.0, 1e5)])
 
-    return lambda run, place, seed: Known(run, place, seed)
+    return lambda run, slot, seed: Known(run, slot, seed)
 
 
 SCORES = [(5, 4), (9, 2), (7, 6), (1, 50), (6, 3)]  # the best of the search was lucky
@@ -276,7 +284,7 @@ def test_the_best_few_are_trained_with_seeds_that_the_search_never_used(here):
     events = []
     sweep = swept(held(), confirming(SCORES, events))
     few = [1, 2, 4]
-    assert [run.number for run in sweep.few()] == few and FEW == 3
+    assert [run.number for run in sweep.top_runs()] == few and TOP_RUNS == 3
     assert events[:5] == [(i, 0) for i in range(5)]  # after the last run
     assert events[5:] == [(i, FIRST_HELD_OUT + seed) for seed in range(3) for i in few]
     assert sweep.trained(*study.FINISHED) == 5 and len(sweep.trials()) == 5  # none of the search's
@@ -287,21 +295,23 @@ def test_the_best_few_are_trained_with_seeds_that_the_search_never_used(here):
     assert sweep.held_out(best).words() == "median 7, lowest 6 of 3"
     assert sweep.held_out(best).words(-1) == "median 7, highest 8 of 3"
     said = "run 2, was lucky: its score there was 9, with held-out seeds median 3, lowest 2 of 3"
-    assert sweep.luck() == f"the search's winner, {said}; run 3 is better"
+    assert sweep.winner_warning() == f"the search's winner, {said}; run 3 is better"
     drive(sweep, held(), confirming(SCORES, events))
     assert len(events) == 14  # once
 
 
 def test_a_winner_that_no_held_out_seed_comes_up_to_was_lucky(here):
     sweep = swept(held(max_runs=2), confirming([(9, 4), (1, 0)], []))
-    assert best_of(sweep).number == 0 and sweep.luck().endswith("median 5, lowest 4 of 3")
+    assert best_of(sweep).number == 0 and sweep.winner_warning().endswith("median 5, lowest 4 of 3")
     sweep = swept(held(max_runs=2), confirming([(6, 4), (1, 0)], []), path="reached.log")
-    assert best_of(sweep).number == 0 and sweep.luck() == ""
+    assert best_of(sweep).number == 0 and sweep.winner_warning() == ""
     sweep = swept(held(goal="minimize"), confirming(SCORES, []), path="minimized.log")
-    assert [run.number for run in sweep.few()] == [3, 0, 4]
-    assert best_of(sweep).number == 4 and "median 51, highest 52 of 3; run 5" in sweep.luck()
+    assert [run.number for run in sweep.top_runs()] == [3, 0, 4]
+    assert (
+        best_of(sweep).number == 4 and "median 51, highest 52 of 3; run 5" in sweep.winner_warning()
+    )
     sweep = swept(held(max_runs=2), confirming([(9, 9), (8, 20)], []), path="better.log")
-    assert "winner, run 1, isn't the best: its score there was 9, with" in sweep.luck()
+    assert "winner, run 1, isn't the best: its score there was 9, with" in sweep.winner_warning()
 
 
 def test_of_held_out_seeds_the_seeds_score_and_a_target_decide(here):
@@ -322,22 +332,26 @@ def test_runs_that_are_short_are_confirmed(here, seconds, confirm, seeds):
 
     sweep = swept(held(max_runs=2, confirm=confirm), Known)
     assert [len(held_out_of(sweep, run)) for run in sweep.runs()] == [seeds] * 2
-    assert sweep.lacking() == [] and sweep.held_out_seeds() == seeds
+    assert sweep.missing_held_out() == [] and sweep.held_out_seeds() == seeds
 
 
 def test_until_all_are_known_the_best_is_the_searchs(here):
     events = []
     begin = confirming(SCORES, events)
 
-    def start(run, place, seed):
+    def start(run, slot, seed):
         if len(events) == 12:
             raise UserError("the disk is full", "make room")
-        return begin(run, place, seed)
+        return begin(run, slot, seed)
 
     with pytest.raises(UserError, match="the disk is full"):
         swept(held(), start)
     sweep = open_study("j.log", held())
-    assert best_of(sweep).number == 1 and sweep.luck() == "" and len(sweep.lacking()) == 2
+    assert (
+        best_of(sweep).number == 1
+        and sweep.winner_warning() == ""
+        and len(sweep.missing_held_out()) == 2
+    )
     assert sweep.runs(TrialState.FAIL) == []
 
 
@@ -360,8 +374,8 @@ def test_the_living_keep_the_held_out_seeds_that_they_train(here, monkeypatch):
 def test_failures_are_kept_and_do_not_count(here):
     sweep, numbers = open_study("j.log", settings()), iter(range(100))
 
-    def start(run, place, seed):
-        return Formula(run, place, fault="broken" if next(numbers) % 2 else "")
+    def start(run, slot, seed):
+        return Formula(run, slot, fault="broken" if next(numbers) % 2 else "")
 
     over = drive(sweep, settings(max_runs=3), start)
     assert [run.state.name for run in over] == ["COMPLETE", "FAIL"] * 2 + ["COMPLETE"]
@@ -373,7 +387,7 @@ def test_failures_are_kept_and_do_not_count(here):
     [
         (
             "FAILURES",
-            lambda run, place, seed: Formula(run, place, fault="broken"),
+            lambda run, slot, seed: Formula(run, slot, fault="broken"),
             "the last 4 runs failed; run 4: broken",
         ),
         (
@@ -398,15 +412,15 @@ def test_a_seed_that_fails_is_a_failed_run(here):
         def outcome(self):
             return None if self.seed == 2 and not self.ends else super().outcome()
 
-    def start(run, place, seed):
+    def start(run, slot, seed):
         if run.number == 1 and seed:
             raise UserError("no such seed", "another")
         if run.number:
-            return Lucky(run, place, seed)
-        began.append(Slow(run, place, seed, fault="it broke" if seed == 1 else ""))
+            return Lucky(run, slot, seed)
+        began.append(Slow(run, slot, seed, fault="it broke" if seed == 1 else ""))
         return began[-1]
 
-    over = drive(sweep, seeded(max_runs=4), start, places=[Place(0), Place(1)])
+    over = drive(sweep, seeded(max_runs=4), start, slots=[Slot(0), Slot(1)])
     faults = [(run.state.name, run.user_attrs["fault"]) for run in sweep.runs()[:2]]
     said = "with its seed 2: it broke", "not started: no such seed; another"
     assert faults == [("FAIL", text) for text in said]
@@ -455,9 +469,9 @@ def test_a_sweep_may_die_at_any_moment(here, monkeypatch, how):
         for run in left.runs():
             there[run.number] |= {FIRST_HELD_OUT + i for i in held_out_of(left, run)}
 
-        def start(run, place, seed, there=there):
+        def start(run, slot, seed, there=there):
             assert seed not in there.get(run.number, ())
-            return Lucky(run, place, seed)
+            return Lucky(run, slot, seed)
 
         with monkeypatch.context() as patch:
             patch.setattr(f"{DRIVER}.own_name", own("this machine", 1, 1.0))
@@ -504,11 +518,11 @@ sys.path[:0] = [sys.argv[1]]
 from swept import *
 how = settings(max_runs=int(sys.argv[2]))
 starts = iter(range(100))
-def start(run, place, seed):
+def start(run, slot, seed):
     if next(starts) == int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.05)
-    return Formula(run, place)
+    return Formula(run, slot)
 drive(open_study("shared.log", how), how, start)
 """
 
@@ -542,28 +556,28 @@ def test_two_processes_go_on_where_one_was_killed(here):
 
 def test_as_many_at_once_as_there_are_places(here):
     """Runs, and a run's further seeds."""
-    going, places, most, seeds = set(), set(), [], []
+    going, slots, most, seeds = set(), set(), [], []
 
     class Slow(Lucky):
         looks = 0
 
         def outcome(self):
             self.looks += 1
-            if self.looks < 3 + self.place.number:
+            if self.looks < 3 + self.slot.number:
                 return None
             going.discard((self.trial.number, self.seed))
-            places.discard(self.place)
+            slots.discard(self.slot)
             return super().outcome()
 
-    def start(run, place, seed):
-        assert (run.number, seed) not in going and place not in places
+    def start(run, slot, seed):
+        assert (run.number, seed) not in going and slot not in slots
         going.add((run.number, seed))
-        places.add(place)
+        slots.add(slot)
         most.append(len(going))
         seeds.append([number for number, _ in going].count(run.number))
-        return Slow(run, place, seed)
+        return Slow(run, slot, seed)
 
-    sweep = swept(seeded(max_runs=12), start, places=[Place(i) for i in range(4)])
+    sweep = swept(seeded(max_runs=12), start, slots=[Slot(i) for i in range(4)])
     assert max(most) == 4 and max(seeds) >= 2
     assert {len(curves(run)) for run in sweep.runs(TrialState.COMPLETE)} <= {1, 2, 3}
     assert not sweep.runs(TrialState.RUNNING)
@@ -578,12 +592,12 @@ def test_what_is_under_way_is_ended_when_the_sweep_is(here, capsys):
                 raise KeyboardInterrupt
             return None
 
-    def start(run, place, seed):
-        began.append(Endless(run, place))
+    def start(run, slot, seed):
+        began.append(Endless(run, slot))
         return began[-1]
 
     with pytest.raises(KeyboardInterrupt):
-        drive(sweep, settings(), start, places=[Place(0), Place(1)])
+        drive(sweep, settings(), start, slots=[Slot(0), Slot(1)])
     assert [run.ends for run in began] == [["ended"], ["ended"]]
     assert "ending the runs under way: 30 s at most" in capsys.readouterr().err
     assert {run.state for run in sweep.runs()} == {TrialState.WAITING}  # --resume begins them again
@@ -596,11 +610,11 @@ def test_what_a_sweep_has_not_finished_is_begun_again_with_its_values(here, seed
     whole = swept(how, Lucky, "whole.log")
     began = []
 
-    def start(run, place, seed):
+    def start(run, slot, seed):
         began.append(seed)
         if len(began) == 4:
             raise KeyboardInterrupt
-        return Lucky(run, place, seed)
+        return Lucky(run, slot, seed)
 
     sweep = open_study("j.log", how)
     with pytest.raises(KeyboardInterrupt):
@@ -626,10 +640,10 @@ def test_a_held_out_seed_that_is_interrupted_is_nobodys(here):
     how = settings(method="Random", max_runs=2, confirm=2)
     whole = swept(how, Lucky, "whole.log")
 
-    def start(run, place, seed):
+    def start(run, slot, seed):
         if seed > FIRST_HELD_OUT:
             raise KeyboardInterrupt
-        return Lucky(run, place, seed)
+        return Lucky(run, slot, seed)
 
     sweep = open_study("j.log", how)
     with pytest.raises(KeyboardInterrupt):
@@ -643,7 +657,7 @@ def test_a_held_out_seed_that_is_interrupted_is_nobodys(here):
 
 def test_signals_wait_until_a_run_is_known_and_another_one_ends_it_at_once(here, monkeypatch):
     """However many come, no process is left that the study doesn't know of."""
-    monkeypatch.setattr(f"{DRIVER}.POLITE", 600.0)
+    monkeypatch.setattr(f"{DRIVER}.STOP_TIMEOUT", 600.0)
     monkeypatch.setattr(signals, "TOGETHER", -1.0)
     interrupts = signals.Interrupts()
     sweep, began = open_study("j.log", settings()), []
@@ -660,27 +674,38 @@ def test_signals_wait_until_a_run_is_known_and_another_one_ends_it_at_once(here,
             interrupts.signal(signal.SIGINT)
             super().end()
 
-    def start(run, place, seed):
+    def start(run, slot, seed):
         interrupts.signal(signal.SIGINT)
-        began.append(Stubborn(run, place))
+        began.append(Stubborn(run, slot))
         return began[-1]
 
     with pytest.raises(KeyboardInterrupt):
-        drive(sweep, settings(), start, places=[Place(0)], interrupts=interrupts)
+        drive(sweep, settings(), start, slots=[Slot(0)], interrupts=interrupts)
     assert [run.ends for run in began] == [["ended"]]
     assert {run.state for run in sweep.runs()} == {TrialState.WAITING}
 
 
 def test_a_run_below_what_its_cost_buys_is_ended(here):
-    how = settings(max_runs=20, downsample=3, method="Random", early_stop_quantile=0.3)
-    sweep = swept(how)  # at least 30 points
-    judge, best = judging(sweep, SPACE, how)(), best_of(sweep)
-    dear = 2 * max(run.values[1] for run in sweep.runs()) + 100
-    assert judge([Point(best.values[0], dear, 1.0)]) == ""
-    worst = min(run.values[0] for run in sweep.runs()) - 1
-    many = [Point(worst, dear, 1.0)] * 60
-    assert "is less than other runs had" in judge(many)
-    assert judging(sweep, SPACE, settings(early_stop_quantile=0))()(many) == ""
+    """The last of many runs, which has a bad score; quantile 0 stops none."""
+
+    class Bad(Formula):
+        def look(self):
+            return [Point(-100.0, 1e4, 1.0)] if self.trial.number >= 30 else []
+
+    for quantile, state in (0.3, "PRUNED"), (0.0, "COMPLETE"):
+        how = settings(max_runs=12, method="Random", early_stop_quantile=quantile)
+        sweep = swept(how, Bad, f"{quantile}.log")
+        assert sweep.runs()[-1].number >= 30
+        assert sweep.runs()[-1].state.name == state
+
+
+def test_finished_curves_are_worths_by_cost(here):
+    how = settings(max_runs=3, goal="minimize")
+    sweep = swept(how)
+    curves = sweep.finished_curves()
+    for run, curve in zip(sweep.runs(), curves, strict=True):
+        points = [p for p in formula(run.params) if p.steps >= 1e4]
+        assert curve == pytest.approx(np.array([[-p.score, p.cost] for p in points]))
 
 
 # ---- other studies -------------------------------------------------------------------------------

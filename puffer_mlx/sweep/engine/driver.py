@@ -2,18 +2,16 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.child import POLITE, Child, Identity, Place
 from puffer_mlx.sweep.curve import Outcome, Point
-from puffer_mlx.sweep.engine.samplers import TrialObservations
 from puffer_mlx.sweep.engine.study import FAULT, FINISHED, OWNER, Study, curves, own_name, processes
-from puffer_mlx.sweep.observations import EarlyStop, threshold
-from puffer_mlx.sweep.settings import FIRST_HELD_OUT, SweepSettings
-from puffer_mlx.sweep.space import Space
+from puffer_mlx.sweep.observations import EarlyStop
+from puffer_mlx.sweep.settings import FIRST_HELD_OUT
+from puffer_mlx.sweep.training_process import STOP_TIMEOUT, Identity, Slot, TrainingProcess
 from puffer_mlx.system import voice
 from puffer_mlx.system.signals import Interrupts
 
@@ -23,8 +21,7 @@ PAUSE = 0.2  # seconds between two polls
 YOUNG = 5.0  # seconds in which a new run may still lack its owner
 
 # Starts a run with a seed's number. Raises UserError if its values can't be run.
-Start = Callable[[FrozenTrial, Place, int], Child]
-Judge = Callable[[Sequence[Point]], str]  # returns why a run with these points should stop, or ""
+Start = Callable[[FrozenTrial, Slot, int], TrainingProcess]
 
 
 @dataclass(eq=False)
@@ -32,16 +29,15 @@ class ActiveRun:
     """A running process of a sweep that trains a run with one seed, possibly a held-out one.
 
     Attributes:
-        began: Start time by ``time.monotonic``.
+        early_stop: Early-stop test; None for further seeds of a run, which end normally.
         last: Newest point of the curve.
     """
 
     trial: FrozenTrial
     seed: int
-    place: Place
-    run: Child
-    judge: Judge
-    began: float = field(default_factory=time.monotonic)
+    slot: Slot
+    run: TrainingProcess
+    early_stop: EarlyStop | None
     last: Point | None = None
 
 
@@ -51,13 +47,12 @@ class Driver:
     Args:
         study: Trials of the sweep.
         start: Starts a run.
-        places: Slots, for one run each.
+        slots: Slots, for one run each.
         most: Number of runs to finish, where each seed of a suggestion counts as one. No new
             suggestion is made after that.
         draw: Called with the active runs a few times a second.
         ended: Called with the trial of a run that finished with all of its seeds, or with one of
             its held-out seeds.
-        judge: Makes the early-stop test of a new run.
         interrupts: Signals that end the sweep. A second signal kills its runs at once.
         pause: Seconds between two polls.
     """
@@ -66,18 +61,21 @@ class Driver:
         self,
         study: Study,
         start: Start,
-        places: Sequence[Place],
+        slots: Sequence[Slot],
         most: int,
         draw: Callable[[Sequence[ActiveRun]], None],
         ended: Callable[[FrozenTrial], None],
-        judge: Callable[[], Judge],
         interrupts: Interrupts,
         pause: float = PAUSE,
     ) -> None:
-        self._study, self._start, self._most = study, start, most
-        self._draw, self._ended, self._judge, self._pause = draw, ended, judge, pause
+        self._study = study
+        self._start = start
+        self._most = most
+        self._draw = draw
+        self._ended = ended
         self._interrupts = interrupts
-        self._free = list(places)
+        self._pause = pause
+        self._free = list(slots)
         self._active: list[ActiveRun] = []
         self._open: set[int] = set()  # numbers of this process's runs that may get further seeds
         self._failed = self._invalid = 0  # counts in a row
@@ -113,12 +111,13 @@ class Driver:
 
     def _end(self) -> None:
         """Terminate all active runs, kill them after a timeout, and release unfinished trials."""
-        signals, deadline = self._interrupts.count, time.monotonic() + POLITE
+        signals = self._interrupts.count
+        deadline = time.monotonic() + STOP_TIMEOUT
         for active in self._active:  # ask all of them before waiting
             active.run.stop("the sweep was ended")
         if self._active:
-            line = f"ending the runs under way: {POLITE:.0f} s at most; again to end them at once"
-            voice.note(line, error=True)
+            limit = f"{STOP_TIMEOUT:.0f} s at most"
+            voice.note(f"ending the runs under way: {limit}; again to end them at once", error=True)
         while any(active.run.is_running() for active in self._active):
             if time.monotonic() > deadline or self._interrupts.count > signals:
                 break
@@ -131,13 +130,15 @@ class Driver:
 
     def orphans(self) -> list[FrozenTrial]:
         """Take over runs of ended sweeps, and end the remaining processes of dead ones."""
-        host, left = own_name()[0], []
+        host = own_name()[0]
+        left = []
         for run in self._study.runs(TrialState.RUNNING, TrialState.WAITING):
             if run.state == TrialState.WAITING:
                 if self._study.take(run):
                     left.append(run)
                 continue
-            owner, began = run.user_attrs.get(OWNER), run.datetime_start
+            owner = run.user_attrs.get(OWNER)
+            began = run.datetime_start
             if owner and (owner[0] != host or Identity(*owner[1:]).find()):
                 continue  # another sweep is running it
             if not owner and began and time.time() - began.timestamp() < YOUNG:
@@ -153,7 +154,7 @@ class Driver:
         if further := self._further():
             run, seed = further
         elif left:
-            run, seed = self._study.again(left.pop(0)), 0
+            run, seed = self._study.restart(left.pop(0)), 0
         elif self._study.trained(*FINISHED, TrialState.RUNNING) < self._most:
             run, seed = self._study.ask(), 0
         elif held_out := self._held_out():
@@ -164,7 +165,7 @@ class Driver:
             self._open.add(run.number)
             return True
         try:
-            child = self._start(run, self._free[0], seed)
+            process = self._start(run, self._free[0], seed)
         except UserError as error:
             if seed >= FIRST_HELD_OUT:  # it ran before, so something it needs is missing
                 raise
@@ -174,12 +175,15 @@ class Driver:
                 raise self._useless(f"{self._invalid} suggestions can't be run", run) from None
             return True
         self._invalid = 0
-        judge = self._judge() if seed == 0 else lambda points: ""  # further seeds end normally
-        self._active.append(ActiveRun(run, seed, self._free.pop(0), child, judge))
-        if child.identity and seed >= FIRST_HELD_OUT:
-            self._study.note_holding(run, seed - FIRST_HELD_OUT, child.identity)
-        elif child.identity:
-            self._study.note_process(run, child.identity, seed)
+        early_stop = None
+        if seed == 0:
+            quantile = self._study.settings.stop_quantile
+            early_stop = EarlyStop(self._study.finished_curves(), quantile)
+        self._active.append(ActiveRun(run, seed, self._free.pop(0), process, early_stop))
+        if process.identity and seed >= FIRST_HELD_OUT:
+            self._study.note_holding(run, seed - FIRST_HELD_OUT, process.identity)
+        elif process.identity:
+            self._study.note_process(run, process.identity, seed)
         return True
 
     def _held_out(self) -> tuple[FrozenTrial, int] | None:
@@ -190,7 +194,7 @@ class Driver:
         if any(active.seed < FIRST_HELD_OUT for active in self._active):
             return None
         mine = own_name()
-        for run, seed in self._study.lacking():
+        for run, seed in self._study.missing_held_out():
             if holder := self._study.holder(run, seed):
                 owner, process = holder
                 if owner[0] != mine[0] or Identity(*owner[1:]).find():
@@ -205,7 +209,7 @@ class Driver:
         """Return a run and its next seed, or None. Finishes the runs that get no more seeds."""
         while self._open:
             over: FrozenTrial | None = None
-            for run, is_over, has_turn in self._study.promises([*self._open]):
+            for run, is_over, has_turn in self._study.seed_decisions([*self._open]):
                 under_way = {each.seed for each in self._active if each.trial.number == run.number}
                 lacking = {*range(self._study.settings.seeds)} - curves(run).keys() - under_way
                 if lacking and has_turn and not is_over:
@@ -225,8 +229,7 @@ class Driver:
         run = active.trial
         if news := active.run.look():
             active.last = news[-1]
-            if why := active.judge(news):
-                active.run.stop(why)
+            self._stop_early(active, news)
         if (outcome := active.run.outcome()) is None:
             return
         self._leave(active)
@@ -246,6 +249,15 @@ class Driver:
         if self._failed >= FAILURES:
             raise self._useless(f"{self._failed} runs failed", run)
 
+    def _stop_early(self, active: ActiveRun, points: Sequence[Point]) -> None:
+        """Stop a run whose new points are worse than other runs' at the same cost."""
+        for score, cost, _ in points:
+            worth = self._study.settings.worth(score)
+            if active.early_stop and active.early_stop.should_stop(cost, worth):
+                what = f"a score of {score:.3f} after {cost:.0f} s"
+                active.run.stop(f"{what} is less than other runs had for that")
+                return
+
     def _useless(self, what: str, run: FrozenTrial) -> UserError:
         """Return the error of a sweep in which all of the last runs failed."""
         fault = self._study.find(run.number).user_attrs[FAULT]
@@ -256,7 +268,7 @@ class Driver:
 
     def _leave(self, active: ActiveRun) -> None:
         self._active.remove(active)
-        self._free = sorted([*self._free, active.place])
+        self._free = sorted([*self._free, active.slot])
 
     def _fail(self, run: FrozenTrial, fault: str) -> None:
         """Record that a run failed, and end its other processes."""
@@ -269,29 +281,3 @@ class Driver:
     def _tell(self, run: FrozenTrial, outcome: Outcome) -> None:
         self._study.tell(run, outcome)
         self._ended(self._study.find(run.number))
-
-
-def judging(study: Study, space: Space, settings: SweepSettings) -> Callable[[], Judge]:
-    """Return a function that makes the early-stop test of a new run.
-
-    Args:
-        study: Trials of the sweep.
-        space: Parameters of the sweep.
-        settings: Settings of the sweep.
-    """
-    known = TrialObservations(space, settings)
-
-    def make() -> Judge:
-        seen = known.of(study.trials())
-        stop = EarlyStop(threshold(seen, settings.stop_quantile))
-
-        def judge(points: Sequence[Point]) -> str:
-            for score, cost, _ in points:
-                if stop.should_stop(cost, seen.entered(score)):
-                    what = f"a score of {score:.3f} after {cost:.0f} s"
-                    return f"{what} is less than other runs had for that"
-            return ""
-
-        return judge
-
-    return make

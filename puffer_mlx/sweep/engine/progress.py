@@ -37,7 +37,7 @@ class Progress:
         study: Trials of the sweep.
         title: Description of the sweep and its method.
         runs: Number of runs to finish.
-        places: Number of simultaneous runs in this process.
+        slots: Number of simultaneous runs in this process.
         console: Console to print to.
         shown: Short names of the parameters in a run's line.
     """
@@ -47,14 +47,14 @@ class Progress:
         study: Study,
         title: str,
         runs: int,
-        places: int,
+        slots: int,
         console: Console,
         shown: Sequence[str],
     ) -> None:
         self._study = study
         self._title = title
         self._runs = runs
-        self._places = places
+        self._slots = slots
         self._console = console
         self._shown = shown
         terminal = console.is_terminal
@@ -94,7 +94,7 @@ class Progress:
         """Return the line of a run that ended with all of its seeds or with a held-out one."""
         if (held_out := self._study.held_out(run)).seeds:
             words = held_out.words(self._study.settings.sign)
-            left = f"{len(self._study.lacking())} to go"
+            left = f"{len(self._study.missing_held_out())} to go"
             return f"run {self._study.ordinal(run)}, held-out seeds: {words} | {left}"
         parts = [f"run {self._study.ordinal(run)}: {_result(run)}"]
         if run.user_attrs.get(DEFAULT):
@@ -122,13 +122,13 @@ class Progress:
         facts = [f"{done} of {self._runs} runs"]
         facts += [f"{len(stopped)} ended early"] * bool(stopped)
         facts += [f"{len(failed)} failed"] * bool(failed)
-        unconfirmed = len(study.lacking()) if done >= self._runs else 0
+        unconfirmed = len(study.missing_held_out()) if done >= self._runs else 0
         facts += [f"{unconfirmed} held-out seeds to go"] * bool(unconfirmed)
         left += unconfirmed
         facts.append(f"{duration(sum(costs))} of training")
         if costs and left:
             recent = costs[-20:]
-            guess = left * sum(recent) / len(recent) / max(1, self._places)
+            guess = left * sum(recent) / len(recent) / max(1, self._slots)
             facts.append(f"about {duration(guess)} left")
         for each in active:
             score = f" {each.last.score:.4g}" if each.last else ""

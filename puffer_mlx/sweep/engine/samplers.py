@@ -32,7 +32,7 @@ from puffer_mlx.sweep.observations import Observations
 from puffer_mlx.sweep.settings import OURS, SweepSettings
 from puffer_mlx.sweep.space import Space, Values
 
-Settle = Callable[[Values], Values]
+Adjust = Callable[[Values], Values]
 NEEDS = {"GP": ("scipy", "torch")}  # packages that Optuna's methods import besides NumPy
 
 
@@ -45,7 +45,8 @@ class TrialObservations:
     """
 
     def __init__(self, space: Space, settings: SweepSettings) -> None:
-        self._space, self._settings = space, settings
+        self._space = space
+        self._settings = settings
         self._seen = Observations(settings)
         self._numbers: list[int] = []  # numbers of the converted trials
 
@@ -55,7 +56,8 @@ class TrialObservations:
         over = sorted((at, number, each) for at, number, each in over if at)
         numbers = [number for _, number, _ in over]
         if numbers[: len(self._numbers)] != self._numbers:  # another machine's clock is late
-            self._seen, self._numbers = Observations(self._settings), []
+            self._seen = Observations(self._settings)
+            self._numbers = []
         for _, _, trial in over[len(self._numbers) :]:
             self._take(trial)
         self._numbers = numbers
@@ -76,11 +78,12 @@ class SpaceSampler(BaseSampler):
 
     Args:
         space: Parameters of the sweep.
-        settle: Makes values consistent.
+        adjust: Makes values consistent.
     """
 
-    def __init__(self, space: Space, settle: Settle) -> None:
-        self._space, self._settle = space, settle
+    def __init__(self, space: Space, adjust: Adjust) -> None:
+        self._space = space
+        self._adjust = adjust
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
         """Return the values of a new run."""
@@ -106,7 +109,7 @@ class SpaceSampler(BaseSampler):
         """Return the suggested values; {} for a run with values of the configuration or a file."""
         if trial.user_attrs.keys() & {DEFAULT, GIVEN}:
             return {}
-        return dict(self._settle(self.suggest(study, trial)))
+        return dict(self._adjust(self.suggest(study, trial)))
 
     def sample_independent(
         self,
@@ -124,17 +127,15 @@ class MethodSampler(SpaceSampler):
 
     Args:
         space: Parameters of the sweep.
-        settle: Makes values consistent.
+        adjust: Makes values consistent.
         settings: Settings of the sweep.
         seed: Seed of all random numbers.
     """
 
-    def __init__(self, space: Space, settle: Settle, settings: SweepSettings, seed: int) -> None:
-        super().__init__(space, settle)
-        self._method, self._known = (
-            make_method(space, settings, seed),
-            TrialObservations(space, settings),
-        )
+    def __init__(self, space: Space, adjust: Adjust, settings: SweepSettings, seed: int) -> None:
+        super().__init__(space, adjust)
+        self._method = make_method(space, settings, seed)
+        self._known = TrialObservations(space, settings)
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
         """Return the method's suggestion, given all observations."""
@@ -150,23 +151,24 @@ class OptunaSampler(SpaceSampler):
 
     Args:
         space: Parameters of the sweep.
-        settle: Makes values consistent.
+        adjust: Makes values consistent.
         make: Makes a sampler from a seed.
         seed: Seed of all random numbers.
     """
 
     def __init__(
-        self, space: Space, settle: Settle, make: Callable[[int], BaseSampler], seed: int
+        self, space: Space, adjust: Adjust, make: Callable[[int], BaseSampler], seed: int
     ) -> None:
-        super().__init__(space, settle)
-        self._make, self._seed = make, seed
+        super().__init__(space, adjust)
+        self._make = make
+        self._seed = seed
 
     def _of(self, trial: FrozenTrial) -> BaseSampler:
         """Return the sampler of a run."""
-        draw = np.random.default_rng([self._seed, trial.number])
+        rng = np.random.default_rng([self._seed, trial.number])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return self._make(int(draw.integers(2**31)))
+            return self._make(int(rng.integers(2**31)))
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
         """Return the suggestion of Optuna's sampler, rounded like those of our methods."""
@@ -186,20 +188,20 @@ class OptunaSampler(SpaceSampler):
         self._of(trial).after_trial(study, trial, state, values)
 
 
-def make_sampler(space: Space, settings: SweepSettings, seed: int, settle: Settle) -> SpaceSampler:
+def make_sampler(space: Space, settings: SweepSettings, seed: int, adjust: Adjust) -> SpaceSampler:
     """Return the sampler of ``[sweep] method``.
 
     Args:
         space: Parameters of the sweep.
         settings: Settings of the sweep.
         seed: Seed of all random numbers.
-        settle: Makes values consistent.
+        adjust: Makes values consistent.
 
     Raises:
         UserError: If a package that the method needs isn't installed.
     """
     if settings.method in OURS:
-        return MethodSampler(space, settle, settings, seed)
+        return MethodSampler(space, adjust, settings, seed)
     lacking = [each for each in NEEDS.get(settings.method, ()) if not _is_there(each)]
     if lacking:
         raise UserError(
@@ -214,7 +216,7 @@ def make_sampler(space: Space, settings: SweepSettings, seed: int, settle: Settl
         "GP": lambda seed: optuna.samplers.GPSampler(seed=seed, n_startup_trials=first),
         "NSGAII": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
     }
-    return OptunaSampler(space, settle, make[settings.method], seed)
+    return OptunaSampler(space, adjust, make[settings.method], seed)
 
 
 def _is_there(module: str) -> bool:

@@ -17,7 +17,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.engine.study import quiet
 from puffer_mlx.system import voice
 
-PATIENCE = 10.0  # seconds for another process to create a database's tables
+TABLES_TIMEOUT = 10.0  # seconds for another process to create a database's tables
 FIRST = b'{"op_code":'  # first bytes of a journal
 OF_STORAGES = str(Path(optuna.storages.__file__).parent)
 FORMS = "a file, sqlite:///FILE, postgresql://HOST/NAME, mysql://…, redis://HOST, grpc://HOST:PORT"
@@ -63,7 +63,7 @@ def _database(where: str) -> BaseStorage:
             f"the storage {where} keeps nothing: it is a database in memory",
             "name a file: sqlite:///FILE",
         )
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TABLES_TIMEOUT
     while True:
         try:
             return RDBStorage(where)
@@ -85,7 +85,8 @@ class Journal(JournalFileBackend):
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._own_lock = path, JournalFileSymlinkLock(str(path))
+        self._path = path
+        self._own_lock = JournalFileSymlinkLock(str(path))
         super().__init__(str(path), self._own_lock)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:

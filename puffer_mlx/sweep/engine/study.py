@@ -14,12 +14,15 @@ import os
 import socket
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
 import optuna
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.exceptions import DuplicatedStudyError, UpdateFinishedTrialError
@@ -29,23 +32,23 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from puffer_mlx.config import Config, to_dict
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.child import Identity
 from puffer_mlx.sweep.curve import (
     HeldOut,
-    Judged,
     Outcome,
     Point,
+    SeedScores,
     as_one,
     combined,
     is_beaten,
     noise,
 )
 from puffer_mlx.sweep.reading import Sweep
-from puffer_mlx.sweep.settings import FEW, HELD_OUT, SHORT, SweepSettings
+from puffer_mlx.sweep.settings import HELD_OUT, SHORT, TOP_RUNS, SweepSettings
 from puffer_mlx.sweep.space import COST, Parameter, Space, Values
+from puffer_mlx.sweep.training_process import Identity
 
 RUN, POINT = "point_of", "point"  # attributes of a point: number of its run, index in the curve
-OWNER, CHILD = "owner", "process"  # attributes of a run: sweep that owns it, training process
+OWNER, PROCESS = "owner", "process"  # attributes of a run: sweep that owns it, training process
 SEED = "seed"  # attribute of a run, with a seed's number: its curve
 FAULT, STOPPED, STEPS, LAST = "fault", "stopped", "steps", "last"
 DEFAULT, GIVEN = "default", "given"  # of a run that no method suggested: source of its values
@@ -122,10 +125,10 @@ def _held(run: FrozenTrial, seed: int) -> str:
 def processes(run: FrozenTrial) -> list[Identity]:
     """Return the processes that trained a run."""
     there = run.user_attrs.items()
-    return [Identity(*each) for name, each in there if name.partition(" ")[0] == CHILD]
+    return [Identity(*each) for name, each in there if name.partition(" ")[0] == PROCESS]
 
 
-class Promise(NamedTuple):
+class SeedDecision(NamedTuple):
     """Prospects of a run that waits for another seed.
 
     Args:
@@ -149,7 +152,9 @@ class Study:
     """
 
     def __init__(self, study: optuna.Study, space: Space, settings: SweepSettings) -> None:
-        self.optuna, self._space, self.settings = study, space, settings
+        self.optuna = study
+        self._space = space
+        self.settings = settings
         self._distributions = distributions(space)
 
     # ---- queries ---------------------------------------------------------------------------------
@@ -175,39 +180,39 @@ class Study:
 
         Compares held-out seeds once all are trained, before that the scores of the search.
         """
-        few = self.few()
-        if not self.held_out_seeds() or self.lacking():
+        few = self.top_runs()
+        if not self.held_out_seeds() or self.missing_held_out():
             return few[0] if few else None
 
         def order(run: FrozenTrial) -> tuple[int, float, float]:
             scores, failed = self.held_out(run)
-            how, sign = self.settings.seeds_score, self.settings.sign
+            how = self.settings.seeds_score
+            sign = self.settings.sign
             score = self.settings.worth(as_one(scores, how, sign)) if scores else 0.0
             return failed, -score, run.values[1]
 
         return min(few, key=order, default=None)
 
-    def few(self) -> list[FrozenTrial]:
-        """Return the ``FEW`` runs with the best search scores, the cheapest first among equals."""
-        runs = self._compared()
-        return sorted(runs, key=lambda run: (-self._worth(run), run.values[1]))[:FEW]
-
-    def front(self) -> list[FrozenTrial]:
-        """Return the Pareto front of score and cost, the cheapest run first."""
-        front: list[FrozenTrial] = []
-        for run in sorted(self._compared(), key=lambda run: (run.values[1], -self._worth(run))):
-            if not front or self._worth(run) > self._worth(front[-1]):
-                front.append(run)
-        return front
+    def top_runs(self) -> list[FrozenTrial]:
+        """Return the ``TOP_RUNS`` runs with the best scores, the cheapest first among equals."""
+        finished = self.runs(TrialState.COMPLETE)
+        most = max(map(seeds_of, finished), default=1)  # runs with fewer seeds weren't promising
+        runs = [run for run in finished if seeds_of(run) == most]
+        return sorted(runs, key=lambda run: (-self._worth(run), run.values[1]))[:TOP_RUNS]
 
     def _worth(self, run: FrozenTrial) -> float:
         return self.settings.worth(run.values[0])
 
-    def _compared(self) -> list[FrozenTrial]:
-        """Return the runs with the most seeds; others weren't promising."""
-        runs = self.runs(TrialState.COMPLETE)
-        most = max(map(seeds_of, runs), default=1)
-        return [run for run in runs if seeds_of(run) == most]
+    def finished_curves(self) -> list[np.ndarray]:
+        """Return the points of each finished run by cost, (k, 2): worth of the score, and cost."""
+        finished = {run.number for run in self.runs(TrialState.COMPLETE)}
+        curves = defaultdict(list)
+        for trial in self.trials():
+            number = trial.user_attrs.get(RUN, trial.number)
+            if number in finished:
+                score, cost = trial.values
+                curves[number].append((self.settings.worth(score), cost))
+        return [np.array(sorted(points, key=itemgetter(1))) for points in curves.values()]
 
     def trained(self, *states: TrialState) -> int:
         """Return the number of runs in some states, where each seed counts as one."""
@@ -224,35 +229,36 @@ class Study:
         how = self.settings.seeds_score
         return combined(list(curves(run).values()), how, self.settings.sign)
 
-    def promises(self, waiting: Sequence[int]) -> list[Promise]:
+    def seed_decisions(self, waiting: Sequence[int]) -> list[SeedDecision]:
         """Return the prospects of runs that wait for another seed, the cheapest first.
 
         Args:
             waiting: Numbers of runs with at least one known seed.
         """
-        how, enough = self.settings.seeds_score, self.settings.enough
+        how = self.settings.seeds_score
+        enough = self.settings.target
         known = {run.number: self._judged(run) for run in self.runs(*ALIVE)}
         judged = {number: one for number, one in known.items() if one}
         differ = noise(list(judged.values()))
         complete = self.runs(TrialState.COMPLETE)
         whole = [judged[run.number] for run in complete if seeds_of(run) >= self.settings.seeds]
-        before: list[Judged] = []
-        promises = []
+        before: list[SeedScores] = []
+        decisions = []
         for number in sorted(waiting, key=lambda number: (judged[number].cost, number)):
             one = judged[number]
             is_over = is_beaten(one, whole, how, differ, enough)
             has_turn = not is_beaten(one, before, how, differ, enough)
-            promises.append(Promise(self.find(number), is_over, has_turn))
+            decisions.append(SeedDecision(self.find(number), is_over, has_turn))
             before += [] if is_over else [one]
-        return promises
+        return decisions
 
-    def _judged(self, run: FrozenTrial) -> Judged | None:
+    def _judged(self, run: FrozenTrial) -> SeedScores | None:
         """Return the known results of a run's seeds, or None without any."""
         ends = [curve[-1] for curve in curves(run).values()]
         if not ends and run.state == TrialState.COMPLETE:  # recorded when each run had one seed
             ends = [Point(run.values[0], run.values[1], 0)]
         scores = [self.settings.sign * end.score for end in ends]
-        return Judged(scores, fmean(end.cost for end in ends)) if ends else None
+        return SeedScores(scores, fmean(end.cost for end in ends)) if ends else None
 
     # ---- held-out seeds --------------------------------------------------------------------------
 
@@ -262,28 +268,32 @@ class Study:
         """Return the number of held-out seeds for each of the best few runs."""
         if (asked := self.settings.confirm) >= 0:
             return asked
-        few = self.few()
+        few = self.top_runs()
         return HELD_OUT if few and max(run.values[1] for run in few) <= SHORT else 0
 
     def held_out(self, run: FrozenTrial) -> HeldOut:
         """Return the known results of a run's held-out seeds."""
-        known, asked = self.optuna.user_attrs, range(self.held_out_seeds())
+        known = self.optuna.user_attrs
+        asked = range(self.held_out_seeds())
         ends = [known.get(_held(run, i), {}) for i in asked]
         scores = [end["score"] for end in ends if "score" in end]
         there = [score for score in scores if score is not None]
         return HeldOut(there, len(scores) - len(there))
 
-    def luck(self) -> str:
+    def winner_warning(self) -> str:
         """Return a sentence about the search's winner if held-out seeds contradict it; else "".
 
         They contradict if another run is better, or if no held-out seed reaches the winning score.
         The winner was lucky if most seeds don't reach it.
         """
-        best, few = self.best(), self.few()
-        if best is None or not self.held_out_seeds() or self.lacking():
+        best = self.best()
+        few = self.top_runs()
+        if best is None or not self.held_out_seeds() or self.missing_held_out():
             return ""
-        held_out, same = self.held_out(few[0]), best.number == few[0].number
-        scores, won_by = map(self.settings.worth, held_out.scores), self._worth(few[0])
+        held_out = self.held_out(few[0])
+        same = best.number == few[0].number
+        scores = map(self.settings.worth, held_out.scores)
+        won_by = self._worth(few[0])
         reached = [score >= won_by for score in scores]
         if same and any(reached):
             return ""
@@ -295,20 +305,21 @@ class Study:
             f" {few[0].values[0]:.5g}, with held-out seeds {words}{rest}"
         )
 
-    def lacking(self) -> list[tuple[FrozenTrial, int]]:
+    def missing_held_out(self) -> list[tuple[FrozenTrial, int]]:
         """Return pairs of run and held-out seed without a result, ordered by seed."""
-        known, few = self.optuna.user_attrs, self.few()
+        known = self.optuna.user_attrs
+        few = self.top_runs()
         pairs = [(run, i) for i in range(self.held_out_seeds()) for run in few]
         return [(run, i) for run, i in pairs if "score" not in known.get(_held(run, i), {})]
 
     def holder(self, run: FrozenTrial, seed: int) -> tuple[list[Any], list[Any]] | None:
         """Return the sweep and the process that train a held-out seed, or None."""
         known = self.optuna.user_attrs.get(_held(run, seed), {})
-        return (known[OWNER], known.get(CHILD, [])) if OWNER in known else None
+        return (known[OWNER], known.get(PROCESS, [])) if OWNER in known else None
 
     def note_holding(self, run: FrozenTrial, seed: int, process: Sequence[float] = ()) -> None:
         """Record that this sweep trains a held-out seed, in a process."""
-        holding = {OWNER: own_name()} | ({CHILD: [*process]} if process else {})
+        holding = {OWNER: own_name()} | ({PROCESS: [*process]} if process else {})
         self.optuna.set_user_attr(_held(run, seed), holding)
 
     def note_held_out(self, run: FrozenTrial, seed: int, outcome: Outcome) -> None:
@@ -350,7 +361,7 @@ class Study:
                 return True
         return False
 
-    def again(self, run: FrozenTrial) -> FrozenTrial:
+    def restart(self, run: FrozenTrial) -> FrozenTrial:
         """Restart a run with the same values."""
         with quiet():
             if run.params.keys() < self._distributions.keys():  # died during the suggestion
@@ -367,7 +378,7 @@ class Study:
 
     def note_process(self, run: FrozenTrial, process: Sequence[float], seed: int = 0) -> None:
         """Record the process of a run, so that it can be ended after a crash of this process."""
-        self._set(run, f"{CHILD} {seed}" if seed else CHILD, list(process))
+        self._set(run, f"{PROCESS} {seed}" if seed else PROCESS, list(process))
 
     def _set(self, run: FrozenTrial, name: str, value: Any) -> None:
         storage, number = storage_and_id(self.optuna, run)
@@ -439,7 +450,8 @@ def open_study(
         UserError: If the study of this name belongs to another sweep.
     """
     if study_info(storage, name) is None:
-        space, goal = swept.space, "maximize" if swept.settings.sign > 0 else "minimize"
+        space = swept.space
+        goal = "maximize" if swept.settings.sign > 0 else "minimize"
         recorded = {p.name: p.recorded_default for p in space.parameters}
         defaults = {name: value for name, value in recorded.items() if value is not None}
         with quiet(), suppress(DuplicatedStudyError):  # another process creates it, too
@@ -461,7 +473,8 @@ def open_study(
 
 def describe_sweep(swept: Sweep, config: Config) -> dict[str, Any]:
     """Return the settings that all processes of a sweep must share, by names for messages."""
-    plain, space = to_dict(config), swept.space
+    plain = to_dict(config)
+    space = swept.space
     ranges = {
         f"the range of {p.name}": f"{p.distribution} {p.low:g} to {p.high:g}"
         for p in space.parameters

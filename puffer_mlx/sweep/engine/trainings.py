@@ -12,12 +12,11 @@ from puffer_mlx import vec
 from puffer_mlx.config import Config, ini_text, load
 from puffer_mlx.config.option_names import option
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.child import Child, Place
 from puffer_mlx.sweep.curve import HeldOut
 from puffer_mlx.sweep.engine.study import DEFAULT, Study, curves
-from puffer_mlx.sweep.reading import sections
 from puffer_mlx.sweep.settings import SweepSettings
-from puffer_mlx.sweep.space import AGENTS, Space, Values, fit
+from puffer_mlx.sweep.space import AGENTS, Space, Values, fit_sizes
+from puffer_mlx.sweep.training_process import Slot, TrainingProcess
 from puffer_mlx.system import voice
 from puffer_mlx.system.files import publish
 from puffer_mlx.tracking.tracked_run import tracker_names
@@ -47,13 +46,13 @@ class Trainings(NamedTuple):
     folder: Path
     hang: float
 
-    def settle(self, values: Values) -> Values:
+    def adjust(self, values: Values) -> Values:
         """Make suggested values consistent: buffers of equal size, minibatches within an epoch.
 
         Values that can be run stay as suggested. So do values that can't be repaired: their trial
         fails with the reason.
         """
-        for sizes in (values, fit(values, self.space, self.config)):
+        for sizes in (values, fit_sizes(values, self.space, self.config)):
             grouped = self._in_equal_groups(sizes)
             with contextlib.suppress(UserError):
                 self._config(grouped)
@@ -110,24 +109,15 @@ class Trainings(NamedTuple):
         vec.settle_family(config)
         return config
 
-    def config_of(self, run: FrozenTrial) -> Config:
-        """Return a run's configuration, with the complete [sweep] sections.
-
-        Raises:
-            UserError: If its values can't be run.
-        """
-        config = self._config(self._values_of(run))
-        config.sweep = sections(self.config, self.space)
-        return config
-
-    def start(self, run: FrozenTrial, place: Place, seed: int) -> Child:
+    def start(self, run: FrozenTrial, slot: Slot, seed: int) -> TrainingProcess:
         """Start the process of a run with one of its seeds.
 
         Raises:
             UserError: If its values can't be run.
         """
-        self.config_of(run)
-        folder, settings = self.folder_of(run, seed), self.settings
+        self._config(self._values_of(run))
+        folder = self.folder_of(run, seed)
+        settings = self.settings
         _forget(folder)
         words = self.words_of(run, seed)
         words += [f"--checkpoint-dir={folder / 'checkpoints'}", f"--log-dir={folder / 'logs'}"]
@@ -136,13 +126,13 @@ class Trainings(NamedTuple):
         if tracker_names(self.config):
             usual["--wandb-group"] = self.folder.name
         words += [f"{name}={text}" for name, text in usual.items() if name not in typed]
-        return Child(words, folder, place, settings.metric, settings.downsample, self.hang)
+        return TrainingProcess(words, folder, slot, settings.metric, settings.downsample, self.hang)
 
     # ---- results of a run ------------------------------------------------------------------------
 
     def write_best(self, run: FrozenTrial, held_out: HeldOut) -> None:
         """Write a run's configuration and results as a file for ``train``."""
-        config = self.config_of(run)
+        config = self._config(self._values_of(run))
         config = replace(config, base=replace(config.base, family=self.config.base.family))
         score, cost = run.values
         head = (
@@ -179,7 +169,8 @@ class Records:
     """
 
     def __init__(self, study: Study, trainings: Trainings) -> None:
-        self._study, self._trainings = study, trainings
+        self._study = study
+        self._trainings = trainings
         self._best: tuple[int, HeldOut] | None = None  # run and results in the file
         self._faults: list[str] = []
 

@@ -1,15 +1,15 @@
-"""Trackers of other programs: one file of this folder for each.
+"""Trackers, one per file of this folder.
 
-A name in ``base.track`` is a file's name here. A file's ``TRACKER`` is its ``TrackerKind``; nothing
-else needs to know of it. Each runs in a separate process (``tracker_process``), so it may raise,
-block or die without effect on the training.
+A name in ``base.track`` is the name of a file here; its ``TRACKER`` is a ``TrackerKind``. Each
+tracker runs in a separate process (``tracker_process``), so it may raise, block or die without
+effect on the training.
 """
 
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-VIDEO = "eval/video"  # its name there
+VIDEO = "eval/video"  # name of videos in trackers
 OK = ("finished", "stopped")  # statuses of a run without an error
 
 
@@ -54,7 +54,7 @@ class TrackedRun(NamedTuple):
         return [] if self.tag == "none" else [self.tag]
 
     @property
-    def about(self) -> dict[str, str]:
+    def machine_info(self) -> dict[str, str]:
         """Machine, command and tags, by name."""
         return {**self.machine, "command": self.command, "tag": ", ".join(self.tags)}
 

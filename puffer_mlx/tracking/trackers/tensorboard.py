@@ -1,7 +1,7 @@
 """TensorBoard: event files in ``log_dir/ENV/RUN_ID/``; ``tensorboard --logdir logs`` shows them.
 
-Files only, no network. A resumed run begins another file in the same folder, whose first event
-says from which step on what earlier files have is void: TensorBoard shows what comes again, once.
+No network. A resumed run starts another file in the same folder. Its first event makes TensorBoard
+discard later steps of the earlier files, so repeated steps appear once.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -15,25 +15,25 @@ from typing import Any
 from puffer_mlx.system.files import relative
 from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKind, flat
 
-FLUSH = 10  # seconds until what was written can be seen
+FLUSH_INTERVAL = 10  # seconds between two writes to the file
 
 
 class TensorBoard:
     """Scalars of each epoch, texts of configuration and machine, and the table of HPARAMS."""
 
     def start(self, run: TrackedRun) -> str:
-        """Begin an event file."""
+        """Create an event file."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         folder = Path(run.log_dir) / run.environment / run.run_id
         self._step = run.step or 0
-        self._writer = EventFileWriter(str(folder), flush_secs=FLUSH)
+        self._writer = EventFileWriter(str(folder), flush_secs=FLUSH_INTERVAL)
         if run.step is not None:
             session = SessionLog(status=SessionLog.START)
             self._add(run.step + 1, session_log=session)
-        lines = [f"- {name}: `{text}`" for name, text in run.about.items() if text]
+        lines = [f"- {name}: `{text}`" for name, text in run.machine_info.items() if text]
         self._text("run", "\n".join(lines))
         self._text("configuration", f"```json\n{json.dumps(run.config, indent=1)}\n```")
         plain = {  # without lists of names, which can't be compared
@@ -63,11 +63,11 @@ class TensorBoard:
         self._add(step, summary=Summary(value=[Summary.Value(tag=VIDEO, image=image)]))
 
     def finish(self, result: RunResult) -> None:
-        """Write the final scores and how it ended, and close the file."""
+        """Write the final scores and the status, and close the file."""
         self.log(self._step, result.scores)
         self._text("status", result.status)
         self._add(self._step, summary=_session_end(result))
-        self._writer.flush()  # which raises what its thread has met
+        self._writer.flush()  # raises an error of the writer's thread
         self._writer.close()
 
     def _add(self, step: int, **what: Any) -> None:

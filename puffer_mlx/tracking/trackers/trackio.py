@@ -1,8 +1,8 @@
-"""trackio, Hugging Face's: rows of a local database, which ``trackio show`` shows.
+"""trackio by Hugging Face: rows of a local database; ``trackio show`` displays them.
 
-No network, unless trackio's own variables name a Space or a server (TRACKIO_SPACE_ID,
-TRACKIO_SERVER_URL). The database is where trackio has it: TRACKIO_DIR, else in the user's cache.
-What comes again after a run was resumed is left out, or it would be there twice.
+No network unless trackio's variables name a Space or a server (TRACKIO_SPACE_ID,
+TRACKIO_SERVER_URL). The database is in TRACKIO_DIR, by default in the user's cache. Steps that a
+resumed run repeats aren't logged again, because trackio would show them twice.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -14,7 +14,7 @@ from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKi
 
 
 class Trackio:
-    """A run in trackio. Failed writes are only warnings there."""
+    """A run in trackio, which reports failed writes as warnings."""
 
     def start(self, run: TrackedRun) -> str:
         """Start or resume the run of this name."""
@@ -22,16 +22,16 @@ class Trackio:
         from trackio.utils import TRACKIO_DIR
 
         self._faults: list[str] = []
-        warnings.showwarning = self._heard
+        warnings.showwarning = self._on_warning
         self._step = run.step or 0
         self._run = trackio.init(
             project=run.project,
             name=run.name,
             group=run.group,
-            config={**flat(run.config), **flat({"machine": run.about})},
+            config={**flat(run.config), **flat({"machine": run.machine_info})},
             resume="allow",
             embed=False,
-            auto_log_cpu=False,  # the records have what the process takes
+            auto_log_cpu=False,  # the records have memory and load
             auto_log_gpu=False,
         )
         self._raise()
@@ -51,12 +51,12 @@ class Trackio:
         self._raise()
 
     def finish(self, result: RunResult) -> None:
-        """Final scores and status as the last row; it has no summary."""
+        """Write the final scores and status as the last row: trackio has no summary."""
         self._run.log({**result.scores, "status": result.status}, step=self._step)
         self._run.finish()
         self._raise()
 
-    def _heard(self, message: Any, kind: type, file: str, *where: Any) -> None:
+    def _on_warning(self, message: Any, kind: type, file: str, *where: Any) -> None:
         if "trackio" in file:
             self._faults.append(str(message))
 

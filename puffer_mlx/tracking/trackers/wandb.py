@@ -1,8 +1,8 @@
 """Weights & Biases, as PufferLib 4.0's --wandb: run RUN_ID of a project, in a group, with a tag.
 
-Without a login, or where the server can't be reached, and with WANDB_MODE=offline, it writes to
-``log_dir/wandb/offline-run-*``, which ``wandb sync`` sends later. wandb's steps never go back: what
-comes again after a run was resumed is left out.
+Without a login or a connection, and with WANDB_MODE=offline, wandb writes to
+``log_dir/wandb/offline-run-*``, and ``wandb sync`` uploads that later. wandb's steps can't
+decrease, so steps that a resumed run repeats aren't logged again.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -13,14 +13,14 @@ from typing import Any
 
 from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKind
 
-CONNECTING = 20.0  # seconds until it goes offline, so that a short run isn't lost; wandb's is 90
+CONNECT_TIMEOUT = 20.0  # seconds until wandb goes offline; its own 90 would lose short runs
 
 
 class Wandb:
     """A run in W&B. The last checkpoint's weights are its artifact."""
 
     def start(self, run: TrackedRun) -> str:
-        """Start or resume the run; its id is the run's name."""
+        """Start or resume the run, with the run's name as its id."""
         import wandb
 
         self._artifact = run.run_id
@@ -39,7 +39,7 @@ class Wandb:
             "settings": wandb.Settings(
                 console="off",
                 silent=True,
-                init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", CONNECTING)),
+                init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", CONNECT_TIMEOUT)),
                 x_stats_pid=os.getppid(),
             ),
         }
@@ -66,7 +66,7 @@ class Wandb:
         self._run.log({VIDEO: wandb.Video(path)}, step=step)
 
     def finish(self, result: RunResult) -> None:
-        """Final scores and status in the summary, the weights as an artifact, as upstream's."""
+        """Write the final scores and status to the summary, and the weights as an artifact."""
         import wandb
 
         self._run.summary.update({**result.scores, "status": result.status})

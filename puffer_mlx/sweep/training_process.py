@@ -17,12 +17,12 @@ from typing import NamedTuple
 import psutil
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.curve import Log, Outcome, Point, fault_of
+from puffer_mlx.sweep.curve import LogReader, Outcome, Point
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.signals import ends_with_this
 
-POLITE = 30.0  # seconds between the request to end and the kill
-KILLED = 5.0  # seconds to wait for a killed process
+STOP_TIMEOUT = 30.0  # seconds between the request to end and the kill
+KILL_TIMEOUT = 5.0  # seconds to wait for a killed process
 OUTPUT = "output.txt"
 
 # ---- slots for runs ------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 _THREADS = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "MKL_NUM_THREADS"
 
 
-class Place(NamedTuple):
+class Slot(NamedTuple):
     """A slot for one run at a time.
 
     Args:
@@ -60,7 +60,9 @@ class Place(NamedTuple):
         return ["--vec.max-threads", str(self.threads)] if self.threads else []
 
 
-def share(parallel: int, cores: Sequence[int], gpus: Sequence[str] = (), each: int = 1) -> list:
+def make_slots(
+    parallel: int, cores: Sequence[int], gpus: Sequence[str] = (), each: int = 1
+) -> list[Slot]:
     """Return the slots of a sweep, with disjoint blocks of cores and of GPUs.
 
     Args:
@@ -82,10 +84,10 @@ def share(parallel: int, cores: Sequence[int], gpus: Sequence[str] = (), each: i
         what = f"{len(gpus)} GPUs, {each} for each run" if gpus else f"{len(cores)} cores"
         raise UserError(f"--parallel {count} runs don't fit {what}", f"at most {fits}")
     if count == 1 and not gpus:
-        return [Place()]
+        return [Slot()]
     size = max(1, len(cores) // count)
     return [
-        Place(
+        Slot(
             i,
             tuple(cores[i * size : (i + 1) * size]),
             tuple(gpus[i * each : (i + 1) * each]),
@@ -95,7 +97,7 @@ def share(parallel: int, cores: Sequence[int], gpus: Sequence[str] = (), each: i
     ]
 
 
-def own_cores() -> list[int]:
+def available_cores() -> list[int]:
     """Return the indices of the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
@@ -104,7 +106,7 @@ def own_cores() -> list[int]:
     return list(range(threads()))
 
 
-def own_gpus() -> list[str]:
+def available_gpus() -> list[str]:
     """Return the names of the NVIDIA GPUs that this process may use; empty on a Mac."""
     if (visible := os.environ.get(VISIBLE)) is not None:
         return [name.strip() for name in visible.split(",") if name.strip()]
@@ -146,7 +148,7 @@ class Identity(NamedTuple):
         except psutil.Error:
             return None
 
-    def end(self, patience: float | None = None) -> bool:
+    def end(self, timeout: float | None = None) -> bool:
         """Terminate the process, then kill it and its children. Returns True if it was running."""
         process = self.find()
         if process is None:
@@ -156,9 +158,9 @@ class Identity(NamedTuple):
         except psutil.Error:
             family = [process]
         _each(family[:1], "terminate")
-        psutil.wait_procs(family[:1], POLITE if patience is None else patience)
+        psutil.wait_procs(family[:1], STOP_TIMEOUT if timeout is None else timeout)
         _each(family, "kill")
-        psutil.wait_procs(family, KILLED)
+        psutil.wait_procs(family, KILL_TIMEOUT)
         return True
 
 
@@ -168,13 +170,13 @@ def _each(processes: Sequence[psutil.Process], method: str) -> None:
             getattr(process, method)()
 
 
-class Child:
+class TrainingProcess:
     """A training process of a sweep.
 
     Args:
         words: Words of its command line, from ENV on.
         folder: Folder of the run, created here.
-        place: Slot with the run's cores or GPUs.
+        slot: Slot with the run's cores or GPUs.
         metric: Name of the score in a log record.
         points: Maximum number of points of its curve.
         hang: Seconds without a new record or heartbeat after which the run is ended as hanging.
@@ -184,23 +186,27 @@ class Child:
         self,
         words: Sequence[str],
         folder: Path,
-        place: Place,
+        slot: Slot,
         metric: str,
         points: int,
         hang: float,
     ) -> None:
-        self._folder, self._points, self._metric = folder, points, metric
-        self._hang, self._fault, self._stopped = hang, "", ""
-        self._log = Log(folder / "logs", metric)
+        self._folder = folder
+        self._points = points
+        self._metric = metric
+        self._hang = hang
+        self._fault = ""
+        self._stopped = ""
+        self._log = LogReader(folder / "logs", metric)
         folder.mkdir(parents=True, exist_ok=True)
-        command = program.of_package("train", *words, *place.words, "-q")
-        with open(folder / OUTPUT, "wb") as output, _on(place.cores):
+        command = program.of_package("train", *words, *slot.words, "-q")
+        with open(folder / OUTPUT, "wb") as output, _on(slot.cores):
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=place.environment() | ends_with_this(),
+                env=slot.environment() | ends_with_this(),
                 start_new_session=True,  # so that Ctrl-C in the terminal only reaches the sweep
             )
         self.identity = Identity.of(self._process.pid)
@@ -210,7 +216,7 @@ class Child:
     def look(self) -> list[Point]:
         """Return the points since the last call; end a run that hangs or has a NaN score."""
         before = self._log.changed
-        points = self._log.news()
+        points = self._log.new_points()
         now = time.monotonic()
         if self._log.changed != before:
             self._moved = now
@@ -231,7 +237,7 @@ class Child:
             self._ask()
 
     def _ask(self) -> None:
-        self._until = time.monotonic() + POLITE
+        self._until = time.monotonic() + STOP_TIMEOUT
         if self._process.poll() is None:
             self._process.terminate()
 
@@ -240,14 +246,17 @@ class Child:
         if (code := self._process.poll()) is None:
             return None
         self._end_group()
-        self._log.news()
+        self._log.new_points()
         self._log.close()
         if self._log.skipped:
             voice.note(f"{self._folder}: {self._log.skipped}; it was skipped")
         points = self._log.points(self._points)
         asked = self._until is not None
         fault = self._fault or (self._reason(code) if code and not asked else "")
-        fault = fault or self._log.bad or fault_of(points, self._metric)
+        fault = fault or self._log.bad
+        if not points and not fault:
+            which = "did no episode end, or does [sweep] metric name another?"
+            fault = f"no record has {self._metric}: {which}"
         return Outcome([] if fault else points, fault, "" if fault else self._stopped)
 
     def is_running(self) -> bool:
@@ -258,7 +267,7 @@ class Child:
         """End the run now and discard its result.
 
         Args:
-            timeout: Seconds until the process is killed; None for ``POLITE``.
+            timeout: Seconds until the process is killed; None for ``STOP_TIMEOUT``.
         """
         self.identity.end(timeout)
         self._process.wait()

@@ -14,13 +14,12 @@ import pytest
 from swept import settings
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep import child
-from puffer_mlx.sweep.child import VISIBLE, Child, Identity, Place, own_cores, own_gpus, share
+from puffer_mlx.sweep import training_process
 from puffer_mlx.sweep.curve import (
-    Judged,
-    Log,
+    LogReader,
     Outcome,
     Point,
+    SeedScores,
     as_one,
     combined,
     is_beaten,
@@ -28,13 +27,22 @@ from puffer_mlx.sweep.curve import (
     noise,
 )
 from puffer_mlx.sweep.observations import Observations
+from puffer_mlx.sweep.training_process import (
+    VISIBLE,
+    Identity,
+    Slot,
+    TrainingProcess,
+    available_cores,
+    available_gpus,
+    make_slots,
+)
 
 SCORE = "env/score"
 
 
 @pytest.fixture
 def log(tmp_path):
-    with closing(Log(tmp_path / "logs", SCORE)) as log:
+    with closing(LogReader(tmp_path / "logs", SCORE)) as log:
         yield log
 
 
@@ -49,28 +57,29 @@ def record(epoch: int, score: float | None = None, **more: float) -> str:
 def test_a_curve_is_means_of_parts_and_the_result(log, tmp_path):
     path = tmp_path / "logs" / "1.jsonl"
     path.parent.mkdir()
-    assert log.news() == [] and log.points(5) == []
+    assert log.new_points() == [] and log.points(5) == []
     path.write_text(record(1) + record(2, 1.0) + record(3, 2.0)[:-9])
-    assert log.news() == [Point(1.0, 4.0, 200)]  # half a line is none yet
+    assert log.new_points() == [Point(1.0, 4.0, 200)]  # half a line is none yet
     path.write_text("".join([record(1), *(record(i, i - 1.0) for i in range(2, 9)), record(9)]))
-    assert len(log.news()) == 6
+    assert len(log.new_points()) == 6
     # Of 9 epochs, 900 steps: two parts end with the first record at 450 and 900 steps or more. The
     # first has epochs 2 to 5: scores 1, 2, 3, 4, mean 2.5; 350 steps, 7 s. No score at 900.
     assert log.points(3) == [Point(2.5, 7.0, 350), Point(7.0, 18.0, 900)]
     assert log.points(1) == [Point(7.0, 18.0, 900)]
     with open(path, "a") as file:
         file.write(json.dumps({"agent_steps": 1000, SCORE: 8.5}) + "\n")
-    assert log.news() == [] and log.points(1) == [Point(8.5, 18.0, 900)]  # the evaluation's score
+    assert log.new_points() == [] and log.points(1) == [
+        Point(8.5, 18.0, 900)
+    ]  # the evaluation's score
 
 
-def test_parts_of_a_run_end_with_the_record_that_reaches_them():
-    """800 steps in 4 parts end at 200, 400, 600 and 800; means are over records with a score."""
+def test_parts_of_a_run_end_with_the_point_that_reaches_them():
+    """800 steps in 4 parts end at 200, 400, 600 and 800."""
     scores = {2: 1.0, 3: 2.0, 4: 6.0, 6: 3.0, 7: 4.0, 8: 8.0}
-    records = [json.loads(record(epoch, scores.get(epoch))) for epoch in range(1, 9)]
-    parts = means(iter(records), 800, 4)
-    assert [part["agent_steps"] for part in parts] == [150, 350, 550, 750]
-    assert [part[SCORE] for part in parts] == [1, 4, 3, 6]
-    assert len(means(iter(records[:2]), 200, 4)) == 2  # one record ends one part at most
+    points = [Point(score, 2 * epoch, 100 * epoch) for epoch, score in scores.items()]
+    parts = means(points, 800, 4)
+    assert parts == [Point(1, 4, 200), Point(4, 7, 350), Point(3, 12, 600), Point(6, 15, 750)]
+    assert len(means(points[:2], 200, 4)) == 2  # one point ends one part at most
 
 
 @pytest.mark.parametrize("removed", ["file", "folder"])
@@ -79,21 +88,21 @@ def test_a_log_that_is_removed_and_begun_anew_is_read_on(log, tmp_path, removed)
     path.parent.mkdir(parents=True)
     for epochs in range(1, 4):
         path.write_text("".join(record(epoch, epoch) for epoch in range(epochs)))
-        log.news()
+        log.new_points()
     path.unlink()
     if removed == "folder":
         shutil.rmtree(tmp_path / "logs")
-    assert log.news() == []
+    assert log.new_points() == []
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(record(3, 9.0))
-    assert [point.score for point in log.news()] == [9.0]
+    assert [point.score for point in log.new_points()] == [9.0]
     assert log.points(1)[-1].score == 9.0 and not log.bad
 
 
 def test_a_torn_line_of_a_log_is_skipped_and_noted(log, tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "1.jsonl").write_text(record(1, 1.0) + "{ \n" + record(2, 2.0))
-    assert [point.score for point in log.news()] == [1.0, 2.0]
+    assert [point.score for point in log.new_points()] == [1.0, 2.0]
     assert (log.bad, log.skipped) == ("", "a line of its log is no record: '{ '")
 
 
@@ -107,14 +116,19 @@ def test_curves_of_several_seeds_are_matched_from_their_ends():
 
 
 def test_the_noise_seen_is_the_median_of_deviations():
-    assert noise([Judged([1], 1)]) == 0
+    assert noise([SeedScores([1], 1)]) == 0
     # Deviations of two numbers are their distance over the square root of two.
-    several = [Judged([1], 1), Judged([0, 2], 1), Judged([0, 4], 1), Judged([0, 100], 1)]
+    several = [
+        SeedScores([1], 1),
+        SeedScores([0, 2], 1),
+        SeedScores([0, 4], 1),
+        SeedScores([0, 100], 1),
+    ]
     assert noise(several) == pytest.approx(4 / math.sqrt(2))
 
 
 def test_what_is_beaten():
-    rivals = [Judged([7.0, 9.0], 5.0), Judged([1.0], 1.0)]
+    rivals = [SeedScores([7.0, 9.0], 5.0), SeedScores([1.0], 1.0)]
     for score, cost, differ, enough, beaten in (
         (9.0, 10, 1.5, math.inf, False),  # better than 8 after 5 s
         (7.0, 10, 1.5, math.inf, False),  # 8 is within the noise
@@ -125,7 +139,7 @@ def test_what_is_beaten():
         (8.0, 10, 5.0, 9.0, False),
         (8.0, 4, 5.0, 8.0, False),
     ):
-        one = Judged([score], cost)
+        one = SeedScores([score], cost)
         assert is_beaten(one, rivals, "mean", differ, enough) == beaten, (score, cost, enough)
 
 
@@ -134,34 +148,34 @@ def test_a_score_above_the_target_counts_as_the_target():
     assert [how.worth(x) for x in (4, 5, 9)] == [4, 5, 5]
     less = settings(target_score=5.0, goal="minimize")
     assert [less.worth(x) for x in (9, 5, 4)] == [-9, -5, -5]
-    assert [Observations(less).entered(x) for x in (9, 4)] == [-9, -5]
+    assert [Observations(less).stored_score(x) for x in (9, 4)] == [-9, -5]
     logit = settings(target_score=0.5, metric_distribution="percentile")
-    assert Observations(logit).entered(0.9) == Observations(logit).entered(0.5) == 0
+    assert Observations(logit).stored_score(0.9) == Observations(logit).stored_score(0.5) == 0
 
 
 # ---- processes -----------------------------------------------------------------------------------
 
-ANYWHERE = Place()
+ANY_SLOT = Slot()
 GOOD = record(1, 1.0) + record(2, 3.0)
 NAN = record(1, math.nan).replace("NaN", "null")
 CURVE = [Point(2.0, 3.0, 150), Point(3.0, 4.0, 200)]  # the mean, and the result
 
 
 def started(
-    here: Path, monkeypatch, script: str, log: str = "", hang: float = 60, place: Place = ANYWHERE
-) -> Child:
+    here: Path, monkeypatch, script: str, log: str = "", hang: float = 60, slot: Slot = ANY_SLOT
+) -> TrainingProcess:
     """A run whose program is a shell script, and whose log has been written already."""
     program = here / "program"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(sys, "executable", str(program))
-    monkeypatch.setattr(child, "POLITE", 1.0)
+    monkeypatch.setattr(training_process, "STOP_TIMEOUT", 1.0)
     (here / "run" / "logs").mkdir(parents=True)
     (here / "run" / "logs" / "1.jsonl").write_text(log)
-    return Child(["squared"], here / "run", place, SCORE, 2, hang)
+    return TrainingProcess(["squared"], here / "run", slot, SCORE, 2, hang)
 
 
-def ended(run: Child) -> Outcome:
+def ended(run: TrainingProcess) -> Outcome:
     deadline = time.monotonic() + 60
     while (outcome := run.outcome()) is None:
         assert time.monotonic() < deadline
@@ -227,7 +241,7 @@ def test_a_run_that_hangs_is_ended(here, monkeypatch):
 
 def test_a_run_whose_log_is_touched_does_not_hang(here, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(child.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(training_process.time, "monotonic", lambda: now[0])
     run = started(here, monkeypatch, "exec sleep 1000", GOOD, hang=10)
     asked = []
     monkeypatch.setattr(run, "_ask", lambda: asked.append(now[0]))
@@ -255,7 +269,7 @@ def test_files_of_the_working_folder_take_over_no_run(here):
     """One that is called as the library's is imported by nobody; an environment in one is found."""
     (here / "random.py").write_text('open("ran", "w").close()\n')
     (here / "mine.py").write_text("")
-    run = Child(["mine:make", "--device", "cpu"], here / "run", Place(), SCORE, 2, 60)
+    run = TrainingProcess(["mine:make", "--device", "cpu"], here / "run", Slot(), SCORE, 2, 60)
     assert ended(run).fault.startswith("mine:make: mine has no make; ")
     assert not (here / "ran").exists()
 
@@ -268,40 +282,40 @@ def test_a_number_may_be_another_process():
     assert Identity(2**22 + 1, 0.0).find() is None
 
 
-# ---- places --------------------------------------------------------------------------------------
+# ---- slots --------------------------------------------------------------------------------------
 
 
 def test_runs_share_cores_and_gpus():
-    assert share(0, [0, 1, 2, 3]) == share(1, range(4)) == [Place()]
-    two = share(2, [0, 1, 2, 5, 6])
-    assert [place.cores for place in two] == [(0, 1), (2, 5)]
+    assert make_slots(0, [0, 1, 2, 3]) == make_slots(1, range(4)) == [Slot()]
+    two = make_slots(2, [0, 1, 2, 5, 6])
+    assert [slot.cores for slot in two] == [(0, 1), (2, 5)]
     assert two[1].words == ["--vec.max-threads", "2"]
     assert two[1].environment()["OPENBLAS_NUM_THREADS"] == "2"
-    gpus = share(0, range(8), ["3", "4", "7", "9", "10"], each=2)
-    assert [place.gpus for place in gpus] == [("3", "4"), ("7", "9")]
-    assert [place.cores for place in gpus] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    gpus = make_slots(0, range(8), ["3", "4", "7", "9", "10"], each=2)
+    assert [slot.gpus for slot in gpus] == [("3", "4"), ("7", "9")]
+    assert [slot.cores for slot in gpus] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert gpus[0].environment()[VISIBLE] == "3,4"
-    assert len(share(1, range(8), ["0", "1"])) == 1
+    assert len(make_slots(1, range(8), ["0", "1"])) == 1
     for runs, cores, gpus, each, said in (
         (3, [0, 1], [], 1, "--parallel 3 runs don't fit 2 cores"),
         (3, range(8), ["0", "1"], 1, "--parallel 3 runs don't fit 2 GPUs, 1 for each run"),
         (0, range(8), ["0"], 2, "a run takes 2 GPUs, and there are 1"),
     ):
         with pytest.raises(UserError, match=said):
-            share(runs, cores, gpus, each)
+            make_slots(runs, cores, gpus, each)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a Mac's cores can't be chosen")
 def test_a_run_has_its_cores_alone(here, monkeypatch):
-    before = own_cores()
-    place = Place(1, (before[-1],), (), 1)
-    run = started(here, monkeypatch, "grep Cpus_allowed_list /proc/self/status", place=place)
+    before = available_cores()
+    slot = Slot(1, (before[-1],), (), 1)
+    run = started(here, monkeypatch, "grep Cpus_allowed_list /proc/self/status", slot=slot)
     ended(run)
     assert (here / "run" / "output.txt").read_text().split()[-1] == str(before[-1])
-    assert own_cores() == before
+    assert available_cores() == before
 
 
 def test_gpus_are_those_that_are_visible(monkeypatch):
     for text, gpus in ("2, 5", ["2", "5"]), ("", []):
         monkeypatch.setenv(VISIBLE, text)
-        assert own_gpus() == gpus
+        assert available_gpus() == gpus
