@@ -7,7 +7,8 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx import config, ops
-from puffer_mlx.check.gpu.tools import UNIT, Skipped, Worst, difference, need_gpu, on, unit
+from puffer_mlx.check.gpu.tools import UNIT, Worst, difference, need_gpu, on, unit
+from puffer_mlx.check.items import Skipped
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.gelu import gelu
 from puffer_mlx.policy.networks import FusedCase

@@ -9,20 +9,19 @@ import numpy as np
 
 from puffer_mlx import config, vec
 from puffer_mlx.check.gpu.tools import (
-    Failed,
-    Skipped,
     Worst,
-    apart,
     at_most,
+    determinism_tolerance,
     flat,
+    max_loss_difference,
     need_gpu,
     need_time,
     on,
-    repeatable,
     require,
     trainer,
     unit,
 )
+from puffer_mlx.check.items import Failed, Skipped
 from puffer_mlx.check.trajectories import compare
 from puffer_mlx.checkpoint import State
 from puffer_mlx.policy.networks.catalog import NETWORKS
@@ -107,7 +106,8 @@ def same_epoch(quick: bool) -> str:
         for name, one in zip(("observations", "actions"), seen, strict=True):
             require(np.array_equal(np.array(getattr(buffer, name)), one), f"other {name}")
         moved = float(np.abs(flat(run.weights) - after).max())
-    return f"{at_most('losses', apart(ours, expected), LOSSES)}; weights differ by {moved:.1g}"
+    losses = at_most("losses", max_loss_difference(ours, expected), LOSSES)
+    return f"{losses}; weights differ by {moved:.1g}"
 
 
 def first_ratios(quick: bool) -> str:
@@ -144,7 +144,7 @@ def resume(quick: bool) -> str:
     with trainer(*OVERLAP) as run:
         require(run.restore(weights, State(arrays, state.numbers)), "environments didn't go on")
         logs += [run.step() for _ in range(2)]
-    return at_most("losses apart by", apart(logs, expected), repeatable())
+    return at_most("losses apart by", max_loss_difference(logs, expected), determinism_tolerance())
 
 
 # ---- learning ------------------------------------------------------------------------------------
