@@ -1,7 +1,7 @@
 """Advice on speed: the longest phase that an option would shorten, and that option.
 
-Rules are tried in order; the first that fits the phase and the run wins. A rule must not advise
-what the run has already, or what its machine can't do. Where no rule fits, nothing is said.
+Rules are tried in order, and the first one that fits the phase and the run is used. A rule must not
+advise an option that the run already has or its machine lacks.
 """
 
 import math
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from puffer_mlx.display.run_view import PHASES, Logs
 from puffer_mlx.profiling.phases import WAITS
 
-COMPILING = 2  # epochs of a start: one compiles, the next measures each phase, which does too
-WORTH = 0.2  # of the time: shorter phases aren't worth an option
+COMPILING = 2  # epochs after a start that compile: the first one, and the next with profiled phases
+WORTH = 0.2  # fraction of the time; shorter phases aren't worth an option
 NEAR = 3.0  # rollout and training within this factor of each other gain from overlap
-LARGE = 1_000_000  # weights from which a GPU's time goes into products, which bf16 shortens
-GROUPS = 8  # more than that and Python takes longer than acting
+LARGE = 1_000_000  # weights; larger policies spend a GPU's time on products, which bf16 shortens
+GROUPS = 8  # maximum; with more, Python takes longer than acting
 
 
 @dataclass(frozen=True)
-class Conditions:
+class PerfContext:
     """Effective options of a run and its machine, from which the hint is made.
 
     Args:
@@ -61,22 +61,22 @@ class Conditions:
 
     @property
     def threads(self) -> int:
-        """Threads that step environments if there are cores for them."""
+        """Number of threads that step environments."""
         return max(1, self.num_threads)
 
     @property
     def most_threads(self) -> int:
-        """The most threads that could step environments: those of Python step in none."""
+        """Largest useful number of threads; 0 in Python, which uses no threads."""
         return min(self.cores, self.environments or self.cores) if self.native else 0
 
     @property
     def native(self) -> bool:
-        """Whether environments are C."""
+        """True for environments in C."""
         return self.backend == "native"
 
     @property
     def groups(self) -> int:
-        """The largest sensible number of groups for the cores, which divides the agents."""
+        """Largest sensible number of groups for the cores that divides the agents."""
         powers = (2**i for i in range(GROUPS.bit_length()))
         fits = [n for n in powers if n <= min(self.cores, GROUPS) and self.total_agents % n == 0]
         return max(fits)
@@ -91,8 +91,8 @@ EACH = (  # minibatch
 )
 
 
-def _option(phase: str, s: Conditions) -> str:
-    """The first option that fits where this phase takes longest; empty if none does."""
+def _option(phase: str, s: PerfContext) -> str:
+    """Return the first option that shortens this phase; "" without one."""
     acts, copies, learns, steps = phase in ACT, phase in COPIES, phase in LEARN, phase == "eval_env"
     on_gpu, pairs = s.rollout_device == "gpu", s.num_buffers == 1 and s.total_agents % 2 == 0
     # On a CPU though there is a GPU.
@@ -131,30 +131,30 @@ def _option(phase: str, s: Conditions) -> str:
     return ""
 
 
-def advice(logs: Logs, conditions: Conditions) -> str:
-    """One line: what takes long, and what would help.
+def find_bottleneck(logs: Logs, context: PerfContext) -> str:
+    """Return the longest phase that an option would shorten, and the option, as one line.
 
     Args:
-        logs: the newest values, with ``perf/*``.
-        conditions: the run's.
+        logs: The newest values, with ``perf/*``.
+        context: Options of the run.
 
     Returns:
-        for example ``environment 62 % of an epoch: --vec.num-threads 8 (now 4)``; empty where no
+        For example ``environment 62 % of an epoch: --vec.num-threads 8 (now 4)``; empty if no
         option would help, phases aren't measured, or kernels were compiled meanwhile.
     """
     spent = {name: logs.get(f"perf/{name}", 0.0) for name, _, parent in PHASES if parent}
-    if not sum(spent.values()) or logs.get("epoch", math.inf) - conditions.started <= COMPILING:
+    if not sum(spent.values()) or logs.get("epoch", math.inf) - context.started <= COMPILING:
         return ""
     busy = {name: seconds for name, seconds in spent.items() if name not in WAITS}
     rollout = sum(seconds for name, seconds in busy.items() if name.startswith("eval_"))
     train = sum(busy.values()) - rollout
-    if _overlap_helps(conditions, rollout, train):
+    if _overlap_helps(context, rollout, train):
         return (
             f"rollout {1000 * rollout:.0f} ms, then training {1000 * train:.0f} ms:"
             " --train.overlap 1, if it still learns"
         )
     whole, share_of = "", "of an epoch"
-    if conditions.overlap:  # only the longer half counts
+    if context.overlap:  # only the longer half counts
         waited = rollout and spent["train_wait"] >= spent["eval_idle"]
         longer = "eval_" if waited else "train_"
         busy = {name: seconds for name, seconds in busy.items() if name.startswith(longer)}
@@ -162,15 +162,15 @@ def advice(logs: Logs, conditions: Conditions) -> str:
     total = sum(busy.values()) or 1.0
     for name in sorted(busy, key=busy.__getitem__, reverse=True):
         share = busy[name] / total
-        if share >= WORTH and (option := _option(name, conditions)):
+        if share >= WORTH and (option := _option(name, context)):
             return f"{whole}{_label(name)} {100 * share:.0f} % {share_of}: {option}"
     return ""
 
 
-def _overlap_helps(conditions: Conditions, rollout: float, train: float) -> bool:
+def _overlap_helps(context: PerfContext, rollout: float, train: float) -> bool:
     """Return True if two devices alternate and need about the same time."""
-    apart = conditions.device == "gpu" and conditions.rollout_device == "cpu"
-    return apart and not conditions.overlap and max(rollout, train) <= NEAR * min(rollout, train)
+    apart = context.device == "gpu" and context.rollout_device == "cpu"
+    return apart and not context.overlap and max(rollout, train) <= NEAR * min(rollout, train)
 
 
 def _label(phase: str) -> str:
