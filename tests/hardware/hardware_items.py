@@ -1,12 +1,13 @@
-"""Every item: what only developers need beside those of ``puffer-mlx check-gpu``."""
+"""List every check of a machine: those of ``puffer-mlx check-gpu`` and those for developers."""
 
 import hardware_kernels as kernels
 import hardware_overlap as overlap
 import hardware_runs as runs
 
+from puffer_mlx.check.gpu import items
 from puffer_mlx.check.items import Item
 
-ITEMS = (
+DEVELOPER_ITEMS = (
     Item("around", kernels.around_gradients, "advantages, draw, gathers on the GPU as on the CPU"),
     Item("loss", kernels.closed_form, "the loss and its gradients by closed form as on the CPU"),
     Item("steps", kernels.steps_and_scan, "steps of a policy are its scan"),
@@ -30,3 +31,4 @@ ITEMS = (
     Item("capture", runs.capture, "a GPU capture is written"),
     Item("files", runs.files, "checkpoint, export, import: one policy"),
 )
+ITEMS = (*items.ITEMS, *DEVELOPER_ITEMS)

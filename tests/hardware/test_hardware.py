@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from emulated_run import stand_in
-from hardware_items import ITEMS
+from hardware_items import DEVELOPER_ITEMS
 from mlx.utils import tree_map
 
 from puffer_mlx.check.items import FAIL, OK, SKIP, run_item, select_items
@@ -26,7 +26,7 @@ TIMED = {"overlap", "profile", "profile-cost"}  # of a machine that does nothing
 
 
 def verdict(name: str) -> tuple[str, str]:
-    (item,) = select_items(ITEMS, [name])
+    (item,) = select_items(DEVELOPER_ITEMS, [name])
     (finding,) = run_item(item, set(), True)
     return finding[:2]
 
@@ -153,7 +153,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", [item.name for item in ITEMS if item.name not in TIMED])
+@pytest.mark.parametrize("name", [item.name for item in DEVELOPER_ITEMS if item.name not in TIMED])
 def test_items(monkeypatch, tmp_path, name):
     monkeypatch.chdir(tmp_path)
     assert verdict(name)[0] == (SKIP if name in ON_GPU else OK)
