@@ -88,15 +88,6 @@ def summary(findings: Findings, took: float) -> Text:
     return text
 
 
-def without_only(argv: list[str]) -> list[str]:
-    """Return the words without --only and its items, which differ in the worker process."""
-    if "--only" not in argv:
-        return argv
-    first = argv.index("--only")
-    after = next((i for i in range(first + 1, len(argv)) if argv[i].startswith("-")), len(argv))
-    return argv[:first] + argv[after:]
-
-
 @reported
 def main(argv: list[str]) -> int:
     config, options = parse_command_line(argv, add_options, used=USED, training=False)
@@ -109,7 +100,7 @@ def main(argv: list[str]) -> int:
         serve_items(items, failed, options.timeout, env)
         return 0
     say_config(config)
-    words = "-m", __spec__.name, *without_only(argv), "--only"
+    words = "-m", __spec__.name, *argv, "--only"
 
     def command(left: list[str]) -> list[str]:
         return program.python(*words, *left, f"{WORKER}={','.join(failed)}")

@@ -56,7 +56,7 @@ def test_commands_exist():
 
 
 def test_macs():
-    """A step ends after ten minutes, all checks of the GPU after twenty; wheels are built where there is a runner, for macOS 14."""
+    """Steps end after ten minutes, or twenty for all checks of the GPU; wheels are for macOS 14."""
     release = WORKFLOWS["release"].read_text()
     wheels = re.findall(r"runner: (macos-\d+), tag: (\S+) ", release)
     assert wheels == [("macos-15", "macosx_14_0_arm64")]

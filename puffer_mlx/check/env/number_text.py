@@ -1,5 +1,7 @@
 """Format numbers for findings."""
 
+from itertools import groupby
+
 
 def number(value: float) -> str:
     """Format a number with up to four significant digits."""
@@ -13,13 +15,11 @@ def percent(share: float) -> str:
 
 def numbers(indices: list[int], most: int = 6) -> str:
     """Format indices of observation elements: number 3; numbers 0-3, 7 and 12 more."""
-    runs: list[tuple[int, int]] = []
-    for index in indices:
-        if runs and index == runs[-1][1] + 1:
-            runs[-1] = runs[-1][0], index
-        else:
-            runs.append((index, index))
-    shown = [f"{first}" if first == last else f"{first}-{last}" for first, last in runs[:most]]
-    left = sum(last - first + 1 for first, last in runs[most:])
+    runs = [
+        [index for _, index in run]  # consecutive indices
+        for _, run in groupby(enumerate(indices), lambda pair: pair[1] - pair[0])
+    ]
+    shown = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs[:most]]
+    left = sum(map(len, runs[most:]))
     more = f" and {left} more" if left else ""
     return f"number{'s' * (len(indices) > 1)} {', '.join(shown)}{more}"
