@@ -6,8 +6,8 @@ FAIL, or - (skipped) and why. The exit code is 1 if any item fails. --report wri
 text file that you can attach to an issue; it is written anew after each item.
 
 Some minutes with a GPU, whose kernels are compiled at the first start; fewer with --quick.
-Items run in a process of their own: one that dies (a GPU's error may end a process) or doesn't
-answer is a FAIL, and those after it run all the same.
+Items run in a separate process: one that dies (a GPU's error may end a process) or doesn't
+answer is a FAIL, and the items after it still run.
 """
 
 import argparse

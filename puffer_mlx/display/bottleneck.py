@@ -60,11 +60,6 @@ class PerfContext:
     started: int = 0
 
     @property
-    def threads(self) -> int:
-        """Number of threads that step environments."""
-        return max(1, self.num_threads)
-
-    @property
     def most_threads(self) -> int:
         """Largest useful number of threads; 0 in Python, which uses no threads."""
         return min(self.cores, self.environments or self.cores) if self.native else 0
@@ -85,45 +80,46 @@ class PerfContext:
 ACT = ("eval_act", "eval_sample")
 COPIES = ("eval_copy_in", "eval_copy_out")
 LEARN = ("train_recompute", "train_forward", "train_backward")
-EACH = (  # minibatch
-    *("train_advantage", "train_priorities", "train_gather"),
-    "train_optimizer",
-)
+PER_MINIBATCH = ("train_advantage", "train_priorities", "train_gather", "train_optimizer")
 
 
 def _option(phase: str, s: PerfContext) -> str:
     """Return the first option that shortens this phase; "" without one."""
-    acts, copies, learns, steps = phase in ACT, phase in COPIES, phase in LEARN, phase == "eval_env"
-    on_gpu, pairs = s.rollout_device == "gpu", s.num_buffers == 1 and s.total_agents % 2 == 0
-    # On a CPU though there is a GPU.
-    if (acts or learns or phase in EACH) and s.has_gpu and s.device == "cpu":
+    acts = phase in ACT
+    copies = phase in COPIES
+    learns = phase in LEARN
+    steps = phase == "eval_env"
+    on_gpu = s.rollout_device == "gpu"
+    pairs = s.num_buffers == 1 and s.total_agents % 2 == 0
+    # The CPU is used although there is a GPU.
+    if (acts or learns or phase in PER_MINIBATCH) and s.has_gpu and s.device == "cpu":
         return "--device gpu (now cpu)"
     if (acts or phase == "train_copy") and s.device == "gpu" and s.rollout_device == "cpu":
         return "--train.rollout-device gpu (now cpu)"
-    # A GPU's rollout: each group costs launches and copies; two hide the environments' steps.
+    # On a GPU, each group costs launches and copies; two groups hide the environments' steps.
     if (acts or copies or phase == "eval_store") and on_gpu and s.num_buffers > 2:
         return f"--vec.num-buffers 2 (now {s.num_buffers})"
     if acts and on_gpu and s.native and pairs:
         return "--vec.num-buffers 2 (now 1)"
     if copies and on_gpu:
         return "--train.rollout-device cpu (now gpu)"
-    # A CPU's: threads take some agents each through a whole rollout, or a stream acts for a group.
-    if ((acts and s.in_c) or steps) and s.threads < s.most_threads:
+    # On a CPU, a thread computes entire rollouts of some agents, or a stream acts per group.
+    if ((acts and s.in_c) or steps) and max(1, s.num_threads) < s.most_threads:
         return f"--vec.num-threads {s.most_threads} (now {s.num_threads})"
     if acts and s.rollout_device == "cpu" and not s.in_c and s.native and s.num_buffers < s.groups:
         return f"--vec.num-buffers {s.groups} (now {s.num_buffers})"
-    # Python's in this process take turns with acting; several groups only make more calls.
+    # Python environments in this process alternate with acting, so more groups only add calls.
     if steps and s.native and not s.in_c and pairs:
         return "--vec.num-buffers 2 (now 1)"
     if steps and s.chosen and not s.native:
         return f"--vec.backend auto, which measures what is fastest (now {s.backend})"
-    # Low precision is slow on a CPU, and pays on a GPU where products take the time.
+    # Low precision is slow on a CPU, and faster on a GPU if products take most of the time.
     if learns and s.device == "cpu" and s.precision != "fp32":
         return f"--train.precision fp32 (now {s.precision})"
     if learns and s.device == "gpu" and s.precision == "fp32" and s.parameters >= LARGE:
         return "--train.precision bf16 (now fp32)"
-    # Phases with a cost per minibatch; on a GPU with a small policy, where launches dominate, all.
-    once = phase in EACH and s.minibatch_size > 0
+    # Phases with a cost per minibatch: all with a small policy on a GPU, where launches dominate.
+    once = phase in PER_MINIBATCH and s.minibatch_size > 0
     small = learns and s.device == "gpu" and 0 < s.parameters < LARGE
     if (once or small) and s.minibatches > 1:
         size = s.minibatch_size

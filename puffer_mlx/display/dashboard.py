@@ -37,7 +37,7 @@ LINE = {  # numbers of a plain line besides scores
 
 
 class Dashboard:
-    """Shows a run; a context manager.
+    """Show a run. Use it as a context manager.
 
     Args:
         summary: Constant facts (name -> text), the environment first.

@@ -1,10 +1,10 @@
-"""A run in a notebook: one live figure with the dashboard's numbers, and pictures of the agent.
+"""Show a run in a notebook: a live figure with the dashboard's numbers, and pictures of the agent.
 
     for logs in watch(trainer): ...
     show(play(trainer.policy, trainer.weights, environments, draw, steps=300))
 
-Outside a notebook ``watch`` is the terminal's dashboard. matplotlib and IPython are imported where
-they are needed.
+Outside a notebook ``watch`` shows the terminal's dashboard. matplotlib and IPython are imported on
+first use.
 """
 
 import base64
@@ -125,7 +125,7 @@ def in_notebook() -> bool:
 
 
 class LiveFigure:
-    """A picture in a cell's output that is redrawn for new records; a context manager.
+    """Show a picture in a cell's output and redraw it for new records. Use it as a context manager.
 
     Args:
         run: The run to show.

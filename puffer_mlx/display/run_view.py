@@ -253,7 +253,7 @@ class RunState:
         return {name: [name] for name in kept}
 
     def times(self, most: int | None = None) -> Pairs:
-        """Return names and times of at most ``most`` phases; their parents if that is too few."""
+        """Return names and times of phases. If ``most`` is too few, return rollout and training."""
         phases = self.phases(most)
         if most is not None and len(phases) > most:
             phases = [phase for phase in phases if not phase.parent][:most]
