@@ -215,9 +215,8 @@ class Observed:
         np.minimum(self.low, x.min(0), out=self.low)
         np.maximum(self.high, x.max(0), out=self.high)
         if self.not_finite is None and x.dtype != np.uint8 and not np.isfinite(x.sum()):
-            for agent, element in np.argwhere(~np.isfinite(x))[
-                :1
-            ]:  # empty if only the sum overflowed
+            # Empty if only the sum overflowed.
+            for agent, element in np.argwhere(~np.isfinite(x))[:1]:
                 self.not_finite = self.steps, int(agent), int(element)
 
     def add_masks(self, masks: np.ndarray | None, sizes: tuple[int, ...]) -> None:
