@@ -3,13 +3,12 @@
 import contextlib
 import math
 import os
-import signal
 import sys
 import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -18,7 +17,6 @@ from rich.panel import Panel
 from puffer_mlx.display.bottleneck import PerfContext, find_bottleneck
 from puffer_mlx.display.dashboard_layout import Picture
 from puffer_mlx.display.run_view import RATING, SCORES, Logs, RunState, abbreviate
-from puffer_mlx.system.signals import in_main_thread
 
 INTERVAL = 0.6  # minimum seconds between two plain lines, as in PufferLib
 FOLLOWING = 4  # lines below the last picture, for messages and the prompt
@@ -69,9 +67,6 @@ class Dashboard:
         self._shown = -math.inf  # time of the last drawing
         self._drawn = False
         self._size = self.console.size
-        self._picture: RenderableType | None = None
-        self._drawing = self._resized = False
-        self._previous_handler: Any = None  # of the window's size
         self._terminal = contextlib.ExitStack()  # restores the terminal
 
     def __enter__(self) -> Self:
@@ -79,13 +74,11 @@ class Dashboard:
             self._terminal.enter_context(disable_echo())
             self._live.__enter__()
             self._draw(Panel(FIRST, border_style="cyan"))
-            if hasattr(signal, "SIGWINCH") and in_main_thread():
-                self._previous_handler = signal.signal(signal.SIGWINCH, self._on_resize)
         else:
             facts = ", ".join(f"{name} {text}" for name, text in self.run.summary.items())
             self.console.print(facts, soft_wrap=True)
         self._shown = time.perf_counter()
-        if self._in_progress:
+        if self._live or self._in_progress:
             self._thread.start()
         return self
 
@@ -96,8 +89,6 @@ class Dashboard:
         if any(error):  # the error message is more important
             self._context = None
         if self._live:
-            if self._previous_handler is not None and in_main_thread():
-                signal.signal(signal.SIGWINCH, self._previous_handler)
             if self.run.logs:
                 self._draw(self.picture(spare=FOLLOWING))
             self._live.__exit__(None, None, None)
@@ -127,20 +118,18 @@ class Dashboard:
                 self.console.print(self.line(), soft_wrap=True, highlight=False)
 
     def refresh(self) -> None:
-        """Redraw during a long epoch."""
+        """Redraw during a long epoch and after the window was resized."""
         waited = time.perf_counter() - self._shown
-        if waited < (SILENT if self._live else SILENT_LINES) or not self._in_progress:
-            return
-        if not (text := self._in_progress()):
-            return
+        text = ""
+        if self._in_progress and waited >= (SILENT if self._live else SILENT_LINES):
+            text = self._in_progress()
         with self._lock:
-            if not self._live:
+            if self._live and (text or self.console.size != self._size):
+                started = Panel(f"{FIRST}\n{text}".rstrip(), border_style="cyan")
+                self._draw(self.picture(in_progress=text) if self.run.logs else started)
+            elif text:
                 self._shown = time.perf_counter()
                 self.message(text)
-            elif self.run.logs:
-                self._draw(self.picture(in_progress=text))
-            else:
-                self._draw(Panel(f"{FIRST}\n{text}", border_style="cyan"))
 
     def _refresh_loop(self) -> None:
         while not self._over.wait(SILENT):
@@ -183,8 +172,6 @@ class Dashboard:
         """
         with self._lock:
             assert self._live
-            self._drawing = True
-            self._resized = False
             size = self.console.size
             if size != self._size:
                 self._live.transient = True
@@ -195,16 +182,6 @@ class Dashboard:
                 self._live.start()
                 self._size = size
             self._live.update(picture, refresh=True)
-            self._picture = picture
-            self._drawing = False
-            if self._resized:
-                self._draw(picture)
-
-    def _on_resize(self, *_: object) -> None:
-        """Redraw, now or after the current drawing."""
-        self._resized = True
-        if not self._drawing and self._picture:
-            self._draw(self._picture)
 
 
 # ---- Ctrl-C without its ^C -----------------------------------------------------------------------

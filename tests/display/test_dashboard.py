@@ -2,7 +2,6 @@
 
 import io
 import re
-import signal
 from typing import Any
 
 import numpy as np
@@ -438,18 +437,18 @@ def test_a_long_epoch_is_not_silent(monkeypatch, live):
     assert next(texts) == "not shown"
 
 
-def test_a_window_of_another_size_is_wiped():
+def test_a_window_of_another_size_is_wiped(monkeypatch):
     """Every line of it, since a terminal may have broken the picture's; then all is drawn anew."""
+    monkeypatch.setattr(module, "SILENT", 1e9)  # of its own thread
     console, file = terminal(80, 24)
-    before = signal.getsignal(signal.SIGWINCH)
     with Dashboard({}, 10**6, console, CONDITIONS) as dashboard:
         dashboard.update(full(), last=True)
         assert "\x1b[24;1H" not in file.getvalue()
-        for width, height, how in (60, 20, "signal"), (100, 30, "record"), (80, 24, "signal"):
+        for width, height, how in (60, 20, "refresh"), (100, 30, "record"), (80, 24, "refresh"):
             file.truncate(file.seek(0))
             console.size = (width, height)
-            if how == "signal":
-                signal.raise_signal(signal.SIGWINCH)
+            if how == "refresh":
+                dashboard.refresh()
             else:
                 dashboard.update(full(), last=True)
             _, *wiped, rest = re.split(r"\x1b\[(\d+);1H\x1b\[2K", file.getvalue())
@@ -462,7 +461,6 @@ def test_a_window_of_another_size_is_wiped():
         file.truncate(file.seek(0))
         dashboard.update(full(), last=True)
         assert "1H" not in file.getvalue()  # the same size: drawn in its place
-    assert signal.getsignal(signal.SIGWINCH) == before
 
 
 def test_the_last_picture_leaves_room_for_what_follows():
