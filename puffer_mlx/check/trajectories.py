@@ -76,15 +76,18 @@ def compare(
         kernel = rollouts_in_steps(*given) if in_steps else rollouts_on_gpu(policy, *given)
         if kernel is None:
             return None
-        weights, states = policy.init(mx.random.key(0)), [policy.initial_state(N)]
-        there, buffer = EnvironmentsOnGPU(ours, kernel), BufferOnGPU(host.spec, HORIZON, N, 1)
+        weights = policy.init(mx.random.key(0))
+        states = [policy.initial_state(N)]
+        there = EnvironmentsOnGPU(ours, kernel)
+        buffer = BufferOnGPU(host.spec, HORIZON, N, 1)
         device = mx.default_device()
         timer = PhaseTimer("", enabled=False)
         gpu = RolloutsOnGPU(kernel, lambda: [mx.default_stream(device)], timer)
         buffer.reset(there)
         rows = allocate_rows(host, N)
         host.reset(rows)
-        same, times = np.ones(N, bool), []
+        same = np.ones(N, bool)
+        times = []
         result = TrajectoryComparison(N, N, rollouts * HORIZON, kernel.form)
         for rollout in range(rollouts):
             buffer.begin(buffer)

@@ -105,12 +105,12 @@ def main(argv: list[str]) -> int:
     def command(left: list[str]) -> list[str]:
         return program.python(*words, *left, f"{WORKER}={','.join(failed)}")
 
-    console, began = Console(highlight=False), time.perf_counter()
+    console = Console(highlight=False)
+    began = time.perf_counter()
     report: dict[str, Findings] = {}
     unseen: list[str] = []
-    for name, findings, _, death in run_in_worker(
-        [i.name for i in items], command, options.timeout
-    ):
+    names = [item.name for item in items]
+    for name, findings, _, death in run_in_worker(names, command, options.timeout):
         if death:
             findings = [fail(death, HUNG if "no answer" in death else DIED)]
         report[name] = findings

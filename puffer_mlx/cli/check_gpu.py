@@ -160,7 +160,8 @@ def check(argv: list[str], every: Sequence[Item], *program_words: str) -> int:
         serve_items(items, set(), options.timeout, options.quick)
         return 0
     titles[EXIT] = "their process ends cleanly"
-    console, began = Console(highlight=False), time.perf_counter()
+    console = Console(highlight=False)
+    began = time.perf_counter()
     done: list[Result] = []
     write(options, done, 0.0, titles)  # an error now, not after the minutes of checking
     for result in run_items(items, options, program_words):

@@ -149,12 +149,14 @@ def find_bottleneck(logs: Logs, context: PerfContext) -> str:
             f"rollout {1000 * rollout:.0f} ms, then training {1000 * train:.0f} ms:"
             " --train.overlap 1, if it still learns"
         )
-    whole, share_of = "", "of an epoch"
+    whole = ""
+    share_of = "of an epoch"
     if context.overlap:  # only the longer half counts
         waited = rollout and spent["train_wait"] >= spent["eval_idle"]
         longer = "eval_" if waited else "train_"
         busy = {name: seconds for name, seconds in busy.items() if name.startswith(longer)}
-        whole, share_of = f"{'rollout' if longer == 'eval_' else 'training'} is longer: ", "of it"
+        whole = f"{'rollout' if longer == 'eval_' else 'training'} is longer: "
+        share_of = "of it"
     total = sum(busy.values()) or 1.0
     for name in sorted(busy, key=busy.__getitem__, reverse=True):
         share = busy[name] / total

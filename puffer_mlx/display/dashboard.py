@@ -142,7 +142,8 @@ class Dashboard:
 
     def line(self) -> str:
         """Return one line for logs that aren't read live."""
-        run, logs = self.run, self.run.logs
+        run = self.run
+        logs = self.run.logs
         parts = [
             f"{logs['agent_steps']:,.0f} of {run.total_steps:,} steps",
             f"{abbreviate(run.speed)} SPS",

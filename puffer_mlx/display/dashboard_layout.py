@@ -81,9 +81,11 @@ class Picture:
         if width < NARROWEST or height < LOWEST:
             return []
         run = self._run
-        points, what = run.score_curve(), "Training score"
+        points = run.score_curve()
+        what = "Training score"
         if run.has_opponents:
-            points, what = run.rating_curve(), "Elo"
+            points = run.rating_curve()
+            what = "Elo"
         title = f"{what} over {abbreviate(run.total_steps)} steps"
         return draw_curve(title, points, run.total_steps, width, height)
 

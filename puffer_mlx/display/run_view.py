@@ -175,7 +175,8 @@ class RunState:
 
     def scores(self) -> dict[str, str]:
         """Return the training score with its number of episodes, and the last evaluation's."""
-        logs, texts = self.logs, {}
+        logs = self.logs
+        texts = {}
         if name := next((name for name in SCORES if name in logs), ""):
             count = logs.get("env/n", 1.0)
             many = f"{abbreviate(count)} episode{'s' * (count != 1)}"

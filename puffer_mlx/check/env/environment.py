@@ -257,9 +257,11 @@ def play(environments: ScoredVec, seconds: float) -> Observed:
     """Play for ``seconds``, at least ``LEAST_PLAYED`` and at most ``MOST_PLAYED`` steps."""
     rollout = RandomRollout(environments)
     x = rollout.observations().astype(np.float64)
-    agents, sizes = environments.num_agents, environments.spec.action.sizes
+    agents = environments.num_agents
+    sizes = environments.spec.action.sizes
     started = rollout.rows.observations.astype(np.float32)
-    absent, age = np.zeros(agents, bool), np.zeros(agents, int)
+    absent = np.zeros(agents, bool)
+    age = np.zeros(agents, int)
     observed = Observed(started, x.min(0), x.max(0), absent, age)
     observed.add_observations(rollout.observations())
     observed.add_masks(rollout.rows.masks, sizes)

@@ -109,7 +109,8 @@ def still_old_episode(observed: Observed) -> bool:
 
 def check_log(env: EnvUnderTest) -> Findings:
     """Check that every episode is reported with finite values and a score."""
-    logs, terminals = env.observed.logs, env.observed.terminals
+    logs = env.observed.logs
+    terminals = env.observed.terminals
     if not logs and terminals:
         hint = "where an episode ends add to env->log: log.score += ..., and log.n += 1"
         return [fail(f"{terminals:,} episodes ended, but nothing was reported", hint)]

@@ -33,7 +33,8 @@ def make_one(under_test: EnvUnderTest) -> Any:
     """
     import gymnasium
 
-    config, make = under_test.config, vec.python_factory(under_test.config)
+    config = under_test.config
+    make = vec.python_factory(under_test.config)
     if isinstance(make, str):
         return gymnasium.make(make, **config.env).unwrapped
     count = parameters(make).get("num_envs")
@@ -79,7 +80,8 @@ def find_outside_space(under_test: EnvUnderTest, env: Any) -> tuple[Finding | No
     Returns:
         The finding or None, and the number of observations checked.
     """
-    space, step = env.observation_space, 0
+    space = env.observation_space
+    step = 0
     env.action_space.seed(0)
     observation, _ = env.reset(seed=0)
     for step in under_test.steps(STEPS):

@@ -18,7 +18,8 @@ FINITE = (
 
 def check_spaces(env: EnvUnderTest) -> Findings:
     """Report the spaces of observations and actions."""
-    spec, each = env.full.spec, env.agents_each
+    spec = env.full.spec
+    each = env.agents_each
     if spec.observation_shape:
         h, w, c = spec.observation_shape
         seen = f"an image of {h} x {w} pixels with {c} channel{'s' * (c > 1)}"
@@ -41,7 +42,8 @@ def check_spaces(env: EnvUnderTest) -> Findings:
 
 def check_observations(env: EnvUnderTest) -> Findings:
     """Check that observations are finite, vary, and have a scale that suits a network."""
-    observed, spec = env.observed, env.full.spec
+    observed = env.observed
+    spec = env.full.spec
     if observed.not_finite:
         step, agent, element = observed.not_finite
         whose = f"number {element} of agent {agent}'s observation"
@@ -110,7 +112,8 @@ def check_rewards(env: EnvUnderTest) -> Findings:
 
 def check_actions(env: EnvUnderTest) -> Findings:
     """Check that actions have an effect and masks leave a legal choice."""
-    observed, spec = env.observed, env.full.spec
+    observed = env.observed
+    spec = env.full.spec
     if observed.nothing_legal:
         step, agent, head = observed.nothing_legal
         text = f"the mask of agent {agent} allows no choice of head {head} after {step} steps"

@@ -96,7 +96,8 @@ def same_epoch(quick: bool) -> str:
     """Check that an epoch on the GPU has the CPU's losses, from the same weights and rollout."""
     need_gpu()
     with on(mx.Device(mx.cpu)), trainer() as run:
-        weights, expected = run.weights, [run.step()]
+        weights = run.weights
+        expected = [run.step()]
         buffer = run.last_buffer
         seen = np.array(buffer.observations), np.array(buffer.actions)
         after = flat(run.weights)
@@ -139,7 +140,8 @@ def resume(quick: bool) -> str:
     expected = undisturbed(5)
     with trainer(*OVERLAP) as run:
         logs = [run.step() for _ in range(3)]
-        weights, state = run.weights, run.state()
+        weights = run.weights
+        state = run.state()
         arrays = {name: mx.array(np.array(a)) for name, a in state.arrays.items()}
     with trainer(*OVERLAP) as run:
         require(run.restore(weights, State(arrays, state.numbers)), "environments didn't go on")
@@ -177,7 +179,8 @@ def learned_in_a_minute(run: Trainer, scores: list[float]) -> float:
     Returns:
         Median steps per second.
     """
-    speeds, began = [], 0.0
+    speeds = []
+    began = 0.0
     for logs in run:
         speeds.append(logs["SPS"])
         if "env/score" in logs:
@@ -213,7 +216,8 @@ def speeds(quick: bool) -> str:
         "in pieces, a minibatch in many": (*in_pieces, "--train.one-launch", "0"),
         "overlapped, rollouts on the CPU": ("--train.rollout-device", "cpu", *OVERLAP),
     }
-    lines, failed = [], False
+    lines = []
+    failed = False
     for name, options in ways.items():
         try:
             lines.append(f"{name}: {_measured(*options)}")
@@ -229,7 +233,8 @@ def speeds(quick: bool) -> str:
 def _measured(*options: str) -> str:
     with trainer(*options, env="breakout", base=TIMED) as run:
         logs = [run.step() for _ in range(COMPILING + ROUNDS)][COMPILING:]
-        acting, settings = run.collector.acting, run.config
+        acting = run.collector.acting
+        settings = run.config
     launches = ""
     if isinstance(acting, RolloutsOnGPU):
         launches = f" ({min(acting.steps, settings.train.horizon)} steps a launch)"

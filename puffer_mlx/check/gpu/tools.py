@@ -46,13 +46,15 @@ class Worst:
     """Check values against separate bounds and report the value nearest to its bound."""
 
     def __init__(self) -> None:
-        self._share, self.text = -1.0, "nothing was compared"
+        self._share = -1.0
+        self.text = "nothing was compared"
 
     def add(self, name: str, value: float, bound: float) -> None:
         """Raise Failed unless ``value <= bound``."""
         text = at_most(name, value, bound)
         if value / bound > self._share:
-            self._share, self.text = value / bound, text
+            self._share = value / bound
+            self.text = text
 
 
 def difference(ours: Any, expected: Any) -> float:
