@@ -20,6 +20,7 @@ from puffer_mlx.rollout.on_gpu import (
     rollouts_in_steps,
     rollouts_on_gpu,
 )
+from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.rows import allocate_rows
 
 HORIZON = 64  # steps per rollout
@@ -34,22 +35,22 @@ class TrajectoryComparison:
         agents: Number of agents.
         equal: Number of agents whose rows are all equal to the bit.
         steps: Steps of each agent.
+        form: Description of the GPU's implementation.
         difference: Largest absolute difference. Each agent is compared up to its first unequal
             row, because its game may take another course after that.
         first: Step of the first difference of any agent, or None.
         ends: Number of episodes that ended.
         seconds: Median time to step all agents once.
-        form: Description of the GPU's implementation.
     """
 
     agents: int
     equal: int
     steps: int
-    difference: float
-    first: int | None
-    ends: int
-    seconds: float
     form: str
+    difference: float = 0.0
+    first: int | None = None
+    ends: int = 0
+    seconds: float = 0.0
 
 
 def compare(
@@ -67,32 +68,35 @@ def compare(
         (``rollouts_on_gpu``).
     """
     with make() as ours, make() as host:
-        spec, N = host.spec, host.num_agents
-        policy = make_policy(spec, Settings(hidden_size=HIDDEN, num_layers=1), Torch())
+        N = host.num_agents
+        policy = make_policy(host.spec, Settings(hidden_size=HIDDEN, num_layers=1), Torch())
         choose = rollouts_in_steps if in_steps else rollouts_on_gpu
         kernel = choose(policy, ours, HORIZON)
         if kernel is None:
             return None
-        weights, states = policy.init(mx.random.key(0)), [policy.initial_state(N)]
-        there, buffer = EnvironmentsOnGPU(ours, kernel), BufferOnGPU(spec, HORIZON, N, 1)
+        weights = policy.init(mx.random.key(0))
+        states = [policy.initial_state(N)]
+        there = EnvironmentsOnGPU(ours, kernel)
+        buffer = BufferOnGPU(host.spec, HORIZON, N, 1)
         device = mx.default_device()
         timer = PhaseTimer("", enabled=False)
-        way = RolloutsOnGPU(kernel, lambda: [mx.default_stream(device)], timer)
+        gpu = RolloutsOnGPU(kernel, lambda: [mx.default_stream(device)], timer)
         buffer.reset(there)
         rows = allocate_rows(host, N)
         host.reset(rows)
-        same, times = np.ones(N, bool), []
-        result = TrajectoryComparison(N, N, rollouts * HORIZON, 0.0, None, 0, 0.0, kernel.form)
+        same = np.ones(N, bool)
+        times = []
+        result = TrajectoryComparison(N, N, rollouts * HORIZON, kernel.form)
         for rollout in range(rollouts):
             buffer.begin(buffer)
             noise = policy.distribution.noise(mx.random.key(rollout), (HORIZON, N))
             mx.eval(weights, states, noise)
             began = time.perf_counter()
-            states = way.collect(buffer, there, weights, states, noise)
+            states = gpu.collect(buffer, there, weights, states, noise)
             times.append(time.perf_counter() - began)
             fields = {k: np.array(a) for k, a in buffer.fields.items() if a is not None}
             for t in range(HORIZON):
-                apart = _apart([fields[k][t] for k in NAMES if k in fields], rows)
+                apart = _largest_differences(fields, t, rows)
                 result.difference = max(result.difference, float(np.where(same, apart, 0).max()))
                 same &= apart == 0
                 if not same.all() and result.first is None:
@@ -100,20 +104,20 @@ def compare(
                 host.send(0, np.ascontiguousarray(fields["actions"][t]), rows)
                 host.wait(0)
             result.ends += int(fields["terminals"].sum())
-        result.equal, result.seconds = int(same.sum()), float(np.median(times)) / HORIZON
+        result.equal = int(same.sum())
+        result.seconds = float(np.median(times)) / HORIZON
         return result
 
 
-NAMES = ("observations", "rewards", "terminals", "masks")
-
-
-def _apart(ours: list[np.ndarray], rows: tuple) -> np.ndarray:
+def _largest_differences(fields: dict[str, np.ndarray], t: int, rows: Rows) -> np.ndarray:
     """Return each agent's largest absolute difference, (N,) float64, infinite for a NaN."""
-    theirs = [array for array in rows[:4] if array is not None]
-    worst = np.zeros(len(theirs[1]))
-    for one, other in zip(ours, theirs, strict=True):
+    largest = np.zeros(len(rows.rewards))
+    for name in ("observations", "rewards", "terminals", "masks"):
+        if (theirs := getattr(rows, name)) is None:
+            continue
+        ours = fields[name][t]
         with np.errstate(invalid="ignore"):
-            difference = np.abs(one.astype(np.float64) - other.astype(np.float64))
-        difference = np.where(one == other, 0, np.nan_to_num(difference, nan=np.inf))
-        worst = np.maximum(worst, difference.reshape(len(worst), -1).max(1))
-    return worst
+            difference = np.abs(ours.astype(np.float64) - theirs.astype(np.float64))
+        difference = np.where(ours == theirs, 0, np.nan_to_num(difference, nan=np.inf))
+        largest = np.maximum(largest, difference.reshape(len(largest), -1).max(1))
+    return largest

@@ -7,15 +7,27 @@ import time
 from rich.console import Console
 from rich.text import Text
 
-from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, Finding, skip, worst
-from puffer_mlx.check.env.items import BASIC, ITEMS, NOT_LOOKED_AT, judge
-from puffer_mlx.check.env.subject import Subject
-from puffer_mlx.check.item_processes import Answer, answer_each, answers, known
+from puffer_mlx.check.env.environment import EnvUnderTest
+from puffer_mlx.check.env.items import ITEMS
+from puffer_mlx.check.items import (
+    FAIL,
+    NOT_LOOKED_AT,
+    OK,
+    SKIP,
+    WARN,
+    Findings,
+    fail,
+    run_in_worker,
+    select_items,
+    serve_items,
+    skip,
+    worst,
+)
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table, say_config
 from puffer_mlx.config import parse_command_line
-from puffer_mlx.config.command_line import build_parser, typed_options
+from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.system import program, voice
@@ -53,18 +65,11 @@ def option_parser() -> argparse.ArgumentParser:
     return build_parser(extra=add_options, used=USED)
 
 
-# ---- what is shown -------------------------------------------------------------------------------
+# ---- output --------------------------------------------------------------------------------------
 
 
-def findings_of(answer: Answer) -> list[Finding]:
-    """Return the findings of an item, or a failure if its process died."""
-    if answer.death:
-        return [Finding(FAIL, answer.death, HUNG if "no answer" in answer.death else DIED)]
-    return [Finding(*finding) for finding in answer.value]
-
-
-def show(console: Console, name: str, findings: list[Finding]) -> None:
-    for verdict, text, hint in findings:
+def show(console: Console, name: str, findings: Findings) -> None:
+    for verdict, text, hint, _ in findings:
         if voice.is_quiet() and verdict not in (WARN, FAIL):
             continue
         line = Text.assemble((f"{verdict:5} ", STYLE[verdict]), (f"{name:13} ", "bold"), text)
@@ -73,12 +78,7 @@ def show(console: Console, name: str, findings: list[Finding]) -> None:
             console.print(Text(f"{'':20}{hint}", "dim"), soft_wrap=True)
 
 
-def left_out(findings: list[Finding]) -> bool:
-    """Return True if an item was skipped because another one failed."""
-    return findings[0].text.startswith(NOT_LOOKED_AT)
-
-
-def summary(findings: list[Finding], took: float) -> Text:
+def summary(findings: Findings, took: float) -> Text:
     verdicts = [finding.verdict for finding in findings]
     text = Text()
     for verdict in (FAIL, WARN, OK):
@@ -88,42 +88,40 @@ def summary(findings: list[Finding], took: float) -> Text:
     return text
 
 
-def worker_words(argv: list[str]) -> list[str]:
-    """Return the words for a worker process, which gets its own items and writes no file."""
-    env, *words = argv
-    typed = (each for each in typed_options(words) if each.option not in ("--only", "--json"))
-    return [env, *(word for each in typed for word in each.argv)]
-
-
 @reported
 def main(argv: list[str]) -> int:
     config, options = parse_command_line(argv, add_options, used=USED, training=False)
-    items = known(ITEMS, options.only)
+    items = select_items(ITEMS, options.only)
     select_device(config.base.device)
-    if options.worker is not None:
-        subject = Subject(config, options.seconds, threads())
-        broken = set(filter(None, options.worker.split(",")))
-        answer_each(items, lambda item: judge(item, subject, broken))
-        return 0
-
-    def command(left: list[str], deadly: list[str]) -> list[str]:
-        broken = ",".join(failed | BASIC & set(deadly))
-        words = "-m", __spec__.name, *plain, "--only", *left, f"{WORKER}={broken}"
-        return program.python(*words)
-
-    say_config(config)
-    plain = worker_words(argv)
-    console, began = Console(highlight=False), time.perf_counter()
-    report: dict[str, list[Finding]] = {}
     failed: set[str] = set()
-    for answer in answers([item.name for item in items], command, options.timeout):
-        report[answer.name] = findings = findings_of(answer)
-        if not left_out(findings):
-            show(console, answer.name, findings)
-        if answer.name in BASIC and worst(findings) == FAIL:
-            failed.add(answer.name)
-    if unseen := [name for name, findings in report.items() if left_out(findings)]:
-        show(console, "", [skip(f"not looked at: {', '.join(unseen)}")])
+    if options.worker is not None:
+        failed.update(options.worker.split(","))
+        env = EnvUnderTest(config, options.seconds, threads())
+        serve_items(items, failed, options.timeout, env)
+        return 0
+    say_config(config)
+    words = "-m", __spec__.name, *argv, "--only"
+
+    def command(left: list[str]) -> list[str]:
+        return program.python(*words, *left, f"{WORKER}={','.join(failed)}")
+
+    console = Console(highlight=False)
+    began = time.perf_counter()
+    report: dict[str, Findings] = {}
+    unseen: list[str] = []
+    names = [item.name for item in items]
+    for name, findings, _, death in run_in_worker(names, command, options.timeout):
+        if death:
+            findings = [fail(death, HUNG if "no answer" in death else DIED)]
+        report[name] = findings
+        if findings[0].text.startswith(NOT_LOOKED_AT):
+            unseen.append(name)
+        else:
+            show(console, name, findings)
+        if worst(findings) == FAIL:
+            failed.add(name)
+    if unseen:
+        show(console, "", [skip(f"{NOT_LOOKED_AT}: {', '.join(unseen)}")])
     took = time.perf_counter() - began
     everything = [finding for findings in report.values() for finding in findings]
     console.print(summary(everything, took))

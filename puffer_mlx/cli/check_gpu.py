@@ -1,13 +1,13 @@
 """Check a machine: puffer-mlx check-gpu [--quick] [--report FILE] [--help].
 
 Runs what only a machine itself can tell: kernels against plain MLX, short runs on the GPU against
-the CPU, a resumed run, learning, speed. A verdict for each item with the number behind it: PASS,
-FAIL, or SKIP and why. The exit code is 1 if any item fails. --report writes all of it to a text
-file that you can attach to an issue; it is written anew after each item.
+the CPU, a resumed run, learning, speed. A verdict for each item with the number behind it: ok,
+FAIL, or - (skipped) and why. The exit code is 1 if any item fails. --report writes all of it to a
+text file that you can attach to an issue; it is written anew after each item.
 
 Some minutes with a GPU, whose kernels are compiled at the first start; fewer with --quick.
-Items run in a process of their own: one that dies (a GPU's error may end a process) or doesn't
-answer is a FAIL, and those after it run all the same.
+Items run in a separate process: one that dies (a GPU's error may end a process) or doesn't
+answer is a FAIL, and the items after it still run.
 """
 
 import argparse
@@ -16,13 +16,24 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, Verdict, judge
-from puffer_mlx.check.item_processes import END, answer_each, answers, known
+from puffer_mlx.check.gpu.items import ITEMS
+from puffer_mlx.check.items import (
+    EXIT,
+    FAIL,
+    OK,
+    SKIP,
+    Item,
+    Result,
+    ok,
+    run_in_worker,
+    select_items,
+    serve_items,
+)
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table
@@ -33,23 +44,8 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
-STYLE = {PASS: "green", FAIL: "bold red", SKIP: "yellow"}
+STYLE = {OK: "green", FAIL: "bold red", SKIP: "yellow"}
 WORKER = "--worker"  # option that starts the process which runs the items
-
-
-def unchecked(_: bool) -> str:
-    raise AssertionError("judged from outside")
-
-
-ENDS = Item(END, "their process ends cleanly", unchecked)
-
-
-class Result(NamedTuple):
-    """An item's verdict and duration in seconds."""
-
-    item: Item
-    verdict: Verdict
-    seconds: float
 
 
 OPTIONS = """
@@ -73,99 +69,74 @@ def option_parser() -> Parser:
     return parser
 
 
-# ---- the process that runs items -----------------------------------------------------------------
-
-
-def work(items: list[Item], options: argparse.Namespace) -> None:
-    """Run items and print one line of JSON per result to standard output."""
-
-    def judged(item: Item) -> Verdict:
-        faulthandler.dump_traceback_later(0.9 * options.timeout)  # shows where it hangs
-        return judge(item, options.quick)
-
-    faulthandler.enable()  # shows where a signal ended the process
-    select_device(options.device)
-    answer_each(items, judged)
-
-
-def results(
+def run_items(
     items: list[Item], options: argparse.Namespace, program_words: tuple[str, ...]
 ) -> Iterator[Result]:
     """Yield the result of each item, then how the last item's process ended."""
     words = [*program_words, "--device", options.device, "--timeout", str(options.timeout)]
     words += ["--quick"] if options.quick else []
 
-    def command(left: list[str], _: list[str]) -> list[str]:
+    def command(left: list[str]) -> list[str]:
         return program.python(*words, WORKER, "--only", *left)
 
-    table = {item.name: item for item in [*items, ENDS]}
-    last = None
-    for last in answers([item.name for item in items], command, options.timeout):
-        verdict = Verdict(FAIL, last.death) if last.death else Verdict(*last.value)
-        yield Result(table[last.name], verdict, last.seconds)
-    if last and not last.death:
-        yield Result(ENDS, Verdict(PASS, "exit code 0"), 0.0)
+    death = ""
+    for result in run_in_worker([item.name for item in items], command, options.timeout):
+        death = result.death
+        yield result
+    if not death:
+        yield Result(EXIT, [ok("exit code 0")], 0.0)
 
 
-# ---- what is shown -------------------------------------------------------------------------------
+# ---- output --------------------------------------------------------------------------------------
 
 
-def lines(result: Result) -> list[Text]:
-    item, verdict, seconds = result
+def result_lines(result: Result, titles: dict[str, str]) -> list[Text]:
+    """Return the lines that show a result: verdict and title, then text and hint, indented."""
+    (finding,) = result.findings
     line = Text.assemble(
-        (f"{verdict.verdict}  ", STYLE[verdict.verdict]),
-        (item.title, "bold"),
-        (f"  {item.name}, {seconds:.1f} s", "dim"),
+        (f"{finding.verdict:4}  ", STYLE[finding.verdict]),
+        (titles[result.name], "bold"),
+        (f"  {result.name}, {result.seconds:.1f} s", "dim"),
     )
-    return [line, *(Text(f"      {part}") for part in verdict.text.splitlines())]
-
-
-def show(console: Console, result: Result) -> None:
-    if voice.is_quiet() and result.verdict.verdict != FAIL:
-        return
-    for line in lines(result):
-        console.print(line, soft_wrap=True)
-    if result.verdict.details:
-        print(result.verdict.details, file=sys.stderr)
+    text = f"{finding.text}\n{finding.hint}".rstrip()
+    return [line, *(Text(f"      {part}") for part in text.splitlines())]
 
 
 def summary(results: list[Result], seconds: float) -> Text:
-    counts = {name: sum(r.verdict.verdict == name for r in results) for name in STYLE}
-    words = {PASS: "passed", FAIL: "failed", SKIP: "skipped"}
-    text = Text()
-    for name, count in counts.items():
-        text.append(f"{count} {words[name]}", STYLE[name] if count else "dim")
-        text.append(", " if name != SKIP else f", in {seconds:.0f} s")
-    return text
-
-
-# ---- what is written -----------------------------------------------------------------------------
+    verdicts = [result.findings[0].verdict for result in results]
+    words = {OK: "passed", FAIL: "failed", SKIP: "skipped"}
+    counts = [(f"{verdicts.count(v)} {word}", v, verdicts.count(v)) for v, word in words.items()]
+    parts = [(text, STYLE[verdict] if count else "dim") for text, verdict, count in counts]
+    return Text(", ").join([*(Text(*part) for part in parts), Text(f"in {seconds:.0f} s")])
 
 
 def record(results: list[Result], seconds: float) -> dict[str, Any]:
-    rows = {r.item.name: {**r.verdict._asdict(), "seconds": r.seconds} for r in results}
+    rows = {r.name: {**r.findings[0]._asdict(), "seconds": r.seconds} for r in results}
     versions = version_text().splitlines()
     command = shlex.split(program.typed())
     return {"command": command, "versions": versions, "seconds": seconds, "items": rows}
 
 
-def report_text(results: list[Result], seconds: float, items: int) -> str:
+def report_text(results: list[Result], seconds: float, titles: dict[str, str]) -> str:
     parts = [f"{program.typed()}\n{version_text()}\n"]
     for result in results:
-        parts += [line.plain for line in lines(result)]
-        parts += [result.verdict.details] if result.verdict.details else []
-    done = sum(result.item is not ENDS for result in results)
+        parts += [line.plain for line in result_lines(result, titles)]
+        parts += [result.findings[0].details] if result.findings[0].details else []
+    done = sum(result.name != EXIT for result in results)
+    items = len(titles) - 1  # EXIT is none
     so_far = "" if done == items else f"not all: {done} of {items} items, "
     return "\n".join([*parts, "", so_far + summary(results, seconds).plain, ""])
 
 
-def write(options: argparse.Namespace, results: list[Result], seconds: float, items: int) -> None:
+def write(
+    options: argparse.Namespace, results: list[Result], seconds: float, titles: dict[str, str]
+) -> None:
     """Write the requested files with the results so far."""
     if options.json:
         write_json(record(results, seconds), options.json)
     if options.report:
         with publish(options.report, named=True) as path:
-            path.write_text(report_text(results, seconds, items), encoding="utf-8")
+            path.write_text(report_text(results, seconds, titles), encoding="utf-8")
 
 
 def check(argv: list[str], every: Sequence[Item], *program_words: str) -> int:
@@ -177,24 +148,32 @@ def check(argv: list[str], every: Sequence[Item], *program_words: str) -> int:
         program_words: Words after ``python`` that start the calling program as a worker process.
     """
     options = option_parser().parse(argv)
-    items = known(every, options.only)
+    items = select_items(every, options.only)
+    titles = {item.name: item.title for item in items}
     if options.list:
-        for item in items:
-            print(f"{item.name:18} {item.title}")
-        return 0
-    if options.worker:
-        work(items, options)
+        for name, title in titles.items():
+            print(f"{name:18} {title}")
         return 0
     select_device(options.device)
-    console, began, done, seconds = Console(highlight=False), time.perf_counter(), [], 0.0
-    write(options, done, seconds, len(items))  # an error now, not after the minutes of checking
-    for result in results(items, options, program_words):
-        show(console, result)
+    if options.worker:
+        faulthandler.enable()  # shows where a signal ended the process
+        serve_items(items, set(), options.timeout, options.quick)
+        return 0
+    titles[EXIT] = "their process ends cleanly"
+    console = Console(highlight=False)
+    began = time.perf_counter()
+    done: list[Result] = []
+    write(options, done, 0.0, titles)  # an error now, not after the minutes of checking
+    for result in run_items(items, options, program_words):
+        (finding,) = result.findings
+        if finding.verdict == FAIL or not voice.is_quiet():
+            console.print(*result_lines(result, titles), sep="\n", soft_wrap=True)
+        if finding.details:
+            print(finding.details, file=sys.stderr)
         done.append(result)
-        seconds = time.perf_counter() - began
-        write(options, done, seconds, len(items))
-    console.print(summary(done, seconds))
-    return 1 if any(result.verdict.verdict == FAIL for result in done) else 0
+        write(options, done, time.perf_counter() - began, titles)
+    console.print(summary(done, time.perf_counter() - began))
+    return 1 if any(result.findings[0].verdict == FAIL for result in done) else 0
 
 
 @reported

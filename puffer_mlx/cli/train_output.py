@@ -13,7 +13,7 @@ from puffer_mlx.config.dialects import main_source
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.config.notes import family_note
 from puffer_mlx.config.schema import COMMAND_LINE
-from puffer_mlx.display.bottleneck import Conditions
+from puffer_mlx.display.bottleneck import PerfContext
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.notebook import summary
 from puffer_mlx.playing import evaluation, ladder
@@ -126,12 +126,12 @@ def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:
     return Dashboard(facts, total, console, conditions(trainer), in_progress, metric)
 
 
-def conditions(trainer: Trainer) -> Conditions:
+def conditions(trainer: Trainer) -> PerfContext:
     """Return the facts that the dashboard's advice depends on."""
     config, place = trainer.config, trainer.placement
     environments = cast(Environments, trainer.vec)
     cores = placement.rollout_cores(config)
-    return Conditions(
+    return PerfContext(
         device=kind(place.learner),
         rollout_device=kind(place.rollout),
         overlap=place.overlap,

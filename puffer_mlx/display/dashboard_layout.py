@@ -1,19 +1,15 @@
-"""The dashboard's picture: lines that fit a terminal of any size.
+"""Lay out the dashboard: lines that fit a terminal of any size.
 
-What matters most is there first, whole: the score, the steps and the speed, and of a run with
-self-play its ratings. Then as much as there
-is room for: what an episode's other numbers are, why it is slow, facts of the run, where the time
-goes, the losses, and a curve of the score.
+Score, steps, speed and self-play ratings come first and are never cut. Then, as space permits: the
+environment's other numbers, the bottleneck, facts, phases and losses, a curve of the score.
 """
-
-from collections.abc import Iterable
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.panel import Panel
 from rich.text import Text
 
-from puffer_mlx.display.run_view import View, abbreviate
+from puffer_mlx.display.run_view import Curve, Pairs, RunState, abbreviate
 
 FRAME_COLUMNS, FRAME_LINES = 4, 2  # of the border
 GAP = 3  # columns between two things side by side
@@ -24,21 +20,22 @@ PHASES = 12  # lines of phases, before blank lines are worth more
 ENVIRONMENT = "Environment, per episode"
 SELF_PLAY = "Self-play"
 
-Pairs = Iterable[tuple[str, str]]
-
 
 class Picture:
     """The picture of a run, for rich.
 
     Args:
-        view: The run, with at least one record.
-        why: Hint on the slowest part, or "".
+        run: The run, with at least one record.
+        hint: Hint on the bottleneck, or "".
         spare: Lines of the terminal that stay free.
         in_progress: Line about the current epoch, or "".
     """
 
-    def __init__(self, view: View, why: str = "", spare: int = 0, in_progress: str = "") -> None:
-        self._view, self._why, self._spare, self._in_progress = view, why, spare, in_progress
+    def __init__(self, run: RunState, hint: str, spare: int, in_progress: str) -> None:
+        self._run = run
+        self._hint = hint
+        self._spare = spare
+        self._in_progress = in_progress
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = max(1, options.max_width - FRAME_COLUMNS)
@@ -47,92 +44,59 @@ class Picture:
         yield Panel(Group(*lines), title="[bold]puffer_mlx[/]", border_style="cyan")
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """All of it, ``height`` lines at most, each of ``width`` columns at most."""
-        view = self._view
-        head = _flow(view.headline().items(), width, "bold")
-        if play := view.self_play():
+        """Return at most ``height`` lines, each of at most ``width`` columns."""
+        run = self._run
+        scores = run.scores() or {"": "no episode has ended yet"}
+        head = _flow([*scores.items(), *run.progress().items()], width, "bold")
+        if play := run.self_play():
             head += _flow([(SELF_PLAY, ""), *play.items()], width)
         head += [Text(self._in_progress, "yellow")] if self._in_progress else []
         head = head[:height]
         room = height - len(head)
-        columns = [self._phases(PHASES), self._losses(PHASES), self._column()]
-        beside = _fit(columns, width) and len(columns[2]) <= PHASES < height
-        statistics = [] if beside else self._statistics(width)[:room]
+        statistics = self._statistics(width)[:room]
         room -= len(statistics)
-        why = list(Text.assemble(("Why slow? ", "bold"), self._why).wrap(_PLAIN, width))
-        why = why if self._why and len(why) <= room else []
-        room -= len(why)
-        facts = _flow(view.details().items(), width)[:room]
+        hint = list(Text.assemble(("Why slow? ", "bold"), self._hint).wrap(_PLAIN, width))
+        hint = hint if self._hint and len(hint) <= room else []
+        room -= len(hint)
+        facts = _flow([*run.facts().items()], width)[:room]
         room -= len(facts)
-        above, below = [Text()] * (room > PHASES + 1), [Text()] * (room > PHASES + 2)
-        middle = self._middle(width, room - len(above) - len(below), beside)
-        room -= len(middle) + len(above) + len(below)
-        chart = [*self._curve(width, min(room - 1, HIGHEST)), Text()]
-        if len(chart) == 1:
-            middle, chart = self._beside(middle, width), []
-        lines = [*head, *facts, *above, *middle, *below, *chart, *why, *statistics]
+        above = [Text()] * (room > PHASES + 1)
+        below = [Text()] * (room > PHASES + 2)
+        room -= len(above) + len(below)
+        columns = []
+        if room >= 3:
+            losses = run.losses()[: room - 1]
+            columns = [_titled("Time of an epoch", run.times(room - 1)), _titled("Losses", losses)]
+        middle = _side_by_side(columns, width)
+        chart = [*self._curve(width, min(room - len(middle) - 1, HIGHEST)), Text()]
+        chart = chart if len(chart) > 1 else []
+        lines = [*head, *facts, *above, *middle, *below, *chart, *hint, *statistics]
         for line in lines:
             line.truncate(width, overflow="ellipsis")
             line.no_wrap = True
         return lines
 
-    def _middle(self, width: int, room: int, beside: bool) -> list[Text]:
-        """Phases and losses side by side, or one of them; statistics too if ``beside``."""
-        if room < 3:
-            return []
-        columns = [self._phases(room - 1), self._losses(room - 1)]
-        columns += [self._column()[:room]] if beside else []
-        columns = [column for column in columns if column]
-        while len(columns) > 1 and not _fit(columns, width):
-            columns.pop()
-        return _side_by_side(columns, width)
-
-    def _beside(self, middle: list[Text], width: int) -> list[Text]:
-        """Return the lines with the curve on their right, if it fits."""
-        left = max((line.cell_len for line in middle), default=0)
-        chart = self._curve(width - left - 3 * GAP, len(middle))
-        middle = [line.copy() for line in middle]
-        for line in middle:
-            line.pad_right(left - line.cell_len)
-        return _side_by_side([middle, chart], width) if chart else middle
-
     def _curve(self, width: int, height: int) -> list[Text]:
-        """The score's or the rating's; empty where there is too little room."""
+        """Return the lines of the score's curve, or the rating's; [] without enough space."""
         if width < NARROWEST or height < LOWEST:
             return []
-        view = self._view
-        points, what = view.score_curve(), "Training score"
-        if view.plays:
-            points, what = view.rating_curve(), "Elo"
-        title = f"{what} over {abbreviate(view.total_steps)} steps"
-        return curve(title, points, view.total_steps, width, height)
-
-    def _phases(self, most: int) -> list[Text]:
-        phases = self._view.phases(most)
-        if len(phases) > most:  # not even their rests: then only the wholes
-            phases = [phase for phase in phases if not phase.parent][:most]
-        names = [f"  {phase.label}" if phase.parent else phase.label for phase in phases]
-        times = [f"{1000 * phase.seconds:5.0f} ms {100 * phase.share:3.0f} %" for phase in phases]
-        return _titled("Time of an epoch", zip(names, times, strict=True))
-
-    def _losses(self, most: int) -> list[Text]:
-        return _titled("Losses", list(self._view.losses().items())[:most])
-
-    def _column(self) -> list[Text]:
-        """The environment's numbers, one below the other."""
-        return _titled(ENVIRONMENT, self._view.statistics().items())
+        run = self._run
+        points = run.score_curve()
+        what = "Training score"
+        if run.has_opponents:
+            points = run.rating_curve()
+            what = "Elo"
+        title = f"{what} over {abbreviate(run.total_steps)} steps"
+        return draw_curve(title, points, run.total_steps, width, height)
 
     def _statistics(self, width: int) -> list[Text]:
-        """The environment's numbers in rows, as many beside each other as fit."""
-        pairs = list(self._view.statistics().items())
-        if not pairs:
+        """Return the environment's numbers in rows, as many side by side as fit."""
+        cells = _aligned(self._run.statistics())
+        if not cells:
             return []
-        cells = _aligned(pairs)
         each = max(1, (width + GAP) // (cells[0].cell_len + GAP))
-        rows = [
-            Text(" " * GAP).join(cells[first : first + each])
-            for first in range(0, len(cells), each)
-        ]
+        firsts = range(0, len(cells), each)
+        rows = [Text(" " * GAP).join(cells[first : first + each]) for first in firsts]
         return [Text(ENVIRONMENT, "italic"), *rows]
 
 
@@ -140,7 +104,7 @@ _PLAIN = Console(width=80, color_system=None)  # to break lines, which needs no 
 
 
 def _flow(pairs: Pairs, width: int, style: str = "") -> list[Text]:
-    """Names and values one after the other, a new line where one has no room."""
+    """Return names and values one after the other, with line breaks between pairs."""
     lines: list[Text] = []
     for name, value in pairs:
         item = Text.assemble((name, "cyan"), " " if name and value else "", (value, style))
@@ -152,44 +116,36 @@ def _flow(pairs: Pairs, width: int, style: str = "") -> list[Text]:
 
 
 def _aligned(pairs: Pairs) -> list[Text]:
-    """Names to the left and values to the right, all lines of the same length."""
-    pairs = list(pairs)
+    """Return a line per pair: names on the left and values on the right, of equal lengths."""
     left = max((len(name) for name, _ in pairs), default=0)
     right = max((len(value) for _, value in pairs), default=0)
     return [Text.assemble((f"{n:{left}}", "cyan"), f"  {v:>{right}}") for n, v in pairs]
 
 
 def _titled(title: str, pairs: Pairs) -> list[Text]:
-    """A column; nothing without pairs. Its first line is its widest."""
+    """Return a column with a title, its widest line; [] without pairs."""
     lines = _aligned(pairs)
-    width = max((line.cell_len for line in lines), default=0)
-    return [Text(f"{title:{width}}", "italic"), *lines] if lines else []
-
-
-def _fit(columns: list[list[Text]], width: int) -> bool:
-    """Return True if the columns fit side by side."""
-    return sum(column[0].cell_len + GAP for column in columns if column) - GAP <= width
+    return [Text(f"{title:{lines[0].cell_len}}", "italic"), *lines] if lines else []
 
 
 def _side_by_side(columns: list[list[Text]], width: int) -> list[Text]:
-    """Return the lines of columns side by side, with part of the free width between them."""
-    free = width - sum(column[0].cell_len for column in columns)
-    gap = max(GAP, min(3 * GAP, free // max(1, len(columns) - 1)))
-    lines = []
-    for row in range(max(map(len, columns), default=0)):
-        line = Text()
-        for column in columns:
-            cell = column[row].copy() if row < len(column) else Text()
-            cell.pad_right(column[0].cell_len - cell.cell_len + gap)
-            line.append_text(cell)
-        line.rstrip()
-        lines.append(line)
+    """Return the lines of the columns that fit side by side, the first one in any case."""
+    columns = [column for column in columns if column]
+    lines = columns[0] if columns else []
+    for column in columns[1:]:
+        left = max(line.cell_len for line in lines)
+        free = width - left - column[0].cell_len
+        if free < GAP:
+            break
+        for row, cell in enumerate(column):
+            if row == len(lines):
+                lines.append(Text())
+            lines[row].pad_right(left - lines[row].cell_len + min(3 * GAP, free))
+            lines[row].append_text(cell)
     return lines
 
 
-def curve(
-    title: str, points: tuple[list[float], list[float]], end: float, width: int, height: int
-) -> list[Text]:
+def draw_curve(title: str, points: Curve, end: float, width: int, height: int) -> list[Text]:
     """Return the lines of a curve with a bar in each column; [] without points.
 
     Args:

@@ -1,10 +1,10 @@
-"""A run in a notebook: one live figure with the dashboard's numbers, and pictures of the agent.
+"""Show a run in a notebook: a live figure with the dashboard's numbers, and pictures of the agent.
 
     for logs in watch(trainer): ...
     show(play(trainer.policy, trainer.weights, environments, draw, steps=300))
 
-Outside a notebook ``watch`` is the terminal's dashboard. matplotlib and IPython are imported where
-they are needed.
+Outside a notebook ``watch`` shows the terminal's dashboard. matplotlib and IPython are imported on
+first use.
 """
 
 import base64
@@ -19,26 +19,26 @@ import mlx.core as mx
 
 from puffer_mlx.config.notes import family_note
 from puffer_mlx.display.dashboard import Dashboard
-from puffer_mlx.display.run_view import Logs, View, abbreviate, agents_text, label
+from puffer_mlx.display.run_view import Curve, Logs, RunState, abbreviate, agents_text, label
 from puffer_mlx.playing.frames import Frame, gif_bytes, needing
 from puffer_mlx.system.signals import handled_by
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training.trainer import Trains
 
 MISSING = "notebook", "the notebook's pictures need"  # an extra of puffer-mlx, and a message
-REFRESH = 1.0  # seconds between two drawings at least
-EFFORT = 0.1  # of the time, for drawing, at most
-ALT = "the agent plays"  # for who can't see it
-NAMED = 0.005  # of an epoch's time: phases that took less aren't in the legend
+REFRESH = 1.0  # minimum seconds between two drawings
+EFFORT = 0.1  # maximum fraction of the time for drawing
+ALT = "the agent plays"  # alternative text of the picture
 LONGEST = 30  # characters of a fact
 SIZE, DPI = (10.0, 6.0), 90  # inches, dots per inch
-RATED = ("Elo", "win rate", "pool")  # of self-play, above its curve
-COLOURS = {"rollout": "Blues", "train": "Oranges"}  # of a phase's parts: matplotlib's colour maps
+COLUMN = 0.26  # width of a text column, as a fraction of the figure
+RATED = ("Elo", "win rate", "pool")  # self-play values in the title of its curve
 
 
 def summary(trainer: Any) -> dict[str, str]:
     """Return the constant facts of a run, as the dashboard shows them."""
-    config, device = trainer.config, mx.default_device()
+    config = trainer.config
+    device = mx.default_device()
     groups = config.vec.num_buffers
     return {
         "Environment": config.env_name,
@@ -71,7 +71,7 @@ def watch(trainer: Trains) -> Generator[Logs, None, None]:
     facts = summary(trainer)
     metric = trainer.config.metric
     if in_notebook():
-        screen = LiveFigure(View(facts, total, metric))
+        screen = LiveFigure(RunState(facts, total, metric))
     else:
         screen = Dashboard(facts, total, metric=metric)
     with screen, _interruptible(trainer):
@@ -100,17 +100,18 @@ def _interruptible(trainer: Trains) -> Iterator[None]:
 
 
 def show(frames: Iterable[Frame], fps: float = 15.0, scale: int = 1) -> Any:
-    """Frames as an endless GIF in the cell's output.
+    """Show frames as an endless GIF in the cell's output.
 
-    It is in the notebook itself, as a GIF and as HTML: nbconvert's pages have no GIFs but in HTML.
+    The notebook contains it as a GIF and as HTML, because nbconvert shows GIFs only in HTML.
 
     Args:
-        frames: from ``evaluation.play``.
-        fps: pictures per second, at most 50.
-        scale: pixels a side for each pixel.
+        frames: Frames, for example from ``puffer_mlx.play``.
+        fps: Pictures per second, at most 50.
+        scale: Width and height of each pixel, in pixels.
 
     Raises:
-        UserError: IPython or Pillow is missing, or ``frames.gif_bytes`` finds something wrong.
+        UserError: IPython or Pillow is missing, or the frames can't be written
+            (``frames.gif_bytes``).
     """
     display, _ = _ipython()
     encoded = base64.b64encode(gif_bytes(frames, fps, scale)).decode()
@@ -128,15 +129,15 @@ def in_notebook() -> bool:
 
 
 class LiveFigure:
-    """A picture in a cell's output that new records replace; a context manager.
+    """Show a picture in a cell's output and redraw it for new records. Use it as a context manager.
 
     Args:
-        view: The run to show.
+        run: The run to show.
     """
 
-    def __init__(self, view: View) -> None:
-        _matplotlib()  # if it's missing, now and not after the first epoch
-        self.view = view
+    def __init__(self, run: RunState) -> None:
+        _matplotlib()  # raises now if it is missing, not after the first epoch
+        self.run = run
         self._display, self._image = _ipython()
         self._handle: Any = None
         self._due = float("-inf")
@@ -150,16 +151,16 @@ class LiveFigure:
             self._draw()
 
     def update(self, logs: Logs, last: bool = False) -> None:
-        """Take a record; draw if the last drawing is old enough, or if this is the last record."""
-        self.view.take(logs)
+        """Add a record; draw if the last drawing is old enough, or if this is the last record."""
+        self.run.update(logs)
         self._stale = True
         if last or time.perf_counter() >= self._due:
             self._draw()
 
     def _draw(self) -> None:
         began = time.perf_counter()
-        self.view.measure()
-        picture = self._image(data=png_bytes(self.view), format="png")
+        self.run.update_speed()
+        picture = self._image(data=png_bytes(self.run), format="png")
         if self._handle is None:
             self._handle = self._display(picture, display_id=True)
         else:
@@ -169,37 +170,36 @@ class LiveFigure:
         self._due = now + max(REFRESH, (now - began) / EFFORT)
 
 
-def png_bytes(view: View) -> bytes:
-    """A run as a picture: score and speed over steps, where the time goes, all numbers.
+def png_bytes(run: RunState) -> bytes:
+    """Return a picture of a run: curves of score and speed, and all numbers as text.
 
     Args:
-        view: with at least one record.
+        run: A run with at least one record.
 
     Raises:
         UserError: matplotlib is missing.
     """
-    figure_class, canvas_class, colormaps = _matplotlib()
+    figure_class, canvas_class = _matplotlib()
     figure = figure_class(figsize=SIZE, dpi=DPI, layout="constrained")
     canvas_class(figure)
-    curves = ["score", "rating", "speed"] if view.plays else ["score", "speed"]
-    axes = figure.subplot_mosaic(
-        [curves, ["time"] * len(curves), ["text"] * len(curves)], height_ratios=(5, 1.4, 4)
-    )
-    name = view.score_name(view.logs)
-    what = "score, mean of 100 episodes" if name == SCORE else label(name)
-    _curve(axes["score"], what, view.score_curve(), view.total_steps)
-    if play := view.self_play():
-        ratings = ", ".join(f"{name} {play[name]}" for name in RATED if name in play)
-        _curve(axes["rating"], ratings, view.rating_curve(), view.total_steps)
-    _curve(axes["speed"], "steps per second", view.speed_curve(), view.total_steps)
-    _time(axes["time"], view, colormaps)
-    _text(axes["text"], view)
+    name = run.score_name(run.logs)
+    score = "score, mean of 100 episodes" if name == SCORE else label(name)
+    curves = {score: run.score_curve(), "steps per second": run.speed_curve()}
+    if play := run.self_play():
+        curves[", ".join(f"{name} {play[name]}" for name in RATED if name in play)] = (
+            run.rating_curve()
+        )
+    names = [*curves]
+    axes = figure.subplot_mosaic([names, ["text"] * len(names)], height_ratios=(4, 5))
+    for title, curve in curves.items():
+        _draw_curve(axes[title], title, curve, run.total_steps)
+    _write_columns(axes["text"], run)
     file = io.BytesIO()
     figure.savefig(file, format="png")
     return file.getvalue()
 
 
-def _curve(axes: Any, title: str, curve: tuple[list[float], list[float]], total: int) -> None:
+def _draw_curve(axes: Any, title: str, curve: Curve, total: int) -> None:
     steps, values = curve
     axes.plot(steps, values, color="tab:blue", marker="." if len(steps) < 30 else "")
     axes.set_title(title, loc="left", fontsize=10)
@@ -217,64 +217,25 @@ def short(number: float) -> str:
     return abbreviate(number).replace(".0", "")
 
 
-def _time(axes: Any, view: View, colormaps: Any) -> None:
-    """Draw an epoch's time as one bar of its measured parts, or of rollout and training.
-
-    Two bars if rollout and training run at the same time.
-    """
-    phases = view.phases()
-    divided = {phase.parent for phase in phases}
-    left = right = 0.0
-    for row, (name, colours) in enumerate(COLOURS.items()):
-        whole = [phase for phase in phases if phase.label.lower() == name]
-        parts = [phase for phase in phases if phase.parent == name] if name in divided else whole
-        left = 0.0 if view.overlapped else left
-        seen = [phase for phase in parts if phase.share >= NAMED]
-        for phase in parts:
-            shade = seen.index(phase) / len(seen) if phase in seen else 1.0
-            label = f"{phase.label.lower()} {100 * phase.share:.0f} %" if phase in seen else ""
-            place = -row if view.overlapped else 0
-            colour = colormaps[colours](0.85 - 0.7 * shade)
-            axes.barh(place, phase.share, left=left, color=colour, label=label)
-            left += phase.share
-        right = max(left, right)
-    wholes = [phase for phase in phases if not phase.parent]
-    title = f"time of an epoch: {1000 * view.epoch_seconds:,.0f} ms"
-    for phase in wholes:
-        title += f", {phase.label.lower()} {100 * phase.share:.0f} %"
-    axes.set_title(title, loc="left", fontsize=10)
-    axes.set_xlim(0, max(1.0, right))
+def _write_columns(axes: Any, run: RunState) -> None:
+    """Write facts, times, losses and statistics as columns of text."""
     axes.set_axis_off()
-    if phases:
-        axes.legend(
-            loc="upper left",
-            bbox_to_anchor=(-0.01, 0.05),
-            ncols=6,  # that fit beside each other
-            fontsize=8,
-            frameon=False,
-            handlelength=1,
-            columnspacing=1,
-        )
+    sections = {
+        "run": [*run.progress().items(), *run.facts().items()],
+        "time of an epoch": run.times(),
+        "losses": run.losses(),
+        "environment, per episode": run.statistics() or [("", "no episode has ended yet")],
+    }
+    for i, (title, pairs) in enumerate(sections.items()):
+        width = max((len(name) for name, _ in pairs), default=0)
+        lines = [f"{name:{width}}  {_shorten(value)}" for name, value in pairs]
+        style = {"va": "top", "fontsize": 7, "transform": axes.transAxes}
+        axes.text(i * COLUMN, 1.0, title, fontweight="bold", **style)
+        axes.text(i * COLUMN, 0.95, "\n".join(lines), family="monospace", **style)
 
 
-def _text(axes: Any, view: View) -> None:
-    """Facts, losses and statistics as columns of text."""
-    axes.set_axis_off()
-    sections = (
-        ("run", view.facts()),
-        ("losses", view.losses()),
-        ("environment, per episode", view.statistics() or {"": "no episode has ended yet"}),
-    )
-    for i, (title, numbers) in enumerate(sections):
-        width = max((len(name) for name in numbers), default=0)
-        lines = [f"{name:{width}}  {_cut(value)}" for name, value in numbers.items()]
-        style = {"va": "top", "fontsize": 8, "transform": axes.transAxes}
-        axes.text(i * 0.36, 1.0, title, fontweight="bold", **style)
-        axes.text(i * 0.36, 0.88, "\n".join(lines), family="monospace", **style)
-
-
-def _cut(text: str) -> str:
-    """A text without its middle, if it is too long for its column."""
+def _shorten(text: str) -> str:
+    """Replace the middle of a text that is too long for its column."""
     half = (LONGEST - 1) // 2
     return text if len(text) <= LONGEST else f"{text[:half]}…{text[-half:]}"
 
@@ -285,10 +246,9 @@ def _ipython() -> tuple[Any, Any]:
     return display, Image
 
 
-def _matplotlib() -> tuple[Any, Any, Any]:
-    """Figure, Agg's canvas (no window, and pyplot's state stays the user's), colour maps."""
+def _matplotlib() -> tuple[Any, Any]:
+    """Return Figure and Agg's canvas, which don't change the state of the user's pyplot."""
     with needing(*MISSING):
-        from matplotlib import colormaps
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    return Figure, FigureCanvasAgg, colormaps
+    return Figure, FigureCanvasAgg

@@ -1,6 +1,5 @@
 """scripts/check_env.py: a sound environment passes, a planted fault fails its item and no other."""
 
-import contextlib
 import functools
 import json
 import re
@@ -19,13 +18,12 @@ from kept import edit, kept_copy
 from running import command, run, started, wait_until
 from stepping import gym_vec
 
-from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, number, numbers, percent, worst
-from puffer_mlx.check.env.gymnasium_check import bounds, gymnasium_says
-from puffer_mlx.check.env.inputs_outputs import observations, spaces
-from puffer_mlx.check.env.items import ITEMS, judge
-from puffer_mlx.check.env.random_play import play
-from puffer_mlx.check.env.subject import Subject
-from puffer_mlx.check.item_processes import known
+from puffer_mlx.check.env.environment import EnvUnderTest, play
+from puffer_mlx.check.env.gymnasium_check import check_bounds, run_gymnasium_checker
+from puffer_mlx.check.env.inputs_outputs import check_observations, check_spaces
+from puffer_mlx.check.env.items import ITEMS
+from puffer_mlx.check.env.number_text import number, numbers, percent
+from puffer_mlx.check.items import FAIL, OK, SKIP, WARN, run_item, select_items, worst
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec, ImagePart
@@ -39,9 +37,9 @@ LONG = ("speed", "training", "pictures")  # pictures: faulty has none
 
 def look(name: object, *options: str, without=LONG, seconds: float = 0.25) -> dict[str, list]:
     """What the items find, in this process."""
-    subject = Subject(load(str(name), options), seconds, 2)
+    env = EnvUnderTest(load(str(name), options), seconds, 2)
     broken: set[str] = set()
-    return {i.name: judge(i, subject, broken) for i in ITEMS if i.name not in without}
+    return {i.name: run_item(i, broken, env) for i in ITEMS if i.name not in without}
 
 
 def test_a_clock_that_float32_rounds_is_seen_to_change():
@@ -58,8 +56,8 @@ def test_a_clock_that_float32_rounds_is_seen_to_change():
             return np.array([1.7e9 + self.t]), 0.0, False, self.t == 9, {}
 
     with gym_vec(Clock, name="clock", total_agents=1, backend="sync") as vec:
-        notes = play(lambda: contextlib.nullcontext(vec), 0.01, 1.0)
-    assert (notes.low - 1.7e9, notes.high - 1.7e9) == (0, 8)
+        observed = play(vec, 0.01)
+    assert (observed.low - 1.7e9, observed.high - 1.7e9) == (0, 8)
 
 
 def one_walk(render_mode=None):
@@ -88,7 +86,7 @@ def test_gymnasiums_check_is_of_single_environments(make, verdict, text, monkeyp
     monkeypatch.setitem(sys.modules, "walks", module)  # type: ignore
     words = ["--vec.total-agents", "2", "--vec.num-buffers", "1", "--vec.backend", "sync"]
     words = words if make is one_walk else words[:-2]
-    (finding,) = gymnasium_says(Subject(load("walks:make", words), 0.1, 1))
+    (finding,) = run_gymnasium_checker(EnvUnderTest(load("walks:make", words), 0.1, 1))
     assert finding.verdict == verdict and text in finding.text
 
 
@@ -176,12 +174,12 @@ def test_faults_in_c(compiled, name):
 
 
 def test_groups_that_change_a_run(compiled, monkeypatch):
-    real = Subject.few
+    real = EnvUnderTest.small_config
 
-    def few(self, count=0, **options):
+    def small_config(self, count=0, **options):
         return real(self, count, **{**options, **({"seed": 5} if "groups" in options else {})})
 
-    monkeypatch.setattr(Subject, "few", few)
+    monkeypatch.setattr(EnvUnderTest, "small_config", small_config)
     found = look(compiled())
     assert verdicts(found) == {"seeds": FAIL}
     assert "with two groups a seed gives another run: after the reset, agent" in said(found)
@@ -208,18 +206,28 @@ def test_environments_without_terminals(compiled):
     assert re.search(r"episodes: [\d,]+ were reported, but no terminal came in ", said(found))
 
 
-def test_few_agents_are_played_where_they_need_much_memory():
+def test_few_agents_are_played_where_they_need_much_memory(monkeypatch):
     for size, each, agents in [
         (4, 1, 64),
         (100_000, 1024, 4 * 1024),  # what threads and groups can share
         (4, 2.3, 148),  # so that two groups can share them
     ]:
-        subject = Subject(load("squared"), 1.0, 2)
+        env = EnvUnderTest(load("squared"), 1.0, 2)
         spec = EnvSpec("crowd", size, np.dtype(np.uint8), ActionSpec((5,)))
-        subject.__dict__["whole"] = SimpleNamespace(
-            native=True, spec=spec, agents_each=float(each), description=""
-        )
-        assert subject.few().vec.total_agents == agents
+        full = SimpleNamespace(spec=spec, num_agents=10 * each, num_environments=10, description="")
+        env.__dict__["full"] = full
+        monkeypatch.setattr(EnvUnderTest, "native", True)
+        assert env.small_config().vec.total_agents == agents
+
+
+def env_that_saw(spec: EnvSpec, low: np.ndarray, high: np.ndarray, name: str) -> Any:
+    """An environment with these extreme observations."""
+    config = load(name)
+    observed = SimpleNamespace(not_finite=None, low=low, high=high, steps=9)
+    full = SimpleNamespace(spec=spec)
+    return SimpleNamespace(
+        config=config, given=config, full=full, observed=observed, agents_each=1.0
+    )
 
 
 def test_pixels_among_other_numbers():
@@ -227,13 +235,10 @@ def test_pixels_among_other_numbers():
     spec = EnvSpec("e", 14, np.dtype(np.float32), ActionSpec((5,)))
     spec = replace(spec, image_parts=(ImagePart(1, (2, 2, 3), False),))
     low, high = np.zeros(14), np.array([0.0, *[255.0] * 11, 0.0, 99.0])
-    notes = SimpleNamespace(wrong=None, low=low, high=high, steps=9)
-    facts = SimpleNamespace(spec=spec, agents_each=1.0)
-    given = {"config": load("squared"), "normalized": (False, False)}
-    subject: Any = SimpleNamespace(whole=facts, notes=notes, **given)
-    told = [finding.text for finding in observations(subject)]
+    env = env_that_saw(spec, low, high, "squared")
+    told = [finding.text for finding in check_observations(env)]
     assert told[1:] == ["number 0 of 14 never changed", "number 13 of 14 went beyond ±10"]
-    (seen,) = spaces(subject)
+    (seen,) = check_spaces(env)
     assert "sees 14 numbers, an image of 2 x 2 x 3 among them (float32)" in seen.text
 
 
@@ -242,10 +247,7 @@ def test_observations_that_a_key_leaves_at_0_may_stay_so(name, said):
     spec = EnvSpec("breakout", 118, np.dtype(np.float32), ActionSpec((3,)))
     low, high = np.zeros(118), np.ones(118)
     high[7:10] = 0
-    notes = SimpleNamespace(wrong=None, low=low, high=high, steps=9)
-    given = {"config": load(name), "normalized": (False, False)}
-    subject: Any = SimpleNamespace(whole=SimpleNamespace(spec=spec), notes=notes, **given)
-    _, found = observations(subject)
+    _, found = check_observations(env_that_saw(spec, low, high, name))
     assert re.fullmatch(rf"numbers? {said} of 118 never changed", found.text)
 
 
@@ -352,8 +354,7 @@ def test_bounds_of_actions():
         (np.inf, ""),
     ]:
         spaces = pytest.importorskip("gymnasium.spaces")
-        env = SimpleNamespace(action_space=spaces.Box(-limit, limit, (2,)))
-        found = [finding.text for finding in bounds(env)]
+        found = [f.text for f in check_bounds(spaces.Box(-limit, limit, (2,)))]
         assert found == ([f"actions are {-limit:g} to {limit:g}: {words}"] if words else [])
 
 
@@ -431,7 +432,7 @@ def test_what_does_not_compile(compiled, tmp_path):
 
 def test_an_item_that_is_none():
     with pytest.raises(UserError, match="there is no item 'nonsense'\n  hint: there are loads, "):
-        known(ITEMS, ["nonsense"])
+        select_items(ITEMS, ["nonsense"])
 
 
 def test_numbers_in_words():

@@ -13,12 +13,23 @@ from mlx.utils import tree_map
 from running import copied_package, files, run
 
 from puffer_mlx.check.gpu import kernels, runs
-from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, Verdict, judge
-from puffer_mlx.check.gpu.tools import TF32, UNIT, Failed, Worst, unit
-from puffer_mlx.check.item_processes import known
+from puffer_mlx.check.gpu.items import ITEMS
+from puffer_mlx.check.gpu.tools import TF32, UNIT, Worst, unit
+from puffer_mlx.check.items import (
+    FAIL,
+    OK,
+    SKIP,
+    Failed,
+    Finding,
+    Item,
+    Result,
+    fail,
+    ok,
+    run_item,
+    select_items,
+)
 from puffer_mlx.checkpoint import State
 from puffer_mlx.cli import check_gpu
-from puffer_mlx.cli.check_gpu import Result
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gelu import BACKWARD
 from puffer_mlx.ops.implementation import COMPARING, Implementation
@@ -44,9 +55,10 @@ def cpu():
     mx.set_default_device(device)
 
 
-def item(name: str) -> Item:
-    (found,) = known(ITEMS, [name])
-    return found
+def verdict_of(name: str, quick: bool = True) -> Finding:
+    (item,) = select_items(ITEMS, [name])
+    (finding,) = run_item(item, set(), quick)
+    return finding
 
 
 @pytest.mark.parametrize(
@@ -116,7 +128,7 @@ def test_an_item_that_fails_dies_or_hangs_hides_no_other(tmp_path):
     assert done.returncode == 1
     rows = json.loads((tmp_path / "record.json").read_text())["items"]
     assert {name: row["verdict"] for name, row in rows.items()} == {
-        **dict.fromkeys(("kernels-cpu-bf16", "resume", "end"), PASS),
+        **dict.fromkeys(("kernels-cpu-bf16", "resume", "end"), OK),
         **dict.fromkeys(("machine", "kernels-cpu-fp32", "first-ratios"), FAIL),
     }
     assert "the process died of SIGABRT" in done.stdout and "Fatal Python error" in done.stderr
@@ -128,10 +140,9 @@ def test_an_item_that_fails_dies_or_hangs_hides_no_other(tmp_path):
     assert all(line in report for line in versions)  # BLAS: its threads are each process's own
 
 
-WRONG = Item("wrong", "what is wrong", lambda quick: "1 / 0")
 RESULTS = [
-    Result(WRONG, Verdict(FAIL, "ZeroDivisionError: by nothing", "Traceback: in wrong"), 1.5),
-    Result(item("machine"), Verdict(PASS, "a number"), 0.5),
+    Result("learns", [fail("ZeroDivisionError: by nothing", "", "Traceback: in wrong")], 1.5),
+    Result("machine", [ok("a number")], 0.5),
 ]
 
 
@@ -146,10 +157,13 @@ def test_a_report_has_what_was_found_when_the_check_was_ended(monkeypatch, tmp_p
         raise KeyboardInterrupt
 
     path = tmp_path / "report.txt"
-    monkeypatch.setattr(check_gpu, "results", results)
+    monkeypatch.setattr(check_gpu, "run_items", results)
     assert check_gpu.main(["--report", str(path), "--only", "learns", "resume", "machine"]) == 130
     assert "not all: 0 of 3 items" in seen[0] and "FAIL" not in seen[0]
-    assert "FAIL  what is wrong  wrong, 1.5 s\n      ZeroDivisionError: by nothing\n" in seen[1]
+    assert (
+        "FAIL  a minute of Breakout learns  learns, 1.5 s\n      ZeroDivisionError: by nothing\n"
+        in seen[1]
+    )
     assert "Traceback: in wrong" in seen[1] and "not all: 1 of 3 items, 0 passed, 1 fail" in seen[1]
     assert "not all: 2 of 3 items, 1 passed, 1 failed" in path.read_text()
     assert files(tmp_path) == {"report.txt"}
@@ -161,7 +175,7 @@ def test_a_report_that_cannot_be_written_is_told_before_anything_runs(
 ):
     (tmp_path / "there").mkdir()
     (tmp_path / "file").touch()
-    monkeypatch.setattr(check_gpu, "results", lambda *_: pytest.fail("an item ran"))
+    monkeypatch.setattr(check_gpu, "run_items", lambda *_: pytest.fail("an item ran"))
     assert check_gpu.main([option, str(tmp_path / file)]) == 2
     said, error = capsys.readouterr()
     assert said == "" and len(error.splitlines()) == 2
@@ -232,7 +246,7 @@ def test_faults(cpu, monkeypatch, tmp_path, name):
     monkeypatch.chdir(tmp_path)
     plant, words = FAULTS[name]
     plant(monkeypatch)
-    verdict = judge(item(name), True)
+    verdict = verdict_of(name)
     assert verdict.verdict == FAIL and words in verdict.text
 
 
@@ -246,11 +260,11 @@ def a_gpu(monkeypatch):
 
 def test_a_minibatch(a_gpu, monkeypatch):
     """A fault of what is launched is found: here a state that isn't forgotten."""
-    assert judge(item("minibatch"), True).verdict == PASS
+    assert verdict_of("minibatch").verdict == OK
     monkeypatch.setenv(COMPARING, "1")  # what is replaced here is no reason for plain MLX
     real = mingru_gpu.kernel_state_inputs
     monkeypatch.setattr(mingru_gpu, "kernel_state_inputs", lambda first, _: real(first, None))
-    verdict = judge(item("minibatch"), True)
+    verdict = verdict_of("minibatch")
     assert verdict.verdict == FAIL and "MinGRU fp32" in verdict.text
 
 
@@ -265,8 +279,8 @@ def test_a_minibatch_in_one_launch(a_gpu, monkeypatch):
 
     monkeypatch.setattr(kernels, "NETWORKS", ["MinGRU"])
     monkeypatch.setattr(one_launch, "launch_minibatch", launched)
-    assert judge(item("minibatch"), True).verdict == PASS and kinds == [False, True] * 2
-    verdict = judge(item("minibatch"), True)
+    assert verdict_of("minibatch").verdict == OK and kinds == [False, True] * 2
+    verdict = verdict_of("minibatch")
     assert verdict.verdict == FAIL and "in one launch advantages" in verdict.text
 
 
@@ -281,7 +295,7 @@ def test_the_same_epoch(a_gpu, monkeypatch, more):
         return {**logs, "loss/total": logs["loss/total"] + (more if len(steps) > 1 else 0.0)}
 
     monkeypatch.setattr(trainer.Trainer, "step", step)
-    assert judge(item("same-epoch"), True).verdict == (FAIL if more else PASS)
+    assert verdict_of("same-epoch").verdict == (FAIL if more else OK)
 
 
 def test_the_worst_is_the_nearest_to_its_bound():
@@ -317,8 +331,8 @@ def breakout_on_a_gpu(cpu, monkeypatch):
 
 
 def test_speeds(breakout_on_a_gpu):
-    verdict = judge(item("speeds"), False)
-    assert verdict.verdict == PASS, verdict
+    verdict = verdict_of("speeds", quick=False)
+    assert verdict.verdict == OK, verdict
     *ways, predicted = verdict.text.splitlines()
     numbers = r"training [\d.]+ ms, epoch [\d.]+ ms: [\d.]+ M steps/s"
     expected = [r"one launch: rollout [\d.]+ ms \(8 steps a launch\), "]
@@ -335,7 +349,7 @@ def test_a_speed_that_cannot_be_had_hides_no_other(breakout_on_a_gpu, monkeypatc
         raise UserError("macOS ended the GPU's rollout twice")
 
     monkeypatch.setattr(RolloutsOnGPU, "collect", fail)
-    verdict = judge(item("speeds"), False)
+    verdict = verdict_of("speeds", quick=False)
     assert verdict.verdict == FAIL and "one launch: UserError: macOS ended" in verdict.text
     assert "overlapped, rollouts on the CPU: rollout" in verdict.text
     assert "predicted for Apple M4 Pro" in verdict.text
@@ -354,8 +368,8 @@ def test_first_ratios_of_rollouts_in_one_launch(cpu, monkeypatch, off):
     monkeypatch.setattr(RolloutOnGPU, "launch", launch)
     monkeypatch.setattr(runs, "NETWORKS", ["MinGRU"])
     with emulated_gpu() as gpu:
-        verdict = judge(item("first-ratios"), True)
-    assert verdict.verdict == (FAIL if off else PASS), verdict
+        verdict = verdict_of("first-ratios")
+    assert verdict.verdict == (FAIL if off else OK), verdict
     assert "rollout_mingru_squared" in gpu.names
 
 
@@ -380,18 +394,18 @@ def test_learning_is_judged(cpu, monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "trainer", tiny)
     monkeypatch.setattr(runs, "STEPS", 5 * 64 * 64)
     monkeypatch.setattr(runs, "SCORE", -2.0)
-    assert judge(item("learns"), False).verdict == PASS
+    assert verdict_of("learns", quick=False).verdict == OK
     monkeypatch.setattr(runs, "SCORE", 2.0)
-    verdict = judge(item("learns"), False)
+    verdict = verdict_of("learns", quick=False)
     assert verdict.verdict == FAIL and "at least 2" in verdict.text
     monkeypatch.setattr(runs, "MINUTE", 0.0)
-    assert judge(item("learns"), False).verdict == SKIP
+    assert verdict_of("learns", quick=False).verdict == SKIP
 
 
 def test_what_nobody_expected_is_a_failure_with_details():
     def check(quick):
         raise ZeroDivisionError("by nothing")
 
-    verdict = judge(Item("x", "y", check), True)
+    (verdict,) = run_item(Item("x", check), set(), True)
     assert verdict.verdict == FAIL and verdict.text == "ZeroDivisionError: by nothing"
     assert "in check" in verdict.details

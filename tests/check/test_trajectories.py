@@ -11,9 +11,9 @@ from emulated_run import emulated_gpu
 from puffer_mlx import config, vec
 from puffer_mlx.check import trajectories
 from puffer_mlx.check.env import on_gpu
-from puffer_mlx.check.env.subject import Subject
+from puffer_mlx.check.env.environment import EnvUnderTest
 from puffer_mlx.check.gpu import runs
-from puffer_mlx.check.gpu.tools import Failed
+from puffer_mlx.check.items import Failed
 from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
 from puffer_mlx.vec.native.gpu_rules import GPURules, gpu_rules
 from puffer_mlx.vec.native.make import open_environment, read_spec
@@ -34,8 +34,8 @@ def compare(name: str = "squared", in_steps: bool = False) -> trajectories.Traje
     return found
 
 
-def subject(name: str = "squared") -> Subject:
-    return Subject(config.load(name), 1, 1)
+def subject(name: str = "squared") -> EnvUnderTest:
+    return EnvUnderTest(config.load(name), 1, 1)
 
 
 @pytest.fixture
@@ -80,14 +80,14 @@ def test_what_check_env_says(monkeypatch, wrong, more, verdict, words):
     wrong.append(lambda rewards: rewards + more)
     monkeypatch.setattr(on_gpu, "ROLLOUTS", 1)
     with emulated_gpu():
-        (found,) = on_gpu.on_gpu(subject())
+        (found,) = on_gpu.check_gpu_rules(subject())
     assert found.verdict == verdict and words in found.text
 
 
 def test_a_world_is_the_same(monkeypatch):
     monkeypatch.setattr(on_gpu, "ROLLOUTS", 2)
     with emulated_gpu():
-        (found,) = on_gpu.on_gpu(subject("craftax_classic"))
+        (found,) = on_gpu.check_gpu_rules(subject("craftax_classic"))
     ends = re.search("to the bit: 64 agents for 128 steps, ([0-9]+) episodes ended", found.text)
     assert found.verdict == "ok" and ends and int(ends[1]) > 10
 
@@ -95,16 +95,16 @@ def test_a_world_is_the_same(monkeypatch):
 def test_rows_that_do_not_fit(monkeypatch):
     monkeypatch.setattr(on_gpu, "has_gpu", lambda: True)
     monkeypatch.setattr(trajectories, "rollouts_on_gpu", lambda *_: None)
-    (found,) = on_gpu.on_gpu(subject())
+    (found,) = on_gpu.check_gpu_rules(subject())
     assert found.verdict == "WARN" and "so few environments" in found.text
 
 
 def test_without_a_gpu(monkeypatch):
     monkeypatch.setattr(on_gpu, "has_gpu", lambda: False)
-    (found,) = on_gpu.on_gpu(subject())
+    (found,) = on_gpu.check_gpu_rules(subject())
     assert found.verdict == "ok" and "compile without headers, double" in found.text
     assert "there is none here to compare them on" in found.text
-    (found,) = on_gpu.on_gpu(subject("target"))
+    (found,) = on_gpu.check_gpu_rules(subject("target"))
     assert found.verdict == "-" and "doesn't define MY_GPU" in found.text
 
 
@@ -117,7 +117,7 @@ def rules(folder: Path) -> GPURules:
 
 def test_nothing_keeps_ours():
     for name in ["breakout", "g2048", "memory"]:
-        found = on_gpu.compiled(rules(ENVS / name))
+        found = on_gpu.compile_rules(rules(ENVS / name))
         assert found.verdict == "ok"
 
 
@@ -147,7 +147,7 @@ def test_rules_that_no_gpu_takes(tmp_path):
         of_squared = rules(ENVS / "squared")
         header = tmp_path / "squared.h"
         header.write_text(of_squared.header.read_text() + line + "\n")
-        found = on_gpu.compiled(of_squared._replace(header=header))
+        found = on_gpu.compile_rules(of_squared._replace(header=header))
         assert found.verdict == verdict and said in found.text.replace("\u2018", "'")
         if verdict != "ok" and not re.search(
             "variables outside|isn't there", said
@@ -158,7 +158,7 @@ def test_rules_that_no_gpu_takes(tmp_path):
 
 def test_without_a_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    found = on_gpu.compiled(rules(ENVS / "squared"))
+    found = on_gpu.compile_rules(rules(ENVS / "squared"))
     assert found.verdict == "-" and "'no-such-compiler' can't be run" in found.text
 
 

@@ -71,7 +71,7 @@ def test_the_last_evaluation_is_not_shown_as_training(monkeypatch):
     record = train_run.evaluate(Played(), None, dashboard)  # type: ignore
     assert record == {"agent_steps": 5.0, "env/score": 2.0, "env/n": 3.0}
     scores = {"training score": "1.500 (2 episodes)", "evaluation score": "2.000"}
-    assert dashboard.view.scores() == scores
+    assert dashboard.run.scores() == scores
 
 
 def test_what_a_run_says_of_its_settings(here):

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from puffer_mlx.display.bottleneck import LARGE, Conditions, advice
+from puffer_mlx.display.bottleneck import LARGE, PerfContext, find_bottleneck
 
-CPU = Conditions("cpu", "cpu", False, "fp32", 4, 4, 4, 4096, 8192, 32, 200_000)
-GPU = Conditions("gpu", "gpu", False, "fp32", 16, 16, 2, 4096, 8192, 32, 200_000, True)
+CPU = PerfContext("cpu", "cpu", False, "fp32", 4, 4, 4, 4096, 8192, 32, 200_000)
+GPU = PerfContext("gpu", "gpu", False, "fp32", 16, 16, 2, 4096, 8192, 32, 200_000, True)
 BOTH = replace(GPU, rollout_device="cpu", num_buffers=8)
 
 
@@ -17,9 +17,9 @@ def logs(largest: str, **more: float) -> dict[str, float]:
     return {"epoch": 30.0, **{f"perf/{name}": value for name, value in (spent | more).items()}}
 
 
-def advised(largest: str, conditions: Conditions, **more: float) -> str:
+def advised(largest: str, conditions: PerfContext, **more: float) -> str:
     """The option alone; empty if there is none."""
-    return advice(logs(largest, **more), conditions).rpartition(": ")[2]
+    return find_bottleneck(logs(largest, **more), conditions).rpartition(": ")[2]
 
 
 def test_the_option_for_the_largest_phase():
@@ -75,37 +75,39 @@ def test_the_option_for_the_largest_phase():
 def test_it_says_nothing_that_nobody_can_change():
     """Then the next phase is looked at, if it takes enough of the time to matter."""
     slow = replace(CPU, num_threads=1)
-    assert advice(logs("eval_misc"), slow) == ""
-    assert advice(logs("eval_misc", eval_env=0.3), slow) == (
+    assert find_bottleneck(logs("eval_misc"), slow) == ""
+    assert find_bottleneck(logs("eval_misc", eval_env=0.3), slow) == (
         "environment 30 % of an epoch: --vec.num-threads 4 (now 1)"
     )
-    assert advice(logs("eval_misc", eval_env=0.3), replace(slow, num_threads=4)) == ""
+    assert find_bottleneck(logs("eval_misc", eval_env=0.3), replace(slow, num_threads=4)) == ""
 
 
 def test_two_devices_that_take_turns():
     """Halves of 0.3 and 0.1 s are within the factor; 0.41 and 0.1 aren't."""
     near = {"perf/eval_env": 0.3, "perf/train_forward": 0.1, "epoch": 9.0}
     line = "rollout 300 ms, then training 100 ms: --train.overlap 1, if it still learns"
-    assert advice(near, BOTH) == line
-    assert advice({"perf/eval_env": 0.1, "perf/train_forward": 0.3, "epoch": 9.0}, BOTH) != ""
+    assert find_bottleneck(near, BOTH) == line
+    assert (
+        find_bottleneck({"perf/eval_env": 0.1, "perf/train_forward": 0.3, "epoch": 9.0}, BOTH) != ""
+    )
     far = near | {"perf/eval_env": 0.41}
     pairs = (far, BOTH), (near, GPU), (near, CPU), (near, replace(BOTH, overlap=1))
     for logs, conditions in pairs:
-        assert "overlap" not in advice(logs, conditions)
+        assert "overlap" not in find_bottleneck(logs, conditions)
 
 
 def test_overlapped_only_the_longer_half_counts():
     """Who waits is the shorter one."""
     conditions = replace(BOTH, overlap=True, num_threads=4)
     waits = {"train_wait": 0.2, "eval_idle": 0.01}
-    assert advice(logs("eval_env", **waits), conditions) == (
+    assert find_bottleneck(logs("eval_env", **waits), conditions) == (
         "rollout is longer: environment 75 % of it: --vec.num-threads 16 (now 4)"
     )
-    assert advice(logs("train_gather", **waits), conditions) == (
+    assert find_bottleneck(logs("train_gather", **waits), conditions) == (
         "rollout is longer: act 50 % of it: --train.rollout-device gpu (now cpu)"
     )
     waits = {"train_wait": 0.01, "eval_idle": 0.2}
-    assert advice(logs("eval_env", **waits), conditions) == (
+    assert find_bottleneck(logs("eval_env", **waits), conditions) == (
         "training is longer: forward 50 % of it: --train.minibatch-size 16384 (now 8192),"
         " if it still learns"
     )
@@ -113,12 +115,12 @@ def test_overlapped_only_the_longer_half_counts():
 
 def test_first_epochs_and_runs_without_a_profile():
     slow = replace(CPU, num_threads=1)
-    assert advice(logs("eval_env") | {"epoch": 2.0}, slow) == ""  # what compiling took
-    assert advice(logs("eval_env") | {"epoch": 3.0}, slow) != ""
-    assert advice({"epoch": 9.0, "perf/rollout": 1.0, "perf/train": 1.0}, CPU) == ""
+    assert find_bottleneck(logs("eval_env") | {"epoch": 2.0}, slow) == ""  # what compiling took
+    assert find_bottleneck(logs("eval_env") | {"epoch": 3.0}, slow) != ""
+    assert find_bottleneck({"epoch": 9.0, "perf/rollout": 1.0, "perf/train": 1.0}, CPU) == ""
     resumed = replace(slow, started=30)  # it compiles again
-    assert advice(logs("eval_env") | {"epoch": 32.0}, resumed) == ""
-    assert advice(logs("eval_env") | {"epoch": 33.0}, resumed) != ""
+    assert find_bottleneck(logs("eval_env") | {"epoch": 32.0}, resumed) == ""
+    assert find_bottleneck(logs("eval_env") | {"epoch": 33.0}, resumed) != ""
 
 
 PYTHON = replace(CPU, backend="sync", num_buffers=1, num_threads=1)

@@ -8,16 +8,16 @@ import termios
 
 import pytest
 
-from puffer_mlx.display.dashboard import control_keys_unshown
+from puffer_mlx.display.dashboard import disable_echo
 
 PROGRAM = """
 import fcntl, os, sys, termios
 if sys.argv[1] == "foreground":
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-from puffer_mlx.display.dashboard import control_keys_unshown
+from puffer_mlx.display.dashboard import disable_echo
 shown = lambda: bool(termios.tcgetattr(0)[3] & termios.ECHOCTL)
 before = shown()
-with control_keys_unshown():
+with disable_echo():
     inside = shown()
 print(before, inside, shown())
 """
@@ -51,7 +51,7 @@ def test_an_error_leaves_the_terminal_as_it_was(monkeypatch):
         monkeypatch.setattr(sys, "stdin", stdin)
         monkeypatch.setattr(os, "tcgetpgrp", lambda _: os.getpgrp())
         before = termios.tcgetattr(stdin)
-        with pytest.raises(ZeroDivisionError), control_keys_unshown():
+        with pytest.raises(ZeroDivisionError), disable_echo():
             assert termios.tcgetattr(stdin) != before
             raise ZeroDivisionError
         assert termios.tcgetattr(stdin) == before
@@ -63,5 +63,5 @@ def test_without_a_terminal_nothing_happens(monkeypatch, tmp_path, stdin):
     (tmp_path / "a file").touch()
     with open(tmp_path / "a file") as file:
         monkeypatch.setattr(sys, "stdin", file if stdin else None)
-        with control_keys_unshown():
+        with disable_echo():
             pass

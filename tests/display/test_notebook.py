@@ -24,7 +24,7 @@ from puffer_mlx import config, vec
 from puffer_mlx.checkpoint import environment_statistics
 from puffer_mlx.display import notebook, run_view
 from puffer_mlx.display.notebook import LiveFigure, png_bytes, watch
-from puffer_mlx.display.run_view import View
+from puffer_mlx.display.run_view import RunState
 from puffer_mlx.errors import UserError
 from puffer_mlx.library import evaluating
 from puffer_mlx.training.trainer import Trainer
@@ -33,11 +33,11 @@ QUICKSTART = ROOT / "docs" / "quickstart.ipynb"
 STEPS = "6_000_000"  # that it trains; here fewer
 
 
-def view(*records: dict[str, float]) -> View:
-    shown = View({"Environment": "toy"}, 1000)
+def view(*records: dict[str, float]) -> RunState:
+    shown = RunState({"Environment": "toy"}, 1000)
     for logs in records:
-        shown.take(logs)
-    shown.measure()
+        shown.update(logs)
+    shown.update_speed()
     return shown
 
 
@@ -77,19 +77,8 @@ def drawn(monkeypatch):
     return figures
 
 
-def times_of(spent: dict[str, float]) -> Any:
-    """The axes with an epoch's time."""
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-
-    axes = Figure().subplots()
-    shown = view(record(1, **{f"perf/{name}": value for name, value in spent.items()}))
-    notebook._time(axes, shown, colormaps)
-    return axes
-
-
 def test_every_number_is_in_the_figure(drawn):
-    """Curves, bar and text."""
+    """Curves and text."""
     png_bytes(
         view(
             record(1, **EPISODES),
@@ -98,34 +87,23 @@ def test_every_number_is_in_the_figure(drawn):
         )
     )
     (figure,) = drawn
-    score, speed, bar, text = figure.axes
+    score, speed, text = figure.axes
     assert score.lines[0].get_xydata().tolist() == [[100, 3], [400, 7]]
     assert speed.lines[0].get_xydata().tolist() == [[200, 100], [400, 100]]
     assert [axes.get_xlim() for axes in (score, speed)] == [(0, 1000)] * 2
     assert score.get_ylim()[0] == speed.get_ylim()[0] == 0
-    shares = [(patch.get_x(), patch.get_width()) for patch in bar.patches]
-    assert shares == [(0, 0.5), (0.5, 0.5)]
-    labels = [label.get_text() for label in bar.get_legend().get_texts()]
-    assert labels == ["act 50 %", "train 50 %"]  # train's parts weren't measured
-    assert bar.get_title("left") == "time of an epoch: 1,000 ms, rollout 50 %, train 50 %"
     words = "\n".join(text.get_text() for text in text.texts)
     for line in (
-        "Environment  toy",
+        "environment  toy",
         "400 of 1.0K (40 %)",
+        "Rollout    500 ms  50 %",
+        "  act      500 ms  50 %",
+        "Train      500 ms  50 %",
         "total  0.5000",
         "score  7.000",
         "n      5",
     ):
         assert line in words, line
-
-
-def test_side_by_side_there_are_two_bars():
-    """Each as long as the epoch, waiting included."""
-    spent = {"rollout": 0.3, "eval_act": 0.3, "eval_idle": 0.1, "train": 0.4, "train_misc": 0.4}
-    axes = times_of(spent)
-    bars = [(p.get_y() + p.get_height() / 2, p.get_x(), p.get_width()) for p in axes.patches]
-    assert bars == [pytest.approx(bar) for bar in [(0, 0, 0.75), (0, 0.75, 0.25), (-1, 0, 1)]]
-    assert axes.get_title("left") == "time of an epoch: 400 ms, rollout 75 %, train 100 %"
 
 
 @pytest.mark.parametrize("plays", [False, True])
@@ -140,17 +118,15 @@ def test_the_figures_parts_have_room(drawn, plays):
     (figure,) = drawn
     canvas = figure.canvas.get_renderer()
     whole = figure.bbox
-    bar, text = figure.axes[-2:]
-    assert bar.get_window_extent(canvas).width > 0.9 * whole.width
-    legend = bar.get_legend().get_window_extent(canvas)
-    titles = [axes._left_title for axes in figure.axes[:-2]]
-    assert [title.get_text() for title in titles[1:-1]] == TOLD * plays
-    items = [*titles, *text.texts]
-    boxes = [legend, *(item.get_window_extent(canvas) for item in items)]
+    *curves, text = figure.axes
+    titles = [axes._left_title for axes in curves]
+    assert [title.get_text() for title in titles[2:]] == TOLD * plays
+    boxes = [item.get_window_extent(canvas) for item in (*titles, *text.texts)]
     for box in boxes:
         assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
-    assert len(bar.get_legend().get_texts()) == len(parts)
+    words = "\n".join(item.get_text() for item in text.texts)
+    assert words.count(" ms ") == len(run_view.PHASES)
 
 
 def test_ratings_over_time(drawn):
@@ -158,7 +134,7 @@ def test_ratings_over_time(drawn):
     played = [{**SELF_PLAY, "env/elo": elo} for elo in (0.0, 12.5, -3.0)]
     png_bytes(view(*(record(1 + i, **more) for i, more in enumerate(played))))
     png_bytes(view(record(1, **EPISODES, **{"env/elo": 3.0})))
-    score, rating, speed, *_ = drawn[0].axes
+    score, speed, rating, _ = drawn[0].axes
     assert rating.lines[0].get_xydata().tolist() == [[100, 0], [200, 12.5], [300, -3]]
     assert rating.get_title("left") == "Elo -3, win rate 0.725, pool 12"
     assert (score.get_title("left")[:5], speed.get_title("left")[:5]) == ("score", "steps")
@@ -167,12 +143,6 @@ def test_ratings_over_time(drawn):
     assert "elo    3.000" in words  # an environment's own number
     words = "\n".join(text.get_text() for text in drawn[0].axes[-1].texts)
     assert "elo " not in words
-
-
-def test_phases_that_took_next_to_nothing_have_no_name():
-    axes = times_of({"rollout": 0.4, "eval_act": 0.399, "eval_store": 0.001, "train": 0.6})
-    assert len(axes.patches) == 3
-    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["act 40 %", "train 60 %"]
 
 
 def test_the_figure_needs_little():
@@ -230,7 +200,7 @@ def test_the_last_record_is_seen_however_the_loop_is_left(monkeypatch, trainer, 
     screen = Screen(monkeypatch)
     monkeypatch.setattr(notebook, "REFRESH", 1e9)
     seen = []
-    monkeypatch.setattr(notebook, "png_bytes", lambda view: seen.append(view.logs["epoch"]) or b"")
+    monkeypatch.setattr(notebook, "png_bytes", lambda run: seen.append(run.logs["epoch"]) or b"")
     watching = watch(trainer)
     for logs in watching:
         if leave != "end" and logs["epoch"] == 3:
@@ -289,7 +259,7 @@ def test_drawing_takes_a_part_of_the_time_only(monkeypatch):
 
     monkeypatch.setattr(notebook.time, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(notebook, "png_bytes", draw)
-    figure, drawn = LiveFigure(View({}, 10)), []
+    figure, drawn = LiveFigure(RunState({}, 10)), []
     for epoch in range(100):
         before = clock[0]
         figure.update(record(epoch))

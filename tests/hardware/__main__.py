@@ -1,4 +1,4 @@
-"""What ``puffer-mlx check-gpu`` leaves out: ``python tests/hardware``, with the same options."""
+"""All checks of a machine: ``python tests/hardware``, with the options of check-gpu."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ from hardware_items import ITEMS  # noqa: E402  after puffer_mlx, which chooses 
 
 @reported
 def main(argv: list[str]) -> int:
-    """As check-gpu's, of other items."""
+    """Run check-gpu with all items."""
     return check(argv, ITEMS, str(HERE))
 
 

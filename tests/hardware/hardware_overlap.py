@@ -15,7 +15,13 @@ from coded_environment import Coded, Faulty, pause
 
 from puffer_mlx import config
 from puffer_mlx.check.gpu.runs import OVERLAP, SERIAL, undisturbed
-from puffer_mlx.check.gpu.tools import apart, at_most, repeatable, require, trainer
+from puffer_mlx.check.gpu.tools import (
+    at_most,
+    determinism_tolerance,
+    max_loss_difference,
+    require,
+    trainer,
+)
 from puffer_mlx.display.run_view import MISC, WAITS
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
 from puffer_mlx.training.collector import Rollout
@@ -168,7 +174,9 @@ def same_losses(quick: bool) -> str:
             run.queue.start_next(before)
             before = run.weights
             by_hand.append(run.step())
-    return at_most("losses apart by", apart(overlapped, by_hand), repeatable())
+    return at_most(
+        "losses apart by", max_loss_difference(overlapped, by_hand), determinism_tolerance()
+    )
 
 
 def no_torn_slot(quick: bool) -> str:
@@ -211,4 +219,5 @@ def exceptions(quick: bool) -> str:
                 raised += 1
                 require(raised < 3, "it goes on failing")
     require(raised == 1, f"the exception came {raised} times, expected once")
-    return f"raised once; {at_most('losses apart by', apart(logs, expected), repeatable())}"
+    difference = max_loss_difference(logs, expected)
+    return f"raised once; {at_most('losses apart by', difference, determinism_tolerance())}"

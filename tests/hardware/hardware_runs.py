@@ -17,8 +17,6 @@ from mlx.utils import tree_map
 from puffer_mlx import checkpoint, config
 from puffer_mlx.check.gpu.runs import COMPILING, OVERLAP, SERIAL
 from puffer_mlx.check.gpu.tools import (
-    Failed,
-    Skipped,
     at_most,
     flat,
     need_gpu,
@@ -27,6 +25,7 @@ from puffer_mlx.check.gpu.tools import (
     require,
     trainer,
 )
+from puffer_mlx.check.items import Failed, Skipped
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import importing
 from puffer_mlx.export.exporting import Format, export

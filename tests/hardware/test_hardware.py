@@ -8,11 +8,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from emulated_run import stand_in
-from hardware_items import ITEMS
+from hardware_items import DEVELOPER_ITEMS
 from mlx.utils import tree_map
 
-from puffer_mlx.check.gpu.items import FAIL, PASS, SKIP, judge
-from puffer_mlx.check.item_processes import known
+from puffer_mlx.check.items import FAIL, OK, SKIP, run_item, select_items
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import importing
 from puffer_mlx.policy.networks.mingru import MinGRU
@@ -27,8 +26,9 @@ TIMED = {"overlap", "profile", "profile-cost"}  # of a machine that does nothing
 
 
 def verdict(name: str) -> tuple[str, str]:
-    (item,) = known(ITEMS, [name])
-    return judge(item, True)[:2]
+    (item,) = select_items(DEVELOPER_ITEMS, [name])
+    (finding,) = run_item(item, set(), True)
+    return finding[:2]
 
 
 def wrong_step(patch):
@@ -153,10 +153,10 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", [item.name for item in ITEMS if item.name not in TIMED])
+@pytest.mark.parametrize("name", [item.name for item in DEVELOPER_ITEMS if item.name not in TIMED])
 def test_items(monkeypatch, tmp_path, name):
     monkeypatch.chdir(tmp_path)
-    assert verdict(name)[0] == (SKIP if name in ON_GPU else PASS)
+    assert verdict(name)[0] == (SKIP if name in ON_GPU else OK)
     if name in ON_GPU:
         return
     plant, words = FAULTS[name]
@@ -171,7 +171,7 @@ def a_gpu(monkeypatch):
 
 
 def test_the_loss(a_gpu, monkeypatch):
-    assert verdict("loss")[0] == PASS
+    assert verdict("loss")[0] == OK
     real = closed_form.launch_moments
     monkeypatch.setattr(closed_form, "launch_moments", lambda adv: 1.001 * real(adv))
     found, text = verdict("loss")
@@ -182,7 +182,7 @@ def test_several_policies(a_gpu, monkeypatch):
     """A row for which another policy acts than should is found."""
     monkeypatch.setattr(kernels, "S", 11)
     monkeypatch.setattr(kernels, "NETWORKS", ["LSTM"])
-    assert verdict("several")[0] == PASS
+    assert verdict("several")[0] == OK
     real = kernels.crews_of
     monkeypatch.setattr(kernels, "crews_of", lambda acts, n: real(np.roll(acts, 1), n))
     found, text = verdict("several")

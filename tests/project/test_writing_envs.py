@@ -11,9 +11,9 @@ from running import ROOT, only, records, run
 
 from puffer_mlx import vec
 from puffer_mlx.check.env import on_gpu
-from puffer_mlx.check.env.findings import FAIL, WARN, worst
-from puffer_mlx.check.env.items import ITEMS, judge
-from puffer_mlx.check.env.subject import Subject
+from puffer_mlx.check.env.environment import EnvUnderTest
+from puffer_mlx.check.env.items import ITEMS
+from puffer_mlx.check.items import FAIL, WARN, run_item, worst
 from puffer_mlx.config import load
 from puffer_mlx.training import trainer
 
@@ -149,7 +149,7 @@ def test_a_gpu_plays_the_walk_through(root, monkeypatch):
     monkeypatch.setattr(trainer, "place", rolling_out_there)
     config = load(CASTAWAY, f"--device cpu {NOTHING[CASTAWAY]}".split())
     with emulated_gpu(root / CASTAWAY) as gpu:
-        (found,) = on_gpu.on_gpu(Subject(load(CASTAWAY), 0.2, 1))
+        (found,) = on_gpu.check_gpu_rules(EnvUnderTest(load(CASTAWAY), 0.2, 1))
         assert found.verdict == "ok" and "to the bit: 64 agents for 256 steps" in found.text
         gpu.names.clear()
         with vec.make(config, 1) as environments:
@@ -161,9 +161,9 @@ def test_a_gpu_plays_the_walk_through(root, monkeypatch):
 def test_nothing_is_wrong_with_them(root, name):
     if name == REGATTA:
         pytest.importorskip("gymnasium")
-    subject, broken = Subject(load(name), 0.3, 2), set()
+    env, broken = EnvUnderTest(load(name), 0.3, 2), set()
     items = [item for item in ITEMS if item.name not in ("speed", "training")]
-    found = {item.name: judge(item, subject, broken) for item in items}
+    found = {item.name: run_item(item, broken, env) for item in items}
     assert {n: f for n, f in found.items() if worst(f) in (WARN, FAIL)} == {}
 
 

@@ -12,8 +12,8 @@ from stepping import alike, played, started, step, zoo_vec
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
-from puffer_mlx.check.env.pictures import drawn
-from puffer_mlx.check.env.subject import Subject
+from puffer_mlx.check.env.environment import EnvUnderTest
+from puffer_mlx.check.env.pictures import check_pictures
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import instances
@@ -407,7 +407,7 @@ def test_an_environment_that_draws_nothing(factory, said, monkeypatch):
     if factory is Blind:  # check-env only warns
         module = types.SimpleNamespace(Blind=Blind)
         monkeypatch.setitem(sys.modules, "blind", module)  # type: ignore
-        (finding,) = drawn(Subject(c.load("blind:Blind", WORDS), 1, 1))
+        (finding,) = check_pictures(EnvUnderTest(c.load("blind:Blind", WORDS), 1, 1))
         assert finding.verdict == "WARN" and "it has no render()" in finding.text
 
 

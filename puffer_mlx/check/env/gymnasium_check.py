@@ -1,4 +1,4 @@
-"""Items for Gymnasium environments: Gymnasium's own check, spaces and action bounds."""
+"""Check Gymnasium environments: Gymnasium's own checker, spaces and action bounds."""
 
 import math
 import re
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx import vec
-from puffer_mlx.check.env.findings import Finding, Findings, fail, ok, skip, warn
-from puffer_mlx.check.env.subject import Subject
+from puffer_mlx.check.env.environment import EnvUnderTest
+from puffer_mlx.check.items import Finding, Findings, fail, ok, skip, warn
 from puffer_mlx.vec.instances import parameters
 from puffer_mlx.vec.puffer import is_puffer_env
 
@@ -22,18 +22,19 @@ HARMLESS = (
     "This is probably too low",
     "This is probably too high",
     "render modes due to the environment not having a spec",
-    "recommend using a symmetric and normalized space",  # `bounds` reports it with numbers
+    "recommend using a symmetric and normalized space",  # `check_bounds` reports it with numbers
 )
 
 
-def one(subject: Subject) -> Any:
+def make_one(under_test: EnvUnderTest) -> Any:
     """Return one environment as its author wrote it, without the wrappers of gymnasium.make.
 
     If the factory makes only vector environments, return a vector environment.
     """
     import gymnasium
 
-    config, make = subject.config, vec.python_factory(subject.config)
+    config = under_test.config
+    make = vec.python_factory(under_test.config)
     if isinstance(make, str):
         return gymnasium.make(make, **config.env).unwrapped
     count = parameters(make).get("num_envs")
@@ -43,53 +44,49 @@ def one(subject: Subject) -> Any:
     return env.unwrapped if single else env
 
 
-def gymnasium_says(subject: Subject) -> Findings:
-    """Run Gymnasium's check and report each warning, then check spaces and action bounds."""
-    if subject.native:
-        yield skip("not one of Gymnasium's")
-        return
+def run_gymnasium_checker(under_test: EnvUnderTest) -> Findings:
+    """Run Gymnasium's checker, one finding per warning, then check spaces and action bounds."""
+    if under_test.native:
+        return [skip("not one of Gymnasium's")]
     from gymnasium import Env
     from gymnasium.utils.env_checker import check_env
     from gymnasium.vector import VectorEnv
 
-    if is_puffer_env(vec.python_factory(subject.config)):
-        yield skip("its interface is PufferLib 3's")
-        return
-    env = one(subject)
+    if is_puffer_env(vec.python_factory(under_test.config)):
+        return [skip("its interface is PufferLib 3's")]
+    env = make_one(under_test)
     if not isinstance(env, Env) or isinstance(env, VectorEnv):  # VectorEnv is an Env in 0.29
-        yield skip(f"its own check is for gymnasium.Env, this is {type(env).__name__}")
-        return
+        return [skip(f"its own check is for gymnasium.Env, this is {type(env).__name__}")]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             check_env(env, skip_render_check=True)
         except Exception as error:
-            yield fail(_plain(error) or type(error).__name__, "Gymnasium's check_env stops here")
-            return
+            text = _plain(error) or type(error).__name__
+            return [fail(text, "Gymnasium's check_env stops here")]
     texts = dict.fromkeys(_plain(warning.message) for warning in caught)
     complaints = [text for text in texts if not any(part in text for part in HARMLESS)]
-    for text in complaints:
-        yield warn(text, "Gymnasium's check_env says so")
-    bad, tried = outside(subject, env)
-    if bad:
-        yield bad
-    elif not complaints:
-        yield ok(f"check_env found nothing; {tried} observations are in their space")
-    yield from bounds(env)
+    findings = [warn(text, "Gymnasium's check_env says so") for text in complaints]
+    outside, tried = find_outside_space(under_test, env)
+    if outside or not findings:
+        in_space = ok(f"check_env found nothing; {tried} observations are in their space")
+        findings.append(outside or in_space)
+    return findings + check_bounds(env.action_space)
 
 
-def outside(subject: Subject, env: Any) -> tuple[Finding | None, int]:
+def find_outside_space(under_test: EnvUnderTest, env: Any) -> tuple[Finding | None, int]:
     """Find the first observation outside the declared space.
 
     Returns:
         The finding or None, and the number of observations checked.
     """
-    space, step = env.observation_space, 0
+    space = env.observation_space
+    step = 0
     env.action_space.seed(0)
     observation, _ = env.reset(seed=0)
-    for step in subject.steps(STEPS):
+    for step in under_test.steps(STEPS):
         if not space.contains(observation):
-            text = f"after {step - 1} steps {misfit(space, observation)}"
+            text = f"after {step - 1} steps {describe_misfit(space, observation)}"
             return fail(text, "declare what it is, or clip it to what is declared"), step
         observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
         if terminated or truncated:
@@ -97,7 +94,7 @@ def outside(subject: Subject, env: Any) -> tuple[Finding | None, int]:
     return None, step
 
 
-def misfit(space: Any, value: Any, name: str = "the observation") -> str:
+def describe_misfit(space: Any, value: Any, name: str = "the observation") -> str:
     """Return a description of why a value isn't in a space."""
     from gymnasium import spaces
 
@@ -106,48 +103,42 @@ def misfit(space: Any, value: Any, name: str = "the observation") -> str:
             if key not in value:
                 return f"{name} has no {key!r}"
             if not part.contains(value[key]):
-                return misfit(part, value[key], f"{name}'s {key!r}")
+                return describe_misfit(part, value[key], f"{name}'s {key!r}")
         return f"{name} has keys that its space lacks"
     if isinstance(space, spaces.Tuple) and isinstance(value, tuple):
         for i, (part, inner) in enumerate(zip(space.spaces, value, strict=False)):
             if not part.contains(inner):
-                return misfit(part, inner, f"part {i} of {name}")
+                return describe_misfit(part, inner, f"part {i} of {name}")
     if not isinstance(space, spaces.Box) or not isinstance(value, np.ndarray):
         return f"{name} is {value!r:.60}, which isn't in {space}"
     if value.shape != space.shape:
         return f"{name} has the shape {value.shape}, declared is {space.shape}"
     if not np.can_cast(value.dtype, space.dtype):
         return f"{name} is {value.dtype}, declared is {space.dtype}"
-    wrong = ~((value >= space.low) & (value <= space.high))
-    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    at = tuple(np.argwhere(~((value >= space.low) & (value <= space.high)))[0].tolist())
     where = at[0] if len(at) == 1 else at
-    return (
-        f"number {where} of {name} is {value[at]:g}, declared is {space.low[at]:g} to"
-        f" {space.high[at]:g}"
-    )
+    declared = f"{space.low[at]:g} to {space.high[at]:g}"
+    return f"number {where} of {name} is {value[at]:g}, declared is {declared}"
 
 
-def bounds(env: Any) -> Findings:
+def check_bounds(space: Any) -> Findings:
     """Check that the bounds of continuous actions suit a policy that starts near N(0, 1)."""
     from gymnasium import spaces
 
-    space = env.action_space
     if not isinstance(space, spaces.Box):
-        return
+        return []
     pairs = zip(space.low.flat, space.high.flat, strict=True)
     below = NormalDist().cdf
     within = min(below(float(high)) - below(float(low)) for low, high in pairs)
     low, high = float(space.low.min()), float(space.high.max())
     if within < 0.5:
         problem = f"{1 - within:.0%} of what a policy tries at first is beyond, and clipped"
-    elif math.isfinite(max(-low, high)) and max(-low, high) > LARGE:
+    elif LARGE < max(-low, high) < math.inf:
         problem = "a policy tries about -2 to 2 at first, and reaches the rest late"
     else:
-        return
-    yield warn(
-        f"actions are {low:g} to {high:g}: {problem}",
-        "wrap it in gymnasium.wrappers.RescaleAction(env, -1, 1)",
-    )
+        return []
+    hint = "wrap it in gymnasium.wrappers.RescaleAction(env, -1, 1)"
+    return [warn(f"actions are {low:g} to {high:g}: {problem}", hint)]
 
 
 def _plain(message: object) -> str:

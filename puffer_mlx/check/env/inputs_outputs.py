@@ -1,10 +1,10 @@
-"""Items that check observations, rewards and actions."""
+"""Check observations, rewards and actions."""
 
 import numpy as np
 
-from puffer_mlx.check.env.findings import Findings, fail, number, numbers, ok, percent, warn
-from puffer_mlx.check.env.random_play import Table
-from puffer_mlx.check.env.subject import Subject
+from puffer_mlx.check.env.environment import EnvUnderTest, RandomRollout
+from puffer_mlx.check.env.number_text import number, numbers, percent
+from puffer_mlx.check.items import Findings, fail, ok, warn
 from puffer_mlx.config.compatibility import LEFT_AT_0
 
 LARGE = 10.0  # larger observations are bad inputs for a network
@@ -16,9 +16,10 @@ FINITE = (
 )
 
 
-def spaces(subject: Subject) -> Findings:
+def check_spaces(env: EnvUnderTest) -> Findings:
     """Report the spaces of observations and actions."""
-    spec, each = subject.whole.spec, subject.whole.agents_each
+    spec = env.full.spec
+    each = env.agents_each
     if spec.observation_shape:
         h, w, c = spec.observation_shape
         seen = f"an image of {h} x {w} pixels with {c} channel{'s' * (c > 1)}"
@@ -36,128 +37,113 @@ def spaces(subject: Subject) -> Findings:
         done = f"makes {len(sizes)} choices, one of {', one of '.join(map(str, sizes))}"
     masks = "; a mask says which are legal" if spec.mask_size else ""
     shared = "" if each == 1 else f"; {number(each)} agents share an environment"
-    yield ok(f"an agent sees {seen} ({spec.observation_dtype}) and {done}{masks}{shared}")
+    return [ok(f"an agent sees {seen} ({spec.observation_dtype}) and {done}{masks}{shared}")]
 
 
-def observations(subject: Subject) -> Findings:
+def check_observations(env: EnvUnderTest) -> Findings:
     """Check that observations are finite, vary, and have a scale that suits a network."""
-    notes = subject.notes
-    spec = subject.whole.spec
-    if notes.wrong:
-        step, agent, element = notes.wrong
-        yield fail(
-            f"number {element} of agent {agent}'s observation is not finite (NaN or infinite) after"
-            f" {step} steps",
-            FINITE,
-        )
-        return
-    low, high = float(notes.low.min()), float(notes.high.max())
+    observed = env.observed
+    spec = env.full.spec
+    if observed.not_finite:
+        step, agent, element = observed.not_finite
+        whose = f"number {element} of agent {agent}'s observation"
+        return [fail(f"{whose} is not finite (NaN or infinite) after {step} steps", FINITE)]
     pixels = np.full(spec.observation_size, bool(spec.observation_shape))
     for part in spec.image_parts:
         pixels[part.start : part.stop] = True
-    same = notes.low == notes.high
+    same = observed.low == observed.high
     if same.all():
-        yield fail(
-            f"never change: every agent sees the same in all {notes.steps:,} steps",
-            "write them in reset and in every step",
-        )
-        return
-    yield ok(f"from {number(low)} to {number(high)}, all finite")
-    key, left_at_0 = LEFT_AT_0.get(subject.config.env_name, ("", ()))
-    if subject.config.env.get(key):
+        text = f"never change: every agent sees the same in all {observed.steps:,} steps"
+        return [fail(text, "write them in reset and in every step")]
+    low, high = observed.low.min(), observed.high.max()
+    findings = [ok(f"from {number(low)} to {number(high)}, all finite")]
+    key, left_at_0 = LEFT_AT_0.get(env.config.env_name, ("", ()))
+    if env.config.env.get(key):
         same[[*left_at_0]] = False
     if constant := np.flatnonzero(same & ~pixels).tolist():
-        yield warn(
-            f"{numbers(constant)} of {spec.observation_size} never changed",
+        text = f"{numbers(constant)} of {spec.observation_size} never changed"
+        hint = (
             "leave out what is of no use, or see whether they are written at all; what only good"
-            " players see is fine",
+            " players see is fine"
         )
-    large = np.flatnonzero((np.maximum(-notes.low, notes.high) > LARGE) & ~pixels).tolist()
-    if large and not subject.normalized[0]:
-        yield warn(
-            f"{numbers(large)} of {spec.observation_size} went beyond ±{LARGE:g}",
-            "bring them to about -1 to 1, or --vec.normalize-observations 1"
-            if spec.observation_dtype != np.uint8
-            else "the network takes bytes as they are: write floats of about -1 to 1 instead",
-        )
+        findings.append(warn(text, hint))
+    beyond = np.maximum(-observed.low, observed.high) > LARGE
+    large = np.flatnonzero(beyond & ~pixels).tolist()
+    if large and not env.given.vec.normalize_observations:
+        text = f"{numbers(large)} of {spec.observation_size} went beyond ±{LARGE:g}"
+        hint = "bring them to about -1 to 1, or --vec.normalize-observations 1"
+        if spec.observation_dtype == np.uint8:
+            hint = "the network takes bytes as they are: write floats of about -1 to 1 instead"
+        findings.append(warn(text, hint))
+    return findings
 
 
-def rewards(subject: Subject) -> Findings:
+def check_rewards(env: EnvUnderTest) -> Findings:
     """Check that rewards are finite, occur, and aren't clipped."""
-    notes = subject.notes
-    clip = subject.config.train.reward_clip
-    if notes.wrong_reward:
-        step, agent = notes.wrong_reward
-        yield fail(f"agent {agent}'s is not finite (NaN or infinite) after {step} steps", FINITE)
-        return
-    total = notes.steps * notes.agents
-    if not notes.rewarded:
-        yield warn(
-            f"always 0 in {total:,} random steps",
+    rewards = np.stack(env.observed.rewards)
+    for step, agent in np.argwhere(~np.isfinite(rewards))[:1]:
+        text = f"agent {agent}'s is not finite (NaN or infinite) after {step + 1} steps"
+        return [fail(text, FINITE)]
+    if not rewards.any():
+        hint = (
             "if a good player gets some: reward a part of the way too, or training has nothing to"
-            " begin with",
+            " begin with"
         )
-        return
-    low, high = notes.reward_low, notes.reward_high
-    often = notes.rewarded / total
-    yield ok(f"from {number(low)} to {number(high)}; {percent(often)} of steps give some")
-    if subject.normalized[1]:
-        return
-    if notes.clipped:
-        yield warn(
-            f"{percent(notes.clipped / total)} of them are beyond ±{clip:g} and clipped to it"
-            " (train.reward_clip)",
-            f"scale them in the environment, or --vec.normalize-rewards 1, or --train.reward-clip"
-            f" {number(max(-low, high)).replace(',', '')}",
+        return [warn(f"always 0 in {rewards.size:,} random steps", hint)]
+    often = percent(np.count_nonzero(rewards) / rewards.size)
+    text = f"from {number(rewards.min())} to {number(rewards.max())}; {often} of steps give some"
+    findings = [ok(text)]
+    largest = float(np.abs(rewards).max())
+    clip = env.config.train.reward_clip
+    if env.given.vec.normalize_rewards:
+        return findings
+    if clipped := (np.abs(rewards) > clip).mean():
+        text = f"{percent(clipped)} of them are beyond ±{clip:g} and clipped to it"
+        hint = (
+            "scale them in the environment, or --vec.normalize-rewards 1, or --train.reward-clip"
+            f" {number(largest).replace(',', '')}"
         )
-    elif max(-low, high) < SMALL:
-        yield warn(
-            f"none is larger than {number(max(-low, high))}",
-            "make the best ones about 1, or --vec.normalize-rewards 1",
-        )
+        findings.append(warn(f"{text} (train.reward_clip)", hint))
+    elif largest < SMALL:
+        hint = "make the best ones about 1, or --vec.normalize-rewards 1"
+        findings.append(warn(f"none is larger than {number(largest)}", hint))
+    return findings
 
 
-def actions(subject: Subject) -> Findings:
+def check_actions(env: EnvUnderTest) -> Findings:
     """Check that actions have an effect and masks leave a legal choice."""
-    notes = subject.notes
-    spec = subject.whole.spec
+    observed = env.observed
+    spec = env.full.spec
+    if observed.nothing_legal:
+        step, agent, head = observed.nothing_legal
+        text = f"the mask of agent {agent} allows no choice of head {head} after {step} steps"
+        hint = "leave at least one legal in every row, also in those of finished episodes"
+        return [fail(text, hint)]
+    if not actions_have_effect(env):
+        text = "change nothing: two agents that acted differently always saw and got the same"
+        hint = "read actions in step: floats that hold whole numbers in C, one for each head"
+        return [fail(text, hint)]
     sizes = ", ".join(map(str, spec.action.sizes))
-    if notes.nothing_legal:
-        step, agent, head = notes.nothing_legal
-        yield fail(
-            f"the mask of agent {agent} allows no choice of head {head} after {step} steps",
-            "leave at least one legal in every row, also in those of finished episodes",
-        )
-        return
-    steps = effect(subject)
-    if steps is None:
-        yield fail(
-            "change nothing: two agents that acted differently always saw and got the same",
-            "read actions in step: floats that hold whole numbers in C, one for each head",
-        )
-        return
+    text = f"all choices were tried (sizes {sizes}), and they change what happens"
     if spec.action.continuous:
-        yield ok("random ones from N(0, 1) were accepted, and change what happens")
-    else:
-        yield ok(f"all choices were tried (sizes {sizes}), and they change what happens")
-    if spec.mask_size:
-        if notes.masked:
-            yield ok(f"masks forbid {percent(notes.masked / notes.choices)} of choices")
-        else:
-            yield warn(
-                "the masks never forbid anything",
-                "leave them out if there is nothing to forbid: they cost memory and time",
-            )
+        text = "random ones from N(0, 1) were accepted, and change what happens"
+    findings = [ok(text)]
+    if observed.masked:
+        forbidden = percent(observed.masked / observed.choices)
+        findings.append(ok(f"masks forbid {forbidden} of choices"))
+    elif spec.mask_size:
+        hint = "leave them out if there is nothing to forbid: they cost memory and time"
+        findings.append(warn("the masks never forbid anything", hint))
+    return findings
 
 
-def effect(subject: Subject) -> int | None:
-    """Return the first step at which different actions gave different rows, or None."""
-    rng = np.random.default_rng(1)
-    with subject.make() as one, subject.make() as other:
-        tables = Table(one), Table(other)
-        for step in subject.steps(TRIED):
-            first, second = (table.step(table.legal(rng)) for table in tables)
+def actions_have_effect(env: EnvUnderTest) -> bool:
+    """Return True if different actions give different rows."""
+    with env.make() as one, env.make() as other:
+        rollouts = RandomRollout(one, seed=1), RandomRollout(other, seed=2)
+        for _ in env.steps(TRIED):
+            first, second = (rollout.step() for rollout in rollouts)
             for mine, its in zip(first, second, strict=True):
                 if mine is not None and its is not None and not np.array_equal(mine, its):
-                    return step
-    return None
+                    return True
+    return False

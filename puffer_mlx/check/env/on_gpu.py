@@ -1,13 +1,12 @@
-"""Item that checks if a GPU can step the environment, with the same results as the host."""
+"""Check if a GPU can step the environment, with the same results as the host."""
 
 import re
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from puffer_mlx import vec
-from puffer_mlx.check.env.findings import FAIL, WARN, Finding, Findings, fail, ok, skip, warn
-from puffer_mlx.check.env.subject import Subject
+from puffer_mlx.check.env.environment import EnvUnderTest
+from puffer_mlx.check.items import FAIL, OK, Finding, Findings, fail, ok, skip, warn
 from puffer_mlx.check.trajectories import compare
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu.text import FOLDER, EnvRules, in_namespace
@@ -43,56 +42,50 @@ _VARIABLES = re.compile(
 _DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 
 
-def on_gpu(subject: Subject) -> Findings:
+def check_gpu_rules(env: EnvUnderTest) -> Findings:
     """Check that the rules compile for a GPU and give the host's trajectories there."""
-    if not subject.native:
-        yield skip("environments in Python are stepped on the CPU")
-        return
-    with subject.make() as environments:
+    if not env.native:
+        return [skip("environments in Python are stepped on the CPU")]
+    with env.make() as environments:
         assert isinstance(environments, NativeVec)
         side = environments.gpu_side
         known = device_env(environments) is not None
     if side is None or not known:
-        why = "; ".join(obstacles(vec.source_folder(subject.config), side is not None))
-        yield skip(f"stepped on the CPU alone: {why}. {GUIDE}")
-        return
-    compilation = compiled(side.rules)
+        reasons = unsupported_features(vec.source_folder(env.config), side is not None)
+        return [skip(f"stepped on the CPU alone: {'; '.join(reasons)}. {GUIDE}")]
+    compilation = compile_rules(side.rules)
     if compilation.verdict == FAIL or not (has_gpu() or stand_in()):
-        yield compilation
-        return
-    if compilation.verdict == WARN:
-        yield compilation
-    yield from compared(subject)
+        return [compilation]
+    warnings = [] if compilation.verdict == OK else [compilation]
+    return [*warnings, compare_with_host(env)]
 
 
-def compiled(rules: GPURules) -> Finding:
+def compile_rules(rules: GPURules) -> Finding:
     """Compile rules with this machine's C++ compiler and without features that GPUs lack.
 
     Address spaces are checked for rows only, and only by clang.
     """
     name = rules.header.stem
     try:
-        text = program(rules)
+        text = rules_program(rules)
         assembly = _assembly(name, text)
         refused = _extensions(name, text)
     except OSError as error:
         return fail(f"its rules include {error.filename}, which isn't there", GUIDE)
     except CompilerError as error:
-        return fail(f"its rules don't compile for a GPU: {_first(_errors(error))}", GUIDE)
+        return fail(
+            f"its rules don't compile for a GPU: {'; '.join(_errors(error)[:SHOWN])}", GUIDE
+        )
     except UserError as error:
         return skip(f"whether its rules compile for a GPU, can't be told: {error.message}")
     if _VARIABLES.search(assembly):
         return fail("its rules don't compile for a GPU: variables outside of functions", GUIDE)
     if refused:
-        return warn(f"a GPU's compiler may refuse its rules: {_first(refused)}", GUIDE)
+        return warn(f"a GPU's compiler may refuse its rules: {'; '.join(refused[:SHOWN])}", GUIDE)
     return ok(
         "its rules compile without headers, double and static variables, as a GPU needs them;"
         " there is none here to compare them on"
     )
-
-
-def _first(lines: list[str]) -> str:
-    return "; ".join(lines[:SHOWN])
 
 
 def _errors(error: CompilerError) -> list[str]:
@@ -108,7 +101,7 @@ def _extensions(name: str, text: str) -> list[str]:
     return []
 
 
-def program(rules: GPURules) -> str:
+def rules_program(rules: GPURules) -> str:
     """Return the source that a GPU compiler gets for the rules, without a kernel."""
     header = rules.header.name
     text = in_namespace(EnvRules(rules.header, rules.struct, rules.masked))
@@ -133,48 +126,45 @@ def _assembly(name: str, text: str, *flags: str) -> str:
     return path.read_text()
 
 
-def compared(subject: Subject) -> Findings:
+def compare_with_host(env: EnvUnderTest) -> Finding:
     """Compare the environment on the GPU with the environment on the CPU."""
-    result = compare(subject.make, ROLLOUTS)
+    result = compare(env.make, ROLLOUTS)
     if result is None:
-        yield warn(
-            "a GPU doesn't step so few environments, or rows of so many numbers: it is stepped on"
-            " the CPU",
-            "another --vec.total-agents",
-        )
-        return
+        text = "a GPU doesn't step so few environments, or rows of so many numbers: it is stepped"
+        return warn(f"{text} on the CPU", "another --vec.total-agents")
     rate = result.agents / result.seconds
     counts = f"{result.agents} agents for {result.steps} steps, {result.ends} episodes ended"
-    rate_text = f"{rate:,.0f} steps/s {result.form}"
-    if result.equal == result.agents:
-        yield ok(f"on the GPU as on the CPU, to the bit: {counts}; {rate_text}")
-    elif result.difference <= ROUNDING:
-        apart = result.agents - result.equal
-        yield ok(
-            f"on the GPU as on the CPU but for rounding ({result.difference:.1g}), from which"
-            f" {apart} agents went other ways: {counts}; {rate_text}"
-        )
-    else:
-        yield fail(
+    if result.difference > ROUNDING:
+        text = (
             f"on the GPU something else happens, first at step {result.first}: numbers are"
-            f" {result.difference:.3g} apart; {counts}",
-            "look for what C leaves open: order of evaluation, overflow, numbers that aren't set",
+            f" {result.difference:.3g} apart; {counts}"
         )
+        hint = "look for what C leaves open: order of evaluation, overflow, numbers that aren't set"
+        return fail(text, hint)
+    how = ", to the bit"
+    if apart := result.agents - result.equal:
+        how = (
+            f" but for rounding ({result.difference:.1g}), from which {apart} agents went other"
+            " ways"
+        )
+    return ok(f"on the GPU as on the CPU{how}: {counts}; {rate:,.0f} steps/s {result.form}")
 
 
-def obstacles(folder: Path, unequal: bool = False) -> Iterator[str]:
-    """Yield reasons why a folder's environment can't run on a GPU.
+def unsupported_features(folder: Path, unequal: bool = False) -> list[str]:
+    """Return reasons why a folder's environment can't run on a GPU.
 
     Args:
         folder: Folder of the environment.
         unequal: True if its environments have different numbers of agents.
     """
     files = [path for path in environment_files(folder) if path.suffix in (".c", ".h")]
-    code = [path.read_text(errors="replace") for path in files]
-    defined = {name for text in code for name in _DEFINED.findall(text)}
-    if "MY_GPU" not in defined:
-        yield "binding.c doesn't define MY_GPU"
-    if "MY_STATE_PLAIN" not in defined:
-        yield "binding.c doesn't define MY_STATE_PLAIN, so its state may be more than its struct"
-    if unequal:
-        yield "its environments have different numbers of agents"
+    code = "\n".join(path.read_text(errors="replace") for path in files)
+    defined = set(_DEFINED.findall(code))
+    reasons = {
+        "binding.c doesn't define MY_GPU": "MY_GPU" not in defined,
+        "binding.c doesn't define MY_STATE_PLAIN, so its state may be more than its struct": (
+            "MY_STATE_PLAIN" not in defined
+        ),
+        "its environments have different numbers of agents": unequal,
+    }
+    return [reason for reason, holds in reasons.items() if holds]

@@ -1,4 +1,4 @@
-"""Items that measure stepping speed and check training."""
+"""Measure stepping speed and check training."""
 
 import math
 import time
@@ -6,8 +6,9 @@ from dataclasses import replace
 from itertools import islice
 
 from puffer_mlx import vec
-from puffer_mlx.check.env.findings import OK, Finding, Findings, fail, number, ok, percent
-from puffer_mlx.check.env.subject import Subject
+from puffer_mlx.check.env.environment import EnvUnderTest
+from puffer_mlx.check.env.number_text import number, percent
+from puffer_mlx.check.items import OK, Finding, Findings, fail
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.training.epoch_logs import Logs
@@ -20,52 +21,50 @@ SLOW = 0.5  # fraction of an epoch's time from which the environment is called s
 ROUND_TRIP = 100e-6  # seconds per step above which processes are faster, roughly
 
 
-def speed(subject: Subject) -> Findings:
+def check_speed(env: EnvUnderTest) -> str:
     """Measure steps with random actions, with as many agents as in training."""
-    with vec.make(subject.config, subject.cores) as environments:
-        speeds = measure_stepping(environments, min(subject.seconds, 2.0))
-        per_second, nanoseconds = speeds["steps_per_second"], speeds["busy_ns_per_step"]
-        how = environments.description
-    text = f"{number(per_second)} steps/s alone, {number(nanoseconds / 1000)} us each"
-    yield ok(f"{text} ({how})" if how else text)
+    with vec.make(env.config, env.cores) as environments:
+        speeds = measure_stepping(environments, min(env.seconds, 2.0))
+        how = f" ({environments.description})" if environments.description else ""
+    microseconds = number(speeds["busy_ns_per_step"] / 1000)
+    return f"{number(speeds['steps_per_second'])} steps/s alone, {microseconds} us each{how}"
 
 
-def training(subject: Subject) -> Findings:
+def check_training(env: EnvUnderTest) -> Findings:
     """Check that losses are finite, and report the environment's share of the time."""
-    config = shortened(subject.few() if subject.native else subject.config)
-    records = train(config, subject)
-    whole = shortened(subject.config)
-    slower = whole.batch_size / config.batch_size  # relative duration of an epoch with all agents
-    if slower > 1 and slower * EPOCHS * records[-1]["perf/epoch"] < LONGER * subject.seconds:
-        records = train(whole, subject)
+    config = shorten(env.small_config() if env.native else env.config)
+    records = train(config, env)
+    full = shorten(env.config)
+    slower = full.batch_size / config.batch_size  # relative duration of an epoch with all agents
+    if slower > 1 and slower * EPOCHS * records[-1]["perf/epoch"] < LONGER * env.seconds:
+        records = train(full, env)
     losses = {k: v for r in records for k, v in r.items() if k.startswith("loss/")}
     wrong = [name for name, value in losses.items() if not math.isfinite(value)]
     skipped = sum(r.get("loss/skipped_steps", 0.0) for r in records)
     if wrong or skipped:
-        yield fail(
-            f"losses are not finite: {', '.join(wrong) or f'{skipped:g} updates were skipped'}",
-            "look at the scale of observations and rewards, or lower --train.learning-rate",
-        )
-        return
+        reason = ", ".join(wrong) or f"{skipped:g} updates were skipped"
+        hint = "look at the scale of observations and rewards, or lower --train.learning-rate"
+        return [fail(f"losses are not finite: {reason}", hint)]
     last = records[-1]
     share = last.get("perf/eval_env", 0.0) / last["perf/epoch"]
     text = f"{number(last['SPS'])} steps/s, of whose time the environment takes {percent(share)}"
-    yield Finding(OK, text, advice(subject) if share >= SLOW else "")  # OK: the machine may be busy
+    hint = speed_advice(env) if share >= SLOW else ""
+    return [Finding(OK, text, hint)]  # OK: the machine may be busy
 
 
-def train(config: Config, subject: Subject) -> list[Logs]:
+def train(config: Config, env: EnvUnderTest) -> list[Logs]:
     """Return the records of the first epochs, fewer than ``EPOCHS`` if they are slow."""
     records: list[Logs] = []
     began = time.perf_counter()
-    with vec.make(config, subject.cores) as environments, Run.open(config, environments) as run:
+    with vec.make(config, env.cores) as environments, Run.open(config, environments) as run:
         for logs in islice(run.trainer, EPOCHS):
             records.append(logs)
-            if len(records) > 1 and time.perf_counter() - began > LONGER * subject.seconds:
+            if len(records) > 1 and time.perf_counter() - began > LONGER * env.seconds:
                 break
     return records
 
 
-def shortened(config: Config) -> Config:
+def shorten(config: Config) -> Config:
     """Return the configuration of a run of ``EPOCHS``, with minibatches that fit the batch."""
     settings = config.train
     changed = replace(
@@ -77,16 +76,15 @@ def shortened(config: Config) -> Config:
     return replace(config, train=changed)
 
 
-def advice(subject: Subject) -> str:
+def speed_advice(env: EnvUnderTest) -> str:
     """Return a hint how to speed up a slow environment."""
-    if subject.native:
-        threads = rollout_threads(subject.config, subject.cores)
-        if threads < subject.cores:
-            return f"--vec.num-threads {subject.cores}: this machine has so many cores"
+    if env.native and rollout_threads(env.config, env.cores) < env.cores:
+        return f"--vec.num-threads {env.cores}: this machine has so many cores"
+    if env.native:
         return "more cores, or less work in c_step; the policy waits for it"
-    if not subject.whole.description.startswith("async"):
-        return (
-            f"from about {number(1e6 * ROUND_TRIP)} us a step --vec.backend async, a process each,"
-            " is faster; else do less in step, or write it in C"
-        )
-    return "do less in step, or take more cores; the policy waits for it"
+    if env.full.description.startswith("async"):
+        return "do less in step, or take more cores; the policy waits for it"
+    return (
+        f"from about {number(1e6 * ROUND_TRIP)} us a step --vec.backend async, a process each,"
+        " is faster; else do less in step, or write it in C"
+    )

@@ -7,7 +7,8 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx import config, ops
-from puffer_mlx.check.gpu.tools import UNIT, Skipped, Worst, difference, need_gpu, on, unit
+from puffer_mlx.check.gpu.tools import UNIT, Worst, difference, need_gpu, on, unit
+from puffer_mlx.check.items import Skipped
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.gelu import gelu
 from puffer_mlx.policy.networks import FusedCase
@@ -42,7 +43,9 @@ class Case:
         self.states = [np.abs(rng.normal(size=shape)).astype(np.float32) for shape in case.states]
         self.not_done = (rng.random((T, S)) > 0.2).astype(np.float32)
         self.cotangent = rng.normal(size=(T, S, H)).astype(np.float32)
-        self.fused, self.reference, self.places = case.run, case.reference, case.gradient_inputs
+        self.fused = case.run
+        self.reference = case.reference
+        self.places = case.gradient_inputs
 
     def run(self, device: mx.Device, dtype: mx.Dtype) -> list[mx.array] | None:
         """Return the fused results on a device, or None without a fused implementation."""
@@ -100,7 +103,8 @@ def fused(device: mx.DeviceType, precision: str, quick: bool) -> str:
     """Check every fused operation, forward and backward, in one precision."""
     if device == mx.gpu:
         need_gpu()
-    dtype, worst = DTYPES[precision], Worst()
+    dtype = DTYPES[precision]
+    worst = Worst()
     for name, case in cases().items():
         arrays = case.run(mx.Device(device), dtype)
         if arrays is None:
@@ -143,7 +147,8 @@ class MinibatchCase:
 
     def __init__(self, policy: Policy, as_bytes: bool = False, segments: int = 0) -> None:
         rng = np.random.default_rng(4)
-        self.policy, observations = policy, inputs(segments)
+        self.policy = policy
+        observations = inputs(segments)
         if as_bytes:
             observations = mx.array(rng.integers(0, 2, observations.shape), mx.uint8)
         T, S = observations.shape[:2]
@@ -222,7 +227,8 @@ def minibatch(quick: bool) -> str:
     for network, hidden, one_launch, actions in (*several, *together):
         numbers = actions == (1, 1)  # combined with uint8 observations
         with on(mx.Device(mx.cpu)):
-            policy, whole = small_policy(network, actions, True, hidden), -(-S // TILE) * TILE
+            policy = small_policy(network, actions, True, hidden)
+            whole = -(-S // TILE) * TILE
             case = MinibatchCase(policy, numbers, whole if one_launch else S)
             expected = case.run("fp32")
         for precision in DTYPES:

@@ -9,20 +9,19 @@ import numpy as np
 
 from puffer_mlx import config, vec
 from puffer_mlx.check.gpu.tools import (
-    Failed,
-    Skipped,
     Worst,
-    apart,
     at_most,
+    determinism_tolerance,
     flat,
+    max_loss_difference,
     need_gpu,
     need_time,
     on,
-    repeatable,
     require,
     trainer,
     unit,
 )
+from puffer_mlx.check.items import Failed, Skipped
 from puffer_mlx.check.trajectories import compare
 from puffer_mlx.checkpoint import State
 from puffer_mlx.policy.networks.catalog import NETWORKS
@@ -97,7 +96,8 @@ def same_epoch(quick: bool) -> str:
     """Check that an epoch on the GPU has the CPU's losses, from the same weights and rollout."""
     need_gpu()
     with on(mx.Device(mx.cpu)), trainer() as run:
-        weights, expected = run.weights, [run.step()]
+        weights = run.weights
+        expected = [run.step()]
         buffer = run.last_buffer
         seen = np.array(buffer.observations), np.array(buffer.actions)
         after = flat(run.weights)
@@ -107,7 +107,8 @@ def same_epoch(quick: bool) -> str:
         for name, one in zip(("observations", "actions"), seen, strict=True):
             require(np.array_equal(np.array(getattr(buffer, name)), one), f"other {name}")
         moved = float(np.abs(flat(run.weights) - after).max())
-    return f"{at_most('losses', apart(ours, expected), LOSSES)}; weights differ by {moved:.1g}"
+    losses = at_most("losses", max_loss_difference(ours, expected), LOSSES)
+    return f"{losses}; weights differ by {moved:.1g}"
 
 
 def first_ratios(quick: bool) -> str:
@@ -139,12 +140,13 @@ def resume(quick: bool) -> str:
     expected = undisturbed(5)
     with trainer(*OVERLAP) as run:
         logs = [run.step() for _ in range(3)]
-        weights, state = run.weights, run.state()
+        weights = run.weights
+        state = run.state()
         arrays = {name: mx.array(np.array(a)) for name, a in state.arrays.items()}
     with trainer(*OVERLAP) as run:
         require(run.restore(weights, State(arrays, state.numbers)), "environments didn't go on")
         logs += [run.step() for _ in range(2)]
-    return at_most("losses apart by", apart(logs, expected), repeatable())
+    return at_most("losses apart by", max_loss_difference(logs, expected), determinism_tolerance())
 
 
 # ---- learning ------------------------------------------------------------------------------------
@@ -177,7 +179,8 @@ def learned_in_a_minute(run: Trainer, scores: list[float]) -> float:
     Returns:
         Median steps per second.
     """
-    speeds, began = [], 0.0
+    speeds = []
+    began = 0.0
     for logs in run:
         speeds.append(logs["SPS"])
         if "env/score" in logs:
@@ -213,7 +216,8 @@ def speeds(quick: bool) -> str:
         "in pieces, a minibatch in many": (*in_pieces, "--train.one-launch", "0"),
         "overlapped, rollouts on the CPU": ("--train.rollout-device", "cpu", *OVERLAP),
     }
-    lines, failed = [], False
+    lines = []
+    failed = False
     for name, options in ways.items():
         try:
             lines.append(f"{name}: {_measured(*options)}")
@@ -229,7 +233,8 @@ def speeds(quick: bool) -> str:
 def _measured(*options: str) -> str:
     with trainer(*options, env="breakout", base=TIMED) as run:
         logs = [run.step() for _ in range(COMPILING + ROUNDS)][COMPILING:]
-        acting, settings = run.collector.acting, run.config
+        acting = run.collector.acting
+        settings = run.config
     launches = ""
     if isinstance(acting, RolloutsOnGPU):
         launches = f" ({min(acting.steps, settings.train.horizon)} steps a launch)"

@@ -1,4 +1,4 @@
-"""Helpers of the items: pass, fail and skip, small trainers, and devices."""
+"""Helpers of the checks: bounds, small trainers and devices."""
 
 import os
 import re
@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx import config, vec
+from puffer_mlx.check.items import Failed, Skipped
 from puffer_mlx.system.devices import has_gpu
 from puffer_mlx.training.placement import rollout_cores
 from puffer_mlx.training.run import Run
@@ -26,14 +27,6 @@ SMALL = [
 UNIT = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}  # relative rounding error
 TF32 = 2.0**-11  # relative rounding error of product inputs where MLX uses TF32
 REORDERED = 1e-3  # tolerance for sums in another order, after a few epochs
-
-
-class Skipped(Exception):
-    """Raised if the item doesn't apply to this machine or run. The text is the reason."""
-
-
-class Failed(Exception):
-    """Raised if the item fails. The text contains the result and the expected value."""
 
 
 def require(condition: bool, text: str) -> None:
@@ -53,13 +46,15 @@ class Worst:
     """Check values against separate bounds and report the value nearest to its bound."""
 
     def __init__(self) -> None:
-        self._share, self.text = -1.0, "nothing was compared"
+        self._share = -1.0
+        self.text = "nothing was compared"
 
     def add(self, name: str, value: float, bound: float) -> None:
         """Raise Failed unless ``value <= bound``."""
         text = at_most(name, value, bound)
         if value / bound > self._share:
-            self._share, self.text = value / bound, text
+            self._share = value / bound
+            self.text = text
 
 
 def difference(ours: Any, expected: Any) -> float:
@@ -136,7 +131,7 @@ def trainer(
         yield Run.open(settings, wrap(environments), weights=weights).trainer
 
 
-def apart(runs: Sequence[Logs], others: Sequence[Logs]) -> float:
+def max_loss_difference(runs: Sequence[Logs], others: Sequence[Logs]) -> float:
     """Return the largest difference between the losses of two runs, relative to max(1, loss)."""
     require(len(runs) == len(others), f"{len(runs)} epochs and {len(others)}")
     differences = []
@@ -148,7 +143,7 @@ def apart(runs: Sequence[Logs], others: Sequence[Logs]) -> float:
     return float(np.max(differences))  # NaN if one is
 
 
-def repeatable() -> float:
+def determinism_tolerance() -> float:
     """Return the allowed difference between two runs of the same work: 0 on a CPU."""
     return 0.0 if mx.default_device() == mx.cpu else REORDERED
 
