@@ -11,7 +11,7 @@
 // Why nothing is stepped any more.
 typedef enum {
     PUFFER_GOES_ON,
-    PUFFER_NOTED_SOON,   // a thread is about to note the rest of PufferEnd
+    PUFFER_NOTED_SOON,   // a thread is writing the rest of PufferEnd
     PUFFER_ENDED_ITSELF, // it called exit or abort, or an assertion failed
     PUFFER_ABANDONED,    // a step didn't end, and nobody waits for it
 } PufferOver;

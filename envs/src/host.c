@@ -91,7 +91,24 @@ typedef struct {
 
 static _Thread_local Guard* guard = NULL;
 
+// Give this thread a stack for signal handlers, unless it has one: after a stack overflow there is
+// no room on its own.
+static void have_signal_stack(void) {
+    static _Thread_local bool looked = false;
+    static _Thread_local char room[64 << 10];
+    stack_t stack;
+    if (looked) {
+        return;
+    }
+    looked = true;
+    if (sigaltstack(NULL, &stack) == 0 && (stack.ss_flags & SS_DISABLE) != 0) {
+        stack = (stack_t){.ss_sp = room, .ss_size = sizeof(room)};
+        sigaltstack(&stack, NULL);
+    }
+}
+
 bool puffer_guard(void (*work)(void*), void* context, PufferFailure* failure) {
+    have_signal_stack();
     Guard here = {.failure = failure};
     Guard* const before = guard;
     volatile bool finished = false;
@@ -154,13 +171,14 @@ void puffer_abort(void) {
 static const int crashes[CRASHES] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 static struct sigaction before[CRASHES];
 
-// Say that it was an environment, if it was. What handled the signal before has it next: whatever
-// crashed does so again, and what was sent is sent again. Nothing is saved: memory may be anything.
+// Report the crash of an environment. The handler from before gets the signal next: the crash happens
+// again, and a signal that was sent is sent again. Nothing is saved: memory may contain anything.
 static void say_crash(int number, siginfo_t* info, void* context) {
     (void)context;
     static const char words[] =
         "error: an environment's C code crashed; checkpoints that were saved before are whole\n"
-        "  hint: an index outside of an array is usual; puffer-mlx check-env looks for it\n";
+        "  hint: the usual cause is an index outside of an array, or recursion without an end;"
+        " puffer-mlx check-env looks for it\n";
     if (guard != NULL && write(STDERR_FILENO, words, sizeof(words) - 1) < 0) {
         guard = NULL;  // nobody reads it
     }
@@ -179,7 +197,7 @@ void puffer_watch_crashes(void) {
     if (atomic_flag_test_and_set(&watched)) {
         return;
     }
-    struct sigaction say = {.sa_sigaction = say_crash, .sa_flags = SA_SIGINFO};
+    struct sigaction say = {.sa_sigaction = say_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     for (int i = 0; i < CRASHES; i++) {
         sigaction(crashes[i], &say, &before[i]);
     }
