@@ -188,21 +188,27 @@ class Heartbeat:
     def _listen_to(self, rank: int, peer: Connection) -> None:
         """Receive a rank's messages until it leaves."""
         progress = self._progress[rank]
-        with contextlib.suppress(OSError, EOFError), peer:
-            while True:
-                message = json.loads(peer.recv_bytes())
-                progress.heard = time.monotonic()
-                if "lost" in message:
-                    self._lose(message["lost"])
-                elif "left" in message:
-                    self._progress.pop(rank, None)
-                    if message["left"]:
-                        self._lose(f"rank {rank} has ended: {message['left']}")
-                    return
-                else:
-                    progress.count, progress.busy, progress.begun = message["progress"]
+        reason = f"rank {rank} has died"
+        try:
+            with peer:
+                while True:
+                    message = json.loads(peer.recv_bytes())
+                    progress.heard = time.monotonic()
+                    if "lost" in message:
+                        self._lose(message["lost"])
+                    elif "left" in message:
+                        self._progress.pop(rank, None)
+                        if message["left"]:
+                            self._lose(f"rank {rank} has ended: {message['left']}")
+                        return
+                    else:
+                        progress.count, progress.busy, progress.begun = message["progress"]
+        except (OSError, EOFError):
+            pass
+        except (ValueError, KeyError, TypeError):
+            reason = f"rank {rank} has sent a heartbeat that can't be read"
         if self._progress.pop(rank, None):
-            self._lose(f"rank {rank} has died")
+            self._lose(reason)
 
     def _watch(self) -> None:
         """Send this rank's progress and check the others', twice a second."""

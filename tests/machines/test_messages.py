@@ -12,7 +12,7 @@ from running import wait_until
 
 from puffer_mlx.machines import messages
 from puffer_mlx.machines.exchange import merged_means, merged_moments
-from puffer_mlx.machines.heartbeat import MESSAGES, Heartbeat
+from puffer_mlx.machines.heartbeat import BEATS, MESSAGES, Heartbeat
 from puffer_mlx.machines.messages import GREETING, LostRank, Post, RendezvousServer, connect
 
 
@@ -75,6 +75,18 @@ def test_ranks_that_come_have_connections_and_strangers_none(monkeypatch):
         assert at_once(posts, [b"0", b"1", b"2"]) == [[b"0", b"1", b"2"]] * 3
         wait_until(lambda: connect(address, 1, MESSAGES) is None)  # all are there: no one gets in
     wait_until(lambda: not any(thread.name == "heartbeat" for thread in threading.enumerate()))
+
+
+@pytest.mark.parametrize("text", [b"{", b"\xff", b"[]", b"{}", b'{"progress": 1}', b"null"])
+def test_a_message_that_is_no_heartbeat_loses_its_rank_at_once(text, monkeypatch):
+    monkeypatch.setattr(Heartbeat, "_end", lambda _: None)
+    first = Heartbeat(0, 20.0)
+    with contextlib.closing(first):
+        peer = connect(first.listen(1, local=True), 1, BEATS)
+        assert peer
+        with peer:
+            peer.send_bytes(text)
+            assert first.wait_lost(5) == "rank 1 has sent a heartbeat that can't be read"
 
 
 def test_half_a_greeting_ends_in_time(monkeypatch):
