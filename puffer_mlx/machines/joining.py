@@ -31,7 +31,9 @@ OF_A_MACHINE = {  # options that may differ between ranks: results don't depend 
 VERSIONS = ("puffer_mlx", "MLX")
 
 
-def join(config: Config, resumed: str = "none", timeout: float = TIMEOUT) -> SingleProcess:
+def init_distributed(
+    config: Config, resumed: str = "none", timeout: float = TIMEOUT
+) -> SingleProcess:
     """Join the ranks that a launcher started. Returns ``SINGLE_PROCESS`` without a launcher.
 
     Args:
@@ -45,7 +47,7 @@ def join(config: Config, resumed: str = "none", timeout: float = TIMEOUT) -> Sin
     name = backend()
     if name is None:
         return SINGLE_PROCESS
-    with _ended_after(timeout, name):
+    with _rendezvous_timeout(timeout, name):
         try:
             group = mx.distributed.init(strict=True, backend=name)
         except (RuntimeError, ValueError) as error:
@@ -67,7 +69,7 @@ def join(config: Config, resumed: str = "none", timeout: float = TIMEOUT) -> Sin
             f"train.gpus is {config.train.gpus}, and {ranks.size} ranks were started",
             f"--train.gpus {ranks.size}, or leave it out",
         )
-    ranks.own(config)  # raises UserError if the run can't be divided
+    ranks.local_config(config)  # raises UserError if the run can't be divided
     _connect(ranks, [facts["host"] for facts in all_facts])
     _share_cores(ranks.rank, all_facts)
     return ranks
@@ -87,9 +89,9 @@ def _connect(ranks: Ranks, hosts: list[str]) -> None:
     where = {}
     if not ranks.rank:
         where = heartbeat.listen(ranks.size - 1, local=len(set(hosts)) == 1)
-    address = json.loads(ranks.first(json.dumps(where)))
+    address = json.loads(ranks.broadcast_text(json.dumps(where)))
     if not ranks.any(ranks.rank > 0 and not heartbeat.connect(address)):
-        ranks.use_post()
+        ranks.use_host_all_gather()
     elif not ranks.rank:
         voice.note(
             f"not all ranks reach port {address['port']} of rank 0: if one is lost, its number may"
@@ -148,7 +150,7 @@ if not select.select([0], [], [], seconds)[0]:
 
 
 @contextmanager
-def _ended_after(timeout: float, name: str) -> Iterator[None]:
+def _rendezvous_timeout(timeout: float, name: str) -> Iterator[None]:
     """End the process if the block takes longer than ``timeout`` seconds.
 
     MLX waits forever for other ranks and holds Python's lock, so a thread couldn't end it. A helper

@@ -160,7 +160,7 @@ class Run(contextlib.ExitStack):
 def _make_shard(config: Config, ranks: SingleProcess) -> Any:
     """Return this process's environments, after checking that training fits the memory."""
     state_size = optimizers.state_size(optimizers.from_config(config))
-    refuse_training(ranks.own(config), None, state_size, training_memory())
+    refuse_training(ranks.local_config(config), None, state_size, training_memory())
     return share.make_environments(config, ranks, placement.rollout_cores(config))
 
 

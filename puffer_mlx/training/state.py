@@ -49,7 +49,7 @@ def save_state(trainer: Any) -> State:
         arrays["environments"] = part["environments"] = mx.array(environments)
     if (scores := trainer.epoch_logs.scores.state()) is not None:
         arrays["scores"] = mx.array(scores)
-    arrays |= trainer.ranks.gathered(dict(named(part)))
+    arrays |= trainer.ranks.gather_arrays(dict(named(part)))
     numbers = {
         "epoch": trainer.epoch,
         "global_step": trainer.global_step,
@@ -86,7 +86,7 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
     """
     optimizers.refuse_another(trainer.config.train.optimizer, state.numbers)
     _refuse_lost_schedule(trainer, state.numbers)
-    state = State(trainer.ranks.taken(state.arrays, state.numbers), state.numbers)
+    state = State(trainer.ranks.restore(state.arrays, state.numbers), state.numbers)
     environments = state.arrays.get("environments")
     scores = state.arrays.get("scores")
     queue = trainer.queue
@@ -105,7 +105,7 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
     trees = state.taken(expected)
     if continues:
         collector.vec.restore(np.asarray(environments))
-        trainer.ranks.begin(trainer.vec)
+        trainer.ranks.begin_statistics(trainer.vec)
     optimizer = optimizers.from_checkpoint(trees, current.optimizer)
     trainer.train_state = TrainState(weights, optimizer, trees["scaler"])
     queue.clear()
