@@ -43,7 +43,7 @@ WEIGHTS, STATE = "weights.safetensors", "state.safetensors"
 
 
 # Temporary names that system/files.py uses in these folders.
-LEFT = re.compile(r"\.([0-9]{16}|config)-[a-z0-9_]{8}(\.ini|\.gif)?|\.best-[0-9]+")
+TEMPORARY = re.compile(r"\.([0-9]{16}|config)-[a-z0-9_]{8}(\.ini|\.gif)?|\.best-[0-9]+")
 COUNTERS = {  # True for whole numbers
     **dict.fromkeys(("epoch", "global_step", "log_position"), True),
     **dict.fromkeys(("uptime", "learning_rate"), False),
@@ -93,7 +93,7 @@ class State(NamedTuple):
         return tree_unflatten([(name, arrays[name]) for name, _ in wanted])  # type: ignore
 
 
-def within(arrays: dict[str, mx.array], name: str) -> dict[str, mx.array]:
+def subtree(arrays: dict[str, mx.array], name: str) -> dict[str, mx.array]:
     """Return the arrays below a dotted name, without that name and its dot."""
     prefix = f"{name}."
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
@@ -137,7 +137,7 @@ def prepare(config: Config, run_id: str, home: Path = Path()) -> Path:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
+def lock_run(folder: Path) -> Iterator[None]:
     """Lock a run folder during the block, and remove temporary files of killed processes.
 
     Raises:
@@ -146,7 +146,7 @@ def held(folder: Path) -> Iterator[None]:
     with locked(folder, "the run") as alone:
         left = [*folder.iterdir(), *(folder / VIDEOS).glob(".*")] if alone else []
         for path in left:
-            if not LEFT.fullmatch(path.name):
+            if not TEMPORARY.fullmatch(path.name):
                 continue
             if path.is_symlink() or path.is_file():
                 path.unlink(missing_ok=True)
@@ -176,7 +176,7 @@ def new_run(config: Config, home: Path = Path()) -> Iterator[Path]:
         while not _create(runs / str(number)):  # taken by another run that started now
             number += 1
     folder = prepare(config, str(number), home)
-    with held(folder):
+    with lock_run(folder):
         yield folder
 
 

@@ -63,7 +63,9 @@ def with_rest(memory: Memory) -> dict[str, Any]:
     return dict(memory) | ({REST: rest} if is_coarse else {})
 
 
-def take(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def split_statistics(
+    path: Path, tensors: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Split a file's tensors into policy tensors and float64 statistics.
 
     Raises:

@@ -78,19 +78,19 @@ def _read_safetensors(path: Path, like: Weights) -> Weights:
         if not name.startswith(normalization.PREFIX) and name not in rescaling.NAMES
     }
     _check_shapes(path, shapes, like)
-    return fit(path, weights_in(path, tensor_files.read(path)[0]), like)
+    return check_and_convert(path, policy_tensors(path, tensor_files.read(path)[0]), like)
 
 
-def weights_in(path: Path, tensors: dict[str, mx.array]) -> dict[str, mx.array]:
+def policy_tensors(path: Path, tensors: dict[str, mx.array]) -> dict[str, mx.array]:
     """Return the weights among a file's tensors, without statistics and bounds.
 
     Raises:
         UserError: If the statistics or bounds are damaged.
     """
-    return rescaling.take(path, normalization.take(path, tensors)[0])[0]
+    return rescaling.split_bounds(path, normalization.split_statistics(path, tensors)[0])[0]
 
 
-def fit(path: Path, loaded: dict[str, mx.array], like: Weights) -> Weights:
+def check_and_convert(path: Path, loaded: dict[str, mx.array], like: Weights) -> Weights:
     """Return tensors by dotted name as a tree of float32 weights.
 
     Args:

@@ -11,10 +11,10 @@ import numpy as np
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint.environment_statistics import (
-    as_trained,
+    check_action_scale,
     read_statistics,
-    refuse_other_units,
     restore_statistics,
+    with_saved_preprocessing,
 )
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.cli import match_run
@@ -102,14 +102,15 @@ def load(config: Config, path: str, reparse: match_run.Reparse) -> Player:
     """
     if Path(path).suffix in FILES and not Path(path).is_dir():
         vec.settle_family(config)
-        config = as_trained(config, Path(path))
+        config = with_saved_preprocessing(config, Path(path))
         with vec.probe(config) as probe:
             spec, agents = probe.spec, probe.num_agents // probe.num_environments
         policy = configured_policy(spec, config)
         weights = load_weights(path, policy.init(mx.random.key(0)))
         return Player(config, policy, weights, agents, Path(path).absolute())
     saved = checkpoint.load(checkpoint.find(path, config), known(config))
-    config = as_trained(reparse(files=[saved.folder / checkpoint.CONFIG]), saved.folder)
+    config = reparse(files=[saved.folder / checkpoint.CONFIG])
+    config = with_saved_preprocessing(config, saved.folder)
     for section in ("policy", "torch"):
         trained, chosen = getattr(saved.config, section), getattr(config, section)
         if trained != chosen:
@@ -152,7 +153,7 @@ def ready(config: Config, source: Path, render: bool = False) -> Environments:
     """
     environments = vec.make(config, threads(), render=render)
     restore_statistics(environments, source, frozen=True)
-    refuse_other_units(environments, source)
+    check_action_scale(environments, source)
     return environments
 
 

@@ -24,7 +24,7 @@ from puffer_mlx.config.compatibility import LEFT_AT_0
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
 from puffer_mlx.export.file_format import PolicyFile
-from puffer_mlx.export.importing import difference, inspect, weights_of
+from puffer_mlx.export.importing import convert_weights, difference, inspect
 from puffer_mlx.export.parity import Comparison
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system import program, voice
@@ -98,8 +98,8 @@ def convert(argv: list[str]) -> None:
     source = inspect(Path(argv[0]))
     config, spec, options = configure(source, argv[1:])
     chosen = chosen_options(options, source.kind, "a file of kind {}")
-    source.file = formats.chosen(source.kind, **chosen)
-    policy, weights = weights_of(source, spec, config)
+    source.file = formats.make_format(source.kind, **chosen)
+    policy, weights = convert_weights(source, spec, config)
     compared = difference(source, policy, weights, spec)
     if compared and not compared.same:
         raise UserError(
@@ -109,7 +109,7 @@ def convert(argv: list[str]) -> None:
         )
     run = options.out or checkpoint.run_folder(config, str(time.time_ns() // 1_000_000))
     write_ini(config, run / checkpoint.CONFIG)
-    folder = checkpoint.write_weights(
+    folder = checkpoint.write_checkpoint(
         run, source.step, config, spec, policy, weights, memory=source.memory
     )
     if voice.is_quiet():

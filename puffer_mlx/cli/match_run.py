@@ -18,7 +18,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.command_line import option
 from puffer_mlx.config.trust import known
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.importing import inspect, weights_of
+from puffer_mlx.export.importing import convert_weights, inspect
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.playing.episode_videos import drawing
 from puffer_mlx.playing.episodes import MAX_STEPS, arena
@@ -110,7 +110,7 @@ def find_player(word: str, config: Config, spec: EnvSpec, greedy: bool, reparse:
         file = inspect(path)
         settings = file.settings | file.file.sizes_for(file, spec, reparse([]))
         words = [f"{option(*key.split('.'))}={text}" for key, text in settings.items()]
-        policy, weights = weights_of(file, spec, reparse(words))
+        policy, weights = convert_weights(file, spec, reparse(words))
         return policy_player(str(path), policy, weights, greedy, file.memory)
     saved = checkpoint.load(checkpoint.find(word, config), known(config))
     if not saved.spec.is_like(spec):

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
+from puffer_mlx.checkpoint.environment_statistics import current_statistics
 from puffer_mlx.playing.evaluation import Evaluator
 from puffer_mlx.rollout.on_gpu import GPUError
 from puffer_mlx.system import output, signals, voice
@@ -65,7 +65,7 @@ class RunEnding:
                 if (score := self._evaluator.score) is not None:
                     state.numbers[EVALUATED] = score
             step = epoch * trainer.config.batch_size
-            statistics = gathered_statistics(vec)
+            statistics = current_statistics(vec)
             self._saved = self._run.keeper.save(
                 step, vec.spec, trainer.policy, weights, state, statistics
             )

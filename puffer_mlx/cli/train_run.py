@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from puffer_mlx import checkpoint, vec
-from puffer_mlx.checkpoint.environment_statistics import as_trained, differences
+from puffer_mlx.checkpoint.environment_statistics import differences, with_saved_preprocessing
 from puffer_mlx.cli.options import detail_config
 from puffer_mlx.cli.stopping import EVALUATED, RunEnding, StopRequests, follow
 from puffer_mlx.cli.train_output import (
@@ -114,9 +114,7 @@ def start(
 
 def start_ranks(config: Config, argv: list[str]) -> int:
     """Start ``train.gpus`` ranks of this command on this machine. Returns the exit code."""
-    partition(
-        config, 0, config.train.gpus
-    )  # refuse sizes that can't be divided once, not in each rank
+    partition(config, 0, config.train.gpus)  # raise for indivisible sizes once, not in each rank
     loud = {voice.QUIET: ["-q"], voice.VERBOSE: ["-v"]}.get(voice.level(), [])
     on_gpus = launching.uses_gpus(config.base.device)
     words = program.of_package("train", *argv, *loud)
@@ -174,7 +172,7 @@ def seen_as_trained(config: Config, path: Path | None) -> Config:
     """
     if path is None:
         return config
-    changed = as_trained(config, path)
+    changed = with_saved_preprocessing(config, path)
     voice.note(*differences(config, changed, path))
     return changed
 

@@ -46,7 +46,7 @@ def read_by(library: str, path: Path, hint: str = DAMAGED) -> Iterator[None]:
         raise UserError(f"{path} can't be read by {library}: {reason}", hint) from None
 
 
-class Contents(NamedTuple):
+class ExportInput(NamedTuple):
     """Policy to write to a file.
 
     Args:
@@ -72,7 +72,7 @@ class Contents(NamedTuple):
 
 @dataclass
 class PolicyFile:
-    """Contents of a policy file after reading.
+    """ExportInput of a policy file after reading.
 
     Args:
         path: The file.
@@ -164,11 +164,11 @@ class FileFormat:
 
     # ---- writing ---------------------------------------------------------------------------------
 
-    def fault(self, policy: Policy) -> str | None:
+    def unsupported_reason(self, policy: Policy) -> str | None:
         """Return the reason if the format can't hold a part of the policy, or None."""
         return None
 
-    def losses(self, contents: Contents) -> list[str]:
+    def lossy_notes(self, contents: ExportInput) -> list[str]:
         """Return notes on losses that the caller accepted. Outputs may differ then.
 
         Raises:
@@ -176,7 +176,7 @@ class FileFormat:
         """
         return []
 
-    def write(self, contents: Contents, path: Path) -> None:
+    def write(self, contents: ExportInput, path: Path) -> None:
         """Write a file.
 
         Args:
@@ -185,7 +185,7 @@ class FileFormat:
         """
         raise NotImplementedError
 
-    def notes(self, contents: Contents) -> list[str]:
+    def notes(self, contents: ExportInput) -> list[str]:
         """Return notes for users of the file, for example that it contains statistics or bounds."""
         notes = []
         if normalization.normalises(contents.memory):
@@ -197,7 +197,7 @@ class FileFormat:
             )
         return notes
 
-    def write_beside(self, contents: Contents, path: Path) -> list[str]:
+    def write_beside(self, contents: ExportInput, path: Path) -> list[str]:
         """Write data that the published file ``path`` can't hold to other files. Return notes."""
         return []
 
@@ -246,7 +246,7 @@ class FileFormat:
             UserError: If the weights don't fit the policy, or a value isn't finite.
         """
         tensors = {name: mx.array(w) for name, w in source.tensors.items()}
-        return weight_files.fit(source.path, tensors, policy.init(mx.random.key(0)))
+        return weight_files.check_and_convert(source.path, tensors, policy.init(mx.random.key(0)))
 
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
         """Return the outputs of a file, including its statistics and bounds.
@@ -267,13 +267,13 @@ class FileFormat:
 # ---- notes ---------------------------------------------------------------------------------------
 
 
-def reset_note(contents: Contents) -> list[str]:
+def reset_note(contents: ExportInput) -> list[str]:
     """Return a note for formats whose users reset the state."""
     text = "trained with policy.reset_on_terminal: zero the state where an episode ends"
     return [text] if contents.policy.reset_on_terminal else []
 
 
-def mask_note(contents: Contents) -> list[str]:
+def mask_note(contents: ExportInput) -> list[str]:
     """Return a note for formats whose users sample the actions."""
     text = "action masks are the caller's: set the logits of illegal actions to -1e4"
     return [text] if contents.checkpoint.spec.mask_size else []

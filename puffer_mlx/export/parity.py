@@ -98,7 +98,7 @@ class Comparison(NamedTuple):
         return self.difference <= self.tolerance
 
 
-def judge(
+def compare_outputs(
     policy: Policy,
     weights: Weights,
     observations: np.ndarray,
@@ -123,12 +123,12 @@ def judge(
     difference, worst = compare(expected, actual)
     if not least or difference <= least:
         return Comparison(difference, worst, least)
-    moved = run(policy, _moved(weights), observations, memory)
+    moved = run(policy, _perturb(weights), observations, memory)
     resolution = compare(expected, moved)[0]
     return Comparison(difference, worst, max(least, min(MARGIN * resolution, MOST)))
 
 
-def _moved(weights: Weights) -> Weights:
+def _perturb(weights: Weights) -> Weights:
     """Return weights changed by ``LAST_PLACES`` up or down at random.
 
     Summing products in another order has an error proportional to the sum of |w| |x|. Changing the

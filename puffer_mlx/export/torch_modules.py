@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.dialects import dialect_of, torch_fault
+from puffer_mlx.export.dialects import dialect_of, torch_unsupported_reason
 from puffer_mlx.export.encoders import export_forms_of as encoder_forms
 from puffer_mlx.export.networks import TorchNetwork, export_forms_of
 from puffer_mlx.policy.policy import Policy as OurPolicy
@@ -284,8 +284,8 @@ def make_module(policy: OurPolicy) -> Policy | Wrapper | ActorCritic:
     Raises:
         UserError: If PufferLib has no class for a part of the policy.
     """
-    if fault := torch_fault(policy):
-        raise UserError(fault, "convert it to the torch dialect first")
+    if reason := torch_unsupported_reason(policy):
+        raise UserError(reason, "convert it to the torch dialect first")
     encoder: Any = policy.encoder
     network: Any = policy.network
     action = policy.decoder.action
@@ -298,6 +298,6 @@ def make_module(policy: OurPolicy) -> Policy | Wrapper | ActorCritic:
         layer = Network(forms.puffer3.network, hidden, 1)
         return Wrapper(encoder.inputs, action, hidden, layer)
     form: Any = encoder_forms(encoder).torch
-    assert forms.torch is not None  # see torch_fault
+    assert forms.torch is not None  # see torch_unsupported_reason
     layers = Network(forms.torch.network, hidden, network.layers)
     return Policy(form.module(encoder), Decoder(action, hidden), layers)

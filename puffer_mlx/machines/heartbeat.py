@@ -30,14 +30,10 @@ from typing import Any
 from puffer_mlx.machines.messages import WELCOME, RendezvousServer, connect, connection
 
 BEAT = 0.5  # seconds between two heartbeats
-SILENCE_TIMEOUT = (
-    10.0  # seconds without a heartbeat until a rank is lost, if the timeout isn't shorter
-)
-COMPILE_TIMEOUT = (
-    300.0  # timeout in the first epochs, in seconds: a rank may compile longer than others
-)
-END_TIMEOUT = 4.0  # seconds that the main thread has to end the process
-RESCUE_TIMEOUT = 15.0  # seconds that saving may take in another thread
+SILENCE_TIMEOUT = 10.0  # seconds without a heartbeat until a rank is lost, at most
+COMPILE_TIMEOUT = 300.0  # seconds, in the first epochs: a rank may compile longer than others
+END_TIMEOUT = 4.0  # seconds for the main thread to end the process
+RESCUE_TIMEOUT = 15.0  # seconds for saving in another thread
 SAVE_TIMEOUT = 20.0  # further seconds for the main thread after it has raised the error
 BEATS, MESSAGES = range(2)  # purposes of a rank's two connections
 

@@ -201,10 +201,8 @@ class Ranks(SingleProcess):
         except RuntimeError as error:
             if not isinstance(error, LostRank) and not LOST.search(str(error)):
                 raise
-            reason = (
-                self.heartbeat.wait_lost(REASON_TIMEOUT)
-                or f"the ranks have lost each other: {error}"
-            )
+            reason = self.heartbeat.wait_lost(REASON_TIMEOUT)
+            reason = reason or f"the ranks have lost each other: {error}"
             raise UserError(reason, GOES_ON) from None
 
     def _all_there(self) -> None:

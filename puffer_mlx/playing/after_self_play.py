@@ -9,7 +9,7 @@ score is the score of the run.
 from collections.abc import Callable
 from dataclasses import replace
 
-from puffer_mlx.checkpoint.environment_statistics import gathered_statistics, share
+from puffer_mlx.checkpoint.environment_statistics import copy_statistics, current_statistics
 from puffer_mlx.config import Config
 from puffer_mlx.playing.ladder import (
     Ladder,
@@ -82,7 +82,7 @@ def climb(trainer: Trainer, make: Make, alive: Callable[[], object] = lambda: No
 
         def ready(config: Config) -> Environments:
             environments = make(config)
-            share(trainer.vec, environments)
+            copy_statistics(trainer.vec, environments)
             return environments
 
         return play_bots(
@@ -122,7 +122,7 @@ def key_of(name: str) -> str:
 
 
 def _player(name: str, trainer: Trainer, weights: object) -> Player:
-    return policy_player(name, trainer.policy, weights, False, gathered_statistics(trainer.vec))
+    return policy_player(name, trainer.policy, weights, False, current_statistics(trainer.vec))
 
 
 def _games(config: Config, make: Make, games: int) -> Games:

@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.checkpoint.folder import State, within
+from puffer_mlx.checkpoint.folder import State, subtree
 from puffer_mlx.config.fit import typed
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import implementation
@@ -118,7 +118,7 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
     if trainer.rate is not None:  # The saved run may have had another schedule.
         trainer.rate = state.numbers.get("learning_rate", trainer.rate)
     if trainer.self_play is not None:
-        opponents = within(state.arrays, SELF_PLAY)
+        opponents = subtree(state.arrays, SELF_PLAY)
         trainer.self_play.restore(opponents, state.numbers.get(SELF_PLAY))
         if not continues:
             trainer.self_play.discard_games()

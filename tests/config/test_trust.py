@@ -85,7 +85,7 @@ def stranger(folder: Path, text: str, env: str = "squared") -> Path:
     run = checkpoint.run_folder(settings, "1")
     state = State({"x": mx.zeros(1)}, {})
     weights = policy.init(mx.random.key(0))
-    made = checkpoint.write_weights(run, 64, settings, SPEC, policy, weights, state)
+    made = checkpoint.write_checkpoint(run, 64, settings, SPEC, policy, weights, state)
     path = made / checkpoint.CONFIG
     sections = path.read_text()
     for line in text.splitlines():

@@ -72,7 +72,7 @@ def load(path) -> None:
     settings |= source.file.sizes_for(source, SPEC, Config(policy=Policy(8, 1)))
     settings = {key: text for key, text in settings.items() if ":" not in text}
     config = configuration_of({"policy.hidden_size": "8", "policy.num_layers": "1", **settings})
-    policy, weights = importing.weights_of(source, SPEC, config)
+    policy, weights = importing.convert_weights(source, SPEC, config)
     compared = importing.difference(source, policy, weights, SPEC)
     if compared and not compared.same:
         raise UserError(f"{path} computes something else", "the file is damaged")

@@ -102,7 +102,7 @@ def make(name, folder, run="17", step=1234, state=None, spec=None, memory=None):
     config.vec.normalize_observations = bool(memory)
     run_folder = checkpoint.prepare(config, run)
     about = config, spec, policy, weights, state, None, memory
-    return checkpoint.load(checkpoint.write_weights(run_folder, step, *about))
+    return checkpoint.load(checkpoint.write_checkpoint(run_folder, step, *about))
 
 
 def files(folder):
@@ -156,7 +156,7 @@ def there_and_back(made, kind, path):
         about = {"env": "x", "step": "1234", "actions": json.dumps(made.spec.action.sizes)}
         assert about.items() <= found.metadata.items()
     config.policy.dialect = report.dialect
-    policy, loaded = importing.weights_of(found, made.spec, config)
+    policy, loaded = importing.convert_weights(found, made.spec, config)
     assert policy == expected and same(loaded, weights)
     difference = importing.difference(found, policy, loaded, made.spec)
     assert (difference is None) == (kind in ("bin", "safetensors"))
@@ -164,7 +164,7 @@ def there_and_back(made, kind, path):
 
     if dialect_of(made.policy) == "native":  # and back to the dialect it came from
         config.policy.dialect = "native"
-        policy, loaded = importing.weights_of(found, made.spec, config)
+        policy, loaded = importing.convert_weights(found, made.spec, config)
         assert policy == made.policy and same(loaded, made.weights)
 
 
@@ -306,7 +306,7 @@ def test_notes(tmp_path):
     run = checkpoint.prepare(made.config, "18")
     policy = make_policy(made.spec, made.config.policy, made.config.torch)
     again = checkpoint.load(
-        checkpoint.write_weights(run, 1, made.config, made.spec, policy, made.weights)
+        checkpoint.write_checkpoint(run, 1, made.config, made.spec, policy, made.weights)
     )
     zero = "trained with policy.reset_on_terminal: zero the state where an episode ends"
     assert zero in exporting.export(again, Format("onnx"), path, None).notes
@@ -328,7 +328,7 @@ def of_bytes(folder, network="MinGRU", dialect="native", layers=2, scale=2.0):
     policy = make_policy(spec, config.policy, config.torch)
     weights = tree_map(lambda w: scale * w, policy.init(mx.random.key(0)))
     run = checkpoint.prepare(config, "1")
-    return checkpoint.load(checkpoint.write_weights(run, 1, config, spec, policy, weights))
+    return checkpoint.load(checkpoint.write_checkpoint(run, 1, config, spec, policy, weights))
 
 
 @pytest.mark.parametrize(("network", "kind"), [("MinGRU", "torch"), ("LSTM", "onnx")])
@@ -339,7 +339,7 @@ def test_a_policy_of_bytes(tmp_path, network, kind):
     assert report.difference <= report.tolerance < 5e-3
     found = importing.inspect(path)
     made.config.policy.dialect = report.dialect
-    policy, weights = importing.weights_of(found, made.spec, made.config)
+    policy, weights = importing.convert_weights(found, made.spec, made.config)
     again = importing.difference(found, policy, weights, made.spec)
     assert again is not None and again.same
 
@@ -472,13 +472,13 @@ def test_statistics_there_and_back(tmp_path, name, kind):
     for key, w in expected.items():
         np.testing.assert_array_equal(found.memory[key], np.float32(w))
     made.config.policy.dialect = found.settings["policy.dialect"]
-    policy, weights = importing.weights_of(found, made.spec, made.config)
+    policy, weights = importing.convert_weights(found, made.spec, made.config)
     difference = importing.difference(found, policy, weights, made.spec)
     assert difference is None or difference[0] <= 1e-5
     other = EnvSpec("y", 12, made.spec.observation_dtype, made.spec.action)
     found.metadata = {}
     with pytest.raises(UserError, match="normalises 13 numbers, but y shows 12"):
-        importing.weights_of(found, other, made.config)
+        importing.convert_weights(found, other, made.config)
 
 
 @pytest.mark.parametrize(("kind", "part"), [("torch", "mean"), ("onnx", "variance")])
@@ -608,7 +608,7 @@ def test_classes_of_the_users_own(here):
     policy = make_policy(spec, config.policy, config.torch)
     weights = policy.init(mx.random.key(0))
     run = checkpoint.prepare(config, "1")
-    made = checkpoint.load(checkpoint.write_weights(run, 1, config, spec, policy, weights))
+    made = checkpoint.load(checkpoint.write_checkpoint(run, 1, config, spec, policy, weights))
     for kind in "torch", "onnx", "bin":
         with pytest.raises(UserError, match=r"Module|is not 0"):
             exporting.export(made, Format(kind), here / f"w{suffix(kind)}", None)
@@ -616,7 +616,7 @@ def test_classes_of_the_users_own(here):
     found = importing.inspect(here / "w.safetensors")
     assert found.classes == {"torch.encoder": "users_own_encoder:Encoder"}
     assert "torch.encoder" not in found.settings
-    _, loaded = importing.weights_of(found, spec, config)
+    _, loaded = importing.convert_weights(found, spec, config)
     assert same(loaded, weights)
 
 

@@ -53,7 +53,7 @@ def imported(fixtures, version):
     pytest.importorskip("torch")
     found = importing.inspect(fixtures / FIXTURES[version])
     assert (found.kind, found.step) == ("torch", 0)
-    return importing.weights_of(found, BREAKOUT, configuration_of(found.settings))
+    return importing.convert_weights(found, BREAKOUT, configuration_of(found.settings))
 
 
 def check_sequence(policy, weights, data, kind):
@@ -111,7 +111,7 @@ def saved(path, contents):
 
 def read(path, spec=SPEC, /, **settings: Any):
     found = importing.inspect(path)
-    return importing.weights_of(found, spec, configuration_of(found.settings, **settings))
+    return importing.convert_weights(found, spec, configuration_of(found.settings, **settings))
 
 
 def test_keys_with_prefixes(tmp_path):
@@ -365,7 +365,7 @@ def read_flat(path, spec, **settings):
     found = importing.inspect(path)
     found.settings = sizes_of(path, spec, settled)
     settled = configuration_of({**settings, **found.settings})
-    return importing.weights_of(found, spec, settled)
+    return importing.convert_weights(found, spec, settled)
 
 
 def test_sizes_of_flat_files(tmp_path):
@@ -430,7 +430,7 @@ def test_flat_files_of_no_size(tmp_path):
 
 def test_steps(tmp_path):
     """By a file's name, or its metadata."""
-    flat, onnx = formats.chosen("bin"), formats.chosen("onnx")
+    flat, onnx = formats.make_format("bin"), formats.make_format("onnx")
     for name, step in (
         ("0000000093847552.bin", 93847552),
         ("breakout_0000000000001234.pt", 1234),

@@ -49,7 +49,7 @@ class Npz(FileFormat):
         Option("--npz-bits", "bits", "of a number", "of a number here", {"64": 64, "16": 16}),
     )
 
-    def fault(self, policy):
+    def unsupported_reason(self, policy):
         if not policy.initial_state(1):
             return f"the network {type(policy.network).__name__} remembers nothing"
 
@@ -95,7 +95,7 @@ def make(folder, network="MinGRU", dialect="native"):
     policy = make_policy(SPEC, config.policy, config.torch)
     weights = policy.init(mx.random.key(3))
     run = checkpoint.prepare(config, "17")
-    made = checkpoint.write_weights(run, 640, config, SPEC, policy, weights)
+    made = checkpoint.write_checkpoint(run, 640, config, SPEC, policy, weights)
     return checkpoint.load(made)
 
 

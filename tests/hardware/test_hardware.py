@@ -117,7 +117,7 @@ def no_durations(patch):
 
 
 def changed_import(patch):
-    real = importing.weights_of
+    real = importing.convert_weights
 
     def weights_of(*arguments: Any):
         policy, weights = real(*arguments)

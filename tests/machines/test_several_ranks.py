@@ -471,7 +471,8 @@ def test_environments_of_other_sources(tmp_path, serving):
 
 def test_waiting_for_ranks_that_never_come(tmp_path):
     code = "import puffer_mlx\nfrom puffer_mlx.config import load\n"
-    code += "from puffer_mlx.machines.joining import init_distributed\ninit_distributed(load('squared'), timeout=0.5)"
+    code += "from puffer_mlx.machines.joining import init_distributed\n"
+    code += "init_distributed(load('squared'), timeout=0.5)"
     words = [sys.executable, "-P", "-c", code]
     (tmp_path / "signal.py").write_text("raise SystemExit")  # imported for the library's by nobody
     with started([words, ["true"]], tmp_path) as processes:

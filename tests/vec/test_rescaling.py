@@ -281,9 +281,9 @@ def test_training_goes_on_as_it_was_learned(run, tasks, scripts, capsys, shipped
 def test_damaged_bounds_are_refused():
     low, high = rescaling.NAMES
     good = rescaling.tensors_of(BOUNDS)
-    assert rescaling.take(Path("x"), {"w": 1, **good}) == ({"w": 1}, BOUNDS)
-    assert rescaling.take(Path("x"), {"w": 1}) == ({"w": 1}, ())
+    assert rescaling.split_bounds(Path("x"), {"w": 1, **good}) == ({"w": 1}, BOUNDS)
+    assert rescaling.split_bounds(Path("x"), {"w": 1}) == ({"w": 1}, ())
     damaged = good[low], np.array([7.0], F), np.array([np.nan, 40], F), np.array([[7, 40]], F)
     for wrong in ({low: good[low]}, *({**good, high: part} for part in damaged)):
         with pytest.raises(UserError, match="bounds of actions"):
-            rescaling.take(Path("x"), wrong)
+            rescaling.split_bounds(Path("x"), wrong)

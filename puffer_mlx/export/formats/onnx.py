@@ -29,7 +29,7 @@ from puffer_mlx.export.dialects import stacked_state
 from puffer_mlx.export.encoders import export_forms_of as encoder_forms
 from puffer_mlx.export.file_format import (
     DAMAGED,
-    Contents,
+    ExportInput,
     FileFormat,
     PolicyFile,
     mask_note,
@@ -63,7 +63,7 @@ class Onnx(FileFormat):
     extra = "onnx"
     foreign = True
 
-    def fault(self, policy: Policy) -> str | None:
+    def unsupported_reason(self, policy: Policy) -> str | None:
         """Return the reason if a part is a custom class, or None."""
         parts: dict[str, Any] = {"encoder": encoder_forms, "network": export_forms_of}
         for name, forms in parts.items():
@@ -73,12 +73,12 @@ class Onnx(FileFormat):
                 return f"the {name} {cls} has no ONNX graph in puffer_mlx/export/{name}s"
         return None
 
-    def write(self, contents: Contents, path: Path) -> None:
+    def write(self, contents: ExportInput, path: Path) -> None:
         """Write the graph with weights, statistics and metadata."""
         properties = metadata(contents.checkpoint, contents.policy)
         save_onnx(contents.policy, contents.weights, path, properties, contents.memory)
 
-    def notes(self, contents: Contents) -> list[str]:
+    def notes(self, contents: ExportInput) -> list[str]:
         """Return notes, also on resets and masks: these aren't part of the graph."""
         return reset_note(contents) + mask_note(contents) + super().notes(contents)
 
@@ -107,7 +107,7 @@ def save_onnx(
     """Write the graph of one step.
 
     Args:
-        policy: Policy for which ``Onnx.fault`` returns None.
+        policy: Policy for which ``Onnx.unsupported_reason`` returns None.
         weights: Weights of the policy.
         path: File to write.
         properties: Properties of the model.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from puffer_mlx.checkpoint import tensor_files, weight_files
-from puffer_mlx.export.file_format import Contents, FileFormat, PolicyFile
+from puffer_mlx.export.file_format import ExportInput, FileFormat, PolicyFile
 from puffer_mlx.export.metadata import metadata, with_metadata
 
 
@@ -19,7 +19,7 @@ class Safetensors(FileFormat):
     use = "our own names"
     holds = "everything, classes of your own too, and what it is a policy of"
 
-    def write(self, contents: Contents, path: Path) -> None:
+    def write(self, contents: ExportInput, path: Path) -> None:
         """Write a file with a checksum."""
         properties = metadata(contents.checkpoint, contents.policy)
         weight_files.save_safetensors(

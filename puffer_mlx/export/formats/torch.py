@@ -21,10 +21,10 @@ from puffer_mlx.export.dialects import (
     from_torch,
     stacked_state,
     to_torch,
-    torch_fault,
+    torch_unsupported_reason,
 )
 from puffer_mlx.export.file_format import (
-    Contents,
+    ExportInput,
     FileFormat,
     PolicyFile,
     Weights,
@@ -62,15 +62,15 @@ class Torch(FileFormat):
     extra = "torch"
     foreign = True
 
-    def fault(self, policy: Policy) -> str | None:
+    def unsupported_reason(self, policy: Policy) -> str | None:
         """Return the reason if PufferLib has no class for a part, or None."""
-        return torch_fault(policy)
+        return torch_unsupported_reason(policy)
 
-    def write(self, contents: Contents, path: Path) -> None:
+    def write(self, contents: ExportInput, path: Path) -> None:
         """Write the tensors, and the statistics as buffers."""
         save_torch(contents.policy, contents.weights, path, contents.memory)
 
-    def notes(self, contents: Contents) -> list[str]:
+    def notes(self, contents: ExportInput) -> list[str]:
         """Return notes on what users of the classes must do."""
         notes = reset_note(contents) + mask_note(contents)
         network: Any = contents.policy.network
