@@ -34,7 +34,7 @@ from puffer_mlx.config import Config, write_ini
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.files import locked
+from puffer_mlx.system.files import lock_folder
 from puffer_mlx.system.json_text import is_count, is_finite
 from puffer_mlx.trees import named
 
@@ -143,7 +143,7 @@ def lock_run(folder: Path) -> Iterator[None]:
     Raises:
         UserError: If another process trains this run, or the folder can't be written.
     """
-    with locked(folder, "the run") as alone:
+    with lock_folder(folder, "the run") as alone:
         left = [*folder.iterdir(), *(folder / VIDEOS).glob(".*")] if alone else []
         for path in left:
             if not TEMPORARY.fullmatch(path.name):

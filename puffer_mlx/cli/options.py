@@ -12,7 +12,7 @@ from puffer_mlx.config.resolve import plain_path
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import voice
-from puffer_mlx.system.files import to_write
+from puffer_mlx.system.files import check_writable
 
 Type = Callable[[str], Any]
 MOST = 1e12  # default upper limit
@@ -37,7 +37,7 @@ def number(kind: type, least: float, most: float = MOST) -> Callable[[str], floa
 
 
 TYPES: dict[str, Type] = {  # types by metavar
-    "FILE": to_write,  # for a file to write; ``types`` overrides it for a file to read
+    "FILE": check_writable,  # for a file to write; ``types`` overrides it for a file to read
     "FOLDER": Path,
     "N": number(int, 1),
     "SECONDS": number(float, 0.001),

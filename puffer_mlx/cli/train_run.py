@@ -131,7 +131,7 @@ def train(
         path = checkpoint.find_weights(options.load_model_path, config)
     config, outside = seen_as_trained(config, path), StopRequests()
     with (
-        output.going_on(outside.lost),
+        output.continue_if_lost(outside.lost),
         Run.open(config, weights=path, resumed=resumed, ranks=ranks, look=introduce) as run,
     ):
         trainer, config = run.trainer, run.trainer.config
@@ -153,7 +153,7 @@ def train(
             voice.note(reached_note(config, score))
             trainer.stop = True
         with (
-            signals.gently(outside.stop, ending.rescue) as watch,
+            signals.stop_gracefully(outside.stop, ending.rescue) as watch,
             ending,
             dashboard_of(run, options.stop_at) as dashboard,
             record,

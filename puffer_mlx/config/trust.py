@@ -26,7 +26,7 @@ from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.import_string import folder_of
-from puffer_mlx.system.private_folders import fault, make
+from puffer_mlx.system.private_folders import make, untrusted_reason
 
 Allowed = bool | frozenset[str]  # everything, nothing, or what is named so
 OBJECT = re.compile(r"[\w./~-]+:[A-Za-z_][\w./-]*")  # a text that may name an object
@@ -245,4 +245,4 @@ def _remembered(code: Code) -> bool:
 
 def _forgetful(folder: Path) -> str:
     """Return the reason why hashes can't be saved, or ""."""
-    return fault(folder) if folder.is_absolute() else f"{folder} isn't an absolute path"
+    return untrusted_reason(folder) if folder.is_absolute() else f"{folder} isn't an absolute path"

@@ -20,10 +20,10 @@ import numpy as np
 from puffer_mlx.checkpoint import WEIGHTS, Checkpoint, normalization
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
-from puffer_mlx.export.dialects import dialect_of, to_dialect
 from puffer_mlx.export.file_format import ExportInput, FileFormat, need
 from puffer_mlx.export.importing import read_policy_file
 from puffer_mlx.export.parity import compare_outputs, random_observations
+from puffer_mlx.export.weight_layouts import layout_of, to_layout
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.files import publish
 from puffer_mlx.trees import named
@@ -90,7 +90,7 @@ def export(checkpoint: Checkpoint, form: Format, path: Path, recorded: mx.array 
     file = form.file
     _check_path(file, path)
     dialect = _choose_dialect(file, checkpoint.policy, form.dialect)
-    contents = ExportInput(checkpoint, *to_dialect(checkpoint.policy, checkpoint.weights, dialect))
+    contents = ExportInput(checkpoint, *to_layout(checkpoint.policy, checkpoint.weights, dialect))
     _check_policy(file, contents.policy)
     losses = file.lossy_notes(contents)
     if recorded is None:
@@ -140,7 +140,7 @@ def _check_path(file: FileFormat, path: Path) -> None:
 
 
 def _choose_dialect(file: FileFormat, policy: Policy, asked: str | None) -> str:
-    current = dialect_of(policy)
+    current = layout_of(policy)
     dialect = asked or (current if current in file.dialects else file.dialects[0])
     if dialect not in file.dialects:
         raise UserError(

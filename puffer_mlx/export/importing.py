@@ -18,9 +18,9 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_file
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
-from puffer_mlx.export.dialects import dialect_of, to_dialect
 from puffer_mlx.export.file_format import FileFormat, PolicyFile
 from puffer_mlx.export.parity import Comparison, compare_outputs, random_observations
+from puffer_mlx.export.weight_layouts import layout_of, to_layout
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import open_file, reading
@@ -83,7 +83,7 @@ def convert_weights(source: PolicyFile, spec: EnvSpec, config: Config) -> tuple[
     dialect = source.file.dialect(source, config.policy.dialect)
     theirs = replace(config, policy=replace(config.policy, dialect=dialect))
     policy = configured_policy(spec, theirs)
-    return to_dialect(policy, source.file.weights(source, policy), config.policy.dialect)
+    return to_layout(policy, source.file.weights(source, policy), config.policy.dialect)
 
 
 def difference(
@@ -98,8 +98,8 @@ def difference(
         return None
     memory = source.memory if source.inside else {}
     observations = random_observations(spec, memory)
-    dialect = source.settings.get("policy.dialect", dialect_of(policy))
-    theirs, _ = to_dialect(policy, weights, dialect)
+    dialect = source.settings.get("policy.dialect", layout_of(policy))
+    theirs, _ = to_layout(policy, weights, dialect)
     outputs = source.file.run(replace(source, memory=memory), theirs, observations)
     return compare_outputs(policy, weights, observations, memory, outputs, TOLERANCE)
 

@@ -2,9 +2,9 @@
 
 Outputs are float32 arrays by name: ``logits`` (T, S, A), or ``mean`` and ``logstd`` (T, S, a);
 ``value`` (T, S); and the recurrent state after the last step, named as in
-``dialects.stacked_state``. All runs start from the zero state. Observations are raw, so the program
-that runs the policy normalizes them. ``mean`` and ``logstd`` are in the environment's units, so it
-also rescales actions.
+``weight_layouts.stacked_state``. All runs start from the zero state. Observations are raw, so the
+program that runs the policy normalizes them. ``mean`` and ``logstd`` are in the environment's
+units, so it also rescales actions.
 """
 
 import math
@@ -16,7 +16,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.rescaling import in_units
-from puffer_mlx.export.dialects import stacked_state
+from puffer_mlx.export.weight_layouts import stacked_state
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 

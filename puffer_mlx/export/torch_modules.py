@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.dialects import dialect_of, torch_unsupported_reason
 from puffer_mlx.export.encoders import export_forms_of as encoder_forms
 from puffer_mlx.export.networks import TorchNetwork, export_forms_of
+from puffer_mlx.export.weight_layouts import layout_of, torch_unsupported_reason
 from puffer_mlx.policy.policy import Policy as OurPolicy
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.vec.normalize import EPSILON, LIMIT
@@ -291,10 +291,10 @@ def make_module(policy: OurPolicy) -> Policy | Wrapper | ActorCritic:
     action = policy.decoder.action
     hidden = policy.decoder.hidden
     forms = export_forms_of(network)
-    if dialect_of(policy) == "sb3" and (form := forms.sb3):
+    if layout_of(policy) == "sb3" and (form := forms.sb3):
         sizes = encoder.inputs, action, hidden, network.layers
         return ActorCritic(*sizes, encoder.activation, form.module)
-    if dialect_of(policy) == "puffer3" and forms.puffer3 is not None:
+    if layout_of(policy) == "puffer3" and forms.puffer3 is not None:
         layer = Network(forms.puffer3.network, hidden, 1)
         return Wrapper(encoder.inputs, action, hidden, layer)
     form: Any = encoder_forms(encoder).torch

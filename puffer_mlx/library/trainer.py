@@ -284,7 +284,7 @@ class Trainer:
             self.stop = True
         trackers.done = self.epoch == self.config.epochs
         for line in trackers.log(logs):
-            output.say(line)
+            output.print_important(line)
         self.history.append(logs)
         return logs
 

@@ -60,7 +60,7 @@ def _stream(path: Path) -> BinaryIO | None:
         return None if path.is_file() else open(path, "wb")
 
 
-def to_write(name: str) -> Path:
+def check_writable(name: str) -> Path:
     """Return the absolute path of a file that will be written later; may make its folder.
 
     The path is absolute because an environment may change the working directory.
@@ -185,7 +185,7 @@ def read_text(path: Path, errors: str = "strict", most: int = 10_000_000) -> str
 
 
 @contextlib.contextmanager
-def locked(folder: Path, what: str) -> Iterator[bool]:
+def lock_folder(folder: Path, what: str) -> Iterator[bool]:
     """Lock a folder for this process during a block.
 
     The lock is the kernel's, on a file ``.lock`` in the folder. It ends with the process, even if
@@ -220,7 +220,7 @@ def locked(folder: Path, what: str) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
+def wait_for_lock(path: Path) -> Iterator[None]:
     """Run a block while no other process runs one for the same file; wait for the others.
 
     The lock is the kernel's, on a temporary file. It ends with the process, even if that is killed.
@@ -260,7 +260,7 @@ def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
         except BaseException:  # Ctrl-C while waiting
             os.close(handle)
             raise
-        if not held or _is_still(path, handle):  # else its holder has removed it
+        if not held or _is_same_file(path, handle):  # else its holder has removed it
             break
         os.close(handle)
     try:
@@ -270,7 +270,7 @@ def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
         os.close(handle)
 
 
-def _is_still(path: Path, handle: int) -> bool:
+def _is_same_file(path: Path, handle: int) -> bool:
     """Return True if a path is still the file that was opened."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(handle))

@@ -24,7 +24,7 @@ _SHARED = ("/tmp", "/var/tmp")
 ROOM = 1 << 20  # bytes, for a kernel's source and library
 
 
-def fault(path: Path) -> str:
+def untrusted_reason(path: Path) -> str:
     """Return the reason why code in a folder can't be trusted, or "".
 
     The folder, all folders above it, and those that symbolic links lead through must belong to this
@@ -102,11 +102,11 @@ def private() -> Path | None:
         folder = base / f"puffer_mlx-{os.getuid()}"
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            wrong = fault(folder)
+            wrong = untrusted_reason(folder)
             if not wrong and os.access(folder, os.W_OK):
                 return folder
             wrong = wrong or f"{folder} can't be written"
-            if fault(base / "new"):
+            if untrusted_reason(base / "new"):
                 continue
             folder = Path(tempfile.mkdtemp(prefix="puffer_mlx-", dir=base))
         except OSError:
@@ -130,7 +130,7 @@ def trusted(folder: Path, what: str, remedy: str) -> Path:
         what: Contents of the folder, plural, for messages.
         remedy: Hint on how to choose another folder.
     """
-    wrong = fault(folder)
+    wrong = untrusted_reason(folder)
     if not wrong:
         return folder
     other = private()
@@ -179,7 +179,7 @@ def keep_mlx_private() -> None:
     ``TEMPDIR`` is set. Python's ``tempfile`` is unchanged in this process.
     """
     usual = temporary()
-    if not fault(usual) and usual.is_dir() and os.access(usual, os.W_OK):
+    if not untrusted_reason(usual) and usual.is_dir() and os.access(usual, os.W_OK):
         return
     folder = private()
     if folder is None:

@@ -57,7 +57,7 @@ def write(kind: str, folder):
     else:
         import torch
 
-        from puffer_mlx.export.dialects import to_torch
+        from puffer_mlx.export.weight_layouts import to_torch
 
         policy = make_policy(SPEC, Policy(8, 1, "torch"))
         arrays = to_torch(policy, policy.init(mx.random.key(0)))

@@ -16,8 +16,8 @@ from puffer_mlx.checkpoint import State, flat_files, weight_files
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import exporting, file_format, formats, importing, networks, parity
-from puffer_mlx.export.dialects import dialect_of, to_dialect, to_torch
 from puffer_mlx.export.exporting import Format
+from puffer_mlx.export.weight_layouts import layout_of, to_layout, to_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -135,7 +135,7 @@ def there_and_back(made, kind, path):
     assert files(path.parent) == [path.name] and report.path == path
     assert report.tolerance == formats.by_name()[kind].tolerance <= 1e-5
     assert 0 <= report.difference <= report.tolerance
-    expected, weights = to_dialect(made.policy, made.weights, report.dialect)
+    expected, weights = to_layout(made.policy, made.weights, report.dialect)
     assert report.parameters == sum(w.size for _, w in named(weights))
     assert report.tensors == len(named(weights))
 
@@ -162,7 +162,7 @@ def there_and_back(made, kind, path):
     assert (difference is None) == (kind in ("bin", "safetensors"))
     assert difference is None or difference[0] <= 1e-5
 
-    if dialect_of(made.policy) == "native":  # and back to the dialect it came from
+    if layout_of(made.policy) == "native":  # and back to the dialect it came from
         config.policy.dialect = "native"
         policy, loaded = importing.convert_weights(found, made.spec, config)
         assert policy == made.policy and same(loaded, made.weights)
@@ -189,9 +189,9 @@ def test_keys_of_the_torch_classes(tmp_path):
 def test_a_policy_of_zero_biases_is_native(tmp_path):
     """Torch to native is exact where there is nothing to lose."""
     made = make("native", tmp_path)
-    policy, weights = to_dialect(made.policy, made.weights, "torch")
-    assert dialect_of(policy) == "torch"
-    back, again = to_dialect(policy, weights, "native")
+    policy, weights = to_layout(made.policy, made.weights, "torch")
+    assert layout_of(policy) == "torch"
+    back, again = to_layout(policy, weights, "native")
     assert back == made.policy and same(again, made.weights)
     for part, name in (
         (weights["encoder"], "encoder.bias"),
@@ -200,7 +200,7 @@ def test_a_policy_of_zero_biases_is_native(tmp_path):
     ):
         part["bias"][0] = 1e-30
         with pytest.raises(UserError, match=rf"^{name} is not 0 \(largest 1e-30\)"):
-            to_dialect(policy, weights, "native")
+            to_layout(policy, weights, "native")
         part["bias"][0] = 0
 
 
@@ -362,7 +362,7 @@ def test_a_fault_shows_on_bytes_too(tmp_path, monkeypatch, kind, fault):
     made, path = of_bytes(tmp_path), tmp_path / f"w{suffix(kind)}"
 
     def wrong(contents):
-        worse = to_dialect(made.policy, fault(made.weights), report.dialect)[1]
+        worse = to_layout(made.policy, fault(made.weights), report.dialect)[1]
         return contents._replace(weights=worse)
 
     report = exporting.export(made, Format(kind), path, None)
@@ -421,7 +421,7 @@ def test_a_torch_module_normalises(tmp_path, name):
     made, path = make(name, tmp_path, memory=statistics()), tmp_path / "w.pt"
     report = exporting.export(made, Format("torch"), path, None)
     assert report.difference <= 1e-5 and any("normalised inside" in note for note in report.notes)
-    module = make_module(to_dialect(made.policy, made.weights, report.dialect)[0])
+    module = make_module(to_layout(made.policy, made.weights, report.dialect)[0])
     tensors = torch.load(path, weights_only=True)
     buffers = [f"normalization.observations.{part}" for part in ("mean", "variance", "count")]
     assert list(tensors)[-3:] == buffers

@@ -20,9 +20,9 @@ from puffer_mlx.cli import evaluate, train
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import exporting, formats, importing
-from puffer_mlx.export.dialects import dialect_of, stacked_state, to_torch
 from puffer_mlx.export.formats.bin import sizes_of
 from puffer_mlx.export.formats.onnx import run_onnx, save_onnx
+from puffer_mlx.export.weight_layouts import layout_of, stacked_state, to_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -130,7 +130,7 @@ def test_an_early_3_0_file(tmp_path):
     early = {key.removeprefix("lstm."): w for key, w in tensors.items() if "cell" not in key}
     assert "weight_ih_l0" in early
     policy, loaded = read(saved(tmp_path / "w.pt", early))
-    assert same(loaded, weights) and dialect_of(policy) == "puffer3"
+    assert same(loaded, weights) and layout_of(policy) == "puffer3"
     found = importing.inspect(tmp_path / "w.pt")
     assert importing.difference(found, policy, loaded, SPEC)[0] <= 1e-5  # type: ignore
 
@@ -407,13 +407,13 @@ def test_sizes_that_make_as_many_numbers(tmp_path):
 def test_flat_files_of_3_0(tmp_path):
     weights, path = flat_file(tmp_path, SPEC, 32, 1, "puffer3", "LSTM")
     policy, loaded = read_flat(path, SPEC, **{"policy.dialect": "puffer3", "torch.network": "LSTM"})
-    assert same(loaded, weights) and dialect_of(policy) == "puffer3"
+    assert same(loaded, weights) and layout_of(policy) == "puffer3"
 
 
 def test_a_flat_file_in_another_dialect(tmp_path):
     weights, path = flat_file(tmp_path, SPEC, 128, 4)
     policy, loaded = read_flat(path, SPEC, **{"policy.dialect": "torch"})
-    assert dialect_of(policy) == "torch" and not np.array(loaded["encoder"]["bias"]).any()
+    assert layout_of(policy) == "torch" and not np.array(loaded["encoder"]["bias"]).any()
     assert same(loaded["network"], weights["network"])
 
 

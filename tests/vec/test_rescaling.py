@@ -12,10 +12,10 @@ from stepping import started, step
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import rescaling
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.dialects import to_dialect
 from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.export.importing import inspect
 from puffer_mlx.export.parity import run as outputs
+from puffer_mlx.export.weight_layouts import to_layout
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.layout import Layout
 
@@ -225,7 +225,7 @@ def test_a_file_puts_out_the_environments_units(run, tasks, name):
     ours = outputs(replace(made.policy, decoder=plain), made.weights, seen, made.memory)
     dialect = export(made, Format(kind), tasks / name, None).dialect
     found = inspect(tasks / name)
-    theirs = found.file.run(found, to_dialect(made.policy, made.weights, dialect)[0], seen)
+    theirs = found.file.run(found, to_layout(made.policy, made.weights, dialect)[0], seen)
     np.testing.assert_allclose(theirs["mean"], [2, 20] + ours["mean"] * [5, 20], rtol=1e-4)
     expected = np.log([5, 20]) + ours["logstd"]
     np.testing.assert_allclose(theirs["logstd"], expected, rtol=1e-5, atol=1e-5)

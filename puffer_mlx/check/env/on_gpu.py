@@ -12,7 +12,7 @@ from puffer_mlx.check.trajectories import compare
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu.text import FOLDER, Rules, in_namespace
 from puffer_mlx.rollout.on_gpu import device_env
-from puffer_mlx.system.backend import stand_in
+from puffer_mlx.system.backend import kernel_substitute
 from puffer_mlx.system.compiler import CompilerError, compile_shared
 from puffer_mlx.system.devices import has_gpu
 from puffer_mlx.vec.native.gpu_rules import WORD, GPURules
@@ -57,7 +57,7 @@ def on_gpu(subject: Subject) -> Findings:
         yield skip(f"stepped on the CPU alone: {why}. {GUIDE}")
         return
     compilation = compiled(side.rules)
-    if compilation.verdict == FAIL or not (has_gpu() or stand_in()):
+    if compilation.verdict == FAIL or not (has_gpu() or kernel_substitute()):
         yield compilation
         return
     if compilation.verdict == WARN:

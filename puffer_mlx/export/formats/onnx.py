@@ -25,7 +25,6 @@ import numpy as np
 
 from puffer_mlx.checkpoint import normalization, rescaling
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.dialects import stacked_state
 from puffer_mlx.export.encoders import export_forms_of as encoder_forms
 from puffer_mlx.export.file_format import (
     DAMAGED,
@@ -41,6 +40,7 @@ from puffer_mlx.export.metadata import metadata, with_metadata
 from puffer_mlx.export.networks import export_forms_of
 from puffer_mlx.export.onnx_graph import Graph, decode, normalised
 from puffer_mlx.export.parity import Outputs
+from puffer_mlx.export.weight_layouts import stacked_state
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system import program
 from puffer_mlx.trees import named

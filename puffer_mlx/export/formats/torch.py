@@ -15,14 +15,6 @@ import numpy as np
 from puffer_mlx.checkpoint import flat_files, normalization, rescaling
 from puffer_mlx.config.memory_needs import FLOAT, refuse_file
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.dialects import (
-    Tensors,
-    dialect_of,
-    from_torch,
-    stacked_state,
-    to_torch,
-    torch_unsupported_reason,
-)
 from puffer_mlx.export.file_format import (
     ExportInput,
     FileFormat,
@@ -36,6 +28,14 @@ from puffer_mlx.export.file_format import (
 from puffer_mlx.export.infer import detect_torch, early_keys
 from puffer_mlx.export.networks import export_forms_of
 from puffer_mlx.export.parity import NOTHING, Outputs
+from puffer_mlx.export.weight_layouts import (
+    Tensors,
+    from_torch,
+    layout_of,
+    stacked_state,
+    to_torch,
+    torch_unsupported_reason,
+)
 from puffer_mlx.policy.networks.catalog import names_of
 from puffer_mlx.policy.policy import Policy
 
@@ -74,7 +74,7 @@ class Torch(FileFormat):
         """Return notes on what users of the classes must do."""
         notes = reset_note(contents) + mask_note(contents)
         network: Any = contents.policy.network
-        if dialect_of(contents.policy) == "sb3":
+        if layout_of(contents.policy) == "sb3":
             notes.append(sb3_note(contents.policy))
         elif (form := export_forms_of(network).torch) and (note := form.note(network.layers)):
             notes.append(note)

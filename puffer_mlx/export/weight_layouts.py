@@ -40,7 +40,7 @@ Weights = Any
 Tensors = dict[str, np.ndarray]
 
 
-def dialect_of(policy: Policy) -> str:
+def layout_of(policy: Policy) -> str:
     """Return the dialect of a policy: ``native``, ``torch``, ``puffer3`` or ``sb3``."""
     if isinstance(policy.decoder, Fused):
         return "native"
@@ -51,13 +51,13 @@ def dialect_of(policy: Policy) -> str:
 # ---- from dialect to dialect ---------------------------------------------------------------------
 
 
-def to_dialect(policy: Policy, weights: Weights, dialect: str) -> tuple[Policy, Weights]:
+def to_layout(policy: Policy, weights: Weights, dialect: str) -> tuple[Policy, Weights]:
     """Return the same policy and its weights in another dialect. Values don't change.
 
     Raises:
         UserError: If the dialect can't express a part; the message names it.
     """
-    current = dialect_of(policy)
+    current = layout_of(policy)
     if dialect == current:
         return policy, weights
     if "sb3" in (current, dialect):
@@ -67,7 +67,7 @@ def to_dialect(policy: Policy, weights: Weights, dialect: str) -> tuple[Policy, 
             f"keep the dialect {current}, which --to onnx, safetensors and torch do",
         )
     encoder, converted = policy.encoder, dict(weights)
-    if convert := encoder_forms(encoder).to_dialect:
+    if convert := encoder_forms(encoder).to_layout:
         encoder, converted["encoder"] = convert(policy.encoder, weights["encoder"], dialect)
         if policy.separate_value:
             critic = weights["critic"]
@@ -100,7 +100,7 @@ def _convert_decoder(decoder: Any, weights: Weights, dialect: str) -> tuple[Any,
 
 def torch_unsupported_reason(policy: Policy) -> str | None:
     """Return the reason if the torch classes of the dialect lack a part, or None."""
-    dialect, network = dialect_of(policy), policy.network
+    dialect, network = layout_of(policy), policy.network
     of_encoder = encoder_forms(policy.encoder)
     of_network = export_forms_of(network)
     encoder_name, network_name = type(policy.encoder).__name__, type(network).__name__
@@ -139,9 +139,9 @@ def torch_keys(policy: Policy) -> dict[str, list[str]]:
     """
     if reason := torch_unsupported_reason(policy):
         raise UserError(reason, "export it with --to safetensors or onnx")
-    if dialect_of(policy) == "sb3":
+    if layout_of(policy) == "sb3":
         return _sb3_keys(policy)
-    old = dialect_of(policy) == "puffer3"
+    old = layout_of(policy) == "puffer3"
     prefix, value = ("policy", "value") if old else ("decoder", "value_function")
     actions = "decoder_mean" if policy.decoder.action.continuous else "decoder"
     heads = {
@@ -274,7 +274,7 @@ def _transpose(policy: Policy, name: str, array: np.ndarray, way: str) -> np.nda
     form = encoder_forms(policy.encoder).torch
     if form and name.startswith("encoder."):
         array = getattr(form, way)(array)
-    if name == "decoder.logstd" and dialect_of(policy) == "sb3":
+    if name == "decoder.logstd" and layout_of(policy) == "sb3":
         array = array[0] if way == "to_torch" else array[None]
     return np.ascontiguousarray(array)
 
