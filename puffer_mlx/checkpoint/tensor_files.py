@@ -45,7 +45,7 @@ DTYPES = {  # name in the format -> (MLX dtype, NumPy dtype with the same bytes)
 NAMES = {dtype: name for name, (dtype, _) in DTYPES.items()}
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """Header entry of a tensor. Offsets are in bytes from the end of the header."""
 
     dtype: str
@@ -63,7 +63,7 @@ class Header(NamedTuple):
         length: Number of bytes before the first tensor.
     """
 
-    tensors: dict[str, Entry]
+    tensors: dict[str, TensorEntry]
     metadata: dict[str, str]
     length: int
 
@@ -165,7 +165,7 @@ def _header(path: Path, file: BinaryIO) -> Header:
     return Header(tensors, metadata, 8 + length)
 
 
-def _entry(path: Path, name: str, entry: Any) -> Entry:
+def _entry(path: Path, name: str, entry: Any) -> TensorEntry:
     """Return the checked header entry of one tensor."""
     keys = ("dtype", "shape", "data_offsets")
     dtype, shape, offsets = map(entry.get, keys) if isinstance(entry, dict) else (None,) * 3
@@ -178,7 +178,7 @@ def _entry(path: Path, name: str, entry: Any) -> Entry:
         raise _damaged(path, f"{name!r} has {len(shape)} dimensions")
     if max(shape, default=0) >= 2**31 or offsets[1] - offsets[0] != size * math.prod(shape):
         raise _damaged(path, f"{name!r} of shape {shape} has {offsets[1] - offsets[0]} bytes")
-    return Entry(dtype, tuple(shape), *offsets)
+    return TensorEntry(dtype, tuple(shape), *offsets)
 
 
 def _counts(value: Any) -> TypeGuard[list[int]]:
@@ -200,7 +200,7 @@ def _bytes(array: mx.array) -> np.ndarray:
     return np.ascontiguousarray(np.asarray(array))
 
 
-def _array(view: np.ndarray, entry: Entry) -> mx.array:
+def _array(view: np.ndarray, entry: TensorEntry) -> mx.array:
     """Return an aligned copy of a tensor; tensors in files aren't aligned as MLX requires."""
     array = mx.array(np.require(view, requirements="A").reshape(entry.shape))
     return array.view(mx.bfloat16) if entry.dtype == "BF16" else array

@@ -65,7 +65,7 @@ SHORT = (
 
 
 @dataclass(frozen=True)
-class Bin(FileFormat):
+class FlatFormat(FileFormat):
     """The flat file.
 
     Args:
@@ -236,4 +236,4 @@ def _networks(H: int, L: int) -> list[list[int]]:
     return [list(forms.flat(H, L).values()) for forms in FORMS.values() if forms.flat]
 
 
-FORMAT = Bin()
+FORMAT = FlatFormat()

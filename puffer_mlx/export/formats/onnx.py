@@ -50,7 +50,7 @@ Weights = Any
 
 
 @dataclass(frozen=True)
-class Onnx(FileFormat):
+class OnnxFormat(FileFormat):
     """ONNX graph of one step."""
 
     name = "onnx"
@@ -107,7 +107,7 @@ def save_onnx(
     """Write the graph of one step.
 
     Args:
-        policy: Policy for which ``Onnx.unsupported_reason`` returns None.
+        policy: Policy for which ``OnnxFormat.unsupported_reason`` returns None.
         weights: Weights of the policy.
         path: File to write.
         properties: Properties of the model.
@@ -281,4 +281,4 @@ def run_onnx(path: Path, observations: np.ndarray, state: dict[str, np.ndarray])
     return {**{name: np.stack([step[name] for step in steps]) for name in steps[0]}, **state}
 
 
-FORMAT = Onnx()
+FORMAT = OnnxFormat()

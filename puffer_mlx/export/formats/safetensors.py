@@ -9,7 +9,7 @@ from puffer_mlx.export.metadata import metadata, with_metadata
 
 
 @dataclass(frozen=True)
-class Safetensors(FileFormat):
+class SafetensorsFormat(FileFormat):
     """Safetensors file. It can hold every policy, including custom classes."""
 
     name = "safetensors"
@@ -31,4 +31,4 @@ class Safetensors(FileFormat):
         return with_metadata(path, self, *tensor_files.read(path))
 
 
-FORMAT = Safetensors()
+FORMAT = SafetensorsFormat()

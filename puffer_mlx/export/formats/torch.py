@@ -44,7 +44,7 @@ OLD_TORCH = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46"  # first bytes of torch.save fil
 
 
 @dataclass(frozen=True)
-class Torch(FileFormat):
+class TorchFormat(FileFormat):
     """A state_dict."""
 
     name = "torch"
@@ -200,4 +200,4 @@ def read_torch(path: Path) -> Tensors:
     return tensors
 
 
-FORMAT = Torch()
+FORMAT = TorchFormat()

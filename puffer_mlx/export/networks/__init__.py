@@ -18,7 +18,7 @@ from puffer_mlx.policy.networks.catalog import NETWORKS
 
 @dataclass(frozen=True)
 class TorchNetwork:
-    """A network in PyTorch, as functions of one ``torch_modules.Network``.
+    """A network in PyTorch, as functions of one ``torch_modules.NetworkModule``.
 
     Args:
         modules: (hidden, layers) -> the submodules, by name.
