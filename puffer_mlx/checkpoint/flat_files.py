@@ -101,26 +101,15 @@ def unsupported_part(policy: Policy) -> str | None:
     """Return the reason if a policy part has no place in PufferLib's native policy, or None."""
     if policy.separate_value:
         return "values with a network of their own (policy.separate_value): the flat file has none"
-    for part, fits, wanted in (
-        (
-            policy.encoder,
-            encoder_forms(policy.encoder).flat,
-            "a linear encoder without bias (policy.dialect native)",
-        ),
-        (
-            policy.decoder,
-            type(policy.decoder) is Fused,
-            "a decoder without biases (policy.dialect native)",
-        ),
-        (
-            policy.network,
-            forms_of(policy.network).flat is not None,
-            f"the network {' or '.join(names_of('flat'))}",
-        ),
-    ):
-        if not fits:
-            return f"{type(part).__name__}: the flat file holds {wanted}"
-    return None
+    if not encoder_forms(policy.encoder).flat:
+        part, expected = policy.encoder, "a linear encoder without bias (policy.dialect native)"
+    elif type(policy.decoder) is not Fused:
+        part, expected = policy.decoder, "a decoder without biases (policy.dialect native)"
+    elif forms_of(policy.network).flat is None:
+        part, expected = policy.network, f"the network {' or '.join(names_of('flat'))}"
+    else:
+        return None
+    return f"{type(part).__name__}: the flat file holds {expected}"
 
 
 def flat_unsupported_reason(policy: Policy, alignment: int = BF16) -> str | None:

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
@@ -23,6 +23,7 @@ import numpy as np
 from puffer_mlx.config.memory_needs import refuse_file
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import open_file, publish
+from puffer_mlx.system.json_text import is_count
 
 CRC = "crc32"
 DIMENSIONS_MOST = 32  # NumPy allows 64; no weight needs this many
@@ -88,14 +89,10 @@ def write(path: Path, tensors: Mapping[str, mx.array], metadata: Mapping[str, st
         header[name] = {"dtype": dtype, "shape": [*shape], "data_offsets": offsets}
     text = json.dumps({"__metadata__": {**metadata, CRC: f"{crc:08x}"}, **header}).encode()
     text += b" " * (-len(text) % 8)
-    with publish(path) as temporary:
-        length = len(text).to_bytes(8, "little")
-        _write(temporary, [length, text, *(part.data for part in parts.values())])
-
-
-def _write(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    with path.open("wb") as file:
-        file.writelines(parts)
+    with publish(path) as temporary, temporary.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        file.writelines(part.data for part in parts.values())
 
 
 def read(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
@@ -183,9 +180,7 @@ def _entry(path: Path, name: str, entry: Any) -> TensorEntry:
 
 def _counts(value: Any) -> TypeGuard[list[int]]:
     """Return True for a list of non-negative integers."""
-    return isinstance(value, list) and all(
-        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value
-    )
+    return isinstance(value, list) and all(map(is_count, value))
 
 
 def _crc(kinds: Mapping[str, Any], metadata: Mapping[str, str]) -> int:

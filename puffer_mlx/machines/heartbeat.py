@@ -28,6 +28,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from puffer_mlx.machines.messages import WELCOME, RendezvousServer, connect, connection
+from puffer_mlx.system.signals import write_error
 
 BEAT = 0.5  # seconds between two heartbeats
 SILENCE_TIMEOUT = 10.0  # seconds without a heartbeat until a rank is lost, at most
@@ -256,7 +257,7 @@ class Heartbeat:
             atexit.register(_leave)
             time.sleep(END_TIMEOUT)
             _leave()
-        write(f"error: {self.lost}")
+        write_error(f"error: {self.lost}")
         helper = threading.Thread(target=self._rescue, daemon=True)
         helper.start()
         helper.join(RESCUE_TIMEOUT)
@@ -265,9 +266,9 @@ class Heartbeat:
     def _rescue(self) -> None:
         try:
             if line := self.rescue():
-                write(line)
+                write_error(line)
         except Exception as error:
-            write(f"not saved: {error}")
+            write_error(f"not saved: {error}")
 
 
 def _leave() -> None:
@@ -276,9 +277,3 @@ def _leave() -> None:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(2)
-
-
-def write(line: str) -> None:
-    """Write a line to standard error without Python's locks, which other threads may hold."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"{line}\n".encode())

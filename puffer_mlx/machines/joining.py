@@ -52,7 +52,10 @@ def init_distributed(
             group = mx.distributed.init(strict=True, backend=name)
         except (RuntimeError, ValueError) as error:
             words = f"rank {launched_rank()} can't join: {str(error).splitlines()[0]}"
-            raise UserError(words, _hint(name)) from None
+            hint = (
+                f"this build of MLX has no {name} here: mlx.launch --backend ring works everywhere"
+            )
+            raise UserError(words, RING_HINT if name == "ring" else hint) from None
         if group.size() == 1:
             return SINGLE_PROCESS
         ranks = Ranks(group, config)
@@ -114,13 +117,9 @@ def _facts(config: Config) -> dict[str, Any]:
     named = {name: versions[name] for name in VERSIONS}
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     place = {"host": host, "cores": cores}
-    alike = {"device": kind(mx.default_device()), "environment sources": _sources(config)}
+    sources = "" if config.python else sources_digest(source_folder(config))
+    alike = {"device": kind(mx.default_device()), "environment sources": sources}
     return {"env_name": config.env_name, **kept, **named, **alike, **place}
-
-
-def _sources(config: Config) -> str:
-    """Return a hash of the environment's C sources; empty for a Python environment."""
-    return "" if config.python else sources_digest(source_folder(config))
 
 
 def _first_difference(
@@ -132,12 +131,6 @@ def _first_difference(
         if one != two and name not in ("host", "cores"):
             return name, one, two
     return None
-
-
-def _hint(name: str) -> str:
-    if name == "ring":
-        return RING_HINT
-    return f"this build of MLX has no {name} here: mlx.launch --backend ring works everywhere"
 
 
 WATCH = """

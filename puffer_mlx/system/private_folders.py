@@ -121,28 +121,6 @@ def private() -> Path | None:
     return None
 
 
-@functools.cache
-def trusted(folder: Path, what: str, remedy: str) -> Path:
-    """Return a folder, or a private one with a warning if the folder can't be trusted.
-
-    Args:
-        folder: The folder; it may be missing.
-        what: Contents of the folder, plural, for messages.
-        remedy: Hint on how to choose another folder.
-    """
-    wrong = untrusted_reason(folder)
-    if not wrong:
-        return folder
-    other = private()
-    if other is None:  # all folders are unsafe, so use this one
-        other, instead = folder, "but there is no other place"
-    else:
-        other = other / folder.name
-        instead = f"{what} are kept in {other}"
-    print(f"puffer_mlx: {wrong}, so {instead}; hint: {remedy}", file=sys.stderr)
-    return other
-
-
 def cache_directory() -> Path:
     """Return the cache folder of compiled libraries; it may be missing.
 
@@ -152,17 +130,32 @@ def cache_directory() -> Path:
     If other users could put libraries there, a private folder in the temporary directory replaces
     it, with a warning.
     """
-    remedy = "let only yourself write there, or set PUFFER_MLX_CACHE to a folder of your own"
-    return trusted(_chosen_cache(), "compiled libraries", remedy)
-
-
-def _chosen_cache() -> Path:
     if chosen := os.environ.get("PUFFER_MLX_CACHE"):
-        return Path(chosen).expanduser()
+        return trusted(Path(chosen).expanduser())
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "puffer_mlx"
+        return trusted(Path.home() / "Library" / "Caches" / "puffer_mlx")
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "puffer_mlx"
+    return trusted((Path(base) if base else Path.home() / ".cache") / "puffer_mlx")
+
+
+@functools.cache
+def trusted(folder: Path) -> Path:
+    """Return a cache folder, or a private one with a warning if the folder can't be trusted."""
+    wrong = untrusted_reason(folder)
+    if not wrong:
+        return folder
+    if other := private():
+        other = other / folder.name
+        instead = f"compiled libraries are kept in {other}"
+    else:  # all folders are unsafe, so use this one
+        other = folder
+        instead = "but there is no other place"
+    print(
+        f"puffer_mlx: {wrong}, so {instead}; hint: let only yourself write there, or set"
+        " PUFFER_MLX_CACHE to a folder of your own",
+        file=sys.stderr,
+    )
+    return other
 
 
 def temporary() -> Path:

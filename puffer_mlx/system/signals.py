@@ -185,7 +185,7 @@ class Watch:
                     signal.pthread_kill(threading.main_thread().ident or 0, self.number)
                 now = time.monotonic()
                 if self._say_by is not None and now >= self._say_by:
-                    self._announce(_write)
+                    self._announce(write_error)
                 if self._deadline is not None and now >= self._deadline:
                     self._exit()
 
@@ -207,12 +207,12 @@ class Watch:
             helper.join(PRINT_TIMEOUT)
         if os.isatty(1):
             os.write(1, b"\x1b[?25h")  # show the cursor, hidden by the dashboard
-        _write("stopped")
+        write_error("stopped")
         os._exit(self.status)
 
 
-def _write(line: str) -> None:
-    """Write a line on standard error, even if the main thread holds its lock."""
+def write_error(line: str) -> None:
+    """Write a line to standard error, even if the main thread holds the stream's lock."""
     with suppress(OSError):
         os.write(2, f"{line}\n".encode())
 

@@ -34,11 +34,6 @@ class TorchNetwork:
     states: int = 1
 
 
-def no_note(layers: int) -> str:
-    """Return no note: the class computes the same as the network."""
-    return ""
-
-
 @dataclass(frozen=True)
 class NetworkClass:
     """The class of PufferLib 4.0's torch backend.
@@ -53,7 +48,7 @@ class NetworkClass:
     network: TorchNetwork
     keys: Callable[[int], dict[str, list[str]]]
     layers: Callable[[Collection[str]], int]
-    note: Callable[[int], str] = no_note
+    note: Callable[[int], str] = lambda layers: ""
 
 
 @dataclass(frozen=True)
