@@ -71,7 +71,7 @@ FILE* puffer_fopen(const char* path, const char* mode) {
     static atomic_bool told = false;
     FILE* file = fopen(mode[0] == 'r' ? puffer_path(path) : path, mode);
     if (file == NULL && mode[0] == 'r' && !atomic_exchange(&told, true)) {
-        // What comes next is up to the environment, and mostly a crash.
+        // Most environments crash next.
         const int error = errno;
 #ifdef PUFFER_FOLDER
         fprintf(stderr, "puffer_mlx: %s can't be opened: %s; looked for in %s, the three folders "
@@ -85,7 +85,7 @@ FILE* puffer_fopen(const char* path, const char* mode) {
 // ---- exit ---------------------------------------------------------------------------------------
 
 typedef struct {
-    jmp_buf back;  // of _setjmp, which is quick: it leaves the signal mask alone everywhere
+    jmp_buf back;  // for _setjmp, which is fast since it doesn't save the signal mask
     PufferFailure* failure;
 } Guard;
 
@@ -171,8 +171,8 @@ void puffer_abort(void) {
 static const int crashes[CRASHES] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 static struct sigaction before[CRASHES];
 
-// Report the crash of an environment. The handler from before gets the signal next: the crash happens
-// again, and a signal that was sent is sent again. Nothing is saved: memory may contain anything.
+// Report the crash of an environment. The previous handler gets the signal next: a crash happens
+// again, and a signal of kill() is raised again. Nothing is saved, since memory may be damaged.
 static void say_crash(int number, siginfo_t* info, void* context) {
     (void)context;
     static const char words[] =
@@ -180,14 +180,14 @@ static void say_crash(int number, siginfo_t* info, void* context) {
         "  hint: the usual cause is an index outside of an array, or recursion without an end;"
         " puffer-mlx check-env looks for it\n";
     if (guard != NULL && write(STDERR_FILENO, words, sizeof(words) - 1) < 0) {
-        guard = NULL;  // nobody reads it
+        guard = NULL;  // standard error can't be written
     }
     for (int i = 0; i < CRASHES; i++) {
         if (crashes[i] == number) {
             sigaction(number, &before[i], NULL);
         }
     }
-    if (info->si_code <= 0) {  // of kill
+    if (info->si_code <= 0) {  // sent by kill()
         raise(number);
     }
 }
