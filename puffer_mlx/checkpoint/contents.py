@@ -44,7 +44,7 @@ def write_checkpoint(
     weights: Any,
     state: State | None = None,
     score: float | None = None,
-    memory: Mapping[str, Any] | None = None,
+    statistics: Mapping[str, Any] | None = None,
     line: Lineage | None = None,
 ) -> Path:
     """Write a checkpoint. Without ``state`` the run can't be resumed from it.
@@ -58,8 +58,7 @@ def write_checkpoint(
         weights: Tree of weights.
         state: Training state; None to write only the weights.
         score: Score of the policy, used to select the best checkpoint.
-        memory: Statistics of the environments (``vec.base.Remembers``). ``save`` reads them from a
-            trainer.
+        statistics: Statistics of the environments (``vec.base.Remembers``).
         line: Lineage; None to derive it from the existing checkpoints.
 
     Returns:
@@ -69,7 +68,7 @@ def write_checkpoint(
         UserError: If writing fails or required statistics are missing. No partial checkpoint
             remains.
     """
-    require_statistics(config, spec, memory or {})
+    require_statistics(config, spec, statistics or {})
     folder = run_folder / f"{step:016d}"
     score = score if score is not None and math.isfinite(score) else None  # NaN isn't valid JSON
     metadata = {"puffer_mlx": "1", "spec": spec.to_json(), "score": json.dumps(score)}
@@ -84,8 +83,8 @@ def write_checkpoint(
         save_safetensors(weights, temporary / WEIGHTS, metadata, bounds=spec.action.bounds)
         if flat_unsupported_reason(policy) is None:
             save_bin(policy, weights, temporary / "weights.bin")
-        if memory:
-            write_statistics(memory, temporary / MEMORY)
+        if statistics:
+            write_statistics(statistics, temporary / MEMORY)
         if state is not None:
             numbers = {"numbers": json.dumps(state.numbers), **record}
             save_safetensors(state.arrays, temporary / STATE, numbers)
@@ -104,9 +103,9 @@ def save(run_folder: Path, trainer: Any, score: float | None = None) -> Path:
     config, vec = trainer.config, trainer.vec
     step = trainer.epoch * config.batch_size
     policy, weights, state = trainer.policy, trainer.weights, trainer.state()
-    memory = current_statistics(vec)
+    statistics = current_statistics(vec)
     return write_checkpoint(
-        run_folder, step, config, vec.spec, policy, weights, state, score, memory
+        run_folder, step, config, vec.spec, policy, weights, state, score, statistics
     )
 
 
@@ -260,7 +259,7 @@ class CheckpointManager:
         policy: Policy,
         weights: Any,
         state: State | None,
-        memory: Mapping[str, Any] | None = None,
+        statistics: Mapping[str, Any] | None = None,
     ) -> Path:
         """Write a checkpoint with ``write_checkpoint``, then remove checkpoints that aren't kept.
 
@@ -274,7 +273,16 @@ class CheckpointManager:
         if self._line is None:
             self._line = branches.lineage_to(self.folder, step)
         folder = write_checkpoint(
-            self.folder, step, self.config, spec, policy, weights, state, score, memory, self._line
+            self.folder,
+            step,
+            self.config,
+            spec,
+            policy,
+            weights,
+            state,
+            score,
+            statistics,
+            self._line,
         )
         self._tidy(folder)
         return folder

@@ -54,10 +54,10 @@ def read_statistics(path: Path) -> dict[str, Any]:
         return {}
 
 
-def write_statistics(memory: Mapping[str, Any], path: Path) -> None:
+def write_statistics(statistics: Mapping[str, Any], path: Path) -> None:
     """Write statistics to a separate file as float32."""
-    memory = normalization.with_rest(memory)
-    arrays = {name: mx.array(np.asarray(array, np.float32)) for name, array in memory.items()}
+    statistics = normalization.with_rest(statistics)
+    arrays = {name: mx.array(np.asarray(array, np.float32)) for name, array in statistics.items()}
     save_safetensors(arrays, path, {"puffer_mlx": "1"})
 
 
@@ -209,14 +209,14 @@ def copy_statistics(trained: VecEnv, vec: VecEnv) -> None:
         vec.remember(current_statistics(trained), frozen=True)
 
 
-def require_statistics(config: Config, spec: EnvSpec, memory: Mapping[str, Any]) -> None:
+def require_statistics(config: Config, spec: EnvSpec, statistics: Mapping[str, Any]) -> None:
     """Raise an error if a policy would be saved without the statistics that it needs.
 
     Raises:
         UserError: If the configuration normalizes observations and the statistics are missing.
     """
-    if shows_normalised(config, spec) and not normalization.normalises(memory):
+    if shows_normalised(config, spec) and not normalization.normalises(statistics):
         raise UserError(
             f"the statistics that observations are normalised by are missing ({KEY})",
-            "checkpoint.save(run, trainer) asks for them itself; or memory=environments.memory()",
+            "checkpoint.save(run, trainer) adds them; or pass statistics=environments.memory()",
         )

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_unflatten
 
-from puffer_mlx.checkpoint.normalization import Memory
+from puffer_mlx.checkpoint.normalization import Statistics
 from puffer_mlx.config import Config, write_ini
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
@@ -102,7 +102,7 @@ def subtree(arrays: dict[str, mx.array], name: str) -> dict[str, mx.array]:
 class Checkpoint(NamedTuple):
     """Contents of a checkpoint, without the training state.
 
-    ``memory`` contains the statistics of the environments (``vec.base.Remembers``), used to
+    ``statistics`` contains the statistics of the environments (``vec.base.Remembers``), used to
     normalize the policy's observations.
     """
 
@@ -112,7 +112,7 @@ class Checkpoint(NamedTuple):
     policy: Policy
     weights: Any
     step: int
-    memory: Memory
+    statistics: Statistics
 
 
 def run_folder(config: Config, run_id: str) -> Path:

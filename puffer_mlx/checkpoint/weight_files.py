@@ -19,7 +19,7 @@ def save_safetensors(
     weights: Weights,
     path: Path,
     metadata: dict[str, str] | None = None,
-    memory: normalization.Memory | None = None,
+    statistics: normalization.Statistics | None = None,
     bounds: rescaling.Bounds = (),
 ) -> None:
     """Write weights under their dotted names (``encoder.weight``, ``network.0.weight``, ...).
@@ -28,11 +28,11 @@ def save_safetensors(
         weights: Tree of arrays.
         path: File to write.
         metadata: Additional texts by key.
-        memory: Normalization statistics of observations.
+        statistics: Normalization statistics of observations.
         bounds: Bounds of rescaled actions.
     """
     beside = {
-        **normalization.tensors_of(normalization.with_rest(memory or {})),
+        **normalization.tensors_of(normalization.with_rest(statistics or {})),
         **rescaling.tensors_of(bounds),
     }
     tensors = dict(named(weights)) | {name: mx.array(array) for name, array in beside.items()}

@@ -81,8 +81,8 @@ def configure(source: PolicyFile, argv: list[str]) -> tuple[Config, EnvSpec, arg
     line = [argv[0], *words, *argv[1:]]
     config, options = parse_command_line(line, add_options, family=config.base.family)
     spec = vec.look_up_spec(config)
-    if config.vec.normalize_observations != normalization.normalises(source.memory):
-        has = "has" if source.memory else "has no"
+    if config.vec.normalize_observations != normalization.normalises(source.statistics):
+        has = "has" if source.statistics else "has no"
         raise UserError(
             f"{source.path} {has} statistics that observations are normalised by",
             "leave vec.normalize_observations out: the file tells",
@@ -110,7 +110,7 @@ def convert(argv: list[str]) -> None:
     run = options.out or checkpoint.run_folder(config, str(time.time_ns() // 1_000_000))
     write_ini(config, run / checkpoint.CONFIG)
     folder = checkpoint.write_checkpoint(
-        run, source.step, config, spec, policy, weights, memory=source.memory
+        run, source.step, config, spec, policy, weights, statistics=source.statistics
     )
     if voice.is_quiet():
         print(folder)
@@ -146,7 +146,9 @@ def show(
     lines = {
         "file": f"{source.path} ({source.kind})",
         "policy": f"{policy}{config.policy.num_layers}, dialect {config.policy.dialect}",
-        "observations": "normalised by the file's statistics" if source.memory else "as they are",
+        "observations": (
+            "normalised by the file's statistics" if source.statistics else "as they are"
+        ),
         "parameters": f"{parameters:,}",
         "checkpoint": folder,
     }

@@ -111,7 +111,7 @@ def find_player(word: str, config: Config, spec: EnvSpec, greedy: bool, reparse:
         settings = file.settings | file.file.sizes_for(file, spec, reparse([]))
         words = [f"{option(*key.split('.'))}={text}" for key, text in settings.items()]
         policy, weights = convert_weights(file, spec, reparse(words))
-        return policy_player(str(path), policy, weights, greedy, file.memory)
+        return policy_player(str(path), policy, weights, greedy, file.statistics)
     saved = checkpoint.load(checkpoint.find(word, config), known(config))
     if not saved.spec.is_like(spec):
         raise UserError(

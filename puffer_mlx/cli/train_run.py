@@ -23,7 +23,7 @@ from puffer_mlx.config.notes import trainer_note, unread
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines import joining, launching
-from puffer_mlx.machines.share import partition
+from puffer_mlx.machines.shards import partition
 from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.playing import after_self_play, evaluation
 from puffer_mlx.playing.episode_videos import EpisodeVideos

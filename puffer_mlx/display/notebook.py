@@ -101,7 +101,7 @@ def show(frames: Iterable[Frame], fps: float = 15.0, scale: int = 1) -> Any:
     It is in the notebook itself, as a GIF and as HTML: nbconvert's pages have no GIFs but in HTML.
 
     Args:
-        frames: from ``evaluation.play``.
+        frames: from ``puffer_mlx.play``.
         fps: pictures per second, at most 50.
         scale: pixels a side for each pixel.
 

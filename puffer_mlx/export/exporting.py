@@ -94,15 +94,20 @@ def export(checkpoint: Checkpoint, form: Format, path: Path, recorded: mx.array 
     _check_policy(file, contents.policy)
     losses = file.lossy_notes(contents)
     if recorded is None:
-        observations = random_observations(checkpoint.spec, checkpoint.memory)
+        observations = random_observations(checkpoint.spec, checkpoint.statistics)
     else:  # raw observations
-        observations = normalization.undo(checkpoint.memory, np.array(recorded))
+        observations = normalization.undo(checkpoint.statistics, np.array(recorded))
     with publish(path, named=True) as temporary:
         file.write(contents, temporary)
         theirs = file.run(read_policy_file(temporary, file), contents.policy, observations)
         least = math.inf if losses else file.tolerance
         compared = compare_outputs(
-            checkpoint.policy, checkpoint.weights, observations, checkpoint.memory, theirs, least
+            checkpoint.policy,
+            checkpoint.weights,
+            observations,
+            checkpoint.statistics,
+            theirs,
+            least,
         )
         if not compared.same:
             raise UserError(

@@ -60,9 +60,9 @@ class ExportInput(NamedTuple):
     weights: Weights
 
     @property
-    def memory(self) -> normalization.Memory:
+    def statistics(self) -> normalization.Statistics:
         """Normalization statistics of the policy's observations; empty without normalization."""
-        return self.checkpoint.memory
+        return self.checkpoint.statistics
 
     @property
     def bounds(self) -> rescaling.Bounds:
@@ -82,7 +82,7 @@ class PolicyFile:
         metadata: All metadata of the file.
         classes: Custom classes that the file names, by key: ``torch.encoder``, ``torch.network``.
         sizes: Sizes inferred from the tensors, by key, if ``settings`` come from metadata.
-        memory: Normalization statistics of observations; empty without normalization.
+        statistics: Normalization statistics of observations; empty without normalization.
         inside: True if the statistics are in this file, False if they are next to it.
         bounds: Bounds of rescaled actions; empty without rescaling.
     """
@@ -94,7 +94,7 @@ class PolicyFile:
     metadata: dict[str, str] = field(default_factory=dict)
     classes: dict[str, str] = field(default_factory=dict)
     sizes: Settings = field(default_factory=dict)
-    memory: dict[str, Any] = field(default_factory=dict)
+    statistics: dict[str, Any] = field(default_factory=dict)
     inside: bool = False
     bounds: rescaling.Bounds = ()
 
@@ -188,7 +188,7 @@ class FileFormat:
     def notes(self, contents: ExportInput) -> list[str]:
         """Return notes for users of the file, for example that it contains statistics or bounds."""
         notes = []
-        if normalization.normalises(contents.memory):
+        if normalization.normalises(contents.statistics):
             notes.append("observations are normalised inside: give it the environment's own")
         if contents.bounds:
             notes.append(
@@ -261,7 +261,7 @@ class FileFormat:
         Raises:
             UserError: If a package is missing, or the file doesn't fit the policy.
         """
-        return run(policy, self.weights(source, policy), observations, source.memory)
+        return run(policy, self.weights(source, policy), observations, source.statistics)
 
 
 # ---- notes ---------------------------------------------------------------------------------------

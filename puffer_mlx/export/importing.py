@@ -41,9 +41,9 @@ def inspect(path: Path) -> PolicyFile:
             head = file.read(HEAD)
             refuse_file(path, os.fstat(file.fileno()).st_size)
         source = read_policy_file(path, formats.detect_format(path, head))
-    source.inside = bool(source.memory)
-    source.memory = source.memory or environment_statistics.read_statistics(path)
-    if normalization.normalises(source.memory):
+    source.inside = bool(source.statistics)
+    source.statistics = source.statistics or environment_statistics.read_statistics(path)
+    if normalization.normalises(source.statistics):
         source.settings[KEY] = "True"
     if source.bounds:
         source.settings[RESCALE] = "True"
@@ -58,7 +58,7 @@ def read_policy_file(path: Path, file: FileFormat) -> PolicyFile:
         OSError: If the file can't be read.
     """
     source = file.read(path)
-    source.tensors, source.memory = normalization.split_statistics(path, source.tensors)
+    source.tensors, source.statistics = normalization.split_statistics(path, source.tensors)
     source.tensors, source.bounds = rescaling.split_bounds(path, source.tensors)
     return source
 
@@ -78,7 +78,7 @@ def convert_weights(source: PolicyFile, spec: EnvSpec, config: Config) -> tuple[
     _refuse_classes(source, config)
     _check_spec(source, spec)
     _check_sizes(source, config)
-    normalization.check_size(source.path, source.memory, spec)
+    normalization.check_size(source.path, source.statistics, spec)
     _check_bounds(source, spec)
     dialect = source.file.dialect(source, config.policy.dialect)
     theirs = replace(config, policy=replace(config.policy, dialect=dialect))
@@ -96,12 +96,12 @@ def difference(
     """
     if not source.file.foreign:
         return None
-    memory = source.memory if source.inside else {}
-    observations = random_observations(spec, memory)
+    statistics = source.statistics if source.inside else {}
+    observations = random_observations(spec, statistics)
     dialect = source.settings.get("policy.dialect", layout_of(policy))
     theirs, _ = to_layout(policy, weights, dialect)
-    outputs = source.file.run(replace(source, memory=memory), theirs, observations)
-    return compare_outputs(policy, weights, observations, memory, outputs, TOLERANCE)
+    outputs = source.file.run(replace(source, statistics=statistics), theirs, observations)
+    return compare_outputs(policy, weights, observations, statistics, outputs, TOLERANCE)
 
 
 def _check_spec(source: PolicyFile, spec: EnvSpec) -> None:

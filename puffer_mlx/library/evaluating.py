@@ -87,7 +87,7 @@ def play(
 ) -> Iterator[Frame]:
     """Yield pictures of agent 0, the first one after the reset.
 
-    ``display.frames.write_gif`` and ``write_mp4`` write them to a file, ``display.notebook.show``
+    ``playing.frames.write_gif`` and ``write_mp4`` write them to a file, ``display.notebook.show``
     shows them in a notebook.
 
     Args:

@@ -255,11 +255,13 @@ class Trainer:
             )
         form = Format(to or formats.by_suffix(Path(path)).name, dialect, **options)
         current = checkpoint_of(self)._replace(step=self.epoch * self.config.batch_size)
-        rounded = {name: np.asarray(array, np.float32) for name, array in current.memory.items()}
-        memory = {name: np.array(array, np.float64) for name, array in rounded.items()}
+        statistics = {  # as a file holds them
+            name: np.array(np.asarray(array, np.float32), np.float64)
+            for name, array in current.statistics.items()
+        }
         recorded = mx.array(np.array(self.recorded)) if self.epoch else None
         with mx.stream(mx.cpu):  # exact comparison, and fast enough
-            return export(current._replace(memory=memory), form, Path(path), recorded)
+            return export(current._replace(statistics=statistics), form, Path(path), recorded)
 
     def __iter__(self) -> Iterator[Logs]:
         """Train until the schedule ends or ``stop`` is set, yielding each epoch's record."""

@@ -22,7 +22,7 @@ from puffer_mlx.machines import exchange
 from puffer_mlx.machines.heartbeat import Heartbeat
 from puffer_mlx.machines.launching import orphaned
 from puffer_mlx.machines.messages import HostAllGather, LostRank
-from puffer_mlx.machines.share import partition
+from puffer_mlx.machines.shards import partition
 from puffer_mlx.machines.single_process import SingleProcess, Step
 from puffer_mlx.ops import implementation, verification
 from puffer_mlx.ops.pack import pack

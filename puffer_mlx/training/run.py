@@ -21,7 +21,7 @@ from puffer_mlx.checkpoint.folder import new_run
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_training
-from puffer_mlx.machines import share
+from puffer_mlx.machines import shards
 from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy
@@ -161,7 +161,7 @@ def _make_shard(config: Config, ranks: SingleProcess) -> Any:
     """Return this process's environments, after checking that training fits the memory."""
     state_size = optimizers.state_size(optimizers.from_config(config))
     refuse_training(ranks.local_config(config), None, state_size, training_memory())
-    return share.make_environments(config, ranks, placement.rollout_cores(config))
+    return shards.make_environments(config, ranks, placement.rollout_cores(config))
 
 
 def make_environments(config: Config) -> Environments:

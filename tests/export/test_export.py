@@ -468,9 +468,9 @@ def test_statistics_there_and_back(tmp_path, name, kind):
     assert found.settings["vec.normalize_observations"] == "True"
     part = "" if kind == "safetensors" else "observations."  # rewards are for training on
     expected = {name: w for name, w in statistics().items() if name.startswith(part)}
-    assert set(found.memory) == set(expected)
+    assert set(found.statistics) == set(expected)
     for key, w in expected.items():
-        np.testing.assert_array_equal(found.memory[key], np.float32(w))
+        np.testing.assert_array_equal(found.statistics[key], np.float32(w))
     made.config.policy.dialect = found.settings["policy.dialect"]
     policy, weights = importing.convert_weights(found, made.spec, made.config)
     difference = importing.difference(found, policy, weights, made.spec)
@@ -488,8 +488,8 @@ def test_wrong_statistics_are_not_published(tmp_path, monkeypatch, kind, part):
 
     def wrong(contents):
         name = f"observations.{part}"
-        worse = {**contents.memory, name: 1.01 * contents.memory[name]}
-        return contents._replace(checkpoint=contents.checkpoint._replace(memory=worse))
+        worse = {**contents.statistics, name: 1.01 * contents.statistics[name]}
+        return contents._replace(checkpoint=contents.checkpoint._replace(statistics=worse))
 
     write_instead(monkeypatch, kind, wrong)
     with pytest.raises(UserError, match="would not be the same policy"):
@@ -522,7 +522,7 @@ def test_damaged_statistics(tmp_path):
     whole = {key: w for key, w in statistics().items() if key.startswith("observations")}
     for name, value in DAMAGES:
         memory = {key: w for key, w in (whole | {name: value}).items() if w is not None}
-        weight_files.save_safetensors(made.weights, path, memory=memory)
+        weight_files.save_safetensors(made.weights, path, statistics=memory)
         with pytest.raises(UserError, match=r"statistics observations.* are missing or") as caught:
             importing.inspect(path)
         assert caught.value.hint

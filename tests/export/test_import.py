@@ -617,14 +617,14 @@ def test_options_that_contradict_the_statistics(here, script, capsys, has):
     mean = {"mean": np.zeros(4), "variance": np.ones(4), "count": np.array(9.0)}
     memory = {f"observations.{part}": array for part, array in mean.items() if has}
     weights = policy.init(mx.random.key(0))
-    weight_files.save_safetensors(weights, here / "w.safetensors", memory=memory)
+    weight_files.save_safetensors(weights, here / "w.safetensors", statistics=memory)
     words = ["w.safetensors", "cartpole", "--vec.normalize-observations"]
     assert script.main([*words, str(int(not has))]) == 2
     error = errors(capsys.readouterr().err)
     assert ("has statistics" if has else "has no statistics") in error and "hint: " in error
     assert script.main([*words, str(int(has))]) == 0
     (made,) = here.glob("checkpoints/cartpole/*/0000000000000000")
-    assert bool(checkpoint.load(made).memory) == has
+    assert bool(checkpoint.load(made).statistics) == has
     printed = capsys.readouterr().out
     assert f"observations        {'normalised by' if has else 'as they are'}" in printed
 

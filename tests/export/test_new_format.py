@@ -55,7 +55,7 @@ class Npz(FileFormat):
 
     def write(self, contents, path):
         weights = {name: np.asarray(w) for name, w in named(contents.weights)}
-        weights |= normalization.tensors_of(contents.memory)
+        weights |= normalization.tensors_of(contents.statistics)
         numbers = {name: w.astype(f"f{self.bits // 8}") for name, w in weights.items()}
         about = metadata(contents.checkpoint, contents.policy)
         np.savez(path, __about__=json.dumps(about), **numbers)

@@ -394,7 +394,7 @@ def test_nobody_saves_a_policy_without_its_statistics(run, here):
     about = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights
     for memory in None, {}, {k: w for k, w in trainer.vec.memory().items() if "return" in k}:
         with pytest.raises(UserError, match="statistics that observations are normalised by are"):
-            checkpoint.write_checkpoint(here / "other", 1, *about, memory=memory)
+            checkpoint.write_checkpoint(here / "other", 1, *about, statistics=memory)
     keeper = checkpoint.CheckpointManager(here / "other", trainer.config)
     with pytest.raises(UserError, match="are missing"):
         keeper.save(1, *about[1:], None)

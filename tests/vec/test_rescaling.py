@@ -222,7 +222,7 @@ def test_a_file_puts_out_the_environments_units(run, tasks, name):
     kind = {"w.onnx": "onnx", "w.pt": "torch"}[name]
     seen = np.random.default_rng(0).uniform(-1, 1, (3, 4, 2)).astype(F)
     plain = replace(made.policy.decoder, action=ActionSpec((1, 1)))
-    ours = outputs(replace(made.policy, decoder=plain), made.weights, seen, made.memory)
+    ours = outputs(replace(made.policy, decoder=plain), made.weights, seen, made.statistics)
     dialect = export(made, Format(kind), tasks / name, None).dialect
     found = inspect(tasks / name)
     theirs = found.file.run(found, to_layout(made.policy, made.weights, dialect)[0], seen)
@@ -246,7 +246,7 @@ def test_nobody_is_overruled(run, tasks, scripts, capsys):
 def test_the_flat_file_cannot_hold_it(run, tasks, scripts):
     trainer, saved, _ = run
     made, path = checkpoint.load(saved), tasks / "w.bin"
-    if not made.memory:  # which is refused first
+    if not made.statistics:  # which is refused first
         with pytest.raises(UserError, match="can't hold what this policy's actions are rescaled"):
             export(made, Format("bin"), path, None)
         assert not path.exists()

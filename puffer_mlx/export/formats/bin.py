@@ -114,7 +114,7 @@ class FlatFormat(FileFormat):
 
     def lossy_notes(self, contents: ExportInput) -> list[str]:
         """Return notes on missing statistics, bounds, and last values."""
-        lacking = [RAW] if normalization.normalises(contents.memory) else []
+        lacking = [RAW] if normalization.normalises(contents.statistics) else []
         lacking += [UNITS] if contents.bounds else []
         reason = flat_files.flat_unsupported_reason(contents.policy, self.alignment)
         if reason and not self.whole:
@@ -140,11 +140,11 @@ class FlatFormat(FileFormat):
 
     def write_beside(self, contents: ExportInput, path: Path) -> list[str]:
         """Write the statistics to a file where ``import.py`` and ``--load-model-path`` look."""
-        if not normalization.normalises(contents.memory):
+        if not normalization.normalises(contents.statistics):
             return []
         beside = path.with_name(f"{path.name}.{MEMORY}")
         with publish(beside, named=True) as temporary:
-            write_statistics(contents.memory, temporary)
+            write_statistics(contents.statistics, temporary)
         return [f"puffer_mlx reads their statistics from {relative(beside)}"]
 
     def read(self, path: Path) -> PolicyFile:

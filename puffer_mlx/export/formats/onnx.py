@@ -76,7 +76,7 @@ class OnnxFormat(FileFormat):
     def write(self, contents: ExportInput, path: Path) -> None:
         """Write the graph with weights, statistics and metadata."""
         properties = metadata(contents.checkpoint, contents.policy)
-        save_onnx(contents.policy, contents.weights, path, properties, contents.memory)
+        save_onnx(contents.policy, contents.weights, path, properties, contents.statistics)
 
     def notes(self, contents: ExportInput) -> list[str]:
         """Return notes, also on resets and masks: these aren't part of the graph."""
@@ -102,7 +102,7 @@ def save_onnx(
     weights: Weights,
     path: Path,
     properties: dict[str, str],
-    memory: normalization.Memory,
+    statistics: normalization.Statistics,
 ) -> None:
     """Write the graph of one step.
 
@@ -111,7 +111,7 @@ def save_onnx(
         weights: Weights of the policy.
         path: File to write.
         properties: Properties of the model.
-        memory: Normalization statistics of observations. The graph uses mean and variance; the
+        statistics: Normalization statistics of observations. The graph uses mean and variance; the
             count, for resuming, becomes a property.
 
     Raises:
@@ -120,7 +120,7 @@ def save_onnx(
     import onnx
     from onnx import TensorProto, helper
 
-    seen = normalization.tensors_of(memory)
+    seen = normalization.tensors_of(statistics)
     bounds = rescaling.tensors_of(policy.decoder.action.bounds)
     used = {name: seen[name] for name in seen if name in (MEAN, VARIANCE)}
     graph = Graph({**dict(named(weights)), **used, **bounds})

@@ -23,7 +23,7 @@ class SafetensorsFormat(FileFormat):
         """Write a file with a checksum."""
         properties = metadata(contents.checkpoint, contents.policy)
         weight_files.save_safetensors(
-            contents.weights, path, properties, contents.memory, contents.bounds
+            contents.weights, path, properties, contents.statistics, contents.bounds
         )
 
     def read(self, path: Path) -> PolicyFile:

@@ -68,7 +68,7 @@ class TorchFormat(FileFormat):
 
     def write(self, contents: ExportInput, path: Path) -> None:
         """Write the tensors, and the statistics as buffers."""
-        save_torch(contents.policy, contents.weights, path, contents.memory)
+        save_torch(contents.policy, contents.weights, path, contents.statistics)
 
     def notes(self, contents: ExportInput) -> list[str]:
         """Return notes on what users of the classes must do."""
@@ -94,7 +94,7 @@ class TorchFormat(FileFormat):
 
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
         """Return PyTorch's outputs, computed by equivalents of PufferLib's classes."""
-        tensors = source.tensors | normalization.tensors_of(source.memory)
+        tensors = source.tensors | normalization.tensors_of(source.statistics)
         tensors |= rescaling.tensors_of(source.bounds)
         return run_torch(policy, tensors, observations)
 
@@ -112,7 +112,7 @@ def sb3_note(policy: Policy) -> str:
 
 
 def save_torch(
-    policy: Policy, weights: Weights, path: Path, memory: normalization.Memory = NOTHING
+    policy: Policy, weights: Weights, path: Path, statistics: normalization.Statistics = NOTHING
 ) -> None:
     """Write a state_dict. The policy's dialect must not be native.
 
@@ -125,7 +125,7 @@ def save_torch(
 
     module = make_module(policy)
     seen = normalization.tensors_of(
-        {name: memory[name] for name in normalization.OBSERVATIONS if name in memory}
+        {name: statistics[name] for name in normalization.OBSERVATIONS if name in statistics}
     )
     bounds = rescaling.tensors_of(policy.decoder.action.bounds)
     arrays = {**to_torch(policy, weights), **seen, **bounds}
