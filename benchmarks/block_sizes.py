@@ -37,7 +37,7 @@ from puffer_mlx.rollout.on_gpu import (
     rollouts_in_one_launch,
 )
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.backend import stand_in
+from puffer_mlx.system.backend import kernel_substitute
 from puffer_mlx.system.devices import has_gpu
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.training.trainer import configured_policy
@@ -143,7 +143,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--seconds", type=float, default=90, help="of all; then no other size (90)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record to a file")
     options = parser.parse_args(argv)
-    if not has_gpu() and stand_in() is None:
+    if not has_gpu() and kernel_substitute() is None:
         raise UserError("this build of MLX has no GPU", "pip install 'puffer-mlx[cuda]' on Linux")
     began = time.perf_counter()
     found = {}

@@ -27,7 +27,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx import checkpoint
 from puffer_mlx.config import Policy, Torch
-from puffer_mlx.export.dialects import dialect_of, to_dialect
+from puffer_mlx.export.weight_layouts import layout_of, to_layout
 from puffer_mlx.export.formats.torch import run_torch, save_torch
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.export.parity import compare, run
@@ -93,8 +93,8 @@ def trained(paths: list[Path]) -> Iterator[Case]:
 def difference(case: Case, folder: Path, device: str) -> float:
     """Export, read back, run on both sides."""
     policy, weights = case.policy, case.weights
-    if dialect_of(policy) == "native":
-        policy, weights = to_dialect(policy, weights, "torch")
+    if layout_of(policy) == "native":
+        policy, weights = to_layout(policy, weights, "torch")
     path = folder / "policy.pt"
     save_torch(policy, weights, path)
     tensors = torch.load(path, map_location=device, weights_only=True)

@@ -47,7 +47,7 @@ def live(trainer: Trainer, **changed: Any) -> float:
     }
     settings = replace(settings, vec=replace(settings.vec, **own, **changed))
     with vec.make(settings, 1) as env:
-        environment_statistics.share(trainer.vec, env)
+        environment_statistics.copy_statistics(trainer.vec, env)
         found = score(
             AgentStepper(trainer.policy, trainer.weights, env, 3, deterministic=True), EPISODES
         )

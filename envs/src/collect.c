@@ -1,5 +1,5 @@
-// See collect.h and vec.h. Parts of the agents go through all steps on their own: nobody waits for
-// another part, and what a part reads was mostly written by the same core.
+// See collect.h and vec.h. Each part of the agents goes through all steps without waiting for the
+// others, and reads mostly what the same core wrote.
 
 #include "collect.h"
 
@@ -71,7 +71,8 @@ void puffer_collect_part(PufferVec* self, int first, int end) {
     }
 }
 
-// Environments that act together: about PUFFER_PART_AGENTS agents, fewer if threads would be idle.
+// Return the number of environments that act together: about PUFFER_PART_AGENTS agents, fewer if
+// threads would be idle.
 static int part_size(const PufferVec* self) {
     const int threads = puffer_pool_threads(self->pool);
     const int agents = self->vec.total_agents / threads;

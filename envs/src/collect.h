@@ -8,24 +8,24 @@
 
 #include "vec.h"
 
-#define PUFFER_PART_AGENTS 64  // that act together: their rows stay in a core's cache
+#define PUFFER_PART_AGENTS 64  // agents that act together; their rows stay in a core's cache
 
 typedef struct PufferCollect {
     int steps;
     PufferAct act;
     void* act_context;
     const float* actions;
-    PufferRows rows;  // all agents', of step 0
+    PufferRows rows;  // of all agents at time 0
     PufferSpan* spans;
     int capacity;
-    atomic_bool stop;    // after the steps under way
-    atomic_int in_act;   // threads
+    atomic_bool stop;    // true to end after the current steps
+    atomic_int in_act;   // number of threads in act()
     atomic_int num_spans;
     atomic_uint_fast64_t act_ns;
     atomic_uint_fast64_t step_ns;
 } PufferCollect;
 
-// All steps of environments first..end-1, counted through all groups.
+// Take environments first..end-1, numbered across all groups, through all steps.
 void puffer_collect_part(PufferVec* self, int first, int end);
 
 #endif

@@ -1,16 +1,16 @@
-// puffer_create: owns the memory, cuts the environments into groups, and says what is wrong with a
-// configuration. It knows the environment only through puffer_ops.
+// puffer_create: allocates the memory, divides the environments into groups, and reports errors of
+// a configuration. It accesses the environment only through puffer_ops.
 
 #include "collect.h"
 #include "text.h"
 #include "vec_struct.h"
 
-#define SPARE_KEYS 256  // room for keys that are asked for and missing
+#define SPARE_KEYS 256  // room for keys that are read and missing
 #define MAX_THREADS 256
 
 // ---- Keys and values ----------------------------------------------------------------------------
 
-// Name the keys that were asked for and missing, then those that were refused. True if there were.
+// Write the keys that were read and missing, then the refused ones. Return true if there were any.
 static bool complain_about_keys(const Dict* dict, const char* section, Text* text) {
     int missing = 0;
     for (int i = 0; i < dict->size; i++) {
@@ -76,7 +76,7 @@ static Dict* copy_dict(const char* name, const PufferKeywords* given, char** roo
 
 // ---- Creation -----------------------------------------------------------------------------------
 
-// False, with the reason, if an environment has no agents.
+// Return false, with the reason in `text`, if an environment has no agents.
 static bool have_agents(const StaticVec* vec, Text* text) {
     for (int e = 0; e < vec->size; e++) {
         int count = puffer_ops.num_agents(vec, e);
@@ -89,8 +89,8 @@ static bool have_agents(const StaticVec* vec, Text* text) {
     return true;
 }
 
-// Fill agents, buffer_env_starts and buffer_env_counts. False, with the reason, if the environments
-// don't fill the groups exactly.
+// Set agents, buffer_env_starts and buffer_env_counts. Return false, with the reason in `text`, if
+// the environments don't fill the groups exactly.
 static bool assign_groups(PufferVec* self, Text* text) {
     StaticVec* vec = &self->vec;
     int agent = 0;
@@ -185,7 +185,7 @@ static void create_envs(void* context) {
         puffer_ops.create(&self->vec, creation->seed, self->vec_kwargs, self->env_kwargs);
 }
 
-// False, with the reason, if the environment gave up.
+// Return false, with the reason in `text`, if the environment called exit or abort.
 static bool try_to_create(Creation* creation, Text* text) {
     StaticVec* vec = &creation->self->vec;
     PufferFailure failure;
@@ -194,7 +194,7 @@ static bool try_to_create(Creation* creation, Text* text) {
     if (!finished) {
         puffer_say_failure(&failure, creation->seed, failure.env, failure.env, "created", text);
         free(vec->envs);
-        vec->envs = NULL;  // half made: nobody can close them
+        vec->envs = NULL;  // incomplete, so they can't be closed
         vec->size = 0;
     }
     return finished;
@@ -205,7 +205,7 @@ typedef struct {
     int capacity;
 } Counts;
 
-// Everything that can fail after the first allocation. False, with the reason in text.
+// Do everything that can fail after the first allocation. Return false with the reason in `text`.
 static bool build(PufferVec* self, int threads, unsigned int seed, Counts* misfit, Text* text) {
     StaticVec* vec = &self->vec;
     vec->buffer_env_starts = calloc((size_t)vec->buffers, sizeof(int));

@@ -1,5 +1,5 @@
-// Dict: keyword arguments on the way in, log values on the way out. The functions that environments
-// of 4.0 call, under their names (vecenv.h), and what those of 5.0 are made of (ini.h).
+// Dict: parameters of environments, and values of their logs. Defines the functions that
+// environments of 4.0 call (vecenv.h), and those that 5.0's are made of (ini.h).
 
 #include "dict.h"
 
@@ -36,7 +36,7 @@ static DictItem* find(Dict* dict, const char* key) {
     return NULL;
 }
 
-// The items never move: an environment may keep a pointer to one while it asks for others.
+// Items never move, since an environment may keep a pointer to one while it reads others.
 static DictItem* append(Dict* dict, const char* key) {
     DictItem* item = &dict->lost;
     if (dict->size < dict->capacity) {
@@ -81,7 +81,7 @@ void dict_reject(Dict* dict, const char* key, const char* expected) {
 
 // ---- Of 5.0: a missing key is an error at once, keys are copied, dictionaries grow --------------
 
-// A copy that lives as long as the library; always the same one for the same text.
+// Return a copy that lives as long as the library, the same one for equal texts.
 static const char* keep(const char* text) {
     typedef struct Kept {
         struct Kept* next;

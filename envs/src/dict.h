@@ -1,4 +1,4 @@
-// What the stepper itself does with a Dict, beyond vecenv.h.
+// Functions of a Dict for the stepper, besides those of vecenv.h.
 
 #ifndef PUFFER_DICT_H
 #define PUFFER_DICT_H
@@ -7,13 +7,13 @@
 
 void puffer_free_dict(Dict* dict);
 
-// What ini.h's functions are made of.
+// Used by the functions of ini.h.
 DictItem* puffer_dict_find(Dict* dict, const char* key);
 double puffer_dict_number(Dict* dict, const char* key);
 const char* puffer_dict_text(Dict* dict, const char* key);
 DictItem* puffer_dict_put(Dict* dict, const char* key, double value, const char* text);
 
-// Where an item's text is a list of numbers, with commas, its `values`, `len` and `value`.
+// Set `values`, `len` and `value` of an item whose text is a list of numbers with commas.
 void puffer_dict_list(DictItem* item);
 
 #endif

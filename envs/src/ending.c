@@ -2,6 +2,8 @@
 
 #include "ending.h"
 
+#include <sched.h>
+
 #include "vec_struct.h"
 
 bool puffer_is_over(PufferVec* self) {
@@ -69,6 +71,9 @@ int puffer_ended(PufferVec* self, char* text_at, size_t text_size) {
     PufferEnd* ending = &self->ending;
     Text text = {text_at, text_size};
     puffer_say(&text, "%s", "");
+    while (atomic_load(&ending->over) == PUFFER_NOTED_SOON) {
+        sched_yield();
+    }
     switch (atomic_load(&ending->over)) {
         case PUFFER_ENDED_ITSELF:
             puffer_say_failure(&ending->failure, self->seed, ending->first, ending->last,

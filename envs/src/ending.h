@@ -1,4 +1,5 @@
-// Environments that are over before they are closed: one ended itself, or nobody waits any more.
+// The end of all stepping before the environments are closed: an environment ended the process, or
+// a step that didn't end was abandoned.
 
 #ifndef PUFFER_ENDING_H
 #define PUFFER_ENDING_H
@@ -8,31 +9,31 @@
 #include "text.h"
 #include "vec.h"
 
-// Why nothing is stepped any more.
+// Reason why stepping has ended.
 typedef enum {
     PUFFER_GOES_ON,
-    PUFFER_NOTED_SOON,   // a thread is about to note the rest of PufferEnd
-    PUFFER_ENDED_ITSELF, // it called exit or abort, or an assertion failed
-    PUFFER_ABANDONED,    // a step didn't end, and nobody waits for it
+    PUFFER_NOTED_SOON,   // a thread is writing the rest of PufferEnd
+    PUFFER_ENDED_ITSELF, // an environment called exit or abort, or failed an assertion
+    PUFFER_ABANDONED,    // a step didn't end
 } PufferOver;
 
 typedef struct {
     atomic_int over;  // PufferOver
     PufferFailure failure;
-    int first;  // one of these environments
+    int first;  // the environment is one of first..last
     int last;
-    const char* when;
+    const char* when;  // "stepped", "reset", ...
 } PufferEnd;
 
-// Whether steps are to be left out.
+// Return true if stepping has ended.
 bool puffer_is_over(PufferVec* self);
 
-// Run work(context) for environments first..end-1. If one of them ends itself that is noted, unless
-// another one did before.
+// Run work(context) for environments first..end-1. If one of them ends the process, record it as
+// the reason, unless there is one already.
 void puffer_attempt(PufferVec* self, void (*work)(void*), void* context, int first, int end,
                     const char* when);
 
-// What an environment of first..last did while it was `when`, the hint in a second line.
+// Write what an environment of first..last did while it was `when`, and a hint in a second line.
 void puffer_say_failure(const PufferFailure* failure, unsigned int seed, int first, int last,
                         const char* when, Text* text);
 

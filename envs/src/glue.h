@@ -1,6 +1,6 @@
 // The loops that call one environment's functions directly, so that the compiler can inline them.
-// Included by glue_4.h and glue_5.h, which say how those are called and where the rows are. Everything
-// generic is in vec.c and pool.c.
+// Included by glue_4.h and glue_5.h, which say how those are called and where the rows are.
+// Everything generic is in vec.c and pool.c.
 
 #ifndef PUFFER_GLUE_H
 #define PUFFER_GLUE_H

@@ -53,8 +53,8 @@ _Static_assert(sizeof(PUFFER_OBS) == sizeof(obs_t), "MY_OBS_FULL can't be used w
 // ---- Masks --------------------------------------------------------------------------------------
 //
 // Every environment has them: a byte for every choice of every head, 1 until the environment writes
-// another. Those that don't mention action_mask, as the compiler is told by who has read the sources,
-// have no masks here; and continuous ones may write theirs, but nobody reads them.
+// another. Those that don't mention action_mask, as the compiler is told by who has read the
+// sources, have no masks here; and continuous ones may write theirs, but nobody reads them.
 
 static inline size_t puffer_choices(void) {
     static const int sizes[] = ACT_SIZES;
@@ -90,8 +90,8 @@ static inline void puffer_check_agents(const Env* env) {
     }
 }
 
-// Rows are in the order of environments and seats, with other policies, too: who acts gathers theirs.
-// Upstream has its rows in the order of policies then.
+// Rows are in the order of environments and seats, with other policies, too: who acts gathers
+// theirs. Upstream has its rows in the order of policies then.
 static void puffer_bind_env(StaticVec* vec, int index, int agent) {
     Env* env = &((Env*)vec->envs)[index];
     const size_t mask = PUFFER_OWN_MASK_SIZE;

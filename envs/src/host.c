@@ -71,7 +71,7 @@ FILE* puffer_fopen(const char* path, const char* mode) {
     static atomic_bool told = false;
     FILE* file = fopen(mode[0] == 'r' ? puffer_path(path) : path, mode);
     if (file == NULL && mode[0] == 'r' && !atomic_exchange(&told, true)) {
-        // What comes next is up to the environment, and mostly a crash.
+        // Most environments crash next.
         const int error = errno;
 #ifdef PUFFER_FOLDER
         fprintf(stderr, "puffer_mlx: %s can't be opened: %s; looked for in %s, the three folders "
@@ -85,13 +85,30 @@ FILE* puffer_fopen(const char* path, const char* mode) {
 // ---- exit ---------------------------------------------------------------------------------------
 
 typedef struct {
-    jmp_buf back;  // of _setjmp, which is quick: it leaves the signal mask alone everywhere
+    jmp_buf back;  // for _setjmp, which is fast since it doesn't save the signal mask
     PufferFailure* failure;
 } Guard;
 
 static _Thread_local Guard* guard = NULL;
 
+// Give this thread a stack for signal handlers, unless it has one: after a stack overflow there is
+// no room on its own.
+static void have_signal_stack(void) {
+    static _Thread_local bool looked = false;
+    static _Thread_local char room[64 << 10];
+    stack_t stack;
+    if (looked) {
+        return;
+    }
+    looked = true;
+    if (sigaltstack(NULL, &stack) == 0 && (stack.ss_flags & SS_DISABLE) != 0) {
+        stack = (stack_t){.ss_sp = room, .ss_size = sizeof(room)};
+        sigaltstack(&stack, NULL);
+    }
+}
+
 bool puffer_guard(void (*work)(void*), void* context, PufferFailure* failure) {
+    have_signal_stack();
     Guard here = {.failure = failure};
     Guard* const before = guard;
     volatile bool finished = false;
@@ -154,22 +171,23 @@ void puffer_abort(void) {
 static const int crashes[CRASHES] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 static struct sigaction before[CRASHES];
 
-// Say that it was an environment, if it was. What handled the signal before has it next: whatever
-// crashed does so again, and what was sent is sent again. Nothing is saved: memory may be anything.
+// Report the crash of an environment. The previous handler gets the signal next: a crash happens
+// again, and a signal of kill() is raised again. Nothing is saved, since memory may be damaged.
 static void say_crash(int number, siginfo_t* info, void* context) {
     (void)context;
     static const char words[] =
         "error: an environment's C code crashed; checkpoints that were saved before are whole\n"
-        "  hint: an index outside of an array is usual; puffer-mlx check-env looks for it\n";
+        "  hint: the usual cause is an index outside of an array, or recursion without an end;"
+        " puffer-mlx check-env looks for it\n";
     if (guard != NULL && write(STDERR_FILENO, words, sizeof(words) - 1) < 0) {
-        guard = NULL;  // nobody reads it
+        guard = NULL;  // standard error can't be written
     }
     for (int i = 0; i < CRASHES; i++) {
         if (crashes[i] == number) {
             sigaction(number, &before[i], NULL);
         }
     }
-    if (info->si_code <= 0) {  // of kill
+    if (info->si_code <= 0) {  // sent by kill()
         raise(number);
     }
 }
@@ -179,7 +197,7 @@ void puffer_watch_crashes(void) {
     if (atomic_flag_test_and_set(&watched)) {
         return;
     }
-    struct sigaction say = {.sa_sigaction = say_crash, .sa_flags = SA_SIGINFO};
+    struct sigaction say = {.sa_sigaction = say_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     for (int i = 0; i < CRASHES; i++) {
         sigaction(crashes[i], &say, &before[i]);
     }

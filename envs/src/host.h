@@ -1,4 +1,4 @@
-// What an environment gets instead of some functions of the C library. The compiler is told so:
+// Replacements for some functions of the C library. Compiler flags select them for environments:
 // -Drand=puffer_rand -Dsrand=puffer_srand -Dfopen=puffer_fopen -Dabort=puffer_abort, and
 // puffer_exit for exit, _exit and _Exit.
 
@@ -13,51 +13,52 @@
 extern "C" {
 #endif
 
-// ---- rand: each environment has a generator of its own ------------------------------------------
+// ---- rand: one generator per environment --------------------------------------------------------
 //
-// The C library has one for all threads, so trajectories would depend on who steps first. While an
-// environment is created, reset or stepped, these draw from its own, seeded with its number plus
-// vec.seed. Elsewhere, from the thread's. raylib's random numbers come from there too.
+// The C library has one generator for all threads, so trajectories would depend on the order of
+// steps. While an environment is created, reset or stepped, these functions use its generator,
+// seeded with its number plus vec.seed; at other times the thread's. raylib's random numbers use
+// it, too.
 
 int puffer_rand(void);  // 0 to 2147483647, as glibc's RAND_MAX
 void puffer_srand(unsigned int seed);
-int puffer_random_value(int min, int max);  // min to max, both included, in either order
+int puffer_random_value(int min, int max);  // from min to max, inclusive, in either order
 
-// Whose turn it is on this thread: the generator's state, or NULL.
+// Select the generator of the environment that runs on this thread; NULL for the thread's.
 void puffer_set_random(unsigned int* state);
 
-// ---- fopen: data is found from anywhere ---------------------------------------------------------
+// ---- fopen: find data from any working directory -----------------------------------------------
 //
-// Upstream runs in its repository's root, so environments name their data from there. A relative
-// path that is read is looked for in the environment's folder, in the three above it, and at last
-// in the working directory. What is written goes to the working directory.
+// Upstream runs in its repository's root, so environments name their data relative to it. For
+// reading, a relative path is searched in the environment's folder, in the three folders above it,
+// and then in the working directory. Files are written to the working directory.
 
-// Where a relative path is; the path itself if it is nowhere. Good until this thread's fourth call
-// from now.
+// Return the place of a relative path, or the path itself if it isn't found. The result is valid
+// until the fourth call after this one by the same thread.
 const char* puffer_path(const char* path);
 FILE* puffer_fopen(const char* path, const char* mode);
 
-// ---- exit: an environment that gives up doesn't take Python with it -----------------------------
+// ---- exit: return to Python --------------------------------------------------------------------
 
-// Why work didn't finish.
+// Reason why work didn't finish.
 typedef struct {
-    int code;        // of exit, or one of those below
-    int env;         // the environment it was in, -1 if that isn't known
-    char text[400];  // what puffer_fail was given, else ""
+    int code;        // argument of exit, or one of the codes below
+    int env;         // number of the environment, -1 if unknown
+    char text[400];  // message of puffer_fail, else ""
 } PufferFailure;
 
 #define PUFFER_ABORT INT_MIN             // abort was called
-#define PUFFER_NO_KEY (INT_MIN + 1)      // a key is missing: `text` is all there is to say
-#define PUFFER_ASSERTED (INT_MIN + 2)    // an assertion failed: `text` says which
+#define PUFFER_NO_KEY (INT_MIN + 1)      // a key is missing; `text` is the complete message
+#define PUFFER_ASSERTED (INT_MIN + 2)    // an assertion failed; `text` quotes it
 
-// Run work(context); false if it called exit, abort or puffer_fail, which `failure` then says. What
-// it had allocated is lost then, and what it locked stays locked.
+// Run work(context). Return false, with the reason in `failure`, if it called exit, abort or
+// puffer_fail. Its allocations are lost then, and its locks stay locked.
 bool puffer_guard(void (*work)(void*), void* context, PufferFailure* failure);
 
-// Where work notes which environment it is in.
+// Return where work records the number of the environment that it runs.
 int* puffer_place(void);
 
-// Have the process say, before it ends by SIGSEGV or the like, that it was in such work.
+// Report a crash (SIGSEGV, ...) inside puffer_guard on standard error before the process ends.
 void puffer_watch_crashes(void);
 
 void puffer_fail(int code, const char* format, ...)

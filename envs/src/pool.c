@@ -1,9 +1,9 @@
 // See pool.h.
 //
-// One mutex guards the list of launched groups and both condition variables; it is taken a few
+// One mutex guards the list of launched groups and both condition variables. It is locked a few
 // times per launch, never per chunk. Within a launch, one atomic subtraction claims a chunk.
 //
-// Groups that are launched together are one piece of work: the first of them leads it.
+// Groups that are launched together are one piece of work. The first of them is the leader.
 
 #include "pool.h"
 
@@ -18,28 +18,28 @@
 // Chunks per thread and group: enough to even out environments of unequal cost.
 #define CHUNKS_PER_THREAD 8
 
-// How long a thread looks for news before it sleeps. To wake a sleeping thread can take as long as
-// a group's step, so short gaps are bridged: where the last one between two steps was no longer than
-// LONGEST_NS, threads look for so long. It yields while it looks: others who need the core get it.
+// How long a thread polls for a launch before it sleeps. Waking a sleeping thread can take as long
+// as a group's step. So threads poll for LONGEST_NS if the last gap between two steps was at most
+// that long. They yield while they poll, so that other threads get the core.
 #define LOOK_NS 50000
 #define LONGEST_NS 300000
 
-// Of a thread's stack, at least: macOS gives them 512 KiB, the main thread, where PufferLib's
-// environments grow up, has 8 MiB.
+// Least stack size of a thread. macOS's default is 512 KiB, but 8 MiB for the main thread, in which
+// PufferLib's environments are developed.
 #define STACK_BYTES ((size_t)8 << 20)
 
 typedef struct {
     int count;         // environments
-    int usual;         // environments claimed at a time, if launch() is asked for no other number
+    int usual;         // environments claimed at a time, by default
     atomic_bool busy;  // written under the mutex
     int holders;       // threads in hold(), or between it and release()
-    bool held;         // one of them is between the two
-    // Of what it leads:
+    bool held;         // true if one of them is between the two
+    // For a leader:
     int followers;     // groups after it that were launched with it
-    int total;         // environments of all of them
-    atomic_int chunk;  // of the step under way
-    atomic_int rest;   // environments that nobody has claimed, the first ones; <= 0 if none is left
-    atomic_int left;   // environments not done yet
+    int total;         // environments of all these groups
+    atomic_int chunk;  // environments claimed at a time in the current step
+    atomic_int rest;   // unclaimed environments, the first ones; <= 0 if none is left
+    atomic_int left;   // environments that haven't stepped yet
 } Group;
 
 struct PufferPool {
@@ -49,9 +49,9 @@ struct PufferPool {
     bool stop;
     int idle;              // threads waiting on `work`
     uint64_t rested;       // when the last busy group became idle
-    atomic_uint look_ns;   // how long threads look now
-    atomic_uint launches;  // grows with every launch: the news
-    int* launched;         // groups that lead others or themselves, in the order of launch
+    atomic_uint look_ns;   // how long threads poll
+    atomic_uint launches;  // number of launches; threads poll it
+    int* launched;         // leaders, in the order of launch
     int num_launched;
     Group* groups;
     int num_groups;
@@ -68,7 +68,7 @@ static uint64_t now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-// Environments first..end-1 of a group and those after it, each group's on its own.
+// Run environments first..end-1 of a group and the groups after it, one call per group.
 static void run(PufferPool* pool, int index, int first, int end) {
     for (; first < end; index++) {
         const int count = pool->groups[index].count;
@@ -80,9 +80,9 @@ static void run(PufferPool* pool, int index, int first, int end) {
     }
 }
 
-// Take chunks of a launch until none is left. The thread that finishes the last one makes its groups
-// idle. A thread that is late here may find them idle or even launched anew; both are harmless: it
-// claims nothing, or a chunk of the new step (launch() published that with `rest`).
+// Work on chunks of a launch until none is left. The thread that finishes the last one makes the
+// groups idle. A late thread may find the groups idle or launched again. It then claims nothing, or
+// a chunk of the new step, which launch() published with `rest`.
 static void work_on(PufferPool* pool, int index) {
     Group* leader = &pool->groups[index];
     uint64_t start = now_ns();
@@ -122,9 +122,10 @@ static void work_on(PufferPool* pool, int index) {
     pthread_mutex_unlock(&pool->mutex);
 }
 
-// The first launch that nobody has begun, else the first with chunks left, else -1. Threads that
-// share one pass its memory from core to core, so they only do that when there is no other: with
-// eight groups launched one by one, two threads are a fifth faster this way. Needs the mutex.
+// Return the first launch that no thread has begun, else the first with chunks left, else -1.
+// Threads that share a launch move its memory from core to core, so they do that only if there is
+// no other one: with eight groups launched one by one, two threads are a fifth faster. Needs the
+// mutex.
 static int find_work(PufferPool* pool) {
     int shared = -1;
     for (int i = 0; i < pool->num_launched; i++) {
@@ -140,7 +141,7 @@ static int find_work(PufferPool* pool) {
     return shared;
 }
 
-// Return when something was launched after `seen` was read, or after a while.
+// Return after a launch that `seen` doesn't count, or after look_ns.
 static void await_launch(PufferPool* pool, unsigned int seen) {
     for (uint64_t end = now_ns() + atomic_load(&pool->look_ns); now_ns() < end; sched_yield()) {
         if (atomic_load(&pool->launches) != seen) {
@@ -151,7 +152,7 @@ static void await_launch(PufferPool* pool, unsigned int seen) {
 
 static void* thread_main(void* argument) {
     PufferPool* pool = argument;
-    bool looked = false;  // for news, in vain so far, since there was work
+    bool looked = false;  // has polled without result since the last work
     pthread_mutex_lock(&pool->mutex);
     for (;;) {
         int group = find_work(pool);
@@ -178,7 +179,7 @@ static void* thread_main(void* argument) {
     return NULL;
 }
 
-// False if there can't be another thread. A stack that can't be had is no reason.
+// Return false if the thread can't be started. If the stack size can't be set, use the default.
 static bool start_thread(pthread_t* thread, PufferPool* pool) {
     pthread_attr_t attributes;
     if (pthread_attr_init(&attributes) == 0) {
@@ -278,7 +279,7 @@ void puffer_pool_launch(PufferPool* pool, int first, int count, int chunk) {
     leader->total = total;
     atomic_store(&leader->chunk, chunk);
     atomic_store(&leader->left, total);
-    atomic_store(&leader->rest, total);  // last: from here on a late thread may claim
+    atomic_store(&leader->rest, total);  // last: now a late thread may claim a chunk
     pool->launched[pool->num_launched++] = first;
     atomic_fetch_add(&pool->launches, 1);
     if (pool->idle > 0 && chunk < total) {

@@ -5,18 +5,18 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define ALIGNMENT 16  // of every part: an environment may read numbers from its bytes directly
+#define ALIGNMENT 16  // bytes; an environment may read numbers directly from its part
 
 typedef struct {
     uint64_t env_bytes;  // sizeof(Env)
-    uint64_t row_bytes;  // of one agent, in all arrays together
+    uint64_t row_bytes;  // of one agent in all arrays
     uint64_t agents;     // N
     uint64_t envs;
 } Head;
 
 typedef struct {
     uint64_t agents;
-    uint64_t bytes;  // that follow, without the zeros that fill them up
+    uint64_t bytes;  // number of bytes that follow, without padding
 } Record;
 
 typedef struct {
@@ -57,7 +57,7 @@ static Head describe(const StaticVec* vec) {
 
 // ---- Writing ------------------------------------------------------------------------------------
 
-// Copy a part to to[at], if there is a `to`, and fill it up. Where the next part begins.
+// Copy a part to to[at] unless `to` is NULL, and pad it. Return the position of the next part.
 static size_t put(unsigned char* to, size_t at, const void* from, size_t bytes) {
     const size_t filled = fill_up(bytes);
     if (to != NULL && bytes > 0) {
@@ -95,11 +95,11 @@ typedef struct {
     const int* agents;
     const unsigned char* at;
     size_t left;
-    bool load;  // put every part where it belongs; else only look whether it fits
+    bool load;  // true to load every part, false to check only whether it fits
     Text* text;
 } Reader;
 
-// The next part, or NULL, with the reason, if it isn't all there.
+// Return the next part, or NULL, with the reason in `text`, if it is incomplete.
 static const void* get(Reader* reader, uint64_t bytes) {
     if (bytes > reader->left || fill_up(bytes) > reader->left) {
         puffer_say(reader->text, "the state ends early");

@@ -1,12 +1,12 @@
-// The state of all environments as one run of bytes. Whoever calls keeps them from stepping.
+// The state of all environments as bytes. The caller must prevent steps meanwhile.
 //
-//     Head                            what both sides must agree on
+//     Head                            must be equal when the state is read
 //     Record and its bytes, per environment, in order
 //     observations, actions, rewards, terminals, masks: all N rows of each
-//     what each environment's rand draws from, if it is called
+//     generator of each environment's rand, if rand is called
 //
-// Every part is filled up to a multiple of 16 bytes with zeros. Numbers are the machine's own; who
-// stores the bytes sees to it that the reader is of the same kind.
+// Every part is padded with zeros to a multiple of 16 bytes. Numbers have the machine's format; the
+// caller checks that the reader's machine has the same.
 
 #ifndef PUFFER_STATE_H
 #define PUFFER_STATE_H
@@ -14,10 +14,11 @@
 #include "ops.h"
 #include "text.h"
 
-// The number of bytes; they are written unless `to` is NULL. agents: as for ops.
+// Write the state unless `to` is NULL. Return the number of bytes. agents: as in ops.h.
 size_t puffer_write_state(const StaticVec* vec, const int* agents, unsigned char* to);
 
-// False, with the reason, if the bytes don't fit; vec.h says what was changed then.
+// Read a state. Return false, with the reason in `text`, if it doesn't fit. See puffer_load in
+// vec.h.
 bool puffer_read_state(StaticVec* vec, const int* agents, const unsigned char* from, size_t size,
                        Text* text);
 

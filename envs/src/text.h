@@ -1,4 +1,4 @@
-// Messages for people, cut off where the caller's buffer ends.
+// Messages for users, cut off at the end of the caller's buffer.
 
 #ifndef PUFFER_TEXT_H
 #define PUFFER_TEXT_H
@@ -6,11 +6,11 @@
 #include <stddef.h>
 
 typedef struct {
-    char* at;     // where the next word goes
-    size_t left;  // bytes from there on; 0 is fine
+    char* at;     // position of the next text
+    size_t left;  // bytes from there to the end; may be 0
 } Text;
 
-// Append, as printf would.
+// Append a text, formatted as by printf.
 __attribute__((format(printf, 2, 3))) void puffer_say(Text* text, const char* format, ...);
 
 #endif

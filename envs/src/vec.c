@@ -1,4 +1,5 @@
-// See vec.h: everything but creation (create.c). It knows the environment only through puffer_ops.
+// See vec.h. Defines all but puffer_create (create.c). Accesses the environment only through
+// puffer_ops.
 
 #include "state.h"
 #include "vec_struct.h"
@@ -56,7 +57,7 @@ int puffer_reset(PufferVec* self, void* observations, float* rewards, float* ter
     return puffer_is_over(self) ? PUFFER_OVER : 0;
 }
 
-// A rollout that nobody fetched, as its caller was interrupted, is forgotten when it is done.
+// Forget a rollout whose caller was interrupted. Return false while it is in progress.
 static bool forget_rollout(PufferVec* self) {
     if (self->collecting) {
         for (int g = 0; g < self->vec.buffers; g++) {
@@ -110,7 +111,7 @@ static void write_log(void* context) {
     puffer_ops.write_log(means->total, means->out);
 }
 
-// Hand the means of *total (a Log) to the caller: the number of keys, -1 if there are too many.
+// Write the means of *total (a Log). Return the number of keys, -1 for too many.
 static int report(PufferVec* self, void* total, const char** keys, double* values, int capacity) {
     Means means = {total, create_dict(capacity)};
     if (means.out == NULL) {
@@ -331,7 +332,7 @@ int puffer_close(PufferVec* self, int milliseconds) {
     }
     puffer_pool_destroy(self->pool);
     PufferFailure failure;
-    puffer_guard(close_environments, &self->vec, &failure);  // exit is a way to close, too
+    puffer_guard(close_environments, &self->vec, &failure);  // calling exit is allowed here
     free(self->vec.buffer_env_starts);
     free(self->vec.buffer_env_counts);
     free(self->vec.observations);

@@ -1,7 +1,7 @@
-// The functions a shared library exports: what vec/native/c_functions.py declares to ctypes.
+// Functions that the shared library exports. vec/native/c_functions.py declares them to ctypes.
 //
-// No function here aborts or prints. Functions that can be given wrong input return a code or, with
-// text, one message in the caller's buffer; a second line, if any, is a hint.
+// No function aborts or prints. Functions that can get wrong input return a code, or write a
+// message to `text`. A second line of the message is a hint.
 
 #ifndef PUFFER_VEC_H
 #define PUFFER_VEC_H
@@ -13,18 +13,17 @@
 
 typedef struct PufferVec PufferVec;
 
-// What functions that wait return instead of 0 or more. The caller, who may have been asked to stop
-// meanwhile, calls them again; -1 milliseconds are as long as it takes.
-#define PUFFER_UNDER_WAY (-1)  // so many milliseconds weren't enough
-#define PUFFER_OVER (-2)       // no step is possible any more, puffer_ended says why
+// Results of functions that wait, besides numbers from 0. After PUFFER_UNDER_WAY the caller checks
+// for signals and calls again. A timeout of -1 milliseconds waits for the end.
+#define PUFFER_UNDER_WAY (-1)  // not done within the timeout
+#define PUFFER_OVER (-2)       // no further step is possible; puffer_ended returns the reason
 
-// {PUFFER_ABI, observation elements, 1 if they are floats, heads, mask bytes, height, width and
-// channels of image observations (else 0, 0, 0), size of head 0, ...}: at most `capacity` numbers
-// are written; the return value is how many there are.
+// Write the spec to `out`, at most `capacity` numbers: PUFFER_ABI; observation elements; 1 if they
+// are floats; heads; mask bytes; height, width and channels of image observations (else 0, 0, 0);
+// size of each head. Return the number of numbers.
 PUFFER_EXPORT int puffer_spec(int* out, int capacity);
 
-// Parameters, by their names. With `texts`, the values as they were written, for environments of
-// 5.0; NULL without.
+// Parameters by name. `texts` are the values as written, for environments of 5.0; may be NULL.
 typedef struct {
     int count;
     const char* const* keys;
@@ -32,46 +31,48 @@ typedef struct {
     const char* const* texts;
 } PufferKeywords;
 
-// Create N = total_agents agents in `buffers` groups on the calling thread. NULL on failure, with
-// the reason in `text`. On success `text` lists, separated by commas, the env keys nobody read.
-// Keys, values and texts are copied; total_agents, num_buffers and num_threads are added to vec's.
-// If the environments don't fill the groups exactly, the agents of each, in order, are written to
-// `counts`: at most `capacity` numbers; otherwise nothing is.
+// Create N = total_agents agents in `buffers` groups on the calling thread. Return NULL on failure,
+// with the reason in `text`. On success `text` lists the unread env keys, separated by commas.
+// Keys, values and texts are copied. total_agents, num_buffers and num_threads are added to `vec`.
+// If the environments don't fill the groups exactly, write the number of agents of each environment
+// to `counts`, at most `capacity` numbers.
 PUFFER_EXPORT PufferVec* puffer_create(int total_agents, int buffers, int threads,
                                        unsigned int seed, const PufferKeywords* vec,
                                        const PufferKeywords* env, int* counts, int capacity,
                                        char* text, size_t text_size);
 
+// Return the number of environments E.
 PUFFER_EXPORT int puffer_environments(const PufferVec* vec);
 
-// Of each row (N,) the environment whose agent has it and, of 5.0's environments, whose seat that agent
-// says it is: agents[i].policy. 0, or -1, and no policies, if environments don't say: those of 4.0.
+// Write the environment of each row to `environments` (N,), and agents[i].policy to `policies`
+// (N,). Return 0, or -1 without policies for environments of 4.0.
 PUFFER_EXPORT int puffer_seats(const PufferVec* vec, int* environments, int* policies);
 
-// Tell environments, between two steps of every group, who plays in them: their `tag` (E,). 0, or -1 if
-// they have none.
+// Set every environment's tag (E,): which policies play in it. Waits for steps in progress. Return
+// 0, or -1 if the environments have no tag.
 PUFFER_EXPORT int puffer_set_tags(PufferVec* vec, const int* tags);
 
-// Number of threads that step (at most one per environment).
+// Return the number of threads that step, at most one per environment.
 PUFFER_EXPORT int puffer_threads(const PufferVec* vec);
 
-// Reset every environment, in order, on the calling thread, and write N rows. Waits for steps under
-// way. masks may be NULL for an environment without masks, here and below. 0 or PUFFER_OVER.
+// Reset every environment, in order, on the calling thread, and write N rows. Waits for steps in
+// progress. Here and below `masks` may be NULL for an environment without masks. Return 0 or
+// PUFFER_OVER.
 PUFFER_EXPORT int puffer_reset(PufferVec* vec, void* observations, float* rewards,
                                float* terminals, unsigned char* masks);
 
-// Begin a step of `count` groups, neighbours whose agents' rows are one after the other: actions
-// (n, heads) are copied, rows (n, ...) are written until wait(). 0; -1, and nothing done, if one of
-// them is stepping already.
+// Start a step of `count` neighbouring groups with n agents together. actions (n, heads) are
+// copied; the rows (n, ...) are complete after puffer_wait. Return 0, or -1 without starting a step
+// if one of the groups is stepping already.
 PUFFER_EXPORT int puffer_send(PufferVec* vec, int group, int count, const float* actions,
                               void* observations, float* rewards, float* terminals,
                               unsigned char* masks);
 
-// 0 when they are done and their rows are written, PUFFER_UNDER_WAY or PUFFER_OVER.
+// Wait until the groups have stepped. Return 0, PUFFER_UNDER_WAY or PUFFER_OVER.
 PUFFER_EXPORT int puffer_wait(PufferVec* vec, int group, int count, int milliseconds);
 
-// What a thread did in puffer_collect: its number, its part's first agent, and when, in seconds of
-// CLOCK_MONOTONIC.
+// A thread's work in puffer_collect: number of the thread, first agent, and begin and end in
+// seconds of CLOCK_MONOTONIC.
 typedef struct {
     int thread;
     int first;
@@ -79,97 +80,98 @@ typedef struct {
     double end;
 } PufferSpan;
 
-// Choose the actions of agents first..first+count-1 at step t, from what arrived at t, and write
-// them to `actions`. Called from several threads at once, for different agents; for one agent in
-// the order of t.
+// Choose the actions of agents first..first+count-1 at step t from the rows of time t, and write
+// them to `actions`. Called by several threads at once for different agents, in the order of t for
+// each agent.
 typedef void (*PufferAct)(void* context, int t, int first, int count);
 
-// Begin, `steps` times, to act for all agents and step them, on the pool's threads: nothing else
-// runs between a part's step and its next action. Rows are of N agents and steps + 1 times: those
-// of time 0 are there, those of t + 1 are written after actions (steps, N, heads) of time t. All
-// memory is the threads' until puffer_collected says that it is done. At most `capacity` spans are
-// written. 0; -1, and nothing done, if a group is stepping.
+// Start a rollout: act for all agents and step them `steps` times, on the pool's threads. Each
+// thread takes some agents through all steps. Rows are (steps + 1, N, ...): time 0 is input, time t
+// + 1 is written after the actions (steps, N, heads) of time t. The threads use the memory until
+// puffer_collected returns the end. At most `capacity` spans are written. Return 0, or -1 without
+// starting if a group is stepping.
 PUFFER_EXPORT int puffer_collect(PufferVec* vec, int steps, PufferAct act, void* act_context,
                                  const float* actions, void* observations, float* rewards,
                                  float* terminals, unsigned char* masks, PufferSpan* spans,
                                  int capacity);
 
-// The number of spans when it is done, PUFFER_UNDER_WAY or PUFFER_OVER. seconds[0] and seconds[1]
-// become the thread-seconds spent in `act` and in steps.
+// Wait for the end of a rollout. Return the number of spans, PUFFER_UNDER_WAY or PUFFER_OVER. Write
+// the thread-seconds spent in `act` and in steps to seconds[0] and seconds[1].
 PUFFER_EXPORT int puffer_collected(PufferVec* vec, double* seconds, int milliseconds);
 
-// End a rollout after the step that each of its threads is in, without waiting for those steps. When
-// this returns nobody is in `act` any more, nor will be; other memory stays the threads' as before.
-// Without a rollout under way nothing happens.
+// End a rollout after the current step of each thread, without waiting for these steps. After this
+// returns, `act` isn't called any more; the threads may still use the other memory. Does nothing
+// without a rollout in progress.
 PUFFER_EXPORT void puffer_stop(PufferVec* vec);
 
-// 1, with a message, if no step is possible any more: an environment called exit or abort, or one of
-// its assertions failed, while it was stepped or reset, or puffer_abandon was called. Else 0. Logs can still be read; a state can't
-// be saved, as half a step isn't one.
+// Return 1 and the reason in `text` if no further step is possible: an environment called exit or
+// abort or failed an assertion while it was stepped or reset, or puffer_abandon was called. Else
+// return 0. Logs can still be read. A state can't be saved, since the last step is incomplete.
 PUFFER_EXPORT int puffer_ended(PufferVec* vec, char* text, size_t text_size);
 
-// Nobody will wait for steps under way, which may never end: what their threads may read or write
-// must stay as long as the process.
+// Stop waiting for steps in progress, which may never end. The memory that their threads use must
+// stay valid until the process ends.
 PUFFER_EXPORT void puffer_abandon(PufferVec* vec);
 
-// Means over the episodes that ended since the last call: the number of keys, 0 if no episode
-// ended, -1 if there are more than `capacity`. Keys live as long as the library. May be called from
-// any thread at any time: each group is read between two of its steps.
+// Write means over the episodes that ended since the last call. Return the number of keys: 0 if no
+// episode ended, -1 for more than `capacity` keys. Keys live as long as the library. Any thread may
+// call this at any time: each group is read between two of its steps.
 PUFFER_EXPORT int puffer_log(PufferVec* vec, const char** keys, double* values, int capacity);
 
 // The same for one environment: the first, from *env on, where an episode ended since its log was
-// taken. *env becomes its number.
+// read. Write its number to *env.
 PUFFER_EXPORT int puffer_next_log(PufferVec* vec, int* env, const char** keys, double* values,
                                   int capacity);
 
-// Write everything that stepping depends on to `to`, if it fits into `capacity` bytes, between two
-// steps of every group. The number of bytes needed (a multiple of 16), -1 if these environments
-// can't be saved.
+// Write the state of all environments to `to` if it fits into `capacity` bytes. Waits for steps in
+// progress. Return the number of bytes needed, a multiple of 16, or -1 if these environments can't
+// be saved.
 PUFFER_EXPORT int64_t puffer_save(PufferVec* vec, void* to, int64_t capacity);
 
-// Go on from what puffer_save wrote for as many environments with as many agents each; the numbers
-// of groups and threads may differ. `from` is aligned to 16 bytes. Waits for steps under way. 0, or
-// -1 with the reason in `text`: then nothing was changed, unless an environment's my_load_state
-// refused, after which the environments must be reset.
+// Restore a state that puffer_save wrote for the same numbers of environments and agents; the
+// numbers of groups and threads may differ. `from` is aligned to 16 bytes. Waits for steps in
+// progress. Return 0, or -1 with the reason in `text`. Then nothing was changed, unless an
+// environment's my_load_state failed: reset the environments after that.
 PUFFER_EXPORT int puffer_load(PufferVec* vec, const void* from, int64_t size, char* text,
                               size_t text_size);
 
-// What a GPU that steps the environments itself must know of them: "Env rules.h", the struct's name and
-// its header, in the binding's folder; NULL if the rules compile for a CPU alone (MY_GPU). Written
-// to `numbers`: bytes of the struct, bytes before its log, floats of its log.
+// Return what a GPU needs to step the environments: "Env rules.h", the name of the struct and its
+// header in the binding's folder; NULL if the rules compile for a CPU only (MY_GPU). Write the
+// bytes of the struct, the offset of its log and the floats of its log to `numbers`.
 PUFFER_EXPORT const char* puffer_gpu_rules(int numbers[3]);
 
-// Copy all structs to `to`, with zeros for pointers, between two steps of every group.
+// Copy all structs to `to`, with zeros for pointers. Waits for steps in progress.
 PUFFER_EXPORT void puffer_take_structs(PufferVec* vec, void* to);
 
-// Go on from structs that were stepped elsewhere, and the rows of their last step: actions
-// (N, heads) and what arrived. Logs are cleared. masks may be NULL for an environment without.
+// Replace the structs by ones that a GPU stepped, and the rows by those of their last step: actions
+// (N, heads) and its results. Logs are cleared.
 PUFFER_EXPORT void puffer_give_structs(PufferVec* vec, const void* structs, const float* actions,
                                        const void* observations, const float* rewards,
                                        const float* terminals, const unsigned char* masks);
 
-// Add a log that was made elsewhere to the environments' own: what puffer_log reports next.
+// Add a GPU's log to the environments' logs, for the next puffer_log.
 PUFFER_EXPORT void puffer_add_log(PufferVec* vec, const float* log);
 
-// 1 if the library is linked with the real raylib, so that there can be a window; else 0.
+// Return 1 if the library is linked with raylib and can open a window, else 0.
 PUFFER_EXPORT int puffer_can_render(void);
 
-// Let an environment draw itself, on the calling thread, between two steps of every group. A window
-// belongs to one thread: it must always be the same. 0, or 1 if the environment called exit, as it
-// does when a key or the window asks for that.
+// Draw an environment on the calling thread, which must always be the same, because a window
+// belongs to one thread. Waits for steps in progress. Return 0, or 1 if the environment called
+// exit, as it does when the window is closed or Escape is pressed.
 PUFFER_EXPORT int puffer_render(PufferVec* vec, int env);
 
-// Tell every environment, between two steps of every group, which scripted opponent to play against:
-// 5.0's puf_set_bot_policy. 0, or -1 if they have none.
+// Choose every environment's scripted opponent (5.0's puf_set_bot_policy). Waits for steps in
+// progress. Return 0, or -1 if the environments have no opponents.
 PUFFER_EXPORT int puffer_set_bot_policy(PufferVec* vec, int policy);
 
+// Return the thread-seconds spent in steps since creation.
 PUFFER_EXPORT double puffer_busy_seconds(PufferVec* vec);
 
-// Finish, join the threads, close the environments, free everything. NULL is fine. 0, or
-// PUFFER_UNDER_WAY, and nothing done, if steps take longer than that.
+// Wait for steps in progress, join the threads, close the environments and free everything. NULL is
+// allowed. Return 0, or PUFFER_UNDER_WAY without closing anything if the steps take longer.
 PUFFER_EXPORT int puffer_close(PufferVec* vec, int milliseconds);
 
-// The generator environments see as rand_r, for tests.
+// The generator that environments call as rand_r; exported for tests.
 PUFFER_EXPORT int puffer_rand_r(unsigned int* seed);
 
 #endif

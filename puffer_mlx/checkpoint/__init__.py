@@ -8,7 +8,7 @@ from puffer_mlx.checkpoint.contents import (
     load_state,
     recorded,
     save,
-    write_weights,
+    write_checkpoint,
 )
 from puffer_mlx.checkpoint.environment_statistics import read_statistics
 from puffer_mlx.checkpoint.folder import (
@@ -45,5 +45,5 @@ __all__ = [
     "run_folder",
     "save",
     "score_of",
-    "write_weights",
+    "write_checkpoint",
 ]

@@ -30,11 +30,11 @@ STEPS = re.compile("[0-9]{16}")  # folder name of a checkpoint
 
 WHICH = "name a run's folder, a checkpoint's folder or latest"
 
-Line = tuple[tuple[int, int], ...]  # lineage: (branch, step at which it starts)
-FIRST: Line = ((0, 0),)
+Lineage = tuple[tuple[int, int], ...]  # lineage: (branch, step at which it starts)
+FIRST_LINEAGE: Lineage = ((0, 0),)
 
 
-class Label(NamedTuple):
+class CheckpointInfo(NamedTuple):
     """Position and score of a checkpoint.
 
     Args:
@@ -46,7 +46,7 @@ class Label(NamedTuple):
     """
 
     folder: Path
-    line: Line
+    line: Lineage
     step: int
     saved: int
     score: float | None
@@ -56,7 +56,7 @@ class Label(NamedTuple):
         """Sort key for training order: (branch, step)."""
         return self.line[-1][0], self.step
 
-    def led_to(self, head: "Label") -> bool:
+    def is_ancestor_of(self, head: "CheckpointInfo") -> bool:
         """Return True if the newer checkpoint ``head`` descends from this one."""
         begins = dict(zip((branch for branch, _ in head.line), head.line[1:], strict=False))
         branch = self.line[-1][0]
@@ -65,12 +65,12 @@ class Label(NamedTuple):
         return branch in begins and self.step <= begins[branch][1]
 
 
-def record(line: Line) -> dict[str, str]:
+def lineage_metadata(line: Lineage) -> dict[str, str]:
     """Return the metadata of a checkpoint written now."""
     return {"line": json.dumps(line), "saved": str(time.time_ns())}
 
 
-def checkpoints(folder: Path, holding: str = WEIGHTS) -> list[Label]:
+def checkpoints(folder: Path, holding: str = WEIGHTS) -> list[CheckpointInfo]:
     """Return the checkpoints of a run: abandoned ones first, the newest last.
 
     A link to a folder outside the run, for example on another disk, counts as a checkpoint. A link
@@ -86,12 +86,12 @@ def checkpoints(folder: Path, holding: str = WEIGHTS) -> list[Label]:
     with reading(folder):
         paths = folder.iterdir() if folder.is_dir() else ()
         folders = [p for p in paths if STEPS.fullmatch(p.name) and not _is_alias(p)]
-        every = [label(path, holding) for path in folders]
+        every = [checkpoint_info(path, holding) for path in folders]
     labels = sorted((one for one in every if one), key=lambda one: one.order)
-    return sorted(labels, key=lambda one: (one.led_to(labels[-1]), *one.order))
+    return sorted(labels, key=lambda one: (one.is_ancestor_of(labels[-1]), *one.order))
 
 
-def newest(runs: Path, holding: str = WEIGHTS) -> Label | None:
+def newest(runs: Path, holding: str = WEIGHTS) -> CheckpointInfo | None:
     """Return the newest checkpoint of the newest run, or None without one.
 
     Args:
@@ -213,13 +213,13 @@ def find_weights(path: str, config: Config) -> Path:
     return find(path, config) / WEIGHTS
 
 
-def line_from(folder: Path, start: Path) -> Line:
+def lineage_from(folder: Path, start: Path) -> Lineage:
     """Return the lineage of a run that resumes from the checkpoint ``start``.
 
     Raises:
         UserError: If the checkpoint doesn't exist, or the run folder can't be read.
     """
-    begun, others = label(start), checkpoints(folder)
+    begun, others = checkpoint_info(start), checkpoints(folder)
     if begun is None:
         raise UserError(f"there is no checkpoint in {start}", "name a checkpoint's folder")
     if not others or begun.order >= others[-1].order:
@@ -227,7 +227,7 @@ def line_from(folder: Path, start: Path) -> Line:
     return (*begun.line, (_unused(others), begun.step))
 
 
-def line_to(folder: Path, step: int) -> Line:
+def lineage_to(folder: Path, step: int) -> Lineage:
     """Return the lineage of a checkpoint whose predecessor isn't given.
 
     The predecessor is the newest checkpoint, or an earlier one if the newest has more than ``step``
@@ -238,15 +238,15 @@ def line_to(folder: Path, step: int) -> Line:
     """
     others = checkpoints(folder)
     if not others:
-        return FIRST
+        return FIRST_LINEAGE
     if step >= others[-1].step:
         return others[-1].line
-    before = [one for one in others if one.step < step and one.led_to(others[-1])]
+    before = [one for one in others if one.step < step and one.is_ancestor_of(others[-1])]
     line, begin = (before[-1].line, before[-1].step) if before else ((), 0)
     return (*line, (_unused(others), begin))
 
 
-def label(folder: Path, holding: str = WEIGHTS) -> Label | None:
+def checkpoint_info(folder: Path, holding: str = WEIGHTS) -> CheckpointInfo | None:
     """Return position and score of a checkpoint.
 
     None means that the weights or the file ``holding`` are missing.
@@ -256,23 +256,23 @@ def label(folder: Path, holding: str = WEIGHTS) -> Label | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     step, line, saved, score = _records(folder, marks[0].st_mtime_ns, marks[0].st_ino)
-    return Label(folder, line, step, saved or marks[-1].st_mtime_ns, score)
+    return CheckpointInfo(folder, line, step, saved or marks[-1].st_mtime_ns, score)
 
 
 def score_of(folder: Path) -> float | None:
     """Return the score of a checkpoint's policy, or None without one."""
-    checkpoint = label(folder)
+    checkpoint = checkpoint_info(folder)
     return checkpoint.score if checkpoint else None
 
 
 def saved(folder: Path) -> int:
     """Return the time of saving in nanoseconds since 1970, or 0 if the checkpoint doesn't exist."""
-    checkpoint = label(folder)
+    checkpoint = checkpoint_info(folder)
     return checkpoint.saved if checkpoint else 0
 
 
 @lru_cache(100_000)  # each save looks at all checkpoints of the run
-def _records(folder: Path, *_which: int) -> tuple[int, Line, int, float | None]:
+def _records(folder: Path, *_which: int) -> tuple[int, Lineage, int, float | None]:
     """Return step, lineage, time of saving (0 if unknown) and score.
 
     Damage is ignored here and reported on loading. ``_which`` invalidates the cache when the file
@@ -294,13 +294,13 @@ def _records(folder: Path, *_which: int) -> tuple[int, Line, int, float | None]:
     )
 
 
-def _line(pairs: Any) -> Line:
+def _line(pairs: Any) -> Lineage:
     """Return a lineage decoded from JSON, or the first branch if the value isn't valid."""
     try:
         line = tuple((int(branch), int(begin)) for branch, begin in pairs)
     except (TypeError, ValueError, OverflowError):
-        return FIRST
-    return line or FIRST
+        return FIRST_LINEAGE
+    return line or FIRST_LINEAGE
 
 
 def _metadata(path: Path) -> dict[str, str]:
@@ -317,6 +317,6 @@ def _json(text: str | None) -> Any:
         return None
 
 
-def _unused(labels: list[Label]) -> int:
+def _unused(labels: list[CheckpointInfo]) -> int:
     """Return the number of a new branch."""
     return 1 + max(branch for one in labels for branch, _ in one.line)

@@ -15,17 +15,17 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.checkpoint import branches, tensor_files
-from puffer_mlx.checkpoint.branches import Line
+from puffer_mlx.checkpoint.branches import Lineage
 from puffer_mlx.checkpoint.environment_statistics import (
     MEMORY,
-    gathered_statistics,
+    current_statistics,
     read_statistics,
     require_statistics,
     write_statistics,
 )
-from puffer_mlx.checkpoint.flat_files import bin_fault, save_bin
+from puffer_mlx.checkpoint.flat_files import flat_unsupported_reason, save_bin
 from puffer_mlx.checkpoint.folder import BEST, CONFIG, STATE, WEIGHTS, Checkpoint, State
-from puffer_mlx.checkpoint.weight_files import fit, save_safetensors, weights_in
+from puffer_mlx.checkpoint.weight_files import check_and_convert, policy_tensors, save_safetensors
 from puffer_mlx.config import Config, load_saved, write_ini
 from puffer_mlx.config.trust import Allowed
 from puffer_mlx.errors import UserError
@@ -35,7 +35,7 @@ from puffer_mlx.system.files import publish_folder, publish_link, reading, remov
 from puffer_mlx.tracking.scores import SCORE, score_name
 
 
-def write_weights(
+def write_checkpoint(
     run_folder: Path,
     step: int,
     config: Config,
@@ -44,8 +44,8 @@ def write_weights(
     weights: Any,
     state: State | None = None,
     score: float | None = None,
-    memory: Mapping[str, Any] | None = None,
-    line: Line | None = None,
+    statistics: Mapping[str, Any] | None = None,
+    line: Lineage | None = None,
 ) -> Path:
     """Write a checkpoint. Without ``state`` the run can't be resumed from it.
 
@@ -58,8 +58,7 @@ def write_weights(
         weights: Tree of weights.
         state: Training state; None to write only the weights.
         score: Score of the policy, used to select the best checkpoint.
-        memory: Statistics of the environments (``vec.base.HasNormalizer``). ``save`` reads them
-            from a trainer.
+        statistics: Statistics of the environments (``vec.base.HasNormalizer``).
         line: Lineage; None to derive it from the existing checkpoints.
 
     Returns:
@@ -69,22 +68,23 @@ def write_weights(
         UserError: If writing fails or required statistics are missing. No partial checkpoint
             remains.
     """
-    require_statistics(config, spec, memory or {})
+    require_statistics(config, spec, statistics or {})
     folder = run_folder / f"{step:016d}"
     score = score if score is not None and math.isfinite(score) else None  # NaN isn't valid JSON
     metadata = {"puffer_mlx": "1", "spec": spec.to_json(), "score": json.dumps(score)}
     metadata["step"] = str(step)
-    record = branches.record(branches.line_to(run_folder, step) if line is None else line)
+    lineage = branches.lineage_to(run_folder, step) if line is None else line
+    record = branches.lineage_metadata(lineage)
     if state is None:
         # With a state, the time goes there, so that equal training gives equal weight files.
         metadata |= record
     with publish_folder(folder) as temporary:
         write_ini(config, temporary / CONFIG)
         save_safetensors(weights, temporary / WEIGHTS, metadata, bounds=spec.action.bounds)
-        if bin_fault(policy) is None:
+        if flat_unsupported_reason(policy) is None:
             save_bin(policy, weights, temporary / "weights.bin")
-        if memory:
-            write_statistics(memory, temporary / MEMORY)
+        if statistics:
+            write_statistics(statistics, temporary / MEMORY)
         if state is not None:
             numbers = {"numbers": json.dumps(state.numbers), **record}
             save_safetensors(state.arrays, temporary / STATE, numbers)
@@ -103,8 +103,10 @@ def save(run_folder: Path, trainer: Any, score: float | None = None) -> Path:
     config, vec = trainer.config, trainer.vec
     step = trainer.epoch * config.batch_size
     policy, weights, state = trainer.policy, trainer.weights, trainer.state()
-    memory = gathered_statistics(vec)
-    return write_weights(run_folder, step, config, vec.spec, policy, weights, state, score, memory)
+    statistics = current_statistics(vec)
+    return write_checkpoint(
+        run_folder, step, config, vec.spec, policy, weights, state, score, statistics
+    )
 
 
 def load(
@@ -141,9 +143,9 @@ def load(
             "the file is damaged",
         ) from None
     policy = policy_of(spec, config)
-    weights = fit(path, weights_in(path, tensors), policy.init(mx.random.key(0)))
-    label = branches.label(folder)
-    step = label.step if label else 0
+    weights = check_and_convert(path, policy_tensors(path, tensors), policy.init(mx.random.key(0)))
+    info = branches.checkpoint_info(folder)
+    step = info.step if info else 0
     return Checkpoint(folder, config, spec, policy, weights, step, read_statistics(folder))
 
 
@@ -210,14 +212,14 @@ class CheckpointManager:
     def __init__(self, folder: Path, config: Config, resumed: Path | None = None) -> None:
         best = folder / BEST
         if best.is_dir() and not best.is_symlink():
-            copied = branches.label(best)
+            copied = branches.checkpoint_info(best)
             step = copied.step if copied else 0
             raise UserError(
                 f"{best} is a folder, expected a link to a checkpoint beside it",
                 f"a copy that followed the link made it; remove it, or rename it to {step:016d}",
             )
         self.folder, self.config = folder, config
-        self._line = branches.line_from(folder, resumed) if resumed else None
+        self._line = branches.lineage_from(folder, resumed) if resumed else None
         self._metric, self._sign = config.metric, config.sign
         self._evaluation = config.evaluation_metric if config.base.eval_interval else ""
         self._sum = self._episodes = 0.0
@@ -247,9 +249,9 @@ class CheckpointManager:
         step, score = self._evaluated
         if score is None or not math.isfinite(score):
             return False
-        line = self._line or branches.line_to(self.folder, int(step))
-        now = branches.Label(self.folder, line, int(step), 0, score)
-        before = (one.score for one in branches.checkpoints(self.folder) if one.led_to(now))
+        line = self._line or branches.lineage_to(self.folder, int(step))
+        now = branches.CheckpointInfo(self.folder, line, int(step), 0, score)
+        before = (one.score for one in branches.checkpoints(self.folder) if one.is_ancestor_of(now))
         return all(self._sign * (score - old) > 0 for old in before if old is not None)
 
     def save(
@@ -259,9 +261,9 @@ class CheckpointManager:
         policy: Policy,
         weights: Any,
         state: State | None,
-        memory: Mapping[str, Any] | None = None,
+        statistics: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Write a checkpoint with ``write_weights``, then remove checkpoints that aren't kept.
+        """Write a checkpoint with ``write_checkpoint``, then remove checkpoints that aren't kept.
 
         Raises:
             UserError: If writing fails. Existing checkpoints remain.
@@ -271,9 +273,18 @@ class CheckpointManager:
             score = self._evaluated[1] if self._evaluated[0] == step else None
         self._sum = self._episodes = 0.0
         if self._line is None:
-            self._line = branches.line_to(self.folder, step)
-        folder = write_weights(
-            self.folder, step, self.config, spec, policy, weights, state, score, memory, self._line
+            self._line = branches.lineage_to(self.folder, step)
+        folder = write_checkpoint(
+            self.folder,
+            step,
+            self.config,
+            spec,
+            policy,
+            weights,
+            state,
+            score,
+            statistics,
+            self._line,
         )
         self._tidy(folder)
         return folder
@@ -281,11 +292,11 @@ class CheckpointManager:
     def _tidy(self, newest: Path) -> None:
         """Link the best checkpoint of the lineage, and remove checkpoints that aren't kept."""
         labels, link = branches.checkpoints(self.folder), self.folder / BEST
-        scored = [one for one in labels if one.score is not None and one.led_to(labels[-1])]
+        scored = [one for one in labels if one.score is not None and one.is_ancestor_of(labels[-1])]
         if scored:
             best = max(scored, key=lambda one: (self._sign * (one.score or 0), one.step)).folder
             publish_link(link, best.name)
-        elif link.is_symlink() and not ((old := branches.label(link)) and old.score is not None):
+        elif link.is_symlink() and branches.score_of(link) is None:
             link.unlink()  # its target has no score or doesn't exist
         keep = self.config.base.checkpoint_keep
         for old in labels[:-keep] if keep else []:

@@ -44,33 +44,33 @@ def read_statistics(path: Path) -> dict[str, Any]:
     """
     with reading(path):
         holds = path.suffix == ".safetensors" and path.is_file()
-        if holds and (inside := normalization.take(path, read(path)[0])[1]):
+        if holds and (inside := normalization.split_statistics(path, read(path)[0])[1]):
             return inside
         beside = [path / MEMORY, path.with_name(f"{path.name}.{MEMORY}"), path.parent / MEMORY]
         for file in beside[:1] if path.is_dir() else beside[1:]:
             if file.is_file():
                 tensors = {normalization.PREFIX + name: w for name, w in read(file)[0].items()}
-                return normalization.take(file, tensors)[1]
+                return normalization.split_statistics(file, tensors)[1]
         return {}
 
 
-def write_statistics(memory: Mapping[str, Any], path: Path) -> None:
+def write_statistics(statistics: Mapping[str, Any], path: Path) -> None:
     """Write statistics to a separate file as float32."""
-    memory = normalization.with_rest(memory)
-    arrays = {name: mx.array(np.asarray(array, np.float32)) for name, array in memory.items()}
+    statistics = normalization.with_rest(statistics)
+    arrays = {name: mx.array(np.asarray(array, np.float32)) for name, array in statistics.items()}
     save_safetensors(arrays, path, {"puffer_mlx": "1"})
 
 
-def gathered_statistics(vec: VecEnv) -> dict[str, Any]:
+def current_statistics(vec: VecEnv) -> dict[str, Any]:
     """Return the current statistics of the environments; {} if they record no statistics."""
     return vec.memory() if isinstance(vec, HasNormalizer) else {}
 
 
-def as_trained(config: Config, path: Path) -> Config:
+def with_saved_preprocessing(config: Config, path: Path) -> Config:
     """Return a configuration with the observation and action settings of a trained policy.
 
     Sets the normalization of observations, the rescaling of actions and the image channels. Keys
-    given on the command line aren't changed; ``restore_statistics`` and ``refuse_other_units``
+    given on the command line aren't changed; ``restore_statistics`` and ``check_action_scale``
     raise an error if these don't fit the policy.
 
     Args:
@@ -93,7 +93,7 @@ def as_trained(config: Config, path: Path) -> Config:
 
 
 def differences(asked: Config, config: Config, path: Path) -> list[str]:
-    """Return a message for each setting that ``as_trained`` changed."""
+    """Return a message for each setting that ``with_saved_preprocessing`` changed."""
     lines = []
     if config.vec.normalize_observations != asked.vec.normalize_observations:
         lines.append(f"observations are normalised, as {path} learned to see them")
@@ -116,11 +116,11 @@ def rescales(path: Path) -> bool | None:
     """
     with reading(path):
         if path.suffix == ".safetensors" and path.name != WEIGHTS:
-            return bool(rescaling.take(path, read(path)[0])[1])
+            return bool(rescaling.split_bounds(path, read(path)[0])[1])
         if texts := _run_texts(path):
             return BOOLS.get(texts.get(RESCALE, "False").lower(), False)
         if path.name == WEIGHTS and path.is_file():
-            return bool(rescaling.take(path, read(path)[0])[1])
+            return bool(rescaling.split_bounds(path, read(path)[0])[1])
     return None
 
 
@@ -142,7 +142,7 @@ def _run_texts(path: Path) -> dict[str, str]:
     return {}
 
 
-def refuse_other_units(vec: VecEnv, path: Path) -> None:
+def check_action_scale(vec: VecEnv, path: Path) -> None:
     """Raise an error if environment and policy rescale actions differently.
 
     Args:
@@ -154,7 +154,7 @@ def refuse_other_units(vec: VecEnv, path: Path) -> None:
     """
     if path.suffix != ".safetensors" or not path.is_file():
         return
-    learned, taken = rescaling.take(path, read(path)[0])[1], vec.spec.action.bounds
+    learned, taken = rescaling.split_bounds(path, read(path)[0])[1], vec.spec.action.bounds
     if learned != taken:
         ours = f"rescaled to {learned}" if learned else "taken as they are"
         theirs = f"rescaled to {taken}" if taken else "as they are"
@@ -197,7 +197,7 @@ def restore_statistics(vec: VecEnv, path: Path, frozen: bool = False) -> None:
         )
 
 
-def share(trained: VecEnv, vec: VecEnv) -> None:
+def copy_statistics(trained: VecEnv, vec: VecEnv) -> None:
     """Copy the current statistics of a trainer's environments to other environments.
 
     Args:
@@ -206,17 +206,17 @@ def share(trained: VecEnv, vec: VecEnv) -> None:
             the statistics.
     """
     if isinstance(vec, HasNormalizer):
-        vec.remember(gathered_statistics(trained), frozen=True)
+        vec.remember(current_statistics(trained), frozen=True)
 
 
-def require_statistics(config: Config, spec: EnvSpec, memory: Mapping[str, Any]) -> None:
+def require_statistics(config: Config, spec: EnvSpec, statistics: Mapping[str, Any]) -> None:
     """Raise an error if a policy would be saved without the statistics that it needs.
 
     Raises:
         UserError: If the configuration normalizes observations and the statistics are missing.
     """
-    if shows_normalised(config, spec) and not normalization.normalises(memory):
+    if shows_normalised(config, spec) and not normalization.normalises(statistics):
         raise UserError(
             f"the statistics that observations are normalised by are missing ({KEY})",
-            "checkpoint.save(run, trainer) asks for them itself; or memory=environments.memory()",
+            "checkpoint.save(run, trainer) adds them; or pass statistics=environments.memory()",
         )

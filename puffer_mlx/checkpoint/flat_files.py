@@ -48,7 +48,7 @@ PUFFER3 = [  # tensors in 3.0's file, for each network of its wrapper
 ]
 
 
-class Flat(NamedTuple):
+class FlatLayout(NamedTuple):
     """Layout of a policy's tensors in a flat file.
 
     Args:
@@ -70,7 +70,7 @@ class Flat(NamedTuple):
         return max(0, self.end - self.length)
 
 
-def flat_form(sizes: Sequence[int], alignment: int = BF16, whole: bool = False) -> Flat:
+def flat_layout(sizes: Sequence[int], alignment: int = BF16, whole: bool = False) -> FlatLayout:
     """Return the layout of PufferLib's file for tensors of these sizes.
 
     Args:
@@ -83,56 +83,45 @@ def flat_form(sizes: Sequence[int], alignment: int = BF16, whole: bool = False) 
         start = -(-end // alignment) * alignment
         end = start + size
         places.append((start, end))
-    return Flat(tuple(places), end if whole else sum(sizes))
+    return FlatLayout(tuple(places), end if whole else sum(sizes))
 
 
-def cut_or_padded(sizes: Sequence[int], length: int) -> Flat:
+def cut_or_padded(sizes: Sequence[int], length: int) -> FlatLayout:
     """Return the layout of a file of ``length`` values that PufferLib 5.0 also reads.
 
     Such a file is the array of the bf16 build, up to 7 values short or padded at the end to a
     multiple of 8. For any other length, the layout of the entire array is returned.
     """
-    whole = flat_form(sizes, BF16, whole=True)
+    whole = flat_layout(sizes, BF16, whole=True)
     least, most = max(sum(sizes), whole.end - (BF16 - 1)), -(-whole.end // BF16) * BF16
-    return Flat(whole.places, length) if least <= length <= most else whole
+    return FlatLayout(whole.places, length) if least <= length <= most else whole
 
 
-def part_fault(policy: Policy) -> str | None:
+def unsupported_part(policy: Policy) -> str | None:
     """Return the reason if a policy part has no place in PufferLib's native policy, or None."""
     if policy.separate_value:
         return "values with a network of their own (policy.separate_value): the flat file has none"
-    for part, fits, wanted in (
-        (
-            policy.encoder,
-            encoder_forms(policy.encoder).flat,
-            "a linear encoder without bias (policy.dialect native)",
-        ),
-        (
-            policy.decoder,
-            type(policy.decoder) is Fused,
-            "a decoder without biases (policy.dialect native)",
-        ),
-        (
-            policy.network,
-            forms_of(policy.network).flat is not None,
-            f"the network {' or '.join(names_of('flat'))}",
-        ),
-    ):
-        if not fits:
-            return f"{type(part).__name__}: the flat file holds {wanted}"
-    return None
+    if not encoder_forms(policy.encoder).flat:
+        part, expected = policy.encoder, "a linear encoder without bias (policy.dialect native)"
+    elif type(policy.decoder) is not Fused:
+        part, expected = policy.decoder, "a decoder without biases (policy.dialect native)"
+    elif forms_of(policy.network).flat is None:
+        part, expected = policy.network, f"the network {' or '.join(names_of('flat'))}"
+    else:
+        return None
+    return f"{type(part).__name__}: the flat file holds {expected}"
 
 
-def bin_fault(policy: Policy, alignment: int = BF16) -> str | None:
+def flat_unsupported_reason(policy: Policy, alignment: int = BF16) -> str | None:
     """Return the reason why PufferLib's flat file can't hold all of this policy, or None."""
-    if fault := part_fault(policy):
-        return fault
+    if reason := unsupported_part(policy):
+        return reason
     tensors = named(policy.init(mx.random.key(0)))  # lazy: only shapes are used
-    form = flat_form([w.size for _, w in tensors], alignment)
+    form = flat_layout([w.size for _, w in tensors], alignment)
     return _loss(form, [name for name, _ in tensors]) if form.missing else None
 
 
-def _loss(form: Flat, names: list[str]) -> str:
+def _loss(form: FlatLayout, names: list[str]) -> str:
     """Return a message that names the missing values."""
     places = zip(names, form.places, strict=True)
     of = [name for name, (_, stop) in places if stop > form.length]
@@ -166,10 +155,10 @@ def save_bin(
     Raises:
         UserError: If the file can't hold the policy, would lose values, or can't be written.
     """
-    if fault := part_fault(policy):
-        raise UserError(fault, "export it with --to torch, safetensors or onnx")
+    if reason := unsupported_part(policy):
+        raise UserError(reason, "export it with --to torch, safetensors or onnx")
     tensors = named(weights)
-    form = flat_form([w.size for _, w in tensors], alignment, whole)
+    form = flat_layout([w.size for _, w in tensors], alignment, whole)
     if form.missing and not lossy:
         raise UserError(_loss(form, [name for name, _ in tensors]), SHORT_HINT)
     array = np.zeros(form.end, "<f4")
@@ -208,7 +197,7 @@ def read_bin(path: Path, like: Weights, alignment: int = BF16) -> Weights:
             f" and this one has {', '.join(names)}",
             "load a .safetensors file, or choose another policy.dialect and torch.network",
         )
-    form = _form_of(path, size, tensors, alignment)  # before reading: the file may be huge
+    form = _detect_layout(path, size, tensors, alignment)  # before reading: the file may be huge
     if form.missing:
         warnings.warn(f"{path}: {_loss(form, names)}; they are 0 now", stacklevel=3)
     array = np.zeros(max(form.end, form.length), "<f4")
@@ -236,14 +225,14 @@ def _native(names: list[str]) -> bool:
     )
 
 
-def _form_of(path: Path, size: int, tensors: list, alignment: int) -> Flat:
+def _detect_layout(path: Path, size: int, tensors: list, alignment: int) -> FlatLayout:
     """Return the layout of a file with ``size`` bytes."""
     sizes = [w.size for _, w in tensors]
     if [name for name, _ in tensors] in PUFFER3:
         alignment = 1  # 3.0 doesn't align tensors
-    forms = [flat_form(sizes, alignment)]
+    forms = [flat_layout(sizes, alignment)]
     if alignment > 1:
-        forms += [flat_form(sizes, to, whole=True) for to in (alignment, BF16, FLOAT)]
+        forms += [flat_layout(sizes, to, whole=True) for to in (alignment, BF16, FLOAT)]
         forms.append(cut_or_padded(sizes, size // 4))
     for form in forms:
         if size == 4 * form.length:

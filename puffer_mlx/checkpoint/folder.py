@@ -29,12 +29,12 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_unflatten
 
-from puffer_mlx.checkpoint.normalization import Memory
+from puffer_mlx.checkpoint.normalization import Statistics
 from puffer_mlx.config import Config, write_ini
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.files import locked
+from puffer_mlx.system.files import lock_folder
 from puffer_mlx.system.json_text import is_count, is_finite
 from puffer_mlx.trees import named
 
@@ -43,7 +43,7 @@ WEIGHTS, STATE = "weights.safetensors", "state.safetensors"
 
 
 # Temporary names that system/files.py uses in these folders.
-LEFT = re.compile(r"\.([0-9]{16}|config)-[a-z0-9_]{8}(\.ini|\.gif)?|\.best-[0-9]+")
+TEMPORARY = re.compile(r"\.([0-9]{16}|config)-[a-z0-9_]{8}(\.ini|\.gif)?|\.best-[0-9]+")
 COUNTERS = {  # True for whole numbers
     **dict.fromkeys(("epoch", "global_step", "log_position"), True),
     **dict.fromkeys(("uptime", "learning_rate"), False),
@@ -93,7 +93,7 @@ class State(NamedTuple):
         return tree_unflatten([(name, arrays[name]) for name, _ in wanted])  # type: ignore
 
 
-def within(arrays: dict[str, mx.array], name: str) -> dict[str, mx.array]:
+def subtree(arrays: dict[str, mx.array], name: str) -> dict[str, mx.array]:
     """Return the arrays below a dotted name, without that name and its dot."""
     prefix = f"{name}."
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
@@ -112,7 +112,7 @@ class Checkpoint(NamedTuple):
     policy: Policy
     weights: Any
     step: int
-    memory: Memory
+    statistics: Statistics
 
 
 def run_folder(config: Config, run_id: str) -> Path:
@@ -137,16 +137,16 @@ def prepare(config: Config, run_id: str, home: Path = Path()) -> Path:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
+def lock_run(folder: Path) -> Iterator[None]:
     """Lock a run folder during the block, and remove temporary files of killed processes.
 
     Raises:
         UserError: If another process trains this run, or the folder can't be written.
     """
-    with locked(folder, "the run") as alone:
+    with lock_folder(folder, "the run") as alone:
         left = [*folder.iterdir(), *(folder / VIDEOS).glob(".*")] if alone else []
         for path in left:
-            if not LEFT.fullmatch(path.name):
+            if not TEMPORARY.fullmatch(path.name):
                 continue
             if path.is_symlink() or path.is_file():
                 path.unlink(missing_ok=True)
@@ -176,7 +176,7 @@ def new_run(config: Config, home: Path = Path()) -> Iterator[Path]:
         while not _create(runs / str(number)):  # taken by another run that started now
             number += 1
     folder = prepare(config, str(number), home)
-    with held(folder):
+    with lock_run(folder):
         yield folder
 
 

@@ -28,72 +28,74 @@ COARSE = 1e-3  # largest error of a stored mean, in standard deviations
 PARTS = ("mean", "variance", "count")
 OBSERVATIONS = tuple(f"observations.{part}" for part in PARTS)
 
-Memory = Mapping[str, Any]  # arrays by name
+Statistics = Mapping[str, Any]  # arrays by name
 
 
-def normalises(memory: Memory) -> bool:
+def normalises(statistics: Statistics) -> bool:
     """Return True if the statistics include observations, not only rewards."""
-    return OBSERVATIONS[0] in memory
+    return OBSERVATIONS[0] in statistics
 
 
-def tensors_of(memory: Memory) -> dict[str, np.ndarray]:
+def tensors_of(statistics: Statistics) -> dict[str, np.ndarray]:
     """Return statistics as float32 tensors for a file; {} if observations aren't normalized.
 
     Reward statistics are included for resuming; the policy itself only needs those of observations.
     """
-    if not normalises(memory):
+    if not normalises(statistics):
         return {}
-    return {PREFIX + name: np.array(array, np.float32) for name, array in memory.items()}
+    return {PREFIX + name: np.array(array, np.float32) for name, array in statistics.items()}
 
 
-def with_rest(memory: Memory) -> dict[str, Any]:
+def with_rest(statistics: Statistics) -> dict[str, Any]:
     """Return statistics with the rounding error of the mean, where float32 is too coarse.
 
     Needed only for values that float64 can hold and float32 can't, such as a clock in seconds.
     """
-    if not normalises(memory):
-        return dict(memory)
+    if not normalises(statistics):
+        return dict(statistics)
     try:
         with np.errstate(invalid="ignore"):
-            mean, scale = _mean_and_scale(memory)
+            mean, scale = _mean_and_scale(statistics)
     except KeyError:  # reading reports incomplete statistics
-        return dict(memory)
+        return dict(statistics)
     rest = mean - mean.astype(np.float32)
     is_coarse = mean.shape == scale.shape and (np.abs(rest) * scale > COARSE).any()
-    return dict(memory) | ({REST: rest} if is_coarse else {})
+    return dict(statistics) | ({REST: rest} if is_coarse else {})
 
 
-def take(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def split_statistics(
+    path: Path, tensors: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Split a file's tensors into policy tensors and float64 statistics.
 
     Raises:
         UserError: If the statistics are incomplete or invalid.
     """
     others = {name: w for name, w in tensors.items() if not name.startswith(PREFIX)}
-    memory = {
+    statistics = {
         name.removeprefix(PREFIX): np.array(w, np.float64)
         for name, w in tensors.items()
         if name not in others
     }
-    rest = memory.pop(REST, None)
-    check(path, memory)
-    if rest is not None and normalises(memory):
-        if rest.shape != memory[OBSERVATIONS[0]].shape or not np.isfinite(rest).all():
+    rest = statistics.pop(REST, None)
+    check(path, statistics)
+    if rest is not None and normalises(statistics):
+        if rest.shape != statistics[OBSERVATIONS[0]].shape or not np.isfinite(rest).all():
             message = f"{path}: the statistics {REST} are damaged"
             raise UserError(message, "the file is damaged: export the policy again")
-        memory[OBSERVATIONS[0]] += rest
-    return others, memory
+        statistics[OBSERVATIONS[0]] += rest
+    return others, statistics
 
 
-def check(path: Path, memory: Memory) -> None:
+def check(path: Path, statistics: Statistics) -> None:
     """Raise an error for invalid statistics.
 
     Raises:
         UserError: If a part is missing, not finite or of a wrong shape, or if a variance or count
             is negative.
     """
-    for what in {name.partition(".")[0] for name in memory}:
-        parts = [np.asarray(memory.get(f"{what}.{part}", np.nan)) for part in PARTS]
+    for what in {name.partition(".")[0] for name in statistics}:
+        parts = [np.asarray(statistics.get(f"{what}.{part}", np.nan)) for part in PARTS]
         mean, variance, count = parts
         wrong = [part for part, a in zip(PARTS, parts, strict=True) if not np.isfinite(a).all()]
         if mean.shape != variance.shape or mean.ndim != 1 or count.shape != ():
@@ -107,14 +109,14 @@ def check(path: Path, memory: Memory) -> None:
             )
 
 
-def check_size(path: Path, memory: Memory, spec: EnvSpec) -> None:
+def check_size(path: Path, statistics: Statistics, spec: EnvSpec) -> None:
     """Raise an error if statistics don't fit an environment's observations.
 
     Raises:
         UserError: If the environment has uint8 observations or another observation size.
     """
-    if normalises(memory):
-        size, D = len(memory[OBSERVATIONS[0]]), spec.observation_size
+    if normalises(statistics):
+        size, D = len(statistics[OBSERVATIONS[0]]), spec.observation_size
         if size != D or not can_normalise(spec):
             raise UserError(
                 f"{path} normalises {size} numbers, but {spec.name} shows {D} of type"
@@ -123,32 +125,32 @@ def check_size(path: Path, memory: Memory, spec: EnvSpec) -> None:
             )
 
 
-def apply(memory: Memory, observations: np.ndarray) -> np.ndarray:
+def apply(statistics: Statistics, observations: np.ndarray) -> np.ndarray:
     """Return observations (..., D) as the policy sees them.
 
     Args:
-        memory: Statistics by name.
+        statistics: Statistics by name.
         observations: (..., D), float32 or float64.
 
     Returns:
         Normalized float32 copy, or the same array without statistics.
     """
-    if not normalises(memory):
+    if not normalises(statistics):
         return observations
     rows = np.array(observations, np.float32)
     exact = observations if observations.dtype == np.float64 else None
-    normalise(rows, *_mean_and_scale(memory), exact)
+    normalise(rows, *_mean_and_scale(statistics), exact)
     return rows
 
 
-def undo(memory: Memory, observations: np.ndarray) -> np.ndarray:
+def undo(statistics: Statistics, observations: np.ndarray) -> np.ndarray:
     """Return the inverse of ``apply``, without clipping."""
-    if not normalises(memory):
+    if not normalises(statistics):
         return observations
-    mean, scale = _mean_and_scale(memory)
+    mean, scale = _mean_and_scale(statistics)
     return (observations / scale + mean).astype(np.float32)
 
 
-def _mean_and_scale(memory: Memory) -> tuple[np.ndarray, np.ndarray]:
-    mean, variance = (np.array(memory[name], np.float64) for name in OBSERVATIONS[:2])
+def _mean_and_scale(statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
+    mean, variance = (np.array(statistics[name], np.float64) for name in OBSERVATIONS[:2])
     return mean, deviation_inverse(variance)

@@ -34,7 +34,7 @@ def tensors_of(bounds: Bounds) -> dict[str, np.ndarray]:
     return {LOW: low.copy(), HIGH: high.copy()}
 
 
-def take(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], Bounds]:
+def split_bounds(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], Bounds]:
     """Split a file's tensors into policy tensors and bounds.
 
     Raises:

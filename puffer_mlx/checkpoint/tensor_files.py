@@ -13,7 +13,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
@@ -23,6 +23,7 @@ import numpy as np
 from puffer_mlx.config.memory_needs import refuse_file
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import open_file, publish
+from puffer_mlx.system.json_text import is_count
 
 CRC = "crc32"
 DIMENSIONS_MOST = 32  # NumPy allows 64; no weight needs this many
@@ -45,7 +46,7 @@ DTYPES = {  # name in the format -> (MLX dtype, NumPy dtype with the same bytes)
 NAMES = {dtype: name for name, (dtype, _) in DTYPES.items()}
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """Header entry of a tensor. Offsets are in bytes from the end of the header."""
 
     dtype: str
@@ -63,7 +64,7 @@ class Header(NamedTuple):
         length: Number of bytes before the first tensor.
     """
 
-    tensors: dict[str, Entry]
+    tensors: dict[str, TensorEntry]
     metadata: dict[str, str]
     length: int
 
@@ -88,14 +89,10 @@ def write(path: Path, tensors: Mapping[str, mx.array], metadata: Mapping[str, st
         header[name] = {"dtype": dtype, "shape": [*shape], "data_offsets": offsets}
     text = json.dumps({"__metadata__": {**metadata, CRC: f"{crc:08x}"}, **header}).encode()
     text += b" " * (-len(text) % 8)
-    with publish(path) as temporary:
-        length = len(text).to_bytes(8, "little")
-        _write(temporary, [length, text, *(part.data for part in parts.values())])
-
-
-def _write(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    with path.open("wb") as file:
-        file.writelines(parts)
+    with publish(path) as temporary, temporary.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        file.writelines(part.data for part in parts.values())
 
 
 def read(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
@@ -165,7 +162,7 @@ def _header(path: Path, file: BinaryIO) -> Header:
     return Header(tensors, metadata, 8 + length)
 
 
-def _entry(path: Path, name: str, entry: Any) -> Entry:
+def _entry(path: Path, name: str, entry: Any) -> TensorEntry:
     """Return the checked header entry of one tensor."""
     keys = ("dtype", "shape", "data_offsets")
     dtype, shape, offsets = map(entry.get, keys) if isinstance(entry, dict) else (None,) * 3
@@ -178,14 +175,12 @@ def _entry(path: Path, name: str, entry: Any) -> Entry:
         raise _damaged(path, f"{name!r} has {len(shape)} dimensions")
     if max(shape, default=0) >= 2**31 or offsets[1] - offsets[0] != size * math.prod(shape):
         raise _damaged(path, f"{name!r} of shape {shape} has {offsets[1] - offsets[0]} bytes")
-    return Entry(dtype, tuple(shape), *offsets)
+    return TensorEntry(dtype, tuple(shape), *offsets)
 
 
 def _counts(value: Any) -> TypeGuard[list[int]]:
     """Return True for a list of non-negative integers."""
-    return isinstance(value, list) and all(
-        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value
-    )
+    return isinstance(value, list) and all(map(is_count, value))
 
 
 def _crc(kinds: Mapping[str, Any], metadata: Mapping[str, str]) -> int:
@@ -200,7 +195,7 @@ def _bytes(array: mx.array) -> np.ndarray:
     return np.ascontiguousarray(np.asarray(array))
 
 
-def _array(view: np.ndarray, entry: Entry) -> mx.array:
+def _array(view: np.ndarray, entry: TensorEntry) -> mx.array:
     """Return an aligned copy of a tensor; tensors in files aren't aligned as MLX requires."""
     array = mx.array(np.require(view, requirements="A").reshape(entry.shape))
     return array.view(mx.bfloat16) if entry.dtype == "BF16" else array

@@ -1,6 +1,5 @@
 """Read and write weight files: safetensors, and PufferLib's flat ``.bin`` (``flat_files.py``)."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ def save_safetensors(
     weights: Weights,
     path: Path,
     metadata: dict[str, str] | None = None,
-    memory: normalization.Memory | None = None,
+    statistics: normalization.Statistics | None = None,
     bounds: rescaling.Bounds = (),
 ) -> None:
     """Write weights under their dotted names (``encoder.weight``, ``network.0.weight``, ...).
@@ -29,11 +28,11 @@ def save_safetensors(
         weights: Tree of arrays.
         path: File to write.
         metadata: Additional texts by key.
-        memory: Normalization statistics of observations.
+        statistics: Normalization statistics of observations.
         bounds: Bounds of rescaled actions.
     """
     beside = {
-        **normalization.tensors_of(normalization.with_rest(memory or {})),
+        **normalization.tensors_of(normalization.with_rest(statistics or {})),
         **rescaling.tensors_of(bounds),
     }
     tensors = dict(named(weights)) | {name: mx.array(array) for name, array in beside.items()}
@@ -58,7 +57,8 @@ def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weig
         if path.suffix == ".bin":
             return read_bin(path, like, alignment)
         if path.suffix == ".safetensors":
-            return _read_safetensors(path, like)
+            tensors, _ = tensor_files.read(path)
+            return check_and_convert(path, policy_tensors(path, tensors), like)
     except OSError as error:
         raise UserError(f"can't read {path}: {error.strerror or error}", "check the path") from None
     raise UserError(
@@ -69,28 +69,16 @@ def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weig
     )
 
 
-def _read_safetensors(path: Path, like: Weights) -> Weights:
-    """Read weights from a safetensors file. A missing file raises OSError."""
-    header = tensor_files.read_header(path)
-    shapes = {
-        name: entry.shape
-        for name, entry in header.tensors.items()
-        if not name.startswith(normalization.PREFIX) and name not in rescaling.NAMES
-    }
-    _check_shapes(path, shapes, like)
-    return fit(path, weights_in(path, tensor_files.read(path)[0]), like)
-
-
-def weights_in(path: Path, tensors: dict[str, mx.array]) -> dict[str, mx.array]:
+def policy_tensors(path: Path, tensors: dict[str, mx.array]) -> dict[str, mx.array]:
     """Return the weights among a file's tensors, without statistics and bounds.
 
     Raises:
         UserError: If the statistics or bounds are damaged.
     """
-    return rescaling.take(path, normalization.take(path, tensors)[0])[0]
+    return rescaling.split_bounds(path, normalization.split_statistics(path, tensors)[0])[0]
 
 
-def fit(path: Path, loaded: dict[str, mx.array], like: Weights) -> Weights:
+def check_and_convert(path: Path, loaded: dict[str, mx.array], like: Weights) -> Weights:
     """Return tensors by dotted name as a tree of float32 weights.
 
     Args:
@@ -101,23 +89,19 @@ def fit(path: Path, loaded: dict[str, mx.array], like: Weights) -> Weights:
     Raises:
         UserError: If names or shapes differ, or a value isn't finite.
     """
-    _check_shapes(path, {name: w.shape for name, w in loaded.items()}, like)
-    weights = tree_map_with_path(lambda name, _: loaded[name].astype(mx.float32), like)
-    if not all(mx.isfinite(w).all().item() for _, w in named(weights)):
-        raise UserError(f"{path} holds numbers that aren't finite", "the file is damaged")
-    return weights
-
-
-def _check_shapes(path: Path, shapes: Mapping[str, tuple[int, ...]], like: Weights) -> None:
-    """Raise an error if names or shapes differ."""
-    tensors = dict(named(like))
+    expected = dict(named(like))
+    shapes = {name: w.shape for name, w in loaded.items()}
     wrong = [
         f"{name}: {shapes.get(name, 'missing')}, expected {w.shape}"
-        for name, w in tensors.items()
+        for name, w in expected.items()
         if shapes.get(name) != w.shape
-    ] + [f"{name}: not in this policy" for name in shapes if name not in tensors]
+    ] + [f"{name}: not in this policy" for name in shapes if name not in expected]
     if wrong:
         raise UserError(
             f"{path} is of another policy: {'; '.join(wrong)}",
             "compare policy.hidden_size and policy.num_layers with the config.ini beside the file",
         )
+    weights = tree_map_with_path(lambda name, _: loaded[name].astype(mx.float32), like)
+    if not all(mx.isfinite(w).all().item() for _, w in named(weights)):
+        raise UserError(f"{path} holds numbers that aren't finite", "the file is damaged")
+    return weights

@@ -33,11 +33,11 @@ def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]
     @functools.wraps(main)
     def run(argv: Sequence[str]) -> int:
         signals.end_with_parent()
-        with signals.watched() as watch:
+        with signals.watch_signals() as watch:
             try:
-                with output.guarded(), program.running_command():
+                with output.guard_streams(), program.running_command():
                     return _run(main, argv, watch)
-            except output.Lost as lost:
+            except output.OutputLost as lost:
                 if lost.unread:
                     return output.PIPE_STATUS
                 print(f"error: can't write standard output: {lost.error.strerror}", file=sys.stderr)

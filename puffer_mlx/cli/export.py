@@ -21,7 +21,7 @@ from puffer_mlx.export.file_format import Option
 from puffer_mlx.library import hub
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
-from puffer_mlx.system.files import reading, relative, to_write
+from puffer_mlx.system.files import check_writable, reading, relative
 
 HUB = "hub"
 OPTIONS = """
@@ -174,7 +174,7 @@ def main(argv: list[str]) -> None:
     options = option_parser().parse(argv)
     refuse_without_hub(options)
     if options.out:
-        options.out = options.out.absolute() if options.to == HUB else to_write(options.out)
+        options.out = options.out.absolute() if options.to == HUB else check_writable(options.out)
     chosen = chosen_options(options, options.to, "--to {}")
     select_device("cpu")  # exact, and fast enough
     folder = find(options.checkpoint, Path(options.checkpoint_dir), options.env)

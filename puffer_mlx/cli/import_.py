@@ -26,7 +26,7 @@ from puffer_mlx.config.trust import code_names
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
 from puffer_mlx.export.file_format import PolicyFile
-from puffer_mlx.export.importing import difference, inspect, weights_of
+from puffer_mlx.export.importing import convert_weights, difference, inspect
 from puffer_mlx.export.parity import Comparison
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system import program, voice
@@ -83,8 +83,8 @@ def configure(source: PolicyFile, argv: list[str]) -> tuple[Config, EnvSpec, arg
     line = [argv[0], *words, *argv[1:]]
     config, options = parse_command_line(line, add_options, family=config.base.family)
     spec = vec.look_up_spec(config)
-    if config.vec.normalize_observations != normalization.normalises(source.memory):
-        has = "has" if source.memory else "has no"
+    if config.vec.normalize_observations != normalization.normalises(source.statistics):
+        has = "has" if source.statistics else "has no"
         raise UserError(
             f"{source.path} {has} statistics that observations are normalised by",
             "leave vec.normalize_observations out: the file tells",
@@ -100,8 +100,8 @@ def convert(argv: list[str]) -> None:
     source = inspect(Path(argv[0]))
     config, spec, options = configure(source, argv[1:])
     chosen = chosen_options(options, source.kind, "a file of kind {}")
-    source.file = formats.chosen(source.kind, **chosen)
-    policy, weights = weights_of(source, spec, config)
+    source.file = formats.make_format(source.kind, **chosen)
+    policy, weights = convert_weights(source, spec, config)
     compared = difference(source, policy, weights, spec)
     if compared and not compared.same:
         raise UserError(
@@ -111,8 +111,8 @@ def convert(argv: list[str]) -> None:
         )
     run = options.out or checkpoint.run_folder(config, str(time.time_ns() // 1_000_000))
     write_ini(config, run / checkpoint.CONFIG)
-    folder = checkpoint.write_weights(
-        run, source.step, config, spec, policy, weights, memory=source.memory
+    folder = checkpoint.write_checkpoint(
+        run, source.step, config, spec, policy, weights, statistics=source.statistics
     )
     if voice.is_quiet():
         print(folder)
@@ -148,7 +148,9 @@ def show(
     lines = {
         "file": f"{source.path} ({source.kind})",
         "policy": f"{policy}{config.policy.num_layers}, dialect {config.policy.dialect}",
-        "observations": "normalised by the file's statistics" if source.memory else "as they are",
+        "observations": (
+            "normalised by the file's statistics" if source.statistics else "as they are"
+        ),
         "parameters": f"{parameters:,}",
         "checkpoint": folder,
     }

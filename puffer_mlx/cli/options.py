@@ -12,7 +12,7 @@ from puffer_mlx.config.finding import plain_path
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import voice
-from puffer_mlx.system.files import to_write
+from puffer_mlx.system.files import check_writable
 from puffer_mlx.system.json_text import STANDARD_OUTPUT
 
 Type = Callable[[str], Any]
@@ -39,12 +39,12 @@ def number(kind: type, least: float, most: float = MOST) -> Callable[[str], floa
 
 def json_output(text: str) -> Path:
     """Return the file of ``--json``; ``-`` is standard output."""
-    return STANDARD_OUTPUT if text == str(STANDARD_OUTPUT) else to_write(text)
+    return STANDARD_OUTPUT if text == str(STANDARD_OUTPUT) else check_writable(text)
 
 
 TYPES: dict[str, Type] = {  # types by option, else by metavar
     "--json": json_output,
-    "FILE": to_write,  # for a file to write; ``types`` overrides it for a file to read
+    "FILE": check_writable,  # for a file to write; ``types`` overrides it for a file to read
     "FOLDER": Path,
     "N": number(int, 1),
     "SECONDS": number(float, 0.001),

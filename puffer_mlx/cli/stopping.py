@@ -103,9 +103,9 @@ class RunEnding:
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         whole = isinstance(error, GPUError) and self._trainer.ranks.size == 1
-        output.say(self.line() if error is None else self.rescue(whole))
+        output.print_important(self.line() if error is None else self.rescue(whole))
         if error is None and not voice.is_quiet():
-            output.say(f"log   {relative(self._run.log.path)}")
+            output.print_important(f"log   {relative(self._run.log.path)}")
 
 
 class StopRequests:
@@ -166,7 +166,7 @@ def follow(trainer: Trainer, outside: StopRequests) -> int:
             trainer.state()
         return trainer.epoch
 
-    with signals.gently(outside.stop, lambda: f"rank {ranks.rank} has ended"):
+    with signals.stop_gracefully(outside.stop, lambda: f"rank {ranks.rank} has ended"):
         for _ in trainer:
             if ranks.any(False):  # the first rank saves
                 saved = give_part()

@@ -94,12 +94,12 @@ def find_resumed(
             trains the run.
     """
     from puffer_mlx import checkpoint
-    from puffer_mlx.checkpoint.folder import held
+    from puffer_mlx.checkpoint.folder import lock_run
 
     config, _ = parse_command_line(words, training=False)
     folder = checkpoint.find(which, config, checkpoint.STATE)
     if not launched_rank():  # the first rank holds it for all of them
-        stack.enter_context(held(folder.parent))
+        stack.enter_context(lock_run(folder.parent))
     folder = checkpoint.find(which, config, checkpoint.STATE)  # may be newer now
     resumed = checkpoint.load(folder, trust.known(config))
     if resumed.config.env_name != config.env_name:

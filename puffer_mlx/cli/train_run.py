@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from puffer_mlx import checkpoint, vec
-from puffer_mlx.checkpoint.environment_statistics import as_trained, differences
+from puffer_mlx.checkpoint.environment_statistics import differences, with_saved_preprocessing
 from puffer_mlx.cli.options import detail_config
 from puffer_mlx.cli.stopping import RunEnding, StopRequests, follow
 from puffer_mlx.cli.train_output import (
@@ -23,7 +23,7 @@ from puffer_mlx.config.notes import trainer_note, unread
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines import joining, launching
-from puffer_mlx.machines.share import share
+from puffer_mlx.machines.shards import partition
 from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.playing import evaluation, ladder
 from puffer_mlx.playing.episode_videos import EpisodeVideos
@@ -95,7 +95,7 @@ def start(
         resumed: Checkpoint to resume; None for a new run.
         held: Holds the lock of the resumed run.
     """
-    if config.train.gpus > 1 and not launching.started():
+    if config.train.gpus > 1 and not launching.launched_externally():
         held.close()  # the first rank takes the lock
         return start_ranks(config, argv)
     if resumed and options.load_model_path is not None:
@@ -107,14 +107,14 @@ def start(
     voice.note(unused_note(config), "" if resumed else rate_note(config))
     detail_config(config)
     select_device(config.base.device)
-    ranks = joining.join(config, resumed.folder.name if resumed else "none")
-    with ranks.attended():
+    ranks = joining.init_distributed(config, resumed.folder.name if resumed else "none")
+    with ranks.report_end():
         return train(config, options, resumed, ranks)
 
 
 def start_ranks(config: Config, argv: list[str]) -> int:
     """Start ``train.gpus`` ranks of this command on this machine. Returns the exit code."""
-    share(config, 0, config.train.gpus)  # refuse sizes that can't be divided once, not in each rank
+    partition(config, 0, config.train.gpus)  # raise for indivisible sizes once, not in each rank
     loud = {voice.QUIET: ["-q"], voice.VERBOSE: ["-v"]}.get(voice.level(), [])
     on_gpus = launching.uses_gpus(config.base.device)
     words = program.of_package("train", *argv, *loud)
@@ -131,7 +131,7 @@ def train(
         path = checkpoint.find_weights(options.load_model_path, config)
     config, outside = seen_as_trained(config, path), StopRequests()
     with (
-        output.going_on(outside.lost),
+        output.continue_if_lost(outside.lost),
         Run.open(config, weights=path, resumed=resumed, ranks=ranks, look=introduce) as run,
     ):
         trainer, config = run.trainer, run.trainer.config
@@ -147,13 +147,13 @@ def train(
         voice.note(*notes(run))
         evaluator = Evaluator(trainer, alive=run.log.touch)
         ending = RunEnding(run, evaluator)
-        ranks.rescue_by(ending.rescue)
+        ranks.set_rescue(ending.rescue)
         score = run.state.numbers.get(EVALUATED) if run.state else None
         if evaluation.reached(config, score):  # the resumed run had already reached the score
             voice.note(reached_note(config, score))
             trainer.stop = True
         with (
-            signals.gently(outside.stop, ending.rescue) as watch,
+            signals.stop_gracefully(outside.stop, ending.rescue) as watch,
             ending,
             dashboard_of(run, options.stop_at) as dashboard,
             record,
@@ -172,7 +172,7 @@ def seen_as_trained(config: Config, path: Path | None) -> Config:
     """
     if path is None:
         return config
-    changed = as_trained(config, path)
+    changed = with_saved_preprocessing(config, path)
     voice.note(*differences(config, changed, path))
     return changed
 
@@ -190,7 +190,7 @@ def train_epochs(
     videos = EpisodeVideos(trainer, run.folder, dashboard.message)
     for logs in trainer:
         record.epoch()
-        with ranks.apart():
+        with ranks.exempt_from_timeout():
             logs |= evaluator.after_epoch()
             logs |= videos.after_epoch()
         run.log.write(logs)
@@ -205,9 +205,9 @@ def train_epochs(
         dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
         due = checkpoint.is_due(config, trainer.epoch - 1) or run.keeper.improved
         if ranks.any(due):
-            with ranks.apart():
+            with ranks.exempt_from_timeout():
                 ending.save()
-    with ranks.apart():
+    with ranks.exempt_from_timeout():
         ending.save()  # only now is it certain that the run ends here
     if trainer.fault:
         raise trainer.fault

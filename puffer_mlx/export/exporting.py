@@ -6,8 +6,8 @@ policies it can't hold. Normalization statistics are exported too if the format 
 The new file is read back and run by PyTorch, onnxruntime or our reader on raw observations of the
 environment. If outputs or the final state differ from ours by more than the tolerance, the file
 isn't published. The tolerance is the format's, or float32's resolution if larger
-(``parity.judge``). Exporting needs no GPU. The comparison uses MLX's default device; formats with
-tolerance 0 are exact on a CPU.
+(``parity.compare_outputs``). The comparison uses MLX's default device; formats with tolerance 0 are
+exact on a CPU.
 """
 
 import math
@@ -20,10 +20,10 @@ import numpy as np
 from puffer_mlx.checkpoint import WEIGHTS, Checkpoint, normalization
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
-from puffer_mlx.export.dialects import dialect_of, to_dialect
-from puffer_mlx.export.file_format import Contents, FileFormat, need
-from puffer_mlx.export.importing import opened
-from puffer_mlx.export.parity import judge, random_observations
+from puffer_mlx.export.file_format import ExportInput, FileFormat, need
+from puffer_mlx.export.importing import read_policy_file
+from puffer_mlx.export.parity import compare_outputs, random_observations
+from puffer_mlx.export.weight_layouts import layout_of, to_layout
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.files import publish
 from puffer_mlx.trees import named
@@ -42,7 +42,7 @@ class Format:
     """
 
     def __init__(self, kind: str, dialect: str | None = None, **options: Any) -> None:
-        self.file = formats.chosen(kind, **options)
+        self.file = formats.make_format(kind, **options)
         self.kind, self.dialect = kind, dialect
 
 
@@ -90,19 +90,24 @@ def export(checkpoint: Checkpoint, form: Format, path: Path, recorded: mx.array 
     file = form.file
     _check_path(file, path)
     dialect = _choose_dialect(file, checkpoint.policy, form.dialect)
-    contents = Contents(checkpoint, *to_dialect(checkpoint.policy, checkpoint.weights, dialect))
+    contents = ExportInput(checkpoint, *to_layout(checkpoint.policy, checkpoint.weights, dialect))
     _check_policy(file, contents.policy)
-    losses = file.losses(contents)
+    losses = file.lossy_notes(contents)
     if recorded is None:
-        observations = random_observations(checkpoint.spec, checkpoint.memory)
+        observations = random_observations(checkpoint.spec, checkpoint.statistics)
     else:  # raw observations
-        observations = normalization.undo(checkpoint.memory, np.array(recorded))
+        observations = normalization.undo(checkpoint.statistics, np.array(recorded))
     with publish(path, named=True) as temporary:
         file.write(contents, temporary)
-        theirs = file.run(opened(temporary, file), contents.policy, observations)
+        theirs = file.run(read_policy_file(temporary, file), contents.policy, observations)
         least = math.inf if losses else file.tolerance
-        compared = judge(
-            checkpoint.policy, checkpoint.weights, observations, checkpoint.memory, theirs, least
+        compared = compare_outputs(
+            checkpoint.policy,
+            checkpoint.weights,
+            observations,
+            checkpoint.statistics,
+            theirs,
+            least,
         )
         if not compared.same:
             raise UserError(
@@ -140,7 +145,7 @@ def _check_path(file: FileFormat, path: Path) -> None:
 
 
 def _choose_dialect(file: FileFormat, policy: Policy, asked: str | None) -> str:
-    current = dialect_of(policy)
+    current = layout_of(policy)
     dialect = asked or (current if current in file.dialects else file.dialects[0])
     if dialect not in file.dialects:
         raise UserError(
@@ -153,7 +158,8 @@ def _choose_dialect(file: FileFormat, policy: Policy, asked: str | None) -> str:
 
 def _check_policy(file: FileFormat, policy: Policy) -> None:
     """Raise an error if the format can't hold the policy or a package is missing."""
-    if fault := file.fault(policy):
-        others = [name for name, other in formats.by_name().items() if not other.fault(policy)]
-        raise UserError(fault, f"this policy can be exported with --to {' or '.join(others)}")
+    if reason := file.unsupported_reason(policy):
+        every = formats.by_name().items()
+        others = [name for name, other in every if not other.unsupported_reason(policy)]
+        raise UserError(reason, f"this policy can be exported with --to {' or '.join(others)}")
     need(file.extra, *file.packages)

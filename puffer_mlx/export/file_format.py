@@ -46,7 +46,7 @@ def read_by(library: str, path: Path, hint: str = DAMAGED) -> Iterator[None]:
         raise UserError(f"{path} can't be read by {library}: {reason}", hint) from None
 
 
-class Contents(NamedTuple):
+class ExportInput(NamedTuple):
     """Policy to write to a file.
 
     Args:
@@ -60,9 +60,9 @@ class Contents(NamedTuple):
     weights: Weights
 
     @property
-    def memory(self) -> normalization.Memory:
+    def statistics(self) -> normalization.Statistics:
         """Normalization statistics of the policy's observations; empty without normalization."""
-        return self.checkpoint.memory
+        return self.checkpoint.statistics
 
     @property
     def bounds(self) -> rescaling.Bounds:
@@ -72,7 +72,7 @@ class Contents(NamedTuple):
 
 @dataclass
 class PolicyFile:
-    """Contents of a policy file after reading.
+    """ExportInput of a policy file after reading.
 
     Args:
         path: The file.
@@ -82,7 +82,7 @@ class PolicyFile:
         metadata: All metadata of the file.
         classes: Custom classes that the file names, by key: ``torch.encoder``, ``torch.network``.
         sizes: Sizes inferred from the tensors, by key, if ``settings`` come from metadata.
-        memory: Normalization statistics of observations; empty without normalization.
+        statistics: Normalization statistics of observations; empty without normalization.
         inside: True if the statistics are in this file, False if they are next to it.
         bounds: Bounds of rescaled actions; empty without rescaling.
     """
@@ -94,7 +94,7 @@ class PolicyFile:
     metadata: dict[str, str] = field(default_factory=dict)
     classes: dict[str, str] = field(default_factory=dict)
     sizes: Settings = field(default_factory=dict)
-    memory: dict[str, Any] = field(default_factory=dict)
+    statistics: dict[str, Any] = field(default_factory=dict)
     inside: bool = False
     bounds: rescaling.Bounds = ()
 
@@ -164,11 +164,11 @@ class FileFormat:
 
     # ---- writing ---------------------------------------------------------------------------------
 
-    def fault(self, policy: Policy) -> str | None:
+    def unsupported_reason(self, policy: Policy) -> str | None:
         """Return the reason if the format can't hold a part of the policy, or None."""
         return None
 
-    def losses(self, contents: Contents) -> list[str]:
+    def lossy_notes(self, contents: ExportInput) -> list[str]:
         """Return notes on losses that the caller accepted. Outputs may differ then.
 
         Raises:
@@ -176,7 +176,7 @@ class FileFormat:
         """
         return []
 
-    def write(self, contents: Contents, path: Path) -> None:
+    def write(self, contents: ExportInput, path: Path) -> None:
         """Write a file.
 
         Args:
@@ -185,10 +185,10 @@ class FileFormat:
         """
         raise NotImplementedError
 
-    def notes(self, contents: Contents) -> list[str]:
+    def notes(self, contents: ExportInput) -> list[str]:
         """Return notes for users of the file, for example that it contains statistics or bounds."""
         notes = []
-        if normalization.normalises(contents.memory):
+        if normalization.normalises(contents.statistics):
             notes.append("observations are normalised inside: give it the environment's own")
         if contents.bounds:
             notes.append(
@@ -197,7 +197,7 @@ class FileFormat:
             )
         return notes
 
-    def write_beside(self, contents: Contents, path: Path) -> list[str]:
+    def write_beside(self, contents: ExportInput, path: Path) -> list[str]:
         """Write data that the published file ``path`` can't hold to other files. Return notes."""
         return []
 
@@ -246,7 +246,7 @@ class FileFormat:
             UserError: If the weights don't fit the policy, or a value isn't finite.
         """
         tensors = {name: mx.array(w) for name, w in source.tensors.items()}
-        return weight_files.fit(source.path, tensors, policy.init(mx.random.key(0)))
+        return weight_files.check_and_convert(source.path, tensors, policy.init(mx.random.key(0)))
 
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
         """Return the outputs of a file, including its statistics and bounds.
@@ -261,19 +261,19 @@ class FileFormat:
         Raises:
             UserError: If a package is missing, or the file doesn't fit the policy.
         """
-        return run(policy, self.weights(source, policy), observations, source.memory)
+        return run(policy, self.weights(source, policy), observations, source.statistics)
 
 
 # ---- notes ---------------------------------------------------------------------------------------
 
 
-def reset_note(contents: Contents) -> list[str]:
+def reset_note(contents: ExportInput) -> list[str]:
     """Return a note for formats whose users reset the state."""
     text = "trained with policy.reset_on_terminal: zero the state where an episode ends"
     return [text] if contents.policy.reset_on_terminal else []
 
 
-def mask_note(contents: Contents) -> list[str]:
+def mask_note(contents: ExportInput) -> list[str]:
     """Return a note for formats whose users sample the actions."""
     text = "action masks are the caller's: set the logits of illegal actions to -1e4"
     return [text] if contents.checkpoint.spec.mask_size else []

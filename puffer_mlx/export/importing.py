@@ -18,9 +18,9 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_file
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
-from puffer_mlx.export.dialects import dialect_of, to_dialect
 from puffer_mlx.export.file_format import FileFormat, PolicyFile
-from puffer_mlx.export.parity import Comparison, judge, random_observations
+from puffer_mlx.export.parity import Comparison, compare_outputs, random_observations
+from puffer_mlx.export.weight_layouts import layout_of, to_layout
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import open_file, reading
@@ -40,17 +40,17 @@ def inspect(path: Path) -> PolicyFile:
         with open_file(path) as file:
             head = file.read(HEAD)
             refuse_file(path, os.fstat(file.fileno()).st_size)
-        source = opened(path, formats.recognise(path, head))
-    source.inside = bool(source.memory)
-    source.memory = source.memory or environment_statistics.read_statistics(path)
-    if normalization.normalises(source.memory):
+        source = read_policy_file(path, formats.detect_format(path, head))
+    source.inside = bool(source.statistics)
+    source.statistics = source.statistics or environment_statistics.read_statistics(path)
+    if normalization.normalises(source.statistics):
         source.settings[KEY] = "True"
     if source.bounds:
         source.settings[RESCALE] = "True"
     return source
 
 
-def opened(path: Path, file: FileFormat) -> PolicyFile:
+def read_policy_file(path: Path, file: FileFormat) -> PolicyFile:
     """Read a file of a known format, and separate statistics and bounds from its tensors.
 
     Raises:
@@ -58,12 +58,12 @@ def opened(path: Path, file: FileFormat) -> PolicyFile:
         OSError: If the file can't be read.
     """
     source = file.read(path)
-    source.tensors, source.memory = normalization.take(path, source.tensors)
-    source.tensors, source.bounds = rescaling.take(path, source.tensors)
+    source.tensors, source.statistics = normalization.split_statistics(path, source.tensors)
+    source.tensors, source.bounds = rescaling.split_bounds(path, source.tensors)
     return source
 
 
-def weights_of(source: PolicyFile, spec: EnvSpec, config: Config) -> tuple[Policy, Weights]:
+def convert_weights(source: PolicyFile, spec: EnvSpec, config: Config) -> tuple[Policy, Weights]:
     """Return the policy of a file and its weights, in the configured dialect.
 
     Args:
@@ -78,30 +78,30 @@ def weights_of(source: PolicyFile, spec: EnvSpec, config: Config) -> tuple[Polic
     _refuse_classes(source, config)
     _check_spec(source, spec)
     _check_sizes(source, config)
-    normalization.check_size(source.path, source.memory, spec)
+    normalization.check_size(source.path, source.statistics, spec)
     _check_bounds(source, spec)
     dialect = source.file.dialect(source, config.policy.dialect)
     theirs = replace(config, policy=replace(config.policy, dialect=dialect))
     policy = configured_policy(spec, theirs)
-    return to_dialect(policy, source.file.weights(source, policy), config.policy.dialect)
+    return to_layout(policy, source.file.weights(source, policy), config.policy.dialect)
 
 
 def difference(
     source: PolicyFile, policy: Policy, weights: Weights, spec: EnvSpec
 ) -> Comparison | None:
-    """Compare an imported policy's outputs with the file's on random observations (``judge``).
+    """Compare an imported policy's outputs with the file's, on random observations.
 
     Returns:
-        Comparison; None for formats that only puffer_mlx runs.
+        Result of ``compare_outputs``; None for formats that only puffer_mlx runs.
     """
     if not source.file.foreign:
         return None
-    memory = source.memory if source.inside else {}
-    observations = random_observations(spec, memory)
-    dialect = source.settings.get("policy.dialect", dialect_of(policy))
-    theirs, _ = to_dialect(policy, weights, dialect)
-    outputs = source.file.run(replace(source, memory=memory), theirs, observations)
-    return judge(policy, weights, observations, memory, outputs, TOLERANCE)
+    statistics = source.statistics if source.inside else {}
+    observations = random_observations(spec, statistics)
+    dialect = source.settings.get("policy.dialect", layout_of(policy))
+    theirs, _ = to_layout(policy, weights, dialect)
+    outputs = source.file.run(replace(source, statistics=statistics), theirs, observations)
+    return compare_outputs(policy, weights, observations, statistics, outputs, TOLERANCE)
 
 
 def _check_spec(source: PolicyFile, spec: EnvSpec) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.dialects import Tensors
 from puffer_mlx.export.encoders import export_forms as encoder_forms
 from puffer_mlx.export.networks import export_forms
+from puffer_mlx.export.weight_layouts import Tensors
 from puffer_mlx.policy.encoders.catalog import FORMS as ENCODERS
 from puffer_mlx.policy.encoders.default import NAME as DEFAULT
 from puffer_mlx.policy.networks.catalog import FORMS, names_of

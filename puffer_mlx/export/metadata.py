@@ -12,9 +12,9 @@ from puffer_mlx.config.key import Setting
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.config.values import read_value
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.dialects import dialect_of
 from puffer_mlx.export.file_format import DAMAGED, FileFormat, PolicyFile
 from puffer_mlx.export.infer import detect
+from puffer_mlx.export.weight_layouts import layout_of
 from puffer_mlx.policy.activations import chosen_activation
 from puffer_mlx.policy.policy import Policy
 
@@ -24,7 +24,7 @@ OWN = ("torch.network", "torch.encoder")  # keys that may name custom classes
 
 def metadata(checkpoint: Checkpoint, policy: Policy) -> dict[str, str]:
     """Return the metadata of a checkpoint's policy after conversion to the file's dialect."""
-    spec, config, dialect = checkpoint.spec, checkpoint.config, dialect_of(policy)
+    spec, config, dialect = checkpoint.spec, checkpoint.config, layout_of(policy)
     activation = {"policy.activation": chosen_activation(config.policy)} if dialect == "sb3" else {}
     separate = {"policy.separate_value": "True"} if policy.separate_value else {}
     return {

@@ -2,9 +2,9 @@
 
 Outputs are float32 arrays by name: ``logits`` (T, S, A), or ``mean`` and ``logstd`` (T, S, a);
 ``value`` (T, S); and the recurrent state after the last step, named as in
-``dialects.stacked_state``. All runs start from the zero state. Observations are raw, so the program
-that runs the policy normalizes them. ``mean`` and ``logstd`` are in the environment's units, so it
-also rescales actions.
+``weight_layouts.stacked_state``. All runs start from the zero state. Observations are raw, so the
+program that runs the policy normalizes them. ``mean`` and ``logstd`` are in the environment's
+units, so it also rescales actions.
 """
 
 import math
@@ -16,13 +16,13 @@ from mlx.utils import tree_map
 
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.rescaling import in_units
-from puffer_mlx.export.dialects import stacked_state
+from puffer_mlx.export.weight_layouts import stacked_state
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 
 Weights = Any
 Outputs = dict[str, np.ndarray]
-NOTHING: normalization.Memory = {}
+NOTHING: normalization.Statistics = {}
 STEPS, AGENTS = 32, 16  # size of random observations
 LAST_PLACES = 2.0**-22  # four units in the last place of a float32
 MARGIN, MOST = 4.0, 1e-2  # factor of the resolution; largest tolerance
@@ -33,7 +33,7 @@ def run(
     policy: Policy,
     weights: Weights,
     observations: np.ndarray,
-    memory: normalization.Memory = NOTHING,
+    statistics: normalization.Statistics = NOTHING,
 ) -> Outputs:
     """Return our outputs on raw observations, with actions rescaled if the policy's are.
 
@@ -41,10 +41,10 @@ def run(
         policy: Policy to run.
         weights: Weights of the policy.
         observations: (T, S, D).
-        memory: Statistics to normalize the observations with; empty for no normalization.
+        statistics: Statistics to normalize the observations with; empty for no normalization.
     """
     T, S = observations.shape[:2]
-    seen = mx.array(normalization.apply(memory, observations))
+    seen = mx.array(normalization.apply(statistics, observations))
     outputs, values, state = policy.scan(weights, seen, policy.initial_state(S))
     arrays: Outputs = {"value": np.array(values).reshape(T, S)}
     if policy.decoder.action.continuous:
@@ -98,11 +98,11 @@ class Comparison(NamedTuple):
         return self.difference <= self.tolerance
 
 
-def judge(
+def compare_outputs(
     policy: Policy,
     weights: Weights,
     observations: np.ndarray,
-    memory: normalization.Memory,
+    statistics: normalization.Statistics,
     actual: Outputs,
     least: float,
 ) -> Comparison:
@@ -115,20 +115,20 @@ def judge(
         policy: Policy in our program.
         weights: Weights of the policy.
         observations: (T, S, D), raw.
-        memory: Statistics to normalize the observations with; empty for no normalization.
+        statistics: Statistics to normalize the observations with; empty for no normalization.
         actual: The other program's outputs.
         least: Smallest tolerance; 0 requires equal bits.
     """
-    expected = run(policy, weights, observations, memory)
+    expected = run(policy, weights, observations, statistics)
     difference, worst = compare(expected, actual)
     if not least or difference <= least:
         return Comparison(difference, worst, least)
-    moved = run(policy, _moved(weights), observations, memory)
+    moved = run(policy, _perturb(weights), observations, statistics)
     resolution = compare(expected, moved)[0]
     return Comparison(difference, worst, max(least, min(MARGIN * resolution, MOST)))
 
 
-def _moved(weights: Weights) -> Weights:
+def _perturb(weights: Weights) -> Weights:
     """Return weights changed by ``LAST_PLACES`` up or down at random.
 
     Summing products in another order has an error proportional to the sum of |w| |x|. Changing the
@@ -142,7 +142,9 @@ def _moved(weights: Weights) -> Weights:
     return tree_map(move, weights)
 
 
-def random_observations(spec: EnvSpec, memory: normalization.Memory = NOTHING) -> np.ndarray:
+def random_observations(
+    spec: EnvSpec, statistics: normalization.Statistics = NOTHING
+) -> np.ndarray:
     """Return observations (T, S, D), the same in every call: uniform bytes or normal floats.
 
     With statistics, floats have their mean and four times their standard deviation.
@@ -152,4 +154,4 @@ def random_observations(spec: EnvSpec, memory: normalization.Memory = NOTHING) -
     if spec.observation_dtype == np.uint8:
         return rng.integers(0, 256, shape, np.uint8)
     normal = rng.normal(size=shape).astype(np.float32)
-    return normalization.undo(memory, SPREAD * normal if memory else normal)
+    return normalization.undo(statistics, SPREAD * normal if statistics else normal)

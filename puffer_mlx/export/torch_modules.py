@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.dialects import dialect_of, torch_fault
 from puffer_mlx.export.encoders import export_forms_of as encoder_forms
 from puffer_mlx.export.networks import TorchNetwork, export_forms_of
-from puffer_mlx.policy.policy import Policy as OurPolicy
+from puffer_mlx.export.weight_layouts import layout_of, torch_unsupported_reason
+from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.vec.normalize import EPSILON, LIMIT
 
@@ -58,7 +58,7 @@ def normalization(size: int) -> nn.Module:
 # ---- a policy of an encoder, a network and a decoder ---------------------------------------------
 
 
-class Network(nn.Module):
+class NetworkModule(nn.Module):
     """A network with the same submodules as its class in another program.
 
     Args:
@@ -101,7 +101,7 @@ class Composed(nn.Module):
     def __init__(
         self,
         encode: Callable[[Tensor], Tensor],
-        network: Network | None,
+        network: NetworkModule | None,
         decode: Callable[[Tensor], tuple[Outputs, Tensor]],
     ) -> None:
         super().__init__()
@@ -214,10 +214,10 @@ class Decoder(nn.Module):
         return _with_deviations(actions(h), value(h), self.decoder_logstd)
 
 
-class Policy(Composed):
+class PolicyModule(Composed):
     """Policy of 4.0: encoder, decoder, network."""
 
-    def __init__(self, encoder: nn.Module, decoder: nn.Module, network: Network) -> None:
+    def __init__(self, encoder: nn.Module, decoder: nn.Module, network: NetworkModule) -> None:
         super().__init__(encoder, network, decoder)
         self.encoder = encoder
         self.decoder = decoder
@@ -227,7 +227,9 @@ class Policy(Composed):
 class Wrapper(Composed):
     """Policy of 3.0 with one recurrent layer, whose modules are the wrapper's attributes."""
 
-    def __init__(self, inputs: int, action: ActionSpec, hidden: int, network: Network) -> None:
+    def __init__(
+        self, inputs: int, action: ActionSpec, hidden: int, network: NetworkModule
+    ) -> None:
         encoder = nn.Sequential(nn.Linear(inputs, hidden), nn.GELU())
         policy = Decoder(action, hidden, "value", encoder=encoder)
         super().__init__(encoder, network, policy)
@@ -278,26 +280,26 @@ class ActorCritic(Composed):
         return _with_deviations(self.action_net(of_actions), self.value_net(of_value), self.log_std)
 
 
-def make_module(policy: OurPolicy) -> Policy | Wrapper | ActorCritic:
+def make_module(policy: Policy) -> PolicyModule | Wrapper | ActorCritic:
     """Return the module of a policy with initial weights. The native dialect has no module.
 
     Raises:
         UserError: If PufferLib has no class for a part of the policy.
     """
-    if fault := torch_fault(policy):
-        raise UserError(fault, "convert it to the torch dialect first")
+    if reason := torch_unsupported_reason(policy):
+        raise UserError(reason, "convert it to the torch dialect first")
     encoder: Any = policy.encoder
     network: Any = policy.network
     action = policy.decoder.action
     hidden = policy.decoder.hidden
     forms = export_forms_of(network)
-    if dialect_of(policy) == "sb3" and (form := forms.sb3):
+    if layout_of(policy) == "sb3" and (form := forms.sb3):
         sizes = encoder.inputs, action, hidden, network.layers
         return ActorCritic(*sizes, encoder.activation, form.module)
-    if dialect_of(policy) == "puffer3" and forms.puffer3 is not None:
-        layer = Network(forms.puffer3.network, hidden, 1)
+    if layout_of(policy) == "puffer3" and forms.puffer3 is not None:
+        layer = NetworkModule(forms.puffer3.network, hidden, 1)
         return Wrapper(encoder.inputs, action, hidden, layer)
     form: Any = encoder_forms(encoder).torch
-    assert forms.torch is not None  # see torch_fault
-    layers = Network(forms.torch.network, hidden, network.layers)
-    return Policy(form.module(encoder), Decoder(action, hidden), layers)
+    assert forms.torch is not None  # see torch_unsupported_reason
+    layers = NetworkModule(forms.torch.network, hidden, network.layers)
+    return PolicyModule(form.module(encoder), Decoder(action, hidden), layers)

@@ -16,16 +16,16 @@ import mlx.core as mx
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.environment_statistics import (
-    as_trained,
+    check_action_scale,
     read_statistics,
-    refuse_other_units,
     restore_statistics,
+    with_saved_preprocessing,
 )
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.config import Config
 from puffer_mlx.config.trust import known
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.importing import inspect, weights_of
+from puffer_mlx.export.importing import convert_weights, inspect
 from puffer_mlx.library.policy import Policy, check_compatible, player
 from puffer_mlx.library.settings import EnvironmentSource, source_of, with_environment
 from puffer_mlx.ops.cpu_extension import threads
@@ -299,18 +299,19 @@ def load_policy(config: Config, path: str, configure: Configure) -> Policy:
     if Path(path).suffix in FILES and not Path(path).is_dir():
         source = Path(path).absolute()
         vec.settle_family(config)
-        config = as_trained(config, source)
+        config = with_saved_preprocessing(config, source)
         with vec.probe(config) as probe:
             spec = probe.spec
             restore_statistics(probe, source, frozen=True)
-            refuse_other_units(probe, source)
+            check_action_scale(probe, source)
         policy = configured_policy(spec, config)
         weights = load_weights(path, policy.init(mx.random.key(0)))
         memory = read_statistics(source)
         saved = checkpoint.Checkpoint(source, config, spec, policy, weights, 0, memory)
         return Policy.of_checkpoint(saved)
     saved = checkpoint.load(checkpoint.find(path, config), known(config))
-    config = as_trained(configure({}, [saved.folder / checkpoint.CONFIG]), saved.folder)
+    config = configure({}, [saved.folder / checkpoint.CONFIG])
+    config = with_saved_preprocessing(config, saved.folder)
     for section in ("policy", "torch"):
         trained = getattr(saved.config, section)
         chosen = getattr(config, section)
@@ -329,7 +330,7 @@ def load_policy(config: Config, path: str, configure: Configure) -> Policy:
                 f"evaluate it on {saved.config.env_name}",
             )
         restore_statistics(probe, saved.folder, frozen=True)
-        refuse_other_units(probe, saved.folder)
+        check_action_scale(probe, saved.folder)
     saved = saved._replace(config=config, folder=saved.folder.absolute())
     return Policy.of_checkpoint(saved)
 
@@ -355,8 +356,8 @@ def find_player(
     if path.suffix and path.is_file():  # any format that ``import`` reads
         file = inspect(path)
         settings = file.settings | file.file.sizes_for(file, spec, configure({}, []))
-        policy, weights = weights_of(file, spec, configure(settings, []))
-        return policy_player(str(path), policy, weights, deterministic, file.memory)
+        policy, weights = convert_weights(file, spec, configure(settings, []))
+        return policy_player(str(path), policy, weights, deterministic, file.statistics)
     saved = checkpoint.load(checkpoint.find(word, config), known(config))
     if not saved.spec.is_like(spec):
         raise UserError(

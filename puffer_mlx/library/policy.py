@@ -14,7 +14,7 @@ from mlx import nn
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import normalization
-from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
+from puffer_mlx.checkpoint.environment_statistics import current_statistics
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.settings import with_environment
@@ -174,7 +174,7 @@ class Policy:
         self.architecture = saved.policy
         self.weights = saved.weights
         self.step = saved.step
-        self.memory = saved.memory
+        self.memory = saved.statistics
         self._adapter: ObservationAdapter | None = None
         self._state: Any = None
         self._agents = 0
@@ -356,7 +356,7 @@ class Policy:
 def checkpoint_of(trainer: Trains) -> checkpoint.Checkpoint:
     """Return a checkpoint of a trainer's policy, with unrounded normalization statistics."""
     parts = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights
-    memory = gathered_statistics(trainer.vec)
+    memory = current_statistics(trainer.vec)
     return checkpoint.Checkpoint(Path(), *parts, trainer.global_step, memory)
 
 

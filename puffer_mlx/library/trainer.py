@@ -16,7 +16,7 @@ from mlx import nn
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import score_of
-from puffer_mlx.checkpoint.folder import held
+from puffer_mlx.checkpoint.folder import lock_run
 from puffer_mlx.config import Base, Config, trust, write_ini
 from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.fit import typed
@@ -189,7 +189,7 @@ class Trainer:
         self._videos = None
         if writes:
             if like:
-                run.files.enter_context(held(run.path(like.folder.parent)))
+                run.files.enter_context(lock_run(run.path(like.folder.parent)))
             run.write()
             self._evaluator = Evaluator(run.trainer, alive=run.log.touch)
             self._videos = EpisodeVideos(run.trainer, run.folder, _warn)
@@ -295,11 +295,13 @@ class Trainer:
             )
         form = Format(to or formats.by_suffix(Path(path)).name, dialect, **options)
         current = checkpoint_of(self)._replace(step=self.epoch * self.config.batch_size)
-        rounded = {name: np.asarray(array, np.float32) for name, array in current.memory.items()}
-        memory = {name: np.array(array, np.float64) for name, array in rounded.items()}
+        statistics = {  # as a file holds them
+            name: np.array(np.asarray(array, np.float32), np.float64)
+            for name, array in current.statistics.items()
+        }
         recorded = mx.array(np.array(self.recorded)) if self.epoch else None
         with mx.stream(mx.cpu):  # exact comparison, and fast enough
-            return export(current._replace(memory=memory), form, Path(path), recorded)
+            return export(current._replace(statistics=statistics), form, Path(path), recorded)
 
     def __iter__(self) -> Iterator[Logs]:
         """Train until the schedule ends or ``stop`` is set, yielding each epoch's record."""
@@ -333,7 +335,7 @@ class Trainer:
             self.stop = True
         trackers.done = self.epoch == self.config.epochs
         for line in trackers.log(logs, video):
-            output.say(line)
+            output.print_important(line)
         if self._writes and (
             checkpoint.is_due(self.config, self.epoch - 1) or self._run.keeper.improved
         ):

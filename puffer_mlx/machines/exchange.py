@@ -17,7 +17,7 @@ from puffer_mlx.ops.pack import pack
 from puffer_mlx.ppo import closed_form
 from puffer_mlx.trees import leaves
 
-Memory = Mapping[str, np.ndarray]  # see ``vec.base.HasNormalizer``
+Statistics = Mapping[str, np.ndarray]  # see ``vec.base.HasNormalizer``
 
 
 def mean_of_ranks(group: mx.distributed.Group, *trees: Any) -> list[Any]:
@@ -67,7 +67,7 @@ def merged_means(logs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {**means, "n": count} if logs else {}
 
 
-def merged_moments(before: Memory, after: Sequence[Memory]) -> dict[str, np.ndarray]:
+def merged_moments(before: Statistics, after: Sequence[Statistics]) -> dict[str, np.ndarray]:
     """Merge running means and variances that several ranks continued from the same values.
 
     For each rank, the statistics of its new samples are computed from those before and after

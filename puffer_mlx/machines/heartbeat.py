@@ -7,7 +7,7 @@ all (``messages.py``). Separate threads do this while a rank computes.
 | --- | --- |
 | it fails | it sends the reason before it ends |
 | it is killed | its connection is closed |
-| its machine or network is down | no message for ``SILENT`` seconds |
+| its machine or network is down | no message for ``SILENCE_TIMEOUT`` seconds |
 | it hangs | it has made less progress than others, and no rank makes progress |
 
 The first exchange after that raises the error in the main thread. If the main thread doesn't get
@@ -28,13 +28,14 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from puffer_mlx.machines.messages import WELCOME, RendezvousServer, connect, connection
+from puffer_mlx.system.signals import write_error
 
 BEAT = 0.5  # seconds between two heartbeats
-SILENT = 10.0  # seconds without a heartbeat until a rank is lost, if the timeout isn't shorter
-FIRST = 300.0  # timeout in the first epochs, in seconds: a rank may compile longer than others
-GRACE = 4.0  # seconds that the main thread has to end the process
-RESCUE = 15.0  # seconds that saving may take in another thread
-SAVING = 20.0  # further seconds for the main thread after it has raised the error
+SILENCE_TIMEOUT = 10.0  # seconds without a heartbeat until a rank is lost, at most
+COMPILE_TIMEOUT = 300.0  # seconds, in the first epochs: a rank may compile longer than others
+END_TIMEOUT = 4.0  # seconds for the main thread to end the process
+RESCUE_TIMEOUT = 15.0  # seconds for saving in another thread
+SAVE_TIMEOUT = 20.0  # further seconds for the main thread after it has raised the error
 BEATS, MESSAGES = range(2)  # purposes of a rank's two connections
 
 
@@ -67,13 +68,13 @@ class Heartbeat:
         lost: the reason why another rank is lost, or None.
         rescue: saves what can be saved, in another thread, and returns a line of output.
         raising: True once the main thread knows that a rank is lost.
-        messages: connections for ``Post``, by rank. ``close`` closes them.
+        messages: connections for ``HostAllGather``, by rank. ``close`` closes them.
     """
 
     def __init__(self, rank: int, timeout: float) -> None:
         self.rank = rank
         self._timeout = timeout
-        self._silent = min(SILENT, max(timeout, 4 * BEAT))
+        self._silent = min(SILENCE_TIMEOUT, max(timeout, 4 * BEAT))
         self.progress = Progress()
         self.lost: str | None = None
         self.rescue: Callable[[], str] = str
@@ -139,7 +140,7 @@ class Heartbeat:
         return self.lost
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def exempt_from_timeout(self) -> Iterator[None]:
         """Mark this rank as busy within the block, so that others don't take it for hanging."""
         self.progress.busy = True
         try:
@@ -188,21 +189,27 @@ class Heartbeat:
     def _listen_to(self, rank: int, peer: Connection) -> None:
         """Receive a rank's messages until it leaves."""
         progress = self._progress[rank]
-        with contextlib.suppress(OSError, EOFError), peer:
-            while True:
-                message = json.loads(peer.recv_bytes())
-                progress.heard = time.monotonic()
-                if "lost" in message:
-                    self._lose(message["lost"])
-                elif "left" in message:
-                    self._progress.pop(rank, None)
-                    if message["left"]:
-                        self._lose(f"rank {rank} has ended: {message['left']}")
-                    return
-                else:
-                    progress.count, progress.busy, progress.begun = message["progress"]
+        reason = f"rank {rank} has died"
+        try:
+            with peer:
+                while True:
+                    message = json.loads(peer.recv_bytes())
+                    progress.heard = time.monotonic()
+                    if "lost" in message:
+                        self._mark_lost(message["lost"])
+                    elif "left" in message:
+                        self._progress.pop(rank, None)
+                        if message["left"]:
+                            self._mark_lost(f"rank {rank} has ended: {message['left']}")
+                        return
+                    else:
+                        progress.count, progress.busy, progress.begun = message["progress"]
+        except (OSError, EOFError):
+            pass
+        except (ValueError, KeyError, TypeError):
+            reason = f"rank {rank} has sent a heartbeat that can't be read"
         if self._progress.pop(rank, None):
-            self._lose(f"rank {rank} has died")
+            self._mark_lost(reason)
 
     def _watch(self) -> None:
         """Send this rank's progress and check the others', twice a second."""
@@ -215,7 +222,7 @@ class Heartbeat:
                 self._send(rank, progress=[mine.count, mine.busy, mine.begun])
             for rank, other in [*self._progress.items()]:
                 if now - other.heard > self._silent:
-                    self._lose(f"rank {rank} hasn't answered for {self._silent:.0f} s")
+                    self._mark_lost(f"rank {rank} hasn't answered for {self._silent:.0f} s")
             if self.rank:  # only the first rank decides that a rank hangs
                 continue
             ranks = {0: mine, **self._progress}
@@ -224,12 +231,12 @@ class Heartbeat:
                 counts_before = counts
                 since = now
             begun = all(other.begun for other in ranks.values())
-            timeout = self._timeout if begun else max(FIRST, self._timeout)
+            timeout = self._timeout if begun else max(COMPILE_TIMEOUT, self._timeout)
             if now - since > timeout and min(counts) < max(counts):
                 rank = min(ranks, key=lambda number: ranks[number].count)
-                self._lose(f"rank {rank} hangs: the others have waited {timeout:.0f} s")
+                self._mark_lost(f"rank {rank} hangs: the others have waited {timeout:.0f} s")
 
-    def _lose(self, why: str) -> None:
+    def _mark_lost(self, why: str) -> None:
         """Record that a rank is lost. The first rank reports it to all others."""
         with self._lock:
             if self.lost is not None or self._closed.is_set():
@@ -246,22 +253,22 @@ class Heartbeat:
         After everything is saved, the main thread may still wait forever for threads in which MLX
         exchanges messages.
         """
-        if self._closed.wait(GRACE) or (self.raising and self._closed.wait(SAVING)):
+        if self._closed.wait(END_TIMEOUT) or (self.raising and self._closed.wait(SAVE_TIMEOUT)):
             atexit.register(_leave)
-            time.sleep(GRACE)
+            time.sleep(END_TIMEOUT)
             _leave()
-        write(f"error: {self.lost}")
+        write_error(f"error: {self.lost}")
         helper = threading.Thread(target=self._rescue, daemon=True)
         helper.start()
-        helper.join(RESCUE)
+        helper.join(RESCUE_TIMEOUT)
         os._exit(2)
 
     def _rescue(self) -> None:
         try:
             if line := self.rescue():
-                write(line)
+                write_error(line)
         except Exception as error:
-            write(f"not saved: {error}")
+            write_error(f"not saved: {error}")
 
 
 def _leave() -> None:
@@ -270,9 +277,3 @@ def _leave() -> None:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(2)
-
-
-def write(line: str) -> None:
-    """Write a line to standard error without Python's locks, which other threads may hold."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"{line}\n".encode())

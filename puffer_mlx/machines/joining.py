@@ -31,7 +31,9 @@ OF_A_MACHINE = {  # options that may differ between ranks: results don't depend 
 VERSIONS = ("puffer_mlx", "MLX")
 
 
-def join(config: Config, resumed: str = "none", timeout: float = TIMEOUT) -> SingleProcess:
+def init_distributed(
+    config: Config, resumed: str = "none", timeout: float = TIMEOUT
+) -> SingleProcess:
     """Join the ranks that a launcher started. Returns ``SINGLE_PROCESS`` without a launcher.
 
     Args:
@@ -45,12 +47,15 @@ def join(config: Config, resumed: str = "none", timeout: float = TIMEOUT) -> Sin
     name = backend()
     if name is None:
         return SINGLE_PROCESS
-    with _ended_after(timeout, name):
+    with _rendezvous_timeout(timeout, name):
         try:
             group = mx.distributed.init(strict=True, backend=name)
         except (RuntimeError, ValueError) as error:
             words = f"rank {launched_rank()} can't join: {str(error).splitlines()[0]}"
-            raise UserError(words, _hint(name)) from None
+            hint = (
+                f"this build of MLX has no {name} here: mlx.launch --backend ring works everywhere"
+            )
+            raise UserError(words, RING_HINT if name == "ring" else hint) from None
         if group.size() == 1:
             return SINGLE_PROCESS
         ranks = Ranks(group, config)
@@ -67,7 +72,7 @@ def join(config: Config, resumed: str = "none", timeout: float = TIMEOUT) -> Sin
             f"train.gpus is {config.train.gpus}, and {ranks.size} ranks were started",
             f"--train.gpus {ranks.size}, or leave it out",
         )
-    ranks.own(config)  # raises UserError if the run can't be divided
+    ranks.local_config(config)  # raises UserError if the run can't be divided
     _connect(ranks, [facts["host"] for facts in all_facts])
     _share_cores(ranks.rank, all_facts)
     return ranks
@@ -87,9 +92,9 @@ def _connect(ranks: Ranks, hosts: list[str]) -> None:
     where = {}
     if not ranks.rank:
         where = heartbeat.listen(ranks.size - 1, local=len(set(hosts)) == 1)
-    address = json.loads(ranks.first(json.dumps(where)))
+    address = json.loads(ranks.broadcast_text(json.dumps(where)))
     if not ranks.any(ranks.rank > 0 and not heartbeat.connect(address)):
-        ranks.use_post()
+        ranks.use_host_all_gather()
     elif not ranks.rank:
         voice.note(
             f"not all ranks reach port {address['port']} of rank 0: if one is lost, its number may"
@@ -112,13 +117,9 @@ def _facts(config: Config) -> dict[str, Any]:
     named = {name: versions[name] for name in VERSIONS}
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     place = {"host": host, "cores": cores}
-    alike = {"device": kind(mx.default_device()), "environment sources": _sources(config)}
+    sources = "" if config.python else sources_digest(source_folder(config))
+    alike = {"device": kind(mx.default_device()), "environment sources": sources}
     return {"env_name": config.env_name, **kept, **named, **alike, **place}
-
-
-def _sources(config: Config) -> str:
-    """Return a hash of the environment's C sources; empty for a Python environment."""
-    return "" if config.python else sources_digest(source_folder(config))
 
 
 def _first_difference(
@@ -132,12 +133,6 @@ def _first_difference(
     return None
 
 
-def _hint(name: str) -> str:
-    if name == "ring":
-        return RING_HINT
-    return f"this build of MLX has no {name} here: mlx.launch --backend ring works everywhere"
-
-
 WATCH = """
 import os, select, signal, sys
 seconds, parent, text = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -148,7 +143,7 @@ if not select.select([0], [], [], seconds)[0]:
 
 
 @contextmanager
-def _ended_after(timeout: float, name: str) -> Iterator[None]:
+def _rendezvous_timeout(timeout: float, name: str) -> Iterator[None]:
     """End the process if the block takes longer than ``timeout`` seconds.
 
     MLX waits forever for other ranks and holds Python's lock, so a thread couldn't end it. A helper

@@ -28,7 +28,7 @@ MPI_RANK = "OMPI_COMM_WORLD_RANK"
 STARTER = "PUFFER_MLX_STARTED_BY"  # variable: ID of the process that started the rank
 SAID = "PUFFER_MLX_SAID"  # variable: a folder with one file for each error that was printed
 HOST = "127.0.0.1"
-NOTICES = 10.0  # seconds for other ranks to notice a failed one; then they get SIGTERM
+NOTICE_TIMEOUT = 10.0  # seconds for other ranks to notice a failed one; then they get SIGTERM
 TIMEOUT = 60.0  # seconds for other ranks to end after one failed
 RING_HINT = (
     'mlx.launch writes that file; one of two ranks is [["10.0.0.1:5000"], ["10.0.0.2:5000"]]'
@@ -77,7 +77,7 @@ def _wrong_hosts(path: str, rank: int) -> str:
     return f"{path} has no rank {rank}: it lists {len(hosts)}" if rank >= len(hosts) else ""
 
 
-def started() -> bool:
+def launched_externally() -> bool:
     """Return True if a launcher started this process."""
     return "MLX_RANK" in os.environ or MPI_RANK in os.environ
 
@@ -196,7 +196,7 @@ def _wait(ranks: Sequence[subprocess.Popen]) -> int:
                 print(f"rank {rank} {how_it_ended(failed)}", file=sys.stderr, flush=True)
         elif waited > TIMEOUT:
             break
-        elif waited > NOTICES and not asked:  # they may wait for each other before training
+        elif waited > NOTICE_TIMEOUT and not asked:  # they may wait for each other before training
             asked = True
             for process in ranks:
                 process.terminate()

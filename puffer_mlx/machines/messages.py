@@ -131,7 +131,7 @@ def own_addresses() -> list[str]:
     return sorted(listed, key=lambda address: address.startswith("127."))
 
 
-class Post:
+class HostAllGather:
     """Exchanges small messages between all ranks, through the first one.
 
     Args:

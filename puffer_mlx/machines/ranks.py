@@ -21,8 +21,8 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.machines import exchange
 from puffer_mlx.machines.heartbeat import Heartbeat
 from puffer_mlx.machines.launching import orphaned
-from puffer_mlx.machines.messages import LostRank, Post
-from puffer_mlx.machines.share import share
+from puffer_mlx.machines.messages import HostAllGather, LostRank
+from puffer_mlx.machines.shards import partition
 from puffer_mlx.machines.single_process import SingleProcess, Step
 from puffer_mlx.ops import implementation, verification
 from puffer_mlx.ops.pack import pack
@@ -32,14 +32,14 @@ from puffer_mlx.vec.base import HasNormalizer, VecEnv
 COMPILES = 2  # epochs in which kernels are compiled: the second is the first to be measured
 COMPARED = 10  # epochs between two comparisons of the weights
 LOST = re.compile(r"\[(ring|nccl|jaccl|mpi)\]|nccl|jaccl", re.IGNORECASE)  # in MLX's errors
-HEARD = 3.0  # seconds to wait for the lost rank's number, if MLX notices the loss first
+REASON_TIMEOUT = 3.0  # seconds to wait for the lost rank's number, if MLX notices the loss first
 ORPHANED = "the process that started the ranks has ended: stopping after this epoch"
 GOES_ON = "what it said tells why; --resume goes on from the last whole checkpoint"
 OTHERS = "ranks."  # prefix of a rank's arrays in a checkpoint, before its number
 
 
 class Ranks(SingleProcess):
-    """One of several processes; created by ``joining.join``.
+    """One of several processes; created by ``joining.init_distributed``.
 
     Args:
         group: MLX's group of processes.
@@ -55,26 +55,26 @@ class Ranks(SingleProcess):
         self.rank = group.rank()
         self.size = group.size()
         self._last = config.epochs - 1
-        self._exchange = partial(exchange.all_bytes, group)  # until ``use_post``
+        self._exchange = partial(exchange.all_bytes, group)  # until ``use_host_all_gather``
         self._met = 0  # epochs
         self._measured: dict[str, np.ndarray] = {}  # statistics that all ranks have in common
 
-    def own(self, config: Config) -> Config:
-        """Return this rank's configuration: see ``share``."""
-        return share(config, self.rank, self.size)
+    def local_config(self, config: Config) -> Config:
+        """Return this rank's configuration: see ``partition``."""
+        return partition(config, self.rank, self.size)
 
     def columns(self, draw: Callable[[int], mx.array], agents: int) -> mx.array:
         """Draw for all agents, as one process does, and return the columns of this rank's."""
         first = self.rank * agents
         return mx.contiguous(draw(agents * self.size)[:, first : first + agents])
 
-    def key(self, key: mx.array) -> mx.array:
+    def local_key(self, key: mx.array) -> mx.array:
         """Return this rank's random key."""
         return mx.random.split(key, self.size)[self.rank]
 
     # ---- a minibatch -----------------------------------------------------------------------------
 
-    def summed(self, gradients: Step, normalised: bool) -> Step:
+    def average_gradients(self, gradients: Step, normalised: bool) -> Step:
         """Return a function of arrays, which can be compiled, so that the host need not wait.
 
         The moments that normalize advantages are means over all ranks' samples, too.
@@ -91,7 +91,7 @@ class Ranks(SingleProcess):
 
         return of_all
 
-    def counted(self, gradients: Step) -> Step:
+    def count_progress(self, gradients: Step) -> Step:
         """Return a function that counts each minibatch as progress of this rank."""
 
         def count(*inputs: Any) -> Any:
@@ -107,14 +107,14 @@ class Ranks(SingleProcess):
         self.heartbeat.progress.count += 1
         return b"1" in self._all_bytes(b"1" if flag else b"0")
 
-    def stops(self, flag: bool) -> bool:
+    def should_stop(self, flag: bool) -> bool:
         """The first rank prints the reason if the launcher has ended."""
         ends = self.any(flag or orphaned())
         if ends and not flag and not self.rank and orphaned():  # also if another one saw it first
             print(ORPHANED, file=sys.stderr, flush=True)
         return ends
 
-    def meet(
+    def sync_epoch(
         self, epoch: int, weights: Any, logs: dict[str, float], scores: Any
     ) -> tuple[dict[str, float], Any]:
         """Exchange one message; it has the weights' checksum in some epochs and in the last one.
@@ -144,7 +144,7 @@ class Ranks(SingleProcess):
             scores = np.array([one for some in listed for one in some]).reshape(-1, 2)
         return exchange.merged_means(reported), scores
 
-    def begin(self, vec: VecEnv) -> None:
+    def begin_statistics(self, vec: VecEnv) -> None:
         """Store the statistics as they are before this rank adds to them."""
         self._measured = vec.memory() if isinstance(vec, HasNormalizer) else {}
 
@@ -160,10 +160,10 @@ class Ranks(SingleProcess):
 
     # ---- a checkpoint ----------------------------------------------------------------------------
 
-    def gathered(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
+    def gather_arrays(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
         """Return each rank's arrays as bytes, named ``ranks.R``."""
         mine = to_bytes({name: np.asarray(array) for name, array in arrays.items()})
-        with self.guarded():
+        with self.report_lost_ranks():
             parts = exchange.all_bytes(self.group, mine)
         texts = {f"{OTHERS}{rank}": text for rank, text in enumerate(parts) if rank}
         return {name: mx.array(np.frombuffer(text, np.uint8)) for name, text in texts.items()}
@@ -172,9 +172,11 @@ class Ranks(SingleProcess):
         """Return the number of ranks."""
         return {"ranks": self.size}
 
-    def taken(self, arrays: dict[str, mx.array], numbers: Mapping[str, Any]) -> dict[str, mx.array]:
+    def restore(
+        self, arrays: dict[str, mx.array], numbers: Mapping[str, Any]
+    ) -> dict[str, mx.array]:
         """Replace the first rank's arrays by this rank's."""
-        arrays = super().taken(arrays, numbers)
+        arrays = super().restore(arrays, numbers)
         if not self.rank:
             return arrays
         mine = from_bytes(np.asarray(arrays[f"{OTHERS}{self.rank}"]).tobytes())
@@ -185,7 +187,7 @@ class Ranks(SingleProcess):
         return _refuse_all(self.all_objects(sorted(implementation.refused)))
 
     @contextlib.contextmanager
-    def guarded(self) -> Iterator[None]:
+    def report_lost_ranks(self) -> Iterator[None]:
         """Check for lost ranks at the end, too. Within, ranks agree on the kernels they refuse."""
         with self._reported(), verification.agreeing(self.agree_on_refused):
             yield
@@ -193,24 +195,25 @@ class Ranks(SingleProcess):
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
-        """Raise UserError for an error of MLX or of ``Post`` that means a lost rank."""
+        """Raise UserError for an error of MLX or of ``HostAllGather`` that means a lost rank."""
         try:
             yield
         except RuntimeError as error:
             if not isinstance(error, LostRank) and not LOST.search(str(error)):
                 raise
-            reason = self.heartbeat.wait_lost(HEARD) or f"the ranks have lost each other: {error}"
+            reason = self.heartbeat.wait_lost(REASON_TIMEOUT)
+            reason = reason or f"the ranks have lost each other: {error}"
             raise UserError(reason, GOES_ON) from None
 
     def _all_there(self) -> None:
         if reason := self.heartbeat.wait_lost(0):
             raise UserError(reason, GOES_ON)
 
-    def apart(self) -> contextlib.AbstractContextManager[object]:
+    def exempt_from_timeout(self) -> contextlib.AbstractContextManager[object]:
         """Mark this rank as busy, so that the others wait longer."""
-        return self.heartbeat.alone()
+        return self.heartbeat.exempt_from_timeout()
 
-    def first(self, text: str) -> str:
+    def broadcast_text(self, text: str) -> str:
         """Exchange one message."""
         return self._all_bytes(text.encode() if not self.rank else b"")[0].decode()
 
@@ -218,19 +221,19 @@ class Ranks(SingleProcess):
         """Return each rank's object, in the order of the ranks. Objects are sent as JSON."""
         return [json.loads(text) for text in self._all_bytes(json.dumps(value).encode())]
 
-    def use_post(self) -> None:
-        """Exchange small messages through ``Post`` from now on, instead of MLX."""
-        self._exchange = Post(
+    def use_host_all_gather(self) -> None:
+        """Exchange small messages through ``HostAllGather`` from now on, instead of MLX."""
+        self._exchange = HostAllGather(
             self.heartbeat.messages, self.size, lambda: self.heartbeat.lost
         ).all_bytes
 
     def _all_bytes(self, data: bytes) -> list[bytes]:
         """Return each rank's bytes, in the order of the ranks."""
-        with self.guarded():
+        with self.report_lost_ranks():
             return self._exchange(data)
 
     @contextlib.contextmanager
-    def attended(self) -> Iterator[None]:
+    def report_end(self) -> Iterator[None]:
         """Send the error to the other ranks if the block raises."""
         try:
             yield
@@ -239,7 +242,7 @@ class Ranks(SingleProcess):
             raise
         self.heartbeat.close()
 
-    def rescue_by(self, rescue: Callable[[], str]) -> None:
+    def set_rescue(self, rescue: Callable[[], str]) -> None:
         """Store the function for ``heartbeat``."""
         self.heartbeat.rescue = rescue
 

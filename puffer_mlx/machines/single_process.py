@@ -28,11 +28,11 @@ class SingleProcess:
     rank = 0
     size = 1
 
-    def own(self, config: Config) -> Config:
+    def local_config(self, config: Config) -> Config:
         """Return the configuration of this rank's shard of the run."""
         return config
 
-    def summed(self, gradients: Step, normalised: bool) -> Step:
+    def average_gradients(self, gradients: Step, normalised: bool) -> Step:
         """Return a function of a minibatch's gradients and metrics, means over all ranks.
 
         Args:
@@ -41,7 +41,7 @@ class SingleProcess:
         """
         return gradients
 
-    def counted(self, gradients: Step) -> Step:
+    def count_progress(self, gradients: Step) -> Step:
         """Return a function of gradients that reports each call as progress to other ranks."""
         return gradients
 
@@ -54,7 +54,7 @@ class SingleProcess:
         """
         return draw(agents)
 
-    def key(self, key: mx.array) -> mx.array:
+    def local_key(self, key: mx.array) -> mx.array:
         """Return the random key for this rank's minibatches."""
         return key
 
@@ -62,14 +62,14 @@ class SingleProcess:
         """Return True if the flag is set on any rank."""
         return flag
 
-    def stops(self, flag: bool) -> bool:
+    def should_stop(self, flag: bool) -> bool:
         """Return True to end the run: a rank's flag is set, or the launcher has ended."""
         return flag
 
-    def begin(self, vec: VecEnv) -> None:
+    def begin_statistics(self, vec: VecEnv) -> None:
         """Begin with the environments' statistics, which are the same on all ranks."""
 
-    def meet(
+    def sync_epoch(
         self, epoch: int, weights: Any, logs: dict[str, float], scores: Any
     ) -> tuple[dict[str, float], Any]:
         """Merge the ranks' results after an epoch, and compare their weights.
@@ -91,7 +91,7 @@ class SingleProcess:
     def merge_statistics(self, vec: VecEnv) -> None:
         """Set the environments' statistics to those of all ranks' environments."""
 
-    def gathered(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
+    def gather_arrays(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
         """Return the other ranks' arrays for a checkpoint."""
         return {}
 
@@ -99,7 +99,9 @@ class SingleProcess:
         """Return facts about the ranks for a checkpoint."""
         return {}
 
-    def taken(self, arrays: dict[str, mx.array], numbers: Mapping[str, Any]) -> dict[str, mx.array]:
+    def restore(
+        self, arrays: dict[str, mx.array], numbers: Mapping[str, Any]
+    ) -> dict[str, mx.array]:
         """Return a checkpoint's arrays for this rank.
 
         Args:
@@ -126,7 +128,7 @@ class SingleProcess:
         """
         return False
 
-    def guarded(self) -> contextlib.AbstractContextManager[object]:
+    def report_lost_ranks(self) -> contextlib.AbstractContextManager[object]:
         """Return a context for exchanges between ranks.
 
         Raises:
@@ -134,19 +136,19 @@ class SingleProcess:
         """
         return contextlib.nullcontext()
 
-    def apart(self) -> contextlib.AbstractContextManager[object]:
+    def exempt_from_timeout(self) -> contextlib.AbstractContextManager[object]:
         """Return a context in which this rank works without the others."""
         return contextlib.nullcontext()
 
-    def first(self, text: str) -> str:
+    def broadcast_text(self, text: str) -> str:
         """Return the first rank's text."""
         return text
 
-    def attended(self) -> contextlib.AbstractContextManager[object]:
+    def report_end(self) -> contextlib.AbstractContextManager[object]:
         """Return a context for the entire run. The other ranks are informed of its end."""
         return contextlib.nullcontext()
 
-    def rescue_by(self, rescue: Callable[[], str]) -> None:
+    def set_rescue(self, rescue: Callable[[], str]) -> None:
         """Set the function that saves the run if a rank is lost while this one waits.
 
         Args:

@@ -126,7 +126,7 @@ def _load() -> ModuleType | None:
 def _build() -> ModuleType:
     """Load the wheel's extension if it fits this machine, else compile one."""
     library = prebuilt.find(NAME, made_for())
-    why = library.why_not
+    why = library.reason
     if library.path:
         try:
             module = _import(library.path)

@@ -23,7 +23,7 @@ from mlx.utils import tree_flatten
 
 from puffer_mlx.ops import implementation
 from puffer_mlx.system import voice
-from puffer_mlx.system.backend import backend, stand_in
+from puffer_mlx.system.backend import backend, kernel_substitute
 from puffer_mlx.system.devices import building, for_cpu, has_gpu
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.prebuilt import hash_of
@@ -45,7 +45,7 @@ class Comparison(NamedTuple):
 
 def applies() -> bool:
     """Return True if kernels run on a GPU of this machine."""
-    return backend() != "cpu" and stand_in() is None and has_gpu()
+    return backend() != "cpu" and kernel_substitute() is None and has_gpu()
 
 
 @contextlib.contextmanager
@@ -166,7 +166,7 @@ def verified(
     raw: Callable[..., Any], run: Callable[..., Any] | None = None, **options: Any
 ) -> Callable[..., Any]:
     """Return ``Verified(raw, run, **options)``; on a machine without a GPU ``run`` itself."""
-    if not has_gpu() and stand_in() is None:
+    if not has_gpu() and kernel_substitute() is None:
         return run or raw
     return Verified(raw, run, **options)
 
@@ -255,7 +255,7 @@ def _evaluated(tree: Any) -> list[mx.array | None]:
 
 def _for_cpu(tree: Any) -> Any:
     """Return a tree of arrays for the CPU to read; the emulation's are the CPU's already."""
-    return for_cpu(tree) if stand_in() is None else tree
+    return for_cpu(tree) if kernel_substitute() is None else tree
 
 
 def _is_concrete(tree: Any) -> bool:

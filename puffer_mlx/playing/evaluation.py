@@ -23,7 +23,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 
-from puffer_mlx.checkpoint.environment_statistics import share
+from puffer_mlx.checkpoint.environment_statistics import copy_statistics
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import fit_buffers
 from puffer_mlx.config.validation import multiples
@@ -120,7 +120,7 @@ def stepper_of(trainer: Trainer, environments: Environments) -> AgentStepper:
 
     The environments get the statistics of the training environments.
     """
-    share(trainer.vec, environments)
+    copy_statistics(trainer.vec, environments)
     how = trainer.config.base.seed, trainer.config.base.eval_greedy
     return AgentStepper(trainer.policy, trainer.weights, environments, *how)
 
@@ -207,7 +207,7 @@ def evaluate(trainer: Trainer, make: Callable[[Config], VecEnv]) -> Iterator[Log
     elif trainer.config.base.eval_episodes and not trainer.stop:
         config = evaluated(trainer.config)
         with contextlib.closing(make(config)) as environments:
-            share(trainer.vec, environments)
+            copy_statistics(trainer.vec, environments)
             yield from _rollouts(trainer, config, environments)
 
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from puffer_mlx import vec
-from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
-from puffer_mlx.checkpoint.normalization import Memory
+from puffer_mlx.checkpoint.environment_statistics import current_statistics
+from puffer_mlx.checkpoint.normalization import Statistics
 from puffer_mlx.config import Config
 from puffer_mlx.config.dialects import SCRIPT, folder_version
 from puffer_mlx.config.fit import typed
@@ -160,7 +160,7 @@ def play_ladder(
     spec: EnvSpec,
     policy: Policy,
     weights: Any,
-    memory: Memory,
+    memory: Statistics,
     make: Callable[[Config], Environments],
     games: int,
     deterministic: bool = False,
@@ -401,7 +401,7 @@ def play_configured(
     play = config.selfplay
     policy = trainer.policy
     weights = trainer.weights
-    memory = gathered_statistics(trainer.vec)
+    memory = current_statistics(trainer.vec)
 
     def progress(done: int, total: int) -> None:
         heartbeat()

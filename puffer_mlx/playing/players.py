@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from puffer_mlx.checkpoint import normalization
-from puffer_mlx.checkpoint.normalization import Memory
+from puffer_mlx.checkpoint.normalization import Statistics
 from puffer_mlx.config import Config
 from puffer_mlx.config.dialects import SCRIPT
 from puffer_mlx.errors import UserError
@@ -37,7 +37,7 @@ class Player(NamedTuple):
 
 
 def policy_player(
-    name: str, policy: Policy, weights: Any, deterministic: bool, memory: Memory | None = None
+    name: str, policy: Policy, weights: Any, deterministic: bool, memory: Statistics | None = None
 ) -> Player:
     """Return a player that uses a policy.
 

@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
-from puffer_mlx.system.files import to_write
+from puffer_mlx.system.files import check_writable
 
 VARIABLE = "MTL_CAPTURE_ENABLED"
 MAX_EPOCHS = 5
@@ -38,7 +38,7 @@ class MetalCapture:
         self.epochs = epochs
         _refuse_arguments(self.path, epochs)
         _refuse_machine()
-        to_write(self.path)
+        check_writable(self.path)
         self._seen = 0
         self._active = False
 

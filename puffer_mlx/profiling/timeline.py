@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import publish, to_write
+from puffer_mlx.system.files import check_writable, publish
 
 LIMIT = 200_000  # spans; about 60 MB of memory and 25 MB of JSON
 ROLLOUT = "rollout (Python)"
@@ -53,7 +53,7 @@ class Trace:
         limit: int = LIMIT,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.path = to_write(path)
+        self.path = check_writable(path)
         self.first = first
         self.epochs = epochs
         self.limit = limit

@@ -20,7 +20,7 @@ from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting_in_mlx import Streams, few_parts, run_pipelined, split_states
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.seats import Seats, WeightCache
-from puffer_mlx.system.backend import stand_in
+from puffer_mlx.system.backend import kernel_substitute
 from puffer_mlx.system.devices import building, unified
 from puffer_mlx.vec.base import VecEnv
 
@@ -93,7 +93,8 @@ class ActingInKernel:
             return held[p]
 
         run_pipelined(buffer.steps(environments, P), groups, timer, begin)
-        if buffer.views.logprobs[0, 0] == UNTOUCHED and stand_in() is None:  # which need not write
+        # A substitute need not write.
+        if buffer.views.logprobs[0, 0] == UNTOUCHED and kernel_substitute() is None:
             raise RuntimeError("MLX copied the rollout's memory, so what was chosen is lost")
         with building, mx.stream(stream):
             rows = (kernel.by_rows(*each) for each in zip(held, crews, strict=True))

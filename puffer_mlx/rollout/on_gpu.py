@@ -32,7 +32,7 @@ from puffer_mlx.rollout.buffer import State
 from puffer_mlx.rollout.in_steps import RolloutInSteps
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.backend import backend, stand_in
+from puffer_mlx.system.backend import backend, kernel_substitute
 from puffer_mlx.system.devices import building
 from puffer_mlx.vec.base import Rows, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
@@ -361,7 +361,7 @@ class RolloutsOnGPU:
             structs = environments.structs
         first = buffer.first
         if not self.steps:
-            measured = backend() == "metal" and stand_in() is None
+            measured = backend() == "metal" and kernel_substitute() is None
             arrays = packed, held, noise, structs, first
             self.steps = self._measured(stream, *arrays) if measured else T
         launches = []

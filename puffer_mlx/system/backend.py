@@ -41,7 +41,7 @@ def gpu_backend() -> str:
     return "metal" if mx.metal.is_available() else "cuda"
 
 
-def stand_in() -> Kernel | None:
+def kernel_substitute() -> Kernel | None:
     """Return the function called in place of kernels, or None to launch them."""
     return None if _foreign is None else _foreign.kernel
 

@@ -221,7 +221,7 @@ def _shim(integer: str) -> tuple[Path, ctypes.CDLL]:
     if path := prebuilt.find(SHIM, shim_for(integer)).path:
         with contextlib.suppress(OSError):
             return load(path)
-    if prebuilt.is_whole(path := _kept(integer)):
+    if prebuilt.is_intact(path := _kept(integer)):
         with contextlib.suppress(OSError):
             return load(path)
     from puffer_mlx.system.compiler import load_compiled

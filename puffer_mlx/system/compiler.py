@@ -25,8 +25,8 @@ from typing import NamedTuple, TypeVar
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import private_folders, voice
-from puffer_mlx.system.files import alone, sync
-from puffer_mlx.system.prebuilt import file_digest, is_whole, seal
+from puffer_mlx.system.files import sync, wait_for_lock
+from puffer_mlx.system.prebuilt import digest_path, file_digest, is_intact
 from puffer_mlx.system.private_folders import cache_directory
 
 _SOURCE_SUFFIXES = {".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".inc", ".def"}
@@ -118,12 +118,12 @@ def compile_shared(
         digest.update(header.encode(errors="surrogateescape") + content)
     search = [f"-iquote{folder}" for folder in include]
     output = kept or cache_directory() / f"{name}-{digest.hexdigest()[:24]}{kind.suffix}"
-    if again or not is_whole(output):
+    if again or not is_intact(output):
         when = "again" if output.exists() else "for the first time"
         with _announced(name, f"{when}, which takes {usually}"):
             _make_folder(name, output.parent)
-            with alone(output.with_name(f".{output.name}.lock")):
-                if again or not is_whole(output):  # else another process made it meanwhile
+            with wait_for_lock(output.with_name(f".{output.name}.lock")):
+                if again or not is_intact(output):  # else another process made it meanwhile
                     every = [*kind.flags, *search, *flags]
                     _compile(name, command, sources, every, further, output)
         _compiled_now.add(output)
@@ -326,7 +326,7 @@ def _publish(partial: Path, library: Path) -> None:
         os.replace(partial, library)
         partial.write_bytes(digest)
         sync(partial)
-        os.replace(partial, seal(library))
+        os.replace(partial, digest_path(library))
         sync(library.parent)
     except OSError as error:
         raise UserError(

@@ -17,7 +17,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.backend import gpu_backend, stand_in
+from puffer_mlx.system.backend import gpu_backend, kernel_substitute
 from puffer_mlx.system.private_folders import cache_directory, refuse_full, temporary
 
 building = threading.RLock()
@@ -118,7 +118,7 @@ def unified() -> bool:
     Elsewhere a GPU has separate memory, and arrays that both read, such as a rollout, are on the
     host.
     """
-    if stand_in() is not None:
+    if kernel_substitute() is not None:
         return gpu_backend() == "metal"
     return mx.metal.is_available() or not has_gpu()
 

@@ -1,7 +1,7 @@
 """Ctrl-C while a command is imported: end the process at once, without a traceback.
 
 There is nothing to save yet. A KeyboardInterrupt in the middle of an import may be turned into
-another error by C code, or be lost in callbacks. ``signals.watched`` replaces this handler.
+another error by C code, or be lost in callbacks. ``signals.watch_signals`` replaces this handler.
 Programs that import the package as a library keep their handlers.
 
 This module is imported before all others, so it imports little.

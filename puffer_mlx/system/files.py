@@ -57,7 +57,7 @@ def _refuse_special(path: Path) -> None:
     raise UserError(message, "name a new file; JSON goes to standard output with --json -")
 
 
-def to_write(name: str | Path) -> Path:
+def check_writable(name: str | Path) -> Path:
     """Return the absolute path of a file that will be written later.
 
     The path is absolute because an environment may change the working directory.
@@ -180,7 +180,7 @@ def read_text(path: Path, errors: str = "strict", most: int = 10_000_000) -> str
 
 
 @contextlib.contextmanager
-def locked(folder: Path, what: str) -> Iterator[bool]:
+def lock_folder(folder: Path, what: str) -> Iterator[bool]:
     """Lock a folder for this process during a block.
 
     The lock is the kernel's, on a file ``.lock`` in the folder. It ends with the process, even if
@@ -215,7 +215,7 @@ def locked(folder: Path, what: str) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
+def wait_for_lock(path: Path) -> Iterator[None]:
     """Run a block while no other process runs one for the same file; wait for the others.
 
     The lock is the kernel's, on a temporary file. It ends with the process, even if that is killed.
@@ -255,7 +255,7 @@ def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
         except BaseException:  # Ctrl-C while waiting
             os.close(handle)
             raise
-        if not held or _is_still(path, handle):  # else its holder has removed it
+        if not held or _is_same_file(path, handle):  # else its holder has removed it
             break
         os.close(handle)
     try:
@@ -265,7 +265,7 @@ def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
         os.close(handle)
 
 
-def _is_still(path: Path, handle: int) -> bool:
+def _is_same_file(path: Path, handle: int) -> bool:
     """Return True if a path is still the file that was opened."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(handle))

@@ -17,7 +17,7 @@ from typing import Any
 PIPE_STATUS = 128 + signal.SIGPIPE  # a shell's status of a program whose reader has left
 
 
-class Lost(BaseException):
+class OutputLost(BaseException):
     """Standard output can't be written, and the program has nothing else to do.
 
     Not an ``Exception``, because it is no error of the code that prints, such as an environment.
@@ -33,7 +33,7 @@ class Lost(BaseException):
         return self.error.errno == errno.EPIPE
 
 
-class Output:
+class GuardedStream:
     """Text stream that discards everything after its first error.
 
     Args:
@@ -43,7 +43,7 @@ class Output:
 
     def __init__(self, stream: Any, lost: Callable[[OSError], None]) -> None:
         self.stream, self.lost = stream, lost
-        self.fault: OSError | None = None
+        self.error: OSError | None = None
         self._writing: set[int] = set()  # threads that are writing
         self._after: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
 
@@ -62,7 +62,7 @@ class Output:
         self._attempt(self.stream.flush)
 
     def _attempt(self, what: Callable[..., Any], *arguments: Any) -> None:
-        if self.fault:
+        if self.error:
             return
         thread = threading.get_ident()
         if thread in self._writing:  # a signal's handler prints during a write
@@ -75,7 +75,7 @@ class Output:
                 what, arguments = self._after.pop(0)
                 what(*arguments)
         except OSError as error:
-            self.fault = error
+            self.error = error
             self._discard()
             self.lost(error)
         finally:
@@ -101,7 +101,7 @@ def _encode_anything(stream: Any) -> None:
 
 
 def _raise(error: OSError) -> None:
-    raise Lost(error)
+    raise OutputLost(error)
 
 
 def _ignore(_: OSError) -> None:
@@ -109,8 +109,8 @@ def _ignore(_: OSError) -> None:
 
 
 @contextmanager
-def guarded() -> Iterator[None]:
-    """Guard a program's streams: standard output raises ``Lost``, standard error never raises.
+def guard_streams() -> Iterator[None]:
+    """Make a failed standard output raise ``OutputLost``, and standard error never raise.
 
     Closed streams become the null device, so that the next opened file doesn't replace them.
     Characters that the terminal's encoding lacks are shown as a question mark.
@@ -120,7 +120,7 @@ def guarded() -> Iterator[None]:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         _encode_anything(getattr(sys, name))
     before = sys.stdout, sys.stderr
-    out, err = Output(before[0], _raise), Output(before[1], _ignore)
+    out, err = GuardedStream(before[0], _raise), GuardedStream(before[1], _ignore)
     sys.stdout, sys.stderr = out, err  # type: ignore
     try:
         yield
@@ -137,12 +137,12 @@ def never_raise() -> None:
     for name in "stdout", "stderr":
         if getattr(sys, name) is not None:
             _encode_anything(getattr(sys, name))
-            setattr(sys, name, Output(getattr(sys, name), _ignore))
+            setattr(sys, name, GuardedStream(getattr(sys, name), _ignore))
 
 
 @contextmanager
-def going_on(lost: Callable[[OSError], str]) -> Iterator[None]:
-    """Discard lost output in a block below ``guarded`` without raising, so that the work continues.
+def continue_if_lost(lost: Callable[[OSError], str]) -> Iterator[None]:
+    """Discard lost output without raising during a block inside ``guard_streams``.
 
     Args:
         lost: Called once with the error; returns a line for standard error.
@@ -152,7 +152,7 @@ def going_on(lost: Callable[[OSError], str]) -> Iterator[None]:
     def tell(error: OSError) -> None:
         print(lost(error), file=err, flush=True)
 
-    if not isinstance(out, Output):
+    if not isinstance(out, GuardedStream):
         yield
         return
     before, out.lost = out.lost, tell
@@ -162,10 +162,10 @@ def going_on(lost: Callable[[OSError], str]) -> Iterator[None]:
         out.lost = before
 
 
-def say(line: str) -> None:
+def print_important(line: str) -> None:
     """Print an important line; on standard error if standard output is lost."""
     sys.stdout.flush()  # the flush may find that it is lost
-    lost = isinstance(sys.stdout, Output) and sys.stdout.fault
+    lost = isinstance(sys.stdout, GuardedStream) and sys.stdout.error
     print(line, file=sys.stderr if lost else sys.stdout, flush=True)
 
 

@@ -3,7 +3,7 @@
 A wheel's library is used only if it was compiled from the same sources, for the same MLX, Python
 and kind of CPU. Otherwise ``find`` returns the reason, and the library is compiled here. The choice
 depends only on what is installed, so it doesn't change the results of a run. A library in the cache
-(``compiler.py``) is used only if its hash is right (``is_whole``).
+(``compiler.py``) is used only if its hash is right (``is_intact``).
 """
 
 import hashlib
@@ -48,12 +48,12 @@ class SearchResult(NamedTuple):
 
     Args:
         path: path of the library, or None to compile it.
-        why_not: the reason why the wheel's library isn't used; empty without such a library.
+        reason: the reason why the wheel's library isn't used; empty without such a library.
         made_for: versions for which the wheel's library was compiled.
     """
 
     path: Path | None
-    why_not: str = ""
+    reason: str = ""
     made_for: Mapping[str, str] = {}
 
 
@@ -99,15 +99,15 @@ def hash_of(*texts: str | bytes) -> str:
     return hashlib.sha256(b"\0".join(contents)).hexdigest()[:16]
 
 
-def seal(library: Path) -> Path:
+def digest_path(library: Path) -> Path:
     """Return the path of the hash of a library in the cache, a hidden file beside it."""
     return library.with_name(f".{library.name}.sha256")
 
 
-def is_whole(library: Path) -> bool:
+def is_intact(library: Path) -> bool:
     """Return True if a library is in the cache and undamaged."""
     try:
-        return _has_digest(library, seal(library).read_text(errors="replace"))
+        return _has_digest(library, digest_path(library).read_text(errors="replace"))
     except OSError:
         return False
 

@@ -24,7 +24,7 @@ _SHARED = ("/tmp", "/var/tmp")
 ROOM = 1 << 20  # bytes, for a kernel's source and library
 
 
-def fault(path: Path) -> str:
+def untrusted_reason(path: Path) -> str:
     """Return the reason why code in a folder can't be trusted, or "".
 
     The folder, all folders above it, and those that symbolic links lead through must belong to this
@@ -102,11 +102,11 @@ def private() -> Path | None:
         folder = base / f"puffer_mlx-{os.getuid()}"
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            wrong = fault(folder)
+            wrong = untrusted_reason(folder)
             if not wrong and os.access(folder, os.W_OK):
                 return folder
             wrong = wrong or f"{folder} can't be written"
-            if fault(base / "new"):
+            if untrusted_reason(base / "new"):
                 continue
             folder = Path(tempfile.mkdtemp(prefix="puffer_mlx-", dir=base))
         except OSError:
@@ -121,28 +121,6 @@ def private() -> Path | None:
     return None
 
 
-@functools.cache
-def trusted(folder: Path, what: str, remedy: str) -> Path:
-    """Return a folder, or a private one with a warning if the folder can't be trusted.
-
-    Args:
-        folder: The folder; it may be missing.
-        what: Contents of the folder, plural, for messages.
-        remedy: Hint on how to choose another folder.
-    """
-    wrong = fault(folder)
-    if not wrong:
-        return folder
-    other = private()
-    if other is None:  # all folders are unsafe, so use this one
-        other, instead = folder, "but there is no other place"
-    else:
-        other = other / folder.name
-        instead = f"{what} are kept in {other}"
-    print(f"puffer_mlx: {wrong}, so {instead}; hint: {remedy}", file=sys.stderr)
-    return other
-
-
 def cache_directory() -> Path:
     """Return the cache folder of compiled libraries; it may be missing.
 
@@ -152,17 +130,32 @@ def cache_directory() -> Path:
     If other users could put libraries there, a private folder in the temporary directory replaces
     it, with a warning.
     """
-    remedy = "let only yourself write there, or set PUFFER_MLX_CACHE to a folder of your own"
-    return trusted(_chosen_cache(), "compiled libraries", remedy)
-
-
-def _chosen_cache() -> Path:
     if chosen := os.environ.get("PUFFER_MLX_CACHE"):
-        return Path(chosen).expanduser()
+        return trusted(Path(chosen).expanduser())
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "puffer_mlx"
+        return trusted(Path.home() / "Library" / "Caches" / "puffer_mlx")
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "puffer_mlx"
+    return trusted((Path(base) if base else Path.home() / ".cache") / "puffer_mlx")
+
+
+@functools.cache
+def trusted(folder: Path) -> Path:
+    """Return a cache folder, or a private one with a warning if the folder can't be trusted."""
+    wrong = untrusted_reason(folder)
+    if not wrong:
+        return folder
+    if other := private():
+        other = other / folder.name
+        instead = f"compiled libraries are kept in {other}"
+    else:  # all folders are unsafe, so use this one
+        other = folder
+        instead = "but there is no other place"
+    print(
+        f"puffer_mlx: {wrong}, so {instead}; hint: let only yourself write there, or set"
+        " PUFFER_MLX_CACHE to a folder of your own",
+        file=sys.stderr,
+    )
+    return other
 
 
 def temporary() -> Path:
@@ -179,7 +172,7 @@ def keep_mlx_private() -> None:
     ``TEMPDIR`` is set. Python's ``tempfile`` is unchanged in this process.
     """
     usual = temporary()
-    if not fault(usual) and usual.is_dir() and os.access(usual, os.W_OK):
+    if not untrusted_reason(usual) and usual.is_dir() and os.access(usual, os.W_OK):
         return
     folder = private()
     if folder is None:

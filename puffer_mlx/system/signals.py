@@ -5,13 +5,13 @@ thread is in C code of an environment or MLX, the handler runs late or never. So
 written to a pipe (``signal.set_wakeup_fd``) that a watching thread reads. Either of the two handles
 them, whichever is first.
 
-| signal | inside ``gently`` (train.py) | elsewhere |
+| signal | inside ``stop_gracefully`` (train.py) | elsewhere |
 | --- | --- | --- |
 | the first | the work is asked to stop | KeyboardInterrupt |
-| the second | KeyboardInterrupt; ``GRACE`` seconds later rescue and exit | exit |
+| the second | KeyboardInterrupt; ``INTERRUPT_TIMEOUT`` seconds later rescue and exit | exit |
 
-Inside ``gently`` this applies to Ctrl-C, SIGTERM and SIGHUP (a closed terminal; not under nohup),
-elsewhere to Ctrl-C. SIGHUP never counts as the second signal, because shells send it again.
+Inside ``stop_gracefully`` this applies to Ctrl-C, SIGTERM and SIGHUP (a closed terminal; not under
+nohup), elsewhere to Ctrl-C. SIGHUP never counts as the second signal, because shells send it again.
 """
 
 import os
@@ -24,15 +24,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-BRIEFLY = 0.1  # seconds that the handler waits for the watching thread
+LOCK_TIMEOUT = 0.1  # seconds that the handler waits for the watching thread
 TOGETHER = 0.05  # seconds in which signals count as one: ``timeout`` sends two
 AGAIN = 1.0  # seconds in which a signal sent again counts as the same
-PATIENCE = 0.5  # seconds without an answer until the main thread counts as in C code
-GRACE = 2.0  # seconds for the main thread to end after a second signal
-RESCUE = 20.0  # seconds to save afterwards
-SAYING = 5.0  # seconds to print the result of saving; the reader may be slow
-LOOKS = 0.5  # seconds between two checks for the parent
-ORPHANED = 30.0  # seconds for a command to end after its parent
+RESPONSE_TIMEOUT = 0.5  # seconds without an answer until the main thread counts as in C code
+INTERRUPT_TIMEOUT = 2.0  # seconds for the main thread to end after a second signal
+RESCUE_TIMEOUT = 20.0  # seconds to save afterwards
+PRINT_TIMEOUT = 5.0  # seconds to print the result of saving; the reader may be slow
+PARENT_POLL = 0.5  # seconds between two checks for the parent
+ORPHAN_TIMEOUT = 30.0  # seconds for a command to end after its parent
 ENDS_WITH = "PUFFER_MLX_ENDS_WITH"  # ID of the process that a command ends with
 ASKING = "stopping after this epoch; again to stop at once"
 
@@ -40,7 +40,7 @@ _CALM, _ASKED, _INTERRUPTED = range(3)
 
 
 class Watch:
-    """Handles signals; ``watched`` returns the process's instance.
+    """Handles signals; ``watch_signals`` returns the process's instance.
 
     Attributes:
         number: Number of the last signal that counted, or 0.
@@ -48,7 +48,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.number = 0
-        self.minded: list[int] = []  # handled signals (the pipe gets others, too)
+        self.handled: list[int] = []  # handled signals (the pipe gets others, too)
         self._state = _CALM
         self._ask: Callable[[], str | None] | None = None
         self._asking = ASKING
@@ -102,7 +102,7 @@ class Watch:
     def gently(
         self, ask: Callable[[], str | None] | None, rescue: Callable[[], str] | None
     ) -> None:
-        """Set the functions of the module's ``gently``, or None, None at its end."""
+        """Set the functions of the module's ``stop_gracefully``, or None, None at its end."""
         with self._lock:
             self._ask, self._rescue = ask, rescue
 
@@ -117,7 +117,7 @@ class Watch:
         The watching thread may hold the lock while it waits to print a line. So this waits only
         briefly for the lock; if that fails, the thread sends the signal again.
         """
-        self._late = not self._take(BRIEFLY)
+        self._late = not self._take(LOCK_TIMEOUT)
         self._nudge()
         if self._say_by:
             self._announce(lambda line: print(line, file=sys.stderr, flush=True))
@@ -125,12 +125,12 @@ class Watch:
             self._raise = False
             raise KeyboardInterrupt
 
-    def _take(self, patience: float = -1.0) -> bool:
-        if not self._lock.acquire(timeout=patience):
+    def _take(self, timeout: float = -1.0) -> bool:
+        if not self._lock.acquire(timeout=timeout):
             return False
         try:
             for number in self._arrived():
-                if number in self.minded:  # not SIGWINCH, for example
+                if number in self.handled:  # not SIGWINCH, for example
                     self._count(number)
         finally:
             self._lock.release()
@@ -147,20 +147,20 @@ class Watch:
         if now < self._together:
             return
         if self._state == _CALM and self._ask:
-            self._state, self.number, self._say_by = _ASKED, number, now + PATIENCE
+            self._state, self.number, self._say_by = _ASKED, number, now + RESPONSE_TIMEOUT
             self._asking = self._ask() or ASKING
         elif number == signal.SIGHUP:
             return
         elif self._state != _INTERRUPTED:
             self._state, self.number, self._raise = _INTERRUPTED, number, True
-            self._deadline = now + GRACE if self._ask else None
+            self._deadline = now + INTERRUPT_TIMEOUT if self._ask else None
         else:
             self._deadline = now
         self._together = now + TOGETHER
 
     def _announce(self, show: Callable[[str], object]) -> None:
         """Print that the work was asked to stop. After that, another signal is the second."""
-        if not self._lock.acquire(timeout=BRIEFLY):
+        if not self._lock.acquire(timeout=LOCK_TIMEOUT):
             return  # its holder checks again
         mine, self._say_by = self._say_by is not None, None
         self._lock.release()
@@ -185,7 +185,7 @@ class Watch:
                     signal.pthread_kill(threading.main_thread().ident or 0, self.number)
                 now = time.monotonic()
                 if self._say_by is not None and now >= self._say_by:
-                    self._announce(_write)
+                    self._announce(write_error)
                 if self._deadline is not None and now >= self._deadline:
                     self._exit()
 
@@ -203,16 +203,16 @@ class Watch:
 
         helper = threading.Thread(target=save, daemon=True)
         helper.start()
-        if done.wait(RESCUE):
-            helper.join(SAYING)
+        if done.wait(RESCUE_TIMEOUT):
+            helper.join(PRINT_TIMEOUT)
         if os.isatty(1):
             os.write(1, b"\x1b[?25h")  # show the cursor, hidden by the dashboard
-        _write("stopped")
+        write_error("stopped")
         os._exit(self.status)
 
 
-def _write(line: str) -> None:
-    """Write a line on standard error, even if the main thread holds its lock."""
+def write_error(line: str) -> None:
+    """Write a line to standard error, even if the main thread holds the stream's lock."""
     with suppress(OSError):
         os.write(2, f"{line}\n".encode())
 
@@ -224,12 +224,12 @@ def in_main_thread() -> bool:
 
 @contextmanager
 def handled_by(handler: Any, *numbers: int) -> Iterator[None]:
-    """Handle signals with ``handler`` instead of ``watched`` during a block.
+    """Handle signals with ``handler`` instead of ``watch_signals`` during a block.
 
     Outside the main thread this does nothing.
     """
     before = {each: signal.signal(each, handler) for each in numbers if in_main_thread()}
-    watched_numbers = _active.minded if _active else []
+    watched_numbers = _active.handled if _active else []
     taken_over = [each for each in before if each in watched_numbers]
     for number in taken_over:
         watched_numbers.remove(number)
@@ -254,9 +254,9 @@ def end_with_parent() -> None:
 
 def _follow(parent: str) -> None:
     while str(os.getppid()) == parent:
-        time.sleep(LOOKS)
+        time.sleep(PARENT_POLL)
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(ORPHANED)
+    time.sleep(ORPHAN_TIMEOUT)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -304,8 +304,8 @@ class Interrupts:
 def interrupting(*numbers: int) -> Iterator[Interrupts]:
     """Handle signals with ``Interrupts`` during a block, except ignored ones."""
     interrupts = Interrupts()
-    minded = [each for each in numbers if signal.getsignal(each) != signal.SIG_IGN]
-    with handled_by(interrupts.signal, *minded):
+    handled = [each for each in numbers if signal.getsignal(each) != signal.SIG_IGN]
+    with handled_by(interrupts.signal, *handled):
         yield interrupts
 
 
@@ -313,10 +313,10 @@ _active: Watch | None = None
 
 
 @contextmanager
-def watched() -> Iterator[Watch]:
+def watch_signals() -> Iterator[Watch]:
     """Watch for Ctrl-C, as in the module's table. Nested blocks and other threads share one Watch.
 
-    After a second signal inside ``gently``, the process is ended even after this block.
+    After a second signal inside ``stop_gracefully``, the process is ended even after this block.
     """
     global _active
     if _active is not None or not in_main_thread():
@@ -334,7 +334,7 @@ def watched() -> Iterator[Watch]:
 
 
 @contextmanager
-def gently(ask: Callable[[], str | None], rescue: Callable[[], str]) -> Iterator[Watch]:
+def stop_gracefully(ask: Callable[[], str | None], rescue: Callable[[], str]) -> Iterator[Watch]:
     """Ask for an end at the first signal, and interrupt at the second.
 
     Args:
@@ -343,7 +343,7 @@ def gently(ask: Callable[[], str | None], rescue: Callable[[], str]) -> Iterator
         rescue: Called in another thread if the main thread doesn't end after a second signal. Saves
             what can be saved, and returns a line about it.
     """
-    with watched() as watch:
+    with watch_signals() as watch:
         if not in_main_thread():
             yield watch
             return
@@ -367,10 +367,10 @@ def _handled(watch: Watch, number: int, override: bool) -> Iterator[None]:
         yield
         return
     signal.signal(number, watch.handle)
-    watch.minded.append(number)
+    watch.handled.append(number)
     try:
         yield
     finally:
-        watch.minded.remove(number)
+        watch.handled.remove(number)
         if not watch.forced:
             signal.signal(number, signal.SIG_DFL if before is None else before)

@@ -181,7 +181,8 @@ class Trackers:
             ]
             if waiting:
                 names = ", ".join(process.name for process in waiting)
-                output.say(f"track  waiting for {names}, {FINISH_TIMEOUT:g} seconds at most")
+                line = f"track  waiting for {names}, {FINISH_TIMEOUT:g} seconds at most"
+                output.print_important(line)
             late = [process for process in waiting if not process.ends_by(deadline)]
             why = f"didn't finish within {FINISH_TIMEOUT:g} seconds"
         except KeyboardInterrupt:
@@ -193,7 +194,7 @@ class Trackers:
         for process in self._processes:
             process.kill()
         for line in [*self._said(), *lines]:
-            output.say(line)
+            output.print_important(line)
 
     def _said(self) -> list[str]:
         """Return the trackers' messages since the last call as lines."""

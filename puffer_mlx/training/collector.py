@@ -155,7 +155,7 @@ class Collector:
         self._future: Future[None] | None = None  # of `begun`, in the second thread
         self._unfinished: Rollout | None = None  # in progress, or it has failed
         self._seconds = math.inf  # duration of the latest rollout that `take` waited for
-        with ranks.guarded():
+        with ranks.report_lost_ranks():
             self._choose_acting(acting)
         shape = (self.config.train.horizon, vec.num_agents, vec.num_groups)
         count = 2 if self.overlap or self.launches_ahead else 1

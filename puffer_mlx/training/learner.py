@@ -89,7 +89,7 @@ class Learner:
         ranks: SingleProcess = SINGLE_PROCESS,
         trained_agents: TrainedAgents | None = None,
     ) -> None:
-        local = ranks.own(config)
+        local = ranks.local_config(config)
         agents = trained_agents.count if trained_agents else local.vec.total_agents
         one_cpu = placement.learner == mx.cpu and ranks.size == 1
         self.config = config
@@ -99,9 +99,9 @@ class Learner:
         self.trained_agents = trained_agents
         self.timer = timer
         self.algorithm = algorithms.make(policy, local, agents, one_cpu)
-        summed = partial(ranks.summed, normalised=self.algorithm.normalises)
+        summed = partial(ranks.average_gradients, normalised=self.algorithm.normalises)
         self.functions = compile_update(policy, local, self.algorithm, summed)
-        self.functions.gradients = ranks.counted(self.functions.gradients)
+        self.functions.gradients = ranks.count_progress(self.functions.gradients)
         kind = config.train.precision
         raw = partial(logprobs, policy, kind)
         context = f"log-probabilities {policy}"

@@ -170,7 +170,7 @@ def broadcast_from_rank0(
     if placement and ranks.size == 1:
         return placement
     keys = placement and {"rollout_device": placement.rollout_device, "overlap": placement.overlap}
-    first_keys = json.loads(ranks.first(json.dumps(keys)))
+    first_keys = json.loads(ranks.broadcast_text(json.dumps(keys)))
     if placement is None:
         placement = place(replace(config, train=replace(config.train, **first_keys)))
     return broadcast_from_rank0(ranks, config, place) if ranks.agree_on_refused() else placement

@@ -16,12 +16,12 @@ from typing import Any, Self
 from mlx import nn
 
 from puffer_mlx import checkpoint, vec
-from puffer_mlx.checkpoint.environment_statistics import gathered_statistics, restore_statistics
+from puffer_mlx.checkpoint.environment_statistics import current_statistics, restore_statistics
 from puffer_mlx.checkpoint.folder import new_run
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_training
-from puffer_mlx.machines import share
+from puffer_mlx.machines import shards
 from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy
@@ -166,7 +166,7 @@ class Run(contextlib.ExitStack):
             state.numbers["log_position"] = self.log.position
             if score is not None:
                 state.numbers[EVALUATED] = score
-        statistics = gathered_statistics(trainer.vec)
+        statistics = current_statistics(trainer.vec)
         return self.keeper.save(step, trainer.vec.spec, trainer.policy, weights, state, statistics)
 
     def track(self) -> None:
@@ -183,8 +183,8 @@ class Run(contextlib.ExitStack):
 def _make_shard(config: Config, ranks: SingleProcess) -> Any:
     """Return this process's environments, after checking that training fits the memory."""
     state_size = optimizers.state_size(optimizers.from_config(config))
-    refuse_training(ranks.own(config), None, state_size, training_memory())
-    return share.make_environments(config, ranks, placement.rollout_cores(config))
+    refuse_training(ranks.local_config(config), None, state_size, training_memory())
+    return shards.make_environments(config, ranks, placement.rollout_cores(config))
 
 
 def make_environments(config: Config) -> Environments:

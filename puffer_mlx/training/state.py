@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.checkpoint.folder import State, within
+from puffer_mlx.checkpoint.folder import State, subtree
 from puffer_mlx.config.fit import typed
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import implementation
@@ -49,7 +49,7 @@ def save_state(trainer: Any) -> State:
         arrays["environments"] = part["environments"] = mx.array(environments)
     if (scores := trainer.epoch_logs.scores.state()) is not None:
         arrays["scores"] = mx.array(scores)
-    arrays |= trainer.ranks.gathered(dict(named(part)))
+    arrays |= trainer.ranks.gather_arrays(dict(named(part)))
     numbers = {
         "epoch": trainer.epoch,
         "global_step": trainer.global_step,
@@ -86,7 +86,7 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
     """
     optimizers.refuse_another(trainer.config.train.optimizer, state.numbers)
     _refuse_lost_schedule(trainer, state.numbers)
-    state = State(trainer.ranks.taken(state.arrays, state.numbers), state.numbers)
+    state = State(trainer.ranks.restore(state.arrays, state.numbers), state.numbers)
     environments = state.arrays.get("environments")
     scores = state.arrays.get("scores")
     queue = trainer.queue
@@ -105,7 +105,7 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
     trees = state.taken(expected)
     if continues:
         collector.vec.restore(np.asarray(environments))
-        trainer.ranks.begin(trainer.vec)
+        trainer.ranks.begin_statistics(trainer.vec)
     optimizer = optimizers.from_checkpoint(trees, current.optimizer)
     trainer.train_state = TrainState(weights, optimizer, trees["scaler"])
     queue.clear()
@@ -118,7 +118,7 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
     if trainer.rate is not None:  # The saved run may have had another schedule.
         trainer.rate = state.numbers.get("learning_rate", trainer.rate)
     if trainer.self_play is not None:
-        opponents = within(state.arrays, SELF_PLAY)
+        opponents = subtree(state.arrays, SELF_PLAY)
         trainer.self_play.restore(opponents, state.numbers.get(SELF_PLAY))
         if not continues:
             trainer.self_play.discard_games()

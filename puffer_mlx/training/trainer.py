@@ -78,7 +78,7 @@ class Trainer:
         like: saved state of the run to resume. Options that are ``auto`` take the values that were
             chosen in that run.
         ranks: the processes that train together. ``vec`` contains the agents of this process:
-            ``ranks.own(config)``.
+            ``ranks.local_config(config)``.
 
     Attributes:
         epoch: number of completed epochs.
@@ -113,7 +113,7 @@ class Trainer:
         ranks: SingleProcess = SINGLE_PROCESS,
     ) -> None:
         choose_cache_limit()
-        local = ranks.own(config)
+        local = ranks.local_config(config)
         state_size = optimizers.state_size(optimizers.from_config(config))
         refuse_training(local, vec.spec, state_size, training_memory())
         policy = policy or configured_policy(vec.spec, config)
@@ -135,7 +135,7 @@ class Trainer:
         )
         self.profiler = Profiler(bool(config.base.profile))
         timer = self.profiler.train
-        ranks.begin(vec)
+        ranks.begin_statistics(vec)
         self.collector = make_collector(acting, self.placement, self.profiler.rollout, ranks)
         self.queue = RolloutQueue(self.collector, key, timer, self.self_play)
         trained_agents = TrainedAgents(config, seats) if seats else None
@@ -194,7 +194,7 @@ class Trainer:
             if self.self_play is not None and rollout.games is None:
                 self._count_games(rollout, self.self_play)
             update_began = time.perf_counter()
-            with self.ranks.guarded():
+            with self.ranks.report_lost_ranks():
                 update = self._prepared_for(rollout)
                 timer.lap("train_misc")
                 if self.placement.overlap and self.epoch + 1 < self.config.epochs:
@@ -253,7 +253,7 @@ class Trainer:
             self.queue.release()
             if self.self_play is not None:
                 self.self_play.league.clear_replaced()
-            logs, _ = self.ranks.meet(self.epoch, self.weights, rollout.logs, rollout.scores)
+            logs, _ = self.ranks.sync_epoch(self.epoch, self.weights, rollout.logs, rollout.scores)
             self.global_step += self.config.batch_size
             total = merge_means(total, environment_logs(logs))
             yield {"agent_steps": self.global_step, **total}
@@ -360,7 +360,7 @@ class Trainer:
         A signal handler may set ``stop`` during the vote. Don't overwrite it: the next vote uses
         it.
         """
-        if ends := self.ranks.stops(self.stop):
+        if ends := self.ranks.should_stop(self.stop):
             self.stop = True
         return ends
 
@@ -391,7 +391,7 @@ class Trainer:
     def _prepare(self, rollout: Rollout, before: TrainState, epoch: int) -> Update:
         """Prepare the update of an epoch without computing it."""
         self._set_loss_coefficients(epoch)
-        key = self.ranks.key(self.queue.update_key(rollout))
+        key = self.ranks.local_key(self.queue.update_key(rollout))
         profiled = self.profiler.should_profile(epoch)
         return self.learner.prepare(rollout, before, self.scheduled(epoch), key, epoch, profiled)
 
@@ -408,7 +408,7 @@ class Trainer:
     def _share_logs(self, rollout: Rollout, update: Update) -> None:
         """Merge the environments' logs and the episodes' scores of all ranks."""
         self.collector.read(rollout)
-        logs = self.ranks.meet(self.epoch, update.state.weights, rollout.logs, rollout.scores)
+        logs = self.ranks.sync_epoch(self.epoch, update.state.weights, rollout.logs, rollout.scores)
         rollout.logs, rollout.scores = logs
 
     def _scheduled_metrics(self, metrics: Logs) -> Logs:

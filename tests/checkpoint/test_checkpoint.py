@@ -34,7 +34,7 @@ def write(config, run, step, state: State | None = STATE, spec=SPEC, seed=0):
     policy = make_policy(spec, config.policy, config.torch)
     weights = policy.init(mx.random.key(seed))
     folder = checkpoint.prepare(config, run)
-    return checkpoint.write_weights(folder, step, config, spec, policy, weights, state)
+    return checkpoint.write_checkpoint(folder, step, config, spec, policy, weights, state)
 
 
 def as_older_versions_wrote(made, at=None):
@@ -196,7 +196,7 @@ def test_a_rating_is_told_in_epochs_without_an_episode_too(config):
     keeper.observe({"env/elo": 1.0, "env/n": 3.0})
     keeper.observe({"env/elo": 4.0})
     made = keeper.save(1, SPEC, policy, policy.init(mx.random.key(1)), STATE)
-    label = branches.label(made)
+    label = branches.checkpoint_info(made)
     assert label is not None and label.score == 1.75
 
 

@@ -40,7 +40,7 @@ def saved(environments, tmp_path_factory):
     size = trainer.vec.spec.observation_size
     known = {"mean": np.arange(size) / 7, "variance": np.ones(size), "count": np.array(3.0)}
     memory = {f"observations.{part}": array for part, array in known.items()}
-    return checkpoint.write_weights(folder, 64, *about, memory)
+    return checkpoint.write_checkpoint(folder, 64, *about, memory)
 
 
 def without_records(folder):
@@ -60,7 +60,7 @@ def contents(folder, trainer):
     """All that is read of a checkpoint, as what can be compared."""
     found = checkpoint.load(checkpoint.find(str(folder), trainer.config))
     state = checkpoint.load_state(folder)
-    label = branches.label(folder)
+    label = branches.checkpoint_info(folder)
     assert label is not None and label.folder == folder
     flat = load_weights(folder / "weights.bin", trainer.weights)
     trainer.restore(found.weights, state)

@@ -13,7 +13,7 @@ import pytest
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import folder as run_folders
-from puffer_mlx.checkpoint.folder import held, new_run
+from puffer_mlx.checkpoint.folder import lock_run, new_run
 from puffer_mlx.config import Base, Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import files
@@ -21,9 +21,9 @@ from puffer_mlx.system import files
 HOLD = """
 import sys, time
 from pathlib import Path
-from puffer_mlx.checkpoint.folder import held
-with held(Path(sys.argv[1])):
-    print("held", flush=True)
+from puffer_mlx.checkpoint.folder import lock_run
+with lock_run(Path(sys.argv[1])):
+    print("lock_run", flush=True)
     sys.stdin.read()
 """
 
@@ -39,7 +39,7 @@ def another_process(folder):
     words = [sys.executable, "-c", HOLD, str(folder)]
     with subprocess.Popen(words, stdin=-1, stdout=-1, text=True) as process:
         try:
-            assert process.stdout and process.stdout.readline() == "held\n"
+            assert process.stdout and process.stdout.readline() == "lock_run\n"
             yield process
         finally:
             process.kill()
@@ -51,17 +51,17 @@ def names(folder):
 
 @pytest.mark.processes
 def test_only_one_process_holds_a_run(tmp_path):
-    with held(tmp_path), pytest.raises(UserError, match="in use"), held(tmp_path):
+    with lock_run(tmp_path), pytest.raises(UserError, match="in use"), lock_run(tmp_path):
         pass
     with another_process(tmp_path) as process:
         with (
             pytest.raises(UserError, match="is in use by another process") as caught,
-            held(tmp_path),
+            lock_run(tmp_path),
         ):
-            raise AssertionError("it is held twice")
+            raise AssertionError("it is lock_run twice")
         assert str(process.pid) in str(caught.value) and str(tmp_path) in str(caught.value)
         process.communicate("")
-    with held(tmp_path):
+    with lock_run(tmp_path):
         assert names(tmp_path) == [".lock"]
     assert names(tmp_path) == []
 
@@ -72,7 +72,7 @@ def test_a_kill_lets_go(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait(60)
     assert names(tmp_path) == [".lock"]  # the file is nothing without the process
-    with held(tmp_path):
+    with lock_run(tmp_path):
         pass
     assert names(tmp_path) == []
 
@@ -83,7 +83,7 @@ def test_where_there_are_no_locks(tmp_path, monkeypatch):
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     (tmp_path / ".0000000000000064-abcd1234").mkdir()
-    with held(tmp_path), held(tmp_path):
+    with lock_run(tmp_path), lock_run(tmp_path):
         assert ".0000000000000064-abcd1234" in names(tmp_path)  # perhaps it's another process's
     assert names(tmp_path) == [".0000000000000064-abcd1234"]
 
@@ -96,7 +96,7 @@ def test_what_killed_saves_left_is_removed(tmp_path):
         (tmp_path / name / "weights.safetensors").write_bytes(b"half")
     (tmp_path / ".config-abcd1234.ini").write_text("half")
     (tmp_path / ".best-4711").symlink_to("0000000000000064")
-    with held(tmp_path):
+    with lock_run(tmp_path):
         assert names(tmp_path) == sorted([*kept, ".lock"])
 
 
@@ -116,13 +116,13 @@ def test_those_are_the_names_that_killed_saves_leave(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         files.publish_link(tmp_path / "best", "0000000000000064")
     (made,) = tmp_path.glob(".best*")  # as a kill would leave it
-    assert all(run_folders.LEFT.fullmatch(name) for name in (*seen[:2], made.name)), seen
+    assert all(run_folders.TEMPORARY.fullmatch(name) for name in (*seen[:2], made.name)), seen
     monkeypatch.undo()
     (tmp_path / f"{64:016d}").mkdir()
     monkeypatch.setattr("shutil.rmtree", lambda _: None)
     files.remove_folder(tmp_path / f"{64:016d}")
     (doomed,) = tmp_path.glob(".0*")
-    assert run_folders.LEFT.fullmatch(doomed.name)
+    assert run_folders.TEMPORARY.fullmatch(doomed.name)
 
 
 def test_new_runs_never_wait_for_each_other(config, monkeypatch):

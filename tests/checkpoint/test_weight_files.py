@@ -11,7 +11,7 @@ from mlx.utils import tree_map
 from oracles import named, same
 
 from puffer_mlx.checkpoint import flat_files, weight_files
-from puffer_mlx.checkpoint.flat_files import BF16, FLOAT, bin_fault, flat_form
+from puffer_mlx.checkpoint.flat_files import BF16, FLOAT, flat_layout, flat_unsupported_reason
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
@@ -174,19 +174,19 @@ def test_the_build_that_wrote_an_ambiguous_file(tmp_path):
 
 
 def test_what_a_flat_file_can_hold():
-    assert bin_fault(policy_of()) is None
-    assert bin_fault(policy_of(5, 8, 1, (2, 3))) is None
+    assert flat_unsupported_reason(policy_of()) is None
+    assert flat_unsupported_reason(policy_of(5, 8, 1, (2, 3))) is None
     for policy, word in (
         (policy_of(dialect="torch"), "Affine"),
         (policy_of(dialect="puffer3"), "AffineGelu"),
         (policy_of(network="LSTM"), "LSTM"),
         (policy_of(*THREE), "lacks the last 5 of 272"),
     ):
-        assert word in str(bin_fault(policy))
-    assert bin_fault(policy_of(5, 8, 1, (1,) * 4), FLOAT) is None
+        assert word in str(flat_unsupported_reason(policy))
+    assert flat_unsupported_reason(policy_of(5, 8, 1, (1,) * 4), FLOAT) is None
     # H = 4: the decoder begins at 24 instead of 20, the network at 40 as it would
-    assert "lacks the last 4 of 88" in str(bin_fault(policy_of(5, 4, 1)))
-    assert flat_form([20, 16, 48]).places == ((0, 20), (24, 40), (40, 88))
+    assert "lacks the last 4 of 88" in str(flat_unsupported_reason(policy_of(5, 4, 1)))
+    assert flat_layout([20, 16, 48]).places == ((0, 20), (24, 40), (40, 88))
 
 
 def test_flat_files_of_policies_that_have_none(tmp_path):

@@ -309,7 +309,7 @@ def save(env="squared", run="17", zero=True, words=()) -> str:
     if zero:
         weights = tree_map(mx.zeros_like, weights)
     folder = checkpoint.run_folder(settings, run)
-    return str(checkpoint.write_weights(folder, STEP, settings, spec, policy, weights))
+    return str(checkpoint.write_checkpoint(folder, STEP, settings, spec, policy, weights))
 
 
 SMALL = ("--env.size", "3", "--seed", "4")

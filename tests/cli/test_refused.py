@@ -28,7 +28,7 @@ def prepare() -> None:
     settings = config.load("squared", ["--policy.hidden-size=8", "--policy.num-layers=1"])
     policy = make_policy(SPEC, settings.policy)
     folder, weights = checkpoint.run_folder(settings, "17"), policy.init(mx.random.key(0))
-    checkpoint.write_weights(folder, 64, settings, SPEC, policy, weights)
+    checkpoint.write_checkpoint(folder, 64, settings, SPEC, policy, weights)
 
 
 def outcome(given: list[str]) -> str:

@@ -158,7 +158,7 @@ def test_before_the_first_epoch_and_after_the_last(script, here, monkeypatch, ca
 
 def test_what_cant_be_saved_is_said(script, here, monkeypatch, capsys):
     """The exception is still the first one."""
-    real, calls = tensor_files._write, []
+    real, calls = tensor_files.write, []
 
     def full(path, *arguments):
         calls.append(path)
@@ -166,7 +166,7 @@ def test_what_cant_be_saved_is_said(script, here, monkeypatch, capsys):
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, *arguments)
 
-    monkeypatch.setattr(tensor_files, "_write", full)
+    monkeypatch.setattr(tensor_files, "write", full)
     fail_in(monkeypatch, script, 4, KeyError("a bug"))
     with pytest.raises(KeyError):
         script.main([*TINY, *RARELY])

@@ -23,7 +23,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.export.importing import inspect
 from puffer_mlx.policy.policy import configured_policy, make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
-from puffer_mlx.system.files import locked
+from puffer_mlx.system.files import lock_folder
 from puffer_mlx.tracking.json_lines import JsonLines
 
 SPEC = EnvSpec("squared", 9, np.dtype(np.uint8), ActionSpec((5,)))
@@ -86,7 +86,7 @@ def stranger(folder: Path, text: str, env: str = "squared") -> Path:
     run = checkpoint.run_folder(settings, "1")
     state = State({"x": mx.zeros(1)}, {})
     weights = policy.init(mx.random.key(0))
-    made = checkpoint.write_weights(run, 64, settings, SPEC, policy, weights, state)
+    made = checkpoint.write_checkpoint(run, 64, settings, SPEC, policy, weights, state)
     path = made / checkpoint.CONFIG
     sections = path.read_text()
     for line in text.splitlines():
@@ -330,7 +330,7 @@ def test_logs_and_locks_are_no_links(here):
         JsonLines(Path("log.jsonl"), 0)
     Path("run").mkdir()
     Path("run/.lock").symlink_to("../mine")
-    with locked(Path("run"), "the run"):
+    with lock_folder(Path("run"), "the run"):
         assert not Path("run/.lock").is_symlink()
     assert Path("mine").read_text() == "mine\n"
 

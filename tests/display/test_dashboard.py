@@ -52,11 +52,11 @@ def test_facts():
     ],
 )
 def test_the_score_shown_is_the_metric_that_ranks_policies(metric, shown, curve):
-    run = View({}, 1000, metric)
-    run.take(record(1, 2.0, **{"env/perf": 0.5, "loss/total": 7.0}))
-    assert [*run.scores()] == [shown] and run.score() == curve[0]
+    run = RunState({}, 1000, metric)
+    run.update(record(1, 2.0, **{"env/perf": 0.5, "loss/total": 7.0}))
+    assert [*run.scores()] == [shown]
     assert run.score_curve() == ([100.0], curve)
-    run.take({"eval/score": 3.0, "eval/perf": 0.75})
+    run.update({"eval/score": 3.0, "eval/perf": 0.75})
     evaluated = "evaluation perf" if metric == "env/perf" else "evaluation score"
     assert [*run.scores()] == [shown, evaluated]
 

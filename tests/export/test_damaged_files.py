@@ -57,7 +57,7 @@ def write(kind: str, folder):
     else:
         import torch
 
-        from puffer_mlx.export.dialects import to_torch
+        from puffer_mlx.export.weight_layouts import to_torch
 
         policy = make_policy(SPEC, Policy(8, 1, "torch"))
         arrays = to_torch(policy, policy.init(mx.random.key(0)))
@@ -72,7 +72,7 @@ def load(path) -> None:
     settings |= source.file.sizes_for(source, SPEC, Config(policy=Policy(8, 1)))
     settings = {key: text for key, text in settings.items() if ":" not in text}
     config = configuration_of({"policy.hidden_size": "8", "policy.num_layers": "1", **settings})
-    policy, weights = importing.weights_of(source, SPEC, config)
+    policy, weights = importing.convert_weights(source, SPEC, config)
     compared = importing.difference(source, policy, weights, SPEC)
     if compared and not compared.same:
         raise UserError(f"{path} computes something else", "the file is damaged")

@@ -16,8 +16,8 @@ from puffer_mlx.checkpoint import State, flat_files, weight_files
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import exporting, file_format, formats, importing, networks, parity
-from puffer_mlx.export.dialects import dialect_of, to_dialect, to_torch
 from puffer_mlx.export.exporting import Format
+from puffer_mlx.export.weight_layouts import layout_of, to_layout, to_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -102,7 +102,7 @@ def make(name, folder, run="17", step=1234, state=None, spec=None, memory=None):
     config.vec.normalize_observations = bool(memory)
     run_folder = checkpoint.prepare(config, run)
     about = config, spec, policy, weights, state, None, memory
-    return checkpoint.load(checkpoint.write_weights(run_folder, step, *about))
+    return checkpoint.load(checkpoint.write_checkpoint(run_folder, step, *about))
 
 
 def files(folder):
@@ -135,7 +135,7 @@ def there_and_back(made, kind, path):
     assert files(path.parent) == [path.name] and report.path == path
     assert report.tolerance == formats.by_name()[kind].tolerance <= 1e-5
     assert 0 <= report.difference <= report.tolerance
-    expected, weights = to_dialect(made.policy, made.weights, report.dialect)
+    expected, weights = to_layout(made.policy, made.weights, report.dialect)
     assert report.parameters == sum(w.size for _, w in named(weights))
     assert report.tensors == len(named(weights))
 
@@ -156,15 +156,15 @@ def there_and_back(made, kind, path):
         about = {"env": "x", "step": "1234", "actions": json.dumps(made.spec.action.sizes)}
         assert about.items() <= found.metadata.items()
     config.policy.dialect = report.dialect
-    policy, loaded = importing.weights_of(found, made.spec, config)
+    policy, loaded = importing.convert_weights(found, made.spec, config)
     assert policy == expected and same(loaded, weights)
     difference = importing.difference(found, policy, loaded, made.spec)
     assert (difference is None) == (kind in ("bin", "safetensors"))
     assert difference is None or difference[0] <= 1e-5
 
-    if dialect_of(made.policy) == "native":  # and back to the dialect it came from
+    if layout_of(made.policy) == "native":  # and back to the dialect it came from
         config.policy.dialect = "native"
-        policy, loaded = importing.weights_of(found, made.spec, config)
+        policy, loaded = importing.convert_weights(found, made.spec, config)
         assert policy == made.policy and same(loaded, made.weights)
 
 
@@ -189,9 +189,9 @@ def test_keys_of_the_torch_classes(tmp_path):
 def test_a_policy_of_zero_biases_is_native(tmp_path):
     """Torch to native is exact where there is nothing to lose."""
     made = make("native", tmp_path)
-    policy, weights = to_dialect(made.policy, made.weights, "torch")
-    assert dialect_of(policy) == "torch"
-    back, again = to_dialect(policy, weights, "native")
+    policy, weights = to_layout(made.policy, made.weights, "torch")
+    assert layout_of(policy) == "torch"
+    back, again = to_layout(policy, weights, "native")
     assert back == made.policy and same(again, made.weights)
     for part, name in (
         (weights["encoder"], "encoder.bias"),
@@ -200,7 +200,7 @@ def test_a_policy_of_zero_biases_is_native(tmp_path):
     ):
         part["bias"][0] = 1e-30
         with pytest.raises(UserError, match=rf"^{name} is not 0 \(largest 1e-30\)"):
-            to_dialect(policy, weights, "native")
+            to_layout(policy, weights, "native")
         part["bias"][0] = 0
 
 
@@ -306,7 +306,7 @@ def test_notes(tmp_path):
     run = checkpoint.prepare(made.config, "18")
     policy = make_policy(made.spec, made.config.policy, made.config.torch)
     again = checkpoint.load(
-        checkpoint.write_weights(run, 1, made.config, made.spec, policy, made.weights)
+        checkpoint.write_checkpoint(run, 1, made.config, made.spec, policy, made.weights)
     )
     zero = "trained with policy.reset_on_terminal: zero the state where an episode ends"
     assert zero in exporting.export(again, Format("onnx"), path, None).notes
@@ -328,7 +328,7 @@ def of_bytes(folder, network="MinGRU", dialect="native", layers=2, scale=2.0):
     policy = make_policy(spec, config.policy, config.torch)
     weights = tree_map(lambda w: scale * w, policy.init(mx.random.key(0)))
     run = checkpoint.prepare(config, "1")
-    return checkpoint.load(checkpoint.write_weights(run, 1, config, spec, policy, weights))
+    return checkpoint.load(checkpoint.write_checkpoint(run, 1, config, spec, policy, weights))
 
 
 @pytest.mark.parametrize(("network", "kind"), [("MinGRU", "torch"), ("LSTM", "onnx")])
@@ -339,7 +339,7 @@ def test_a_policy_of_bytes(tmp_path, network, kind):
     assert report.difference <= report.tolerance < 5e-3
     found = importing.inspect(path)
     made.config.policy.dialect = report.dialect
-    policy, weights = importing.weights_of(found, made.spec, made.config)
+    policy, weights = importing.convert_weights(found, made.spec, made.config)
     again = importing.difference(found, policy, weights, made.spec)
     assert again is not None and again.same
 
@@ -362,7 +362,7 @@ def test_a_fault_shows_on_bytes_too(tmp_path, monkeypatch, kind, fault):
     made, path = of_bytes(tmp_path), tmp_path / f"w{suffix(kind)}"
 
     def wrong(contents):
-        worse = to_dialect(made.policy, fault(made.weights), report.dialect)[1]
+        worse = to_layout(made.policy, fault(made.weights), report.dialect)[1]
         return contents._replace(weights=worse)
 
     report = exporting.export(made, Format(kind), path, None)
@@ -421,7 +421,7 @@ def test_a_torch_module_normalises(tmp_path, name):
     made, path = make(name, tmp_path, memory=statistics()), tmp_path / "w.pt"
     report = exporting.export(made, Format("torch"), path, None)
     assert report.difference <= 1e-5 and any("normalised inside" in note for note in report.notes)
-    module = make_module(to_dialect(made.policy, made.weights, report.dialect)[0])
+    module = make_module(to_layout(made.policy, made.weights, report.dialect)[0])
     tensors = torch.load(path, weights_only=True)
     buffers = [f"normalization.observations.{part}" for part in ("mean", "variance", "count")]
     assert list(tensors)[-3:] == buffers
@@ -468,17 +468,17 @@ def test_statistics_there_and_back(tmp_path, name, kind):
     assert found.settings["vec.normalize_observations"] == "True"
     part = "" if kind == "safetensors" else "observations."  # rewards are for training on
     expected = {name: w for name, w in statistics().items() if name.startswith(part)}
-    assert set(found.memory) == set(expected)
+    assert set(found.statistics) == set(expected)
     for key, w in expected.items():
-        np.testing.assert_array_equal(found.memory[key], np.float32(w))
+        np.testing.assert_array_equal(found.statistics[key], np.float32(w))
     made.config.policy.dialect = found.settings["policy.dialect"]
-    policy, weights = importing.weights_of(found, made.spec, made.config)
+    policy, weights = importing.convert_weights(found, made.spec, made.config)
     difference = importing.difference(found, policy, weights, made.spec)
     assert difference is None or difference[0] <= 1e-5
     other = EnvSpec("y", 12, made.spec.observation_dtype, made.spec.action)
     found.metadata = {}
     with pytest.raises(UserError, match="normalises 13 numbers, but y shows 12"):
-        importing.weights_of(found, other, made.config)
+        importing.convert_weights(found, other, made.config)
 
 
 @pytest.mark.parametrize(("kind", "part"), [("torch", "mean"), ("onnx", "variance")])
@@ -488,8 +488,8 @@ def test_wrong_statistics_are_not_published(tmp_path, monkeypatch, kind, part):
 
     def wrong(contents):
         name = f"observations.{part}"
-        worse = {**contents.memory, name: 1.01 * contents.memory[name]}
-        return contents._replace(checkpoint=contents.checkpoint._replace(memory=worse))
+        worse = {**contents.statistics, name: 1.01 * contents.statistics[name]}
+        return contents._replace(checkpoint=contents.checkpoint._replace(statistics=worse))
 
     write_instead(monkeypatch, kind, wrong)
     with pytest.raises(UserError, match="would not be the same policy"):
@@ -522,7 +522,7 @@ def test_damaged_statistics(tmp_path):
     whole = {key: w for key, w in statistics().items() if key.startswith("observations")}
     for name, value in DAMAGES:
         memory = {key: w for key, w in (whole | {name: value}).items() if w is not None}
-        weight_files.save_safetensors(made.weights, path, memory=memory)
+        weight_files.save_safetensors(made.weights, path, statistics=memory)
         with pytest.raises(UserError, match=r"statistics observations.* are missing or") as caught:
             importing.inspect(path)
         assert caught.value.hint
@@ -608,7 +608,7 @@ def test_classes_of_the_users_own(here):
     policy = make_policy(spec, config.policy, config.torch)
     weights = policy.init(mx.random.key(0))
     run = checkpoint.prepare(config, "1")
-    made = checkpoint.load(checkpoint.write_weights(run, 1, config, spec, policy, weights), True)
+    made = checkpoint.load(checkpoint.write_checkpoint(run, 1, config, spec, policy, weights), True)
     for kind in "torch", "onnx", "bin":
         with pytest.raises(UserError, match=r"Module|is not 0"):
             exporting.export(made, Format(kind), here / f"w{suffix(kind)}", None)
@@ -616,7 +616,7 @@ def test_classes_of_the_users_own(here):
     found = importing.inspect(here / "w.safetensors")
     assert found.classes == {"torch.encoder": "users_own_encoder:Encoder"}
     assert "torch.encoder" not in found.settings
-    _, loaded = importing.weights_of(found, spec, config)
+    _, loaded = importing.convert_weights(found, spec, config)
     assert same(loaded, weights)
 
 

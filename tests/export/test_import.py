@@ -20,9 +20,9 @@ from puffer_mlx.cli import evaluate, train
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import exporting, formats, importing
-from puffer_mlx.export.dialects import dialect_of, stacked_state, to_torch
 from puffer_mlx.export.formats.bin import sizes_of
 from puffer_mlx.export.formats.onnx import run_onnx, save_onnx
+from puffer_mlx.export.weight_layouts import layout_of, stacked_state, to_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -53,7 +53,7 @@ def imported(fixtures, version):
     pytest.importorskip("torch")
     found = importing.inspect(fixtures / FIXTURES[version])
     assert (found.kind, found.step) == ("torch", 0)
-    return importing.weights_of(found, BREAKOUT, configuration_of(found.settings))
+    return importing.convert_weights(found, BREAKOUT, configuration_of(found.settings))
 
 
 def check_sequence(policy, weights, data, kind):
@@ -111,7 +111,7 @@ def saved(path, contents):
 
 def read(path, spec=SPEC, /, **settings: Any):
     found = importing.inspect(path)
-    return importing.weights_of(found, spec, configuration_of(found.settings, **settings))
+    return importing.convert_weights(found, spec, configuration_of(found.settings, **settings))
 
 
 def test_keys_with_prefixes(tmp_path):
@@ -130,7 +130,7 @@ def test_an_early_3_0_file(tmp_path):
     early = {key.removeprefix("lstm."): w for key, w in tensors.items() if "cell" not in key}
     assert "weight_ih_l0" in early
     policy, loaded = read(saved(tmp_path / "w.pt", early))
-    assert same(loaded, weights) and dialect_of(policy) == "puffer3"
+    assert same(loaded, weights) and layout_of(policy) == "puffer3"
     found = importing.inspect(tmp_path / "w.pt")
     assert importing.difference(found, policy, loaded, SPEC)[0] <= 1e-5  # type: ignore
 
@@ -365,7 +365,7 @@ def read_flat(path, spec, **settings):
     found = importing.inspect(path)
     found.settings = sizes_of(path, spec, settled)
     settled = configuration_of({**settings, **found.settings})
-    return importing.weights_of(found, spec, settled)
+    return importing.convert_weights(found, spec, settled)
 
 
 def test_sizes_of_flat_files(tmp_path):
@@ -407,13 +407,13 @@ def test_sizes_that_make_as_many_numbers(tmp_path):
 def test_flat_files_of_3_0(tmp_path):
     weights, path = flat_file(tmp_path, SPEC, 32, 1, "puffer3", "LSTM")
     policy, loaded = read_flat(path, SPEC, **{"policy.dialect": "puffer3", "torch.network": "LSTM"})
-    assert same(loaded, weights) and dialect_of(policy) == "puffer3"
+    assert same(loaded, weights) and layout_of(policy) == "puffer3"
 
 
 def test_a_flat_file_in_another_dialect(tmp_path):
     weights, path = flat_file(tmp_path, SPEC, 128, 4)
     policy, loaded = read_flat(path, SPEC, **{"policy.dialect": "torch"})
-    assert dialect_of(policy) == "torch" and not np.array(loaded["encoder"]["bias"]).any()
+    assert layout_of(policy) == "torch" and not np.array(loaded["encoder"]["bias"]).any()
     assert same(loaded["network"], weights["network"])
 
 
@@ -430,7 +430,7 @@ def test_flat_files_of_no_size(tmp_path):
 
 def test_steps(tmp_path):
     """By a file's name, or its metadata."""
-    flat, onnx = formats.chosen("bin"), formats.chosen("onnx")
+    flat, onnx = formats.make_format("bin"), formats.make_format("onnx")
     for name, step in (
         ("0000000093847552.bin", 93847552),
         ("breakout_0000000000001234.pt", 1234),
@@ -617,14 +617,14 @@ def test_options_that_contradict_the_statistics(here, script, capsys, has):
     mean = {"mean": np.zeros(4), "variance": np.ones(4), "count": np.array(9.0)}
     memory = {f"observations.{part}": array for part, array in mean.items() if has}
     weights = policy.init(mx.random.key(0))
-    weight_files.save_safetensors(weights, here / "w.safetensors", memory=memory)
+    weight_files.save_safetensors(weights, here / "w.safetensors", statistics=memory)
     words = ["w.safetensors", "cartpole", "--vec.normalize-observations"]
     assert script.main([*words, str(int(not has))]) == 2
     error = errors(capsys.readouterr().err)
     assert ("has statistics" if has else "has no statistics") in error and "hint: " in error
     assert script.main([*words, str(int(has))]) == 0
     (made,) = here.glob("checkpoints/cartpole/*/0000000000000000")
-    assert bool(checkpoint.load(made).memory) == has
+    assert bool(checkpoint.load(made).statistics) == has
     printed = capsys.readouterr().out
     assert f"observations        {'normalised by' if has else 'as they are'}" in printed
 

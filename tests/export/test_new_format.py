@@ -49,13 +49,13 @@ class Npz(FileFormat):
         Option("--npz-bits", "bits", "of a number", "of a number here", {"64": 64, "16": 16}),
     )
 
-    def fault(self, policy):
+    def unsupported_reason(self, policy):
         if not policy.initial_state(1):
             return f"the network {type(policy.network).__name__} remembers nothing"
 
     def write(self, contents, path):
         weights = {name: np.asarray(w) for name, w in named(contents.weights)}
-        weights |= normalization.tensors_of(contents.memory)
+        weights |= normalization.tensors_of(contents.statistics)
         numbers = {name: w.astype(f"f{self.bits // 8}") for name, w in weights.items()}
         about = metadata(contents.checkpoint, contents.policy)
         np.savez(path, __about__=json.dumps(about), **numbers)
@@ -95,7 +95,7 @@ def make(folder, network="MinGRU", dialect="native"):
     policy = make_policy(SPEC, config.policy, config.torch)
     weights = policy.init(mx.random.key(3))
     run = checkpoint.prepare(config, "17")
-    made = checkpoint.write_weights(run, 640, config, SPEC, policy, weights)
+    made = checkpoint.write_checkpoint(run, 640, config, SPEC, policy, weights)
     return checkpoint.load(made)
 
 

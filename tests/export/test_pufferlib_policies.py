@@ -89,7 +89,7 @@ def assert_alike(found: Outputs, expected: Outputs) -> None:
 
 def read(path: Path, spec: Any) -> tuple[Any, Any]:
     found = importing.inspect(path)
-    return importing.weights_of(found, spec, configuration_of(found.settings))
+    return importing.convert_weights(found, spec, configuration_of(found.settings))
 
 
 @pytest.mark.parametrize("environment", ["CartPoleEnv", "PendulumEnv"])

@@ -12,7 +12,7 @@ from mlx.utils import tree_map
 from oracles import assert_close, named
 
 from puffer_mlx.config import Policy, Torch
-from puffer_mlx.export.dialects import stacked_state, to_dialect, to_torch
+from puffer_mlx.export.weight_layouts import stacked_state, to_layout, to_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -89,7 +89,7 @@ class Case:
 
         policy, weights = self.policy, self.weights
         if is_native(policy):
-            policy, weights = to_dialect(policy, weights, "torch")
+            policy, weights = to_layout(policy, weights, "torch")
         made = make_module(policy)
         tensors = {key: torch.from_numpy(w) for key, w in to_torch(policy, weights).items()}
         made.load_state_dict(tensors)
@@ -199,7 +199,7 @@ def check_gradients(case, gradients, module):
         assert_close(gradients["decoder"]["weight"], torch.cat(rows), "decoder")
         assert_close(gradients["encoder"]["weight"], expected["encoder.encoder.weight"], "encoder")
         zeros = tree_map(mx.zeros_like, case.weights)
-        policy, gradients = to_dialect(
+        policy, gradients = to_layout(
             case.policy, {**zeros, "network": gradients["network"]}, "torch"
         )
         found = to_torch(policy, gradients)

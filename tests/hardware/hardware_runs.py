@@ -278,7 +278,7 @@ def files(quick: bool) -> str:
                 path = folder / f"policy.{suffix}"
                 export(loaded, Format(kind), path, checkpoint.recorded(saved))
                 source = importing.inspect(path)
-                _policy, weights = importing.weights_of(source, run.vec.spec, run.config)
+                _policy, weights = importing.convert_weights(source, run.vec.spec, run.config)
                 same(weights, run.weights, kind)
     return f"{len(named(run.weights))} arrays through a checkpoint, bin and safetensors"
 

@@ -117,13 +117,13 @@ def no_durations(patch):
 
 
 def changed_import(patch):
-    real = importing.weights_of
+    real = importing.convert_weights
 
     def weights_of(*arguments: Any):
         policy, weights = real(*arguments)
         return policy, tree_map(lambda w: w + 1e-7, weights)
 
-    patch.setattr(importing, "weights_of", weights_of)
+    patch.setattr(importing, "convert_weights", weights_of)
 
 
 def wrong_cast(patch):

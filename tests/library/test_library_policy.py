@@ -11,7 +11,7 @@ from oracles import named
 
 import puffer_mlx
 from puffer_mlx import checkpoint
-from puffer_mlx.checkpoint.environment_statistics import as_trained, differences
+from puffer_mlx.checkpoint.environment_statistics import differences, with_saved_preprocessing
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.rows import allocate_rows
 
@@ -99,7 +99,7 @@ def test_a_run_from_before_image_channels_reads_images_as_it_did(tmp_path):
         assert len(list(again)) == 4
     with puffer_mlx.Trainer(SMALL, make) as new:
         assert new.vec.spec.observation_shape == (8, 6, 5)
-        config = as_trained(new.config, saved)
+        config = with_saved_preprocessing(new.config, saved)
         (line,) = differences(new.config, config, saved)
         assert "vec.image_channels is up_to_4" in line
 

@@ -12,8 +12,14 @@ from running import wait_until
 
 from puffer_mlx.machines import messages
 from puffer_mlx.machines.exchange import merged_means, merged_moments
-from puffer_mlx.machines.heartbeat import MESSAGES, Heartbeat
-from puffer_mlx.machines.messages import GREETING, LostRank, Post, RendezvousServer, connect
+from puffer_mlx.machines.heartbeat import BEATS, MESSAGES, Heartbeat
+from puffer_mlx.machines.messages import (
+    GREETING,
+    HostAllGather,
+    LostRank,
+    RendezvousServer,
+    connect,
+)
 
 
 @pytest.fixture
@@ -21,7 +27,10 @@ def three_posts():
     """Those of three ranks, and the first one's connections."""
     pairs = {rank: Pipe() for rank in (2, 1)}
     ours = {rank: pair[0] for rank, pair in pairs.items()}
-    posts = [Post(peers, 3, lambda: None) for peers in (ours, {0: pairs[1][1]}, {0: pairs[2][1]})]
+    posts = [
+        HostAllGather(peers, 3, lambda: None)
+        for peers in (ours, {0: pairs[1][1]}, {0: pairs[2][1]})
+    ]
     with contextlib.ExitStack() as stack:
         for pair in pairs.values():
             for end in pair:
@@ -71,10 +80,22 @@ def test_ranks_that_come_have_connections_and_strangers_none(monkeypatch):
             stack.callback(stranger.close)
             stranger.sendall(part)
         assert ranks[2].connect(address) and ranks[1].connect(address)
-        posts = [Post(each.messages, 3, lambda: None) for each in ranks]
+        posts = [HostAllGather(each.messages, 3, lambda: None) for each in ranks]
         assert at_once(posts, [b"0", b"1", b"2"]) == [[b"0", b"1", b"2"]] * 3
         wait_until(lambda: connect(address, 1, MESSAGES) is None)  # all are there: no one gets in
     wait_until(lambda: not any(thread.name == "heartbeat" for thread in threading.enumerate()))
+
+
+@pytest.mark.parametrize("text", [b"{", b"\xff", b"[]", b"{}", b'{"progress": 1}', b"null"])
+def test_a_message_that_is_no_heartbeat_loses_its_rank_at_once(text, monkeypatch):
+    monkeypatch.setattr(Heartbeat, "_end", lambda _: None)
+    first = Heartbeat(0, 20.0)
+    with contextlib.closing(first):
+        peer = connect(first.listen(1, local=True), 1, BEATS)
+        assert peer
+        with peer:
+            peer.send_bytes(text)
+            assert first.wait_lost(5) == "rank 1 has sent a heartbeat that can't be read"
 
 
 def test_half_a_greeting_ends_in_time(monkeypatch):

@@ -271,7 +271,7 @@ time.sleep(60)
 def test_a_rank_that_dies_while_the_first_one_waits(tmp_path, monkeypatch, capfd):
     """For it to join, say: nothing in the first one notices."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launching, "NOTICES", 0.5)
+    monkeypatch.setattr(launching, "NOTICE_TIMEOUT", 0.5)
     words = [sys.executable, "-c", WAITING]
     assert launching.start_ranks(2, words, on_gpus=False) == 128 + signal.SIGKILL
     assert (tmp_path / "asked").exists()
@@ -435,7 +435,7 @@ def test_a_rank_may_take_long_in_two_epochs(monkeypatch):
     monkeypatch.setattr(ranks, "_exchange", lambda data: [data])
     begun = []
     for epoch in (1, 2, 3):
-        ranks.meet(epoch, {}, {}, None)
+        ranks.sync_epoch(epoch, {}, {}, None)
         begun.append(ranks.heartbeat.progress.begun)
     assert begun == [False, True, True]
 
@@ -471,7 +471,8 @@ def test_environments_of_other_sources(tmp_path, serving):
 
 def test_waiting_for_ranks_that_never_come(tmp_path):
     code = "import puffer_mlx\nfrom puffer_mlx.config import load\n"
-    code += "from puffer_mlx.machines.joining import join\njoin(load('squared'), timeout=0.5)"
+    code += "from puffer_mlx.machines.joining import init_distributed\n"
+    code += "init_distributed(load('squared'), timeout=0.5)"
     words = [sys.executable, "-P", "-c", code]
     (tmp_path / "signal.py").write_text("raise SystemExit")  # imported for the library's by nobody
     with started([words, ["true"]], tmp_path) as processes:
@@ -514,7 +515,7 @@ def test_a_wrong_start_is_one_message(here, script, monkeypatch, capsys):
 
 
 def test_a_process_without_a_launcher_is_alone():
-    assert joining.join(load("squared")) is SINGLE_PROCESS
+    assert joining.init_distributed(load("squared")) is SINGLE_PROCESS
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from mlx.utils import tree_flatten, tree_map
 
 from puffer_mlx import config
 from puffer_mlx.check.gpu import kernels
-from puffer_mlx.export.dialects import from_torch, stacked_state, to_torch
 from puffer_mlx.export.formats.onnx import run_onnx, save_onnx
 from puffer_mlx.export.infer import detect, detect_torch
+from puffer_mlx.export.weight_layouts import from_torch, stacked_state, to_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.rollout.acting_in_c import make_actor
 from puffer_mlx.spec import ActionSpec, EnvSpec

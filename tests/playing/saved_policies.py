@@ -21,7 +21,7 @@ def save(env: str = "connect4_two", run: str = "17", H: int = 8, seed: int = 1, 
     weights = policy.init(mx.random.key(seed))
     folder = checkpoint.run_folder(settings, run)
     about = settings, spec, policy, weights
-    return str(checkpoint.write_weights(folder, 64, *about, memory=memory))
+    return str(checkpoint.write_checkpoint(folder, 64, *about, statistics=memory))
 
 
 def record_of(folder: Path) -> dict[str, Any]:

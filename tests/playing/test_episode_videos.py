@@ -11,8 +11,8 @@ from watching import everything
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
-from puffer_mlx.checkpoint.environment_statistics import share
-from puffer_mlx.checkpoint.folder import held
+from puffer_mlx.checkpoint.environment_statistics import copy_statistics
+from puffer_mlx.checkpoint.folder import lock_run
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing import episode_videos
 from puffer_mlx.playing.episode_videos import (
@@ -105,7 +105,7 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path):
     (tmp_path / "videos").mkdir()
     for name in f".{7:016d}-abcd_123.gif", f"{7:016d}.gif", ".mine.gif":
         (tmp_path / "videos" / name).write_bytes(b"")
-    with held(tmp_path):
+    with lock_run(tmp_path):
         found = {name for name in files(tmp_path) if name.startswith("videos")}
     assert found == {f"videos/{7:016d}.gif", "videos/.mine.gif"}
 
@@ -134,7 +134,7 @@ def test_it_is_the_first_episode_of_the_evaluation(tmp_path, finals):
         trainer.step()  # observations are normalised by what was seen
         frames = episode_videos._frames(trainer)
         with make(settings(config, environments)) as others:
-            share(environments, others)
+            copy_statistics(environments, others)
             scores = score(
                 AgentStepper(trainer.policy, trainer.weights, others, deterministic=True), 12
             )

@@ -56,7 +56,7 @@ def whole(settings: config.Config, folder: Path) -> tuple[list[Path], list[Any],
         for epoch, record in enumerate(trainer):
             logs.append(learned(record))
             about = settings, environments.spec, trainer.policy, trainer.weights, trainer.state()
-            made.append(checkpoint.write_weights(folder, epoch, *about))
+            made.append(checkpoint.write_checkpoint(folder, epoch, *about))
         return made, logs, outcome(trainer)
 
 

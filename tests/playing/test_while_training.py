@@ -11,7 +11,7 @@ from watching import everything
 from puffer_mlx import config as c
 from puffer_mlx import vec
 from puffer_mlx.checkpoint import CheckpointManager
-from puffer_mlx.checkpoint.branches import label
+from puffer_mlx.checkpoint.branches import checkpoint_info
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing import episodes, evaluation
 from puffer_mlx.playing.episodes import AgentStepper, Scores, environments_for, score
@@ -301,11 +301,11 @@ def test_better_than_all_before(tmp_path, goal):
         for step, found, better in judged:
             found = None if found is None else sign * found
             assert observed(keeper, step, found) == bool(better), step
-            assert label(keeper.save(step, *about)).score == found  # type: ignore
+            assert checkpoint_info(keeper.save(step, *about)).score == found  # type: ignore
         assert (tmp_path / "best").resolve().name == f"{6:016d}"
         assert not observed(keeper, 7, float("nan"))
         assert not observed(keeper, 8, sign * 5)
-        assert label(keeper.save(9, *about)).score is None  # type: ignore  # of another epoch
+        assert checkpoint_info(keeper.save(9, *about)).score is None  # type: ignore  # of another epoch
 
 
 # ---- the script ----------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def test_a_run_and_its_best(script, here, capsys):
     assert len({*scores}) > 2
     best = 1 + max(range(EPOCHS), key=lambda epoch: (scores[epoch], epoch))
     assert (run_folder / "best").resolve().name == f"{best * BATCH:016d}"
-    kept = [label(path) for path in sorted(run_folder.glob("0*"))]
+    kept = [checkpoint_info(path) for path in sorted(run_folder.glob("0*"))]
     assert [(one.step, one.score) for one in kept if one] == [
         (BATCH * (1 + epoch), found)
         for epoch, found in enumerate(scores)

@@ -139,7 +139,7 @@ def test_choices_that_mlx_put_elsewhere_are_noticed(monkeypatch):
         act = way.act
         way.act = lambda *given: act(*given[:7], given[7] + 0, *given[8:])  # a copy
         monkeypatch.setattr(run, "way", lambda timer: way)
-        monkeypatch.setattr(acting_in_kernel, "stand_in", lambda: None)  # this one writes
+        monkeypatch.setattr(acting_in_kernel, "kernel_substitute", lambda: None)  # this one writes
         with pytest.raises(RuntimeError, match="what was chosen is lost"):
             run.rollout()
 

@@ -408,7 +408,7 @@ def test_train_launch_steps(on_gpu, monkeypatch, asked, seconds, launches):
     clock = SimpleNamespace(perf_counter=iter([0, 9, 0, seconds]).__next__)  # 9: it is compiled
     monkeypatch.setattr(on_gpu_rollouts, "time", clock)
     monkeypatch.setattr(on_gpu_rollouts, "backend", lambda: "metal")
-    monkeypatch.setattr(on_gpu_rollouts, "stand_in", lambda: None)
+    monkeypatch.setattr(on_gpu_rollouts, "kernel_substitute", lambda: None)
     with emulated_gpu():
         ours = make_trainer("connect4", "--train.launch-steps", asked)
         ours.collector.acting._kernel = watchdog = Watchdog(ours.collector.acting._kernel, 99)  # type: ignore

@@ -5,12 +5,12 @@ import pytest
 
 from puffer_mlx.ops.gpu import launch
 from puffer_mlx.ops.pack import launch_pack, pack
-from puffer_mlx.system.backend import backend, building_for, stand_in
+from puffer_mlx.system.backend import backend, building_for, kernel_substitute
 from puffer_mlx.system.devices import unified
 
 
 def test_the_default_device_counts(monkeypatch):
-    assert backend() == "cpu" and stand_in() is None
+    assert backend() == "cpu" and kernel_substitute() is None
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     assert backend() == launch.backend() in ("metal", "cuda")
 
@@ -32,7 +32,7 @@ def test_operations_are_built_for_another(name):
         assert pack([x])[0].tolist() == [7] * 6
     [(called, shapes)] = calls
     assert called == "pack" and (3, 2) in shapes
-    assert backend() == "cpu" and stand_in() is None
+    assert backend() == "cpu" and kernel_substitute() is None
     assert pack([x])[0].tolist() == [0] * 6
 
 

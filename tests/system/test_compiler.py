@@ -62,10 +62,10 @@ def test_a_damaged_library_is_compiled_again(source: Path):
         assert compile_one(source) == library and library.read_bytes() == whole
     before = library.stat().st_mtime_ns
     assert compile_one(source) == library and library.stat().st_mtime_ns == before
-    (seal,) = library.parent.glob(".*")  # of a machine that went down between the two
-    seal.unlink()
+    (digest_path,) = library.parent.glob(".*")  # of a machine that went down between the two
+    digest_path.unlink()
     library.write_bytes(b"")
-    assert returned(compile_one(source)) == 1 and seal.exists()
+    assert returned(compile_one(source)) == 1 and digest_path.exists()
 
 
 def test_a_copy_of_the_headers_compiles_nothing_anew(source: Path, tmp_path: Path):

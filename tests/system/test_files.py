@@ -7,7 +7,7 @@ import pytest
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing.frames import Frame, write_gif
-from puffer_mlx.system.files import publish, to_write
+from puffer_mlx.system.files import check_writable, publish
 from puffer_mlx.system.json_text import write_json
 
 
@@ -18,7 +18,7 @@ def gif(path):
     write_gif(frames, path, 10)
 
 
-WRITERS = [gif, lambda path: write_json({"score": 1}, path), lambda path: to_write(str(path))]
+WRITERS = [gif, lambda path: write_json({"score": 1}, path), lambda path: check_writable(str(path))]
 SPECIAL = [  # how the path is made, and what the message says that it is
     (lambda path: path.symlink_to("target"), "a link to target"),
     (lambda path: path.symlink_to("nothing"), "a link to nothing"),
@@ -44,7 +44,7 @@ def test_a_named_output_that_is_no_regular_file_is_refused(tmp_path, make, kind,
 def test_a_regular_file_is_replaced(tmp_path):
     path = tmp_path / "path"
     path.write_text("old")
-    write_json(1, to_write(str(path)))
+    write_json(1, check_writable(str(path)))
     assert path.read_text() == "1\n" and os.listdir(tmp_path) == ["path"]
 
 

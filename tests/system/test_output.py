@@ -67,11 +67,11 @@ def test_work_that_matters_more_goes_on(monkeypatch, capsys):
             faults.append(error.errno)
             return "it goes on"
 
-        with output.going_on(lost):
-            output.say("shown")
+        with output.continue_if_lost(lost):
+            output.print_important("shown")
             for _ in range(3):
                 Console().print("not shown")
-            output.say("saved")
+            output.print_important("saved")
         return 7
 
     assert main([]) == 7
@@ -127,7 +127,8 @@ def test_a_note_is_broken_between_words_for_a_terminal(monkeypatch):
 
 @pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape"])
 def test_what_a_terminals_encoding_lacks_is_a_question_mark(encoding):
-    for text in "with output.guarded(): print('4 ± 1')", "output.never_raise(); print('4 ± 1')":
+    for begin in "with output.guard_streams():", "output.never_raise();":
+        text = f"{begin} print('4 ± 1')"
         words = [sys.executable, "-c", f"from puffer_mlx.system import output\n{text}"]
         environment = {**os.environ, "PYTHONIOENCODING": encoding}
         done = subprocess.run(words, capture_output=True, text=True, env=environment)
@@ -166,7 +167,7 @@ def test_what_a_signals_handler_prints_in_the_middle_of_a_line_comes_after_it():
         out.flush()
 
     stream = Stream()
-    out = output.Output(stream, lambda error: pytest.fail(str(error)))
+    out = output.GuardedStream(stream, lambda error: pytest.fail(str(error)))
     out.write("a line")
     out.write(", another")
     assert stream.text == "a line, stopping|, another"

@@ -33,7 +33,7 @@ def test_the_best_for_this_cpu_is_taken(bring, tmp_path, monkeypatch):
     for features in (V4, prebuilt.LEVELS["x86-64-v3"], V4 - {"fma"}, frozenset()):
         monkeypatch.setattr(prebuilt, "cpu_features", lambda features=features: features)
         found = prebuilt.find("ops", HERE)
-        assert found.path and found.path.parent == tmp_path and not found.why_not
+        assert found.path and found.path.parent == tmp_path and not found.reason
         taken.append(found.path.read_text())
     assert taken == ["for x86-64-v4", "for x86-64-v3", "for ", "for "]
 

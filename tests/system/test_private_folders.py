@@ -41,14 +41,14 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(private_folders, "_SHARED", ())
     folder = tmp_path / "mine"
     folder.mkdir(mode=0o755)
-    if wrong := private_folders.fault(folder):
+    if wrong := private_folders.untrusted_reason(folder):
         pytest.skip(f"pytest's own folder can't be trusted: {wrong}")
     return folder
 
 
 def test_a_folder_of_ones_own(mine: Path):
     for folder in mine, mine / "not" / "there" / "yet", Path("/usr/lib"):  # that one is root's
-        assert private_folders.fault(folder) == ""
+        assert private_folders.untrusted_reason(folder) == ""
     private_folders.make(mine / "one" / "two")
     modes = [stat.S_IMODE(p.stat().st_mode) for p in (mine / "one", mine / "one" / "two", mine)]
     assert modes == [0o700, 0o700, 0o755]
@@ -57,31 +57,33 @@ def test_a_folder_of_ones_own(mine: Path):
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757])
 def test_others_may_write(mine: Path, mode: int):
     mine.chmod(mode)
-    assert private_folders.fault(mine) == f"others may write to {mine}"
+    assert private_folders.untrusted_reason(mine) == f"others may write to {mine}"
     inside = mine / "inside"
     inside.mkdir(mode=0o755)
     expected = "" if mode & stat.S_ISVTX else f"others may write to {mine}"  # as in /tmp
     (mine.parent / "link").symlink_to(inside)
     for folder in inside, mine.parent / "link":
-        assert private_folders.fault(folder) == expected
+        assert private_folders.untrusted_reason(folder) == expected
 
 
 def test_a_group_may_write(mine: Path, monkeypatch: pytest.MonkeyPatch):
     mine.chmod(0o775)
     for own, expected in ((True, ""), (False, f"others may write to {mine}")):
         monkeypatch.setattr(private_folders, "_own_group", lambda gid, own=own: own)
-        assert private_folders.fault(mine) == expected  # many systems give each user a group
+        # Many systems give each user a group.
+        assert private_folders.untrusted_reason(mine) == expected
 
 
 @root
 def test_another_user(mine: Path):
     os.chown(mine, NOBODY, -1)
-    assert private_folders.fault(mine / "cache").startswith(f"{mine} belongs to another user (")
+    reason = private_folders.untrusted_reason(mine / "cache")
+    assert reason.startswith(f"{mine} belongs to another user (")
     os.chown(mine, 0, -1)
     link = mine.parent / "link"
     link.symlink_to(mine)
     os.chown(link, NOBODY, -1, follow_symlinks=False)  # who may have it lead elsewhere later
-    assert private_folders.fault(link).startswith(f"{link} belongs to another user (")
+    assert private_folders.untrusted_reason(link).startswith(f"{link} belongs to another user (")
 
 
 # ---- The cache of compiled libraries ------------------------------------------------------------

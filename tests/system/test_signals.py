@@ -44,9 +44,9 @@ def lost():
 def main(argv):
     if argv[0] == "plainly":
         hang()
-    signals.PATIENCE = signals.GRACE = 0.1
-    signals.RESCUE = 0.1 if argv[0] == "lost" else signals.RESCUE
-    with signals.gently(asked, globals()[argv[0]]):
+    signals.RESPONSE_TIMEOUT = signals.INTERRUPT_TIMEOUT = 0.1
+    signals.RESCUE_TIMEOUT = 0.1 if argv[0] == "lost" else signals.RESCUE_TIMEOUT
+    with signals.stop_gracefully(asked, globals()[argv[0]]):
         hang()
 
 sys.exit(main(sys.argv[1:]))
@@ -69,12 +69,12 @@ def test_signals_that_others_mind_ask_for_nothing(name):
     """A window of another size, which the dashboard minds, ended a run."""
     if not hasattr(signal, name):
         pytest.skip(f"there is no {name}")
-    number, asked, minded = getattr(signal, name), [], []
-    before = signal.signal(number, lambda *_: minded.append(1))
+    number, asked, handled = getattr(signal, name), [], []
+    before = signal.signal(number, lambda *_: handled.append(1))
     try:
-        with signals.gently(lambda: asked.append(1), str) as watch:
+        with signals.stop_gracefully(lambda: asked.append(1), str) as watch:
             signal.raise_signal(number)
-            assert not watch.came() and minded == [1] and not asked
+            assert not watch.came() and handled == [1] and not asked
             signal.raise_signal(signal.SIGINT)
             assert watch.came() and asked == [1]
     finally:
@@ -84,7 +84,7 @@ def test_signals_that_others_mind_ask_for_nothing(name):
 def test_a_signal_with_another_handler_is_not_watched():
     """The second one would end a launcher, and not its ranks."""
     handled = []
-    with signals.watched() as watch:
+    with signals.watch_signals() as watch:
         with signals.handled_by(lambda *_: handled.append(1), signal.SIGINT):
             signal.raise_signal(signal.SIGINT)
             assert handled == [1] and not watch.came()
@@ -181,7 +181,7 @@ def test_handlers_are_as_before_afterwards(terminal):
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     before = [signal.getsignal(number) for number in numbers]
     threads = threading.active_count()
-    with signals.gently(lambda: None, str):
+    with signals.stop_gracefully(lambda: None, str):
         assert threading.active_count() == threads + 1
         assert all(signal.getsignal(number) not in before for number in numbers)
     assert [signal.getsignal(number) for number in numbers] == before
@@ -192,7 +192,7 @@ def test_handlers_are_as_before_afterwards(terminal):
 def test_nohup_is_respected():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with signals.gently(lambda: None, str):
+        with signals.stop_gracefully(lambda: None, str):
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -202,7 +202,7 @@ def test_in_another_thread_signals_stay_the_main_ones():
     before, seen = signal.getsignal(signal.SIGINT), []
 
     def work() -> None:
-        with signals.gently(lambda: None, str):
+        with signals.stop_gracefully(lambda: None, str):
             seen.append(signal.getsignal(signal.SIGINT))
         seen.append(reported(lambda _: None)([]))
 
@@ -227,7 +227,7 @@ def test_one_ctrl_c_stops_a_script(capsys):
 def test_a_compiler_that_got_the_ctrl_c_is_no_traceback(capsys, line):
     @reported
     def main(argv: list[str]) -> None:
-        with signals.gently(lambda: None, str):
+        with signals.stop_gracefully(lambda: None, str):
             if argv:
                 os.kill(os.getpid(), signal.SIGINT)
             raise RuntimeError(line)
@@ -261,8 +261,8 @@ def test_the_handler_does_not_wait_for_a_thread_that_waits_for_it():
 
 def test_a_signal_that_the_thread_counts_late_interrupts(monkeypatch):
     """On a busy machine: the thread has taken it, and the handler waited long enough for that."""
-    monkeypatch.setattr(signals, "BRIEFLY", 0.01)
-    with signals.watched() as watch:
+    monkeypatch.setattr(signals, "LOCK_TIMEOUT", 0.01)
+    with signals.watch_signals() as watch:
         arrived, taken, handled = watch._arrived, threading.Event(), threading.Event()
 
         def stalled() -> bytes:

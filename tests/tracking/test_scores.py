@@ -120,7 +120,7 @@ def test_a_run_that_goes_on_has_the_same_last_episodes(tmp_path):
         trainer = Trainer(config, environments)
         logs = [trainer.step() for _ in range(7)][-1]
         about = config, environments.spec, trainer.policy, trainer.weights
-        folder = checkpoint.write_weights(tmp_path, 7, *about, trainer.state())
+        folder = checkpoint.write_checkpoint(tmp_path, 7, *about, trainer.state())
     config, opened = run("--vec.normalize-observations", "0")
     with opened as environments:
         again = Trainer(config, environments)

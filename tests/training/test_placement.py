@@ -330,7 +330,7 @@ def test_the_first_of_several_ranks_decides():
         def __init__(self, rank: int) -> None:
             self.rank = rank
 
-        def first(self, text: str) -> str:
+        def broadcast_text(self, text: str) -> str:
             said.append(text)
             return said[0]
 

@@ -25,7 +25,7 @@ from watching import everything
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import tensor_files
-from puffer_mlx.checkpoint.folder import held
+from puffer_mlx.checkpoint.folder import lock_run
 from puffer_mlx.config.finding import known_envs
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.networks.catalog import NETWORKS
@@ -282,7 +282,7 @@ def test_latest_is_of_the_branch_that_is_trained(whole, script, here, capsys):
 def test_a_run_is_gone_on_with_by_one_process_only(whole, script, here, capsys):
     run_folder = copied(whole, here)
     before = files(here)
-    with held(run_folder):
+    with lock_run(run_folder):
         assert script.main(["squared", "--resume", "latest"]) == 2
         error = capsys.readouterr().err
         assert "is in use by another process" in error and "hint: wait" in error
@@ -319,7 +319,7 @@ def test_a_checkpoint_from_python_goes_on_too(whole, script, here):
             trainer.step()
         made = checkpoint.prepare(settings, "mine")
         args = settings, environments.spec, trainer.policy, trainer.weights, trainer.state()
-        checkpoint.write_weights(made, trainer.global_step, *args)
+        checkpoint.write_checkpoint(made, trainer.global_step, *args)
     assert script.main(["squared", "--resume", "mine"]) == 0
     expected = [learned(record) for record in records(whole)]
     assert [learned(record) for record in records(here)] == expected[STOP:]

@@ -528,7 +528,7 @@ def test_stop_request_survives_the_vote(vote, size):
     asked = []
 
     class Voting(SingleProcess):
-        def stops(self, flag: bool) -> bool:
+        def should_stop(self, flag: bool) -> bool:
             if trainer.epoch == 3 and vote != "after" and not asked:
                 asked.append(vote)
                 trainer.stop = vote != "another rank"

@@ -17,6 +17,7 @@ from running import ROOT, command, only, run, started
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.signals import ASKING
+from puffer_mlx.vec.native import compiling
 from puffer_mlx.vec.native.vec import NativeVec
 
 FAULTY = OURS / "faulty"
@@ -57,6 +58,15 @@ def test_exit_is_a_message_and_the_end_of_stepping(fault: str, agents: int):
         assert vec.log() == {}
 
 
+def test_the_reason_is_there_even_if_a_thread_is_just_writing_it(monkeypatch: pytest.MonkeyPatch):
+    """A wait returns after a tenth of a second; the reason is complete after half a second."""
+    header = Path(__file__).parents[1] / "c" / "slow_ending.h"
+    flags = [*compiling._PLAIN, "-include", str(header)]
+    monkeypatch.setattr(compiling, "_PLAIN", flags)
+    with make("EXIT_IN_STEP", 1) as vec, pytest.raises(UserError, match=r"called exit\(3\) while"):
+        step(vec, 10)
+
+
 def test_exit_in_one_of_several_groups_or_while_closing():
     said = pytest.raises(UserError, match=r"environments? \d.* called exit\(3\)")
     with make("EXIT_IN_STEP", 32, num_buffers=4, num_threads=3) as vec, said:
@@ -83,9 +93,13 @@ def test_a_run_that_an_environment_ends_is_saved(tmp_path: Path):
     assert only(tmp_path, "checkpoints/faulty/*/0*/weights.safetensors").stat().st_size > 1000
 
 
-def test_a_crash_says_that_it_was_an_environment(tmp_path: Path):
-    """And the process ends by its signal, as it would have."""
-    done = run("train", *training("CRASH_IN_STEP"), cwd=tmp_path)
+@pytest.mark.parametrize("fault", ["CRASH_IN_STEP", "ENDLESS_RECURSION", "RECURSION_IN_RESET"])
+def test_a_crash_says_that_it_was_an_environment(fault: str, tmp_path: Path):
+    """In a thread of the pool and, while environments are reset, in the main one.
+
+    The process ends by its signal, as it would have.
+    """
+    done = run("train", *training(fault), cwd=tmp_path)
     assert done.returncode == -signal.SIGSEGV
     said, hint = done.stderr.splitlines()[-2:]
     assert said.startswith("error: an environment's C code crashed") and "check-env" in hint

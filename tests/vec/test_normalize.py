@@ -394,7 +394,7 @@ def test_nobody_saves_a_policy_without_its_statistics(run, here):
     about = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights
     for memory in None, {}, {k: w for k, w in trainer.vec.memory().items() if "return" in k}:
         with pytest.raises(UserError, match="statistics that observations are normalised by are"):
-            checkpoint.write_weights(here / "other", 1, *about, memory=memory)
+            checkpoint.write_checkpoint(here / "other", 1, *about, statistics=memory)
     keeper = checkpoint.CheckpointManager(here / "other", trainer.config)
     with pytest.raises(UserError, match="are missing"):
         keeper.save(1, *about[1:], None)
@@ -409,9 +409,9 @@ def test_a_policy_of_normalised_observations_is_shown_no_others(run, here):
         with vec.make(plain, 1) as env, pytest.raises(UserError, match="normalised observations"):
             environment_statistics.restore_statistics(env, saved)
     plain.origins.clear()  # as if nobody had typed it
-    assert environment_statistics.as_trained(plain, saved).vec.normalize_observations
+    assert environment_statistics.with_saved_preprocessing(plain, saved).vec.normalize_observations
     settings = trainer.config
-    assert environment_statistics.as_trained(settings, saved) is settings
+    assert environment_statistics.with_saved_preprocessing(settings, saved) is settings
     (here / "w.safetensors").write_bytes((saved / "weights.safetensors").read_bytes())
     with vec.make(settings, 1) as env:
         with pytest.raises(UserError, match=r"are missing: .*w\.safetensors has none") as caught:

@@ -12,10 +12,10 @@ from stepping import started, step
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import rescaling
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.dialects import to_dialect
 from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.export.importing import inspect
 from puffer_mlx.export.parity import run as outputs
+from puffer_mlx.export.weight_layouts import to_layout
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.layout import SpaceLayout
 
@@ -222,10 +222,10 @@ def test_a_file_puts_out_the_environments_units(run, tasks, name):
     kind = {"w.onnx": "onnx", "w.pt": "torch"}[name]
     seen = np.random.default_rng(0).uniform(-1, 1, (3, 4, 2)).astype(F)
     plain = replace(made.policy.decoder, action=ActionSpec((1, 1)))
-    ours = outputs(replace(made.policy, decoder=plain), made.weights, seen, made.memory)
+    ours = outputs(replace(made.policy, decoder=plain), made.weights, seen, made.statistics)
     dialect = export(made, Format(kind), tasks / name, None).dialect
     found = inspect(tasks / name)
-    theirs = found.file.run(found, to_dialect(made.policy, made.weights, dialect)[0], seen)
+    theirs = found.file.run(found, to_layout(made.policy, made.weights, dialect)[0], seen)
     np.testing.assert_allclose(theirs["mean"], [2, 20] + ours["mean"] * [5, 20], rtol=1e-4)
     expected = np.log([5, 20]) + ours["logstd"]
     np.testing.assert_allclose(theirs["logstd"], expected, rtol=1e-5, atol=1e-5)
@@ -246,7 +246,7 @@ def test_nobody_is_overruled(run, tasks, scripts, capsys):
 def test_the_flat_file_cannot_hold_it(run, tasks, scripts):
     trainer, saved, _ = run
     made, path = checkpoint.load(saved), tasks / "w.bin"
-    if not made.memory:  # which is refused first
+    if not made.statistics:  # which is refused first
         with pytest.raises(UserError, match="can't hold what this policy's actions are rescaled"):
             export(made, Format("bin"), path, None)
         assert not path.exists()
@@ -281,9 +281,9 @@ def test_training_goes_on_as_it_was_learned(run, tasks, scripts, capsys, shipped
 def test_damaged_bounds_are_refused():
     low, high = rescaling.NAMES
     good = rescaling.tensors_of(BOUNDS)
-    assert rescaling.take(Path("x"), {"w": 1, **good}) == ({"w": 1}, BOUNDS)
-    assert rescaling.take(Path("x"), {"w": 1}) == ({"w": 1}, ())
+    assert rescaling.split_bounds(Path("x"), {"w": 1, **good}) == ({"w": 1}, BOUNDS)
+    assert rescaling.split_bounds(Path("x"), {"w": 1}) == ({"w": 1}, ())
     damaged = good[low], np.array([7.0], F), np.array([np.nan, 40], F), np.array([[7, 40]], F)
     for wrong in ({low: good[low]}, *({**good, high: part} for part in damaged)):
         with pytest.raises(UserError, match="bounds of actions"):
-            rescaling.take(Path("x"), wrong)
+            rescaling.split_bounds(Path("x"), wrong)

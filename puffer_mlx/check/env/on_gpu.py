@@ -11,7 +11,7 @@ from puffer_mlx.check.trajectories import compare
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu.text import FOLDER, EnvRules, in_namespace
 from puffer_mlx.rollout.on_gpu import device_env
-from puffer_mlx.system.backend import stand_in
+from puffer_mlx.system.backend import kernel_substitute
 from puffer_mlx.system.compiler import CompilerError, compile_shared
 from puffer_mlx.system.devices import has_gpu
 from puffer_mlx.vec.native.gpu_rules import WORD, GPURules
@@ -54,7 +54,7 @@ def check_gpu_rules(env: EnvUnderTest) -> Findings:
         reasons = unsupported_features(vec.source_folder(env.config), side is not None)
         return [skip(f"stepped on the CPU alone: {'; '.join(reasons)}. {GUIDE}")]
     compilation = compile_rules(side.rules)
-    if compilation.verdict == FAIL or not (has_gpu() or stand_in()):
+    if compilation.verdict == FAIL or not (has_gpu() or kernel_substitute()):
         return [compilation]
     warnings = [] if compilation.verdict == OK else [compilation]
     return [*warnings, compare_with_host(env)]

@@ -70,7 +70,7 @@ class EncoderForms:
         puffer3: (tensor's name) -> its key in PufferLib 3.0's wrapper.
         sb3: (tensor's name) -> its key in a sequence of Stable-Baselines3's policy.
         mark: start of tensor names that only this encoder has; empty for the default encoder.
-        to_dialect: (encoder, weights, dialect) -> both in another dialect; None for an encoder
+        to_layout: (encoder, weights, dialect) -> both in another dialect; None for an encoder
             that all dialects share.
     """
 
@@ -79,7 +79,7 @@ class EncoderForms:
     puffer3: Callable[[str], str] | None = None
     sb3: Callable[[str], str] | None = None
     mark: str = ""
-    to_dialect: Callable[[Any, Weights, str], tuple[Any, Weights]] | None = None
+    to_layout: Callable[[Any, Weights, str], tuple[Any, Weights]] | None = None
 
 
 NONE = EncoderForms()

@@ -30,7 +30,7 @@ def _product_activated(graph: Any, encoder: Any, x: str) -> str:
     return graph.activated(graph.product(x, "encoder"), encoder.activation)
 
 
-def _to_dialect(old: str, encoder: Any, weights: Weights, new: str) -> tuple[Any, Weights]:
+def _to_layout(old: str, encoder: Any, weights: Weights, new: str) -> tuple[Any, Weights]:
     if old == new:
         return encoder, weights
     cls = OF_DIALECT[new]
@@ -57,17 +57,17 @@ def _torch_module(encoder: Any) -> Any:
 FORMS = {
     Linear: EncoderForms(
         _product,
-        to_dialect=partial(_to_dialect, "native"),
+        to_layout=partial(_to_layout, "native"),
     ),
     Affine: EncoderForms(
         _product,
         torch=EncoderClass(_torch_module, lambda name: f"encoder.{name}", "encoder.weight"),
-        to_dialect=partial(_to_dialect, "torch"),
+        to_layout=partial(_to_layout, "torch"),
     ),
     AffineGelu: EncoderForms(
         _product_gelu,
         puffer3=lambda name: f"policy.encoder.0.{name}",
-        to_dialect=partial(_to_dialect, "puffer3"),
+        to_layout=partial(_to_layout, "puffer3"),
     ),
     Activated: EncoderForms(
         _product_activated,

@@ -23,7 +23,7 @@ def by_name() -> dict[str, FileFormat]:
     return {module.FORMAT.name: module.FORMAT for module in modules}
 
 
-def chosen(name: str, **options: Any) -> FileFormat:
+def make_format(name: str, **options: Any) -> FileFormat:
     """Return a format with a caller's options.
 
     Raises:
@@ -56,7 +56,7 @@ def by_suffix(path: Path) -> FileFormat:
     return min(named, key=lambda file: file.suffixes.index(path.suffix))
 
 
-def recognise(path: Path, head: bytes) -> FileFormat:
+def detect_format(path: Path, head: bytes) -> FileFormat:
     """Return the format of a file, by its first bytes or else by its suffix.
 
     Args:

@@ -19,7 +19,7 @@ from puffer_mlx.checkpoint.environment_statistics import MEMORY, write_statistic
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.file_format import (
-    Contents,
+    ExportInput,
     FileFormat,
     Option,
     PolicyFile,
@@ -40,7 +40,7 @@ SIZES = range(1, 4097), range(1, 17)  # hidden sizes and layers to try for a fil
 class Loss(NamedTuple):
     """A loss of the format: an error message and its hint, and the note if the loss is accepted."""
 
-    fault: str
+    reason: str
     hint: str
     note: str
 
@@ -65,7 +65,7 @@ SHORT = (
 
 
 @dataclass(frozen=True)
-class Bin(FileFormat):
+class FlatFormat(FileFormat):
     """The flat file.
 
     Args:
@@ -108,22 +108,22 @@ class Bin(FileFormat):
         ),
     )
 
-    def fault(self, policy: Policy) -> str | None:
+    def unsupported_reason(self, policy: Policy) -> str | None:
         """Return the reason if a part isn't in PufferLib's native policy, or None."""
-        return flat_files.part_fault(policy)
+        return flat_files.unsupported_part(policy)
 
-    def losses(self, contents: Contents) -> list[str]:
+    def lossy_notes(self, contents: ExportInput) -> list[str]:
         """Return notes on missing statistics, bounds, and last values."""
-        lacking = [RAW] if normalization.normalises(contents.memory) else []
+        lacking = [RAW] if normalization.normalises(contents.statistics) else []
         lacking += [UNITS] if contents.bounds else []
-        short = None if self.whole else flat_files.bin_fault(contents.policy, self.alignment)
-        if short:
-            lacking.append(Loss(short, flat_files.SHORT_HINT, SHORT))
+        reason = flat_files.flat_unsupported_reason(contents.policy, self.alignment)
+        if reason and not self.whole:
+            lacking.append(Loss(reason, flat_files.SHORT_HINT, SHORT))
         if lacking and not self.lossy:
-            raise UserError(lacking[0].fault, lacking[0].hint)
+            raise UserError(lacking[0].reason, lacking[0].hint)
         return [loss.note for loss in lacking]
 
-    def write(self, contents: Contents, path: Path) -> None:
+    def write(self, contents: ExportInput, path: Path) -> None:
         """Write all tensors to one array."""
         flat_files.save_bin(
             contents.policy,
@@ -134,17 +134,17 @@ class Bin(FileFormat):
             lossy=self.lossy,
         )
 
-    def notes(self, contents: Contents) -> list[str]:
+    def notes(self, contents: ExportInput) -> list[str]:
         """Return notes on resets. PufferLib masks actions; 5.0 resets states, 4.0 never does."""
         return [f"{note}; PufferLib 5.0 does, 4.0 never" for note in reset_note(contents)]
 
-    def write_beside(self, contents: Contents, path: Path) -> list[str]:
+    def write_beside(self, contents: ExportInput, path: Path) -> list[str]:
         """Write the statistics to a file where ``import.py`` and ``--load-model-path`` look."""
-        if not normalization.normalises(contents.memory):
+        if not normalization.normalises(contents.statistics):
             return []
         beside = path.with_name(f"{path.name}.{MEMORY}")
         with publish(beside, named=True) as temporary:
-            write_statistics(contents.memory, temporary)
+            write_statistics(contents.statistics, temporary)
         return [f"puffer_mlx reads their statistics from {relative(beside)}"]
 
     def read(self, path: Path) -> PolicyFile:
@@ -193,7 +193,7 @@ def sizes_of(path: Path, spec: EnvSpec, config: Config) -> Settings:
             wrapped = [forms.puffer3 for forms in FORMS.values() if forms.puffer3]
             return {before + sum(sizes(H).values()) for sizes in wrapped} if L == 1 else set()
         return {
-            flat_files.flat_form([*products(H), *network], alignment, whole).length
+            flat_files.flat_layout([*products(H), *network], alignment, whole).length
             for network in _networks(H, L)
             for alignment in (flat_files.BF16, flat_files.FLOAT)
             for whole in (False, True)
@@ -236,4 +236,4 @@ def _networks(H: int, L: int) -> list[list[int]]:
     return [list(forms.flat(H, L).values()) for forms in FORMS.values() if forms.flat]
 
 
-FORMAT = Bin()
+FORMAT = FlatFormat()

@@ -25,11 +25,10 @@ import numpy as np
 
 from puffer_mlx.checkpoint import normalization, rescaling
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.dialects import stacked_state
 from puffer_mlx.export.encoders import export_forms_of as encoder_forms
 from puffer_mlx.export.file_format import (
     DAMAGED,
-    Contents,
+    ExportInput,
     FileFormat,
     PolicyFile,
     mask_note,
@@ -41,6 +40,7 @@ from puffer_mlx.export.metadata import metadata, with_metadata
 from puffer_mlx.export.networks import export_forms_of
 from puffer_mlx.export.onnx_graph import Graph, decode, normalised
 from puffer_mlx.export.parity import Outputs
+from puffer_mlx.export.weight_layouts import stacked_state
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system import program
 from puffer_mlx.trees import named
@@ -50,7 +50,7 @@ Weights = Any
 
 
 @dataclass(frozen=True)
-class Onnx(FileFormat):
+class OnnxFormat(FileFormat):
     """ONNX graph of one step."""
 
     name = "onnx"
@@ -63,7 +63,7 @@ class Onnx(FileFormat):
     extra = "onnx"
     foreign = True
 
-    def fault(self, policy: Policy) -> str | None:
+    def unsupported_reason(self, policy: Policy) -> str | None:
         """Return the reason if a part is a custom class, or None."""
         parts: dict[str, Any] = {"encoder": encoder_forms, "network": export_forms_of}
         for name, forms in parts.items():
@@ -73,12 +73,12 @@ class Onnx(FileFormat):
                 return f"the {name} {cls} has no ONNX graph in puffer_mlx/export/{name}s"
         return None
 
-    def write(self, contents: Contents, path: Path) -> None:
+    def write(self, contents: ExportInput, path: Path) -> None:
         """Write the graph with weights, statistics and metadata."""
         properties = metadata(contents.checkpoint, contents.policy)
-        save_onnx(contents.policy, contents.weights, path, properties, contents.memory)
+        save_onnx(contents.policy, contents.weights, path, properties, contents.statistics)
 
-    def notes(self, contents: Contents) -> list[str]:
+    def notes(self, contents: ExportInput) -> list[str]:
         """Return notes, also on resets and masks: these aren't part of the graph."""
         return reset_note(contents) + mask_note(contents) + super().notes(contents)
 
@@ -102,16 +102,16 @@ def save_onnx(
     weights: Weights,
     path: Path,
     properties: dict[str, str],
-    memory: normalization.Memory,
+    statistics: normalization.Statistics,
 ) -> None:
     """Write the graph of one step.
 
     Args:
-        policy: Policy for which ``Onnx.fault`` returns None.
+        policy: Policy for which ``OnnxFormat.unsupported_reason`` returns None.
         weights: Weights of the policy.
         path: File to write.
         properties: Properties of the model.
-        memory: Normalization statistics of observations. The graph uses mean and variance; the
+        statistics: Normalization statistics of observations. The graph uses mean and variance; the
             count, for resuming, becomes a property.
 
     Raises:
@@ -120,7 +120,7 @@ def save_onnx(
     import onnx
     from onnx import TensorProto, helper
 
-    seen = normalization.tensors_of(memory)
+    seen = normalization.tensors_of(statistics)
     bounds = rescaling.tensors_of(policy.decoder.action.bounds)
     used = {name: seen[name] for name in seen if name in (MEAN, VARIANCE)}
     graph = Graph({**dict(named(weights)), **used, **bounds})
@@ -281,4 +281,4 @@ def run_onnx(path: Path, observations: np.ndarray, state: dict[str, np.ndarray])
     return {**{name: np.stack([step[name] for step in steps]) for name in steps[0]}, **state}
 
 
-FORMAT = Onnx()
+FORMAT = OnnxFormat()

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from puffer_mlx.checkpoint import tensor_files, weight_files
-from puffer_mlx.export.file_format import Contents, FileFormat, PolicyFile
+from puffer_mlx.export.file_format import ExportInput, FileFormat, PolicyFile
 from puffer_mlx.export.metadata import metadata, with_metadata
 
 
 @dataclass(frozen=True)
-class Safetensors(FileFormat):
+class SafetensorsFormat(FileFormat):
     """Safetensors file. It can hold every policy, including custom classes."""
 
     name = "safetensors"
@@ -19,11 +19,11 @@ class Safetensors(FileFormat):
     use = "our own names"
     holds = "everything, classes of your own too, and what it is a policy of"
 
-    def write(self, contents: Contents, path: Path) -> None:
+    def write(self, contents: ExportInput, path: Path) -> None:
         """Write a file with a checksum."""
         properties = metadata(contents.checkpoint, contents.policy)
         weight_files.save_safetensors(
-            contents.weights, path, properties, contents.memory, contents.bounds
+            contents.weights, path, properties, contents.statistics, contents.bounds
         )
 
     def read(self, path: Path) -> PolicyFile:
@@ -31,4 +31,4 @@ class Safetensors(FileFormat):
         return with_metadata(path, self, *tensor_files.read(path))
 
 
-FORMAT = Safetensors()
+FORMAT = SafetensorsFormat()

@@ -15,16 +15,8 @@ import numpy as np
 from puffer_mlx.checkpoint import flat_files, normalization, rescaling
 from puffer_mlx.config.memory_needs import FLOAT, refuse_file
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.dialects import (
-    Tensors,
-    dialect_of,
-    from_torch,
-    stacked_state,
-    to_torch,
-    torch_fault,
-)
 from puffer_mlx.export.file_format import (
-    Contents,
+    ExportInput,
     FileFormat,
     PolicyFile,
     Weights,
@@ -36,6 +28,14 @@ from puffer_mlx.export.file_format import (
 from puffer_mlx.export.infer import detect_torch, early_keys
 from puffer_mlx.export.networks import export_forms_of
 from puffer_mlx.export.parity import NOTHING, Outputs
+from puffer_mlx.export.weight_layouts import (
+    Tensors,
+    from_torch,
+    layout_of,
+    stacked_state,
+    to_torch,
+    torch_unsupported_reason,
+)
 from puffer_mlx.policy.networks.catalog import names_of
 from puffer_mlx.policy.policy import Policy
 
@@ -44,7 +44,7 @@ OLD_TORCH = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46"  # first bytes of torch.save fil
 
 
 @dataclass(frozen=True)
-class Torch(FileFormat):
+class TorchFormat(FileFormat):
     """A state_dict."""
 
     name = "torch"
@@ -62,19 +62,19 @@ class Torch(FileFormat):
     extra = "torch"
     foreign = True
 
-    def fault(self, policy: Policy) -> str | None:
+    def unsupported_reason(self, policy: Policy) -> str | None:
         """Return the reason if PufferLib has no class for a part, or None."""
-        return torch_fault(policy)
+        return torch_unsupported_reason(policy)
 
-    def write(self, contents: Contents, path: Path) -> None:
+    def write(self, contents: ExportInput, path: Path) -> None:
         """Write the tensors, and the statistics as buffers."""
-        save_torch(contents.policy, contents.weights, path, contents.memory)
+        save_torch(contents.policy, contents.weights, path, contents.statistics)
 
-    def notes(self, contents: Contents) -> list[str]:
+    def notes(self, contents: ExportInput) -> list[str]:
         """Return notes on what users of the classes must do."""
         notes = reset_note(contents) + mask_note(contents)
         network: Any = contents.policy.network
-        if dialect_of(contents.policy) == "sb3":
+        if layout_of(contents.policy) == "sb3":
             notes.append(sb3_note(contents.policy))
         elif (form := export_forms_of(network).torch) and (note := form.note(network.layers)):
             notes.append(note)
@@ -94,7 +94,7 @@ class Torch(FileFormat):
 
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
         """Return PyTorch's outputs, computed by equivalents of PufferLib's classes."""
-        tensors = source.tensors | normalization.tensors_of(source.memory)
+        tensors = source.tensors | normalization.tensors_of(source.statistics)
         tensors |= rescaling.tensors_of(source.bounds)
         return run_torch(policy, tensors, observations)
 
@@ -112,7 +112,7 @@ def sb3_note(policy: Policy) -> str:
 
 
 def save_torch(
-    policy: Policy, weights: Weights, path: Path, memory: normalization.Memory = NOTHING
+    policy: Policy, weights: Weights, path: Path, statistics: normalization.Statistics = NOTHING
 ) -> None:
     """Write a state_dict. The policy's dialect must not be native.
 
@@ -125,7 +125,7 @@ def save_torch(
 
     module = make_module(policy)
     seen = normalization.tensors_of(
-        {name: memory[name] for name in normalization.OBSERVATIONS if name in memory}
+        {name: statistics[name] for name in normalization.OBSERVATIONS if name in statistics}
     )
     bounds = rescaling.tensors_of(policy.decoder.action.bounds)
     arrays = {**to_torch(policy, weights), **seen, **bounds}
@@ -200,4 +200,4 @@ def read_torch(path: Path) -> Tensors:
     return tensors
 
 
-FORMAT = Torch()
+FORMAT = TorchFormat()

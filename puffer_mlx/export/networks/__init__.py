@@ -18,7 +18,7 @@ from puffer_mlx.policy.networks.catalog import NETWORKS
 
 @dataclass(frozen=True)
 class TorchNetwork:
-    """A network in PyTorch, as functions of one ``torch_modules.Network``.
+    """A network in PyTorch, as functions of one ``torch_modules.NetworkModule``.
 
     Args:
         modules: (hidden, layers) -> the submodules, by name.
@@ -32,11 +32,6 @@ class TorchNetwork:
     scan: Callable[..., tuple[Any, Any]]
     step: Callable[..., tuple[Any, Any]]
     states: int = 1
-
-
-def no_note(layers: int) -> str:
-    """Return no note: the class computes the same as the network."""
-    return ""
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ class NetworkClass:
     network: TorchNetwork
     keys: Callable[[int], dict[str, list[str]]]
     layers: Callable[[Collection[str]], int]
-    note: Callable[[int], str] = no_note
+    note: Callable[[int], str] = lambda layers: ""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from puffer_mlx.export.networks import NetworkClass, NetworkForms, TorchNetwork
-from puffer_mlx.export.networks.recurrent import gated_keys, gated_onnx, share
+from puffer_mlx.export.networks.recurrent import gated_keys, gated_onnx, tie_weights
 from puffer_mlx.ops import EPSILON
 from puffer_mlx.policy.networks import count
 
@@ -15,7 +15,7 @@ def modules(hidden: int, layers: int) -> dict[str, Any]:
     gru = nn.GRU(hidden, hidden, layers)
     cell = nn.ModuleList(nn.GRUCell(hidden, hidden) for _ in range(layers))
     norm = nn.RMSNorm(hidden)
-    share(gru, cell)
+    tie_weights(gru, cell)
     return {"gru": gru, "cell": cell, "norm": norm}
 
 

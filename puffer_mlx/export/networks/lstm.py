@@ -3,7 +3,7 @@
 from typing import Any
 
 from puffer_mlx.export.networks import NetworkClass, NetworkForms, Puffer3Form, TorchNetwork
-from puffer_mlx.export.networks.recurrent import gated_keys, gated_onnx, share
+from puffer_mlx.export.networks.recurrent import gated_keys, gated_onnx, tie_weights
 from puffer_mlx.policy.networks import count
 from puffer_mlx.policy.networks.recurrent import GATED
 
@@ -14,7 +14,7 @@ def modules(hidden: int, layers: int) -> dict[str, Any]:
 
     lstm = nn.LSTM(hidden, hidden, layers)
     cell = nn.ModuleList(nn.LSTMCell(hidden, hidden) for _ in range(layers))
-    share(lstm, cell)
+    tie_weights(lstm, cell)
     return {"lstm": lstm, "cell": cell}
 
 
@@ -41,7 +41,7 @@ def puffer3_modules(hidden: int, layers: int) -> dict[str, Any]:
 
     lstm = nn.LSTM(hidden, hidden)
     cell = nn.LSTMCell(hidden, hidden)
-    share(lstm, [cell])
+    tie_weights(lstm, [cell])
     return {"lstm": lstm, "cell": cell}
 
 

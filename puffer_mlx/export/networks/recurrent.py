@@ -6,7 +6,7 @@ from typing import Any
 from puffer_mlx.policy.networks.recurrent import GATED
 
 
-def share(stack: Any, cells: Iterable[Any]) -> None:
+def tie_weights(stack: Any, cells: Iterable[Any]) -> None:
     """Make PyTorch's cells use the tensors of a stack's layers."""
     for i, cell in enumerate(cells):
         for name in GATED:

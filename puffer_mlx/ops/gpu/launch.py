@@ -25,7 +25,7 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu import nvrtc, text
-from puffer_mlx.system.backend import gpu_backend, stand_in
+from puffer_mlx.system.backend import gpu_backend, kernel_substitute
 
 # Maximum threads of a block (CUDA) or threadgroup (Metal). Metal allows 1024, but fewer if a kernel
 # uses many registers (896 on an M2 Ultra), which is known only after compilation.
@@ -213,7 +213,7 @@ def launch(
     low = next((a.dtype for key, a in arrays.items() if kernel.inputs[key] == "Low"), mx.float32)
     template = {"Low": low, **sizes}
     dtypes = {**DTYPES, **{k: v for k, v in template.items() if isinstance(v, mx.Dtype)}}
-    instead = stand_in()
+    instead = kernel_substitute()
     call = (
         functools.partial(instead, kernel.name) if instead else compiled(path, name, kind, shared)
     )

@@ -44,6 +44,8 @@ enum {
     EXIT_IN_RESET,
     EXIT_IN_CLOSE,
     DEEP_STACK,       // 4 MiB of it
+    ENDLESS_RECURSION,
+    RECURSION_IN_RESET,
 };
 
 typedef struct {
@@ -78,6 +80,11 @@ static float deep(int kilobytes) {
         room[i] = 1;
     }
     return room[0];
+}
+
+static int recurse(Faulty* env) {
+    volatile int room[64] = {env->fault};
+    return room[0] == SOUND ? 0 : recurse(env) + room[1];
 }
 
 static int draw(Faulty* env) {
@@ -117,6 +124,9 @@ static void observe(Faulty* env) {
 void c_reset(Faulty* env) {
     if (env->fault == EXIT_IN_RESET) {
         _exit(4);
+    }
+    if (env->fault == RECURSION_IN_RESET) {
+        env->ticks = recurse(env);
     }
     env->ticks = 0;
     env->position = 0.0f;
@@ -165,6 +175,9 @@ void c_step(Faulty* env) {
     }
     if (env->fault == ABORT_IN_STEP && env->ticks == 9) {
         abort();
+    }
+    if (env->fault == ENDLESS_RECURSION && env->ticks == 9) {
+        env->position += (float)recurse(env);
     }
     if (env->fault == DEEP_STACK) {
         env->position += deep(4096) - 1.0f;

@@ -40,7 +40,7 @@ Weights = Any
 Tensors = dict[str, np.ndarray]
 
 
-def dialect_of(policy: Policy) -> str:
+def layout_of(policy: Policy) -> str:
     """Return the dialect of a policy: ``native``, ``torch``, ``puffer3`` or ``sb3``."""
     if isinstance(policy.decoder, Fused):
         return "native"
@@ -51,13 +51,13 @@ def dialect_of(policy: Policy) -> str:
 # ---- from dialect to dialect ---------------------------------------------------------------------
 
 
-def to_dialect(policy: Policy, weights: Weights, dialect: str) -> tuple[Policy, Weights]:
+def to_layout(policy: Policy, weights: Weights, dialect: str) -> tuple[Policy, Weights]:
     """Return the same policy and its weights in another dialect. Values don't change.
 
     Raises:
         UserError: If the dialect can't express a part; the message names it.
     """
-    current = dialect_of(policy)
+    current = layout_of(policy)
     if dialect == current:
         return policy, weights
     if "sb3" in (current, dialect):
@@ -67,7 +67,7 @@ def to_dialect(policy: Policy, weights: Weights, dialect: str) -> tuple[Policy, 
             f"keep the dialect {current}, which --to onnx, safetensors and torch do",
         )
     encoder, converted = policy.encoder, dict(weights)
-    if convert := encoder_forms(encoder).to_dialect:
+    if convert := encoder_forms(encoder).to_layout:
         encoder, converted["encoder"] = convert(policy.encoder, weights["encoder"], dialect)
         if policy.separate_value:
             critic = weights["critic"]
@@ -98,9 +98,9 @@ def _convert_decoder(decoder: Any, weights: Weights, dialect: str) -> tuple[Any,
 # ---- the tensors of the torch classes ------------------------------------------------------------
 
 
-def torch_fault(policy: Policy) -> str | None:
+def torch_unsupported_reason(policy: Policy) -> str | None:
     """Return the reason if the torch classes of the dialect lack a part, or None."""
-    dialect, network = dialect_of(policy), policy.network
+    dialect, network = layout_of(policy), policy.network
     of_encoder = encoder_forms(policy.encoder)
     of_network = export_forms_of(network)
     encoder_name, network_name = type(policy.encoder).__name__, type(network).__name__
@@ -135,13 +135,13 @@ def torch_keys(policy: Policy) -> dict[str, list[str]]:
         A list for each tensor: its key, then second names.
 
     Raises:
-        UserError: If ``torch_fault`` returns a reason.
+        UserError: If ``torch_unsupported_reason`` returns a reason.
     """
-    if fault := torch_fault(policy):
-        raise UserError(fault, "export it with --to safetensors or onnx")
-    if dialect_of(policy) == "sb3":
+    if reason := torch_unsupported_reason(policy):
+        raise UserError(reason, "export it with --to safetensors or onnx")
+    if layout_of(policy) == "sb3":
         return _sb3_keys(policy)
-    old = dialect_of(policy) == "puffer3"
+    old = layout_of(policy) == "puffer3"
     prefix, value = ("policy", "value") if old else ("decoder", "value_function")
     actions = "decoder_mean" if policy.decoder.action.continuous else "decoder"
     heads = {
@@ -184,7 +184,7 @@ def _sb3_keys(policy: Policy) -> dict[str, list[str]]:
     are second names.
     """
     encoder, network = encoder_forms(policy.encoder).sb3, export_forms_of(policy.network).sb3
-    assert encoder and network  # see torch_fault
+    assert encoder and network  # see torch_unsupported_reason
     key_of = {"encoder": encoder, "network": network.key}
     actor = ["policy_net"] if policy.separate_value else ["policy_net", "value_net"]
     keys = {}
@@ -203,7 +203,7 @@ def _encoder_key(encoder: Any, old: bool) -> Callable[[str], str]:
     forms = encoder_forms(encoder)
     if old and forms.puffer3:
         return forms.puffer3
-    assert forms.torch  # see torch_fault
+    assert forms.torch  # see torch_unsupported_reason
     of_class = forms.torch.key
     return lambda name: f"encoder.{of_class(name)}"
 
@@ -224,12 +224,12 @@ def to_torch(policy: Policy, weights: Weights) -> Tensors:
     """Return the state_dict of a policy as float32 arrays. The native dialect has no state_dict.
 
     Raises:
-        UserError: If ``torch_fault`` returns a reason.
+        UserError: If ``torch_unsupported_reason`` returns a reason.
     """
     keys, tensors = torch_keys(policy), {}
     aliases: Tensors = {}
     for name, w in named(weights):
-        array = _turned(policy, name, np.array(w, np.float32), "to_torch")
+        array = _transpose(policy, name, np.array(w, np.float32), "to_torch")
         first, *others = keys[name]
         tensors[first] = array
         aliases.update(dict.fromkeys(others, array))
@@ -249,7 +249,7 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
 
     def take(name: str, w: mx.array) -> mx.array:
         first, *others = keys[name]
-        shape = _turned(policy, name, np.empty(w.shape, np.float32), "to_torch").shape
+        shape = _transpose(policy, name, np.empty(w.shape, np.float32), "to_torch").shape
         if first not in tensors or tensors[first].shape != shape:
             actual = tensors[first].shape if first in tensors else "missing"
             wrong.append(f"{first}: {actual}, expected {shape}")
@@ -257,7 +257,7 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
         for other in others:
             if other in tensors and not np.array_equal(tensors[other], tensors[first]):
                 wrong.append(f"{other}: differs from {first}, of which it is the second name")
-        return mx.array(_turned(policy, name, tensors[first], "from_torch"))
+        return mx.array(_transpose(policy, name, tensors[first], "from_torch"))
 
     weights = tree_map_with_path(take, like)
     if wrong:
@@ -269,12 +269,12 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
     return weights
 
 
-def _turned(policy: Policy, name: str, array: np.ndarray, way: str) -> np.ndarray:
+def _transpose(policy: Policy, name: str, array: np.ndarray, way: str) -> np.ndarray:
     """Convert one weight to the layout of the torch class, or back for ``way`` ``from_torch``."""
     form = encoder_forms(policy.encoder).torch
     if form and name.startswith("encoder."):
         array = getattr(form, way)(array)
-    if name == "decoder.logstd" and dialect_of(policy) == "sb3":
+    if name == "decoder.logstd" and layout_of(policy) == "sb3":
         array = array[0] if way == "to_torch" else array[None]
     return np.ascontiguousarray(array)
 

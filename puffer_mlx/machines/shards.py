@@ -14,7 +14,7 @@ from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.vec.base import Environments
 
 
-def share(config: Config, rank: int, size: int) -> Config:
+def partition(config: Config, rank: int, size: int) -> Config:
     """Return the configuration of a rank's shard.
 
     Args:
@@ -79,7 +79,7 @@ def make_environments(config: Config, ranks: SingleProcess, threads: int) -> Env
     Raises:
         UserError: see ``vec.make``; or the number of ranks doesn't divide the agents.
     """
-    part = ranks.own(config)
+    part = ranks.local_config(config)
     environments = vec.make(part, threads)
     if part is config:
         return environments
