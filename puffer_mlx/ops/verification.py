@@ -36,7 +36,7 @@ View = Callable[[tuple, Any], Any]
 _agree: ContextVar[Callable[[], Any] | None] = ContextVar("agree", default=None)
 
 
-class Comparison(NamedTuple):
+class Agreement(NamedTuple):
     """Why results aren't accepted, and the implementations that were chosen."""
 
     fault: str  # empty: they agree
@@ -146,15 +146,15 @@ class Verified:
         with implementation.allowing(set()), mx.stream(device):
             return _evaluated(self._view(arguments, self._raw(*arguments)))
 
-    def _compare(self, arguments: tuple, expected: Any, allowed: set[str] | None) -> Comparison:
+    def _compare(self, arguments: tuple, expected: Any, allowed: set[str] | None) -> Agreement:
         """Compute the function with all allowed implementations, and compare the results."""
         with implementation.allowing(allowed) as chosen:
             try:
                 found = _evaluated(self._view(arguments, self._raw(*arguments)))
             except Exception as error:  # MLX, NVRTC and Metal raise several kinds
                 lines = str(error).strip().splitlines()
-                return Comparison(lines[0] if lines else type(error).__name__, chosen)
-        return Comparison(difference(found, expected, self._bound, self._draws), chosen)
+                return Agreement(lines[0] if lines else type(error).__name__, chosen)
+        return Agreement(difference(found, expected, self._bound, self._draws), chosen)
 
     def _signature(self, arguments: tuple) -> str:
         found = [leaf for _, leaf in tree_flatten(list(arguments))]

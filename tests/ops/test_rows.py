@@ -40,6 +40,15 @@ def test_discount(extension, shape):
         np.testing.assert_array_equal(results[0], other)
 
 
+def test_arrays_that_are_gathered_together_keep_their_order(path):
+    sources = [np.arange(12).reshape(3, 4), np.arange(12, 24).reshape(3, 4, 1)]
+    rows = np.array([2, 0, 2], np.int32)
+    arrays = [mx.array(source) for source in sources]
+    found = ops.take_several(arrays, mx.array(rows), 2)
+    for array, source in zip(found, sources, strict=True):
+        np.testing.assert_array_equal(np.array(array), source[:2, rows])
+
+
 @pytest.mark.parametrize(
     ("dtype", "tail", "threads"),
     [(np.uint8, (118,), 5), (np.float32, (), 2), (np.int16, (3, 7), 1)],
