@@ -144,9 +144,9 @@ class Learner:
         """
         # Ratios that training doesn't compute itself take a forward pass, so they are measured in
         # few epochs. The ratios of opponents' actions always differ from 1.
-        compares = self.first_ratios_are_one or epoch % PROFILE_EVERY == 1
-        compares = compares and not self.config.selfplay.train_on_opponents
-        update = Update(self, rollout, before, scheduled, key, compares, profiled)
+        checks_ratios = self.first_ratios_are_one or epoch % PROFILE_EVERY == 1
+        checks_ratios = checks_ratios and not self.config.selfplay.train_on_opponents
+        update = Update(self, rollout, before, scheduled, key, checks_ratios, profiled)
         if self.reader.is_noop and update.fits_graph():
             update.build_graph(rollout.buffer.fields)
         return update
@@ -180,7 +180,7 @@ class Update:
         before: weights and optimizer state to start from.
         scheduled: learning rate, entropy coefficient and exponent of priorities.
         key: random key of the update.
-        compares: True to report how far the first minibatch's ratios are from 1.
+        checks_ratios: True to report how far the first minibatch's ratios are from 1.
         profiled: True to evaluate after each phase and charge its time.
 
     Attributes:
@@ -199,7 +199,7 @@ class Update:
         before: TrainState,
         scheduled: Scheduled,
         key: mx.array,
-        compares: bool,
+        checks_ratios: bool,
         profiled: bool,
     ) -> None:
         self.learner = learner
@@ -207,7 +207,7 @@ class Update:
         self.before = before
         self.scheduled = scheduled
         self.key = key
-        self.compares = compares
+        self.checks_ratios = checks_ratios
         self.profiled = profiled
         self.retrying = False
         self.draws, self.noise = learner.draw(key)
@@ -228,28 +228,26 @@ class Update:
 
     def submit(self) -> None:
         """Start the update on the device, without waiting for it."""
-        learner = self.learner
-        learner.update = self
+        algorithm = self.learner.algorithm
+        self.learner.update = self
         try:
-            fields = None if self.is_graph else self._load_fields()
-            if fields is not None and self.fits_graph():
-                self.build_graph(fields)
-            if fields is None or self.is_graph:
-                mx.async_eval(*self.state, self.results.packed)
-                return
-            epoch = self._epoch(fields)
-            results = self.results
-            if learner.algorithm.at_once is None:
-                self.state = run_minibatches(
-                    learner.algorithm, epoch, self.before, results, self._observe_first
-                )
-            else:
-                *after, adv, metrics, ok = learner.algorithm.at_once(epoch, *self.before)
-                self.state = TrainState(*after)
-                results.add(self.state, adv, metrics, ok)
-            with building:
-                packed = results.pack(self.state, results.first_ratios if self.compares else None)
-            mx.async_eval(packed)
+            if not self.is_graph:  # else ``prepare`` has built the graph
+                fields = self._load_fields()
+                if not (self.fits_graph() and self.build_graph(fields)):
+                    epoch = self._epoch(fields)
+                    results = self.results
+                    if algorithm.at_once is None:
+                        self.state = run_minibatches(
+                            algorithm, epoch, self.before, results, self._observe_first
+                        )
+                    else:
+                        *after, advantages, metrics, ok = algorithm.at_once(epoch, *self.before)
+                        self.state = TrainState(*after)
+                        results.add(self.state, advantages, metrics, ok)
+                    ratios = results.first_ratios if self.checks_ratios else None
+                    with building:
+                        results.pack(self.state, ratios)
+            mx.async_eval(*self.state, self.results.packed)
         except RuntimeError as error:
             self._retry(error)
 
@@ -313,14 +311,14 @@ class Update:
             self.learner.graph is not None
             and backend() == "cuda"
             and not (self.profiled or self.retrying)
-            and not (self.compares and not self.learner.first_ratios_are_one)
+            and not (self.checks_ratios and not self.learner.first_ratios_are_one)
             and self.learner.algorithm.at_once is None
             and self.noise is None
             and self.rollout.buffer.last_rows is None
         )
 
-    def build_graph(self, fields: Fields) -> None:
-        """Build the epoch as one compiled function, unless its minibatches store too much.
+    def build_graph(self, fields: Fields) -> bool:
+        """Build the epoch as one compiled function. Returns False if it would store too much.
 
         Without a graph, the host would take longer to launch a minibatch than the GPU takes to
         compute it.
@@ -332,17 +330,18 @@ class Update:
         try:
             with building:
                 if learner.unverified is not None and verification.applies():
-                    learner.unverified(self.compares, *inputs, *self.before)
+                    learner.unverified(self.checks_ratios, *inputs, *self.before)
                     learner.unverified = None
-                trees, packed, arrays = learner.graph(self.compares, *inputs, *self.before)
+                trees, packed, arrays = learner.graph(self.checks_ratios, *inputs, *self.before)
         except TooLarge:
             learner.graph = None
-            return
+            return False
         self.state = TrainState(*trees)
         self.results.minibatches = [(ok, metrics, adv) for ok, metrics, adv in arrays]
         self.results.packed = packed
-        self.results.has_ratios = self.compares
+        self.results.has_ratios = self.checks_ratios
         self.is_graph = True
+        return True
 
     def _observe_first(self, minibatch: Minibatch, rows: mx.array | None) -> None:
         """Measure the first minibatch: the time of its forward pass, and its ratios.
@@ -355,7 +354,7 @@ class Update:
         """
         if self.profiled:
             self._measure_forward(minibatch)
-        if self.compares and not self.learner.first_ratios_are_one:
+        if self.checks_ratios and not self.learner.first_ratios_are_one:
             self.results.first_ratios = self._ratios_as_acted(minibatch, rows)
 
     def lap(self, phase: str, result: Any) -> None:
@@ -489,7 +488,7 @@ def epoch_in_graph(
     algorithm: Algorithm,
     functions: UpdateFunctions,
     config: Config,
-    compares: bool,
+    checks_ratios: bool,
     fields: Fields,
     states: Any,
     draws: mx.array,
@@ -502,7 +501,7 @@ def epoch_in_graph(
         algorithm: generates the minibatches.
         functions: functions of an update, not compiled.
         config: configuration of this process.
-        compares: True to report how far the first minibatch's ratios are from 1.
+        checks_ratios: True to report how far the first minibatch's ratios are from 1.
         fields: the arrays of a rollout by name.
         states: recurrent states of the agents at the start of the rollout, or None.
         draws: random numbers from ``Algorithm.draws``.
@@ -526,7 +525,7 @@ def epoch_in_graph(
         flags = [ok for ok, *_ in results.minibatches]
         scaler = precision.count_all(after.scaler, flags, config.train.precision)
         after = after._replace(scaler=scaler)
-    packed = results.pack(after, results.first_ratios if compares else None)
+    packed = results.pack(after, results.first_ratios if checks_ratios else None)
     return tuple(after), packed, [list(arrays) for arrays in results.minibatches]
 
 
