@@ -50,13 +50,13 @@ class StoredSweep(NamedTuple):
         name: Name of the sweep.
         folder: Local folder of the sweep.
         storage: File or URL of its trials.
-        goes_on: True if the sweep is resumed and must exist.
+        resumed: True if the sweep is resumed and must exist.
     """
 
     name: str
     folder: Path
     storage: str
-    goes_on: bool
+    resumed: bool
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -87,20 +87,20 @@ def find(config: Config, options: argparse.Namespace) -> StoredSweep:
     if options.resume == LATEST:
         files = sorted(above.glob(f"*/{WHERE}"), key=lambda path: path.stat().st_mtime)
         if not files:
-            raise UserError(f"there is no sweep in {above}", "without --resume one begins")
+            raise UserError(f"there is no sweep in {above}", "leave out --resume to start one")
         name = files[-1].parent.name
     folder = above / name
     if name != folder.name or name.startswith("."):
-        raise UserError(f"{name!r} is no name of a sweep", "a word, without a slash")
+        raise UserError(f"{name!r} isn't a valid name of a sweep", "a word without a slash")
     if options.resume and not options.storage and not folder.is_dir():
         names = sorted(path.parent.name for path in above.glob(f"*/{WHERE}"))
-        hint = "without --resume one begins"
-        hint = f"those there are: {', '.join(names[-3:])}" if names else hint
+        hint = "leave out --resume to start one"
+        hint = f"existing sweeps: {', '.join(names[-3:])}" if names else hint
         raise UserError(f"there is no sweep {name} in {above}", hint)
     storage = options.storage or str(folder / "journal.log")
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         storage = options.storage or json.loads((folder / WHERE).read_text())["storage"]
-    return StoredSweep(name, folder, storage, goes_on=options.resume is not None)
+    return StoredSweep(name, folder, storage, resumed=options.resume is not None)
 
 
 def sweep(
@@ -126,13 +126,13 @@ def sweep(
     from puffer_mlx.sweep.engine.samplers import make_sampler
     from puffer_mlx.sweep.engine.trainings import Trainings
 
-    database = storage.open_storage(stored.storage, must_exist=stored.goes_on)
+    database = storage.open_storage(stored.storage, must_exist=stored.resumed)
     with storage.reported(stored.storage):
         name = f"{stored.folder.parent.name}-{stored.name}"
         before = studies.study_info(database, name)
-        if before is None and stored.goes_on:
+        if before is None and stored.resumed:
             names = ", ".join(studies.study_names(database)) or "none"
-            raise UserError(f"{stored.storage} has no sweep {name}", f"those there are: {names}")
+            raise UserError(f"{stored.storage} has no sweep {name}", f"existing sweeps: {names}")
         began_with = before.get("words", []) if before else words
         every = [*kept_words(began_with), *words] if before else words
         config, swept = configured(env, every, typed, f"the sweep {name} in {stored.storage}")
@@ -236,7 +236,7 @@ def drive(
             Driver(study, start, slots, most, progress.draw, ended, interrupts).run()
         except KeyboardInterrupt:
             again = f"{program.command('sweep')} {trainings.env} --resume {stored.name}"
-            voice.note(f"the runs under way were ended; {again} goes on", error=True)
+            voice.note(f"the active runs were ended; resume with {again}", error=True)
             raise
         finally:
             records.conclude()
@@ -257,12 +257,12 @@ def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
     best = study.best()
     if best is None and (others := len(study.runs(TrialState.RUNNING))):
         raise UserError(
-            f"another process is at the sweep {stored.name}, and has {others} runs under way: none"
-            " has finished yet, and no more are to be started",
-            "wait for it; a sweep of its own has another --name, a larger one --sweep.max-runs",
+            f"another process is running {others} runs of the sweep {stored.name}; no run has"
+            " finished yet, and max_runs allows no more",
+            "wait for it, start another sweep with another --name, or raise --sweep.max-runs",
         )
     if best is None:
-        raise UserError("no run finished", f"what they said is in {stored.folder / 'runs'}")
+        raise UserError("no run finished", f"their output is in {stored.folder / 'runs'}")
     score, cost = best.values
     number = f"{study.ordinal(best)} (runs/{best.number:04d})"
     print(f"best: run {number}, {metric} {score:.5g} after {cost:.1f} s of training")
@@ -273,11 +273,11 @@ def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
         voice.note(warning)
     if known := progress.importances(study):
         most = ", ".join(f"{name} {part:.0%}" for name, part in list(known.items())[:5])
-        voice.note(f"what mattered: {most}")
+        voice.note(f"most important keys: {most}")
     for path in progress.draw(study, stored.folder):
         voice.note(f"picture {path}")
     if not progress.can_draw():
-        voice.note("pictures of the front and of what mattered: pip install 'puffer-mlx[plot]'")
+        voice.note("for pictures of the front and the importances: pip install 'puffer-mlx[plot]'")
     return 0
 
 

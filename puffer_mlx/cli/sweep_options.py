@@ -13,15 +13,15 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import settings
 from puffer_mlx.sweep.reading import OF_A_RANGE, method_named
 
-HANG = 600.0
+HANG_TIMEOUT = 600.0  # seconds
 TYPES = {"--hang": number(float, 1), "--start-from": str}
 LATEST = "latest"
 FOLDER = "sweeps"
 ABOUT = """\
-Keys of [sweep] and of what is searched are options, too: --sweep.method TPE,
+Keys of [sweep] and ranges are options, too: --sweep.method TPE,
 --sweep.max-runs 50, --sweep.sweep-only gamma,learning_rate,
---sweep.train.gamma.min 0.9. --help all explains those of [sweep]. A key that is
-typed, as --train.gamma 0.99, stays fixed unless its range is typed, too."""
+--sweep.train.gamma.min 0.9. --help all explains the keys of [sweep]. A key on the
+command line, such as --train.gamma 0.99, stays fixed unless its range is given, too."""
 USED = (  # keys and sections with an effect on a sweep's runs
     *("vec", "wrap", "policy", "torch", "train", "selfplay", "sweep"),
     *(f"base.{key}" for key in KEYS["base"] if key not in ("checkpoint_dir", "log_dir")),
@@ -30,13 +30,13 @@ KEEPS = "--checkpoint-dir", "--log-dir"
 
 
 OPTIONS = f"""
---name NAME  begin a sweep of this name, or go on with it if it is there
---resume [NAME]  go on with a sweep: latest, or its name
---storage URL  where its trials are kept: a file, or a URL that Optuna knows (default: a file in its
+--name NAME  name of the sweep; an existing sweep is resumed
+--resume [NAME]  resume a sweep: its name, or the latest
+--storage URL  storage of the trials: a file, or a URL for Optuna (default: a file in the sweep's
     folder)
---parallel N  runs at once, each with its share of cores (default: one, with GPUs one for each)
---hang SECONDS  a run that nothing is heard of for so long has failed (default {HANG:g})
---start-from FILE*  try the values that another configuration has for what is swept; may be repeated
+--parallel N  number of simultaneous runs, which divide the cores (default: one, or one per GPU)
+--hang SECONDS  time without a log record after which a run has failed (default {HANG_TIMEOUT:g})
+--start-from FILE*  also run another configuration's values of the searched keys; may be repeated
 --dir DIR  folder of sweeps: DIR/ENV/NAME (default {FOLDER})
 """
 
@@ -54,7 +54,7 @@ def add_options(parser: Parser) -> None:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    parser.set_defaults(parallel=0, hang=HANG, dir=FOLDER)
+    parser.set_defaults(parallel=0, hang=HANG_TIMEOUT, dir=FOLDER)
     return add_table(parser, "this sweep", OPTIONS, ABOUT, TYPES)
 
 
@@ -85,7 +85,7 @@ def split(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     for name in KEEPS:
         if any(word.partition("=")[0] == name for word in others):
             raise UserError(
-                f"{name} is given, and a sweep's runs are in its folder", "--dir FOLDER"
+                f"{name} is given, and a sweep keeps its runs in its own folder", "--dir FOLDER"
             )
     return options, others
 

@@ -116,7 +116,7 @@ class LogReader:
                 point = self._take(json.loads(line))
             except (ValueError, KeyError, TypeError, AttributeError):
                 text = line.decode(errors="replace").rstrip("\n")
-                self.skipped = self.skipped or f"a line of its log is no record: {text!r:.80}"
+                self.skipped = self.skipped or f"a line of its log isn't a record: {text!r:.80}"
             else:
                 points += [point] if point else []
         return points

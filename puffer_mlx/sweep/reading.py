@@ -120,7 +120,7 @@ def _read_settings(config: Config, notes: list[str]) -> SweepSettings:
         )
     if (text := texts.pop("max_cost", None)) is not None:
         texts.setdefault("max_suggestion_cost", text)
-        notes.append("[sweep] max_cost is no key of a sweep, and is read as max_suggestion_cost")
+        notes.append("[sweep] max_cost isn't a key of [sweep]; it is read as max_suggestion_cost")
     if texts.get("gpus") == "-1":  # "all" in PufferLib 5.0
         texts["gpus"] = "0"
     values: dict[str, Any] = {}
@@ -131,7 +131,7 @@ def _read_settings(config: Config, notes: list[str]) -> SweepSettings:
                 raise UserError(f"sweep.{key} {fault[0]}", fault[1])
         elif key not in ELSEWHERE:
             near = closest(key, [*settings.KEYS]) if len(notes) < MAX_PROBLEMS else ""
-            notes.append(f"[sweep] {key} is no key of a sweep{f' ({near} is)' * bool(near)}")
+            notes.append(f"[sweep] {key} isn't a key of [sweep]{f' ({near} is)' * bool(near)}")
         elif ELSEWHERE[key] and text and BOOLS.get(text.lower()) is None:
             notes.append(f"[sweep] {key} does nothing: {ELSEWHERE[key]}")
     if "method" in values:
@@ -139,7 +139,7 @@ def _read_settings(config: Config, notes: list[str]) -> SweepSettings:
     how = SweepSettings(**values)
     if values.get("early_stop_quantile") and how.method == PROTEIN:
         notes.append(
-            "[sweep] early_stop_quantile does nothing with Protein, which chooses how long runs are"
+            "[sweep] early_stop_quantile is unused by Protein, which chooses the lengths of runs"
         )
     return how
 
@@ -154,9 +154,9 @@ def _known_method(text: str, notes: list[str]) -> str:
     name = method_named(text)
     if name is None:
         known = ", ".join(METHODS)
-        notes.append(f"[sweep] method {text} does not exist, Protein is taken ({known})")
+        notes.append(f"[sweep] method {text} doesn't exist; Protein is used ({known})")
     elif name != text:
-        notes.append(f"[sweep] method {text} is taken for {name}")
+        notes.append(f"[sweep] method {text} is read as {name}")
     return name or PROTEIN
 
 
@@ -238,7 +238,7 @@ def _read_parameter(
         hint = ", ".join(f"{key} = {EXAMPLE[key]}" for key in missing)
         raise UserError(f"{where} has no {' and no '.join(missing)}", hint)
     for key in texts.keys() - {*OF_A_RANGE, UNREAD}:
-        notes.append(f"{where} {key} is no key of a range ({', '.join(OF_A_RANGE)} are)")
+        notes.append(f"{where} {key} isn't a key of a range ({', '.join(OF_A_RANGE)} are)")
     distribution = unquoted(texts["distribution"])
     if distribution not in DISTRIBUTIONS:
         near = closest(distribution, list(DISTRIBUTIONS))

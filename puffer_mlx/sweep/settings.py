@@ -42,40 +42,50 @@ class SweepSettings:
             ratings.
     """
 
-    method: str = key(PROTEIN, f"what chooses the next run: {', '.join(METHODS)}")
-    metric: str = key("env/score", "the number of a record that is a run's score")
+    method: str = key(PROTEIN, f"method that suggests runs: {', '.join(METHODS)}")
+    metric: str = key("env/score", "name of a run's score in its log")
     metric_distribution: str = key(  # percentile compares logits of scores between 0 and 1
         LINEAR, "", choices=(LINEAR, PERCENTILE), aliases={"logit": PERCENTILE}
     )
-    goal: str = key(MAXIMIZE, "maximize or minimize", choices=(MAXIMIZE, MINIMIZE))
+    goal: str = key(MAXIMIZE, "maximize or minimize the score", choices=(MAXIMIZE, MINIMIZE))
     target_score: float | str = key(
         NONE,
-        "of runs that reach it the cheapest is best; none: more is better",
+        "sufficient score: the cheapest run that reaches it is best; none: no limit",
         words=(NONE,),
     )
     seeds: int = key(
-        1, "runs of a suggestion, as long as it is promising", minimum=1, maximum=FIRST_HELD_OUT
+        1,
+        "most runs of a suggestion, with different seeds; only if it is promising",
+        minimum=1,
+        maximum=FIRST_HELD_OUT,
     )
     seeds_score: str = key(
-        MEAN, "their scores as one: mean, median or worst", choices=(MEAN, MEDIAN, WORST)
+        MEAN,
+        "how the scores of several seeds are combined: mean, median or worst",
+        choices=(MEAN, MEDIAN, WORST),
     )
     confirm: int = key(
         -1,
-        f"held-out seeds that the best {TOP_RUNS} are trained with at the end; 0: none;"
-        f" -1: {HELD_OUT} where a run takes at most {SHORT:g} seconds",
+        f"held-out seeds of the best {TOP_RUNS} suggestions, trained at the end; -1: {HELD_OUT} if"
+        f" these runs took at most {SHORT:g} seconds, else 0",
         minimum=-1,
         maximum=1000,
     )
-    max_runs: int = key(1200, "runs that finish", minimum=1)
+    max_runs: int = key(1200, "number of runs to finish", minimum=1)
     max_suggestion_cost: float = key(
-        3600.0, "no run is suggested that is expected to cost more; seconds", above=0
+        3600.0, "largest expected training time of a suggested run, in seconds", above=0
     )
-    downsample: int = key(5, "points of its curve that a run tells", minimum=1)
+    downsample: int = key(5, "recorded points of a run's curve", minimum=1)
     early_stop_quantile: float = key(
-        0.3, "runs below it are ended early; 0, as with Protein: none is", minimum=0, maximum=0.99
+        0.3,
+        "quantile of other runs' scores below which a run stops early; unused by Protein",
+        minimum=0,
+        maximum=0.99,
     )
-    gpus: int = key(0, "how many are used; 0: all", minimum=0)
-    sweep_only: str = key("", "words with commas: only keys with one of them are swept")
+    gpus: int = key(0, "GPUs to use; 0: all", minimum=0)
+    sweep_only: str = key(
+        "", "words, separated by commas; only keys that contain one of them are searched"
+    )
     prune_pareto: bool = key(True, "")
     num_random_samples: int = key(10, "", minimum=0)
     num_keep_top_obs: int = key(5, "", minimum=0)

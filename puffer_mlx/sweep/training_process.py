@@ -179,7 +179,7 @@ class TrainingProcess:
         slot: Slot with the run's cores or GPUs.
         metric: Name of the score in a log record.
         points: Maximum number of points of its curve.
-        hang: Seconds without a new record or heartbeat after which the run is ended as hanging.
+        hang_timeout: Seconds without a new record or heartbeat after which the run is ended.
     """
 
     def __init__(
@@ -189,12 +189,12 @@ class TrainingProcess:
         slot: Slot,
         metric: str,
         points: int,
-        hang: float,
+        hang_timeout: float,
     ) -> None:
         self._folder = folder
         self._points = points
         self._metric = metric
-        self._hang = hang
+        self._hang_timeout = hang_timeout
         self._fault = ""
         self._stopped = ""
         self._log = LogReader(folder / "logs", metric)
@@ -223,8 +223,8 @@ class TrainingProcess:
         if self._until is None and self._log.bad:
             self._fault = self._log.bad
             self._ask()
-        elif self._until is None and now - self._moved > self._hang:
-            self._fault = f"it hangs: no new record for {self._hang:g} seconds"
+        elif self._until is None and now - self._moved > self._hang_timeout:
+            self._fault = f"it hung: no new record for {self._hang_timeout:g} seconds"
             self._ask()
         elif self._until is not None and now > self._until:
             self.identity.end(0)
@@ -283,15 +283,15 @@ class TrainingProcess:
         """Return the reason why the run failed, from its exit code and output."""
         if code < 0:
             name = signal.Signals(-code).name
-            memory = "; was there too little memory?" if -code == signal.SIGKILL else ""
-            return f"it was ended by {name}{memory} ({self._folder / OUTPUT})"
+            memory = "; possibly out of memory" if -code == signal.SIGKILL else ""
+            return f"ended by {name}{memory} ({self._folder / OUTPUT})"
         lines: list[str] = []
         with suppress(OSError):  # the folder may have been removed
             lines = (self._folder / OUTPUT).read_text(errors="replace").splitlines()
         error = next((i for i in reversed(range(len(lines))) if lines[i].startswith("error: ")), -1)
         if error >= 0:
             return "; ".join(line.strip().removeprefix("error: ") for line in lines[error:])
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
         return f"{last} (exit code {code}; {self._folder / OUTPUT})"
 
 
@@ -306,6 +306,8 @@ def _on(cores: Sequence[int]):
     try:
         yield
     except OSError as error:
-        raise UserError(f"a run can't be started: {error.strerror}", "is there memory?") from None
+        raise UserError(
+            f"a run can't be started: {error.strerror}", "check the free memory"
+        ) from None
     finally:
         os.sched_setaffinity(0, before)

@@ -167,7 +167,7 @@ def test_a_sweep_that_was_ended_goes_on(tiny):
         under_way(tiny, process)
         process.popen.send_signal(signal.SIGTERM)
         code, out, err = process.end()
-    assert code == 130 and err.endswith(" tiny.ini --resume two goes on\nstopped\n")
+    assert code == 130 and err.endswith(" tiny.ini --resume two\nstopped\n")
     assert "unused" not in out
     run = first_run(tiny)
     assert run.state == TrialState.WAITING and run.user_attrs["default"]
@@ -192,7 +192,7 @@ def test_bad_input_is_one_message(tiny, capsys):
         (["--resume"], "there is no sweep in sweeps/squared"),
         (["--resume", "x"], "there is no sweep x in sweeps/squared"),
         (["--resume", "--name", "x"], "--name and --resume are given"),
-        (["--name", "a/b"], "'a/b' is no name of a sweep"),
+        (["--name", "a/b"], "'a/b' isn't a valid name of a sweep"),
         (["--storage", "folder"], "folder is a folder"),
         (["--storage", "text"], "the storage text can't be used"),
         (["--storage", "nothing://x"], "the storage nothing://x can't be used"),
@@ -257,7 +257,9 @@ def test_what_a_sweep_lacks(tiny, capsys, monkeypatch):
     with sqlite3.connect("trials.db") as holder:
         holder.execute("begin exclusive")
         where = "sqlite:///trials.db?timeout=0.1"
-        assert "end that, or keep the sweep in a file" in refused(capsys, "--storage", where)
+        assert "another program locks it; end that program, or use" in refused(
+            capsys, "--storage", where
+        )
     with monkeypatch.context() as patch:
         patch.setenv("TMPDIR", str(tiny))
         (tiny / "mlx").write_text("")
@@ -273,7 +275,7 @@ def test_other_ranges_and_other_settings_are_another_sweep(whole, capsys, monkey
     said = refused(capsys, "--resume", "one", "--sweep.train.gamma.min", "0.5")
     assert "the range of train.gamma was logit_normal 0.8 to 0.9999" in said
     said = refused(capsys, "--name", "one", "--train.clip-coef", "0.3")
-    assert "train.clip_coef was 0.2, and is 0.3" in said
+    assert "train.clip_coef was 0.2, now 0.3" in said
     assert sweep.main(["tiny.ini", "--resume"]) == 0  # nothing is left to do
     assert "best: run " in capsys.readouterr().out
 
@@ -281,13 +283,13 @@ def test_other_ranges_and_other_settings_are_another_sweep(whole, capsys, monkey
 @pytest.mark.parametrize(
     ("under_way", "said"),
     [
-        (2, "another process is at the sweep one, and has 2 runs under way"),
-        (0, "no run finished\n  hint: what they said is in one/runs"),
+        (2, "another process is running 2 runs of the sweep one"),
+        (0, "no run finished\n  hint: their output is in one/runs"),
     ],
 )
 def test_a_sweep_without_a_result(under_way, said):
     study = SimpleNamespace(best=lambda: None, runs=lambda *states: [*range(under_way)])
-    stored = sweep.StoredSweep("one", Path("one"), "one/journal.log", goes_on=False)
+    stored = sweep.StoredSweep("one", Path("one"), "one/journal.log", resumed=False)
     with pytest.raises(UserError) as caught:
         sweep.say_result(study, stored, "env/score")
     assert str(caught.value).startswith(said)

@@ -91,21 +91,21 @@ def test_sweep_only(swept):
 RANGE = "distribution = uniform\nmin = 1\nmax = 8\nscale = auto\n"
 
 ODD = [
-    ("[sweep]\nearly_stop_quantile = 0.3\n", "does nothing with Protein, which chooses how long"),
+    ("[sweep]\nearly_stop_quantile = 0.3\n", "is unused by Protein, which chooses the lengths"),
     (f"[sweep.env.nothing]\n{RANGE}", "[sweep.env.nothing] is left out: the configuration has no"),
     (f"[sweep.train.gama]\n{RANGE}", "the nearest is train.gamma"),
     (f"[sweep.train.anneal_lr]\n{RANGE}", "[sweep.train.anneal_lr] is left out: train.anneal_lr"),
     (f"[sweep.policy.expansion_factor]\n{RANGE}", "the key does nothing here"),
     (f"[sweep.policy.num_layers]\n{RANGE}", "is a whole number: it is rounded"),
     ("[sweep.train.learning_rate]\nmax = 0.05\n", "train.learning_rate 0.1 is outside of"),
-    ("[sweep.train.learning_rate]\nstep = 1\nmax = 0.2\n", "step is no key of a range"),
+    ("[sweep.train.learning_rate]\nstep = 1\nmax = 0.2\n", "step isn't a key of a range"),
     ("[sweep.train.gamma]\nscale = time\n", "scale time is for log_normal"),
     ("[sweep.train.prio_alpha]\nmax = 2\n", "2.0 is out of range: runs with it fail"),
     ("[sweep]\nmax_cost = 120\n", "read as max_suggestion_cost"),
-    ("[sweep]\nmethod = protein\n", "method protein is taken for Protein"),
-    ("[sweep]\nmethod = CARBS\n", "method CARBS does not exist, Protein is taken"),
+    ("[sweep]\nmethod = protein\n", "method protein is read as Protein"),
+    ("[sweep]\nmethod = CARBS\n", "method CARBS doesn't exist; Protein is used"),
     ("[sweep]\nmetric = environment/score\n", "PufferLib 3.0's name of env/score"),
-    ("[sweep]\nmaxruns = 3\n", "maxruns is no key of a sweep (max_runs is)"),
+    ("[sweep]\nmaxruns = 3\n", "maxruns isn't a key of [sweep] (max_runs is)"),
     ("[sweep]\nmatch_enemy_model_path = enemy.bin\n", "there is no match"),
     ("[sweep.metric]\ngoal = minimize\nname = environment/perf\n", "PufferLib 3.0's form"),
 ]

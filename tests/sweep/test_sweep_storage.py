@@ -43,7 +43,7 @@ def test_a_torn_end_is_cut_off(here, capsys, torn):
         assert known(open_study("j.log", HOW)) == trials and Path("j.log").read_bytes() == whole
     assert torn_off(here) == [torn]
     said = capsys.readouterr().out
-    assert said.startswith("the end of j.log was torn") and "j.log.torn-" in said
+    assert said.startswith("the last record of j.log was torn") and "j.log.torn-" in said
     drive(one, settings(max_runs=4))
     assert known(one) == known(other) == known(open_study("j.log", HOW))
     assert len(one.runs(COMPLETE)) == 4 and capsys.readouterr().out == ""
@@ -58,7 +58,9 @@ def test_the_first_record_may_be_torn(here):
 def test_a_file_that_is_no_journal_stays(here):
     for text in "a note", "a note\n", "[base]\nseed = 1\n", "{}", "5\n":
         Path("mine").write_text(text)
-        with pytest.raises(UserError, match=r"storage mine can't be used: line 1 is no journal's"):
+        with pytest.raises(
+            UserError, match=r"storage mine can't be used: line 1 isn't a journal record"
+        ):
             open_storage("mine")
         assert Path("mine").read_text() == text and not list(here.glob("*.torn-*"))
 
@@ -68,7 +70,9 @@ def test_a_journal_that_is_damaged_says_what_is_whole(here):
     lines = Path("j.log").read_bytes().splitlines(keepends=True)
     damaged = b"".join([*lines[:4], b"garbage\n", *lines[4:]])
     Path("j.log").write_bytes(damaged)
-    with pytest.raises(UserError, match=r"line 5 is no journal's\n.* head -n 4 j\.log > OTHER"):
+    with pytest.raises(
+        UserError, match=r"line 5 isn't a journal record\n.* head -n 4 j\.log > OTHER"
+    ):
         open_study("j.log", HOW)
     assert Path("j.log").read_bytes() == damaged
     Path("other.log").write_bytes(b"".join(lines[:4]))
@@ -86,7 +90,7 @@ def test_a_study_that_says_nothing_of_itself(here):
     study = open_study("j.log", HOW)
     for text in "garbage", "5", '{"words": 5}', '{"words": [5]}':
         study.optuna.set_user_attr(studies.ABOUT, text)
-        with pytest.raises(UserError, match="what the study formula says of itself makes no sense"):
+        with pytest.raises(UserError, match="the description in the study formula is invalid"):
             open_study("j.log", HOW)
 
 

@@ -179,7 +179,7 @@ def test_a_run_that_is_ended_early_has_its_curve(here, monkeypatch):
     sweep = swept(settings(max_runs=1))
     (run,) = sweep.runs()
     assert run.state == TrialState.PRUNED
-    assert run.user_attrs["stopped"].endswith(" is less than other runs had for that")
+    assert run.user_attrs["stopped"].endswith(" is worse than other runs at that cost")
     assert [t.user_attrs[POINT] for t in points_of(sweep, run)] == [0, 1]
     assert sweep.best() is None
 
@@ -599,7 +599,7 @@ def test_what_is_under_way_is_ended_when_the_sweep_is(here, capsys):
     with pytest.raises(KeyboardInterrupt):
         drive(sweep, settings(), start, slots=[Slot(0), Slot(1)])
     assert [run.ends for run in began] == [["ended"], ["ended"]]
-    assert "ending the runs under way: 30 s at most" in capsys.readouterr().err
+    assert "ending the active runs: 30 s at most" in capsys.readouterr().err
     assert {run.state for run in sweep.runs()} == {TrialState.WAITING}  # --resume begins them again
 
 
@@ -714,11 +714,11 @@ def test_finished_curves_are_worths_by_cost(here):
 def test_a_study_of_other_things_is_refused(here, monkeypatch):
     opened = storage.open_storage("j.log")
     open_study("j.log", settings(), gamma=0.9)
-    with pytest.raises(UserError, match=r"gamma was 0\.9, and is 0\.5"):
+    with pytest.raises(UserError, match=r"gamma was 0\.9, now 0\.5"):
         open_study("j.log", settings(), gamma=0.5)
     assert open_study("j.log", settings(), gamma=0.9, new=1).runs()  # a later version's key
     optuna.create_study(storage=opened, study_name="theirs")
-    with pytest.raises(UserError, match="theirs is no sweep of puffer_mlx"):
+    with pytest.raises(UserError, match="theirs isn't a sweep of puffer_mlx"):
         study.study_info(opened, "theirs", timeout=0)
     assert study.study_info(opened, "none") is None
     looks = iter([None, ABOUT])  # another process has just begun it

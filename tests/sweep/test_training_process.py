@@ -103,7 +103,7 @@ def test_a_torn_line_of_a_log_is_skipped_and_noted(log, tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "1.jsonl").write_text(record(1, 1.0) + "{ \n" + record(2, 2.0))
     assert [point.score for point in log.new_points()] == [1.0, 2.0]
-    assert (log.bad, log.skipped) == ("", "a line of its log is no record: '{ '")
+    assert (log.bad, log.skipped) == ("", "a line of its log isn't a record: '{ '")
 
 
 def test_curves_of_several_seeds_are_matched_from_their_ends():
@@ -212,8 +212,8 @@ def test_a_run_that_ends_well(here, monkeypatch):
     [
         ("echo x; echo 'error: no\n  hint: yes' >&2; exit 2", GOOD, "no; hint: yes"),
         ("echo first; echo Traceback; echo KeyError: 3; exit 1", GOOD, "KeyError: 3 (exit code 1"),
-        ("kill -9 $$", GOOD, "it was ended by SIGKILL; was there too little memory?"),
-        ("exit 3", "", "it says nothing (exit code 3"),
+        ("kill -9 $$", GOOD, "ended by SIGKILL; possibly out of memory"),
+        ("exit 3", "", "no output (exit code 3"),
         ("exit 0", record(1), "no record has env/score"),
         (
             "sleep 100",
@@ -230,12 +230,12 @@ def test_a_run_that_fails_says_why(here, monkeypatch, script, log, said):
 def test_a_run_whose_folder_is_removed_is_a_failed_run(here, monkeypatch):
     run = started(here, monkeypatch, "sleep 0.1; exit 3", GOOD)
     shutil.rmtree(here / "run")
-    assert ended(run).fault.startswith("it says nothing (exit code 3")
+    assert ended(run).fault.startswith("no output (exit code 3")
 
 
 def test_a_run_that_hangs_is_ended(here, monkeypatch):
     run = started(here, monkeypatch, "trap '' TERM; sleep 1000 & wait; sleep 1000", GOOD, hang=0.3)
-    assert ended(run).fault == "it hangs: no new record for 0.3 seconds"
+    assert ended(run).fault == "it hung: no new record for 0.3 seconds"
     assert run.identity.find() is None
 
 
@@ -252,7 +252,7 @@ def test_a_run_whose_log_is_touched_does_not_hang(here, monkeypatch):
         run.look()
     run.end()
     outcome = run.outcome()
-    assert asked == [38.0] and outcome and outcome.fault.startswith("it hangs")
+    assert asked == [38.0] and outcome and outcome.fault.startswith("it hung")
 
 
 def test_a_run_that_is_ended_early_keeps_its_curve(here, monkeypatch):

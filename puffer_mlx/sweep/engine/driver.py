@@ -117,7 +117,7 @@ class Driver:
             active.run.stop("the sweep was ended")
         if self._active:
             limit = f"{STOP_TIMEOUT:.0f} s at most"
-            voice.note(f"ending the runs under way: {limit}; again to end them at once", error=True)
+            voice.note(f"ending the active runs: {limit}; repeat to end them at once", error=True)
         while any(active.run.is_running() for active in self._active):
             if time.monotonic() > deadline or self._interrupts.count > signals:
                 break
@@ -255,7 +255,7 @@ class Driver:
             worth = self._study.settings.worth(score)
             if active.early_stop and active.early_stop.should_stop(cost, worth):
                 what = f"a score of {score:.3f} after {cost:.0f} s"
-                active.run.stop(f"{what} is less than other runs had for that")
+                active.run.stop(f"{what} is worse than other runs at that cost")
                 return
 
     def _useless(self, what: str, run: FrozenTrial) -> UserError:
@@ -263,7 +263,7 @@ class Driver:
         fault = self._study.find(run.number).user_attrs[FAULT]
         return UserError(
             f"the last {what}; run {self._study.ordinal(run)}: {fault}",
-            "put that right, and go on with --resume; train starts a single run",
+            "fix the cause and use --resume; train starts a single run",
         )
 
     def _leave(self, active: ActiveRun) -> None:

@@ -120,7 +120,7 @@ class Journal(JournalFileBackend):
             os.truncate(self._path, len(data) - len(torn))
         finally:
             self._own_lock.release()
-        voice.note(f"the end of {self._path} was torn; it was cut off, and is kept in {kept}")
+        voice.note(f"the last record of {self._path} was torn; it was moved to {kept}")
 
 
 def _torn(data: bytes) -> bytes:
@@ -140,17 +140,19 @@ def _is_record(line: bytes) -> bool:
 
 def _no_record(path: Path, number: int) -> UserError:
     """Return the error for a line, counted from 1, that isn't a journal record."""
-    hint = f"is it a sweep's journal? A storage is {FORMS}"
+    hint = f"expected the journal of a sweep. A storage is {FORMS}"
     if number > 1:
         before = f"head -n {number - 1} {path} > OTHER"
-        hint = f"what comes before it is whole: {before}; --storage OTHER goes on with that"
-    return UserError(f"the storage {path} can't be used: line {number} is no journal's", hint)
+        hint = f"the lines before it are intact: {before}; then --storage OTHER"
+    return UserError(
+        f"the storage {path} can't be used: line {number} isn't a journal record", hint
+    )
 
 
 def _journal(path: Path, must_exist: bool) -> BaseStorage:
     if must_exist and not path.is_file():
-        hint = "was it moved? --storage says where it is"
-        raise UserError(f"there is no sweep's journal {path}", hint)
+        hint = "if it was moved, name it with --storage"
+        raise UserError(f"no journal of a sweep at {path}", hint)
     if path.is_dir():
         raise UserError(f"{path} is a folder", f"name a file in it: {path / 'journal.log'}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -203,7 +205,7 @@ def _refused(where: str, error: Exception) -> UserError:
         package = "grpcio protobuf" if name == "grpc" else name
         return UserError(f"the storage {where} needs {name}", f"pip install {package}")
     if "locked" in reason.lower():
-        hint = "another program holds it: end that, or keep the sweep in a file of its own"
+        hint = "another program locks it; end that program, or use a separate file"
     else:
-        hint = f"is it there, and may you write to it? A storage is {FORMS}"
+        hint = f"check that it exists and is writable. A storage is {FORMS}"
     return UserError(f"the storage {where} can't be used: {reason[:300]}", hint)

@@ -464,8 +464,8 @@ def open_study(
                 study.enqueue_trial(values, user_attrs={GIVEN: file})
             study.set_user_attr(ABOUT, json.dumps(described))
     if line := difference(study_info(storage, name) or {}, described):
-        hint = "go on with the options it began with, or begin another one with another --name"
-        raise UserError(f"the sweep {name} is about something else: {line}", hint)
+        hint = "resume with the original options, or start another sweep with another --name"
+        raise UserError(f"the sweep {name} has other settings: {line}", hint)
     with quiet():
         study = optuna.load_study(storage=storage, study_name=name, sampler=sampler)
     return Study(study, swept.space, swept.settings)
@@ -513,7 +513,9 @@ def study_info(storage: BaseStorage, name: str, timeout: float = 10.0) -> dict[s
     deadline = time.monotonic() + timeout
     while (text := storage.get_study_user_attrs(number).get(ABOUT)) is None:
         if time.monotonic() > deadline:
-            raise UserError(f"the study {name} is no sweep of puffer_mlx", "choose another --name")
+            raise UserError(
+                f"the study {name} isn't a sweep of puffer_mlx", "choose another --name"
+            )
         time.sleep(0.05)
     try:
         saved = json.loads(text)
@@ -522,8 +524,8 @@ def study_info(storage: BaseStorage, name: str, timeout: float = 10.0) -> dict[s
     except (TypeError, ValueError, AttributeError, RecursionError):
         right = False
     if not right:
-        what = f"what the study {name} says of itself makes no sense"
-        raise UserError(what, "it is damaged: begin another one with another --name")
+        what = f"the description in the study {name} is invalid"
+        raise UserError(what, "it is damaged; start another sweep with another --name")
     return saved
 
 
@@ -532,7 +534,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     now = json.loads(json.dumps(now))
     for name in (name for name in before if name in now):
         if before[name] != now[name]:
-            return f"{name} was {before[name]}, and is {now[name]}"
+            return f"{name} was {before[name]}, now {now[name]}"
     return ""
 
 

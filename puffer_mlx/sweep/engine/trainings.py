@@ -35,7 +35,7 @@ class Trainings(NamedTuple):
         space: Parameters of the sweep.
         settings: Settings of the sweep.
         folder: Folder of the sweep.
-        hang: Seconds without a change of a run's log after which the run is ended as hanging.
+        hang_timeout: Seconds without a change of a run's log after which the run is ended.
     """
 
     env: str
@@ -44,7 +44,7 @@ class Trainings(NamedTuple):
     space: Space
     settings: SweepSettings
     folder: Path
-    hang: float
+    hang_timeout: float
 
     def adjust(self, values: Values) -> Values:
         """Make suggested values consistent: buffers of equal size, minibatches within an epoch.
@@ -126,7 +126,9 @@ class Trainings(NamedTuple):
         if tracker_names(self.config):
             usual["--wandb-group"] = self.folder.name
         words += [f"{name}={text}" for name, text in usual.items() if name not in typed]
-        return TrainingProcess(words, folder, slot, settings.metric, settings.downsample, self.hang)
+        return TrainingProcess(
+            words, folder, slot, settings.metric, settings.downsample, self.hang_timeout
+        )
 
     # ---- results of a run ------------------------------------------------------------------------
 
