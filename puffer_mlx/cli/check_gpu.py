@@ -1,9 +1,9 @@
 """Check a machine: puffer-mlx check-gpu [--quick] [--report FILE] [--help].
 
 Runs what only a machine itself can tell: kernels against plain MLX, short runs on the GPU against
-the CPU, a resumed run, learning, speed. A verdict for each item with the number behind it: ok,
-FAIL, or - (skipped) and why. The exit code is 1 if any item fails. --report writes all of it to a
-text file that you can attach to an issue; it is written anew after each item.
+the CPU, a resumed run, learning, speed. A verdict for each item with the number behind it: PASS,
+FAIL, or SKIP and why. The exit code is 1 if any item fails. --report writes all of it to a text
+file that you can attach to an issue; it is written anew after each item.
 
 Some minutes with a GPU, whose kernels are compiled at the first start; fewer with --quick.
 Items run in a separate process: one that dies (a GPU's error may end a process) or doesn't
@@ -45,6 +45,7 @@ from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
 STYLE = {OK: "green", FAIL: "bold red", SKIP: "yellow"}
+WORDS = {OK: "PASS", FAIL: "FAIL", SKIP: "SKIP"}  # of verdicts, in the output
 WORKER = "--worker"  # option that starts the process which runs the items
 
 
@@ -94,7 +95,7 @@ def result_lines(result: Result, titles: dict[str, str]) -> list[Text]:
     """Return the lines that show a result: verdict and title, then text and hint, indented."""
     (finding,) = result.findings
     line = Text.assemble(
-        (f"{finding.verdict:4}  ", STYLE[finding.verdict]),
+        (f"{WORDS[finding.verdict]}  ", STYLE[finding.verdict]),
         (titles[result.name], "bold"),
         (f"  {result.name}, {result.seconds:.1f} s", "dim"),
     )
@@ -111,7 +112,10 @@ def summary(results: list[Result], seconds: float) -> Text:
 
 
 def record(results: list[Result], seconds: float) -> dict[str, Any]:
-    rows = {r.name: {**r.findings[0]._asdict(), "seconds": r.seconds} for r in results}
+    rows: dict[str, dict[str, Any]] = {}
+    for name, (finding,), seconds_each, _ in results:
+        verdict = WORDS[finding.verdict]
+        rows[name] = {**finding._asdict(), "verdict": verdict, "seconds": seconds_each}
     versions = version_text().splitlines()
     command = shlex.split(program.typed())
     return {"command": command, "versions": versions, "seconds": seconds, "items": rows}
