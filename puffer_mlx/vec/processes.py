@@ -26,7 +26,7 @@ OURS = "puffer_mlx"  # its value if this program set it
 CONTEXT = "forkserver" if sys.platform == "linux" else "spawn"
 FOR_PARENT = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}  # signals that only the parent handles
 _PR_SET_PDEATHSIG = 1  # Linux's prctl: the signal when the parent ends
-# A fork server of our own. The server of ``multiprocessing`` belongs to the program: its processes
+# A separate fork server. The server of ``multiprocessing`` belongs to the program, whose processes
 # must begin without our blocked signals and modules.
 _SERVER = forkserver.ForkServer()
 ROUND_TRIP = 100e-6  # seconds that a step in a process costs the trainer: pipes and wake-up

@@ -76,7 +76,7 @@ class PufferFactory(EnvFactory):
     """Makes environments of PufferLib 3.x, from their class or a function that returns one.
 
     Raises:
-        UserError: The constructor doesn't take one of the arguments.
+        UserError: It isn't a constructor, or an argument isn't the user's.
     """
 
     finals: bool = field(default=False, init=False)
@@ -88,13 +88,9 @@ class PufferFactory(EnvFactory):
                 f"{self.name}: it is an environment already, expected what makes one",
                 "name its class, or a function that returns an environment",
             )
-        known = parameters(self.constructor)
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
-        for key in self.keywords:
-            if key in _OURS:
+        for key in _OURS:
+            if key in self.keywords:
                 raise UserError(f"{self.name}: env.{key} can't be set", "use vec.seed")
-            if key not in known and not takes_any:
-                raise self.unknown(key)
 
     def takes(self) -> list[str]:
         """Return the names of the arguments that a user can set."""

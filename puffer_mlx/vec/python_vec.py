@@ -1,8 +1,12 @@
 """Environments in Python as a ``VecEnv``: groups, episodes, rows."""
 
+import _signal  # type: ignore  # ``signal`` takes 10 us a call: it converts to enumerations
 import math
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Self
 
 import numpy as np
@@ -17,7 +21,42 @@ from puffer_mlx.vec.instances import EnvFactory, EpisodeInfo
 from puffer_mlx.vec.pool import AsyncGroup, SyncGroup, open_group
 from puffer_mlx.vec.rows import RowShapes, check_finite, check_picture
 
+_INTERRUPT_TIMEOUT = 0.5  # seconds for the step in progress after Ctrl-C
 _SEEDS = 2**32  # Gymnasium takes none beyond
+
+
+class _HeldInterrupt:
+    """Hold back the KeyboardInterrupt of Ctrl-C until the end of a block, at most half a second.
+
+    So the step in progress is completed if it ends soon, and the environments can be used again. A
+    second Ctrl-C is raised at once. Works in the main thread under Python's own handler; another
+    handler decides itself.
+    """
+
+    def __enter__(self) -> None:
+        self._timer: threading.Timer | None = None
+        self._holds = (
+            _signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            and threading.current_thread() is threading.main_thread()
+        )
+        if self._holds:
+            _signal.signal(signal.SIGINT, self._hold)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._holds:
+            if self._timer is not None:
+                self._timer.cancel()
+            _signal.signal(signal.SIGINT, signal.default_int_handler)
+            if self._timer is not None and kind is None:
+                raise KeyboardInterrupt
+
+    def _hold(self, number: int, frame: FrameType | None) -> None:
+        if self._timer is not None:
+            signal.default_int_handler(number, frame)
+        again = threading.get_ident(), number
+        self._timer = threading.Timer(_INTERRUPT_TIMEOUT, signal.pthread_kill, again)
+        self._timer.daemon = True
+        self._timer.start()
 
 
 class PythonVec:
@@ -190,28 +229,31 @@ class PythonVec:
         self._rows.check_actions(actions)
         self._rows.check(out)
         np.copyto(env.buffers.actions, actions)
-        try:
-            env.ask("step")
-        except BaseException:
-            self.close()
-            raise
-        self._in_progress[group] = out
+        with _HeldInterrupt():
+            try:
+                env.ask("step")
+            except BaseException:
+                self.close()
+                raise
+            self._in_progress[group] = out
 
     def wait(self, group: int) -> None:
         """Block until the group's step is done and its rows are written.
 
         Raises:
             UserError: An environment failed, or returned a non-finite number; all are closed then.
+            KeyboardInterrupt: Ctrl-C. The step is done; all are closed if it takes half a second.
         """
         env = self._open(group)
         out, self._in_progress[group] = self._in_progress[group], None
         if out is None:
             return
-        try:
-            self._arrive(group, env.answer(), out)
-        except BaseException:
-            self.close()
-            raise
+        with _HeldInterrupt():
+            try:
+                self._arrive(group, env.answer(), out)
+            except BaseException:
+                self.close()
+                raise
 
     def _arrive(self, group: int, infos: list[EpisodeInfo], out: Rows) -> None:
         """Write the rows of a step, and count the episodes that it ended."""

@@ -294,7 +294,7 @@ class ParallelInstance:
             ) from error
 
     def render(self) -> Any:
-        """Return its picture.
+        """Return a picture of the environment.
 
         Raises:
             UserError: The environment can't be drawn; ``render`` is optional in PettingZoo.
@@ -305,7 +305,7 @@ class ParallelInstance:
         raise UserError(f"{self._name}: it can't be drawn: it has no render()", DRAWS)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the environment."""
         self._env.close()
 
     def _write(self, seen: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
@@ -440,7 +440,7 @@ def find_parallel(name: str) -> Callable[..., Any]:
 
 
 def _parallel_env(module: str) -> Any:
-    """A module's ``parallel_env``."""
+    """Return a module's ``parallel_env``."""
     short = module.removeprefix("pettingzoo.")
     try:
         return load_object(f"{module}:parallel_env")
@@ -460,7 +460,7 @@ def _is_module(name: str) -> bool:
 
 
 def _unknown(name: str, pettingzoo: Any) -> UserError:
-    """An ID that PettingZoo's registry of parallel environments hasn't."""
+    """Return the error for an ID that isn't in PettingZoo's registry of parallel environments."""
     plain = name.replace("_v", "-v")
     if plain in pettingzoo.aec_registry:
         return takes_turns(PREFIX + name)

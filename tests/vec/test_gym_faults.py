@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import importlib.util
+import multiprocessing
 import os
 import re
 import signal
@@ -434,6 +435,53 @@ def test_processes_leave_signals_to_their_parent(name: str, nothing_left):
 def test_sigterm_still_ends_what_an_environment_starts(fault: str, nothing_left):
     with make(fault, "async", timeout=30.0) as vec:
         play(vec)
+
+
+class Interrupted(Walk):
+    """Sends Ctrl-C to the main process in its third step."""
+
+    def step(self, action):
+        if self.steps == 2:
+            parent = multiprocessing.parent_process()
+            os.kill(parent.pid or 0 if parent else os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_environments_go_on_after_ctrl_c(backend: str, nothing_left):
+    """The step that it comes in is complete, with its rows; nothing is closed."""
+    with gym_vec(Interrupted, name="walk", total_agents=1, backend=backend) as vec:
+        rows = started(vec)
+        step(vec, rows, 1)
+        step(vec, rows, 1)
+        with pytest.raises(KeyboardInterrupt):
+            step(vec, rows, 1)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        vec.wait(0)
+        assert rows.observations[0, 1] == 3  # steps
+        assert step(vec, rows, 1).observations[0, 1] == 4
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_ctrl_c_ends_a_step_that_hangs(count: int, nothing_left):
+    """A second one at once, a single one after half a second."""
+
+    class Hangs(Walk):
+        def step(self, action):
+            for _ in range(count):
+                os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(20)
+            raise AssertionError("it was held back")
+
+    with gym_vec(Hangs, name="walk", total_agents=1, backend="sync") as vec:
+        rows = started(vec)
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            step(vec, rows, 2)
+        assert count == 2 or 0.4 < time.monotonic() - began < 10
+        with pytest.raises(RuntimeError, match="closed"):
+            vec.wait(0)
 
 
 def test_ctrl_c_while_processes_start_is_their_parents(tmp_path: Path):

@@ -13,7 +13,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.c_functions import TEXT_BYTES
 
 SLICE_MS = 100  # milliseconds between two checks for signals
-PATIENCE_MS = 500  # timeout of a step in progress after an interrupt
+INTERRUPT_TIMEOUT_MS = 500  # timeout of a step in progress after an interrupt
 UNDER_WAY, OVER = -1, -2  # PUFFER_UNDER_WAY and PUFFER_OVER of envs/src/vec.h
 
 ABANDONED: list[Any] = []  # objects that threads which never end may still access
@@ -36,7 +36,7 @@ class OpenHandle:
         self._address: int | None = address
         self.held: list[Any] = [None] * places
         self._library, self._name = library, name
-        self._patient = True  # True if steps don't end
+        self._interrupted = False  # True after a signal during a step
 
     def address(self) -> int:
         """First argument of the library's functions.
@@ -64,9 +64,9 @@ class OpenHandle:
             while (result := call(*arguments, SLICE_MS)) == UNDER_WAY:
                 pass
         except BaseException:
-            self._patient = False
+            self._interrupted = True
             self._library.puffer_stop(self._address)  # then the policy may be freed
-            call(*arguments, PATIENCE_MS)
+            call(*arguments, INTERRUPT_TIMEOUT_MS)
             raise
         if result == OVER:
             raise self.ended()
@@ -87,10 +87,10 @@ class OpenHandle:
         close, result = self._library.puffer_close, UNDER_WAY
         self._library.puffer_stop(address)
         try:
-            while self._patient and (result := close(address, SLICE_MS)) == UNDER_WAY:
+            while not self._interrupted and (result := close(address, SLICE_MS)) == UNDER_WAY:
                 pass
         finally:
-            if result == UNDER_WAY and close(address, PATIENCE_MS) == UNDER_WAY:
+            if result == UNDER_WAY and close(address, INTERRUPT_TIMEOUT_MS) == UNDER_WAY:
                 self._library.puffer_abandon(address)
                 abandon(self.held, self._name)
             self.held = []

@@ -33,40 +33,32 @@ _PROTECTS = re.compile(
 # Digests of the code of environments in envs/, each with earlier versions whose saved states the
 # code resumes to the same bits.
 CONTINUES = {
-    "d3bb6d55d3d2d1c84cf27404": (
-        "6465bad7beea387f7953f58e",
-        "865790bed67e1ea4481d61e8",
-    ),  # breakout
-    "9ce334cb13d0a34f284a0c6f": (
-        "fdb69073b38ef51be8da014a",
-        "24379440d2e35f7348730b81",
-    ),  # cartpole
-    "d0184ed9f5aaaaadd5467f61": (
-        "643ec2f361d5206d2e399e0d",
-        "90bc7c3c746744fe6cbc55ef",
-    ),  # cartpole_continuous
-    "815160f2d2a6cbd5be5fea2e": ("6d5f7a5901b62f28fd9b07db", "daf6e32aacdd9230060b6799"),  # catch
-    "e7af50300c99327eecb5ac52": (
-        "4827d2d431d57fd48dfc63a2",
-        "953704d220c4ea09a6836f48",
-    ),  # connect4
-    "19e09e0979e453d61427e3b4": (
-        "763c890e3c460c34382073b5",
-        "918b2ea10503371b1d1c20f5",
-    ),  # connect4_two
-    "7d9a2184deac78530fc6bd4a": (
-        "7a9aa875ac63aa87afe84f6b",
-        "60652d8968d8aeff44ea4f9a",
-    ),  # craftax_classic
-    "47a0e8428a89006494eff3b0": ("40da30132bd14365ca5eabef", "38e1cd587063571cae6bc699"),  # g2048
-    "682097a97c868fd1e7330f5e": ("72694126af2bb8cd96f420d6", "9046d3e43d0da8fd8dcc18c1"),  # memory
-    "cc1a79616a9b8d3d185c6063": (
-        "b5a5fbc39b6704d80896a274",
-        "0c860fcf76c175235e4b18bb",
-    ),  # rock_paper_scissors
-    "7b0691f79465e0f50941c14d": ("e86d9e52720277f7ab434ff4", "cdd26c8f40a043671eda1689"),  # soccer
-    "49caf721e21194378bd688c3": ("1f1f9f47eb42b6323c3948e2", "40d07b5bb2c50a6d3bfd8100"),  # squared
-    "61b443f6f4ccf6e993cd601f": ("0b090e0280e7ba861778bc40",),  # target
+    # breakout
+    "d3bb6d55d3d2d1c84cf27404": ("6465bad7beea387f7953f58e", "865790bed67e1ea4481d61e8"),
+    # cartpole
+    "9ce334cb13d0a34f284a0c6f": ("fdb69073b38ef51be8da014a", "24379440d2e35f7348730b81"),
+    # cartpole_continuous
+    "d0184ed9f5aaaaadd5467f61": ("643ec2f361d5206d2e399e0d", "90bc7c3c746744fe6cbc55ef"),
+    # catch
+    "815160f2d2a6cbd5be5fea2e": ("6d5f7a5901b62f28fd9b07db", "daf6e32aacdd9230060b6799"),
+    # connect4
+    "e7af50300c99327eecb5ac52": ("4827d2d431d57fd48dfc63a2", "953704d220c4ea09a6836f48"),
+    # connect4_two
+    "19e09e0979e453d61427e3b4": ("763c890e3c460c34382073b5", "918b2ea10503371b1d1c20f5"),
+    # craftax_classic
+    "7d9a2184deac78530fc6bd4a": ("7a9aa875ac63aa87afe84f6b", "60652d8968d8aeff44ea4f9a"),
+    # g2048
+    "47a0e8428a89006494eff3b0": ("40da30132bd14365ca5eabef", "38e1cd587063571cae6bc699"),
+    # memory
+    "682097a97c868fd1e7330f5e": ("72694126af2bb8cd96f420d6", "9046d3e43d0da8fd8dcc18c1"),
+    # rock_paper_scissors
+    "cc1a79616a9b8d3d185c6063": ("b5a5fbc39b6704d80896a274", "0c860fcf76c175235e4b18bb"),
+    # soccer
+    "7b0691f79465e0f50941c14d": ("e86d9e52720277f7ab434ff4", "cdd26c8f40a043671eda1689"),
+    # squared
+    "49caf721e21194378bd688c3": ("1f1f9f47eb42b6323c3948e2", "40d07b5bb2c50a6d3bfd8100"),
+    # target
+    "61b443f6f4ccf6e993cd601f": ("0b090e0280e7ba861778bc40",),
 }
 
 
