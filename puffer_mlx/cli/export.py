@@ -132,7 +132,8 @@ def find(which: str, folder: Path, env: str | None) -> Path:
     with reading(which):
         if (which != "latest" and Path(which).is_dir()) or not names:
             names = [env or ""]
-    folders, problem = [], None
+    folders = []
+    problem = None
     for name in names:
         config = Config(name, base=Base(checkpoint_dir=str(folder)))
         try:

@@ -82,7 +82,9 @@ def metadata(config: Config, score: Score) -> dict[str, Any]:
 def card(saved: Checkpoint, score: Score, picture: bool) -> str:
     """Return the model card. Its metadata is JSON, which is valid YAML."""
     config = saved.config
-    name, policy, train = config.env_name, config.policy, config.train
+    name = config.env_name
+    policy = config.policy
+    train = config.train
     facts = {
         f"{score.name}, mean ± deviation": f"**{score.text}** over {score.episodes:,} whole"
         f" episodes, stochastic, seed {score.seed}",
@@ -142,7 +144,8 @@ def write(
     config = replace(config, base=replace(config.base, device="cpu"))
     policy = Policy.of_checkpoint(saved._replace(config=config))
     with publish_folder(out) as temporary:
-        form, recorded = Format("safetensors"), checkpoint.recorded(folder)
+        form = Format("safetensors")
+        recorded = checkpoint.recorded(folder)
         export(saved, form, temporary / POLICY, recorded)
         write_ini(saved.config, temporary / CONFIG)
         found = evaluate(policy, episodes=episodes, deterministic=False)

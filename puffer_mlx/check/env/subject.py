@@ -10,7 +10,7 @@ from puffer_mlx import vec
 from puffer_mlx.check.env.random_play import Notes, play
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.matches import without_statistics
+from puffer_mlx.playing.games import without_statistics
 from puffer_mlx.vec.base import ScoredVec, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
 
