@@ -24,7 +24,6 @@ from puffer_mlx.playing.frames import write_gif
 from puffer_mlx.system.files import publish_folder, reading
 from puffer_mlx.system.json_text import write_json
 
-EPISODES = 100
 STEPS = 300  # pictures of the GIF
 FPS = 15.0
 CARD, POLICY, SCORES, PICTURE = "README.md", "policy.safetensors", "scores.json", "replay.gif"
