@@ -157,7 +157,8 @@ def settle(options: argparse.Namespace, config: Config) -> None:
     ):
         if not needed:
             reject_unused(options, names, f"without {words}", "add it")
-    options.fps, options.scale = options.fps or FPS, options.scale or 1
+    options.fps = options.fps or FPS
+    options.scale = options.scale or 1
     if options.seconds:
         options.steps = max(1, round(options.seconds * options.fps))
     options.film = options.steps or STEPS  # a terminal or a window has no limit
@@ -179,7 +180,8 @@ def settle_against(options: argparse.Namespace, config: Config) -> None:
     reject_unused(options, idle, how, hint)
     if not options.gif:
         reject_unused(options, ["fps", "scale"], "without --gif", "add it")
-    options.fps, options.scale = options.fps or match.FPS, options.scale or 1
+    options.fps = options.fps or match.FPS
+    options.scale = options.scale or 1
     options.games = options.games or default_games(config)
 
 

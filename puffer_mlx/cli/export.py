@@ -18,12 +18,12 @@ from puffer_mlx.config.command_line import Parser
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, Report, export, formats
 from puffer_mlx.export.file_format import Option
-from puffer_mlx.library import hub
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import check_writable, reading, relative
 
 HUB = "hub"
+EPISODES = 100  # default number of episodes that score a policy for the Hub
 OPTIONS = """
 --out FILE  default ENV_STEP with the kind's suffix, here; with --to hub a folder, which is refused
     if it holds files that this command didn't write
@@ -31,7 +31,7 @@ OPTIONS = """
 --checkpoint-dir DIR  where to look
 """
 TO_HUB = f"""
---episodes N  to score it by (default {hub.EPISODES})
+--episodes N  to score it by (default {EPISODES})
 --gif  play for a GIF, too
 --push USER/NAME  upload it, with your own login
 """
@@ -98,8 +98,10 @@ def chosen_options(options: argparse.Namespace, kind: str, what: str) -> dict[st
 
 def to_hub(saved: checkpoint.Checkpoint, folder: Path, options: argparse.Namespace) -> None:
     """Write the folder for the Hub, and upload it if requested."""
+    from puffer_mlx.library import hub  # not for --help, which it would delay
+
     out = options.out or Path(f"{saved.config.slug}_{saved.step:016d}_{HUB}").absolute()
-    episodes = options.episodes or hub.EPISODES
+    episodes = options.episodes or EPISODES
     score = hub.write(saved, folder, out, episodes, options.gif, options.allow_code)
     if voice.is_quiet():
         print(relative(out))
@@ -132,7 +134,8 @@ def find(which: str, folder: Path, env: str | None) -> Path:
     with reading(which):
         if (which != "latest" and Path(which).is_dir()) or not names:
             names = [env or ""]
-    folders, problem = [], None
+    folders = []
+    problem = None
     for name in names:
         config = Config(name, base=Base(checkpoint_dir=str(folder)))
         try:

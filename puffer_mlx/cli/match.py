@@ -76,7 +76,8 @@ def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
     options.max_steps = options.max_steps or MAX_STEPS
     if not options.gif:
         reject_unused(options, ["fps"], "without --gif", "add it")
-    options.fps, options.scale = options.fps or FPS, 1
+    options.fps = options.fps or FPS
+    options.scale = 1
     if len(options.players) < 2:
         raise UserError(
             f"a match needs two players, and {len(options.players)} were named",
@@ -162,7 +163,7 @@ def play(
     """
     from puffer_mlx import vec
     from puffer_mlx.library import evaluating
-    from puffer_mlx.playing.matches import agents_of, play_pairs, without_statistics
+    from puffer_mlx.playing.games import agents_of, play_pairs, without_statistics
     from puffer_mlx.playing.results import elo
 
     config = without_statistics(config)

@@ -18,7 +18,7 @@ from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.notebook import summary
 from puffer_mlx.playing import evaluation, ladder
 from puffer_mlx.playing.episode_videos import refuse_undrawable
-from puffer_mlx.playing.evaluation import reached_text
+from puffer_mlx.playing.evaluation import target_message
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.system import voice
 from puffer_mlx.system.blas import blas_name
@@ -193,4 +193,4 @@ def under_way(trainer: Trainer) -> str:
 
 def reached_note(config: Config, score: float | None) -> str:
     """Return the line about a run that ends because of an evaluation's score."""
-    return f"{reached_text(config, score)}: the run ends (--stop-at-score none goes on)"
+    return f"{target_message(config, score)}: the run ends (--stop-at-score none goes on)"

@@ -145,11 +145,11 @@ def train(
         run.write()
         voice.detail(files_text(run))
         voice.note(*notes(run))
-        evaluator = Evaluator(trainer, alive=run.log.touch)
+        evaluator = Evaluator(trainer, heartbeat=run.log.touch)
         ending = RunEnding(run, evaluator)
         ranks.set_rescue(ending.rescue)
         score = run.state.numbers.get(EVALUATED) if run.state else None
-        if evaluation.reached(config, score):  # the resumed run had already reached the score
+        if evaluation.target_reached(config, score):  # before the run was resumed
             voice.note(reached_note(config, score))
             trainer.stop = True
         with (
@@ -197,7 +197,7 @@ def train_epochs(
         run.keeper.observe(logs)
         if stop_at and trainer.global_step >= stop_at:
             trainer.stop = True
-        if evaluation.reached(config, evaluator.score):
+        if evaluation.target_reached(config, evaluator.score):
             dashboard.message(reached_note(config, evaluator.score))
             trainer.stop = True
         for line in run.trackers.log(logs, videos.newest):

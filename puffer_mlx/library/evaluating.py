@@ -42,12 +42,12 @@ from puffer_mlx.playing.episodes import (
     score,
 )
 from puffer_mlx.playing.frames import Draw, Frame, captioned
-from puffer_mlx.playing.games import watch
-from puffer_mlx.playing.matches import (
+from puffer_mlx.playing.games import (
     Progress,
     Results,
     agents_of,
     play_pairs,
+    watch,
     without_statistics,
 )
 from puffer_mlx.playing.players import Player, player_without_policy, policy_player

@@ -24,7 +24,6 @@ from puffer_mlx.playing.frames import write_gif
 from puffer_mlx.system.files import publish_folder, reading
 from puffer_mlx.system.json_text import write_json
 
-EPISODES = 100
 STEPS = 300  # pictures of the GIF
 FPS = 15.0
 CARD, POLICY, SCORES, PICTURE = "README.md", "policy.safetensors", "scores.json", "replay.gif"
@@ -82,7 +81,9 @@ def metadata(config: Config, score: Score) -> dict[str, Any]:
 def card(saved: Checkpoint, score: Score, picture: bool) -> str:
     """Return the model card. Its metadata is JSON, which is valid YAML."""
     config = saved.config
-    name, policy, train = config.env_name, config.policy, config.train
+    name = config.env_name
+    policy = config.policy
+    train = config.train
     facts = {
         f"{score.name}, mean ± deviation": f"**{score.text}** over {score.episodes:,} whole"
         f" episodes, stochastic, seed {score.seed}",
@@ -142,7 +143,8 @@ def write(
     config = replace(config, base=replace(config.base, device="cpu"))
     policy = Policy.of_checkpoint(saved._replace(config=config))
     with publish_folder(out) as temporary:
-        form, recorded = Format("safetensors"), checkpoint.recorded(folder)
+        form = Format("safetensors")
+        recorded = checkpoint.recorded(folder)
         export(saved, form, temporary / POLICY, recorded)
         write_ini(saved.config, temporary / CONFIG)
         found = evaluate(policy, episodes=episodes, deterministic=False)

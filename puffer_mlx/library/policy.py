@@ -58,7 +58,8 @@ class SpaceAdapter:
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
         """Return an observation's rows (n, D), and True for a single observation."""
-        spec, parts = self._spec, self._parts
+        spec = self._spec
+        parts = self._parts
         values = {path: _at(spec, observation, path) for path, _, _ in parts}
         path, space, _ = parts[0]
         single = values[path].shape == tuple(space.shape)
@@ -94,7 +95,8 @@ class FlatAdapter:
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
         """Return an observation's rows (n, D), and True for a single observation."""
-        spec, shapes = self._spec, self._shapes
+        spec = self._spec
+        shapes = self._shapes
         values = np.asarray(observation)
         single = values.shape in shapes
         if not single and (values.shape[1:] not in shapes or not len(values)):
@@ -279,7 +281,8 @@ class Policy:
             mx.async_eval(actions, after, random)  # other threads can't evaluate lazy arrays
             self._random = random
         mx.eval(actions, after)
-        self._state, self._agents = after, n
+        self._state = after
+        self._agents = n
         chosen = adapter.actions(np.ascontiguousarray(actions), single)
         return Prediction(chosen, after if self.architecture.is_recurrent else None)
 
@@ -295,7 +298,9 @@ class Policy:
 
     def copy_state_from(self, other: "Policy") -> None:
         """Copy the recurrent state and random key of another policy of the same kind."""
-        self._state, self._agents, self._random = other._state, other._agents, other._random
+        self._state = other._state
+        self._agents = other._agents
+        self._random = other._random
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle, without functions that pickle refuses.
@@ -332,7 +337,8 @@ class Policy:
     def _mask(self, masks: Any, n: int) -> mx.array | None:
         if masks is None:
             return None
-        A, array = self.spec.action.logits, np.asarray(masks)
+        A = self.spec.action.logits
+        array = np.asarray(masks)
         if self.spec.action.continuous or array.size != n * A:
             raise UserError(
                 f"action_masks are of shape {array.shape}",

@@ -39,7 +39,7 @@ from puffer_mlx.library.settings import (
 )
 from puffer_mlx.playing import ladder
 from puffer_mlx.playing.episode_videos import EpisodeVideos, refuse_undrawable
-from puffer_mlx.playing.evaluation import Evaluator, reached, reached_text, refuse_agents
+from puffer_mlx.playing.evaluation import Evaluator, refuse_agents, target_message, target_reached
 from puffer_mlx.policy.actor_critic import parts_of
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.ppo import optimizers
@@ -191,7 +191,7 @@ class Trainer:
             if like:
                 run.files.enter_context(lock_run(run.path(like.folder.parent)))
             run.write()
-            self._evaluator = Evaluator(run.trainer, alive=run.log.touch)
+            self._evaluator = Evaluator(run.trainer, heartbeat=run.log.touch)
             self._videos = EpisodeVideos(run.trainer, run.folder, _warn)
         else:
             run.track()
@@ -240,7 +240,8 @@ class Trainer:
         config = with_objects(changed(config, collected(settings)), objects.named)
         config = with_environment(config, env)
         if not any(typed(config, name) for name in ("base.track", "base.wandb")):
-            config.base.track, config.base.wandb = NO_TRACKER, False  # of the saved run
+            config.base.track = NO_TRACKER
+            config.base.wandb = False  # of the saved run
         saved = checkpoint.load(folder, trust.known(config), policy_factory(policy))
         schedules: dict[str, Any] = {**objects.schedules}
         trainer = cls(config, None, saved.policy, like=saved, **schedules)
@@ -322,7 +323,8 @@ class Trainer:
         """
         refuse_forked()
         mx.set_default_device(self._device)
-        evaluator, trackers = self._evaluator, self._run.trackers
+        evaluator = self._evaluator
+        trackers = self._run.trackers
         logs = self._run.trainer.step()
         logs |= evaluator.after_epoch()
         video = None
@@ -331,7 +333,7 @@ class Trainer:
             video = self._videos.newest
             self._run.log.write(logs)
             self._run.keeper.observe(logs)
-        if reached(self.config, evaluator.score):
+        if target_reached(self.config, evaluator.score):
             self.stop = True
         trackers.done = self.epoch == self.config.epochs
         for line in trackers.log(logs, video):
@@ -409,9 +411,11 @@ class Trainer:
 
     def _end_at(self, score: float | None) -> None:
         """Set ``stop`` if a saved score already reached ``base.stop_at_score``."""
-        if reached(self.config, score):
+        if target_reached(self.config, score):
             self.stop = True
-            _warn(f'{reached_text(self.config, score)}: it has ended; stop_at_score="none" goes on')
+            _warn(
+                f'{target_message(self.config, score)}: it has ended; stop_at_score="none" goes on'
+            )
 
 
 def train(

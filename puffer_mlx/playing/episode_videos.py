@@ -49,12 +49,15 @@ class EpisodeVideos:
     """
 
     def __init__(self, trainer: Trainer, folder: Path, say: Callable[[str], object]) -> None:
-        self._trainer, self._folder, self._say = trainer, folder / VIDEOS, say
+        self._trainer = trainer
+        self._folder = folder / VIDEOS
+        self._say = say
         self.newest: Path | None = None
 
     def after_epoch(self) -> Logs:
         """Record a video if one is due. Returns entries for the epoch's record."""
-        trainer, self.newest = self._trainer, None
+        trainer = self._trainer
+        self.newest = None
         if not video_is_due(trainer.config, trainer.epoch):
             return {}
         began = time.perf_counter()
@@ -70,7 +73,8 @@ class EpisodeVideos:
 
 def video_is_due(config: Config, epoch: int) -> bool:
     """Return True if an epoch ends with a video: every n-th evaluation and the last one."""
-    every, interval = config.base.eval_video_interval, config.base.eval_interval
+    every = config.base.eval_video_interval
+    interval = config.base.eval_interval
     if not every or not is_due(config, epoch):
         return False
     before = min(epoch, epoch * config.batch_size // interval)  # evaluations up to this one
@@ -132,7 +136,8 @@ def episode(stepper: AgentStepper, draw: Draw) -> list[Frame]:
         draw: Maps an observation to a picture.
     """
     frames: list[Frame] = []
-    distance, total = 1, 0.0
+    distance = 1
+    total = 0.0
     for step in range(LONGEST):
         if step:
             stepper.step()

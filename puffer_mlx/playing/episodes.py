@@ -139,7 +139,9 @@ class Actor:
         self, policy: Policy, weights: Any, n: int, seed: int, deterministic: bool
     ) -> None:
         choose_cache_limit()
-        self._policy, self._weights, self._n = policy, weights, n
+        self._policy = policy
+        self._weights = weights
+        self._n = n
         self._key = None if deterministic else mx.random.key(seed)
         self._state = policy.initial_state(n)
 
@@ -261,7 +263,8 @@ def score(
         max_steps: Step limit of every agent. Unfinished episodes are left out and counted.
         progress: Called after each step with the numbers of finished and of expected episodes.
     """
-    began, vec = time.perf_counter(), stepper.vec
+    began = time.perf_counter()
+    vec = stepper.vec
     E = vec.num_environments
     each = -(-episodes // E)
     left = [each] * E  # episodes still missing per environment
@@ -298,11 +301,13 @@ def frames_of(stepper: AgentStepper, draw: Draw, steps: int | None = None) -> It
         draw: Maps an observation to a picture (``frames.find_draw``).
         steps: Number of frames. None: unlimited.
     """
-    episode, total = 0, 0.0
+    episode = 0
+    total = 0.0
     for step in count() if steps is None else range(steps):
         if step:
             stepper.step()
-        reward, terminal = float(stepper.rows.rewards[0]), bool(stepper.rows.terminals[0])
+        reward = float(stepper.rows.rewards[0])
+        terminal = bool(stepper.rows.terminals[0])
         total += reward
         episode += terminal
         image = draw(stepper.rows.observations[0].copy())

@@ -54,16 +54,18 @@ class Evaluator:
     Args:
         trainer: Trainer, called between two of its steps.
         make: Creates environments from a configuration. They are closed here.
-        alive: Heartbeat, called often during an evaluation.
+        heartbeat: Heartbeat, called often during an evaluation.
     """
 
     def __init__(
         self,
         trainer: Trainer,
         make: Callable[[Config], Environments] = make_environments,
-        alive: Callable[[], object] = lambda: None,
+        heartbeat: Callable[[], object] = lambda: None,
     ) -> None:
-        self._trainer, self._make, self._alive = trainer, make, alive
+        self._trainer = trainer
+        self._make = make
+        self._heartbeat = heartbeat
         self._logs: Logs = {}
         self._evaluated = -1  # epoch of the logs
 
@@ -96,7 +98,7 @@ class Evaluator:
         trainer = self._trainer
         if not trainer.config.base.eval_interval:
             for logs in evaluate(trainer, self._make):
-                self._alive()
+                self._heartbeat()
                 yield logs
         elif not trainer.stop:
             logs = {f"env/{n.removeprefix(EVALUATION)}": x for n, x in self._now().items()}
@@ -104,14 +106,19 @@ class Evaluator:
 
     def _now(self) -> Logs:
         """Return the evaluation of the current weights, computed once per epoch."""
-        trainer, config = self._trainer, self._trainer.config
+        trainer = self._trainer
+        config = self._trainer.config
         if self._evaluated == trainer.epoch:
             return self._logs
         with contextlib.closing(self._make(settings(config, trainer.vec))) as environments:
-            number, alive = config.base.eval_episodes, lambda *_: self._alive()
-            stepper = stepper_of(trainer, environments)
-            scores = score(stepper, number, max_steps=MAX_STEPS, progress=alive)
-        self._logs, self._evaluated = logs_of(scores, config), trainer.epoch
+            scores = score(
+                stepper_of(trainer, environments),
+                config.base.eval_episodes,
+                max_steps=MAX_STEPS,
+                progress=lambda *_: self._heartbeat(),
+            )
+        self._logs = logs_of(scores, config)
+        self._evaluated = trainer.epoch
         return self._logs
 
 
@@ -127,13 +134,14 @@ def stepper_of(trainer: Trainer, environments: Environments) -> AgentStepper:
 
 def is_due(config: Config, epoch: int) -> bool:
     """Return True if an epoch ends with an evaluation."""
-    interval, steps = config.base.eval_interval, epoch * config.batch_size
+    interval = config.base.eval_interval
+    steps = epoch * config.batch_size
     if not interval or not epoch:
         return False
     return epoch == config.epochs or steps // interval > (steps - config.batch_size) // interval
 
 
-def reached(config: Config, score: float | None) -> bool:
+def target_reached(config: Config, score: float | None) -> bool:
     """Return True if a score reaches ``base.stop_at_score``, which ends the run."""
     bound = config.base.stop_at_score
     if isinstance(bound, str) or score is None:
@@ -141,9 +149,10 @@ def reached(config: Config, score: float | None) -> bool:
     return config.sign * (score - bound) >= 0
 
 
-def reached_text(config: Config, score: float | None) -> str:
+def target_message(config: Config, score: float | None) -> str:
     """Return a message that the score has reached ``base.stop_at_score``."""
-    name, bound = config.evaluation_metric, config.base.stop_at_score
+    name = config.evaluation_metric
+    bound = config.base.stop_at_score
     return f"{name} {score:.3f} has reached base.stop_at_score {bound:g}"
 
 
@@ -154,7 +163,8 @@ def settings(config: Config, vec: VecEnv) -> Config:
         config: Configuration of the run.
         vec: Training environments, used for the number of agents in each.
     """
-    total, agents = config.vec.total_agents, config.base.eval_agents
+    total = config.vec.total_agents
+    agents = config.base.eval_agents
     each, uneven = divmod(vec.num_agents, vec.num_environments)
     if agents < 1 and not uneven:
         most = min(vec.num_environments, ENVIRONMENTS)
@@ -232,7 +242,8 @@ def refuse_agents(config: Config, vec: VecEnv) -> None:
     Raises:
         UserError: If it doesn't. Without this check the run would fail only after training.
     """
-    agents, each = config.base.eval_agents, vec.num_agents // vec.num_environments
+    agents = config.base.eval_agents
+    each = vec.num_agents // vec.num_environments
     obeyed = config.facts.evaluates_apart or config.base.eval_interval
     if obeyed and agents > 0 and agents % each:
         message = f"base.eval_agents {agents} is not a multiple of an environment's {each} agents"
@@ -248,7 +259,8 @@ def short_note(trainer: Trainer, record: Logs) -> str | None:
         trainer: Evaluated trainer.
         record: Last record of ``evaluate``.
     """
-    config, ended = trainer.config, record.get("env/n", 0)
+    config = trainer.config
+    ended = record.get("env/n", 0)
     if unfinished := record.get("env/unfinished"):
         return (
             f"the evaluation ended after {MAX_STEPS:,} steps of every agent: {unfinished:,.0f}"

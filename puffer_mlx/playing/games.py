@@ -7,18 +7,24 @@ larger sum of rewards in an episode wins it.
 """
 
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.episodes import MAX_STEPS
+from puffer_mlx.playing.episodes import MAX_STEPS, eval_config, most_environments
 from puffer_mlx.playing.players import Player
 from puffer_mlx.playing.results import PairResult, Tally
 from puffer_mlx.vec.base import Environments, HasSeats, VecEnv
+from puffer_mlx.vec.from_config import probe
 from puffer_mlx.vec.rows import allocate_rows
 
 SIDES = 2
+Pair = tuple[int, int]  # indices of two players
+Results = dict[Pair, PairResult]
+Progress = Callable[[int, int], object]  # (finished games, expected games)
 
 
 def sides_of(vec: VecEnv) -> np.ndarray:
@@ -34,7 +40,8 @@ def sides_of(vec: VecEnv) -> np.ndarray:
         UserError: If the agents don't form two sides.
     """
     E = vec.num_environments
-    A, policies = vec.num_agents // E, None
+    A = vec.num_agents // E
+    policies = None
     uneven = vec.num_agents % E > 0
     if isinstance(vec, HasSeats):
         environments, policies = vec.seats()
@@ -202,11 +209,7 @@ def play_pair(
     steps = 0
     while left.any():
         if steps == max_steps:
-            raise UserError(
-                f"{np.count_nonzero(left)} of {E} environments of {vec.spec.name} had not ended"
-                f" {each} games after {steps:,} steps",
-                "a match needs an environment whose games end",
-            )
+            raise _endless(vec, int(np.count_nonzero(left)), each, steps)
         if distinct:
             distinct.add(boards.rows.observations)
         boards.step()
@@ -228,6 +231,15 @@ def play_pair(
     return PairResult((at_0, at_1), steps, games, first.deterministic)
 
 
+def _endless(vec: Environments, left: int, each: int, steps: int) -> UserError:
+    """Return the error for games that didn't end."""
+    return UserError(
+        f"{left} of {vec.num_environments} environments of {vec.spec.name} had not ended"
+        f" {each} games after {steps:,} steps",
+        "a match needs an environment whose games end",
+    )
+
+
 def watch(
     first: Player, second: Player, vec: Environments, seed: int
 ) -> Generator[np.ndarray, None, float]:
@@ -245,7 +257,8 @@ def watch(
     Returns:
         The first player's rewards minus the second's.
     """
-    boards, won = Boards(vec, (first, second), np.zeros(1, int), seed), 0.0
+    boards = Boards(vec, (first, second), np.zeros(1, int), seed)
+    won = 0.0
     for _ in range(MAX_STEPS):
         yield boards.rows.observations[boards.shown].copy()
         boards.step()
@@ -255,3 +268,73 @@ def watch(
                 yield boards.rows.observations[boards.shown].copy()
             break
     return won
+
+
+# ---- matches of several players ------------------------------------------------------------------
+
+
+def without_statistics(config: Config) -> Config:
+    """Return the configuration without normalization.
+
+    A policy trained with normalization applies its own statistics.
+    """
+    plain = replace(config.vec, normalize_observations=False, normalize_rewards=False)
+    return replace(config, vec=plain)
+
+
+def agents_of(config: Config) -> int:
+    """Return the number of agents per environment.
+
+    Raises:
+        UserError: If the agents don't form two sides or the environment can't be created.
+    """
+    with probe(config) as environments:
+        sides_of(environments)
+        return environments.num_agents // environments.num_environments
+
+
+def play_pairs(
+    players: Sequence[Player],
+    pairs: Sequence[Pair],
+    config: Config,
+    agents: int,
+    games: int,
+    make: Callable[[Config], Environments],
+    seed: int,
+    max_steps: int = MAX_STEPS,
+    progress: Progress = lambda done, total: None,
+) -> Results:
+    """Let pairs of players play each other. Results of pairs don't depend on each other.
+
+    Args:
+        players: All players.
+        pairs: Pairs of indices into ``players``.
+        config: Configuration of the environments, without normalization.
+        agents: Agents per environment.
+        games: Minimum number of games of each pair.
+        make: Creates environments from a configuration. They are closed here.
+        seed: Seed of the environments and of the players' actions.
+        max_steps: Step limit per environment.
+        progress: Called after each step with the numbers of finished and of expected games.
+
+    Raises:
+        UserError: If a pair's games can't be played; see ``play_pair``.
+    """
+    most = most_environments(config, agents)
+    count = max(2, min(most - most % 2, games + games % 2))  # even
+    each = -(-games // count)
+    pair_config = eval_config(config, count, agents, seed)
+    results: Results = {}
+    for number, (i, j) in enumerate(pairs):
+        before = number * each * count
+        with make(pair_config) as environments:
+            results[i, j] = play_pair(
+                players[i],
+                players[j],
+                environments,
+                each,
+                seed,
+                max_steps,
+                lambda done, before=before: progress(before + done, len(pairs) * each * count),
+            )
+    return results

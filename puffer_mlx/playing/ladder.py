@@ -31,7 +31,7 @@ from puffer_mlx.playing.episodes import (
     headline,
     score,
 )
-from puffer_mlx.playing.matches import Progress, agents_of, play_pairs, without_statistics
+from puffer_mlx.playing.games import Progress, agents_of, play_pairs, without_statistics
 from puffer_mlx.playing.players import BOT, Player, player_without_policy, policy_player
 from puffer_mlx.playing.results import Tally, Z, mode, wilson
 from puffer_mlx.policy.policy import Policy
@@ -328,7 +328,8 @@ def refuse_unplayable(config: Config, spec: EnvSpec) -> int:
     """
     with vec.probe(config) as environments:
         set_bot(environments, bots_of(config)[0])
-        shown, agents = environments.spec, environments.num_agents // environments.num_environments
+        shown = environments.spec
+        agents = environments.num_agents // environments.num_environments
     if replace(shown, name="") != replace(spec, name=""):
         raise UserError(
             f"{shown.name} shows {shown.observation_size} numbers and takes {shown.action.sizes}"

@@ -125,7 +125,8 @@ def elo(results: Mapping[tuple[int, int], Tally], players: int) -> np.ndarray:
         results: Results for player i by pair (i, j), each pair once.
         players: Number of players. Games must connect all of them.
     """
-    points, games = np.zeros(players), np.zeros((players, players))
+    points = np.zeros(players)
+    games = np.zeros((players, players))
     for (i, j), tally in results.items():
         points[i] += tally.wins + (tally.draws + 1) / 2
         points[j] += tally.losses + (tally.draws + 1) / 2

@@ -39,7 +39,8 @@ class HalfBlocks:
     """
 
     def __init__(self, image: np.ndarray, caption: str) -> None:
-        self.image, self.caption = image, caption
+        self.image = image
+        self.caption = caption
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns, lines = options.max_width, options.height or console.height

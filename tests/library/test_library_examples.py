@@ -15,9 +15,9 @@ SAYS = {
     "auxiliary_loss": r"loss/reconstruction: from [1-9]\.\d+ to 0\.[0-4]\d+\n"
     r"env/score: from \d\.\d+ to [1-9]\d+\.\d+\n",
     "own_metric": r"stopped after [\d,]+ steps, tilt [0-2]\.\d degrees\nscore [\d.]+ ± .*\n",
-    "own_network": r"score ([2-5]\d\d) .* 8 episodes\n",
+    "own_network": r"score ([2-5]\d\d) .* 8 episodes, deterministic\n",
     "learning_rates": r"0\.0001: score .*\n0\.001: score .*\n0\.01: score .*\nbest: 0\.\d+\n",
-    "pictures": r"score .* 8 episodes\nwrote cartpole.gif\n",
+    "pictures": r"score .* 8 episodes, deterministic\nwrote cartpole.gif\n",
 }
 
 
@@ -50,7 +50,7 @@ def test_the_code_of_the_page(here, capsys, number):
         exec(compile(text, f"docs/library.md:{number}", "exec"), {"__name__": "__main__"})
     out = capsys.readouterr().out
     if "# score 500" in text:
-        assert re.fullmatch(r"score (4[5-9]\d|500)\S* ± .*, 21 episodes\n", out)
+        assert re.fullmatch(r"score (4[5-9]\d|500)\S* ± .*, 21 episodes, deterministic\n", out)
     if "stopped after" in text:
         assert int(out.split()[2]) < 200_000
     if "learning.png" in text:

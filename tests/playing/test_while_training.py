@@ -15,7 +15,7 @@ from puffer_mlx.checkpoint.branches import checkpoint_info
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing import episodes, evaluation
 from puffer_mlx.playing.episodes import AgentStepper, Scores, environments_for, score
-from puffer_mlx.playing.evaluation import Evaluator, is_due, logs_of, reached, settings
+from puffer_mlx.playing.evaluation import Evaluator, is_due, logs_of, settings, target_reached
 from puffer_mlx.training.trainer import Trainer
 
 PYTHON = Path(__file__).parents[1] / "envs" / "python"
@@ -250,8 +250,8 @@ def test_the_score_that_ends_a_run():
         ("-1", "minimize", [-2, -1]),
     ]:
         config = configure(*SQUARED, *EVALUATED, "--stop-at-score", bound, "--sweep.goal", goal)
-        assert [found for found in (-2, -1, 0, 1.9, 2, 3) if reached(config, found)] == ends
-        assert not reached(config, None)
+        assert [found for found in (-2, -1, 0, 1.9, 2, 3) if target_reached(config, found)] == ends
+        assert not target_reached(config, None)
 
 
 def test_a_score_that_is_not_reported():
