@@ -31,6 +31,7 @@ from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.system.signals import ASKING
 
 LOSSES = {f"loss/{name}" for name in (*METRICS, "skipped_steps", "first_ratio_error")}
+LOSSES |= {"loss/learning_rate", "loss/ent_coef"}
 LAST = f"{EPOCHS * BATCH:016d}"
 ESCAPE = "\x1b["
 CONTENTS = ("config.ini", "weights.safetensors", "weights.bin", "state.safetensors")
