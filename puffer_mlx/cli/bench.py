@@ -4,7 +4,7 @@ import argparse
 
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, number, reject_unused
+from puffer_mlx.cli.options import add_table, find_family, number, reject_unused
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.errors import UserError
@@ -42,7 +42,9 @@ def parse(argv: list[str]) -> tuple[Config, argparse.Namespace]:
     """Return the configuration to measure and this script's own options."""
     trains = "--env-only" not in argv
     used = *(TRAINING if trains else STEPPING), "base.family", "base.device"
-    return parse_command_line(argv, add_options, used=used, training=trains)
+    return parse_command_line(
+        argv, add_options, used=used, training=trains, find_family=find_family
+    )
 
 
 def settle(options: argparse.Namespace, config: Config) -> None:

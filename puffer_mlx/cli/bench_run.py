@@ -37,7 +37,6 @@ EVERY = 5.0  # minimum seconds between two progress lines
 
 def bench(config: Config, options: argparse.Namespace) -> None:
     """Run the benchmark, print the record and write it to ``--json``."""
-    vec.settle_family(config)
     say_config(config)
     select_device(config.base.device)
     voice.note(kernels_note(), error=True)

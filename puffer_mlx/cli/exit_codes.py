@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -50,6 +51,8 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
     try:
         try:
             level, words = pop_verbosity(list(argv))
+            if {"-h", "--help"}.isdisjoint(words):
+                refuse_removed_directory()
             with voice.speaking(level), only_result() if json_is_output(words) else nullcontext():
                 return main(words) or 0
         except UserError as error:
@@ -93,6 +96,18 @@ def _refused(error: UserError) -> int:
     if is_first_to_say(str(error)):
         print(f"error: {error}", file=sys.stderr)
     return 2
+
+
+def refuse_removed_directory() -> None:
+    """Refuse to run in a working directory that was removed.
+
+    Raises:
+        UserError: It was removed.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the working directory was removed", "cd to one that exists") from None
 
 
 def json_is_output(words: Sequence[str]) -> bool:

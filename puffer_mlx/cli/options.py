@@ -1,6 +1,7 @@
 """Options of commands: add a table of options to a parser, refuse options without effect."""
 
 import argparse
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -113,6 +114,18 @@ def reject_unused(
         value = getattr(options, name)
         if value is not None and value is not False and value != []:
             raise UserError(f"--{name.replace('_', '-')} does nothing {why}", hint)
+
+
+def find_family(config: Config) -> str:
+    """Return the family of an environment in Python by making it. Imports the environments' room.
+
+    Raises:
+        UserError: The environment can't be made, or isn't trusted.
+    """
+    from puffer_mlx import vec
+
+    with contextlib.chdir("."):  # the environment may change it
+        return vec.find_family(config)
 
 
 def say_config(config: Config) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, number, reject_unused
+from puffer_mlx.cli.options import add_table, find_family, number, reject_unused
 from puffer_mlx.config import Config, parse_command_line, trust
 from puffer_mlx.config.command_line import build_parser, typed_options
 from puffer_mlx.config.help import RARELY
@@ -55,7 +55,7 @@ def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Name
         argv: Words of the command line.
         run: Configuration file of the resumed run; None for a new run.
     """
-    config, options = parse_command_line(argv, add_options, run=run)
+    config, options = parse_command_line(argv, add_options, run=run, find_family=find_family)
     options.trace = None
     if run is not None:
         trust.permit_log_dir(config)

@@ -5,7 +5,7 @@ import contextlib
 import signal
 from pathlib import Path
 
-from puffer_mlx import checkpoint, vec
+from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint.environment_statistics import differences, with_saved_preprocessing
 from puffer_mlx.cli.options import detail_config
 from puffer_mlx.cli.stopping import RunEnding, StopRequests, follow
@@ -101,7 +101,6 @@ def start(
     if resumed and options.load_model_path is not None:
         raise UserError("--resume and --load-model-path are given", "one of them")
     refuse_missing(config)
-    vec.settle_family(config)
     voice.note(trainer_note(config), *take_notes(config))
     config.unused += [*optimizers.unused_keys(config), *unread(config, resumed is not None)]
     voice.note(unused_note(config), "" if resumed else rate_note(config))

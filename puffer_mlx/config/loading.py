@@ -21,19 +21,17 @@ from puffer_mlx.config.command_line import (
     typed_texts,
 )
 from puffer_mlx.config.compatibility import closest
-from puffer_mlx.config.finding import resolve_file, words_hint
+from puffer_mlx.config.finding import words_hint
 from puffer_mlx.config.key import ARGUMENT, Setting
 from puffer_mlx.config.option_names import every_key, is_used
 from puffer_mlx.config.resolving import (
     FindFamily,
     fitted,
-    note_code,
     placed,
     resolve,
     setting_of_program,
-    with_family,
 )
-from puffer_mlx.config.scanning import Request, Scanned, read_files, scan
+from puffer_mlx.config.scanning import Request, Scanned, scan
 from puffer_mlx.config.schema import COMMAND_LINE, Config
 from puffer_mlx.config.trust import Allowed
 from puffer_mlx.config.values import unquoted
@@ -91,7 +89,7 @@ def load(
     if not scanned.named.python:
         _refuse_unknown(settings, keys.values())
     arguments = [*arguments, *settings]
-    return resolve(with_family(scanned, arguments, find_family), arguments)
+    return resolve(scanned, arguments, find_family)
 
 
 def _refuse_unknown(settings: Iterable[Setting], names: Collection[str]) -> None:
@@ -117,12 +115,10 @@ def load_saved(path: Path, allow_code: Allowed = False) -> Config:
     Raises:
         UserError: anything wrong, all of it in one message.
     """
-    named = resolve_file(path)
-    read = read_files(named)
-    config = fitted(placed(named, read), training=False)
-    note_code(config, read.settings, frozenset() if isinstance(allow_code, bool) else allow_code)
-    config.allow_code = allow_code is True
-    return config
+    scanned = scan(Request("", {}, run=path, training=False, allow_code=allow_code is True))
+    if not isinstance(allow_code, bool):
+        scanned = scanned._replace(typed_names=allow_code)
+    return fitted(placed(scanned), training=False)
 
 
 def parse_command_line(
@@ -168,7 +164,7 @@ def parse_command_line(
     arguments, options = parse_options(
         parser, typed, _key_options(scanned, typed, parser.keys), used
     )
-    config = resolve(with_family(scanned, arguments, find_family), arguments)
+    config = resolve(scanned, arguments, find_family)
     vars(options).pop("allow_code")  # the configuration has it
     idle = [setting.name for setting in arguments if not is_used(used, setting.name)]
     if idle and used is not None:

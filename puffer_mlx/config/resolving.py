@@ -22,12 +22,12 @@ from puffer_mlx.config.compatibility import (
 )
 from puffer_mlx.config.dialects import SCRIPT
 from puffer_mlx.config.families import AUTO
-from puffer_mlx.config.finding import FAMILY, NamedEnvironment, plain_path
+from puffer_mlx.config.finding import FAMILY, plain_path
 from puffer_mlx.config.fit import EVAL_EPISODES, fit_buffers, fit_evaluations, fit_minibatch, typed
 from puffer_mlx.config.ini_files import relative_path
 from puffer_mlx.config.key import ARGUMENT, Setting
 from puffer_mlx.config.option_names import every_key, how_to_set, option
-from puffer_mlx.config.scanning import FileSettings, Request, Scanned, scan
+from puffer_mlx.config.scanning import Request, Scanned, scan
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, KEYS, Config
 from puffer_mlx.config.trust import code_names
 from puffer_mlx.config.validation import MAX_PROBLEMS, raise_problems, validate
@@ -81,47 +81,29 @@ def setting_of_program(name: str, value: Any) -> Setting:
     return Setting(section, key, parameter_text(value, True), ARGUMENT, value)
 
 
-def with_family(
-    scanned: Scanned, arguments: Sequence[Setting], find_family: FindFamily | None
-) -> Scanned:
-    """Return the files with those of the family that the environment's spaces decide.
-
-    Args:
-        scanned: the files for an unknown family.
-        arguments: typed settings.
-        find_family: makes the environment to look up its spaces; None leaves the family open.
-
-    Raises:
-        UserError: a setting is wrong, or the environment can't be made, or isn't trusted.
-    """
-    if find_family is None or not scanned.undecided:
-        return scanned
-    request = scanned.request
-    config = placed(scanned.named, scanned.read, arguments).config
-    validate(config, training=False)
-    note_code(config, [*scanned.read.settings, *arguments], scanned.typed_names)
-    config.allow_code = request.allow_code
-    config.factory = request.factory
-    return scan(request, find_family(config))
-
-
-def resolve(scanned: Scanned, arguments: Sequence[Setting] = ()) -> Config:
+def resolve(
+    scanned: Scanned, arguments: Sequence[Setting] = (), find_family: FindFamily | None = None
+) -> Config:
     """Return the checked configuration that files and typed settings describe.
 
     Args:
         scanned: the files.
         arguments: typed settings, which win.
+        find_family: makes the environment to look up its family, if its files don't name one;
+            None leaves the family open.
 
     Raises:
-        UserError: anything wrong, all of it in one message.
+        UserError: anything wrong, all of it in one message; or the environment can't be made.
     """
-    request, named, read = scanned.request, scanned.named, scanned.read
-    config = fitted(placed(named, read, arguments), request.training)
-    config.factory = request.factory
-    config.allow_code = request.allow_code
+    request = scanned.request
+    if find_family and scanned.undecided:
+        config = placed(scanned, arguments).config
+        validate(config, training=False)
+        scanned = scan(request, find_family(config))
+    named, read = scanned.named, scanned.read
+    config = fitted(placed(scanned, arguments), request.training)
     config.files = [plain_path(path) for path in read.files]
     config.notes += [scanned.shadowed] * bool(scanned.shadowed)
-    note_code(config, [*read.settings, *arguments], scanned.typed_names)
     if not named.layered and config.python and typed(config, FAMILY):
         config.notes.append(
             f"{FAMILY} {config.base.family} changes nothing: {config.files[-1]} says every key"
@@ -136,7 +118,7 @@ def resolve(scanned: Scanned, arguments: Sequence[Setting] = ()) -> Config:
     return config
 
 
-def note_code(config: Config, settings: Iterable[Setting], typed: Collection[str]) -> None:
+def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[str]) -> None:
     """Note which code only a file names, and the working directory for relative names of code.
 
     Args:
@@ -165,22 +147,20 @@ class Placed(NamedTuple):
     passed: Mapping[str, Setting]
 
 
-def placed(
-    named: NamedEnvironment,
-    read: FileSettings,
-    arguments: Sequence[Setting] = (),
-) -> Placed:
+def placed(scanned: Scanned, arguments: Sequence[Setting] = ()) -> Placed:
     """Put settings into a configuration, the last one for a key.
 
     Args:
-        named: the environment.
-        read: settings of files.
+        scanned: the environment and the settings of its files.
         arguments: settings that win over these.
 
     Raises:
         UserError: unknown keys and values of a wrong type, all in one message.
     """
+    request, named, read = scanned.request, scanned.named, scanned.read
     config = Config(env_name=named.env_name, source=named.source, chosen_by=read.why)
+    config.factory = request.factory
+    config.allow_code = request.allow_code
     config.env = dict(read.dialect.env)
     config.rate_for = _rate_for(filter(read.takes, read.settings))
     texts = read.dialect.texts
@@ -206,6 +186,7 @@ def placed(
         config.bot_eval = {}
     if config.python and config.base.family == AUTO:
         config.base.family = named.family or AUTO
+    _note_code(config, [*read.settings, *arguments], scanned.typed_names)
     return Placed(config, chosen, passed)
 
 

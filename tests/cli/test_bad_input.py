@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import mlx.core as mx
@@ -222,6 +223,17 @@ def without(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[s
     settings = {"PATH": str(tmp_path), "PUFFER_MLX_CACHE": str(tmp_path / "cache")}
     env = {**inherited, **settings, **environment}
     return run("train", *TINY, cwd=tmp_path / "work", env=env)
+
+
+@pytest.mark.parametrize("words", [["list"], ["train", "squared"], ["export", "latest"]])
+def test_a_working_directory_that_was_removed(tmp_path, words):
+    code = "import os, sys; os.rmdir(os.getcwd()); from puffer_mlx.cli.main import main;"
+    code += " sys.exit(main(sys.argv[1:]))"
+    (tmp_path / "gone").mkdir()
+    line = [sys.executable, "-c", code, *words]
+    done = subprocess.run(line, cwd=tmp_path / "gone", capture_output=True, text=True, timeout=120)
+    said = "error: the working directory was removed\n  hint: cd to one that exists\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
 def test_no_compiler(tmp_path):

@@ -223,7 +223,7 @@ def test_so_many_episodes_unless_somebody_says_how_many(tmp_path):
     assert configure(*SQUARED).base.eval_episodes == 10_000
     config = configure(*SQUARED, *EACH_EPOCH)
     (note,) = config.notes
-    assert config.base.eval_episodes == 100 and "100 episodes, not 10,000: --eval-episodes" in note
+    assert config.base.eval_episodes == 100 and "100 episodes, not 10,000: eval_episodes" in note
     asked = configure(*SQUARED, *EACH_EPOCH, "--eval-episodes", "10000")
     assert asked.base.eval_episodes == 10_000 and asked.notes == []
     for before in asked, config:

@@ -38,7 +38,7 @@ def test_the_commands_of_custom_policy_train(folder, words):
     assert (done.returncode, done.stderr) == (0, "")
     whole = records(folder)
     last = sorted(folder.glob("checkpoints/squared/*/0*"))[-2]
-    done = run("train", "squared", "--resume", last, cwd=folder)
+    done = run("train", "squared", "--resume", last, "--allow-code", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     losses = [[record.get("loss/total") for record in log] for log in (whole, records(folder))]
     assert losses[0] == losses[1] and len(losses[0]) > 4
