@@ -123,7 +123,7 @@ def changed_import(patch):
         policy, weights = real(*arguments)
         return policy, tree_map(lambda w: w + 1e-7, weights)
 
-    patch.setattr(importing, "weights_of", weights_of)
+    patch.setattr(importing, "convert_weights", weights_of)
 
 
 def wrong_cast(patch):
