@@ -13,7 +13,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
@@ -89,10 +89,14 @@ def write(path: Path, tensors: Mapping[str, mx.array], metadata: Mapping[str, st
         header[name] = {"dtype": dtype, "shape": [*shape], "data_offsets": offsets}
     text = json.dumps({"__metadata__": {**metadata, CRC: f"{crc:08x}"}, **header}).encode()
     text += b" " * (-len(text) % 8)
-    with publish(path) as temporary, temporary.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
-        file.writelines(part.data for part in parts.values())
+    with publish(path) as temporary:
+        length = len(text).to_bytes(8, "little")
+        _write(temporary, [length, text, *(part.data for part in parts.values())])
+
+
+def _write(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    with path.open("wb") as file:
+        file.writelines(parts)
 
 
 def read(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
