@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from learning_processes import log_of
 
-from puffer_mlx.machines import launching
+from puffer_mlx.distributed import launching
 from puffer_mlx.system import program
 
 _paths = sys.path[0], os.environ.get("PYTHONPATH")

@@ -42,12 +42,12 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.results import Tally
+from puffer_mlx.evaluation.results import Tally
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.json_text import write_json
-from puffer_mlx.playing import evaluation
+from puffer_mlx.evaluation import evaluator
 from puffer_mlx.training.collectors import make_collector
 from puffer_mlx.training.placement import Acting, rollout_cores
 from puffer_mlx.training.trainer import Trainer
@@ -157,7 +157,7 @@ def run(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         plain = name.removeprefix("env/")
         scored = whole_episodes(trainer, options.agents, options.limit, plain)
         if options.upstream:
-            with contextlib.closing(evaluation.evaluate(trainer, all_cores)) as rollouts:
+            with contextlib.closing(evaluator.evaluate(trainer, all_cores)) as rollouts:
                 *_, last = rollouts
             scored = {**scored, "whole episodes": scored["score"], "score": last[name]}
     steps = records[-1]["agent_steps"]

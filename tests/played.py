@@ -12,8 +12,8 @@ import pytest
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import environment_statistics
 from puffer_mlx.config import Config
+from puffer_mlx.evaluation.episodes import SEED_STRIDE, AgentStepper, score
 from puffer_mlx.export.exporting import Format, export
-from puffer_mlx.playing.episodes import SEED_STRIDE, AgentStepper, score
 from puffer_mlx.training.trainer import Trainer
 
 POLICY = """--policy.hidden-size 8 --policy.num-layers 1 --torch.network MinGRU

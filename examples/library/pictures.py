@@ -6,7 +6,7 @@ python examples/library/pictures.py
 from pathlib import Path
 
 import puffer_mlx
-from puffer_mlx.playing.frames import write_gif
+from puffer_mlx.evaluation.frames import write_gif
 
 with puffer_mlx.train("gym:CartPole-v1", total_timesteps=15_000, learning_rate=1e-3) as trainer:
     print(puffer_mlx.evaluate(trainer, episodes=8))

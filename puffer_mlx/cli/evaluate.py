@@ -32,10 +32,10 @@ from puffer_mlx.system.files import relative
 from puffer_mlx.system.json_text import write_json
 
 if TYPE_CHECKING:  # imports MLX
+    from puffer_mlx.evaluation.episodes import Scores
+    from puffer_mlx.evaluation.frames import Draw
     from puffer_mlx.library.evaluating import Configure
     from puffer_mlx.library.policy import Policy
-    from puffer_mlx.playing.episodes import Scores
-    from puffer_mlx.playing.frames import Draw
     from puffer_mlx.vec.base import Environments
 
 LADDER = ("selfplay.eval_bots", "selfplay.eval_bot_envs", "selfplay.eval_bot_threads")
@@ -194,8 +194,8 @@ def main(argv: list[str]) -> None:
     config, options = parse(argv)
     say_config(config)
     settle(options, config)
+    from puffer_mlx.evaluation.frames import find_draw
     from puffer_mlx.library import evaluating
-    from puffer_mlx.playing.frames import find_draw
     from puffer_mlx.system.devices import select_device
     from puffer_mlx.vec.from_config import source_folder
 
@@ -266,9 +266,9 @@ def report(config: Config, scores: "Scores") -> str:
 
 def show(policy: "Policy", options: argparse.Namespace) -> None:
     """Write the requested GIF and video, and play in the terminal or in a window."""
+    from puffer_mlx.evaluation.frames import write_gif, write_mp4
+    from puffer_mlx.evaluation.terminal_video import play_in_terminal
     from puffer_mlx.library.evaluating import play
-    from puffer_mlx.playing.frames import write_gif, write_mp4
-    from puffer_mlx.playing.terminal_video import play_in_terminal
 
     how = options.deterministic
     for path, write in ((options.gif, write_gif), (options.mp4, write_mp4)):
@@ -326,8 +326,8 @@ def play_against(policy: "Policy", options: argparse.Namespace, configure: "Conf
 
 def play_ladder(policy: "Policy", options: argparse.Namespace) -> None:
     """Play games against the environment's scripted opponents and print the results."""
+    from puffer_mlx.evaluation.ladder import unused_note
     from puffer_mlx.library import evaluating
-    from puffer_mlx.playing.ladder import unused_note
 
     voice.note(unused_note(policy.config))
     with progress_bar("games") as progress:

@@ -91,7 +91,7 @@ def _out_of_memory(error: Exception) -> UserError:
 
 def _refused(error: UserError) -> int:
     """Print an error once for all ranks of this machine. Returns the exit code."""
-    from puffer_mlx.machines.launching import is_first_to_say
+    from puffer_mlx.distributed.launching import is_first_to_say
 
     if is_first_to_say(str(error)):
         print(f"error: {error}", file=sys.stderr)

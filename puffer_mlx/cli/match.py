@@ -19,8 +19,8 @@ from puffer_mlx.system.files import relative
 from puffer_mlx.system.json_text import write_json
 
 if TYPE_CHECKING:  # imports MLX
+    from puffer_mlx.evaluation.players import Player
     from puffer_mlx.library.evaluating import Configure
-    from puffer_mlx.playing.players import Player
 
 USED = (  # keys with an effect on a match
     *("base.seed", "base.device", "base.checkpoint_dir", "policy", "torch", "vec.seed"),
@@ -162,9 +162,9 @@ def play(
         The results as a record for JSON.
     """
     from puffer_mlx import vec
+    from puffer_mlx.evaluation.games import agents_of, play_pairs, without_statistics
+    from puffer_mlx.evaluation.results import elo
     from puffer_mlx.library import evaluating
-    from puffer_mlx.playing.games import agents_of, play_pairs, without_statistics
-    from puffer_mlx.playing.results import elo
 
     config = without_statistics(config)
     how = options.deterministic
@@ -203,8 +203,8 @@ def write_game(
     players: Sequence["Player"], config: Config, agents: int, options: argparse.Namespace
 ) -> None:
     """Write a GIF of one game between the first two players."""
+    from puffer_mlx.evaluation.frames import write_gif
     from puffer_mlx.library.evaluating import game_frames
-    from puffer_mlx.playing.frames import write_gif
 
     path = options.gif
     hold = max(1, round(RESULT * options.fps))

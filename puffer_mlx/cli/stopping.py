@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from puffer_mlx.playing.evaluation import Evaluator
+from puffer_mlx.evaluation.evaluator import Evaluator
 from puffer_mlx.rollout.on_gpu import GPUError
 from puffer_mlx.system import output, signals, voice
 from puffer_mlx.system.files import relative

@@ -14,8 +14,8 @@ from puffer_mlx.cli.options import add_table, find_family, number, reject_unused
 from puffer_mlx.config import Config, parse_command_line, trust
 from puffer_mlx.config.command_line import build_parser, typed_options
 from puffer_mlx.config.help import RARELY
+from puffer_mlx.distributed.launching import launched_rank
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.launching import launched_rank
 from puffer_mlx.system import program, voice
 
 if TYPE_CHECKING:  # imports MLX

@@ -16,9 +16,9 @@ from puffer_mlx.config.schema import COMMAND_LINE
 from puffer_mlx.display.bottleneck import PerfContext
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.notebook import summary
-from puffer_mlx.playing import evaluation, ladder
-from puffer_mlx.playing.episode_videos import refuse_undrawable
-from puffer_mlx.playing.evaluation import target_message
+from puffer_mlx.evaluation import evaluator, ladder
+from puffer_mlx.evaluation.episode_videos import refuse_undrawable
+from puffer_mlx.evaluation.evaluator import target_message
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.system import voice
 from puffer_mlx.system.blas import blas_name
@@ -51,7 +51,7 @@ def introduce(config: Config, environments: Environments) -> None:
         UserError: They can't be evaluated, or can't be drawn although videos are requested.
     """
     voice.note(*take_notes(config))
-    evaluation.refuse_agents(config, environments)
+    evaluator.refuse_agents(config, environments)
     refuse_undrawable(config, environments)
     voice.note(ladder.prepare(config, environments.spec))
     if unused := vec.unused_keys(config, environments):

@@ -21,13 +21,13 @@ from puffer_mlx.cli.train_output import (
 from puffer_mlx.config import Config, take_notes, unused_note
 from puffer_mlx.config.notes import trainer_note, unread
 from puffer_mlx.display.dashboard import Dashboard
+from puffer_mlx.distributed import joining, launching
+from puffer_mlx.distributed.shards import partition
+from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines import joining, launching
-from puffer_mlx.machines.shards import partition
-from puffer_mlx.machines.single_process import SingleProcess
-from puffer_mlx.playing import evaluation, ladder
-from puffer_mlx.playing.episode_videos import EpisodeVideos
-from puffer_mlx.playing.evaluation import Evaluator
+from puffer_mlx.evaluation import ladder
+from puffer_mlx.evaluation.episode_videos import EpisodeVideos
+from puffer_mlx.evaluation.evaluator import Evaluator, short_note, target_reached
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.profiling import metal_capture
 from puffer_mlx.profiling.timeline import Trace
@@ -148,7 +148,7 @@ def train(
         ending = RunEnding(run, evaluator)
         ranks.set_rescue(ending.rescue)
         score = run.state.numbers.get(EVALUATED) if run.state else None
-        if evaluation.target_reached(config, score):  # before the run was resumed
+        if target_reached(config, score):  # before the run was resumed
             voice.note(reached_note(config, score))
             trainer.stop = True
         with (
@@ -196,7 +196,7 @@ def train_epochs(
         run.keeper.observe(logs)
         if stop_at and trainer.global_step >= stop_at:
             trainer.stop = True
-        if evaluation.target_reached(config, evaluator.score):
+        if target_reached(config, evaluator.score):
             dashboard.message(reached_note(config, evaluator.score))
             trainer.stop = True
         for line in run.trackers.log(logs, videos.newest):
@@ -243,7 +243,7 @@ def evaluate(evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard) -> di
         )
         if shown:
             dashboard.message(f"evaluation of the final weights: {shown}")
-        if note := evaluation.short_note(trainer, record):
+        if note := short_note(trainer, record):
             dashboard.message(note)
     return record
 

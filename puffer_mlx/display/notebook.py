@@ -20,7 +20,7 @@ import mlx.core as mx
 from puffer_mlx.config.notes import family_note
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.run_view import Curve, Logs, RunState, abbreviate, agents_text, label
-from puffer_mlx.playing.frames import Frame, gif_bytes, needing
+from puffer_mlx.evaluation.frames import Frame, gif_bytes, needing
 from puffer_mlx.system.signals import handled_by
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training.trainer import Trains

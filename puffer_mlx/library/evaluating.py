@@ -25,13 +25,9 @@ from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.config import Config
 from puffer_mlx.config.trust import known
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.importing import convert_weights, inspect
-from puffer_mlx.library.policy import Policy, check_compatible, player
-from puffer_mlx.library.settings import EnvironmentSource, source_of, with_environment
-from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.playing import ladder
-from puffer_mlx.playing.episode_videos import drawing
-from puffer_mlx.playing.episodes import (
+from puffer_mlx.evaluation import ladder
+from puffer_mlx.evaluation.episode_videos import drawing
+from puffer_mlx.evaluation.episodes import (
     MAX_STEPS,
     AgentStepper,
     Scores,
@@ -41,8 +37,8 @@ from puffer_mlx.playing.episodes import (
     most_environments,
     score,
 )
-from puffer_mlx.playing.frames import Draw, Frame, captioned
-from puffer_mlx.playing.games import (
+from puffer_mlx.evaluation.frames import Draw, Frame, captioned
+from puffer_mlx.evaluation.games import (
     Progress,
     Results,
     agents_of,
@@ -50,8 +46,12 @@ from puffer_mlx.playing.games import (
     watch,
     without_statistics,
 )
-from puffer_mlx.playing.players import Player, player_without_policy, policy_player
-from puffer_mlx.playing.results import PairResult
+from puffer_mlx.evaluation.players import Player, player_without_policy, policy_player
+from puffer_mlx.evaluation.results import PairResult
+from puffer_mlx.export.importing import convert_weights, inspect
+from puffer_mlx.library.policy import Policy, check_compatible, player
+from puffer_mlx.library.settings import EnvironmentSource, source_of, with_environment
+from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.training.trainer import Trains
@@ -119,8 +119,8 @@ def play(
 ) -> Iterator[Frame]:
     """Yield pictures of agent 0, the first one after the reset.
 
-    ``playing.frames.write_gif`` and ``write_mp4`` write them to a file, ``display.notebook.show``
-    shows them in a notebook.
+    ``evaluation.frames.write_gif`` and ``write_mp4`` write them to a file;
+    ``display.notebook.show`` shows them in a notebook.
 
     Args:
         policy: Policy, or trainer whose newest weights play.
@@ -254,7 +254,7 @@ def make_plain(config: Config) -> Environments:
 def play_ladder(
     policy: Policy, games: int, deterministic: bool = False, progress: Progress = lambda *_: None
 ) -> ladder.Ladder:
-    """Play the scripted opponents of a policy's environment; see ``playing.ladder``.
+    """Play the scripted opponents of a policy's environment; see ``evaluation.ladder``.
 
     Args:
         policy: Policy to score.

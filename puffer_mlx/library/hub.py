@@ -16,11 +16,11 @@ from puffer_mlx import __version__, checkpoint
 from puffer_mlx.checkpoint import CONFIG, Checkpoint
 from puffer_mlx.config import Config, write_ini
 from puffer_mlx.errors import UserError
+from puffer_mlx.evaluation.episodes import headline
+from puffer_mlx.evaluation.frames import write_gif
 from puffer_mlx.export import Format, export
 from puffer_mlx.library.evaluating import evaluate, play, scores_record
 from puffer_mlx.library.policy import Policy
-from puffer_mlx.playing.episodes import headline
-from puffer_mlx.playing.frames import write_gif
 from puffer_mlx.system.files import publish_folder, reading
 from puffer_mlx.system.json_text import write_json
 

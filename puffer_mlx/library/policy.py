@@ -17,8 +17,8 @@ from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.environment_statistics import current_statistics
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
+from puffer_mlx.evaluation.players import Player, policy_player
 from puffer_mlx.library.settings import with_environment
-from puffer_mlx.playing.players import Player, policy_player
 from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.policy.policy import configured_policy

@@ -25,6 +25,14 @@ from puffer_mlx.config.schema import NO_TRACKER
 from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.display.notebook import watch
 from puffer_mlx.errors import UserError
+from puffer_mlx.evaluation import ladder
+from puffer_mlx.evaluation.episode_videos import EpisodeVideos, refuse_undrawable
+from puffer_mlx.evaluation.evaluator import (
+    Evaluator,
+    refuse_agents,
+    target_message,
+    target_reached,
+)
 from puffer_mlx.export import Format, Report, export, formats
 from puffer_mlx.library.policy import Policy, Prediction, checkpoint_of, policy_factory
 from puffer_mlx.library.settings import (
@@ -37,9 +45,6 @@ from puffer_mlx.library.settings import (
     with_objects,
     without_objects,
 )
-from puffer_mlx.playing import ladder
-from puffer_mlx.playing.episode_videos import EpisodeVideos, refuse_undrawable
-from puffer_mlx.playing.evaluation import Evaluator, refuse_agents, target_message, target_reached
 from puffer_mlx.policy.actor_critic import parts_of
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.ppo import optimizers
@@ -315,7 +320,7 @@ class Trainer:
     def step(self) -> Logs:
         """Train one epoch: a rollout and its minibatches.
 
-        Evaluates the policy if ``eval_interval`` says so (``playing/evaluation.py``), and sets
+        Evaluates the policy if ``eval_interval`` says so (``evaluation/evaluator.py``), and sets
         ``stop`` at ``stop_at_score``.
 
         Returns:

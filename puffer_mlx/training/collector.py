@@ -28,7 +28,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx.machines.single_process import SingleProcess
+from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.profiling.phases import PhaseTimer

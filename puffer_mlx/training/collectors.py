@@ -5,7 +5,7 @@ from typing import cast
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
+from puffer_mlx.distributed.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import RolloutBackend, choose_acting, replay_states
 from puffer_mlx.rollout.buffer import RolloutBuffer, State

@@ -24,7 +24,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
-from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
+from puffer_mlx.distributed.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.ops import take_rows, verification
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import algorithms, precision

@@ -13,8 +13,8 @@ import mlx.core as mx
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
+from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.acting_on_gpu import FEWEST, step_on_gpu
 from puffer_mlx.policy.policy import Policy

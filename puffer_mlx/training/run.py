@@ -21,8 +21,8 @@ from puffer_mlx.checkpoint.folder import new_run
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_training
-from puffer_mlx.machines import shards
-from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
+from puffer_mlx.distributed import shards
+from puffer_mlx.distributed.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers

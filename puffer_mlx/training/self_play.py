@@ -13,8 +13,8 @@ import numpy as np
 from puffer_mlx.checkpoint.folder import subtree
 from puffer_mlx.config import Config
 from puffer_mlx.config.schema.selfplay import OF_4
+from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.rollout import seats as seating
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.training.collector import Rollout

@@ -16,8 +16,8 @@ import mlx.core as mx
 from puffer_mlx.checkpoint.folder import State
 from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_state, refuse_training
+from puffer_mlx.distributed.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.ops import verification
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
@@ -235,7 +235,7 @@ class Trainer:
 
         Evaluation ends after more than ``base.eval_episodes`` episodes, or after half as many
         rollouts as training has epochs. A rollout left by a failed ``step`` is dropped, because its
-        memory is needed. The evaluation of 5.0 is in ``playing/evaluation.py``.
+        memory is needed. The evaluation of 5.0 is in ``evaluation/evaluator.py``.
 
         Yields:
             The environments' means since the evaluation began.

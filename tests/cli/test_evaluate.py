@@ -14,9 +14,9 @@ from films import gif_pages, read_video
 from mlx.utils import tree_map
 
 from puffer_mlx import checkpoint, config, vec
+from puffer_mlx.evaluation import frames as frame_files
+from puffer_mlx.evaluation.episodes import AgentStepper, Scores, Spread, frames_of, score
 from puffer_mlx.library import evaluating
-from puffer_mlx.playing import frames as frame_files
-from puffer_mlx.playing.episodes import AgentStepper, Scores, Spread, frames_of, score
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 

@@ -64,7 +64,7 @@ def test_the_last_evaluation_is_not_shown_as_training(monkeypatch):
         def after_training(self):
             yield {"agent_steps": 5.0, "env/score": 2.0, "env/n": 3.0}
 
-    monkeypatch.setattr(train_run.evaluation, "short_note", lambda *_: None)
+    monkeypatch.setattr(train_run, "short_note", lambda *_: None)
     console = Console(file=io.StringIO(), width=120, force_terminal=True)
     dashboard = Dashboard({"Environment": "toy"}, 1000, console)
     dashboard.update({"agent_steps": 4.0, "SPS": 1.0, "env/score": 1.5, "env/n": 2.0})

@@ -9,10 +9,10 @@ from running import records
 
 from puffer_mlx import config, vec
 from puffer_mlx.cli import evaluate
-from puffer_mlx.playing import ladder
-from puffer_mlx.playing.episodes import eval_config
-from puffer_mlx.playing.games import play_pair
-from puffer_mlx.playing.players import policy_player
+from puffer_mlx.evaluation import ladder
+from puffer_mlx.evaluation.episodes import eval_config
+from puffer_mlx.evaluation.games import play_pair
+from puffer_mlx.evaluation.players import policy_player
 from puffer_mlx.training.trainer import Trainer
 
 AGENTS, T, EPOCHS = 32, 4, 4

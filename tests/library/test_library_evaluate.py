@@ -8,7 +8,7 @@ from test_library_environments import SMALL, Count
 
 import puffer_mlx
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.episodes import Scores
+from puffer_mlx.evaluation.episodes import Scores
 
 SQUARED: dict[str, Any] = {
     "total_agents": 8,

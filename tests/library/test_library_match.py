@@ -9,7 +9,7 @@ from native_envs import OURS
 
 import puffer_mlx
 from puffer_mlx import config
-from puffer_mlx.playing.results import Tally
+from puffer_mlx.evaluation.results import Tally
 
 SMALL: dict[str, Any] = {
     **{"total_agents": 16, "horizon": 8, "minibatch_size": 64, "total_timesteps": 256},

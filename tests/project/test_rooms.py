@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[2] / "puffer_mlx"
 FLOORS = (
     "cli library",
     "check sweep display",
-    "playing",
+    "evaluation",
     "training export",
     "rollout machines checkpoint",
     "ppo policy vec",
@@ -31,7 +31,7 @@ PLACE = {room: place for place, room in enumerate(reversed(" ".join(FLOORS).spli
 
 NUMPY_ONLY = {"vec", "config"}
 MLX_ONLY = {"policy", "ppo", "ops"}
-BOTH = {"rollout", "checkpoint", "profiling", "machines"}  # memory, files, costs, messages
+BOTH = {"rollout", "checkpoint", "profiling", "distributed"}  # memory, files, costs, messages
 GUESTS = {"torch", "pufferlib", "wandb", "tensorboard", "optuna", "matplotlib", "gymnasium"}
 GUESTS |= {"trackio", "imageio_ffmpeg", "PIL", "IPython", "onnx", "onnxruntime"}
 HOSTS = {  # modules made of a guest's classes: they are imported inside functions themselves

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.frames import Frame, write_gif
+from puffer_mlx.evaluation.frames import Frame, write_gif
 from puffer_mlx.system.files import check_writable, publish
 from puffer_mlx.system.json_text import write_json
 

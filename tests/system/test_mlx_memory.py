@@ -52,7 +52,7 @@ def test_on_metal_it_is_lowered(chosen):
 BEGIN = """
 import puffer_mlx
 import mlx.core as mx
-from puffer_mlx import vec; from puffer_mlx.playing import episodes
+from puffer_mlx import vec; from puffer_mlx.evaluation import episodes
 from puffer_mlx.config import load
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.training.trainer import Trainer

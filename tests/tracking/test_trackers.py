@@ -18,7 +18,7 @@ from test_tracked_run import FAULTY, record
 
 from puffer_mlx import config as c
 from puffer_mlx.config.parts import trackers as names
-from puffer_mlx.playing.frames import Frame, gif_bytes
+from puffer_mlx.evaluation.frames import Frame, gif_bytes
 from puffer_mlx.tracking.tracked_run import RunLog, Trackers
 from puffer_mlx.tracking.trackers import find
 

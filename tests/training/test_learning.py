@@ -12,8 +12,8 @@ import pytest
 
 from puffer_mlx import config, vec
 from puffer_mlx.config import Base, Config, Policy, Train, Vec, validate
-from puffer_mlx.playing.games import play_pair
-from puffer_mlx.playing.players import policy_player, random_player
+from puffer_mlx.evaluation.games import play_pair
+from puffer_mlx.evaluation.players import policy_player, random_player
 from puffer_mlx.policy.networks import mingru
 from puffer_mlx.ppo import advantage, loss
 from puffer_mlx.rollout import acting as ways_of_acting

@@ -11,8 +11,8 @@ import pytest
 from watching import functions, replace_functions
 
 from puffer_mlx import config
+from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.training import placement
 from puffer_mlx.training import trainer as trainer_module

@@ -14,8 +14,8 @@ from oracles import f64, flat, named
 from watching import acting, functions, replace_functions
 
 from puffer_mlx import config, vec
+from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.profiling.phases import PROFILE_EVERY

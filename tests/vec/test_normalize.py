@@ -18,9 +18,9 @@ import puffer_mlx
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import environment_statistics, normalization
 from puffer_mlx.errors import UserError
+from puffer_mlx.evaluation.episodes import AgentStepper, score
 from puffer_mlx.export import importing
 from puffer_mlx.export.exporting import Format, export
-from puffer_mlx.playing.episodes import AgentStepper, score
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import normalize
 from puffer_mlx.vec.base import HasNormalizer

@@ -11,7 +11,7 @@ import numpy as np
 from puffer_mlx import vec
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.games import without_statistics
+from puffer_mlx.evaluation.games import without_statistics
 from puffer_mlx.vec.base import TRUNCATED, Rows, ScoredVec, ShowsExactly, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import allocate_rows, random_actions

@@ -8,7 +8,7 @@ from puffer_mlx import vec
 from puffer_mlx.check.env.environment import EnvUnderTest, RandomRollout
 from puffer_mlx.check.items import Findings, fail, ok, warn
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.frames import find_draw
+from puffer_mlx.evaluation.frames import find_draw
 from puffer_mlx.vec.base import VecEnv
 
 STEPS = 20

@@ -10,7 +10,7 @@ from oracles import named
 from puffer_mlx import config as c
 from puffer_mlx import vec
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing import evaluation
+from puffer_mlx.evaluation import evaluator
 from puffer_mlx.training.collectors import HostCollector, make_collector
 from puffer_mlx.training.placement import rollout_cores
 from puffer_mlx.training.trainer import Trainer
@@ -54,7 +54,7 @@ def rollouts(monkeypatch):
         collector.take = lambda: seen.append(take()) or seen[-1]
         return collector
 
-    monkeypatch.setattr(evaluation, "make_collector", watched)
+    monkeypatch.setattr(evaluator, "make_collector", watched)
     return seen
 
 
@@ -79,7 +79,7 @@ def test_environments_and_noise_are_those_of_the_beginning(rollouts):
     with native(config) as environments:
         key = np.array(Trainer(config, environments).state().arrays["key"])
     trainer, *_ = trained(config)
-    found = list(evaluation.evaluate(trainer, native))
+    found = list(evaluator.evaluate(trainer, native))
     assert len(found) == len(rollouts) > 2
     np.testing.assert_array_equal(np.array(rollouts[0].key), key)
     for one in rollouts:
@@ -88,7 +88,7 @@ def test_environments_and_noise_are_those_of_the_beginning(rollouts):
     states = [np.concatenate([np.array(x) for _, x in named(one.states)]) for one in rollouts]
     assert not states[0].any() and states[1].any() and (states[1] != states[2]).any()
     again, *_ = trained(config)
-    assert list(evaluation.evaluate(again, native)) == found  # nothing of the training's end is in
+    assert list(evaluator.evaluate(again, native)) == found  # nothing of the training's end is in
 
 
 def test_the_first_rows_are_those_of_training(monkeypatch):
@@ -101,19 +101,19 @@ def test_the_first_rows_are_those_of_training(monkeypatch):
         return begin(self, weights, key)
 
     monkeypatch.setattr(HostCollector, "begin", watched)
-    list(evaluation.evaluate(trainer, native))
+    list(evaluator.evaluate(trainer, native))
     assert seen[0] == first
 
 
 def test_the_agents_that_were_asked_for(rollouts):
     """In fewer groups, if they don't fill the run's."""
     trainer, _, _ = trained(configure("--eval-agents", "3", "--eval-episodes", "2"))
-    list(evaluation.evaluate(trainer, native))
+    list(evaluator.evaluate(trainer, native))
     assert rollouts[0].buffer.observations.shape[1] == 3
-    made = evaluation.evaluated(trainer.config)
+    made = evaluator.evaluated(trainer.config)
     assert (made.vec.total_agents, made.vec.num_buffers, made.base.reset_state) == (3, 1, False)
     assert trainer.config.vec.num_buffers == 2
-    assert evaluation.evaluated(configure()).vec.total_agents == N
+    assert evaluator.evaluated(configure()).vec.total_agents == N
 
 
 def test_agents_that_no_environments_have():
@@ -121,13 +121,13 @@ def test_agents_that_no_environments_have():
     pairs = Telling(N)
     pairs.num_environments = N // 2
     with pytest.raises(UserError, match="eval_agents 5 is not a multiple of an environment's 2"):
-        evaluation.refuse_agents(config, pairs)
-    evaluation.refuse_agents(configure("--eval-agents", "6"), pairs)
-    evaluation.refuse_agents(configure("--eval-agents", "5", "--train.algorithm", "puffer4"), pairs)
-    evaluation.refuse_agents(configure(), pairs)
+        evaluator.refuse_agents(config, pairs)
+    evaluator.refuse_agents(configure("--eval-agents", "6"), pairs)
+    evaluator.refuse_agents(configure("--eval-agents", "5", "--train.algorithm", "puffer4"), pairs)
+    evaluator.refuse_agents(configure(), pairs)
     while_training = "--train.algorithm", "puffer4", "--eval-interval", "100"
     with pytest.raises(UserError, match="eval_agents 5 is not a multiple"):
-        evaluation.refuse_agents(configure("--eval-agents", "5", *while_training), pairs)
+        evaluator.refuse_agents(configure("--eval-agents", "5", *while_training), pairs)
 
 
 def test_observations_are_normalised_as_they_were():
@@ -143,7 +143,7 @@ def test_observations_are_normalised_as_they_were():
     with native(config) as environments:
         trainer = Trainer(config, environments)
         list(trainer)
-        assert list(evaluation.evaluate(trainer, make))
+        assert list(evaluator.evaluate(trainer, make))
         ours, theirs = environments.memory(), made[0].memory()  # type: ignore
     assert ours.keys() == theirs.keys() and ours
     for name, array in ours.items():
@@ -159,7 +159,7 @@ def told(*said, episodes=10, algorithm="puffer5"):
     trainer = Trainer(configure(*words), Telling(N))
     list(trainer)
     environments = Telling(N, *said)
-    found = list(evaluation.evaluate(trainer, lambda _: environments))
+    found = list(evaluator.evaluate(trainer, lambda _: environments))
     assert environments.closed == (algorithm == "puffer5" and episodes > 0)
     assert {record["agent_steps"] for record in found} <= {trainer.global_step}
     return trainer, found, [(r.get("env/score"), r.get("env/n")) for r in found]
@@ -170,7 +170,7 @@ def test_it_ends_with_as_many_episodes_as_asked_for():
     six, four = {"score": 1.0, "n": 6.0}, {"score": 6.0, "n": 4.0}
     trainer, found, scores = told(six, four, six)
     assert scores == [(1, 6), (3, 10)]  # (6 * 1 + 4 * 6) / 10
-    assert evaluation.short_note(trainer, found[-1]) is None
+    assert evaluator.short_note(trainer, found[-1]) is None
     assert told(six, four, six, episodes=9)[2] == scores
     assert [n for _, n in told(six, four, six, episodes=11)[2]] == [6, 10, 16]
     assert told(six, episodes=0)[2] == []
@@ -181,7 +181,7 @@ def test_episodes_that_never_end():
     one = {"score": 1.0, "n": 1.0}
     trainer, found, scores = told()
     assert scores == [(None, None)] * E
-    note = evaluation.short_note(trainer, found[-1])
+    note = evaluator.short_note(trainer, found[-1])
     assert note and "after 0 of 10 episodes: no episode ended in 64 steps" in note
     assert len(told({}, one, {}, one)[2]) == 4 + E  # counted anew after each
 
@@ -190,18 +190,18 @@ def test_it_ends_when_the_trainer_is_to_stop():
     trainer = Trainer(configure("--eval-episodes", "100"), Telling(N))
     list(trainer)
     said = [{"score": 1.0, "n": 1.0}] * 50
-    for _ in evaluation.evaluate(trainer, lambda _: Telling(N, *said)):
+    for _ in evaluator.evaluate(trainer, lambda _: Telling(N, *said)):
         trainer.stop = True
-    assert evaluation.short_note(trainer, {}) is None
-    assert not list(evaluation.evaluate(trainer, lambda _: Telling(N, *said)))
+    assert evaluator.short_note(trainer, {}) is None
+    assert not list(evaluator.evaluate(trainer, lambda _: Telling(N, *said)))
 
 
 def test_puffer4_goes_on_with_its_own_environments():
     trainer = Trainer(configure("--train.algorithm", "puffer4"), Telling(N))
     list(trainer)
-    (record,) = evaluation.evaluate(trainer, lambda _: pytest.fail("new environments"))
+    (record,) = evaluator.evaluate(trainer, lambda _: pytest.fail("new environments"))
     assert record == {"agent_steps": (E + 1) * N * T}
-    assert evaluation.short_note(trainer, record) is None
+    assert evaluator.short_note(trainer, record) is None
 
 
 # ---- what an epoch's record has ------------------------------------------------------------------

@@ -13,10 +13,10 @@ import mlx.core as mx
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.writing import to_dict
+from puffer_mlx.distributed.launching import RING_HINT, backend, launched_rank, share_cores
+from puffer_mlx.distributed.ranks import Ranks
+from puffer_mlx.distributed.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.launching import RING_HINT, backend, launched_rank, share_cores
-from puffer_mlx.machines.ranks import Ranks
-from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import kind
 from puffer_mlx.system.version import machine

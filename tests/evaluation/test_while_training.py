@@ -13,9 +13,10 @@ from puffer_mlx import vec
 from puffer_mlx.checkpoint import CheckpointManager
 from puffer_mlx.checkpoint.branches import checkpoint_info
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing import episodes, evaluation
-from puffer_mlx.playing.episodes import AgentStepper, Scores, environments_for, score
-from puffer_mlx.playing.evaluation import Evaluator, is_due, logs_of, settings, target_reached
+from puffer_mlx.evaluation import episodes
+from puffer_mlx.evaluation import evaluator as evaluator_module
+from puffer_mlx.evaluation.episodes import AgentStepper, Scores, environments_for, score
+from puffer_mlx.evaluation.evaluator import Evaluator, is_due, logs_of, settings, target_reached
 from puffer_mlx.training.trainer import Trainer
 
 PYTHON = Path(__file__).parents[1] / "envs" / "python"
@@ -105,7 +106,7 @@ def seen(monkeypatch):
         found.append(how["max_steps"])
         return score(stepper, episodes, **how)
 
-    monkeypatch.setattr(evaluation, "score", watched)
+    monkeypatch.setattr(evaluator_module, "score", watched)
     return found
 
 
@@ -178,7 +179,7 @@ def test_statistics_are_as_they_are_and_stay(seen, monkeypatch):
         kept.append((before, stepper.vec.memory()))
         return found
 
-    monkeypatch.setattr(evaluation, "score", kept_score)
+    monkeypatch.setattr(evaluator_module, "score", kept_score)
     with make(config) as environments:
         trainer = Trainer(config, environments)
         evaluator = Evaluator(trainer, make)
@@ -208,7 +209,7 @@ def test_an_evaluation_says_all_along_that_it_goes_on(more):
 
 
 def test_episodes_that_do_not_end(monkeypatch):
-    monkeypatch.setattr(evaluation, "MAX_STEPS", 3)
+    monkeypatch.setattr(evaluator_module, "MAX_STEPS", 3)
     config = configure("gym:CartPole-v1", *EVALUATED, "--vec.backend", "vector")
     _, logs, _ = trained(config)
     assert logs[-1]["eval/unfinished"] == 12 and logs[-1]["eval/n"] == 0

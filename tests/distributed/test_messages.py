@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from running import wait_until
 
-from puffer_mlx.machines import messages
-from puffer_mlx.machines.exchange import merged_means, merged_moments
-from puffer_mlx.machines.heartbeat import BEATS, MESSAGES, Heartbeat
-from puffer_mlx.machines.messages import (
+from puffer_mlx.distributed import messages
+from puffer_mlx.distributed.exchange import merged_means, merged_moments
+from puffer_mlx.distributed.heartbeat import BEATS, MESSAGES, Heartbeat
+from puffer_mlx.distributed.messages import (
     GREETING,
     HostAllGather,
     LostRank,

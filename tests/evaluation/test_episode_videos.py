@@ -14,16 +14,16 @@ from puffer_mlx import vec
 from puffer_mlx.checkpoint.environment_statistics import copy_statistics
 from puffer_mlx.checkpoint.folder import lock_run
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing import episode_videos
-from puffer_mlx.playing.episode_videos import (
+from puffer_mlx.evaluation import episode_videos
+from puffer_mlx.evaluation.episode_videos import (
     EpisodeVideos,
     episode,
     refuse_undrawable,
     video_is_due,
 )
-from puffer_mlx.playing.episodes import AgentStepper, score
-from puffer_mlx.playing.evaluation import Evaluator, settings
-from puffer_mlx.playing.frames import fit
+from puffer_mlx.evaluation.episodes import AgentStepper, score
+from puffer_mlx.evaluation.evaluator import Evaluator, settings
+from puffer_mlx.evaluation.frames import fit
 from puffer_mlx.training.trainer import Trainer
 
 PYTHON = Path(__file__).parents[1] / "envs" / "python"

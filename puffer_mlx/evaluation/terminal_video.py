@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.frames import Frame, fit
+from puffer_mlx.evaluation.frames import Frame, fit
 
 UPPER = "▀"  # upper half in the foreground colour, lower half in the background colour
 

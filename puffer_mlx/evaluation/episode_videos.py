@@ -20,9 +20,9 @@ from puffer_mlx import vec
 from puffer_mlx.checkpoint import VIDEOS
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.episodes import AgentStepper
-from puffer_mlx.playing.evaluation import is_due, settings, stepper_of
-from puffer_mlx.playing.frames import Draw, Frame, find_draw, fit, refuse_missing, write_gif
+from puffer_mlx.evaluation.episodes import AgentStepper
+from puffer_mlx.evaluation.evaluator import is_due, settings, stepper_of
+from puffer_mlx.evaluation.frames import Draw, Frame, find_draw, fit, refuse_missing, write_gif
 from puffer_mlx.training import placement
 from puffer_mlx.training.epoch_logs import Logs
 from puffer_mlx.training.trainer import Trainer

@@ -17,13 +17,13 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.config import Config
+from puffer_mlx.distributed import exchange
+from puffer_mlx.distributed.heartbeat import Heartbeat
+from puffer_mlx.distributed.launching import orphaned
+from puffer_mlx.distributed.messages import HostAllGather, LostRank
+from puffer_mlx.distributed.shards import partition
+from puffer_mlx.distributed.single_process import SingleProcess, Step
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines import exchange
-from puffer_mlx.machines.heartbeat import Heartbeat
-from puffer_mlx.machines.launching import orphaned
-from puffer_mlx.machines.messages import HostAllGather, LostRank
-from puffer_mlx.machines.shards import partition
-from puffer_mlx.machines.single_process import SingleProcess, Step
 from puffer_mlx.ops import implementation, verification
 from puffer_mlx.ops.pack import pack
 from puffer_mlx.trees import leaves

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config
+from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.vec.base import Environments
 
 

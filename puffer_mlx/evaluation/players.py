@@ -11,8 +11,8 @@ from puffer_mlx.checkpoint.normalization import Statistics
 from puffer_mlx.config import Config
 from puffer_mlx.config.dialects import SCRIPT
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.environment_scripts import script_function
-from puffer_mlx.playing.episodes import Actor
+from puffer_mlx.evaluation.environment_scripts import script_function
+from puffer_mlx.evaluation.episodes import Actor
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.base import Rows

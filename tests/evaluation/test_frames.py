@@ -12,7 +12,7 @@ from rich.console import Console
 from running import files
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.frames import (
+from puffer_mlx.evaluation.frames import (
     Frame,
     enlarge,
     find_draw,
@@ -21,7 +21,7 @@ from puffer_mlx.playing.frames import (
     write_gif,
     write_mp4,
 )
-from puffer_mlx.playing.terminal_video import HalfBlocks, _style, caption, play_in_terminal
+from puffer_mlx.evaluation.terminal_video import HalfBlocks, _style, caption, play_in_terminal
 
 
 def frame(image, step=0, terminal=False, episode=0, total=0.0) -> Frame:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from puffer_mlx.machines.messages import WELCOME, RendezvousServer, connect, connection
+from puffer_mlx.distributed.messages import WELCOME, RendezvousServer, connect, connection
 from puffer_mlx.system.signals import write_error
 
 BEAT = 0.5  # seconds between two heartbeats

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from puffer_mlx.playing.results import PairResult, Tally, elo, wilson
+from puffer_mlx.evaluation.results import PairResult, Tally, elo, wilson
 
 
 def test_score():

@@ -1,7 +1,7 @@
 """Evaluate a run's weights during training (``base.eval_interval``) or after it.
 
 During training: after each epoch that reaches a multiple of the interval, and after the last one,
-whole episodes are played (``playing/episodes.py``) in separate environments. Every evaluation
+whole episodes are played (``evaluation/episodes.py``) in separate environments. Every evaluation
 creates them again with the same seeds, which no training environment uses. The result therefore
 depends on the weights only, also in resumed runs. Training is unaffected: it shares no environments
 and no random keys with the evaluation, and with ``train.overlap`` no rollout is in progress.
@@ -28,7 +28,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.fit import fit_buffers
 from puffer_mlx.config.validation import multiples
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.episodes import (
+from puffer_mlx.evaluation.episodes import (
     ENVIRONMENTS,
     MAX_STEPS,
     AgentStepper,

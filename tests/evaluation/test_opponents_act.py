@@ -11,8 +11,8 @@ import pytest
 from small_policies import weights_of
 
 from puffer_mlx import config, vec
+from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.training.game_results import Results
 from puffer_mlx.training.self_play import create_self_play
 from puffer_mlx.training.trainer import Trainer

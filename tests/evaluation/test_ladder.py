@@ -11,9 +11,9 @@ from saved_policies import record_of, save
 
 from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing import ladder
-from puffer_mlx.playing.episodes import Scores
-from puffer_mlx.playing.ladder import Ladder, OpponentResult
+from puffer_mlx.evaluation import ladder
+from puffer_mlx.evaluation.episodes import Scores
+from puffer_mlx.evaluation.ladder import Ladder, OpponentResult
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 

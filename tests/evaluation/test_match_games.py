@@ -13,9 +13,9 @@ from stepping import zoo_vec
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.games import play_pair
-from puffer_mlx.playing.players import Player, policy_player, random_player, scripted_player
-from puffer_mlx.playing.results import PairResult, Tally
+from puffer_mlx.evaluation.games import play_pair
+from puffer_mlx.evaluation.players import Player, policy_player, random_player, scripted_player
+from puffer_mlx.evaluation.results import PairResult, Tally
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.base import Environments

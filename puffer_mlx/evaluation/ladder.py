@@ -22,7 +22,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.dialects import SCRIPT, folder_version
 from puffer_mlx.config.fit import typed
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.episodes import (
+from puffer_mlx.evaluation.episodes import (
     MAX_STEPS,
     AgentStepper,
     Scores,
@@ -31,9 +31,9 @@ from puffer_mlx.playing.episodes import (
     headline,
     score,
 )
-from puffer_mlx.playing.games import Progress, agents_of, play_pairs, without_statistics
-from puffer_mlx.playing.players import BOT, Player, player_without_policy, policy_player
-from puffer_mlx.playing.results import Tally, Z, mode, wilson
+from puffer_mlx.evaluation.games import Progress, agents_of, play_pairs, without_statistics
+from puffer_mlx.evaluation.players import BOT, Player, player_without_policy, policy_player
+from puffer_mlx.evaluation.results import Tally, Z, mode, wilson
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.training.epoch_logs import Logs

@@ -11,9 +11,9 @@ from saved_policies import record_of, save
 from puffer_mlx import checkpoint, config
 from puffer_mlx.checkpoint.flat_files import save_bin
 from puffer_mlx.cli import match as module
+from puffer_mlx.evaluation.frames import captioned
+from puffer_mlx.evaluation.games import without_statistics
 from puffer_mlx.library import evaluating
-from puffer_mlx.playing.frames import captioned
-from puffer_mlx.playing.games import without_statistics
 
 PYTHON = OURS / "python"
 DUEL = "--env.agents 4 --vec.total-agents 8"

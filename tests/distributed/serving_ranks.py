@@ -22,7 +22,7 @@ from emulated_run import emulated_gpu, rolling_out_there
 from mlx.utils import tree_map
 
 from puffer_mlx.cli.train import main
-from puffer_mlx.machines import exchange
+from puffer_mlx.distributed import exchange
 from puffer_mlx.ops import implementation, verification
 from puffer_mlx.training import trainer
 from puffer_mlx.training.learner import Update

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.environment_scripts import script_function
+from puffer_mlx.evaluation.environment_scripts import script_function
 from puffer_mlx.system.files import publish
 
 Draw = Callable[[np.ndarray], np.ndarray]  # one agent's flat observation -> picture

@@ -17,8 +17,8 @@ import numpy as np
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import MAX_STEPS as MAX_STEPS  # commands print it before they load MLX
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.frames import Draw, Frame
-from puffer_mlx.playing.results import mode
+from puffer_mlx.evaluation.frames import Draw, Frame
+from puffer_mlx.evaluation.results import mode
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.vec.base import Rows, ScoredVec

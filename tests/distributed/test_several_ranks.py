@@ -23,10 +23,10 @@ import pytest
 import running
 
 from puffer_mlx.config import load
-from puffer_mlx.machines import joining, launching
-from puffer_mlx.machines.launching import free_ports
-from puffer_mlx.machines.ranks import Ranks
-from puffer_mlx.machines.single_process import SINGLE_PROCESS
+from puffer_mlx.distributed import joining, launching
+from puffer_mlx.distributed.launching import free_ports
+from puffer_mlx.distributed.ranks import Ranks
+from puffer_mlx.distributed.single_process import SINGLE_PROCESS
 from puffer_mlx.system import program
 from puffer_mlx.vec.native.sources import environments_folder, sources_digest
 
@@ -292,7 +292,7 @@ mine.write_text(f"{came} ")
 LAUNCHING = f"""
 import sys
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.machines.launching import start_ranks
+from puffer_mlx.distributed.launching import start_ranks
 words = [sys.executable, "-c", {COUNTING!r}]
 sys.exit(reported(lambda _: start_ranks(2, words, on_gpus=False))([]))
 """
@@ -471,7 +471,7 @@ def test_environments_of_other_sources(tmp_path, serving):
 
 def test_waiting_for_ranks_that_never_come(tmp_path):
     code = "import puffer_mlx\nfrom puffer_mlx.config import load\n"
-    code += "from puffer_mlx.machines.joining import init_distributed\n"
+    code += "from puffer_mlx.distributed.joining import init_distributed\n"
     code += "init_distributed(load('squared'), timeout=0.5)"
     words = [sys.executable, "-P", "-c", code]
     (tmp_path / "signal.py").write_text("raise SystemExit")  # imported for the library's by nobody

@@ -14,9 +14,9 @@ import numpy as np
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.episodes import MAX_STEPS, eval_config, most_environments
-from puffer_mlx.playing.players import Player
-from puffer_mlx.playing.results import PairResult, Tally
+from puffer_mlx.evaluation.episodes import MAX_STEPS, eval_config, most_environments
+from puffer_mlx.evaluation.players import Player
+from puffer_mlx.evaluation.results import PairResult, Tally
 from puffer_mlx.vec.base import Environments, HasSeats, VecEnv
 from puffer_mlx.vec.from_config import probe
 from puffer_mlx.vec.rows import allocate_rows
