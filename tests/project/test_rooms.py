@@ -21,7 +21,7 @@ FLOORS = (
     "check sweep display",
     "evaluation",
     "training export",
-    "rollout machines checkpoint",
+    "rollout distributed checkpoint",
     "ppo policy vec",
     "ops profiling tracking",
     "config",
