@@ -278,7 +278,7 @@ def _optimise(
     loss = metrics[total : total + 1].squeeze(0)  # a view: an index would copy it
     weights, state, ok = move(weights, grads, state, loss, lr)
     if counts:
-        scaler = precision.next_scaler(scaler, ok, kind)
+        scaler = precision.count_all(scaler, [ok], kind)
     return weights, state, scaler, ok
 
 

@@ -147,6 +147,7 @@ MUON = "Muon in one call"
 STEP = "the policy's step as one kernel"
 KERNELS = {  # by name: the implementations that are refused, and options of a run that launches it
     "advantages": ("the kernel of advantages", ADAM),
+    "count_minibatches": ("the count of minibatches", ADAM),
     "draw_rows": ("the draw of segments in one call", ADAM),
     "pack": (f"the kernel that packs arrays, {STEP}", ADAM),
     "pack_as": (IN_TWO, WIDE),

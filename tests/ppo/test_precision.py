@@ -1,5 +1,6 @@
 """Mixed precision: the scale, skipped minibatches, and what is said when it can't go on."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
+from emulated_run import emulated_gpu
 from oracles import named
 from running import BATCH, TINY, learned, records
 from watching import before_training, functions, replace_functions
@@ -106,12 +108,16 @@ def test_the_scale_against_python(kind, monkeypatch):
     assert mine.longest > 5
 
 
+@pytest.mark.parametrize("minibatches", [1, 30])
+@pytest.mark.parametrize("device", [contextlib.nullcontext, emulated_gpu])
 @pytest.mark.parametrize("kind", ["fp32", "fp16"])
-def test_minibatches_are_counted_together(kind):
+def test_minibatches_are_counted_together(kind, device, minibatches):
     """A GPU's Muon returns flags as numbers."""
-    oks = np.random.default_rng(0).random(30) < 0.6
+    oks = np.random.default_rng(0).random(minibatches) < 0.6
     state = {**precision.first_scaler(kind), "good": mx.array(190)}
-    found = precision.count_all(state, [mx.array(float(ok)) for ok in oks], kind)
+    with device() as gpu:
+        found = precision.count_all(state, [mx.array(float(ok)) for ok in oks], kind)
+    assert gpu is None or ("count_minibatches" in gpu.names) == (kind != "fp16")
     for ok in oks:
         state = precision.next_scaler(state, mx.array(bool(ok)), kind)
     assert {n: a.item() for n, a in found.items()} == {n: a.item() for n, a in state.items()}

@@ -69,16 +69,12 @@ def test_launches_only_fall(tmp_path):
 
 
 def test_mlx_compiles_nothing_for_an_epoch(tmp_path):
-    """On CUDA that takes seconds: for an index, a slice at an array, and fused operations.
-
-    But for the counters of ``precision.next_scaler``.
-    """
+    """On CUDA that takes seconds: for an index, a slice at an array, and fused operations."""
     _, results = count(tmp_path, "breakout-a", "--back-ends", "cuda")
     steps = {"split", "gradients", "optimise", "Update.submit"}
     names = [name for step in steps for name in results["breakout-a"]["cuda"][step]["primitives"]]
     assert "kernel mingru_minibatch" in names and "Subtract" in names
-    slow = {name for name in names if name.startswith(("Compiled", "Gather", "DynamicSlice"))}
-    assert slow == {"CompiledAddSelect", "CompiledSelectAdd", "CompiledAddSelectMaximum"}
+    assert not [n for n in names if n.startswith(("Compiled", "Gather", "DynamicSlice"))]
 
 
 def test_what_rises_is_found():

@@ -13,11 +13,16 @@ In any precision a minibatch whose loss or gradient isn't finite is skipped and 
 """
 
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
 
+from puffer_mlx.ops.gpu.launch import launch
+from puffer_mlx.ops.implementation import Implementation
+from puffer_mlx.ops.pack import pack
 from puffer_mlx.system.plain_functions import record
 
 DTYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16}
@@ -27,6 +32,7 @@ SMALLEST_SCALE = 1.0
 LARGEST_SCALE = 2.0**24
 GROWTH_INTERVAL = 200  # minibatches
 TOLERATED = 10  # skipped minibatches in a row
+COUNTS = "good", "skipped", "in_a_row", "longest"
 
 Scaler = dict[str, mx.array]
 
@@ -50,7 +56,7 @@ def first_scaler(precision: str) -> Scaler:
     """
     return {
         "scale": mx.array(FIRST_SCALE if precision == "fp16" else 1.0),
-        **{name: mx.array(0) for name in ("good", "skipped", "in_a_row", "longest")},
+        **{name: mx.array(0) for name in COUNTS},
     }
 
 
@@ -79,11 +85,33 @@ def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
     }
 
 
-def count_all(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler:
-    """Return the state after several minibatches: see ``next_scaler``."""
+def _count(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler:
     for ok in oks:
         scaler = next_scaler(scaler, ok, precision)
     return scaler
+
+
+def launch_count_minibatches(scaler, oks, precision):
+    """Compute ``count_all`` in one launch, but for fp16."""
+    if precision == "fp16":
+        return _count(scaler, oks, precision)
+    ok = oks[0].reshape(1) if len(oks) == 1 else pack(oks)[0]
+    inputs = {name: scaler[name].reshape(1) for name in COUNTS}
+    inputs |= {"ok": ok, "sizes": {"K": len(oks)}}
+    path = Path(__file__).with_name("count_minibatches.metal.h")
+    shapes = {f"next_{name}": () for name in COUNTS}
+    counts = launch(path, "count_minibatches", inputs, shapes, threads=1)
+    return {"scale": scaler["scale"], **dict(zip(COUNTS, counts, strict=True))}
+
+
+@partial(Implementation, name="the count of minibatches", gpu=launch_count_minibatches)
+def count_all(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler:
+    """Return the state after several minibatches: see ``next_scaler``.
+
+    Its kernel saves compiling: on CUDA, MLX took 2 to 4 s for each fused kernel of this loop, and
+    another number of minibatches has other kernels.
+    """
+    return _count(scaler, oks, precision)
 
 
 record(__name__)

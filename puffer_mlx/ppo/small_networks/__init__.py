@@ -22,7 +22,7 @@ from puffer_mlx.policy.distributions import UNBOUNDED
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy, training_functions
-from puffer_mlx.ppo import optimizers
+from puffer_mlx.ppo import optimizers, precision
 from puffer_mlx.ppo.loss import Coefficients, largest_kl
 from puffer_mlx.trees import leaves
 
@@ -158,8 +158,7 @@ class Epochs:
         reads = optimizers.find(train.optimizer).reads
         if self._network is None:
             self._network = describe(self._policy, weights)
-        names = "good", "skipped", "in_a_row", "longest"
-        counts = mx.stack([scaler[name] for name in names])
+        counts = mx.stack([scaler[name] for name in precision.COUNTS])
         moments = optimizer["momentum"], optimizer["second_moment"]
         extension: Any = cpu_extension.load()
         *new, step, metrics, ok, counts = extension.ppo_epoch(
@@ -177,7 +176,7 @@ class Epochs:
             tree_map(lambda _: next(arrays), tree) for tree in (weights, *moments)
         )
         state = {"momentum": first, "second_moment": second, "step": step}
-        counted = dict(zip(names, mx.split(counts, 4), strict=True))
+        counted = dict(zip(precision.COUNTS, mx.split(counts, 4), strict=True))
         scaler = {**scaler, **{name: count.reshape(()) for name, count in counted.items()}}
         return weights, state, scaler, metrics, ok
 
