@@ -191,6 +191,8 @@ ROWS = [
     Row("the kernel of advantages", "breakout", "advantages"),
     Row("the draw of segments in one call", "breakout", "draw_rows"),
     Row("the kernel that packs arrays", "breakout", "^pack$"),
+    Row("the count of minibatches", "breakout", "count_minibatches"),
+    Row("the count of minibatches", A, "count_minibatches", platform=CUDA),
     Row(TWO, A, "mingru_minibatch", platform=CUDA),
     Row(TWO, D, "mingru_minibatch_wide", "wide", platform=CUDA),
     Row(TWO, WIDE, "mingru_minibatch_wide", "wide", platform=CUDA),

@@ -93,9 +93,9 @@ class Implementation:
         self.name = name
         self.gpu = gpu
         self._plain: Any = plain
-        self._cpu = cpu
-        self._float32 = float32
-        self._gemm = gemm
+        self.cpu: Any = cpu
+        self.float32 = float32
+        self.gemm = gemm
         if callable(plain):
             functools.update_wrapper(self, plain)
             self._modules = (plain.__module__,)
@@ -119,7 +119,7 @@ class Implementation:
         if _allowed is not None and self.name not in _allowed:  # see ``verification.py``
             return None
         if backend() == "cpu":
-            chosen = self._cpu and self.on_cpu(cpu_extension.load())
+            chosen = self.cpu and _of_extension(self, cpu_extension.load())
         else:
             chosen = None if self.is_refused else self.gpu
         if not chosen or not self.unchanged(*passed):
@@ -132,15 +132,6 @@ class Implementation:
     def is_refused(self) -> bool:
         """True if the GPU's implementation failed on this machine: see ``verification.py``."""
         return self.name in refused
-
-    def on_cpu(self, extension: ModuleType | None) -> Any:
-        """Return the function that computes the operation by the extension, or None."""
-        if extension is None or not self._cpu or (self._gemm and not extension.has_gemm()):
-            return None
-        if callable(self._cpu):
-            return self._cpu
-        function = getattr(extension, self._cpu)
-        return function if self._float32 is None else _of_any_dtype(function, self._float32)
 
     def unchanged(self, *passed: Callable[..., Any], report: bool = True) -> bool:
         """Return True if all plain functions are the released ones.
@@ -172,7 +163,17 @@ class Implementation:
         return False
 
 
-_of_any_dtype = functools.cache(low_precision.in_float32)
+@functools.cache
+def _of_extension(operation: Implementation, extension: ModuleType | None) -> Any:
+    """Return the function that computes an operation by the extension, or None."""
+    if extension is None or (operation.gemm and not extension.has_gemm()):
+        return None
+    if callable(operation.cpu):
+        return operation.cpu
+    function = getattr(extension, operation.cpu)
+    if operation.float32 is None:
+        return function
+    return low_precision.in_float32(function, operation.float32)
 
 
 @functools.cache

@@ -281,6 +281,8 @@ class Trainer:
 
     def _custom_coefficients(self, epoch: int) -> dict[str, float]:
         """Return an epoch's coefficients that are functions of the progress, by key."""
+        if not self.schedules:
+            return {}
         progress = epoch / self.config.epochs
         return {
             name: schedules.value_at(schedule, progress, name)
