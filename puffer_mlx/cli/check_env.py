@@ -27,7 +27,7 @@ from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table, say_config
 from puffer_mlx.config import parse_command_line
-from puffer_mlx.config.command_line import build_parser
+from puffer_mlx.config.command_line import build_parser, typed_options
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.system import program, voice
@@ -88,6 +88,13 @@ def summary(findings: Findings, took: float) -> Text:
     return text
 
 
+def worker_words(argv: list[str]) -> list[str]:
+    """Return the words for a worker process, which gets its own items and writes no file."""
+    env, *words = argv
+    typed = (each for each in typed_options(words) if each.option not in ("--only", "--json"))
+    return [env, *(word for each in typed for word in each.argv)]
+
+
 @reported
 def main(argv: list[str]) -> int:
     config, options = parse_command_line(argv, add_options, used=USED, training=False)
@@ -100,7 +107,7 @@ def main(argv: list[str]) -> int:
         serve_items(items, failed, options.timeout, env)
         return 0
     say_config(config)
-    words = "-m", __spec__.name, *argv, "--only"
+    words = "-m", __spec__.name, *worker_words(argv), "--only"
 
     def command(left: list[str]) -> list[str]:
         return program.python(*words, *left, f"{WORKER}={','.join(failed)}")

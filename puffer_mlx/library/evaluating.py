@@ -310,6 +310,7 @@ def load_policy(config: Config, path: str, configure: Configure) -> Policy:
         saved = checkpoint.Checkpoint(source, config, spec, policy, weights, 0, memory)
         return Policy.of_checkpoint(saved)
     saved = checkpoint.load(checkpoint.find(path, config), known(config))
+    folder = saved.folder.absolute()  # an environment may change the working directory
     config = configure({}, [saved.folder / checkpoint.CONFIG])
     config = with_saved_preprocessing(config, saved.folder)
     for section in ("policy", "torch"):
@@ -329,10 +330,9 @@ def load_policy(config: Config, path: str, configure: Configure) -> Policy:
                 f" but {config.env_name} has {probe.spec.described()}",
                 f"evaluate it on {saved.config.env_name}",
             )
-        restore_statistics(probe, saved.folder, frozen=True)
-        check_action_scale(probe, saved.folder)
-    saved = saved._replace(config=config, folder=saved.folder.absolute())
-    return Policy.of_checkpoint(saved)
+        restore_statistics(probe, folder, frozen=True)
+        check_action_scale(probe, folder)
+    return Policy.of_checkpoint(saved._replace(config=config, folder=folder))
 
 
 def find_player(

@@ -15,7 +15,7 @@ text = "from puffer_mlx.vec.processes import begin_child; begin_child(); "
 text += "import os; os._exit(10 + ('PYTHONSAFEPATH' in os.environ))"
 context = multiprocessing.get_context("{}")
 process = context.Process(target=exec, args=(text,))
-with starting_children():
+with starting_children([]):
     process.start()
 process.join()
 raise SystemExit(process.exitcode)

@@ -347,7 +347,7 @@ def test_every_file_plays_as_the_live_policy(run, here, scripts):
     expected = live(trainer)
     files_play(scripts, here, word, saved, POLICY.split(), expected)
     made = checkpoint.load(saved)
-    raw = replace(made.config, vec=replace(made.config.vec, normalize_observations=False))
+    raw = replace(trainer.config, vec=replace(trainer.config.vec, normalize_observations=False))
     with vec.make(raw, 1) as env:
         other = score(AgentStepper(made.policy, made.weights, env, 3, deterministic=True), 12)
     assert other.summary()["score"].mean != pytest.approx(expected, rel=0.01)
