@@ -118,19 +118,24 @@ def resolve(
     return config
 
 
-def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[str]) -> None:
+def _note_code(
+    config: Config, settings: Iterable[Setting], typed: Collection[str], origin: str
+) -> None:
     """Note which code only a file names, and the working directory for relative names of code.
 
     Args:
         config: the configuration of these settings; is changed.
         settings: all settings; the last one for a key counts.
         typed: code that the person named.
+        origin: where code is named that no setting names: a file's own name is its environment's,
+            and a line that one release reads as a setting may continue a value for the other.
     """
     given = {setting.name: setting for setting in settings}
     for key, name in code_names(config).items():
         note_folder(name)
-        if key in given and not given[key].typed and name not in typed:
-            config.named_by[name] = given[key].origin
+        setting = given.get(key)
+        if name not in typed and not (setting and setting.typed):
+            config.named_by[name] = setting.origin if setting else origin
 
 
 class Placed(NamedTuple):
@@ -186,7 +191,8 @@ def placed(scanned: Scanned, arguments: Sequence[Setting] = ()) -> Placed:
         config.bot_eval = {}
     if config.python and config.base.family == AUTO:
         config.base.family = named.family or AUTO
-    _note_code(config, [*read.settings, *arguments], scanned.typed_names)
+    origin = relative_path(read.files[-1]) if read.files else ""
+    _note_code(config, [*read.settings, *arguments], scanned.typed_names, origin)
     return Placed(config, chosen, passed)
 
 

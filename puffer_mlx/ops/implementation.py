@@ -119,7 +119,9 @@ class Implementation:
         if _allowed is not None and self.name not in _allowed:  # see ``verification.py``
             return None
         if backend() == "cpu":
-            chosen = self.cpu and _of_extension(self, cpu_extension.load())
+            extension: Any = self.cpu and cpu_extension.load()
+            usable = extension and (not self.gemm or extension.has_gemm())
+            chosen = _of_extension(self, extension) if usable else None
         else:
             chosen = None if self.is_refused else self.gpu
         if not chosen or not self.unchanged(*passed):
@@ -164,10 +166,8 @@ class Implementation:
 
 
 @functools.cache
-def _of_extension(operation: Implementation, extension: ModuleType | None) -> Any:
-    """Return the function that computes an operation by the extension, or None."""
-    if extension is None or (operation.gemm and not extension.has_gemm()):
-        return None
+def _of_extension(operation: Implementation, extension: ModuleType) -> Any:
+    """Return the function that computes an operation by the extension."""
     if callable(operation.cpu):
         return operation.cpu
     function = getattr(extension, operation.cpu)

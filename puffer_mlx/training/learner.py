@@ -71,7 +71,7 @@ class Learner:
             ``graph`` to None then: it has functions of its own.
         graph: an epoch as one compiled function. None with several ranks, with a limit of the KL,
             or if it would store too much. ``Update.fits_graph`` decides for each epoch.
-        unverified: the epoch function until its kernels are verified by a call, then None.
+        unverified: the epoch function, not compiled, until a call verifies its kernels; then None.
         reader: loads rollouts onto the training device.
         health: checks that results are finite.
         update: the update in progress, or the last one.
@@ -131,8 +131,9 @@ class Learner:
     ) -> "Update":
         """Return the update on a rollout without computing it.
 
-        Builds the update's graph if it can have one; the first time, this verifies the kernels of
-        the graph by computing it once. Rollout and state may still be in progress on the device.
+        Builds the update's graph if it can have one. The first build is the exception: it computes
+        the update once to verify the kernels, and drops the result. Rollout and state may still be
+        in progress on the device.
 
         Args:
             rollout: the rollout to train on. Nothing may write to it until the update is done.
@@ -142,10 +143,12 @@ class Learner:
             epoch: number of the epoch, from 0.
             profiled: True to evaluate after each phase and charge its time.
         """
-        # Ratios that training doesn't compute itself take a forward pass, so they are measured in
-        # few epochs. The ratios of opponents' actions always differ from 1.
+        # The first minibatch's ratios should be 1. Where other weights acted, they take a forward
+        # pass more, so they are checked in few epochs. Those of opponents' actions and of actions
+        # that RPO has shifted always differ from 1.
         checks_ratios = self.first_ratios_are_one or epoch % PROFILE_EVERY == 1
-        checks_ratios = checks_ratios and not self.config.selfplay.train_on_opponents
+        if self.config.selfplay.train_on_opponents or self.local.train.rpo_alpha:
+            checks_ratios = False
         update = Update(self, rollout, before, scheduled, key, checks_ratios, profiled)
         if self.reader.is_noop and update.fits_graph():
             update.build_graph(rollout.buffer.fields)
@@ -346,7 +349,7 @@ class Update:
     def _observe_first(self, minibatch: Minibatch, rows: mx.array | None) -> None:
         """Measure the first minibatch: the time of its forward pass, and its ratios.
 
-        These ratios are of log-probabilities by the weights that acted to the recorded ones.
+        These are exp(logprob - recorded logprob), where logprob is by the weights that acted.
 
         Args:
             minibatch: the first minibatch of the epoch.

@@ -171,7 +171,7 @@ class Trainer:
         With ``train.overlap`` another thread collects the next rollout during the update, with the
         weights from before it, and finishes before this method returns. If the GPU steps the
         environments, the next rollout is launched after the last minibatch, before the update's
-        results are read. The GPU may still compute it when this method returns.
+        results are read. The GPU may still compute that rollout when this method returns.
 
         A failed step changes neither weights nor optimizer, and the next call uses the same keys:
 
@@ -202,16 +202,19 @@ class Trainer:
                 update.submit()
                 if self._launches_ahead():
                     following = self.queue.launch_ahead(update.state.weights)
-                    if self.rate is None:  # else the next learning rate depends on this update
+                    if self._can_prepare_ahead():
                         self.prepared = self._prepare(following, update.state, self.epoch + 1)
                 metrics = update.wait()
                 self._share_logs(rollout, update)
-            # An interrupt between these lines loses the update; no rollout is trained on twice.
+            scheduled, next_rate = self._scheduled_metrics(metrics)
+            # The rollout is released first: an interrupt before the last of these lines loses the
+            # update or counts it wrongly, but no rollout is trained on twice.
             self.queue.release()
             self.train_state = update.state
-            metrics |= self._scheduled_metrics(metrics)
+            self.rate = next_rate
             self.epoch += 1
             self.global_step += self.config.batch_size
+            metrics |= scheduled
             timer.lap("train_misc")
             seconds = self._charge(rollout, update, update_began)
         except BaseException:
@@ -397,15 +400,28 @@ class Trainer:
         profiled = self.profiler.should_profile(epoch)
         return self.learner.prepare(rollout, before, self.scheduled(epoch), key, epoch, profiled)
 
+    def _can_prepare_ahead(self) -> bool:
+        """Return True if the next update depends on this one by its weights alone.
+
+        Otherwise an adaptive learning rate depends on this update's KL, or a scheduled coefficient
+        of the loss replaces the learner, which this update needs to its end.
+        """
+        return self.rate is None and self.schedules.keys().isdisjoint(Coefficients._fields)
+
     def _set_loss_coefficients(self, epoch: int) -> None:
         """Replace the learner if scheduled coefficients of the loss change in an epoch."""
-        config = self.learner.config
+        if not self.schedules:
+            return
+        before = self.learner
         values = self._custom_coefficients(epoch)
         values = {name: values[name] for name in Coefficients._fields if name in values}
-        if any(getattr(config.train, name) != value for name, value in values.items()):
-            self.learner = self._make_learner(
-                replace(config, train=replace(config.train, **values))
-            )
+        train = replace(before.config.train, **values)
+        if train == before.config.train:
+            return
+        self.learner = self._make_learner(replace(before.config, train=train))
+        self.learner.health = before.health  # it counts over epochs
+        if before.graph is None:  # its activations were too large
+            self.learner.graph = None
 
     def _share_logs(self, rollout: Rollout, update: Update) -> None:
         """Merge the environments' logs and the episodes' scores of all ranks."""
@@ -413,19 +429,20 @@ class Trainer:
         logs = self.ranks.sync_epoch(self.epoch, update.state.weights, rollout.logs, rollout.scores)
         rollout.logs, rollout.scores = logs
 
-    def _scheduled_metrics(self, metrics: Logs) -> Logs:
-        """Return the update's learning rate and scheduled coefficients for its record.
+    def _scheduled_metrics(self, metrics: Logs) -> tuple[Logs, float | None]:
+        """Return the update's scheduled coefficients for its record, and the next ``rate``.
 
-        If the schedule is adaptive, the learning rate is then adapted to the update's KL.
+        If the schedule is adaptive, the rate is adapted to the update's KL. Otherwise it is None.
         """
         train = self.config.train
         used = self.scheduled(self.epoch)
         values = self._custom_coefficients(self.epoch)
         values |= {"learning_rate": used.lr, "ent_coef": used.ent_coef}
-        if self.rate is not None:
+        rate = self.rate
+        if rate is not None:
             kl = metrics.get("kl", math.nan)
-            self.rate = schedules.adapted(self.rate, train.learning_rate, kl, train.desired_kl)
-        return {name: float(value) for name, value in values.items()}
+            rate = schedules.adapted(rate, train.learning_rate, kl, train.desired_kl)
+        return {name: float(value) for name, value in values.items()}, rate
 
     def _charge(self, rollout: Rollout, update: Update, update_began: float) -> float:
         """Charge the time since ``update_began`` to the phases. Returns the seconds of training.
@@ -434,9 +451,9 @@ class Trainer:
         ahead, and launching the next one.
         """
         seconds = time.perf_counter() - update_began - update.extra_seconds
-        waiting = min(rollout.late, seconds)
+        waiting = min(rollout.late, seconds)  # in seconds, for a rollout that was launched ahead
         self.profiler.train.apply_profiled_shares(update.profiled, waiting)
-        if waiting:  # else another thread may use this timer
+        if waiting:  # so no other thread uses this timer
             self.profiler.rollout.charge("eval_act", waiting)
         following = self.queue.rollout  # None unless it was launched ahead
         launching = min(following.seconds, seconds - waiting) if following else 0.0

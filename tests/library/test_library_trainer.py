@@ -460,6 +460,15 @@ def test_a_scheduled_coefficient_is_that_of_each_epoch(here, name):
         assert used == [np.float32(schedule(epoch / STEPS)) for epoch in range(STEPS)]
 
 
+def test_minibatches_that_are_skipped_are_counted_while_a_coefficient_changes(here):
+    """Each change compiles the update again, by a new learner with the same checks."""
+    with puffer_mlx.Trainer(FALLING, "squared", clip_coef=lambda part: 0.1 + part) as trainer:
+        trainer.step()
+        before = trainer.learner
+        trainer.step()
+        assert trainer.learner is not before and trainer.learner.health is before.health
+
+
 def test_a_run_with_a_scheduled_clip_range_resumes_to_the_bit(here):
     def schedule(progress):
         return 0.05 + progress

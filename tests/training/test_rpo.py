@@ -127,3 +127,11 @@ def test_discrete_actions_have_no_means():
     assert "train.rpo_alpha 0.3 moves the means of continuous actions" in str(raised.value)
     with pytest.raises(UserError, match=r"train\.rpo_alpha -1\.0"):
         settings("ppo", -1)
+
+
+@pytest.mark.parametrize(("alpha", "checked"), [(0, True), (0.5, False)])
+def test_ratios_of_moved_actions_are_not_compared_with_1(alpha, checked):
+    chosen = settings("puffer4", alpha)
+    with vec.make(chosen, 1) as environments:
+        trainer = Trainer(chosen, environments)
+        assert ("loss/first_ratio_error" in trainer.step()) == checked
