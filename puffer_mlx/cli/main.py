@@ -46,8 +46,8 @@ def refused(word: str) -> UserError:
     from puffer_mlx.config.compatibility import closest
     from puffer_mlx.config.finding import known_words
 
-    if word in known_words() or word.endswith(".ini") or ":" in word:
-        hint = program.command(f"train {word}")
+    if word in known_words() or word.endswith(".ini") or ":" in word or "/" in word:
+        hint = f"{program.command('train')} {word}"
     elif near := closest(word.replace("_", "-"), [*COMMANDS]):
         hint = f"did you mean {program.command(near)}?"
     else:

@@ -44,8 +44,8 @@ from puffer_mlx.system.files import shipped
 
 FAMILY, NETWORK = "base.family", "torch.network"
 PYTHON = "python.ini"  # what all Python environments begin with; then their family's files
-_OF_ALGORITHMS = filter(None, (facts(name).layer for name in algorithms()))
-LAYERS = PYTHON, *FILES, *_OF_ALGORITHMS  # files that no environment has for its own
+_OF_ALGORITHMS = [layer for name in algorithms() if (layer := facts(name).layer)]
+LAYERS = PYTHON, *FILES, *_OF_ALGORITHMS  # shared files: they belong to no single environment
 OCEAN = "ocean"  # PufferLib's folder of environments
 CONFIG = "config"  # PufferLib's folder of files
 CONFIGS = CONFIG, "configs"  # PufferLib's and ours

@@ -11,7 +11,7 @@ continue a value, and neither a section nor a key may be given twice. In files o
   and switches are truncated towards zero.
 
 Upstream reads text as the number 0 where it expects one, ``None`` and ``yes`` too: here it is
-refused. Types of values are checked later: `values.py` and `loading.py`.
+refused. Types of values are checked later: `values.py` and `resolving.py`.
 
 A file is read once and cached until its time or size changes.
 """

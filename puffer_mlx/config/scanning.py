@@ -125,7 +125,7 @@ def scan(request: Request, family: str = "") -> Scanned:
     with reading(name, "name an environment, a folder or an .ini file that you may read"):
         named = find(name, choice) if name else NamedEnvironment("", "", [])
     shadowed = shadow_note(name, named)
-    typed_names = {named.source and str(Path(named.source).resolve())}
+    typed_names = {named.source, named.source and str(Path(named.source).resolve())}
     if not name.endswith(".ini"):
         typed_names.add(named.env_name)
     named = named if request.run is None else resolve_file(request.run, choice)

@@ -106,7 +106,7 @@ A policy for `{name}`, trained with [puffer_mlx]({HOME}) {__version__}.
 | --- | --- |
 {rows}
 
-One seed: others may come to more or less. `{SCORES}` has every episode.
+One seed: others may score higher or lower. `{SCORES}` has every episode.
 
 ## Use it
 
@@ -116,7 +116,8 @@ puffer-mlx evaluate {CONFIG} {POLICY}   # plays, and scores
 puffer-mlx train {CONFIG}                         # the same run again
 ```
 
-`{CONFIG}` is the run's whole configuration. What the environment needs has to be installed.
+`{CONFIG}` is the run's complete configuration. What the environment needs has to be installed. If
+it names code, read that code, then add `--allow-code`.
 """
 
 
@@ -131,7 +132,7 @@ def write(
         out: Folder to write. A folder that this command wrote earlier is replaced.
         episodes: Episodes of the evaluation.
         picture: True to record a GIF (needs the ``gif`` extra and a drawing function).
-        allow_code: True to run the checkpoint's environment without asking.
+        allow_code: True to run code that only the checkpoint names.
 
     Raises:
         UserError: ``out`` holds other files; the policy can't be exported or evaluated; no
@@ -153,7 +154,7 @@ def write(
         write_json(record, temporary / SCORES)
         if picture:
             write_gif(play(policy, steps=STEPS), temporary / PICTURE, FPS)
-        (temporary / CARD).write_text(card(saved, score, picture))
+        (temporary / CARD).write_text(card(saved, score, picture), encoding="utf-8")
     return score
 
 
@@ -196,6 +197,6 @@ def push(folder: Path, repository: str) -> str:
         hub.create_repo(repository, exist_ok=True)
         hub.upload_folder(folder_path=folder, repo_id=repository)
     except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"the Hub refused {repository}: {reason}", LOGIN) from None
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"the upload to {repository} failed: {reason}", LOGIN) from None
     return f"https://huggingface.co/{repository}"

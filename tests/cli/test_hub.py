@@ -142,7 +142,7 @@ def test_it_is_uploaded_with_the_persons_login(server, tmp_path, monkeypatch):
     for spoil, said in (
         (
             lambda: monkeypatch.setattr(server.HfApi, "refuses", "403: not yours"),
-            r"refused me/agent: 403: not yours\n",
+            r"upload to me/agent failed: 403: not yours\n",
         ),
         (
             lambda: monkeypatch.setattr(server, "get_token", lambda: None),
