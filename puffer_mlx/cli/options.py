@@ -102,7 +102,8 @@ def reject_unused(
     """Refuse options that were given and have no effect.
 
     Args:
-        options: Parsed options; None, False and empty lists mean that an option wasn't given.
+        options: Parsed options; None, False and empty lists mean that an option wasn't given. No
+            option may be 0.
         names: Attributes of the options without effect.
         why: Text after "does nothing" in the message.
         hint: Hint of the error.
@@ -111,8 +112,7 @@ def reject_unused(
         UserError: One of the options was given.
     """
     for name in names:
-        value = getattr(options, name)
-        if value is not None and value is not False and value != []:
+        if getattr(options, name):
             raise UserError(f"--{name.replace('_', '-')} does nothing {why}", hint)
 
 
