@@ -484,6 +484,19 @@ def test_ctrl_c_ends_a_step_that_hangs(count: int, nothing_left):
             vec.wait(0)
 
 
+def test_ctrl_c_that_reaches_a_process_is_its_parents(nothing_left):
+    """A terminal signals all processes."""
+
+    class Signalled(Walk):
+        def step(self, action):
+            os.kill(os.getpid(), signal.SIGINT)
+            return super().step(action)
+
+    with gym_vec(Signalled, name="walk", total_agents=1, backend="async") as vec:
+        rows = started(vec)
+        assert step(vec, rows, 1).observations[0, 1] == 1
+
+
 def test_ctrl_c_while_processes_start_is_their_parents(tmp_path: Path):
     """However early in their start it comes, they say nothing, and the parent decides."""
     (tmp_path / "sitecustomize.py").write_text(
