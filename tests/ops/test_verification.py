@@ -320,6 +320,15 @@ def test_gradients_are_compared_for_advantages_that_count():
     assert found.targets.adv is None and np.std(np.array(found.targets.rewards)) > 0.3
 
 
+def test_an_operation_that_is_called_directly_is_verified():
+    grid = mx.random.normal((T, N), key=mx.random.key(0))
+    rows = mx.arange(S, dtype=mx.int32)
+    with a_gpu_with(not_a_number, "take_targets"):
+        found = take_targets(grid, grid, grid, None, rows, mx.ones(S))
+    assert implementation.refused == {"the kernel that gathers targets"}
+    assert np.isfinite(np.array(found[0])).all()
+
+
 def test_a_kernel_may_return_more_than_plain_mlx():
     """The kernel of targets also returns moments. An epoch in one graph calls it directly."""
     grid = mx.random.normal((T, N), key=mx.random.key(0))

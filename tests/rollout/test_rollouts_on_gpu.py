@@ -204,14 +204,17 @@ def test_agents_of_one_environment_and_opponents(name, network, opponents, form)
 def test_weights_from_memory_change_nothing(name, rows, monkeypatch):
     """To the bit: two layers that a block has room for beside its agents, or a tile of them."""
     monkeypatch.setattr(kernels, "ROWS_OF_A_BLOCK", (rows,))
-    runs = []
-    for room, kept in ((10**6, 2), (232448, 0)):
-        monkeypatch.setattr(kernels, "shared_pool_limits", lambda room=room: (512, room))
-        runs.append(Run(name, True, precision="bf16", width=128))
-        assert runs[-1].vec.kernel.rows(N)["KEPT"] == kept
-    for seed in range(2):
+    runs = [Run(name, True, precision="bf16", width=128) for _ in range(2)]
+
+    def rollout(run, seed, room, kept):
+        monkeypatch.setattr(kernels, "shared_pool_limits", lambda: (512, room))
+        assert run.vec.kernel.rows(N)["KEPT"] == kept
         with emulated_gpu():
-            expected, found = (run.rollout(seed) for run in runs)
+            return run.rollout(seed)
+
+    for seed in range(2):
+        expected = rollout(runs[0], seed, 10**6, 2)
+        found = rollout(runs[1], seed, 232448, 0)
         for field, array in expected.items():
             np.testing.assert_array_equal(found[field], array, field)
         for state, other in zip(*(named(run.states) for run in runs), strict=True):
