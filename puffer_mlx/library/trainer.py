@@ -486,7 +486,8 @@ def train(
 
 def _find_run(resume: str | Path, env: Any, settings: Mapping[str, Any]) -> Path:
     """Return the newest checkpoint that can be resumed of a run that the user names."""
-    folder = collected(settings).get(DIRECTORY, Base().checkpoint_dir)
+    _, (plain,) = without_objects(settings)
+    folder = collected(plain).get(DIRECTORY, Base().checkpoint_dir)
     config = Config(source_of(env).name, base=Base(checkpoint_dir=str(folder)))
     return checkpoint.find(str(resume), config, checkpoint.STATE)
 

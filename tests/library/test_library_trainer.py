@@ -533,15 +533,16 @@ def test_checkpoint_dir_writes_a_run_as_the_command_line_does(here, capsys):
     assert len(trainer.history) == STEPS
 
 
-def test_train_resumes_a_run_to_the_bit(here):
-    with puffer_mlx.train("squared", RUN, checkpoint_dir="whole") as whole:
+@pytest.mark.parametrize("given", [{}, {"clip_coef": lambda progress: 0.1 + progress}])
+def test_train_resumes_a_run_to_the_bit(here, given):
+    with puffer_mlx.train("squared", RUN, checkpoint_dir="whole", **given) as whole:
         pass
 
     def halfway(logs):
         return "stop" if logs["epoch"] == STEPS // 2 else None
 
-    puffer_mlx.train("squared", RUN, checkpoint_dir="runs", callback=halfway).close()
-    with puffer_mlx.train("squared", resume="latest", checkpoint_dir="runs") as resumed:
+    puffer_mlx.train("squared", RUN, checkpoint_dir="runs", callback=halfway, **given).close()
+    with puffer_mlx.train("squared", resume="latest", checkpoint_dir="runs", **given) as resumed:
         assert resumed.history[0]["epoch"] == STEPS // 2 + 1
         assert alike(resumed, whole)
     (run,) = (here / "runs" / "squared").iterdir()
