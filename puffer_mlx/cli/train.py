@@ -21,18 +21,18 @@ from puffer_mlx.system import program, voice
 if TYPE_CHECKING:  # imports MLX
     from puffer_mlx.checkpoint import Checkpoint
 
-OF_RESUMED = "--checkpoint-dir", "--torch.network", "--torch.encoder", "--allow-code"
+FINDS_THE_RUN = "--checkpoint-dir", "--torch.network", "--torch.encoder", "--allow-code"
 PROFILED = 3  # default number of epochs in a timeline
 OPTIONS = """
 --load-model-path PATH  start a new run from weights: a .safetensors or .bin file, or what --resume
     takes
 --resume RUN  go on with a run exactly where it was saved: latest, a RUN_ID, a run's folder or a
     checkpoint's; its own configuration, changed by the other options given here
---stop-at STEP  end after the epoch that reaches this step, schedules unchanged
+--stop-at STEP  end after the epoch that reaches STEP; schedules run as if to the full length
 """
 RARE = f"""
---profile-epochs N  epochs in the timeline of --profile FILE.json, from the third of this start on
-    (default {PROFILED})
+--profile-epochs N  epochs in the timeline of --profile FILE.json, beginning with the third epoch
+    after this start (default {PROFILED})
 --gpu-capture FILE.gputrace  Macs only: record what the GPU does, for Xcode; needs
     MTL_CAPTURE_ENABLED=1
 --gpu-capture-epochs N  epochs in it, at most 5: each may take gigabytes (default 1)
@@ -130,7 +130,7 @@ def main(argv: list[str]) -> int | None:
         which = next((each.text for each in reversed(typed) if each.option == "--resume"), None)
         helps = not {"-h", "--help"}.isdisjoint(argv)
         if which is not None and not helps:
-            words = [word for each in typed if each.full in OF_RESUMED for word in each.argv]
+            words = [word for each in typed if each.full in FINDS_THE_RUN for word in each.argv]
             resumed, newest = find_resumed(which, [argv[0], *words], held)
         config, options = configured(argv, resumed and resumed.folder / "config.ini")
         options.newest = newest

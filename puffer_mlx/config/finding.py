@@ -44,7 +44,7 @@ from puffer_mlx.system.files import shipped
 
 FAMILY, NETWORK = "base.family", "torch.network"
 PYTHON = "python.ini"  # what all Python environments begin with; then their family's files
-_OF_ALGORITHMS = [layer for name in algorithms() if (layer := facts(name).layer)]
+_OF_ALGORITHMS = [file for name in algorithms() if (file := facts(name).layer)]
 LAYERS = PYTHON, *FILES, *_OF_ALGORITHMS  # shared files: they belong to no single environment
 OCEAN = "ocean"  # PufferLib's folder of environments
 CONFIG = "config"  # PufferLib's folder of files
@@ -101,7 +101,7 @@ def variants() -> dict[str, Path]:
 
 
 def _is_variant(path: Path) -> bool:
-    """Return True for a file about the environment that its name begins with, before a dash."""
+    """Return True for a file NAME-x.ini whose env_name is NAME."""
     name, dash, _ = path.stem.partition("-")
     return bool(dash) and env_names(path) == [name]
 
@@ -165,7 +165,7 @@ def last_text(key: str, files: Iterable[Path]) -> str:
 def is_complete(path: Path) -> bool:
     """Return True for a run's saved configuration, which sets every key.
 
-    A file counts as one if it sets at least half of the keys: older runs had fewer.
+    A file counts as one if it sets at least half of the keys: older versions had fewer keys.
     """
     return 2 * len(DECLARED.keys() & file_texts(path).keys()) >= len(DECLARED)
 

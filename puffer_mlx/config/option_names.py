@@ -65,7 +65,7 @@ def is_used(used: Sequence[str] | None, name: str) -> bool:
 
 
 def may_be_bare(name: str) -> bool:
-    """Return True if a key's option without a value means true."""
+    """Return True if ``--key`` alone means ``--key true``."""
     if name in RENAMES and not RENAMES[name].off:
         name = RENAMES[name].name
     declared = DECLARED.get(name)

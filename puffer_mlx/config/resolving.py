@@ -144,12 +144,12 @@ class Placed(NamedTuple):
     Args:
         config: the configuration.
         chosen: the settings that count, by name.
-        passed: settings of the other release's files that the trainer doesn't take.
+        skipped: settings of the other release's files that the trainer doesn't take.
     """
 
     config: Config
     chosen: Mapping[str, Setting]
-    passed: Mapping[str, Setting]
+    skipped: Mapping[str, Setting]
 
 
 def placed(scanned: Scanned, arguments: Sequence[Setting] = ()) -> Placed:
@@ -171,11 +171,11 @@ def placed(scanned: Scanned, arguments: Sequence[Setting] = ()) -> Placed:
     texts = read.dialect.texts
     problems: list[UserError] = []
     chosen: dict[str, Setting] = {}
-    passed: dict[str, Setting] = {}
+    skipped: dict[str, Setting] = {}
     for setting in [*read.settings, *arguments]:
         try:
             plain = _under_our_name(setting)
-            (chosen if read.takes(plain) else passed)[plain.name] = plain
+            (chosen if read.takes(plain) else skipped)[plain.name] = plain
         except UserError as problem:
             problems.append(problem)
     for setting in chosen.values():
@@ -193,7 +193,7 @@ def placed(scanned: Scanned, arguments: Sequence[Setting] = ()) -> Placed:
         config.base.family = named.family or AUTO
     origin = relative_path(read.files[-1]) if read.files else ""
     _note_code(config, [*read.settings, *arguments], scanned.typed_names, origin)
-    return Placed(config, chosen, passed)
+    return Placed(config, chosen, skipped)
 
 
 def fitted(placed: Placed, training: bool) -> Config:
@@ -207,9 +207,10 @@ def fitted(placed: Placed, training: bool) -> Config:
         UserError: Numbers don't fit; one message for all.
     """
     config = placed.config
-    _note_passed(config, placed.passed.values())
+    _note_skipped(config, placed.skipped.values())
     if typed(config, "vec.num_threads") and not typed(config, "vec.max_threads"):
-        config.vec.max_threads = max(1, config.vec.num_threads)  # a file's number is no limit
+        # What is typed may exceed a file's max_threads.
+        config.vec.max_threads = max(1, config.vec.num_threads)
     fit_buffers(config)
     fit_minibatch(config)
     if not (episodes := placed.chosen.get(EVAL_EPISODES)) or _of_defaults(episodes):
@@ -241,7 +242,7 @@ def _of_defaults(setting: Setting) -> bool:
     return setting.origin.rpartition(":")[0] == relative_path(shipped("configs") / "default.ini")
 
 
-def _note_passed(config: Config, settings: Iterable[Setting]) -> None:
+def _note_skipped(config: Config, settings: Iterable[Setting]) -> None:
     """Note settings of the other release's trainer that differ from this trainer's."""
     for setting in settings:
         value = config.value(setting.name)

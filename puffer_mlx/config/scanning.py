@@ -4,7 +4,7 @@ The first of these chooses the trainer: ``--train.algorithm``; ``algorithm`` in 
 sets it; the keys of the last file that show a release (``dialects.py``); the folder of the
 environment's sources; default.ini. With 5.0's trainer ``configs/puffer5.ini`` counts after
 default.ini: it has 5.0's defaults. Files of the other release still set sizes, and win over
-puffer5.ini. But the keys of ``ESSENCE``, which distinguish the two trainers, count only in files
+puffer5.ini. But ``TRAINER_DEFINING_KEYS``, which distinguish the two trainers, count only in files
 for the chosen trainer and on the command line.
 """
 
@@ -42,7 +42,12 @@ from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.system.files import reading
 
-ESSENCE = "base.reset_state", "policy.reset_on_terminal", "train.vtrace", "train.overlap"
+TRAINER_DEFINING_KEYS = (
+    "base.reset_state",
+    "policy.reset_on_terminal",
+    "train.vtrace",
+    "train.overlap",
+)
 
 
 class FileSettings(NamedTuple):
@@ -57,7 +62,7 @@ class FileSettings(NamedTuple):
 
     def takes(self, setting: Setting) -> bool:
         """Return True if a setting counts for this trainer."""
-        return setting.name not in ESSENCE or setting.origin not in self.foreign
+        return setting.name not in TRAINER_DEFINING_KEYS or setting.origin not in self.foreign
 
 
 class Request(NamedTuple):
@@ -184,7 +189,9 @@ def _chosen(versions: dict[Path, FileVersion], source: str, release: str) -> tup
     """
     default, *others = versions.items() or [(Path(), FileVersion())]
     if telling := [other for other in reversed(others) if other[1].algorithm]:
-        path, version = min(telling, key=lambda other: not other[1].says)  # of equals the first
+        path, version = min(
+            telling, key=lambda other: not other[1].says
+        )  # min keeps the first of equals, the last file
         return version.algorithm, f"{relative_path(Path(plain_path(path)))} {version.why}"
     if release:
         return of_release(release), f"{relative_path(Path(source))} is a {release} folder"

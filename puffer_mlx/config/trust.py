@@ -26,7 +26,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 from puffer_mlx.system.import_string import folder_of
 
-Allowed = bool | frozenset[str]  # everything, nothing, or what is named so
+Allowed = bool | frozenset[str]  # True: all code; False: none; a set: code with these names
 OBJECT = re.compile(r"[\w./~-]+:[A-Za-z_][\w./-]*")  # a text that may name an object
 GYM, ZOO = "gym:", "pettingzoo:"
 NAMING = [name for name, declared in DECLARED.items() if declared.custom]
@@ -78,7 +78,7 @@ def permit(config: Config, *sections: str) -> None:
 
 
 def permit_log_dir(config: Config) -> None:
-    """Refuse to resume a log outside the working directory that only a checkpoint names.
+    """Refuse a log folder that only the checkpoint names, if it is outside the working directory.
 
     Args:
         config: Configuration of the resumed run.
@@ -112,7 +112,7 @@ def permit_profile(config: Config) -> None:
 
 
 def note_origin(config: Config, typed: Config, origin: str) -> None:
-    """Mark code that the user didn't type as named by a file.
+    """Record in ``named_by`` all code that this command line doesn't name.
 
     Args:
         config: Configuration of stored and typed words; is changed.

@@ -6,7 +6,7 @@ from puffer_mlx import config as c
 from puffer_mlx.config.compatibility import RENAMES, UNUSED
 from puffer_mlx.config.ini_files import read_ini_5
 from puffer_mlx.config.notes import trainer_note, unread
-from puffer_mlx.config.scanning import ESSENCE
+from puffer_mlx.config.scanning import TRAINER_DEFINING_KEYS
 from puffer_mlx.config.schema import DECLARED, SECTIONS
 
 TABLE = Path(__file__).parents[1] / "data" / "upstream5_default.ini"
@@ -100,7 +100,7 @@ def test_what_the_trainers_are():
     ):
         env, *words = word.split()
         config = c.load(env, words)
-        assert [config.value(name) for name in ESSENCE] == essence[algorithm], word
+        assert [config.value(name) for name in TRAINER_DEFINING_KEYS] == essence[algorithm], word
 
 
 def test_a_run_says_whose_trainer_it_has_and_what_that_does_not_read(here, script, capsys):
