@@ -27,7 +27,6 @@ def stops(cost, *scores, curves=CURVES, quantile=0.3):
         (150.0, 2.8, False),  # runs that ended before count with their last scores
         (DEAR * 200 + 1, 8.0, True),  # more than the best run cost: among the best tenth
         (DEAR * 200 + 1, 8.2, False),
-        (FREE_SECONDS - 1, -50.0, False),
         (49.0, -50.0, False),  # nothing is known of the others there
     ],
 )
@@ -37,6 +36,11 @@ def test_a_run_below_the_others_at_its_cost_stops(cost, score, expected):
 
 def test_the_best_score_so_far_counts():
     assert not stops(100.0, 5.0, -50.0)
+
+
+@pytest.mark.parametrize(("cost", "expected"), [(FREE_SECONDS - 1, False), (FREE_SECONDS, True)])
+def test_no_run_stops_in_its_first_seconds(cost, expected):
+    assert stops(cost, -50.0, curves=[curve * (1, 0.1) for curve in CURVES]) == expected
 
 
 def test_few_runs_and_quantile_0_stop_nothing():
