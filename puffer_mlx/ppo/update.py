@@ -159,8 +159,13 @@ def _verified(
         raw: functions that verification calls, not compiled.
         run: functions that training calls.
     """
-    train = config.train
-    check = partial(verified, context=f"{policy} {train}", kind=train.precision)
+    # Coefficients don't choose a kernel, but for whether they are 0.
+    chosen = {
+        name: bool(value) if isinstance(value, float) else value
+        for name, value in vars(config.train).items()
+        if name != "total_timesteps"
+    }
+    check = partial(verified, context=f"{policy} {chosen}", kind=config.train.precision)
     steps = {
         name: step._replace(
             function=check(step.function, run.steps[name].function, view=step.view, indexes=True)

@@ -422,6 +422,8 @@ class Trainer:
         self.learner.health = before.health  # it counts over epochs
         if before.graph is None:  # its activations were too large
             self.learner.graph = None
+        if before.unverified is None:  # its kernels are verified
+            self.learner.unverified = None
 
     def _share_logs(self, rollout: Rollout, update: Update) -> None:
         """Merge the environments' logs and the episodes' scores of all ranks."""

@@ -296,13 +296,15 @@ def test_a_verdict_is_stored_and_part_of_the_run(monkeypatch, capsys):
     assert implementation.refused == {"the draw of segments in one call"}
 
 
-def test_sound_kernels_are_not_judged_at_the_next_start(monkeypatch):
+@pytest.mark.parametrize("changed", [(), ("--train.learning-rate", "0.01", "--train.gamma", "0.9")])
+def test_sound_kernels_are_not_judged_at_the_next_start(monkeypatch, changed):
+    """Nor with other coefficients, as a sweep tries them."""
     with emulated_gpu():
         trained()
     implementation.agreed.clear()
     monkeypatch.setattr(verification.Verified, "_compare", None)
     with emulated_gpu() as gpu:
-        trained()
+        trained(changed)
     assert not implementation.refused and "draw_rows" in gpu.names
 
 
