@@ -20,7 +20,7 @@ from oracles import assert_close, f64, named, sigmoid
 from puffer_mlx import config, ops
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.gelu import gelu
-from puffer_mlx.ops.implementation import Implementation
+from puffer_mlx.ops.implementation import Implementation, _of_extension
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy import custom
@@ -116,7 +116,9 @@ def on_a_gpu(monkeypatch, extension):
     """Operations take their forms for a GPU; kernels are the extension, which rounds alike."""
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     monkeypatch.setattr(
-        Implementation, "choose", lambda self, *_: self.gpu and self.on_cpu(extension)
+        Implementation,
+        "choose",
+        lambda self, *_: self.gpu and self.cpu and _of_extension(self, extension),
     )
 
 
