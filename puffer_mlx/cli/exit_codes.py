@@ -51,7 +51,7 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
     try:
         try:
             level, words = pop_verbosity(list(argv))
-            if {"-h", "--help"}.isdisjoint(words):
+            if not program.asks_for_help(words):
                 refuse_removed_directory()
             with voice.speaking(level), only_result() if json_is_output(words) else nullcontext():
                 return main(words) or 0

@@ -93,7 +93,7 @@ def configure(source: PolicyFile, argv: list[str]) -> tuple[Config, EnvSpec, arg
 
 
 def convert(argv: list[str]) -> None:
-    if any(word in ("-h", "--help") for word in argv):
+    if program.asks_for_help(argv):
         parse_command_line(["--help", *argv[-1:]], add_options)
     if len(argv) < 2 or argv[0].startswith("-") or argv[1].startswith("-"):
         raise UserError("the first two words must be a file and an environment", "FILE ENV")

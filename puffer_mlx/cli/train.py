@@ -128,8 +128,7 @@ def main(argv: list[str]) -> int | None:
             held.enter_context(voice.speaking(voice.QUIET))
         typed = typed_options(argv[1:])
         which = next((each.text for each in reversed(typed) if each.option == "--resume"), None)
-        helps = not {"-h", "--help"}.isdisjoint(argv)
-        if which is not None and not helps:
+        if which is not None and not program.asks_for_help(argv):
             words = [word for each in typed if each.full in FINDS_THE_RUN for word in each.argv]
             resumed, newest = find_resumed(which, [argv[0], *words], held)
         config, options = configured(argv, resumed and resumed.folder / "config.ini")

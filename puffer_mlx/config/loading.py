@@ -36,6 +36,7 @@ from puffer_mlx.config.schema import COMMAND_LINE, Config
 from puffer_mlx.config.trust import Allowed
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
+from puffer_mlx.system.program import asks_for_help
 
 
 def load(
@@ -153,7 +154,7 @@ def parse_command_line(
     name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
     typed = typed_options(words)
     early = typed_texts(typed)
-    help_asked = not early.keys().isdisjoint(("-h", "--help"))
+    help_asked = asks_for_help(early)
     if not name and not help_asked:
         message = f"the first word must be an environment ({COMMAND_LINE})"
         raise UserError(message, words_hint())

@@ -209,7 +209,7 @@ def fitted(placed: Placed, training: bool) -> Config:
     config = placed.config
     _note_skipped(config, placed.skipped.values())
     if typed(config, "vec.num_threads") and not typed(config, "vec.max_threads"):
-        # What is typed may exceed a file's max_threads.
+        # A typed num_threads may exceed a file's max_threads.
         config.vec.max_threads = max(1, config.vec.num_threads)
     fit_buffers(config)
     fit_minibatch(config)

@@ -260,7 +260,7 @@ def play_each(
 
     Args:
         player: Player to score.
-        others: Its opponents.
+        others: Opponents, played one after another.
         config: Configuration of the environments.
         make: Creates environments from a configuration. They are closed here.
         games: Minimum number of games against each opponent.

@@ -396,7 +396,7 @@ def scores_record(policy: Policy, name: str, scores: Scores) -> dict[str, Any]:
     Args:
         policy: Policy that played, with its run's seed.
         name: Name of the policy.
-        scores: Its episodes.
+        scores: Scores of the evaluation.
     """
     return {
         "environment": policy.config.env_name,

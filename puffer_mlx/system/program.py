@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,6 +54,11 @@ def command(name: str) -> str:
     if path.suffix == ".py" and path.parent.name == "scripts" and script.is_file():
         return shlex.join(["python", str(script)])
     return f"{COMMAND} {name}"
+
+
+def asks_for_help(words: Iterable[str]) -> bool:
+    """Return True if one of a command's words is ``-h`` or ``--help``."""
+    return any(word in ("-h", "--help") for word in words)
 
 
 def typed() -> str:
