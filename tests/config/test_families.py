@@ -220,11 +220,11 @@ def test_few_environments_are_enough(screen):
             c.load(words[0], [*words[1:], "--vec.total-agents", "2"])
 
 
-@pytest.mark.parametrize("command", ["match", "sweep", "import", "a sweep's run"])
+@pytest.mark.parametrize("command", ["match", "evaluate", "sweep", "import", "a sweep's run"])
 def test_commands_make_one_configuration_of_the_environments_family(screen, monkeypatch, command):
     """They don't make it of another family first, and fill in the right one afterwards."""
     pytest.importorskip("optuna")
-    from puffer_mlx.cli import import_, match, sweep
+    from puffer_mlx.cli import evaluate, import_, match, sweep
     from puffer_mlx.sweep.engine.trainings import Trainings
 
     def take_family(*_):
@@ -234,6 +234,8 @@ def test_commands_make_one_configuration_of_the_environments_family(screen, monk
     argv = ["screen:Screen", "--sweep.metric", "score"] if "sweep" in command else ["screen:Screen"]
     if command == "match":
         config, _ = match.parse([*argv, "random", "random"])
+    elif command == "evaluate":
+        config, _ = evaluate.parse([*argv, "policy.bin"])
     elif command == "import":
         kind = SimpleNamespace(sizes_for=lambda *_: {})
         source = SimpleNamespace(settings={}, statistics={}, file=kind)
