@@ -61,7 +61,8 @@ def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Name
         trust.permit_log_dir(config)
     if isinstance(config.base.profile, str):  # a file for this start only
         trust.permit_profile(config)
-        options.trace, config.base.profile = Path(config.base.profile).absolute(), True
+        options.trace = Path(config.base.profile).absolute()
+        config.base.profile = True
     if not options.trace:
         reject_unused(options, ["profile_epochs"], "without --profile FILE.json", "add it")
     options.profile_epochs = options.profile_epochs or PROFILED

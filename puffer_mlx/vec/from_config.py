@@ -156,7 +156,9 @@ def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvF
         UserError: The environment can't be made.
     """
     constructor = python_factory(config)
-    name, keywords, vec = config.env_name, dict(config.env), config.vec
+    name = config.env_name
+    keywords = dict(config.env)
+    vec = config.vec
     arguments = keywords, render, vec.rescale_actions, vec.image_channels
     probe = {"backend": vec.backend, "seed": vec.seed, "measure": measure}
     if puffer.is_puffer_env(constructor):

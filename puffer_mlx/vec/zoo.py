@@ -203,9 +203,12 @@ class ParallelInstance:
     """
 
     def __init__(self, name: str, env: Any, buffers: Buffers, layout: SpaceLayout) -> None:
-        self._name, self._spaces = name, (spaces := AgentSpaces(name, env))
-        self._env, self._buffers = env, buffers
-        self._agents, self.num_agents = spaces.agents, len(spaces.agents)
+        self._name = name
+        self._spaces = spaces = AgentSpaces(name, env)
+        self._env = env
+        self._buffers = buffers
+        self._agents = spaces.agents
+        self.num_agents = len(spaces.agents)
         self._writers = [layout.writer(row) for row in buffers.observations]
         self._masks = Masks(name, spaces.action) if layout.spec.mask_size else None
         self._done: set[Any] = set()  # in this episode
@@ -310,7 +313,8 @@ class ParallelInstance:
 
     def _write(self, seen: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
         """Write the rows of present agents (observations and masks) and of absent ones."""
-        buffers, masked = self._buffers, self._spaces.masked
+        buffers = self._buffers
+        masked = self._spaces.masked
         for i, agent in enumerate(self._agents):
             buffers.present[i] = there = agent in seen
             if there:
