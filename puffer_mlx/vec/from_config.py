@@ -18,7 +18,7 @@ from puffer_mlx.vec import puffer, zoo
 from puffer_mlx.vec.base import Environments, ShowsLast, VecEnv
 from puffer_mlx.vec.gym.make import GymFactory
 from puffer_mlx.vec.gym.wrapping import changed
-from puffer_mlx.vec.instances import EnvFactory
+from puffer_mlx.vec.instances import EnvFactory, OtherKind
 from puffer_mlx.vec.native.c_functions import load
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment, read_spec
@@ -175,11 +175,11 @@ def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvF
         gym = GymFactory(name, constructor, *arguments, **more, total=vec.total_agents)
         gym.probe(**probe)
         return gym
-    except UserError:
-        if not zoo.makes_parallel(name, constructor, keywords):
-            raise
-    parallel.probe(**probe)
-    return parallel
+    except OtherKind:
+        with contextlib.suppress(OtherKind):
+            parallel.probe(**probe)
+            return parallel
+        raise
 
 
 def source_folder(config: Config) -> Path:
