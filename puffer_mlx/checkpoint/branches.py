@@ -219,7 +219,8 @@ def lineage_from(folder: Path, start: Path) -> Lineage:
     Raises:
         UserError: If the checkpoint doesn't exist, or the run folder can't be read.
     """
-    begun, others = checkpoint_info(start), checkpoints(folder)
+    begun = checkpoint_info(start)
+    others = checkpoints(folder)
     if begun is None:
         raise UserError(f"there is no checkpoint in {start}", "name a checkpoint's folder")
     if not others or begun.order >= others[-1].order:

@@ -100,7 +100,8 @@ def save(run_folder: Path, trainer: Any, score: float | None = None) -> Path:
     Raises:
         UserError: If writing fails or required statistics are missing.
     """
-    config, vec = trainer.config, trainer.vec
+    config = trainer.config
+    vec = trainer.vec
     step = trainer.epoch * config.batch_size
     policy, weights, state = trainer.policy, trainer.weights, trainer.state()
     statistics = current_statistics(vec)
@@ -291,7 +292,8 @@ class CheckpointManager:
 
     def _tidy(self, newest: Path) -> None:
         """Link the best checkpoint of the lineage, and remove checkpoints that aren't kept."""
-        labels, link = branches.checkpoints(self.folder), self.folder / BEST
+        labels = branches.checkpoints(self.folder)
+        link = self.folder / BEST
         scored = [one for one in labels if one.score is not None and one.is_ancestor_of(labels[-1])]
         if scored:
             best = max(scored, key=lambda one: (self._sign * (one.score or 0), one.step)).folder

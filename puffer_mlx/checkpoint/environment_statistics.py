@@ -66,7 +66,9 @@ def current_statistics(vec: VecEnv) -> dict[str, Any]:
     return vec.memory() if isinstance(vec, HasNormalizer) else {}
 
 
-def with_saved_preprocessing(config: Config, path: Path) -> Config:
+def with_saved_preprocessing(
+    config: Config, path: Path, statistics: Mapping[str, Any] | None = None
+) -> Config:
     """Return a configuration with the observation and action settings of a trained policy.
 
     Sets the normalization of observations, the rescaling of actions and the image channels. Keys
@@ -76,11 +78,13 @@ def with_saved_preprocessing(config: Config, path: Path) -> Config:
     Args:
         config: Requested configuration.
         path: Checkpoint folder or weight file of the policy.
+        statistics: Statistics of the policy; None reads them.
     """
     settings = config.vec
-    free = not settings.normalize_observations and not typed(config, KEY)
-    if free and normalization.normalises(read_statistics(path)):
-        settings = replace(settings, normalize_observations=True)
+    if not settings.normalize_observations and not typed(config, KEY):
+        statistics = read_statistics(path) if statistics is None else statistics
+        if normalization.normalises(statistics):
+            settings = replace(settings, normalize_observations=True)
     if config.python and not typed(config, RESCALE):
         rescaled = rescales(path)
         if rescaled is not None and rescaled != settings.rescale_actions:
@@ -167,19 +171,22 @@ def check_action_scale(vec: VecEnv, path: Path) -> None:
         )
 
 
-def restore_statistics(vec: VecEnv, path: Path, frozen: bool = False) -> None:
+def restore_statistics(
+    vec: VecEnv, path: Path, frozen: bool = False, statistics: Mapping[str, Any] | None = None
+) -> None:
     """Make environments normalize observations with the statistics of a policy.
 
     Args:
         vec: Environments, before their first reset.
         path: Checkpoint folder or weight file.
         frozen: True to stop updating the statistics.
+        statistics: Statistics of the policy; None reads them.
 
     Raises:
         UserError: If the environments normalize and the statistics are missing or don't fit, or
             if statistics exist and the environments don't normalize.
     """
-    known = read_statistics(path)
+    known = dict(read_statistics(path) if statistics is None else statistics)
     if isinstance(vec, HasNormalizer):
         if normalization.normalises(vec.memory()) and not normalization.normalises(known):
             raise UserError(

@@ -78,7 +78,8 @@ def flat_layout(sizes: Sequence[int], alignment: int = BF16, whole: bool = False
         alignment: Alignment of tensors in values, ``BF16`` or ``FLOAT``.
         whole: True to include the entire array, which PufferLib itself doesn't write.
     """
-    places, end = [], 0
+    places = []
+    end = 0
     for size in sizes:
         start = -(-end // alignment) * alignment
         end = start + size
@@ -183,7 +184,8 @@ def read_bin(path: Path, like: Weights, alignment: int = BF16) -> Weights:
     """
     tensors = named(like)
     with open_file(path) as file:
-        size, head = os.fstat(file.fileno()).st_size, file.read(len(ZIP))
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(len(ZIP))
     if head == ZIP:
         raise UserError(
             f"{path} is a file of torch.save, whatever its name says",

@@ -75,7 +75,8 @@ class State(NamedTuple):
             UserError: If the state belongs to another configuration or its counters are invalid.
         """
         _check_counters(self.numbers)
-        arrays, wanted = self.arrays, named(mine)
+        arrays = self.arrays
+        wanted = named(mine)
         wrong = [
             f"{name}: {arrays[name].shape if name in arrays else 'missing'}, expected {a.shape}"
             for name, a in wanted

@@ -116,7 +116,8 @@ def check_size(path: Path, statistics: Statistics, spec: EnvSpec) -> None:
         UserError: If the environment has uint8 observations or another observation size.
     """
     if normalises(statistics):
-        size, D = len(statistics[OBSERVATIONS[0]]), spec.observation_size
+        size = len(statistics[OBSERVATIONS[0]])
+        D = spec.observation_size
         if size != D or not can_normalise(spec):
             raise UserError(
                 f"{path} normalises {size} numbers, but {spec.name} shows {D} of type"

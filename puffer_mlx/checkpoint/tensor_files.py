@@ -80,7 +80,8 @@ def write(path: Path, tensors: Mapping[str, mx.array], metadata: Mapping[str, st
     """
     parts = {name: _bytes(tensors[name]) for name in sorted(tensors)}
     kinds = {name: (NAMES[tensors[name].dtype], tensors[name].shape) for name in parts}
-    crc, end = _crc(kinds, metadata), 0
+    crc = _crc(kinds, metadata)
+    end = 0
     header: dict[str, Any] = {}
     for name, part in parts.items():
         crc = zlib.crc32(part.data, crc)

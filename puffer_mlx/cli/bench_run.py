@@ -99,7 +99,9 @@ class Progress:
     """
 
     def __init__(self, what: str, total: int) -> None:
-        self._what, self._total, self._count = what, total, 0
+        self._what = what
+        self._total = total
+        self._count = 0
         self._told = time.perf_counter()
 
     def one(self, pace: float | None = None) -> None:

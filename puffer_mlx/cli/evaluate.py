@@ -20,9 +20,9 @@ from puffer_mlx.cli.match import (
     note_unused,
     progress_bar,
 )
-from puffer_mlx.cli.options import add_table, number, reject_unused, say_config
+from puffer_mlx.cli.options import add_table, find_family, number, reject_unused, say_config
 from puffer_mlx.config import Config, parse_command_line
-from puffer_mlx.config.command_line import build_parser
+from puffer_mlx.config.command_line import build_parser, typed_options, typed_texts
 from puffer_mlx.config.fit import MAX_STEPS, typed
 from puffer_mlx.config.help import RARELY
 from puffer_mlx.config.schema import KEYS
@@ -100,8 +100,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, argparse.Namespace]:
     """Return the configuration of the evaluation and this script's own options."""
     used = (*USED, *USED_IN_PYTHON)
+    words = spelled_out(argv)
+    path = Path(typed_texts(typed_options(words[1:])).get("base.load_model_path") or "")
+    bare = path.suffix and not path.is_dir()  # weights without a configuration
     config, options = parse_command_line(
-        spelled_out(argv), add_options, files, used=used, training=False
+        words,
+        add_options,
+        files,
+        used=used,
+        training=False,
+        find_family=find_family if bare else None,
     )
     note_unused(config, USED_IN_PYTHON)
     if idle := [name for name in LADDER if typed(config, name) and not options.ladder]:

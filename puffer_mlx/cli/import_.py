@@ -17,7 +17,7 @@ from puffer_mlx.checkpoint.environment_statistics import KEY, RESCALE
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.export import add_option, chosen_options
-from puffer_mlx.cli.options import add_table, detail_config
+from puffer_mlx.cli.options import add_table, detail_config, find_family
 from puffer_mlx.config import Config, parse_command_line, write_ini
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.compatibility import LEFT_AT_0
@@ -68,8 +68,7 @@ def configure(source: PolicyFile, argv: list[str]) -> tuple[Config, EnvSpec, arg
     Raises:
         UserError: Normalization is set differently than in the file.
     """
-    config, _ = parse_command_line(argv, add_options)
-    vec.settle_family(config)
+    config, _ = parse_command_line(argv, add_options, find_family=find_family)
     source.settings |= source.file.sizes_for(source, vec.look_up_spec(config), config)
     texts = {**UNTOLD, **source.settings}
     if config.policy.dialect == "sb3":

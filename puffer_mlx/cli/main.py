@@ -1,4 +1,4 @@
-"""The command ``puffer-mlx``: finds the subcommand, prints help and versions."""
+"""The command ``puffer-mlx``: runs a subcommand, or prints help and versions."""
 
 import sys
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def usage() -> str:
     )
 
 
-def refused(word: str) -> UserError:
+def unknown_command(word: str) -> UserError:
     """Return the error for an unknown command."""
     from puffer_mlx.config.compatibility import closest
     from puffer_mlx.config.finding import known_words
@@ -56,7 +56,7 @@ def refused(word: str) -> UserError:
 
 
 @reported
-def shown(argv: list[str]) -> int:
+def without_command(argv: list[str]) -> int:
     """Print help or versions, or refuse an unknown command."""
     if not argv:
         print(usage(), file=sys.stderr)
@@ -68,7 +68,7 @@ def shown(argv: list[str]) -> int:
 
         print(version_text())
     else:
-        raise refused(argv[0])
+        raise unknown_command(argv[0])
     return 0
 
 
@@ -79,11 +79,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Words after ``puffer-mlx``; None for those of this process.
     """
     words = sys.argv[1:] if argv is None else list(argv)
-    before = next((i for i, word in enumerate(words) if word not in WORDS), len(words))
-    first, rest = words[before : before + 1], words[before + 1 :]
-    if first == ["help"] and rest and {*rest[:1]} <= {*COMMANDS, *ALIASES}:
-        first, rest = rest[:1], ["--help", *rest[1:]]
-    first = [ALIASES.get(word, word) for word in first]
-    if first and first[0] in COMMANDS:
-        return COMMANDS[first[0]].main([*rest, *words[:before]])
-    return shown(first)
+    start = next((i for i, word in enumerate(words) if word not in WORDS), len(words))
+    verbosity, words = words[:start], words[start:]
+    if words[:1] == ["help"] and len(words) > 1 and words[1] in {*COMMANDS, *ALIASES}:
+        words = [words[1], "--help", *words[2:]]
+    name = ALIASES.get(words[0], words[0]) if words else ""
+    if name in COMMANDS:
+        return COMMANDS[name].main([*words[1:], *verbosity])
+    return without_command(words[:1])

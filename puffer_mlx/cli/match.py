@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, number, reject_unused, say_config
+from puffer_mlx.cli.options import add_table, find_family, number, reject_unused, say_config
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser, option
 from puffer_mlx.config.fit import MAX_STEPS, typed
@@ -70,7 +70,9 @@ def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
         UserError: An option is invalid, or fewer than two players are named.
     """
     used = (*USED, *USED_IN_PYTHON)
-    config, options = parse_command_line(spelled_out(argv), add_options, used=used, training=False)
+    config, options = parse_command_line(
+        spelled_out(argv), add_options, used=used, training=False, find_family=find_family
+    )
     note_unused(config, USED_IN_PYTHON)
     options.games = options.games or default_games(config)
     options.max_steps = options.max_steps or MAX_STEPS
@@ -121,7 +123,6 @@ def option_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> None:
     config, options = parse(argv)
     say_config(config)
-    from puffer_mlx import vec
     from puffer_mlx.system.devices import select_device
 
     env, *words = spelled_out(argv)
@@ -130,7 +131,6 @@ def main(argv: list[str]) -> None:
         return parse([env, *as_options(settings), *words])[0]
 
     select_device(config.base.device)
-    vec.settle_family(config)
     record = play(config, options, options.players, configure)
     print("\n".join([report(record), *repeated_notes(record, config)]))
     if options.json:

@@ -37,7 +37,9 @@ class RunEnding:
     """
 
     def __init__(self, run: Run, evaluator: Evaluator) -> None:
-        self._run, self._trainer, self._evaluator = run, run.trainer, evaluator
+        self._run = run
+        self._trainer = run.trainer
+        self._evaluator = evaluator
         self._saved: Path | None = None  # last checkpoint written by this process
         self._whole = run.resumed and run.resumed.folder  # last checkpoint that can be resumed
         self._epoch = run.trainer.epoch  # last saved epoch
@@ -119,7 +121,8 @@ class StopRequests:
 
     def __init__(self) -> None:
         self.trainer: Trainer | None = None
-        self.stopped, self.status = False, 0
+        self.stopped = False
+        self.status = 0
 
     def stop(self) -> str | None:
         """Request a stop after this epoch. Returns a message if the epoch takes long, else None."""

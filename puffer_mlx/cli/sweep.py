@@ -7,13 +7,14 @@ import json
 import signal
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from puffer_mlx import vec
 from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.options import find_family
 from puffer_mlx.cli.sweep_options import (
     LATEST,
     USED,
@@ -163,18 +164,29 @@ def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tup
         UserError: The configuration is invalid, or the study names code or a file to write that
             the user didn't type. This is checked here because runs get all words as typed.
     """
-    config, _ = parse_command_line([env, *words], add_options, used=USED)
-    trust.note_origin(config, typed, study)
-    trust.permit(config, "base", "env", "torch")
-    trust.permit_profile(config)
+    look_up = partial(permitted_family, typed=typed, study=study)
+    config, _ = parse_command_line([env, *words], add_options, used=USED, find_family=look_up)
+    permit(config, typed, study)
     refuse_missing(config)
-    vec.settle_family(config)
     voice.note(trainer_note(config), *take_notes(config))
     config.unused = [name for name in config.unused if not name.startswith("sweep.")]
     voice.note(unused_note(config))
     swept = read_sweep(config)
     voice.note(*swept.notes, *description(config, swept))
     return config, swept
+
+
+def permit(config: Config, typed: Config, study: str) -> None:
+    """Refuse code and files to write that only a study's words name; arguments as above."""
+    trust.note_origin(config, typed, study)
+    trust.permit(config, "base", "env", "torch")
+    trust.permit_profile(config)
+
+
+def permitted_family(config: Config, typed: Config, study: str) -> str:
+    """Return the family of an environment in Python, if its code may run; arguments as above."""
+    permit(config, typed, study)
+    return find_family(config)
 
 
 def kept_words(words: Sequence[str]) -> list[str]:

@@ -61,7 +61,8 @@ def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Name
         trust.permit_log_dir(config)
     if isinstance(config.base.profile, str):  # a file for this start only
         trust.permit_profile(config)
-        options.trace, config.base.profile = Path(config.base.profile).absolute(), True
+        options.trace = Path(config.base.profile).absolute()
+        config.base.profile = True
     if not options.trace:
         reject_unused(options, ["profile_epochs"], "without --profile FILE.json", "add it")
     options.profile_epochs = options.profile_epochs or PROFILED
@@ -87,7 +88,7 @@ def find_resumed(
         stack: Holds the lock of the run until it is closed.
 
     Returns:
-        The checkpoint, and the folder of the newest checkpoint, which may hold weights only.
+        The checkpoint, and its folder, or that of a newer checkpoint with weights only.
 
     Raises:
         UserError: No checkpoint is found, it is for another environment, or another process
@@ -100,14 +101,17 @@ def find_resumed(
     folder = checkpoint.find(which, config, checkpoint.STATE)
     if not launched_rank():  # the first rank holds it for all of them
         stack.enter_context(lock_run(folder.parent))
-    folder = checkpoint.find(which, config, checkpoint.STATE)  # may be newer now
-    resumed = checkpoint.load(folder, trust.known(config))
+    run = str(folder.parent) if which == "latest" else which  # another run may be the latest now
+    folder = checkpoint.find(run, config, checkpoint.STATE)  # may be newer now
+    resumed = checkpoint.load(folder, trust.allowed_names(config))
     if resumed.config.env_name != config.env_name:
         raise UserError(
             f"{resumed.folder} is a run of {resumed.config.env_name}, not of {config.env_name}",
             f"{program.command('train')} {resumed.config.env_name} --resume {which}",
         )
-    return resumed, checkpoint.find(which, config)
+    newest = checkpoint.find(which, config)
+    has_state = (newest / checkpoint.STATE).is_file()
+    return resumed, folder if has_state else newest
 
 
 @reported

@@ -102,7 +102,8 @@ def files_text(run: Run) -> str:
 def notes(run: Run) -> list[str | None]:
     """Return the lines to print before training."""
     trainer, config = run.trainer, run.trainer.config
-    encoder, own_network = trainer.policy.encoder, vec.has_own_network(config)
+    encoder = trainer.policy.encoder
+    own_network = vec.has_own_network(config)
     plainer = plainer_note(config.env_name, encoder, own_network)
     placed = placement.notes(config, trainer.placement)
     return [run.log.note, plainer, *placed, evaluation_note(config)]

@@ -53,7 +53,8 @@ class TraceFiles:
     """
 
     def __init__(self, trainer: Trainer, options: argparse.Namespace) -> None:
-        self.trainer, self.trace = trainer, options.trace
+        self.trainer = trainer
+        self.trace = options.trace
         self.epochs = options.profile_epochs  # epochs in the timeline
         captured = options.gpu_capture, options.gpu_capture_epochs or 1
         self.capture = metal_capture.MetalCapture(*captured) if captured[0] else None
@@ -128,7 +129,8 @@ def train(
     path = resumed.folder / checkpoint.WEIGHTS if resumed else None
     if options.load_model_path is not None:
         path = checkpoint.find_weights(options.load_model_path, config)
-    config, outside = seen_as_trained(config, path), StopRequests()
+    config = seen_as_trained(config, path)
+    outside = StopRequests()
     with (
         output.continue_if_lost(outside.lost),
         Run.open(config, weights=path, resumed=resumed, ranks=ranks, look=introduce) as run,

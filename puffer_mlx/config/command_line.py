@@ -227,7 +227,8 @@ def _unknown(
         keys: Names of keys by option.
         used: Sections and keys that the hint may name; None for all.
     """
-    name, key = typed.option, typed.option.rpartition(".")[2].lstrip("-").replace("-", "_")
+    name = typed.option
+    key = typed.option.rpartition(".")[2].lstrip("-").replace("-", "_")
     full = (each for each, name in keys.items() if each == option(*name.split(".", 1)))
     options = [word[2:] for word in full if is_used(used, keys[word])]
     options += [word[2:] for word in parser._option_string_actions if word.startswith("--")]

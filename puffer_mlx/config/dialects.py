@@ -8,14 +8,23 @@ main source file.
 
 import re
 from collections.abc import Callable, Mapping, Set
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from puffer_mlx.config.compatibility import ENV_OF_5
-from puffer_mlx.config.ini_files import file_texts, read_ini, read_ini_5
+from puffer_mlx.config.ini_files import (
+    file_texts,
+    ini_file,
+    lines_of_4,
+    read_ini,
+    read_ini_5,
+    uncommented,
+)
 from puffer_mlx.config.key import Setting
 from puffer_mlx.config.parts import of_release
+from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
 
 Version = Literal["4.0", "5.0"]
@@ -96,6 +105,28 @@ def file_version(path: Path) -> FileVersion:
         version = FileVersion(version.rules or "4.0", texts[ALGORITHM], why, says=True)
     source = texts.get("env.source", "")
     return version._replace(source=str((path.parent / source).resolve()) if source else "")
+
+
+def listed_names(path: Path) -> list[str]:
+    """Return the environments that a file's [base] env_name lists; [] if it is absent or None.
+
+    It is read by the rules of the file's release, as the settings are. A literal,
+    ``env_name := 'my envs/boat.py:Boat'``, is one name.
+
+    Raises:
+        OSError: the file can't be read.
+    """
+    file = ini_file(path)
+    text = file.raw.get("base.env_name", "")
+    if file.is_indented and file_version(path).rules != "5.0":
+        with suppress(UserError):  # reading the settings reports what is wrong
+            pairs = {f"{s}.{key.lower()}": value for _, s, key, value in lines_of_4(file.text, "")}
+            value = pairs.get("base.env_name") or ""
+            text = "\n".join(map(uncommented, value.split("\n")))
+    if text.startswith("=") and (name := unquoted(text)) != text:
+        return [name]
+    words = [word.strip("'\"") for word in text.split()]
+    return [] if words == ["None"] else words
 
 
 def _told_by(names: Set[str]) -> FileVersion:

@@ -32,10 +32,11 @@ from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.dialects import (
     DIALECTS,
     folder_version,
+    listed_names,
     main_source,
 )
 from puffer_mlx.config.families import ASSUMED, AUTO, FAMILIES, FILES
-from puffer_mlx.config.ini_files import file_texts, ini_file
+from puffer_mlx.config.ini_files import file_texts
 from puffer_mlx.config.parts import algorithms, facts
 from puffer_mlx.config.schema import DECLARED, says_memory
 from puffer_mlx.errors import UserError
@@ -86,7 +87,7 @@ def plain_path(path: Path) -> str:
 def env_names(path: Path) -> list[str]:
     """Return the environments that a file is about: those of its env_name, else its own name."""
     try:
-        return ini_file(path).names or [path.stem]
+        return listed_names(path) or [path.stem]
     except OSError:  # reading its settings reports why
         return [path.stem]
 

@@ -75,7 +75,8 @@ def fit_evaluations(config: Config) -> None:
     PufferLib's default of 10,000 episodes after training would interrupt the run for too long.
     """
     if config.base.eval_interval and config.base.eval_episodes > WHILE_TRAINING:
-        usual, config.base.eval_episodes = config.base.eval_episodes, WHILE_TRAINING
+        usual = config.base.eval_episodes
+        config.base.eval_episodes = WHILE_TRAINING
         text = f"each evaluation while training plays {WHILE_TRAINING:,} episodes, not {usual:,}"
         config.notes.append(f"{text}: {how_to_set(EVAL_EPISODES)} sets another number")
 
@@ -127,7 +128,8 @@ def rollout_threads(config: Config, cores: int) -> int:
     a GPU. If C code acts in the same threads here, one thread per core is used. Results don't
     depend on the number.
     """
-    vec, parts = config.vec, config.torch
+    vec = config.vec
+    parts = config.torch
     if vec.max_threads:
         return min(vec.max_threads, cores)
     in_c = parts.encoder in ("DefaultEncoder", "auto") and ":" not in parts.network

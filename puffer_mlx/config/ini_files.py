@@ -35,6 +35,7 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 HEXADECIMAL = re.compile(r"[+-]?0[xX]([\da-fA-F]+\.?[\da-fA-F]*|\.[\da-fA-F]+)([pP][+-]?\d+)?")
 OPTION = re.compile(r"(.*?)\s*[=:]\s*(.*)")
 RECENT = 2e9  # nanoseconds: a younger file may change again and keep its time
+INDENTED = re.compile(r"^[ \t]+[^\s#;]", re.MULTILINE)
 BEGIN = "begin with a section, for example [train]"
 
 
@@ -80,16 +81,9 @@ class IniFile:
         return {name: unquoted(text) for name, text in self.raw.items()}
 
     @cached_property
-    def names(self) -> list[str]:
-        """The environments that [base] env_name lists; empty if it is absent or None.
-
-        A literal, ``env_name := 'my envs/boat.py:Boat'``, is one name.
-        """
-        text = self.raw.get("base.env_name", "")
-        if text.startswith("=") and (name := unquoted(text)) != text:
-            return [name]
-        words = [word.strip("'\"") for word in text.split()]
-        return [] if words == ["None"] else words
+    def is_indented(self) -> bool:
+        """True if a line is indented: in 4.0 it may continue a value, in 5.0 it is a setting."""
+        return bool(INDENTED.search(self.text))
 
 
 def ini_file(path: Path) -> IniFile:
@@ -160,7 +154,7 @@ def read_ini(path: Path, capitals: bool = False) -> list[Setting]:
     name = relative_path(path)
     settings: dict[tuple[str, str], Setting] = {}
     headers: dict[str, int] = {}
-    for number, section, key, value in _lines_of_4(text, name):
+    for number, section, key, value in lines_of_4(text, name):
         where = f"{name}:{number}"
         if value is None and section in headers:
             message = f"section [{section}] begins twice ({where})"
@@ -180,7 +174,7 @@ def read_ini(path: Path, capitals: bool = False) -> list[Setting]:
     return list(settings.values())
 
 
-def _lines_of_4(text: str, name: str) -> list[Line]:
+def lines_of_4(text: str, name: str) -> list[Line]:
     """Return headers, and keys with their values, as ``configparser`` parses them.
 
     Args:

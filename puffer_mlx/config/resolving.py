@@ -127,8 +127,7 @@ def _note_code(
         config: the configuration of these settings; is changed.
         settings: all settings; the last one for a key counts.
         typed: code that the person named.
-        origin: where code is named that no setting names: a file's own name is its environment's,
-            and a line that one release reads as a setting may continue a value for the other.
+        origin: where code is named that no setting names: a file's own name is its environment's.
     """
     given = {setting.name: setting for setting in settings}
     for key, name in code_names(config).items():

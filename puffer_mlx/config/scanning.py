@@ -120,7 +120,8 @@ def scan(request: Request, family: str = "") -> Scanned:
     Raises:
         UserError: there is no such environment, or a file can't be read.
     """
-    name, early = request.name, request.early
+    name = request.name
+    early = request.early
     choice = FamilyChoice(
         family,
         typed=early.get(FAMILY) or last_text(FAMILY, request.files),
@@ -160,7 +161,8 @@ def read_files(
     source = source or named.source or next(sources, "")
     with reading(source):
         release = folder_version(source) if source and main_source(source) else ""
-    dialect, why = DIALECTS[release or "4.0"], f"--{ALGORITHM}"
+    dialect = DIALECTS[release or "4.0"]
+    why = f"--{ALGORITHM}"
     if not algorithm:
         algorithm, why = _chosen(versions, source, release)
     if algorithm in algorithms():  # else checking the configuration says that it isn't

@@ -127,8 +127,8 @@ def note_origin(config: Config, typed: Config, origin: str) -> None:
         config.origins["base.profile"] = origin
 
 
-def known(config: Config) -> Allowed:
-    """Return what the user allowed: everything, or the names of the code they named."""
+def allowed_names(config: Config) -> Allowed:
+    """Return True if the user allowed all code, else the names of the code that they named."""
     return config.allow_code or frozenset(code_names(config).values()) - config.named_by.keys()
 
 

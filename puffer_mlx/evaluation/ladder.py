@@ -295,7 +295,8 @@ def against_bots(config: Config) -> Config:
     [env].
     """
     env = {**config.env, "num_agents": 1.0, "num_bots": 1.0}
-    config, settings = in_bot_games(replace(config, env=env)), config.vec
+    settings = config.vec
+    config = in_bot_games(replace(config, env=env))
     if threads := config.selfplay.eval_bot_threads:
         settings = replace(settings, max_threads=threads)
     alone = replace(config.selfplay, enabled=False)

@@ -23,7 +23,7 @@ from puffer_mlx.checkpoint.environment_statistics import (
 )
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.config import Config
-from puffer_mlx.config.trust import known
+from puffer_mlx.config.trust import allowed_names
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import ladder
 from puffer_mlx.evaluation.episode_videos import drawing
@@ -299,20 +299,20 @@ def load_policy(config: Config, path: str, configure: Configure) -> Policy:
     if Path(path).suffix in FILES and not Path(path).is_dir():
         source = Path(path).absolute()
         vec.settle_family(config)
-        config = with_saved_preprocessing(config, source)
+        statistics = read_statistics(source)
+        config = with_saved_preprocessing(config, source, statistics)
         with vec.probe(config) as probe:
             spec = probe.spec
-            restore_statistics(probe, source, frozen=True)
+            restore_statistics(probe, source, frozen=True, statistics=statistics)
             check_action_scale(probe, source)
         policy = configured_policy(spec, config)
         weights = load_weights(path, policy.init(mx.random.key(0)))
-        memory = read_statistics(source)
-        saved = checkpoint.Checkpoint(source, config, spec, policy, weights, 0, memory)
+        saved = checkpoint.Checkpoint(source, config, spec, policy, weights, 0, statistics)
         return Policy.of_checkpoint(saved)
-    saved = checkpoint.load(checkpoint.find(path, config), known(config))
+    saved = checkpoint.load(checkpoint.find(path, config), allowed_names(config))
     folder = saved.folder.absolute()  # an environment may change the working directory
     config = configure({}, [saved.folder / checkpoint.CONFIG])
-    config = with_saved_preprocessing(config, saved.folder)
+    config = with_saved_preprocessing(config, saved.folder, saved.statistics)
     for section in ("policy", "torch"):
         trained = getattr(saved.config, section)
         chosen = getattr(config, section)
@@ -330,7 +330,7 @@ def load_policy(config: Config, path: str, configure: Configure) -> Policy:
                 f" but {config.env_name} has {probe.spec.described()}",
                 f"evaluate it on {saved.config.env_name}",
             )
-        restore_statistics(probe, folder, frozen=True)
+        restore_statistics(probe, folder, frozen=True, statistics=saved.statistics)
         check_action_scale(probe, folder)
     return Policy.of_checkpoint(saved._replace(config=config, folder=folder))
 
@@ -358,7 +358,7 @@ def find_player(
         settings = file.settings | file.file.sizes_for(file, spec, configure({}, []))
         policy, weights = convert_weights(file, spec, configure(settings, []))
         return policy_player(str(path), policy, weights, deterministic, file.statistics)
-    saved = checkpoint.load(checkpoint.find(word, config), known(config))
+    saved = checkpoint.load(checkpoint.find(word, config), allowed_names(config))
     if not saved.spec.is_like(spec):
         raise UserError(
             f"{saved.folder} is a policy for {saved.spec.described()},"

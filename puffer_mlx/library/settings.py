@@ -76,7 +76,8 @@ def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str
                 schedules[key] = cast(Schedule, value)
                 settings[name] = value_at(schedules[key], 0.0, key)
             elif full in PARTS and not isinstance(value, Value):
-                objects[full], settings[name] = value, object_name(value)
+                objects[full] = value
+                settings[name] = object_name(value)
         plain.append(settings)
     return Objects(schedules, objects), plain
 
@@ -85,7 +86,8 @@ def object_name(value: Any) -> str:
     """Return the name of a class, a function or an optimizer: ``module:name``."""
     name = getattr(value, "__qualname__", "")
     if not name:  # a tuple of functions has no name, but may be a variable of their module
-        value, whole = getattr(value, "step", value), value
+        whole = value
+        value = getattr(value, "step", value)
         variables = vars(sys.modules.get(getattr(value, "__module__", ""), sys))
         name = getattr(value, "__qualname__", type(value).__qualname__)
         name = next((variable for variable, each in variables.items() if each is whole), name)

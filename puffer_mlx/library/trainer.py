@@ -247,7 +247,7 @@ class Trainer:
         if not any(typed(config, name) for name in ("base.track", "base.wandb")):
             config.base.track = NO_TRACKER
             config.base.wandb = False  # of the saved run
-        saved = checkpoint.load(folder, trust.known(config), policy_factory(policy))
+        saved = checkpoint.load(folder, trust.allowed_names(config), policy_factory(policy))
         schedules: dict[str, Any] = {**objects.schedules}
         trainer = cls(config, None, saved.policy, like=saved, **schedules)
         trainer._end_at(score_of(folder))

@@ -26,7 +26,8 @@ import numpy as np
 ROOT_3 = math.sqrt(3.0)
 LEAST_NOISE = 1e-4
 NOISE_PRIOR = (math.log(0.01), 0.5)  # mean and standard deviation of log noise
-BETAS, EPSILON = (0.9, 0.999), 1e-8
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8
 
 
 class Parameters(NamedTuple):

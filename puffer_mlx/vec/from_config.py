@@ -18,7 +18,7 @@ from puffer_mlx.vec import puffer, zoo
 from puffer_mlx.vec.base import Environments, ShowsLast, VecEnv
 from puffer_mlx.vec.gym.make import GymFactory
 from puffer_mlx.vec.gym.wrapping import changed
-from puffer_mlx.vec.instances import EnvFactory
+from puffer_mlx.vec.instances import EnvFactory, OtherKind
 from puffer_mlx.vec.native.c_functions import load
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment, read_spec
@@ -156,7 +156,9 @@ def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvF
         UserError: The environment can't be made.
     """
     constructor = python_factory(config)
-    name, keywords, vec = config.env_name, dict(config.env), config.vec
+    name = config.env_name
+    keywords = dict(config.env)
+    vec = config.vec
     arguments = keywords, render, vec.rescale_actions, vec.image_channels
     probe = {"backend": vec.backend, "seed": vec.seed, "measure": measure}
     if puffer.is_puffer_env(constructor):
@@ -173,11 +175,11 @@ def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvF
         gym = GymFactory(name, constructor, *arguments, **more, total=vec.total_agents)
         gym.probe(**probe)
         return gym
-    except UserError:
-        if not zoo.makes_parallel(name, constructor, keywords):
-            raise
-    parallel.probe(**probe)
-    return parallel
+    except OtherKind:
+        with contextlib.suppress(OtherKind):
+            parallel.probe(**probe)
+            return parallel
+        raise
 
 
 def source_folder(config: Config) -> Path:

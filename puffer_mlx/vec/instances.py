@@ -406,10 +406,14 @@ def named_parameters(constructor: Any) -> list[str]:
     return [name for name, each in parameters(constructor).items() if each.kind in kinds]
 
 
-def other_kind(name: str, env: Any, expected: str, hint: str) -> UserError:
+class OtherKind(UserError):
+    """Error for a constructor that made an object of another class than expected."""
+
+
+def other_kind(name: str, env: Any, expected: str, hint: str) -> OtherKind:
     """Return the error for an object of another class than expected."""
     kind = f"{type(env).__module__}.{type(env).__qualname__}"
-    return UserError(f"{name}: it made a {kind}, expected a {expected}", hint)
+    return OtherKind(f"{name}: it made a {kind}, expected a {expected}", hint)
 
 
 def close_if_possible(env: Any) -> str:

@@ -101,7 +101,8 @@ class SpaceLayout:
         texts = []
         for part in self._observations:
             if part.image:
-                (h, w, c), first = part.image, image_of(part.space, self._channels)[1]
+                h, w, c = part.image
+                first = image_of(part.space, self._channels)[1]
                 where = f"at {path_text(part.path)} " if part.path else ""
                 count = f"{c} channel{'s' * (c > 1)} (channels {'first' if first else 'last'})"
                 texts.append(f"{where}{h} x {w}, {count}")

@@ -124,14 +124,19 @@ class Normalized:
         spec = inner.spec
         if observations and not can_normalise(spec):
             raise ValueError(f"{spec.name} shows bytes, which can't hold what is normalised")
-        self.inner, self.spec, self.finals = inner, spec, inner.finals
+        self.inner = inner
+        self.spec = spec
+        self.finals = inner.finals
         self.num_agents, self.num_groups = inner.num_agents, inner.num_groups
-        self.num_environments, self.unread = inner.num_environments, inner.unread
+        self.num_environments = inner.num_environments
+        self.unread = inner.unread
         self.backend = inner.backend
         self.layout = getattr(inner, "layout", None)  # Python environments only
         what = [word for word, on in (("observations", observations), ("rewards", rewards)) if on]
         self.description = f"{inner.description}; {' and '.join(what)} normalised"
-        self.log, self.episodes, self.close = inner.log, inner.episodes, inner.close
+        self.log = inner.log
+        self.episodes = inner.episodes
+        self.close = inner.close
         self.busy_seconds = inner.busy_seconds
         if isinstance(inner, ReportsScores):
             self.scores = inner.scores
@@ -140,7 +145,9 @@ class Normalized:
         self._exactly = inner.exact_observations if isinstance(inner, ShowsExactly) else None
         self._seen = Moments(spec.observation_size) if observations else None
         self._return = Moments(1) if rewards else None
-        self._gamma, self._threads, self._frozen = gamma, threads, False
+        self._gamma = gamma
+        self._threads = threads
+        self._frozen = False
         self._returns = np.zeros(inner.num_agents)  # G of each agent
         self._n = inner.num_agents // inner.num_groups
         self._out: list[Rows | None] = [None] * inner.num_groups
@@ -264,7 +271,8 @@ class Normalized:
 
     def _normalise(self, out: Rows, agents: slice, rewarded: bool = True) -> None:
         """Normalise the rows of some agents in place, after updating the statistics."""
-        first, away = agents.start, _absent_mask(out)
+        first = agents.start
+        away = _absent_mask(out)
         if self._seen is not None:
             rows = out.observations
             exact = self._exactly(agents) if self._exactly else None

@@ -204,7 +204,8 @@ class AsyncGroup:
         """
         infos: list[EpisodeInfo] = []
         for w in range(len(self._pipes)):
-            news, first = self._receive(w), w * self._n
+            news = self._receive(w)
+            first = w * self._n
             if isinstance(news, UserError):
                 raise news
             if news:

@@ -57,7 +57,8 @@ class Fault(Exception):
             first: Number of the group's first environment.
             seed: Seed of environment 0.
         """
-        which, text = "an environment", f": {self.text}" if self.text else ""
+        which = "an environment"
+        text = f": {self.text}" if self.text else ""
         if self.index is not None and self.index != UNKNOWN:
             number = first + self.index
             which = f"environment {number} (seed {seed + number})"

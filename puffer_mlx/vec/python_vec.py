@@ -278,9 +278,11 @@ class PythonVec:
 
     def _keep_last(self, group: int) -> None:
         """Copy last observations of episodes of a group that a time limit ended in this step."""
-        buffers, first = self._envs[group].buffers, group * self._n
+        buffers = self._envs[group].buffers
+        first = group * self._n
         places = np.flatnonzero(buffers.truncations & ~buffers.terminals)
-        rows, seen = np.full(len(places), self._steps[group]), buffers.last[places]
+        rows = np.full(len(places), self._steps[group])
+        seen = buffers.last[places]
         assert self._last is not None
         self._last.append(LastObservations(rows, first + places, seen))
 

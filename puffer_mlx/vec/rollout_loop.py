@@ -15,7 +15,8 @@ from puffer_mlx.vec.base import Collected, Rows, VecEnv
 from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 PART = 64  # agents per call of the C function, as in envs/src/collect.h
-_WARM_UP_SECONDS, _ACTION_SETS = 0.5, 16  # of ``measure_stepping``
+_WARM_UP_SECONDS = 0.5  # of ``measure_stepping``
+_ACTION_SETS = 16  # of ``measure_stepping``
 ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
 
 
@@ -45,7 +46,8 @@ def collect(
     groups = [slice(g * (N // Q), (g + 1) * (N // Q)) for g in range(Q)]
     function = partial(ACT(act[0]), act[1])
     notes: list[tuple[int, int, float, float]] = []
-    acting, busy = 0.0, vec.busy_seconds()
+    acting = 0.0
+    busy = vec.busy_seconds()
     parts = [_parts(agents) for agents in groups]
     pool = ThreadPoolExecutor(threads) if threads > 1 and len(parts[0]) > 1 else None
     try:

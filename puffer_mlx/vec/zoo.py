@@ -54,7 +54,6 @@ from puffer_mlx.vec.instances import (
 )
 from puffer_mlx.vec.layout import SpaceLayout
 from puffer_mlx.vec.python_faults import (
-    RAISED,
     Fault,
     as_info,
     describe,
@@ -90,26 +89,6 @@ def _looks_aec(env: Any) -> bool:
     return hasattr(env, "possible_agents") and any(hasattr(env, name) for name in names)
 
 
-def makes_parallel(name: str, constructor: Any, keywords: dict[str, Any]) -> bool:
-    """Make an environment; return True if it is a parallel one.
-
-    Raises:
-        UserError: Its agents act one after another.
-    """
-    if not callable(constructor):
-        return False
-    try:
-        env = constructor(**keywords)
-    except RAISED:
-        return False
-    parallel = looks_parallel(env)
-    aec = _looks_aec(env)
-    close_if_possible(env)
-    if aec:
-        raise takes_turns(name)
-    return parallel
-
-
 @dataclass
 class ZooFactory(EnvFactory):
     """Makes PettingZoo's parallel environments, from a function that returns one."""
@@ -124,6 +103,7 @@ class ZooFactory(EnvFactory):
             env = self.constructor(**self.arguments())
         if looks_parallel(env):
             return env
+        close_if_possible(env)
         if _looks_aec(env):
             raise takes_turns(self.name)
         raise other_kind(self.name, env, "pettingzoo.ParallelEnv", "return one")
@@ -203,9 +183,12 @@ class ParallelInstance:
     """
 
     def __init__(self, name: str, env: Any, buffers: Buffers, layout: SpaceLayout) -> None:
-        self._name, self._spaces = name, (spaces := AgentSpaces(name, env))
-        self._env, self._buffers = env, buffers
-        self._agents, self.num_agents = spaces.agents, len(spaces.agents)
+        self._name = name
+        self._spaces = spaces = AgentSpaces(name, env)
+        self._env = env
+        self._buffers = buffers
+        self._agents = spaces.agents
+        self.num_agents = len(spaces.agents)
         self._writers = [layout.writer(row) for row in buffers.observations]
         self._masks = Masks(name, spaces.action) if layout.spec.mask_size else None
         self._done: set[Any] = set()  # in this episode
@@ -310,7 +293,8 @@ class ParallelInstance:
 
     def _write(self, seen: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
         """Write the rows of present agents (observations and masks) and of absent ones."""
-        buffers, masked = self._buffers, self._spaces.masked
+        buffers = self._buffers
+        masked = self._spaces.masked
         for i, agent in enumerate(self._agents):
             buffers.present[i] = there = agent in seen
             if there:

@@ -22,8 +22,18 @@ from puffer_mlx.check.env.environment import EnvUnderTest, play
 from puffer_mlx.check.env.gymnasium_check import check_bounds, run_gymnasium_checker
 from puffer_mlx.check.env.inputs_outputs import check_observations, check_spaces
 from puffer_mlx.check.env.items import ITEMS
-from puffer_mlx.check.env.number_text import number, numbers, percent
-from puffer_mlx.check.items import FAIL, OK, SKIP, WARN, run_item, select_items, worst
+from puffer_mlx.check.items import (
+    FAIL,
+    OK,
+    SKIP,
+    WARN,
+    number,
+    numbers,
+    percent,
+    run_item,
+    select_items,
+    worst,
+)
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec, ImagePart

@@ -3,10 +3,12 @@
 import errno
 import os
 import pty
+import shutil
 import signal
 import stat
 import sys
 import termios
+from contextlib import ExitStack, contextmanager
 from fcntl import ioctl
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from watching import before_training
 from puffer_mlx.checkpoint import tensor_files
 from puffer_mlx.cli import train_run
 from puffer_mlx.cli.stopping import NOTHING, StopRequests
+from puffer_mlx.cli.train import find_resumed
 from puffer_mlx.display import dashboard
 from puffer_mlx.system.signals import ASKING
 from puffer_mlx.training.epoch_logs import EpochProgress
@@ -87,6 +90,22 @@ def test_resume_names_newer_weights_that_it_leaves_behind(
     assert f"--load-model-path {newer} starts a new run from them\n" in out
     assert script.main([*TINY, "--resume", "latest"]) == 0
     assert "weights only" not in capsys.readouterr().out  # this run is the newest by now
+
+
+def test_resume_latest_stays_with_the_run_that_it_locked(script, here, monkeypatch):
+    """Another run may save a checkpoint before the lock is held."""
+    assert script.main([*TINY, "--stop-at", str(BATCH)]) == 0
+    folder = only(Path(), f"*/*/*/{BATCH:016d}")
+
+    @contextmanager
+    def lock_run(run):
+        shutil.copytree(run, run.with_name("9" * 13))
+        yield
+
+    monkeypatch.setattr("puffer_mlx.checkpoint.folder.lock_run", lock_run)
+    with ExitStack() as held:
+        resumed, newest = find_resumed("latest", TINY[:1], held)
+    assert (resumed.folder, newest) == (folder, folder)
 
 
 def test_resume_of_a_named_checkpoint_leaves_nothing_behind(script, here, monkeypatch, capsys):

@@ -145,6 +145,25 @@ def test_files_about_a_library_are_in_a_folder_of_its_name():
             assert not colon or path.parent.name == kind, path
 
 
+INDENTED = (
+    "[base]\nenv_name = one\n  two:x  # ours\n[sweep]\nseeds = 2\n  [base]\n  env_name = three\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (INDENTED, ["one", "two:x"]),
+        (INDENTED + "[selfplay]\neval_bots = a\n", ["three"]),  # a file of 5.0
+        (INDENTED.replace("= one", ""), ["three"]),  # refused as a file of 4.0
+    ],
+)
+def test_an_environments_names_are_read_as_settings_are(here, text, names):
+    """4.0 reads an indented line as part of a value, 5.0 as a setting."""
+    (here / "toy.ini").write_text(text)
+    assert env_names(here / "toy.ini") == names
+
+
 INI = [
     "[train]\ngamma = 1\n  2\n\n# comment\n  3\nother : 4 = 5\n[env]\nkey := [1]\n",
     "[train]\n  gamma = 1\n    more\n  horizon=\n\n\nkey = 'x' # y ; z\n",

@@ -1,6 +1,7 @@
 """Which settings environments in Python begin with, and how their family is found out."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from running import ROOT, only
@@ -217,6 +218,35 @@ def test_few_environments_are_enough(screen):
     for words in ["m:E", "--train.minibatch-size", "4096"], ["own.ini"]:
         with pytest.raises(UserError, match="4096 is more than an epoch"):
             c.load(words[0], [*words[1:], "--vec.total-agents", "2"])
+
+
+@pytest.mark.parametrize("command", ["match", "evaluate", "sweep", "import", "a sweep's run"])
+def test_commands_make_one_configuration_of_the_environments_family(screen, monkeypatch, command):
+    """They don't make it of another family first, and fill in the right one afterwards."""
+    pytest.importorskip("optuna")
+    from puffer_mlx.cli import evaluate, import_, match, sweep
+    from puffer_mlx.sweep.engine.trainings import Trainings
+
+    def take_family(*_):
+        raise AssertionError("resolved twice")
+
+    monkeypatch.setattr("puffer_mlx.vec.from_config.take_family", take_family)
+    argv = ["screen:Screen", "--sweep.metric", "score"] if "sweep" in command else ["screen:Screen"]
+    if command == "match":
+        config, _ = match.parse([*argv, "random", "random"])
+    elif command == "evaluate":
+        config, _ = evaluate.parse([*argv, "policy.bin"])
+    elif command == "import":
+        kind = SimpleNamespace(sizes_for=lambda *_: {})
+        source = SimpleNamespace(settings={}, statistics={}, file=kind)
+        config, _, _ = import_.configure(source, argv)  # pyright: ignore
+    else:
+        typed = c.load(argv[0], argv[1:])
+        config, swept = sweep.configured(argv[0], argv[1:], typed, "a sweep")
+    if command == "a sweep's run":
+        shared = argv[0], argv[1:], config, swept.space, swept.settings, screen, 1.0
+        config = Trainings(*shared)._config({})
+    assert config.base.family == "images" and "images.ini" in names(config)
 
 
 def test_a_run_says_so_once_and_goes_on(screen, script, scripts, capsys):

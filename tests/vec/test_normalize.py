@@ -21,6 +21,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.episodes import AgentStepper, score
 from puffer_mlx.export import importing
 from puffer_mlx.export.exporting import Format, export
+from puffer_mlx.library import evaluating
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import normalize
 from puffer_mlx.vec.base import HasNormalizer
@@ -419,7 +420,7 @@ def test_a_policy_of_normalised_observations_is_shown_no_others(run, here):
         assert "--vec.normalize-observations 0" in caught.value.hint
 
 
-def test_statistics_beside_a_file(run, here, scripts, capsys):
+def test_statistics_beside_a_file(run, here, scripts, capsys, monkeypatch):
     """As exports had them before, and flat files have them still."""
     _, _, saved = run
     words = [str(saved), "--to", "bin", "--out", "w.bin", "--lossy", "--bin-whole"]
@@ -431,6 +432,13 @@ def test_statistics_beside_a_file(run, here, scripts, capsys):
     assert set(found) == set(expected)
     np.testing.assert_array_equal(found["observations.mean"], expected["observations.mean"])
     assert importing.inspect(Path("w.bin")).settings["vec.normalize_observations"] == "True"
+    files = []
+    read = environment_statistics.read
+    monkeypatch.setattr(environment_statistics, "read", lambda p: files.append(p) or read(p))
+    word, *_ = run
+    conf = config.load(word, [*POLICY.split(), "--device", "cpu"])
+    evaluating.load_policy(conf, "w.bin", lambda *_: conf)
+    assert len(files) == 1  # read once
 
 
 # ---- what isn't finite ---------------------------------------------------------------------------

@@ -353,6 +353,13 @@ def test_a_function_and_a_class_by_name(name: str):
         assert vec.unused_keys(config, env) == ["wrap.frame_stack (for Gymnasium's)"]
 
 
+def test_few_are_made_to_know_what_they_are():
+    """One by Gymnasium's factory, one by PettingZoo's."""
+    made = []
+    config = c.load("zoo_relay:Relay", WORDS, factory=lambda: made.append(0) or zoo_relay.Relay())
+    assert vec.look_up_spec(config).observation_size == 2 and len(made) == 2
+
+
 def test_agents_that_dont_fit_are_lowered():
     config = c.load("zoo_relay:Relay", ["--family", "discrete"])
     with vec.make(config, 1) as env:

@@ -5,8 +5,7 @@ import math
 import numpy as np
 
 from puffer_mlx.check.env.environment import EnvUnderTest, Observed
-from puffer_mlx.check.env.number_text import number, numbers
-from puffer_mlx.check.items import Findings, fail, ok, skip, warn
+from puffer_mlx.check.items import Findings, fail, number, numbers, ok, skip, warn
 
 FEW = 64  # rows to compute distances of
 ENOUGH = 20  # minimum episodes for a general finding

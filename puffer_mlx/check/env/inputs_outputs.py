@@ -3,8 +3,8 @@
 import numpy as np
 
 from puffer_mlx.check.env.environment import EnvUnderTest, RandomRollout
-from puffer_mlx.check.env.number_text import number, numbers, percent
-from puffer_mlx.check.items import Findings, fail, ok, warn
+from puffer_mlx.check.env.reproducibility import first_difference
+from puffer_mlx.check.items import Findings, fail, number, numbers, ok, percent, warn
 from puffer_mlx.config.compatibility import LEFT_AT_0
 
 LARGE = 10.0  # larger observations are bad inputs for a network
@@ -142,8 +142,6 @@ def actions_have_effect(env: EnvUnderTest) -> bool:
     with env.make() as one, env.make() as other:
         rollouts = RandomRollout(one, seed=1), RandomRollout(other, seed=2)
         for _ in env.steps(TRIED):
-            first, second = (rollout.step() for rollout in rollouts)
-            for mine, its in zip(first, second, strict=True):
-                if mine is not None and its is not None and not np.array_equal(mine, its):
-                    return True
+            if first_difference(*(rollout.step() for rollout in rollouts)):
+                return True
     return False

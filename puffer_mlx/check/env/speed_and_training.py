@@ -7,18 +7,17 @@ from itertools import islice
 
 from puffer_mlx import vec
 from puffer_mlx.check.env.environment import EnvUnderTest
-from puffer_mlx.check.env.number_text import number, percent
-from puffer_mlx.check.items import OK, Finding, Findings, fail
+from puffer_mlx.check.items import OK, Finding, Findings, fail, number, percent
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.training.epoch_logs import Logs
 from puffer_mlx.training.run import Run
+from puffer_mlx.vec.processes import ROUND_TRIP
 from puffer_mlx.vec.rollout_loop import measure_stepping
 
 EPOCHS = 4  # the first one compiles
 LONGER = 3  # time limit of the epochs, in units of ``--seconds``
 SLOW = 0.5  # fraction of an epoch's time from which the environment is called slow
-ROUND_TRIP = 100e-6  # seconds per step above which processes are faster, roughly
 
 
 def check_speed(env: EnvUnderTest) -> str:

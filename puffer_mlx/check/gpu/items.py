@@ -39,5 +39,5 @@ ITEMS = (
     Item("same-epoch", runs.same_epoch, "an epoch on the GPU as on the CPU"),
     Item("resume", runs.resume, "a run goes on exactly"),
     Item("learns", runs.learns, "a minute of Breakout learns"),
-    Item("speeds", runs.speeds, "speeds of Breakout, beside what a chip's figures predict"),
+    Item("speeds", runs.speeds, "speeds of Breakout"),
 )

@@ -49,15 +49,6 @@ STEPS, SCORE = 20_000_000, 10.0
 TIMED = ("--device", "gpu", "--train.total-timesteps", "1e12")
 IN_ONE_LAUNCH = ("--train.rollout-device", "gpu-kernel", *SERIAL)
 ROUNDS = 7  # measured epochs
-CHIPS = {  # peak float32 TFLOP/s, peak GB/s
-    **{"Apple M1": (2.6, 68), "Apple M4": (4.2, 120)},
-    **{"Apple M4 Pro": (8.5, 273), "Apple M4 Max": (17, 546)},
-}
-LAUNCH = 2.5e-3  # ms per small kernel on a Mac
-HALVES = {  # PufferLib 4.0's Breakout, per epoch: GFLOP, GB, kernels
-    "rollout": (17, 0.12, 1),
-    "training": (76, 3.5, 5 * 406),
-}
 
 
 # ---- right ---------------------------------------------------------------------------------------
@@ -224,7 +215,7 @@ def speeds(quick: bool) -> str:
         except Exception as error:  # report the other measurements anyway
             lines.append(f"{name}: {type(error).__name__}: {error}")
             failed = True
-    text = "\n".join([*lines, predicted(str(mx.device_info(mx.gpu).get("device_name", "")))])
+    text = "\n".join(lines)
     if failed:
         raise Failed(text)
     return text
@@ -251,16 +242,3 @@ def _work(logs: list[Logs], lane: str) -> float:
     waits = {f"perf/{name}" for name in WAITS}
     names = [name for name in logs[0] if name.startswith(lane) and name not in waits]
     return 1000 * statistics.median(sum(record[name] for name in names) for record in logs)
-
-
-def predicted(chip: str) -> str:
-    """Return the least times of rollout and training by a chip's peak figures, as text."""
-    if chip not in CHIPS:
-        return f"predicted for {chip or 'this GPU'}: none"
-    teraflops, bandwidth = CHIPS[chip]
-    least = {
-        name: max(gigaflop / teraflops, 1000 * gigabytes / bandwidth) + kernels * LAUNCH
-        for name, (gigaflop, gigabytes, kernels) in HALVES.items()
-    }
-    times = ", ".join(f"{name} {milliseconds:.1f} ms" for name, milliseconds in least.items())
-    return f"predicted for {chip}, at least: {times} ({teraflops} TFLOP/s, {bandwidth} GB/s)"

@@ -2,13 +2,11 @@
 
 import contextlib
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from optuna.trial import FrozenTrial
 
-from puffer_mlx import vec
 from puffer_mlx.config import Config, ini_text, load
 from puffer_mlx.config.option_names import option
 from puffer_mlx.errors import UserError
@@ -105,9 +103,7 @@ class Trainings(NamedTuple):
             UserError: If the values can't be run.
         """
         env, *words = self._words()
-        config = load(env, words, keywords=values)
-        vec.settle_family(config)
-        return config
+        return load(env, words, keywords=values, family=self.config.base.family)
 
     def start(self, run: FrozenTrial, slot: Slot, seed: int) -> TrainingProcess:
         """Start the process of a run with one of its seeds.
@@ -135,7 +131,6 @@ class Trainings(NamedTuple):
     def write_best(self, run: FrozenTrial, held_out: HeldOut) -> None:
         """Write a run's configuration and results as a file for ``train``."""
         config = self._config(self._values_of(run))
-        config = replace(config, base=replace(config.base, family=self.config.base.family))
         score, cost = run.values
         head = (
             f"# runs/{_name(run, 0)} of the sweep {self.folder.name}: {self.settings.metric}"

@@ -158,7 +158,8 @@ class VectorInstance:
             result = self._env.reset(seed=seed)
         if fault := form_fault("reset", result, UNKNOWN):
             raise fault
-        seen, infos = result[0], as_info(result[1], UNKNOWN)
+        seen = result[0]
+        infos = as_info(result[1], UNKNOWN)
         buffers = self._buffers
         buffers.rewards[:] = 0
         buffers.terminals[:] = buffers.truncations[:] = False
@@ -178,7 +179,9 @@ class VectorInstance:
         if fault := form_fault("step", result, UNKNOWN):
             raise fault
         seen, rewards, terminated, truncated, infos = result
-        n, buffers, infos = self.num_agents, self._buffers, as_info(infos, UNKNOWN)
+        n = self.num_agents
+        buffers = self._buffers
+        infos = as_info(infos, UNKNOWN)
         buffers.rewards[:] = all_numbers(rewards, "rewards", n)
         buffers.terminals[:] = all_flags(terminated, "terminated", n)
         buffers.truncations[:] = all_flags(truncated, "truncated", n)

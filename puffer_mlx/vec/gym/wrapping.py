@@ -139,7 +139,8 @@ def _with_channel(env: Any, *_: Any) -> Any:
 
 
 def _stacked(env: Any, wrap: Wrap, wrappers: Any, image: ImageOf) -> Any:
-    one, k = env.observation_space, wrap.frame_stack
+    one = env.observation_space
+    k = wrap.frame_stack
     size, turned = image(one) if kind_of(one) == "Box" else ((), False)
     env = wrappers.FrameStackObservation(env, k)
     if not size:

@@ -70,7 +70,9 @@ class GPUSide:
         environments: int,
     ) -> None:
         self.rules = rules
-        self._library, self._handle, self._spec = library, handle, spec
+        self._library = library
+        self._handle = handle
+        self._spec = spec
         self._agents, self._environments = agents, environments
 
     def take(self) -> np.ndarray:
@@ -91,7 +93,8 @@ class GPUSide:
             ValueError: An array has another shape or dtype, or isn't C-contiguous.
         """
         N, spec = self._agents, self._spec
-        shape, int32 = (self._environments, self.rules.words), np.dtype(np.int32)
+        shape = (self._environments, self.rules.words)
+        int32 = np.dtype(np.int32)
         structs_at = address(structs, shape, int32, "structs", written=False)
         actions_at = address(actions, (N, spec.action.heads), FLOAT32, "actions", written=False)
         rows_at = addresses(rows, spec, shapes(N, spec))

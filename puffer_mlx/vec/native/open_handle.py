@@ -35,7 +35,8 @@ class OpenHandle:
     def __init__(self, library: ctypes.CDLL, name: str, address: int, places: int) -> None:
         self._address: int | None = address
         self.held: list[Any] = [None] * places
-        self._library, self._name = library, name
+        self._library = library
+        self._name = name
         self._interrupted = False  # True after a signal during a step
 
     def address(self) -> int:
@@ -84,7 +85,8 @@ class OpenHandle:
         address, self._address = self._address, None
         if not address:
             return
-        close, result = self._library.puffer_close, UNDER_WAY
+        close = self._library.puffer_close
+        result = UNDER_WAY
         self._library.puffer_stop(address)
         try:
             while not self._interrupted and (result := close(address, SLICE_MS)) == UNDER_WAY:

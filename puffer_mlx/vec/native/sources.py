@@ -101,7 +101,8 @@ def _reached(begin: Iterable[Path], folder: Path) -> set[Path]:
     """Return files and their direct and indirect includes, without those in ``our_headers``."""
     ours = [place.resolve() for place in our_headers(folder)]
     reached = {path.resolve() for path in begin}
-    waiting, places = sorted(reached), include_folders(folder)
+    waiting = sorted(reached)
+    places = include_folders(folder)
     while waiting:
         file = waiting.pop()
         for name in map(os.fsdecode, _INCLUDE.findall(file.read_bytes())):
@@ -178,7 +179,8 @@ def needs(folder: Path | str) -> Needs:
         UserError: The folder is no environment.
     """
     folder = Path(folder).resolve()
-    version, main = folder_version(folder), main_source(folder)
+    version = folder_version(folder)
+    main = main_source(folder)
     texts = [path.read_bytes() for path in _reached([main] if main else [], folder)]
     included = {os.fsdecode(name) for text in texts for name in _INCLUDE.findall(text)}
     return Needs(

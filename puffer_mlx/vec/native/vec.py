@@ -228,7 +228,8 @@ class NativeVec:
         actions_at = address(actions, (steps, N, self.spec.action.heads), FLOAT32, "actions")
         all_shapes = tuple((steps + 1, *shape) for shape in self._reset_shapes)
         rows_at = addresses(out, self.spec, all_shapes)
-        seconds, notes = (ctypes.c_double * 2)(), (Span * spans)()
+        seconds = (ctypes.c_double * 2)()
+        notes = (Span * spans)()
         began, clock = time.perf_counter(), time.clock_gettime(time.CLOCK_MONOTONIC)
         handle = self._handle.address()
         if self._library.puffer_collect(handle, steps, *act, actions_at, *rows_at, notes, spans):
