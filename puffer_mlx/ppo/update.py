@@ -36,14 +36,15 @@ class TrainState(NamedTuple):
 class UpdateFunctions:
     """Functions that compute a minibatch's update. Hyperparameters are constants of them.
 
-    Learning rate, entropy coefficient and random numbers change during a run, so they are
-    arguments.
+    Learning rate, entropy coefficient, scheduled coefficients of the loss and random numbers
+    change during a run, so they are arguments.
 
     Attributes:
         gather: (fields, rows (S,)) -> ``Minibatch`` without targets and states.
-        gradients: (weights, minibatch, entropy coefficient, loss scale) -> the loss's results and
-            its gradients by the weights: ``mx.value_and_grad`` of ``gradients.minibatch_loss``.
-            Gradients contain the loss scale. Kernels return None for the loss.
+        gradients: (weights, minibatch, entropy coefficient, loss scale, ``Scheduled.loss``) -> the
+            loss's results and its gradients by the weights: ``mx.value_and_grad`` of
+            ``gradients.minibatch_loss``. Gradients contain the loss scale. Kernels return None for
+            the loss.
         optimise: (weights, optimizer state, scaler, gradients, metrics, learning rate) -> the three
             after the step, and a scalar, true if the minibatch counted.
         steps: the algorithm's functions by name.

@@ -7,8 +7,6 @@ for logs in trainer:
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -88,7 +86,7 @@ class Trainer:
         profiler: measures seconds by phase, and records a trace if it has one.
         schedules: functions from the fraction of completed epochs, in [0, 1), to a coefficient, by
             the key of [train]: ``ppo.schedules.SCHEDULED``. Other coefficients follow the
-            configuration. A change of a coefficient of the loss compiles the update again.
+            configuration.
 
     Components. Change them only between two steps:
 
@@ -140,15 +138,7 @@ class Trainer:
         self.queue = RolloutQueue(self.collector, key, timer, self.self_play)
         trained_agents = TrainedAgents(config, seats) if seats else None
         learning = without_reward_clip(config) if self.collector.bootstraps else config
-        self._make_learner = partial(
-            Learner,
-            policy=policy,
-            placement=self.placement,
-            timer=timer,
-            ranks=ranks,
-            trained_agents=trained_agents,
-        )
-        self.learner = self._make_learner(learning)
+        self.learner = Learner(learning, policy, self.placement, timer, ranks, trained_agents)
         if self.learner.graph is not None and backend() == "cuda":
             self.profiler.profile_delay = PROFILE_DELAY_S  # profiling compiles functions of its own
         self.epoch_logs = EpochLogs(config)
@@ -202,7 +192,7 @@ class Trainer:
                 update.submit()
                 if self._launches_ahead():
                     following = self.queue.launch_ahead(update.state.weights)
-                    if self._can_prepare_ahead():
+                    if self.rate is None:  # else the next rate depends on this update's KL
                         self.prepared = self._prepare(following, update.state, self.epoch + 1)
                 metrics = update.wait()
                 self._share_logs(rollout, update)
@@ -262,7 +252,7 @@ class Trainer:
             yield {"agent_steps": self.global_step, **total}
 
     def scheduled(self, epoch: int) -> Scheduled:
-        """Return an epoch's learning rate, entropy coefficient and exponent of priorities."""
+        """Return an epoch's coefficients."""
         train = self.config.train
         epochs = self.config.epochs
         custom = self._custom_coefficients(epoch)
@@ -280,7 +270,8 @@ class Trainer:
         if ent_coef is None:
             ent_coef = schedules.annealed(schedule, train.ent_coef, least, epoch, epochs)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, epoch, epochs)
-        return Scheduled(lr, ent_coef, beta)
+        loss = {name: custom[name] for name in Coefficients._fields if name in custom}
+        return Scheduled(lr, ent_coef, beta, loss)
 
     def _custom_coefficients(self, epoch: int) -> dict[str, float]:
         """Return an epoch's coefficients that are functions of the progress, by key."""
@@ -395,35 +386,9 @@ class Trainer:
 
     def _prepare(self, rollout: Rollout, before: TrainState, epoch: int) -> Update:
         """Prepare the update of an epoch without computing it."""
-        self._set_loss_coefficients(epoch)
         key = self.ranks.local_key(self.queue.update_key(rollout))
         profiled = self.profiler.should_profile(epoch)
         return self.learner.prepare(rollout, before, self.scheduled(epoch), key, epoch, profiled)
-
-    def _can_prepare_ahead(self) -> bool:
-        """Return True if the next update depends on this one by its weights alone.
-
-        Otherwise an adaptive learning rate depends on this update's KL, or a scheduled coefficient
-        of the loss replaces the learner, which this update needs to its end.
-        """
-        return self.rate is None and self.schedules.keys().isdisjoint(Coefficients._fields)
-
-    def _set_loss_coefficients(self, epoch: int) -> None:
-        """Replace the learner if scheduled coefficients of the loss change in an epoch."""
-        if not self.schedules:
-            return
-        before = self.learner
-        values = self._custom_coefficients(epoch)
-        values = {name: values[name] for name in Coefficients._fields if name in values}
-        train = replace(before.config.train, **values)
-        if train == before.config.train:
-            return
-        self.learner = self._make_learner(replace(before.config, train=train))
-        self.learner.health = before.health  # it counts over epochs
-        if before.graph is None:  # its activations were too large
-            self.learner.graph = None
-        if before.unverified is None:  # its kernels are verified
-            self.learner.unverified = None
 
     def _share_logs(self, rollout: Rollout, update: Update) -> None:
         """Merge the environments' logs and the episodes' scores of all ranks."""
@@ -438,8 +403,7 @@ class Trainer:
         """
         train = self.config.train
         used = self.scheduled(self.epoch)
-        values = self._custom_coefficients(self.epoch)
-        values |= {"learning_rate": used.lr, "ent_coef": used.ent_coef}
+        values = {**used.loss, "learning_rate": used.lr, "ent_coef": used.ent_coef}
         rate = self.rate
         if rate is not None:
             kl = metrics.get("kl", math.nan)

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+from mlx.utils import tree_map
 
 from puffer_mlx.config import Config, Train
 from puffer_mlx.config.parts import facts
@@ -55,10 +56,12 @@ class Scheduled(NamedTuple):
     """Entropy coefficient."""
     beta: Any
     """Exponent of the importance weights of priorities."""
+    loss: Mapping[str, Any] = {}
+    """``Coefficients`` of the loss that have a schedule, by name. They replace the constants."""
 
     def as_arrays(self) -> "Scheduled":
         """Return the coefficients as scalar arrays."""
-        return Scheduled(*map(mx.array, self))
+        return tree_map(mx.array, self)
 
 
 @dataclass
@@ -118,8 +121,9 @@ class Algorithm(NamedTuple):
         minibatches: generates the minibatches of an epoch. The next one is requested when the
             previous one is trained on: see ``Epoch.trained``.
         loss: loss of a minibatch, a function of ``Forward``, ``Targets`` and, by name, ``ent_coef``
-            and ``Coefficients``. Returns the loss and metrics. None for ``ppo_loss``. With another
-            loss, ``scoring`` and ``at_once`` are unused.
+            and ``Coefficients``: floats, or scalar arrays if they have a schedule. Returns the loss
+            and metrics. None for ``ppo_loss``. With another loss, ``scoring`` and ``at_once`` are
+            unused.
         recompute: computes advantages (T*S,) from ``Forward`` and ``Targets``. None to use those of
             the targets.
         metrics: names of the loss's metrics, including ``total``. The names of a custom loss are
