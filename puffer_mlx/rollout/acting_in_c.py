@@ -238,13 +238,14 @@ class CActor:
         if sorted(arrays) != sorted(self._state_names):
             raise ValueError(f"states: expected {self._state_names}, found {[*arrays]}")
         state_shape = N if rows is None else len(rows), self._hidden
-        for name, array in arrays.items():
-            _check(array, state_shape, f"states.{name}", written=True)
-        state = [arrays[name] for name in self._state_names]  # in the order of the layers
+        state = []  # in the order of the layers
+        for name in self._state_names:
+            _check(arrays[name], state_shape, f"states.{name}", written=True)
+            state.append(arrays[name])
         ends = views.terminals if self._policy.reset_on_terminal else None
         read = [views.observations, ends, views.masks, noise]
         self._held = [rows, *read, views.actions, views.logprobs, views.values, *state]
-        own, observed, *others = [_address(array) for array in self._held]
+        own, observed, *others = map(_address, self._held)
         self.native.bind(N, own, observed, as_bytes, *others[:6], others[6:])
         return self.native.function(), self.native.context()
 

@@ -20,7 +20,6 @@ from puffer_mlx.ops import verification
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
-from puffer_mlx.ppo.loss import Coefficients
 from puffer_mlx.ppo.update import TrainState
 from puffer_mlx.profiling.phases import PROFILE_DELAY_S, Profiler
 from puffer_mlx.rollout.time_limits import without_reward_clip
@@ -195,8 +194,13 @@ class Trainer:
                     if self.rate is None:  # else the next rate depends on this update's KL
                         self.prepared = self._prepare(following, update.state, self.epoch + 1)
                 metrics = update.wait()
-                self._share_logs(rollout, update)
-            scheduled, next_rate = self._scheduled_metrics(metrics)
+                self.collector.read(rollout)
+                rollout.logs, rollout.scores = self.ranks.sync_epoch(
+                    self.epoch, update.state.weights, rollout.logs, rollout.scores
+                )
+            next_rate = self._next_rate(metrics)
+            used = update.scheduled
+            metrics |= {**used.loss, "learning_rate": used.lr, "ent_coef": used.ent_coef}
             # The rollout is released first: an interrupt before the last of these lines loses the
             # update or counts it wrongly, but no rollout is trained on twice.
             self.queue.release()
@@ -204,7 +208,6 @@ class Trainer:
             self.rate = next_rate
             self.epoch += 1
             self.global_step += self.config.batch_size
-            metrics |= scheduled
             timer.lap("train_misc")
             seconds = self._charge(rollout, update, update_began)
         except BaseException:
@@ -255,33 +258,21 @@ class Trainer:
         """Return an epoch's coefficients."""
         train = self.config.train
         epochs = self.config.epochs
-        custom = self._custom_coefficients(epoch)
-        if "learning_rate" in custom:
-            lr = custom["learning_rate"]
-        elif self.rate is not None:
-            lr = self.rate
-        else:
+        custom: dict[str, float] = {}
+        for name, function in self.schedules.items():
+            custom[name] = schedules.value_at(function, epoch / epochs, name)
+        lr = custom.pop("learning_rate", self.rate)
+        if lr is None:
             schedule = train.lr_schedule if train.anneal_lr else "constant"
             rate = train.learning_rate
             lr = schedules.annealed(schedule, rate, train.min_lr_ratio, epoch, epochs)
-        schedule = "cosine" if train.anneal_ent_coef else "constant"
-        least = train.min_ent_coef_ratio
-        ent_coef = custom.get("ent_coef")
+        ent_coef = custom.pop("ent_coef", None)
         if ent_coef is None:
+            schedule = "cosine" if train.anneal_ent_coef else "constant"
+            least = train.min_ent_coef_ratio
             ent_coef = schedules.annealed(schedule, train.ent_coef, least, epoch, epochs)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, epoch, epochs)
-        loss = {name: custom[name] for name in Coefficients._fields if name in custom}
-        return Scheduled(lr, ent_coef, beta, loss)
-
-    def _custom_coefficients(self, epoch: int) -> dict[str, float]:
-        """Return an epoch's coefficients that are functions of the progress, by key."""
-        if not self.schedules:
-            return {}
-        progress = epoch / self.config.epochs
-        return {
-            name: schedules.value_at(schedule, progress, name)
-            for name, schedule in self.schedules.items()
-        }
+        return Scheduled(lr, ent_coef, beta, loss=custom)
 
     def state(self) -> State:
         """Return the state that ``restore`` needs, without the weights."""
@@ -390,25 +381,13 @@ class Trainer:
         profiled = self.profiler.should_profile(epoch)
         return self.learner.prepare(rollout, before, self.scheduled(epoch), key, epoch, profiled)
 
-    def _share_logs(self, rollout: Rollout, update: Update) -> None:
-        """Merge the environments' logs and the episodes' scores of all ranks."""
-        self.collector.read(rollout)
-        logs = self.ranks.sync_epoch(self.epoch, update.state.weights, rollout.logs, rollout.scores)
-        rollout.logs, rollout.scores = logs
-
-    def _scheduled_metrics(self, metrics: Logs) -> tuple[Logs, float | None]:
-        """Return the update's scheduled coefficients for its record, and the next ``rate``.
-
-        If the schedule is adaptive, the rate is adapted to the update's KL. Otherwise it is None.
-        """
+    def _next_rate(self, metrics: Logs) -> float | None:
+        """Return ``rate`` adapted to the KL of an update. None unless the schedule is adaptive."""
+        if self.rate is None:
+            return None
         train = self.config.train
-        used = self.scheduled(self.epoch)
-        values = {**used.loss, "learning_rate": used.lr, "ent_coef": used.ent_coef}
-        rate = self.rate
-        if rate is not None:
-            kl = metrics.get("kl", math.nan)
-            rate = schedules.adapted(rate, train.learning_rate, kl, train.desired_kl)
-        return {name: float(value) for name, value in values.items()}, rate
+        kl = metrics.get("kl", math.nan)
+        return schedules.adapted(self.rate, train.learning_rate, kl, train.desired_kl)
 
     def _charge(self, rollout: Rollout, update: Update, update_began: float) -> float:
         """Charge the time since ``update_began`` to the phases. Returns the seconds of training.

@@ -23,6 +23,7 @@ from puffer_mlx.vec.base import Collected, PreparedStep, Rows
 from puffer_mlx.vec.native.c_functions import (
     FLOAT32,
     TEXT_BYTES,
+    OpenHandle,
     Span,
     address,
     addresses,
@@ -32,7 +33,6 @@ from puffer_mlx.vec.native.c_functions import (
 )
 from puffer_mlx.vec.native.gpu_rules import GPUSide, gpu_rules
 from puffer_mlx.vec.native.make import create, open_environment, read_spec
-from puffer_mlx.vec.native.open_handle import OpenHandle
 from puffer_mlx.vec.native.raylib import INSTALL
 from puffer_mlx.vec.native.saved_state import pack, unpack
 from puffer_mlx.vec.native.sources import needs, resumable_digests
