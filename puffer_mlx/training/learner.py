@@ -106,7 +106,8 @@ class Learner:
         raw = partial(logprobs, policy, kind)
         context = f"log-probabilities {policy}"
         self.logprobs = verification.verified(raw, mx.compile(raw), context=context, kind=kind)
-        self.reader = Reader(self.functions.gather, self.logprobs, placement, local, trained_agents)
+        gather = self.functions.steps["gather"].function
+        self.reader = Reader(gather, self.logprobs, placement, local, trained_agents)
         self.health = Health(config, self.algorithm.metrics)
         self.update: Update | None = None
         carries = not config.base.reset_state and bool(named(policy.initial_state(1)))

@@ -97,21 +97,13 @@ class Epoch:
     trained: tuple[mx.array, ...] = ()
 
     def run(self, name: str, *arguments: Any) -> Any:
-        """Call one of the algorithm's functions (``Algorithm.steps``)."""
+        """Call one of the functions of ``UpdateFunctions.steps``."""
         step = self.functions.steps[name]
         with building:
             result = step.function(*arguments)
         if self.lap is not None:
             self.lap(step.phase, result)
         return result
-
-    def gather(self, fields: Fields, rows: mx.array) -> Minibatch:
-        """Return the minibatch of the agents ``rows`` (S,), without targets and states."""
-        with building:
-            minibatch = self.functions.gather(fields, rows)
-        if self.lap is not None:
-            self.lap("train_gather", minibatch)
-        return minibatch
 
 
 class Algorithm(NamedTuple):

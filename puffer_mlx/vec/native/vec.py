@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -249,7 +250,7 @@ class NativeVec:
         Raises:
             UserError: The environment's my_log sets more than 256 keys.
         """
-        return self._means(self._library.puffer_log)
+        return read_means(self.spec.name, self._library.puffer_log, self._handle.address())
 
     def episodes(self) -> list[dict[str, float]]:
         """Return means over the ended episodes of each environment.
@@ -267,7 +268,8 @@ class NativeVec:
         """
         records = []
         env = ctypes.c_int(0)
-        while record := self._means(self._library.puffer_next_log, ctypes.byref(env)):
+        next_log = partial(self._library.puffer_next_log, self._handle.address(), ctypes.byref(env))
+        while record := read_means(self.spec.name, next_log):
             records.append({**record, "env": float(env.value)})
             env.value += 1
         return records
@@ -402,6 +404,3 @@ class NativeVec:
         if not 0 <= group < self.num_groups:
             raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
         return address
-
-    def _means(self, function: Any, *arguments: Any) -> dict[str, float]:
-        return read_means(self.spec.name, function, self._handle.address(), *arguments)
