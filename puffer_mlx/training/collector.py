@@ -277,12 +277,6 @@ class Collector:
             raise interrupt
 
     @property
-    def in_progress(self) -> bool:
-        """True if the other thread is collecting a rollout."""
-        future = self._future  # another thread may replace it
-        return future is not None and not future.done()
-
-    @property
     def previous_buffer(self) -> Any:
         """The other buffer of two: that of the previous rollout."""
         return self.buffers[self.buffers.index(self.buffer) - 1]
