@@ -176,7 +176,7 @@ def _epoch(
     learner: Any = Learner(config, policy, away, PhaseTimer("", enabled=False))
     learner.first_ratios_are_one, learner.graph = True, None
     watch, functions, reader = Watch(graphs), learner.functions, learner.reader
-    for owner, names in (functions, ("gather", "gradients", "optimise")), (reader, ("copy",)):
+    for owner, names in (functions, ("gradients", "optimise")), (reader, ("copy",)):
         for name in names:
             setattr(owner, name, partial(watch, name, getattr(owner, name)))
     reader.recompute = partial(watch, "recompute", reader.recompute)

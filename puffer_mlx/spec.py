@@ -13,6 +13,7 @@
 import json
 import math
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -54,17 +55,17 @@ class ActionSpec:
         if wrong or not all(0 < width < math.inf for width in widths):
             raise ValueError(f"bounds {self.bounds} aren't those of actions of sizes {self.sizes}")
 
-    @property
+    @cached_property
     def continuous(self) -> bool:
         """True if every head is one continuous dimension."""
         return max(self.sizes) == 1
 
-    @property
+    @cached_property
     def heads(self) -> int:
         """Number of actions that an agent takes in a step."""
         return len(self.sizes)
 
-    @property
+    @cached_property
     def logits(self) -> int:
         """Number A of policy outputs that describe the action distribution."""
         return sum(self.sizes)

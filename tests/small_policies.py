@@ -67,7 +67,7 @@ def compiled(policy: Policy, train: config.Train) -> Any:
     """All compiled functions of a policy and of its algorithm by a section [train], by name."""
     settings = config.Config(train=train)
     made = compile_update(policy, settings, algorithms.make(policy, settings))
-    named = {name: getattr(made, name) for name in ("gather", "gradients", "optimise")}
+    named = {name: getattr(made, name) for name in ("gradients", "optimise")}
     named |= {name: step.function for name, step in made.steps.items()}
     named["logprobs"] = mx.compile(partial(logprobs, policy, train.precision))
     return SimpleNamespace(act=compile_act(policy), **named)

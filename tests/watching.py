@@ -39,7 +39,7 @@ def functions(trainer: Trainer) -> SimpleNamespace:
     """The functions that updates call now, by name: those of ``replace_functions``."""
     learner = trainer.learner
     made = learner.functions
-    named = {name: getattr(made, name) for name in ("gather", "gradients", "optimise")}
+    named = {name: getattr(made, name) for name in ("gradients", "optimise")}
     named |= {name: step.function for name, step in made.steps.items()}
     return SimpleNamespace(recompute=learner.reader.recompute, **named)
 

@@ -22,7 +22,7 @@ from puffer_mlx.distributed.heartbeat import Heartbeat
 from puffer_mlx.distributed.launching import orphaned
 from puffer_mlx.distributed.messages import HostAllGather, LostRank
 from puffer_mlx.distributed.shards import partition
-from puffer_mlx.distributed.single_process import SingleProcess, Step
+from puffer_mlx.distributed.single_process import Draw, SingleProcess, Step
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import implementation, verification
 from puffer_mlx.ops.pack import pack
@@ -63,10 +63,11 @@ class Ranks(SingleProcess):
         """Return this rank's configuration: see ``partition``."""
         return partition(config, self.rank, self.size)
 
-    def columns(self, draw: Callable[[int], mx.array], agents: int) -> mx.array:
+    def columns(self, draw: Draw, key: mx.array, steps: int, agents: int) -> mx.array:
         """Draw for all agents, as one process does, and return the columns of this rank's."""
         first = self.rank * agents
-        return mx.contiguous(draw(agents * self.size)[:, first : first + agents])
+        whole = draw(key, (steps, agents * self.size))
+        return mx.contiguous(whole[:, first : first + agents])
 
     def local_key(self, key: mx.array) -> mx.array:
         """Return this rank's random key."""

@@ -15,6 +15,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import VecEnv
 
 Step = Callable[..., Any]
+Draw = Callable[[mx.array, tuple[int, int]], mx.array]  # (key, (T, N)) -> (T, N, ...)
 
 
 class SingleProcess:
@@ -45,14 +46,16 @@ class SingleProcess:
         """Return a function of gradients that reports each call as progress to other ranks."""
         return gradients
 
-    def columns(self, draw: Callable[[int], mx.array], agents: int) -> mx.array:
+    def columns(self, draw: Draw, key: mx.array, steps: int, agents: int) -> mx.array:
         """Return random numbers of this rank's agents, (T, agents, ...).
 
         Args:
-            draw: returns the random numbers (T, N, ...) of N agents.
+            draw: draws random numbers (T, N, ...).
+            key: random key.
+            steps: number of steps T.
             agents: number of this rank's agents.
         """
-        return draw(agents)
+        return draw(key, (steps, agents))
 
     def local_key(self, key: mx.array) -> mx.array:
         """Return the random key for this rank's minibatches."""

@@ -1,6 +1,6 @@
 """A minibatch's forward pass and loss, and log-probabilities as training computes them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -26,24 +26,27 @@ def minibatch_loss(
     minibatch: Minibatch,
     ent_coef: mx.array,
     scale: mx.array,
+    scheduled: Mapping[str, mx.array] = {},
 ) -> tuple[mx.array, mx.array, mx.array, mx.array, mx.array]:
     """Return a minibatch's loss. ``ppo/update.py`` differentiates it by the weights.
 
     Args:
         policy: the policy to train.
         kind: ``train.precision``.
-        coefficients: coefficients of the loss.
+        coefficients: coefficients of the loss, constants of a compiled function.
         loss: the algorithm's loss: see ``Algorithm``. None for ``ppo_loss``.
         recompute: computes advantages from the forward pass. None to use those of the targets.
         weights: the policy's weights, float32.
         minibatch: inputs of the forward pass, and targets.
         ent_coef: entropy coefficient, a scalar array.
         scale: factor on the loss in fp16, a scalar array. It prevents underflow of small gradients.
+        scheduled: coefficients that vary, scalar arrays by name, in place of the constants.
 
     Returns:
         The loss multiplied by the scale; metrics, not scaled; and ratios of the new to the old
         probability of the actions, values and advantages, (T, S) each.
     """
+    coefficients = coefficients._replace(**scheduled)
     forward = forward_pass(policy, kind, weights, minibatch)
     targets = minibatch.targets
     if recompute is not None:

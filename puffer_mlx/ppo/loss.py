@@ -68,13 +68,13 @@ class Targets(NamedTuple):
 
 
 class Coefficients(NamedTuple):
-    """Coefficients of the loss that are constant during a run."""
+    """Coefficients of the loss: floats, or scalar arrays if they have a schedule."""
 
-    clip_coef: float
+    clip_coef: Any
     """Clip range of the ratio."""
-    vf_coef: float
+    vf_coef: Any
     """Weight of the value loss."""
-    vf_clip_coef: float
+    vf_clip_coef: Any
     """Clip range of the value's change."""
 
     @classmethod
@@ -122,9 +122,9 @@ def ppo_loss(
     targets: Targets,
     *,
     ent_coef: mx.array,
-    clip_coef: float,
-    vf_coef: float,
-    vf_clip_coef: float,
+    clip_coef: float | mx.array,
+    vf_coef: float | mx.array,
+    vf_clip_coef: float | mx.array,
 ) -> tuple[mx.array, mx.array]:
     """Return upstream's loss: mean(pg) + vf_coef * mean(vl) - ent_coef * mean(entropy).
 
@@ -177,7 +177,7 @@ def ppo_loss(
 
 
 def normalized_loss(
-    forward: Forward, targets: Targets, *, ent_coef: mx.array, **coefficients: float
+    forward: Forward, targets: Targets, *, ent_coef: mx.array, **coefficients: Any
 ) -> tuple[mx.array, mx.array]:
     """Return ``ppo_loss`` of recomputed advantages, normalised in the policy's term only.
 

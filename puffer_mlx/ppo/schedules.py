@@ -9,14 +9,6 @@ from collections.abc import Callable
 
 from puffer_mlx.errors import UserError
 
-SCHEDULES: dict[str, Callable[[float, float, float], float]] = {
-    # (first value, last value, progress from 0 to 1) -> value
-    "constant": lambda first, last, progress: first,
-    "cosine": lambda first, last, progress: (
-        last + 0.5 * (first - last) * (1 + math.cos(math.pi * progress))
-    ),
-    "linear": lambda first, last, progress: first + (last - first) * progress,
-}
 ADAPTIVE = "adaptive"
 # keys of [train] that may be functions of the progress
 SCHEDULED = ("learning_rate", "ent_coef", "clip_coef", "vf_coef", "vf_clip_coef")
@@ -42,9 +34,13 @@ def annealed(schedule: str, first: float, ratio: float, epoch: int, epochs: int)
     if schedule == ADAPTIVE:
         message = "train.lr_schedule adaptive depends on earlier epochs, not on the epoch alone"
         raise UserError(message, "--train.lr-schedule cosine or linear")
-    if epochs == 0:
+    if epochs == 0 or schedule == "constant":
         return first
-    return SCHEDULES[schedule](first, ratio * first, min(max(epoch / epochs, 0.0), 1.0))
+    last = ratio * first
+    progress = min(max(epoch / epochs, 0.0), 1.0)
+    if schedule == "cosine":
+        return last + 0.5 * (first - last) * (1 + math.cos(math.pi * progress))
+    return first + (last - first) * progress
 
 
 def value_at(schedule: Callable[[float], float], progress: float, name: str) -> float:

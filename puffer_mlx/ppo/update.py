@@ -36,20 +36,20 @@ class TrainState(NamedTuple):
 class UpdateFunctions:
     """Functions that compute a minibatch's update. Hyperparameters are constants of them.
 
-    Learning rate, entropy coefficient and random numbers change during a run, so they are
-    arguments.
+    Learning rate, entropy coefficient, scheduled coefficients of the loss and random numbers
+    change during a run, so they are arguments.
 
     Attributes:
-        gather: (fields, rows (S,)) -> ``Minibatch`` without targets and states.
-        gradients: (weights, minibatch, entropy coefficient, loss scale) -> the loss's results and
-            its gradients by the weights: ``mx.value_and_grad`` of ``gradients.minibatch_loss``.
-            Gradients contain the loss scale. Kernels return None for the loss.
+        gradients: (weights, minibatch, entropy coefficient, loss scale, ``Scheduled.loss``) -> the
+            loss's results and its gradients by the weights: ``mx.value_and_grad`` of
+            ``gradients.minibatch_loss``. Gradients contain the loss scale. Kernels return None for
+            the loss.
         optimise: (weights, optimizer state, scaler, gradients, metrics, learning rate) -> the three
             after the step, and a scalar, true if the minibatch counted.
-        steps: the algorithm's functions by name.
+        steps: the algorithm's functions by name, and ``gather``: (fields, rows (S,)) -> the
+            ``Minibatch`` of these agents, without targets and states.
     """
 
-    gather: Function
     gradients: Function
     optimise: Function
     steps: dict[str, Step]
@@ -75,7 +75,6 @@ def compile_update(
         for name, step in raw.steps.items()
     }
     compiled = UpdateFunctions(
-        gather=compile_on_gpu(raw.gather),
         gradients=mx.compile(summed(raw.gradients)),
         optimise=compile_on_gpu(raw.optimise),
         steps=steps,
@@ -130,10 +129,9 @@ def _uncompiled(
     optimizer = optimizers.from_config(config)
     move = partial(optimizer.step, **optimizer.hyperparameters(train))
     return UpdateFunctions(
-        gather=partial(sections.gather, policy),
         gradients=gradients,
         optimise=partial(_optimise, move, train.precision, counts, algorithm.metrics),
-        steps=dict(algorithm.steps),
+        steps={"gather": Step(partial(sections.gather, policy), "train_gather"), **algorithm.steps},
     )
 
 
@@ -173,7 +171,6 @@ def _verified(
         for name, step in raw.steps.items()
     }
     return UpdateFunctions(
-        gather=check(raw.gather, run.gather, indexes=True),
         gradients=check(raw.gradients, run.gradients, example=_with_rewards),
         optimise=check(raw.optimise, run.optimise, view=_change, example=_with_gradients),
         steps=steps,

@@ -32,7 +32,6 @@ from puffer_mlx.vec.base import WholeRollouts
 
 Shape = tuple[int, ...]
 Weights = Any  # tree of mx.array
-Arrays = dict[str, np.ndarray]  # a linear layer: weight (M, K), optional bias (M,)
 SPANS = 4096  # Most time spans of threads that a traced rollout records.
 
 
@@ -131,7 +130,7 @@ class CActor:
         shape = self._inputs, self._hidden, list(action.sizes), action.continuous
         self.native = extension.Actor(*shape, policy.decoder.limits.action)
         self._ready = False
-        self._network_name = ""  # start of the weights' names in error messages
+        self._prefix = ""  # start of the layers' names in error messages
         self._held: list[np.ndarray | None] = []  # arrays that the C actor points to
 
     def prepare(self, weights: Weights) -> None:
@@ -150,12 +149,11 @@ class CActor:
         action = policy.decoder.action
         decoder = weights["decoder"]
         heads = _heads(policy, decoder)
-        self._features(weights)
-        self._add_linear(heads)
+        self._add_tower(weights, heads)
         if policy.separate_value:  # The critic's output replaces the last output of the heads.
             native.critic()
-            self._features(weights["critic"], "critic.")
-            self._add_linear({part: array[-1:] for part, array in heads.items()})
+            value = {part: array[-1:] for part, array in heads.items()}
+            self._add_tower(weights["critic"], value, "critic.")
         if action.continuous:
             logstd = _floats(decoder["logstd"], (1, action.heads), "decoder.logstd")
             if (limits := policy.decoder.limits) != UNBOUNDED:  # as `clamp`
@@ -163,36 +161,40 @@ class CActor:
             native.logstd(_address(logstd))
         self._ready = True
 
-    def _features(self, weights: Weights, prefix: str = "") -> None:
-        """Add encoder and network. ``prefix`` starts the weights' names in error messages."""
-        shape = self._hidden, self._inputs
-        self._add_linear(_linear(weights["encoder"], shape, f"{prefix}encoder"), self._activation)
-        self._network_name = f"{prefix}network"
+    def _add_tower(self, weights: Weights, heads: dict[str, np.ndarray], prefix: str = "") -> None:
+        """Add encoder, network and heads. ``prefix`` starts their names in error messages."""
+        D, H = self._inputs, self._hidden
+        self._prefix = prefix
+        shapes = {"weight": (H, D), "bias": (H,)}
+        self.add("dense", "encoder", weights["encoder"], shapes, H, D, self._activation)
+        self._prefix = f"{prefix}network."
         self._add_network(self, self._policy.network, weights["network"])
-
-    def _add_linear(self, layer: Arrays, activation: int = 0) -> None:
-        """Add a linear layer and its activation."""
-        weight = layer["weight"]
-        bias = _address(layer.get("bias"))
-        self.native.dense(_address(weight), bias, *weight.shape, activation)
+        self._prefix = prefix
+        outputs = len(heads["weight"])
+        shapes = {"weight": (outputs, H), "bias": (outputs,)}
+        self.add("dense", "decoder", heads, shapes, outputs, H, 0)
 
     def add(
         self, kind: str, name: str, own: Weights, shapes: dict[str, Shape], *numbers: float
     ) -> None:
-        """Add a layer of the network after the previous ones: see ``NetworkFacts.add_c_layers``.
+        """Add a layer after the previous ones: see ``NetworkFacts.add_c_layers``.
 
         Args:
             kind: Name of the native actor's method.
             name: Name of the layer in error messages.
-            own: Weights of the layer.
+            own: Weights of the layer. ``bias`` may be missing.
             shapes: Shapes of the weights that the method takes, by name, in its order.
             numbers: Further arguments of the method.
 
         Raises:
             ValueError: If a weight has another shape or dtype.
         """
-        layer = f"{self._network_name}.{name}"
-        arrays = [_floats(own[part], shape, f"{layer}.{part}") for part, shape in shapes.items()]
+        arrays: list[np.ndarray | None] = []
+        for part, shape in shapes.items():
+            if part == "bias" and part not in own:
+                arrays.append(None)
+            else:
+                arrays.append(_floats(own[part], shape, f"{self._prefix}{name}.{part}"))
         getattr(self.native, kind)(*map(_address, arrays), *numbers)
 
     def bind(
@@ -236,13 +238,14 @@ class CActor:
         if sorted(arrays) != sorted(self._state_names):
             raise ValueError(f"states: expected {self._state_names}, found {[*arrays]}")
         state_shape = N if rows is None else len(rows), self._hidden
-        for name, array in arrays.items():
-            _check(array, state_shape, f"states.{name}", written=True)
-        state = [arrays[name] for name in self._state_names]  # in the order of the layers
+        state = []  # in the order of the layers
+        for name in self._state_names:
+            _check(arrays[name], state_shape, f"states.{name}", written=True)
+            state.append(arrays[name])
         ends = views.terminals if self._policy.reset_on_terminal else None
         read = [views.observations, ends, views.masks, noise]
         self._held = [rows, *read, views.actions, views.logprobs, views.values, *state]
-        own, observed, *others = [_address(array) for array in self._held]
+        own, observed, *others = map(_address, self._held)
         self.native.bind(N, own, observed, as_bytes, *others[:6], others[6:])
         return self.native.function(), self.native.context()
 
@@ -313,38 +316,27 @@ class CActors:
         return {name: sum(seconds[name] for seconds in each) for name in each[0]}
 
 
-# ---- weights, in the order of the layers ---------------------------------------------------------
+# ---- weights and memory ------------------------------------------------------------------------
 
 
-def _linear(own: Weights, shape: Shape, name: str) -> Arrays:
-    """Return the weight (M, K) of a linear layer, and its bias (M,) if it has one."""
-    shapes = {"weight": shape, "bias": shape[:1]}
-    return {
-        part: _floats(own[part], expected, f"{name}.{part}")
-        for part, expected in shapes.items()
-        if part in own
-    }
-
-
-def _heads(policy: Policy, own: Weights) -> Arrays:
-    """Return the decoder as one linear layer with the value in the last row (copies)."""
+def _heads(policy: Policy, weights: Weights) -> dict[str, np.ndarray]:
+    """Return the decoder as one linear layer with the value in the last row."""
     A = policy.decoder.action.logits
     H = policy.network.hidden
     if type(policy.decoder) is Fused:
-        parts = [_linear(own, (A + 1, H), "decoder")]
-    else:
-        rows = {"actions": A, "value": 1}
-        parts = [_linear(own[name], (n, H), f"decoder.{name}") for name, n in rows.items()]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return {"weight": _floats(weights["weight"], (A + 1, H), "decoder.weight")}
+    heads = {}
+    for part, columns in (("weight", (H,)), ("bias", ())):
+        actions = _floats(weights["actions"][part], (A, *columns), f"decoder.actions.{part}")
+        value = _floats(weights["value"][part], (1, *columns), f"decoder.value.{part}")
+        heads[part] = np.concatenate([actions, value])
+    return heads
 
 
-# ---- memory --------------------------------------------------------------------------------------
-
-
-def _floats(array: mx.array, shape: Shape, name: str) -> np.ndarray:
+def _floats(array: mx.array | np.ndarray, shape: Shape, name: str) -> np.ndarray:
     """Return a float32 weight as a C-contiguous NumPy array, after a check of its shape."""
-    if array.dtype != mx.float32 or array.shape != shape:
-        dtype = str(array.dtype).removeprefix("mlx.core.")
+    dtype = str(array.dtype).removeprefix("mlx.core.")
+    if dtype != "float32" or array.shape != shape:
         raise ValueError(f"weights: {name}: expected float32 {shape}, found {dtype} {array.shape}")
     return np.ascontiguousarray(array)
 

@@ -204,8 +204,7 @@ class Collector:
             acting = self._to_act(weights)
             if self._seats is not None:
                 acting = [acting, *self._opponents(opponents)]
-            draw = lambda N: self._noise(mine, (T, N))  # noqa: E731
-            noise = self._ranks.columns(draw, self.vec.num_agents)
+            noise = self._ranks.columns(self._noise, mine, T, self.vec.num_agents)
         if self.launches_ahead:
             mx.async_eval(after)  # the next step may run in another thread
         else:
@@ -276,12 +275,6 @@ class Collector:
                 interrupt = error
         if interrupt:
             raise interrupt
-
-    @property
-    def in_progress(self) -> bool:
-        """True if the other thread is collecting a rollout."""
-        future = self._future  # another thread may replace it
-        return future is not None and not future.done()
 
     @property
     def previous_buffer(self) -> Any:

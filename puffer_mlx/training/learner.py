@@ -106,7 +106,8 @@ class Learner:
         raw = partial(logprobs, policy, kind)
         context = f"log-probabilities {policy}"
         self.logprobs = verification.verified(raw, mx.compile(raw), context=context, kind=kind)
-        self.reader = Reader(self.functions.gather, self.logprobs, placement, local, trained_agents)
+        gather = self.functions.steps["gather"].function
+        self.reader = Reader(gather, self.logprobs, placement, local, trained_agents)
         self.health = Health(config, self.algorithm.metrics)
         self.update: Update | None = None
         carries = not config.base.reset_state and bool(named(policy.initial_state(1)))
@@ -138,7 +139,7 @@ class Learner:
         Args:
             rollout: the rollout to train on. Nothing may write to it until the update is done.
             before: weights and optimizer state to start from.
-            scheduled: the epoch's learning rate, entropy coefficient and exponent of priorities.
+            scheduled: the epoch's coefficients.
             key: random key of the update.
             epoch: number of the epoch, from 0.
             profiled: True to evaluate after each phase and charge its time.
@@ -181,7 +182,7 @@ class Update:
         learner: the learner that prepared the update.
         rollout: the rollout to train on.
         before: weights and optimizer state to start from.
-        scheduled: learning rate, entropy coefficient and exponent of priorities.
+        scheduled: the epoch's coefficients.
         key: random key of the update.
         checks_ratios: True to report how far the first minibatch's ratios are from 1.
         profiled: True to evaluate after each phase and charge its time.
@@ -455,7 +456,7 @@ def run_minibatches(
         observe: called with the first minibatch and ``Epoch.rows`` before its gradients.
     """
     functions = epoch.functions
-    lr, ent_coef, _ = epoch.scheduled
+    scheduled = epoch.scheduled
     for k, minibatch in enumerate(algorithm.minibatches(epoch)):
         if epoch.noise is not None:
             with building:
@@ -464,7 +465,11 @@ def run_minibatches(
             observe(minibatch, epoch.rows)
         with building:
             (_, metrics, ratios, values, advantages), grads = functions.gradients(
-                state.weights, minibatch, ent_coef, state.scaler["scale"]
+                state.weights,
+                minibatch,
+                scheduled.ent_coef,
+                state.scaler["scale"],
+                scheduled.loss,
             )
         if epoch.lap is not None:
             epoch.lap(BACKWARD, (grads, metrics, ratios, values, advantages))
@@ -478,7 +483,7 @@ def run_minibatches(
                 results.add(state, advantages, metrics, finite)
                 break
         with building:
-            *after, ok = functions.optimise(*state, grads, metrics, lr)
+            *after, ok = functions.optimise(*state, grads, metrics, scheduled.lr)
         if epoch.lap is not None:
             epoch.lap("train_optimizer", (after, ok))
         state = TrainState(*after)
@@ -495,7 +500,7 @@ def epoch_in_graph(
     fields: Fields,
     states: Any,
     draws: mx.array,
-    scheduled: tuple[mx.array, ...],
+    scheduled: tuple[Any, ...],
     *before: Any,
 ) -> Any:
     """Compute an entire epoch. ``Learner.graph`` is this function, compiled.
@@ -508,7 +513,7 @@ def epoch_in_graph(
         fields: the arrays of a rollout by name.
         states: recurrent states of the agents at the start of the rollout, or None.
         draws: random numbers from ``Algorithm.draws``.
-        scheduled: the fields of ``Scheduled``, scalar arrays.
+        scheduled: the fields of ``Scheduled.as_arrays()``.
         before: the fields of ``TrainState``.
 
     Returns:

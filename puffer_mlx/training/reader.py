@@ -87,7 +87,7 @@ class Reader:
     log-probabilities again on the training device, from the rollout's initial recurrent states.
 
     Args:
-        gather: ``UpdateFunctions.gather``.
+        gather: the function ``gather`` of ``UpdateFunctions.steps``.
         logprobs: (weights, minibatch) -> log-probabilities (T, S), compiled.
         placement: Devices that act and train.
         config: Configuration. Sets the segments per call, and if rollouts start from initial

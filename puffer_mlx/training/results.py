@@ -16,7 +16,7 @@ from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.ppo.update import TrainState
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
-from puffer_mlx.trees import named
+from puffer_mlx.trees import leaves, named
 
 IN_FLIGHT = 2  # most minibatches queued on the device
 CHOSEN = {"actions", "logprobs", "values"}  # fields of a rollout that the policy computes
@@ -82,8 +82,7 @@ class EpochResults:
             ratios: ratios of the first minibatch, if they are to be compared with 1.
         """
         # Finite gradients can still move weights beyond what float32 holds.
-        trained = [array for _, array in named([now.weights, now.optimizer])]
-        arrays = [sums_of_squares(trained), *now.scaler.values()]
+        arrays = [sums_of_squares(leaves([now.weights, now.optimizer])), *now.scaler.values()]
         if ratios is not None:
             arrays += [mx.max(ratios), mx.min(ratios)]
         for ok, metrics, _ in self.minibatches:

@@ -7,8 +7,6 @@ for logs in trainer:
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -22,7 +20,6 @@ from puffer_mlx.ops import verification
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
-from puffer_mlx.ppo.loss import Coefficients
 from puffer_mlx.ppo.update import TrainState
 from puffer_mlx.profiling.phases import PROFILE_DELAY_S, Profiler
 from puffer_mlx.rollout.time_limits import without_reward_clip
@@ -88,7 +85,7 @@ class Trainer:
         profiler: measures seconds by phase, and records a trace if it has one.
         schedules: functions from the fraction of completed epochs, in [0, 1), to a coefficient, by
             the key of [train]: ``ppo.schedules.SCHEDULED``. Other coefficients follow the
-            configuration. A change of a coefficient of the loss compiles the update again.
+            configuration.
 
     Components. Change them only between two steps:
 
@@ -140,15 +137,7 @@ class Trainer:
         self.queue = RolloutQueue(self.collector, key, timer, self.self_play)
         trained_agents = TrainedAgents(config, seats) if seats else None
         learning = without_reward_clip(config) if self.collector.bootstraps else config
-        self._make_learner = partial(
-            Learner,
-            policy=policy,
-            placement=self.placement,
-            timer=timer,
-            ranks=ranks,
-            trained_agents=trained_agents,
-        )
-        self.learner = self._make_learner(learning)
+        self.learner = Learner(learning, policy, self.placement, timer, ranks, trained_agents)
         if self.learner.graph is not None and backend() == "cuda":
             self.profiler.profile_delay = PROFILE_DELAY_S  # profiling compiles functions of its own
         self.epoch_logs = EpochLogs(config)
@@ -202,11 +191,16 @@ class Trainer:
                 update.submit()
                 if self._launches_ahead():
                     following = self.queue.launch_ahead(update.state.weights)
-                    if self._can_prepare_ahead():
+                    if self.rate is None:  # else the next rate depends on this update's KL
                         self.prepared = self._prepare(following, update.state, self.epoch + 1)
                 metrics = update.wait()
-                self._share_logs(rollout, update)
-            scheduled, next_rate = self._scheduled_metrics(metrics)
+                self.collector.read(rollout)
+                rollout.logs, rollout.scores = self.ranks.sync_epoch(
+                    self.epoch, update.state.weights, rollout.logs, rollout.scores
+                )
+            next_rate = self._next_rate(metrics)
+            used = update.scheduled
+            metrics |= {**used.loss, "learning_rate": used.lr, "ent_coef": used.ent_coef}
             # The rollout is released first: an interrupt before the last of these lines loses the
             # update or counts it wrongly, but no rollout is trained on twice.
             self.queue.release()
@@ -214,7 +208,6 @@ class Trainer:
             self.rate = next_rate
             self.epoch += 1
             self.global_step += self.config.batch_size
-            metrics |= scheduled
             timer.lap("train_misc")
             seconds = self._charge(rollout, update, update_began)
         except BaseException:
@@ -262,35 +255,24 @@ class Trainer:
             yield {"agent_steps": self.global_step, **total}
 
     def scheduled(self, epoch: int) -> Scheduled:
-        """Return an epoch's learning rate, entropy coefficient and exponent of priorities."""
+        """Return an epoch's coefficients."""
         train = self.config.train
         epochs = self.config.epochs
-        custom = self._custom_coefficients(epoch)
-        if "learning_rate" in custom:
-            lr = custom["learning_rate"]
-        elif self.rate is not None:
-            lr = self.rate
-        else:
+        custom: dict[str, float] = {}
+        for name, function in self.schedules.items():
+            custom[name] = schedules.value_at(function, epoch / epochs, name)
+        lr = custom.pop("learning_rate", self.rate)
+        if lr is None:
             schedule = train.lr_schedule if train.anneal_lr else "constant"
             rate = train.learning_rate
             lr = schedules.annealed(schedule, rate, train.min_lr_ratio, epoch, epochs)
-        schedule = "cosine" if train.anneal_ent_coef else "constant"
-        least = train.min_ent_coef_ratio
-        ent_coef = custom.get("ent_coef")
+        ent_coef = custom.pop("ent_coef", None)
         if ent_coef is None:
+            schedule = "cosine" if train.anneal_ent_coef else "constant"
+            least = train.min_ent_coef_ratio
             ent_coef = schedules.annealed(schedule, train.ent_coef, least, epoch, epochs)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, epoch, epochs)
-        return Scheduled(lr, ent_coef, beta)
-
-    def _custom_coefficients(self, epoch: int) -> dict[str, float]:
-        """Return an epoch's coefficients that are functions of the progress, by key."""
-        if not self.schedules:
-            return {}
-        progress = epoch / self.config.epochs
-        return {
-            name: schedules.value_at(schedule, progress, name)
-            for name, schedule in self.schedules.items()
-        }
+        return Scheduled(lr, ent_coef, beta, loss=custom)
 
     def state(self) -> State:
         """Return the state that ``restore`` needs, without the weights."""
@@ -395,56 +377,17 @@ class Trainer:
 
     def _prepare(self, rollout: Rollout, before: TrainState, epoch: int) -> Update:
         """Prepare the update of an epoch without computing it."""
-        self._set_loss_coefficients(epoch)
         key = self.ranks.local_key(self.queue.update_key(rollout))
         profiled = self.profiler.should_profile(epoch)
         return self.learner.prepare(rollout, before, self.scheduled(epoch), key, epoch, profiled)
 
-    def _can_prepare_ahead(self) -> bool:
-        """Return True if the next update depends on this one by its weights alone.
-
-        Otherwise an adaptive learning rate depends on this update's KL, or a scheduled coefficient
-        of the loss replaces the learner, which this update needs to its end.
-        """
-        return self.rate is None and self.schedules.keys().isdisjoint(Coefficients._fields)
-
-    def _set_loss_coefficients(self, epoch: int) -> None:
-        """Replace the learner if scheduled coefficients of the loss change in an epoch."""
-        if not self.schedules:
-            return
-        before = self.learner
-        values = self._custom_coefficients(epoch)
-        values = {name: values[name] for name in Coefficients._fields if name in values}
-        train = replace(before.config.train, **values)
-        if train == before.config.train:
-            return
-        self.learner = self._make_learner(replace(before.config, train=train))
-        self.learner.health = before.health  # it counts over epochs
-        if before.graph is None:  # its activations were too large
-            self.learner.graph = None
-        if before.unverified is None:  # its kernels are verified
-            self.learner.unverified = None
-
-    def _share_logs(self, rollout: Rollout, update: Update) -> None:
-        """Merge the environments' logs and the episodes' scores of all ranks."""
-        self.collector.read(rollout)
-        logs = self.ranks.sync_epoch(self.epoch, update.state.weights, rollout.logs, rollout.scores)
-        rollout.logs, rollout.scores = logs
-
-    def _scheduled_metrics(self, metrics: Logs) -> tuple[Logs, float | None]:
-        """Return the update's scheduled coefficients for its record, and the next ``rate``.
-
-        If the schedule is adaptive, the rate is adapted to the update's KL. Otherwise it is None.
-        """
+    def _next_rate(self, metrics: Logs) -> float | None:
+        """Return ``rate`` adapted to the KL of an update. None unless the schedule is adaptive."""
+        if self.rate is None:
+            return None
         train = self.config.train
-        used = self.scheduled(self.epoch)
-        values = self._custom_coefficients(self.epoch)
-        values |= {"learning_rate": used.lr, "ent_coef": used.ent_coef}
-        rate = self.rate
-        if rate is not None:
-            kl = metrics.get("kl", math.nan)
-            rate = schedules.adapted(rate, train.learning_rate, kl, train.desired_kl)
-        return {name: float(value) for name, value in values.items()}, rate
+        kl = metrics.get("kl", math.nan)
+        return schedules.adapted(self.rate, train.learning_rate, kl, train.desired_kl)
 
     def _charge(self, rollout: Rollout, update: Update, update_began: float) -> float:
         """Charge the time since ``update_began`` to the phases. Returns the seconds of training.

@@ -25,6 +25,7 @@ from puffer_mlx.cli import train as script
 from puffer_mlx.config import loading
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.settings import collected
+from puffer_mlx.ppo.loss import ppo_loss
 from puffer_mlx.training import trainer as training
 
 SQUARED: dict[str, Any] = {
@@ -460,13 +461,18 @@ def test_a_scheduled_coefficient_is_that_of_each_epoch(here, name):
         assert used == [np.float32(schedule(epoch / STEPS)) for epoch in range(STEPS)]
 
 
-def test_minibatches_that_are_skipped_are_counted_while_a_coefficient_changes(here):
-    """Each change compiles the update again, by a new learner with the same checks."""
-    with puffer_mlx.Trainer(FALLING, "squared", clip_coef=lambda part: 0.1 + part) as trainer:
-        trainer.step()
-        before = trainer.learner
-        trainer.step()
-        assert trainer.learner is not before and trainer.learner.health is before.health
+def test_schedules_dont_compile_the_update_again(here):
+    traced = []
+
+    def loss(forward, targets, **numbers):
+        traced.append(numbers["clip_coef"])
+        logprob, entropy, value, *_ = forward
+        return ppo_loss(logprob, entropy, value, targets, **numbers)
+
+    given: dict[str, Any] = {"clip_coef": lambda part: 0.1 + part, "vf_coef": lambda part: 2 - part}
+    with puffer_mlx.train("squared", FALLING, loss=loss, **given) as trainer:
+        assert len({logs["loss/clip_coef"] for logs in trainer.history}) == STEPS
+    assert len(traced) == 1
 
 
 def test_a_run_with_a_scheduled_clip_range_resumes_to_the_bit(here):

@@ -42,6 +42,7 @@ class Case:
     headless: bool = False  # the last head has no legal action: float32 is too coarse about -1e4
     live: bool = False
     others: int = 0  # minibatches that advantages are normalised together with
+    scheduled: bool = False  # coefficients are arrays
     limit: float = math.inf  # of means; then some are beyond it, and actions beside it
     arrays: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -188,7 +189,10 @@ def loss_of(case):
 
     def losses(weights):
         given = case.given("actions"), case.given("masks"), case.targets()
-        settings = COEFFICIENTS, mx.array(ENT_COEF), mx.array(case.scale)
+        coefficients = COEFFICIENTS
+        if case.scheduled:
+            coefficients = Coefficients(*map(mx.array, COEFFICIENTS))
+        settings = coefficients, mx.array(ENT_COEF), mx.array(case.scale)
         return output_loss(decoder, weights, *given, *settings)
 
     return losses, weights
@@ -224,6 +228,7 @@ CASES = {
     "masked, one head": Case((3,), n=40, masked=True),
     "no legal action": Case((3, 2), n=20, masked=True, headless=True),
     "continuous": Case((1, 1, 1)),
+    "scheduled": Case((4,), scheduled=True),
     "bf16": Case((4,), n=64, dtype=mx.bfloat16),
     "masked fp16": Case((3, 2), n=64, masked=True, dtype=mx.float16, scale=1024.0),
     "continuous fp16": Case((1, 1), n=64, dtype=mx.float16, scale=1024.0),

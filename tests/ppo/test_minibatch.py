@@ -57,6 +57,7 @@ class Case:
     strip: bool = False  # its observations are a part of a rollout's
     bytes: bool = False  # observations
     limits: ActionBounds = UNBOUNDED  # of actions that are numbers
+    scheduled: bool = False  # coefficients of the loss are arguments
 
     @property
     def numbers(self) -> bool:
@@ -74,7 +75,8 @@ class Case:
 
     @property
     def scoring(self) -> minibatch.LossSpec:
-        return minibatch.LossSpec(NUMBERS, DISCOUNTS if self.live else None, self.vtrace)
+        numbers = Coefficients(0.0, 0.0, 0.0) if self.scheduled else NUMBERS
+        return minibatch.LossSpec(numbers, DISCOUNTS if self.live else None, self.vtrace)
 
     def arrays(self) -> list[Any]:
         """What a step takes: weights, inputs, what is compared, states; NumPy's or None."""
@@ -134,7 +136,9 @@ class Case:
             whole = mx.concatenate([observations * 2, observations, observations], axis=1)
             view = mx.arange(self.S, 2 * self.S, dtype=mx.int32)
             batch = batch._replace(observations=whole, view=view)
-        (_, *others), grads = step(weights, batch, mx.array(0.02), mx.array(1.0))
+        scheduled = NUMBERS._asdict() if self.scheduled else {}
+        scheduled = {name: mx.array(number) for name, number in scheduled.items()}
+        (_, *others), grads = step(weights, batch, mx.array(0.02), mx.array(1.0), scheduled)
         flat = dict(tree_flatten(grads))
         assert [*grads] == ["encoder", "decoder", "network"] and [*flat] == names
         return [*(flat[name] for name in names), *others]
@@ -153,6 +157,7 @@ class Case:
 LIMITED = "numbers within limits"  # MLX doesn't write down its function of limits: run as CUDA
 CASES = {
     "given": Case(),
+    "scheduled": Case(scheduled=True),
     "given, with others, one layer": Case(together=2, L=1, T=8, S=20, D=40, sizes=(5,)),
     "live": Case(live=True, begins=True, resets=True, strip=True),
     "live, everything": Case(

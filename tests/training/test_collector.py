@@ -27,7 +27,7 @@ from puffer_mlx.rollout import acting as acting_module
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.training import collector as collector_module
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.native.open_handle import OpenHandle
+from puffer_mlx.vec.native.c_functions import OpenHandle
 
 Before = Callable[[str, int], None]  # gets "send" or "wait", and the group
 

@@ -42,7 +42,7 @@ def make(policy, config, agents, one_cpu):
                 arrays = fields["logprobs"], fields["values"], adv
                 targets = Targets(*(take_rows(a, rows, T).reshape(-1) for a in arrays))
                 first = None if states is None else tree_map(lambda a: a[rows], states)
-            yield epoch.gather(fields, rows)._replace(targets=targets, state=first)
+            yield epoch.run("gather", fields, rows)._replace(targets=targets, state=first)
 
     def loss(now, targets, *, ent_coef, vf_coef, **_):
         gain = mx.mean(now.logprob * normalise(targets.adv, targets.moments))

@@ -280,7 +280,7 @@ class Spy:
             return result
 
         def gradients(*arguments):
-            *_, ent_coef, scale = arguments
+            _, _, ent_coef, scale, _ = arguments
             self.scalars[-1].append(ent_coef.item())
             assert scale.item() == 1
             return real.gradients(*arguments)
@@ -294,10 +294,11 @@ class Spy:
         )
 
 
-def oracle_epoch(c, rollout, weights, momentum, uniforms, epoch):
+def oracle_epoch(c, rollout, weights, momentum, uniforms, epoch, scheduled):
     """An epoch of PufferLib 4.0 in float64, gradients by finite differences.
 
-    `weights` are float64 and changed in place; `momentum` is a list in the same order.
+    `weights` are float64 and changed in place; `momentum` is a list in the same order. `scheduled`
+    has the coefficients of the loss that are functions of the progress.
     """
     train, E = c.train, c.epochs
     rewards = np.clip(f64(rollout["rewards"])[:T], -train.reward_clip, train.reward_clip)
@@ -311,6 +312,7 @@ def oracle_epoch(c, rollout, weights, momentum, uniforms, epoch):
         "vf_coef": train.vf_coef,
         "vf_clip_coef": train.vf_clip_coef,
         "ent_coef": ent_coef,
+        **scheduled,
     }
     parameters = [w for _, w in named(weights)]
     statistics, drawn, refreshed = [], [], []
@@ -344,11 +346,21 @@ def oracle_epoch(c, rollout, weights, momentum, uniforms, epoch):
     return momentum, np.mean(statistics, axis=0), drawn, refreshed, [beta, ent_coef, lr]
 
 
-@pytest.mark.parametrize(("form", "bound"), [("V", 1.0), ("S", 1.5)])
-def test_epochs_against_float64(form, bound):
+SCHEDULES = {
+    "clip_coef": lambda progress: 0.02 + 0.3 * progress,
+    "vf_coef": lambda progress: 4.0 - 3.0 * progress,
+    "vf_clip_coef": lambda progress: 0.01 + 0.2 * progress,
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "bound", "schedules"), [("V", 1.0, {}), ("S", 1.5, {}), ("S", 1.5, SCHEDULES)]
+)
+def test_epochs_against_float64(form, bound, schedules):
     c = configure(3, f"--train.advantage={form}", f"--train.reward-clip={bound}")
     assert (c.segments, c.minibatches, c.epochs) == (S, K, 3)
     trainer = Trainer(c, RandomVec())
+    trainer.schedules = schedules
     spy, repeated, clipped = Spy(trainer), 0, 0
     for epoch in range(3):
         before = f64(flat(trainer.weights))
@@ -366,8 +378,9 @@ def test_epochs_against_float64(form, bound):
         np.testing.assert_allclose(rollout["logprobs"], logprob, rtol=0, atol=1e-5)
         np.testing.assert_allclose(rollout["values"], value, rtol=0, atol=1e-5)
 
+        scheduled = {name: schedule(epoch / 3) for name, schedule in schedules.items()}
         momentum, statistics, drawn, refreshed, scalars = oracle_epoch(
-            c, rollout, weights, momentum, spy.uniforms, epoch
+            c, rollout, weights, momentum, spy.uniforms, epoch, scheduled
         )
         np.testing.assert_array_equal(spy.rows, drawn)
         for found in spy.scalars:

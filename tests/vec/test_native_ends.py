@@ -177,8 +177,8 @@ def test_a_slow_step_is_waited_for():
     done = python(
         """
         import native_envs
-        from puffer_mlx.vec.native import open_handle
-        open_handle.INTERRUPT_TIMEOUT_MS = 60_000
+        from puffer_mlx.vec.native import c_functions
+        c_functions.INTERRUPT_TIMEOUT_MS = 60_000
         vec = native_envs.make("relay", total_agents=6, env={"length": 7, "sleep_ms": 50})
         stepper, actions = native_envs.Stepper(vec), np.zeros((6, 2), np.float32)
         def go_on():

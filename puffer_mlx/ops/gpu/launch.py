@@ -39,7 +39,7 @@ POOL_THREADS = {"metal": THREADS, "cuda": 512}  # threads of a block with a SHAR
 FEWEST = 8  # minimum size of an array: Metal puts smaller ones into read-only memory
 DTYPES = {"float": mx.float32, "int": mx.int32, "uint8_t": mx.uint8}  # besides Low
 Shape = tuple[int, ...]
-Input = mx.array | Mapping[str, float]  # of a kernel: an array, or an array's values by name
+Input = mx.array | Mapping[str, Any]  # of a kernel: an array, or an array's values by name
 
 
 def backend() -> str:
@@ -104,6 +104,13 @@ def constant_array(*values: float) -> mx.array:
     array = mx.array(values, mx.int32 if whole else mx.float32)
     mx.eval(array)
     return array
+
+
+def _parameters(values: Sequence[Any]) -> mx.array:
+    """Return an array of parameters, float32 if one of them is an array: see ``constant_array``."""
+    if not any(isinstance(value, mx.array) for value in values):
+        return constant_array(*values)
+    return mx.stack([v if isinstance(v, mx.array) else mx.array(v, mx.float32) for v in values])
 
 
 @functools.cache
@@ -187,7 +194,7 @@ def launch(
         name: name of the kernel. For kernels that step environments, the environment's rules: see
             ``text.rollout`` and ``text.environments``.
         inputs: arrays in the order of the declaration, or by name; unused names are ignored. An
-            array of parameters may be a dict of their values by name.
+            array of parameters may be a dict of their values by name: numbers or scalar arrays.
         outputs: shapes of the outputs in the order of the declaration, or by name.
         threads: total number of threads.
         block: number of threads per block.
@@ -205,7 +212,7 @@ def launch(
         arrays = dict(zip(kernel.inputs, inputs, strict=True))
     for key, names in kernel.parameters.items():
         if isinstance(values := arrays[key], Mapping):
-            arrays[key] = constant_array(*(values[name] for name in names))
+            arrays[key] = _parameters([values[name] for name in names])
     if not isinstance(outputs, Mapping):
         outputs = dict(zip(kernel.outputs, outputs, strict=True))
     if kind == "metal":

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+from mlx.utils import tree_map
 
 from puffer_mlx.config import Config, Train
 from puffer_mlx.config.parts import facts
@@ -55,10 +56,12 @@ class Scheduled(NamedTuple):
     """Entropy coefficient."""
     beta: Any
     """Exponent of the importance weights of priorities."""
+    loss: Mapping[str, Any] = {}
+    """``Coefficients`` of the loss that have a schedule, by name. They replace the constants."""
 
     def as_arrays(self) -> "Scheduled":
         """Return the coefficients as scalar arrays."""
-        return Scheduled(*map(mx.array, self))
+        return tree_map(mx.array, self)
 
 
 @dataclass
@@ -94,21 +97,13 @@ class Epoch:
     trained: tuple[mx.array, ...] = ()
 
     def run(self, name: str, *arguments: Any) -> Any:
-        """Call one of the algorithm's functions (``Algorithm.steps``)."""
+        """Call one of the functions of ``UpdateFunctions.steps``."""
         step = self.functions.steps[name]
         with building:
             result = step.function(*arguments)
         if self.lap is not None:
             self.lap(step.phase, result)
         return result
-
-    def gather(self, fields: Fields, rows: mx.array) -> Minibatch:
-        """Return the minibatch of the agents ``rows`` (S,), without targets and states."""
-        with building:
-            minibatch = self.functions.gather(fields, rows)
-        if self.lap is not None:
-            self.lap("train_gather", minibatch)
-        return minibatch
 
 
 class Algorithm(NamedTuple):
@@ -118,8 +113,9 @@ class Algorithm(NamedTuple):
         minibatches: generates the minibatches of an epoch. The next one is requested when the
             previous one is trained on: see ``Epoch.trained``.
         loss: loss of a minibatch, a function of ``Forward``, ``Targets`` and, by name, ``ent_coef``
-            and ``Coefficients``. Returns the loss and metrics. None for ``ppo_loss``. With another
-            loss, ``scoring`` and ``at_once`` are unused.
+            and ``Coefficients``: floats, or scalar arrays if they have a schedule. Returns the loss
+            and metrics. None for ``ppo_loss``. With another loss, ``scoring`` and ``at_once`` are
+            unused.
         recompute: computes advantages (T*S,) from ``Forward`` and ``Targets``. None to use those of
             the targets.
         metrics: names of the loss's metrics, including ``total``. The names of a custom loss are

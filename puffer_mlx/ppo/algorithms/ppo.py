@@ -104,8 +104,8 @@ def _at_once(passes: Pass, K: int, epoch: Epoch, *before: Any) -> tuple:
         order = mx.concatenate(orders)[:K]
         if epoch.noise is not None:
             fields, adv, order = _with_noise(epoch.noise, fields, adv, order)
-    arguments = *before, fields, adv, order, scheduled.lr, scheduled.ent_coef
-    *after, metrics, ok = epoch.run("epoch", *arguments)
+    coefficients = scheduled.lr, scheduled.ent_coef, scheduled.loss
+    *after, metrics, ok = epoch.run("epoch", *before, fields, adv, order, *coefficients)
     return *after, adv, metrics, ok
 
 

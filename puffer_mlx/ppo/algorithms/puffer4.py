@@ -105,5 +105,5 @@ def _minibatches(epoch: Epoch) -> Iterator[Minibatch]:
         arguments = fields, values, adv, totals, uniforms, epoch.scheduled.beta
         rows, targets = epoch.run("draw", *arguments)
         epoch.rows = rows
-        yield epoch.gather(fields, rows)._replace(targets=targets)
+        yield epoch.run("gather", fields, rows)._replace(targets=targets)
         changes = rows, *epoch.trained

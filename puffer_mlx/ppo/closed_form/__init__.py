@@ -196,9 +196,9 @@ def launch_loss_kernels(
     return total.reshape(()), metrics, ratio, value, dy, dlogstd
 
 
-def settings_of(coefficients: Coefficients) -> dict[str, float]:
-    """Return the values of the kernels' input ``settings``."""
-    clip, vf_coef, vf_clip = map(float, coefficients)
+def settings_of(coefficients: Coefficients) -> dict[str, Any]:
+    """Return the values of the kernels' input ``settings``: floats or scalar arrays."""
+    clip, vf_coef, vf_clip = coefficients
     bounds = {"ratio_low": 1 - clip, "ratio_high": 1 + clip}
     return {**bounds, "clip": clip, "vf_clip": vf_clip, "vf_coef": vf_coef}
 

@@ -8,7 +8,7 @@ both kernels with it. On CUDA, fp32 products use TF32, as in MLX, unless ``MLX_E
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -144,17 +144,24 @@ def with_fused_gradients(
     """Return a function that computes gradients in two launches if possible, else by ``plain``.
 
     Args:
-        plain: function of weights, minibatch, entropy coefficient and loss scale that returns the
-            results of ``ppo.gradients.minibatch_loss`` and its gradients.
+        plain: function of weights, minibatch, entropy coefficient, loss scale and scheduled
+            coefficients that returns the results of ``ppo.gradients.minibatch_loss`` and its
+            gradients.
         policy: the policy to train.
         kind: ``train.precision``.
         spec: coefficients, or None for a custom loss or custom advantages.
         wanted: ``train.one_launch``: see ``supports_fused``.
     """
 
-    def step(weights: Any, batch: Minibatch, ent_coef: mx.array, scale: mx.array) -> tuple:
+    def step(
+        weights: Any,
+        batch: Minibatch,
+        ent_coef: mx.array,
+        scale: mx.array,
+        scheduled: Mapping[str, mx.array] = {},
+    ) -> tuple:
         if not supports_fused(policy, kind, spec, wanted):
-            return plain(weights, batch, ent_coef, scale)
+            return plain(weights, batch, ent_coef, scale, scheduled)
         assert spec is not None
         # The kernels don't support fp16, which needs the scale.
         whole, actions = batch.observations, batch.actions
@@ -167,8 +174,9 @@ def with_fused_gradients(
         )
         plan = choose_plan(sizes) or choose_wide(sizes)
         if plan is None or whole.size >= MAX_ELEMENTS:
-            return plain(weights, batch, ent_coef, scale)
-        return launch_minibatch(policy, spec, plan, low, weights, batch, ent_coef)
+            return plain(weights, batch, ent_coef, scale, scheduled)
+        varied = spec._replace(numbers=spec.numbers._replace(**scheduled))
+        return launch_minibatch(policy, varied, plan, low, weights, batch, ent_coef)
 
     return step
 
@@ -401,7 +409,7 @@ def _inputs(
     }
 
 
-def _settings(policy: Policy, spec: LossSpec) -> dict[str, float]:
+def _settings(policy: Policy, spec: LossSpec) -> dict[str, Any]:
     """Return the coefficients of the loss and of live advantages, by the kernels' names."""
     live = spec.live or Discounts(0.0, 0.0)
     values = {"limit": policy.decoder.limits.for_kernels, "gamma": live.gamma}

@@ -7,7 +7,7 @@ The operation supports fp32 policies without recurrent state that consist of lin
 activations, and optimizers that are implemented in C. It computes the same as ``ppo/update.py``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -137,6 +137,7 @@ class Epochs:
         order: mx.array,
         lr: mx.array,
         ent_coef: mx.array,
+        scheduled: Mapping[str, mx.array] = {},
     ) -> tuple[Any, Any, dict[str, mx.array], mx.array, mx.array]:
         """Train on all minibatches of an epoch.
 
@@ -149,6 +150,7 @@ class Epochs:
             order: sample indices t N + i of each minibatch, (K, M) int32.
             lr: learning rate, a scalar array.
             ent_coef: entropy coefficient, a scalar array.
+            scheduled: ``Scheduled.loss``, scalar arrays.
 
         Returns:
             New weights, optimizer state and scaler; metrics (K, 7); and flags (K,) float32, 1 for
@@ -158,6 +160,8 @@ class Epochs:
         reads = optimizers.find(train.optimizer).reads
         if self._network is None:
             self._network = describe(self._policy, weights)
+        scheduled_numbers = {name: array.item() for name, array in scheduled.items()}
+        coefficients = Coefficients.of(train)._replace(**scheduled_numbers)
         counts = mx.stack([scaler[name] for name in precision.COUNTS])
         moments = optimizer["momentum"], optimizer["second_moment"]
         extension: Any = cpu_extension.load()
@@ -166,7 +170,7 @@ class Epochs:
             *(optimizer["step"], lr, ent_coef, counts),
             *(*_samples(fields, adv), order, self._network),
             (
-                *(*Coefficients.of(train), train.max_grad_norm),
+                *(*coefficients, train.max_grad_norm),
                 largest_kl(train.target_kl),
                 *(getattr(train, key) for key in reads),
             ),

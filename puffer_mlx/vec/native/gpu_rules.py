@@ -13,8 +13,7 @@ import numpy as np
 
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.base import Rows
-from puffer_mlx.vec.native.c_functions import FLOAT32, address, addresses, shapes
-from puffer_mlx.vec.native.open_handle import OpenHandle
+from puffer_mlx.vec.native.c_functions import FLOAT32, OpenHandle, address, addresses, shapes
 
 WORD = 4  # bytes
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from puffer_mlx.vec.base import Collected, PreparedStep, Rows
 from puffer_mlx.vec.native.c_functions import (
     FLOAT32,
     TEXT_BYTES,
+    OpenHandle,
     Span,
     address,
     addresses,
@@ -32,7 +34,6 @@ from puffer_mlx.vec.native.c_functions import (
 )
 from puffer_mlx.vec.native.gpu_rules import GPUSide, gpu_rules
 from puffer_mlx.vec.native.make import create, open_environment, read_spec
-from puffer_mlx.vec.native.open_handle import OpenHandle
 from puffer_mlx.vec.native.raylib import INSTALL
 from puffer_mlx.vec.native.saved_state import pack, unpack
 from puffer_mlx.vec.native.sources import needs, resumable_digests
@@ -250,7 +251,7 @@ class NativeVec:
         Raises:
             UserError: The environment's my_log sets more than 256 keys.
         """
-        return self._means(self._library.puffer_log)
+        return read_means(self.spec.name, self._library.puffer_log, self._handle.address())
 
     def episodes(self) -> list[dict[str, float]]:
         """Return means over the ended episodes of each environment.
@@ -268,7 +269,8 @@ class NativeVec:
         """
         records = []
         env = ctypes.c_int(0)
-        while record := self._means(self._library.puffer_next_log, ctypes.byref(env)):
+        next_log = partial(self._library.puffer_next_log, self._handle.address(), ctypes.byref(env))
+        while record := read_means(self.spec.name, next_log):
             records.append({**record, "env": float(env.value)})
             env.value += 1
         return records
@@ -403,6 +405,3 @@ class NativeVec:
         if not 0 <= group < self.num_groups:
             raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
         return address
-
-    def _means(self, function: Any, *arguments: Any) -> dict[str, float]:
-        return read_means(self.spec.name, function, self._handle.address(), *arguments)
