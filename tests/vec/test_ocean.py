@@ -55,7 +55,7 @@ def test_names_are_read_without_an_import(pretended):
     assert "pufferlib" not in sys.modules
 
 
-def test_a_name_is_a_class_or_a_function(pretended):
+def test_name_is_a_class_or_a_function(pretended):
     for name, found in (("puffer_breakout", "Breakout"), ("puffer_spaces", "make_spaces")):
         made = vec.python_factory(c.load(f"pufferlib:{name}", []))
         assert made.__name__ == found and is_puffer_env(made)
@@ -65,19 +65,17 @@ def test_a_name_is_a_class_or_a_function(pretended):
     ("name", "said", "hint"),
     [
         ("puffer_brekout", "PufferLib has no such environment", "pufferlib:puffer_breakout"),
-        ("pong", "PufferLib has no such environment", "pufferlib:puffer_pong"),
-        ("quite_another", "PufferLib has no such environment", "pufferlib:puffer_breakout, say: "),
         ("puffer_go", "can't be imported: ImportError: cannot import name 'binding'", "its C is"),
         ("puffer_pong", "can't be imported: ModuleNotFoundError: .*ocean.pong'", "its C is "),
     ],
 )
-def test_one_message(pretended, name: str, said: str, hint: str):
+def test_name_that_can_not_be_imported_is_reported(pretended, name: str, said: str, hint: str):
     with pytest.raises(UserError, match=f"pufferlib:{name}:? {said}") as caught:
         puffer.find_ocean(name)
     assert caught.value.hint.startswith(hint)
 
 
-def test_without_pufferlib(monkeypatch):
+def test_missing_pufferlib_is_reported(monkeypatch):
     monkeypatch.setattr(puffer.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pufferlib:puffer_go: PufferLib 3 isn't inst") as caught:
         puffer.find_ocean("puffer_go")
@@ -89,9 +87,9 @@ def test_without_pufferlib(monkeypatch):
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", ["puffer_spaces", "puffer_multiagent", "puffer_breakout"])
-def test_pufferlibs_own(here, name: str):
-    """Two of its emulation, Gymnasium's and PettingZoo's; and one in C, where that was compiled."""
+@pytest.mark.parametrize("name", ["puffer_multiagent", "puffer_breakout"])
+def test_environment_of_pufferlib_is_stepped(here, name: str):
+    """One of its emulation, and one in C if that was compiled."""
     pytest.importorskip("pufferlib")
     if name == "puffer_breakout":
         pytest.importorskip("pufferlib.ocean.breakout.binding", exc_type=ImportError)
