@@ -93,11 +93,6 @@ def function_of_an_id() -> tuple[Any, list[float]]:
     return lambda: gymnasium.make(name), expected
 
 
-def function_of_a_known_id() -> tuple[Any, list[float]]:
-    name, expected = known_id()
-    return lambda: gymnasium.make(name), expected
-
-
 def of_the_script() -> tuple[Any, list[float]]:
     sys.modules["__main__"].Sloping = slope_env()  # type: ignore
     gymnasium.register("Mine-v0", entry_point="__main__:Sloping", kwargs={"slope": 4.0})
@@ -109,7 +104,6 @@ def beside_one_that_cant_be_sent() -> tuple[Any, list[float]]:
     return own_id()
 
 
-@pytest.mark.parametrize("backend", ["sync", "async"])
 @pytest.mark.parametrize(
     "case",
     [
@@ -117,27 +111,24 @@ def beside_one_that_cant_be_sent() -> tuple[Any, list[float]]:
         without_a_version,
         known_id,
         function_of_an_id,
-        function_of_a_known_id,
         of_the_script,
         beside_one_that_cant_be_sent,
     ],
 )
-def test_the_programs_environment_is_stepped(case, backend):
+def test_registered_environment_is_stepped_in_processes(case):
     make, expected = case()
-    assert shown(make, backend) == expected
+    assert shown(make, "async") == expected
 
 
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_wrappers_and_limits_of_a_registration_count(backend):
+def test_registered_time_limit_counts():
     entry = gymnasium.spec("CartPole-v1").entry_point
     gymnasium.register("CartPole-v1", entry_point=entry, max_episode_steps=4)
-    with gym_vec("CartPole-v1", name="it", total_agents=2, backend=backend) as vec:
+    with gym_vec("CartPole-v1", name="it", total_agents=2, backend="async") as vec:
         played(vec, 12)
         assert {record["episode_length"] for record in vec.episodes()} == {4}
 
 
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_pettingzoos_registrations_count(backend, monkeypatch):
+def test_registered_environment_of_pettingzoo_is_stepped(monkeypatch):
     pettingzoo = pytest.importorskip("pettingzoo")
     if not hasattr(pettingzoo, "register"):
         pytest.skip("this PettingZoo has no registry")
@@ -169,7 +160,7 @@ def test_pettingzoos_registrations_count(backend, monkeypatch):
     # Not another dictionary in its place: PettingZoo caches which dictionary is the registry.
     monkeypatch.setitem(pettingzoo.parallel_registry, "mine/pair-v0", specification)
     made = find_parallel("mine/pair-v0")
-    with zoo_vec(made, name="pair", total_agents=4, backend=backend) as vec:
+    with zoo_vec(made, name="pair", total_agents=4, backend="async") as vec:
         assert [rows.observations[0, 0] for rows in played(vec, 2)] == [0, 7, 14]
 
 
@@ -184,7 +175,7 @@ def held_lock() -> Any:
     return make
 
 
-def test_what_cant_be_sent_is_refused_or_stepped_here(monkeypatch):
+def test_constructor_that_can_not_be_pickled_is_refused_or_stepped_here(monkeypatch):
     make = held_lock()
     with pytest.raises(UserError, match=r"can't be sent to another process: .*lock.*\n.*sync"):
         shown(make, "async")
@@ -206,14 +197,14 @@ class Stubborn(float):
         raise TypeError("it is stubborn")
 
 
-def test_one_that_cant_be_sent_is_refused_where_it_is_made():
+def test_registration_that_can_not_be_pickled_is_refused():
     gymnasium.register("Other-v0", entry_point=slope_env(), kwargs={"slope": Stubborn(2)})
     assert shown(lambda: gymnasium.make("Other-v0"), "sync") == [0, 2, 4, 6]
     with pytest.raises(UserError, match=r"Other-v0 can't be sent to another process: it is stub"):
         shown(lambda: gymnasium.make("Other-v0"), "async")
 
 
-def test_a_module_that_registers_when_it_is_imported_changes_nothing(tmp_path, monkeypatch):
+def test_later_import_does_not_replace_a_registration(tmp_path, monkeypatch):
     """The program registered its id anew after that; a process imports the module later."""
     (tmp_path / "registering.py").write_text(
         textwrap.dedent(
@@ -235,7 +226,7 @@ def test_a_module_that_registers_when_it_is_imported_changes_nothing(tmp_path, m
     del sys.modules["registering"]
 
 
-def test_a_module_that_is_another_file_in_a_process_is_refused(monkeypatch):
+def test_module_of_another_file_in_a_process_is_refused(monkeypatch):
     later = registries.Later(GymFactory)
     assert later.load() is GymFactory
     monkeypatch.setattr(sys.modules[GymFactory.__module__], "__file__", "/elsewhere/make.py")
@@ -252,7 +243,7 @@ PythonVec(GymFactory("it", "Pong-v4", env), total_agents=2, backend="async").clo
 
 
 @pytest.mark.processes
-def test_processes_of_atari_do_not_greet():
+def test_processes_of_atari_print_nothing():
     pytest.importorskip("ale_py")
     words = [sys.executable, "-c", ATARI]
     done = subprocess.run(words, capture_output=True, text=True, timeout=240)
@@ -301,15 +292,10 @@ def simulators(workers: list[Any]) -> list[psutil.Process]:
     return [child for each in workers for child in psutil.Process(each.pid).children()]
 
 
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_an_environment_may_have_a_process(backend):
-    assert shown(Simulated, backend) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("env", [{}, {"closes": False}, {"closes": False, "daemon": False}])
-def test_no_process_of_an_environment_is_left(env):
+@pytest.mark.parametrize("env", [{}, {"closes": False, "daemon": False}])
+def test_close_ends_processes_of_environments(env):
     with gym_vec(Simulated, name="it", total_agents=2, env=env, backend="async") as vec:
-        step(vec, started(vec))
+        assert step(vec, started(vec)).observations[0, 0] == 1
         forked = simulators(vec._envs[0].processes)  # type: ignore
         assert len(forked) == 2
     gone, left = psutil.wait_procs(forked, timeout=60)
@@ -317,7 +303,7 @@ def test_no_process_of_an_environment_is_left(env):
 
 
 @pytest.mark.parametrize("thread", [False, True])
-def test_a_worker_that_dies_is_noticed_though_its_environments_process_lives(thread):
+def test_dead_worker_is_noticed_while_its_child_lives(thread):
     """What a thread forked lives on: it would otherwise end with the thread."""
     env = {"thread": thread, "closes": False}
     with gym_vec(Simulated, name="it", total_agents=2, env=env, backend="async") as vec:
@@ -348,18 +334,14 @@ sys.stdin.readline()
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("end", ["killed", "ends"])
-def test_nothing_is_left_of_a_program_that_does_not_close(tmp_path, end):
+def test_killed_program_leaves_no_process(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(paths=sys.path))
     pipe = subprocess.PIPE
     words = [sys.executable, str(script)]
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as program:
-        assert program.stdin is not None and program.stdout is not None
+        assert program.stdout is not None
         running = [psutil.Process(int(pid)) for pid in program.stdout.readline().split()]
         assert len(running) == 4
-        if end == "killed":
-            program.kill()
-        else:
-            program.stdin.write("\n")
+        program.kill()
     assert not psutil.wait_procs(running, timeout=60)[1]

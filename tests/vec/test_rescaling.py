@@ -43,7 +43,7 @@ CASES = {
         [[-1], [0], [0.06], [1], [7]],
         [[-10], [10], [11], [30], [30]],
     ),
-    "a shape": (spaces.Box(0, 2, (2, 1), np.float64), [[-1, 0.5]], [[[0], [1.5]]]),
+    "of a shape": (spaces.Box(0, 2, (2, 1), np.float64), [[-1, 0.5]], [[[0], [1.5]]]),
     "no width, or too much": (
         spaces.Box(np.array([3, -3e38, 0], F), np.array([3, 3e38, 1], F)),
         [[0.5, 7, 0]],
@@ -53,7 +53,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_an_environment_is_told(case):
+def test_actions_are_rescaled_to_bounds_and_clipped(case):
     space, chosen, expected = CASES[case]
     layout, plain = (SpaceLayout("x", SEES, space, rescale=rescale) for rescale in (True, False))
     told = layout.actions(np.array(chosen, F))
@@ -64,7 +64,7 @@ def test_what_an_environment_is_told(case):
     assert not np.array_equal(plain.actions(np.array(chosen, F)), told)
 
 
-def test_bounds_of_one_change_nothing():
+def test_bounds_of_minus_1_and_1_change_nothing():
     """To the bit, and no file is any different for them."""
     rows = np.random.default_rng(0).normal(size=(100, 3)).astype(F)
     rows[0] = 1e-9, 1.0, -1.0
@@ -74,28 +74,23 @@ def test_bounds_of_one_change_nothing():
     np.testing.assert_array_equal(one.actions(rows), other.actions(rows))
 
 
-def test_parts_have_their_own():
-    space = spaces.Dict(a=spaces.Box(0, 10, (1,)), b=spaces.Box(-1, 1, (2,)))
-    layout = SpaceLayout("x", SEES, space, rescale=True)
-    assert layout.spec.action.bounds == ((0, 10), (-1, 1), (-1, 1))
-    told = layout.actions(np.array([[0.5, 0.5, -0.5]], F))
-    assert {key: part.tolist() for key, part in told.items()} == {"a": [[7.5]], "b": [[0.5, -0.5]]}
-    choices = spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)])
-    assert SpaceLayout("x", SEES, choices, rescale=True).spec.action == ActionSpec((3, 2, 2))
-
-
-def test_a_spec_tells_its_bounds():
+def test_spec_stores_bounds():
     spec = SpaceLayout("x", SEES, spaces.Box(-2, 2, (1,)), rescale=True).spec
     assert EnvSpec.from_json(spec.to_json()) == spec and spec.action.bounds == ((-2, 2),)
     plain = replace(spec, action=ActionSpec((1,)))
     assert "bounds" not in plain.to_json() and EnvSpec.from_json(plain.to_json()) == plain
-    fields = json.loads(spec.to_json())
-    wrong_ones = [[-2, 2], [-2, 2]], [[2, -2]], [["a", "b"]], [[-2, None]], [[0, 1e999]], [[1]], 3
-    for wrong in wrong_ones:
-        with pytest.raises(ValueError):
-            EnvSpec.from_json(json.dumps(fields | {"action_bounds": wrong}))
+    two = spaces.Dict(a=spaces.Box(0, 10, (1,)), b=spaces.Box(-1, 1, (2,)))
+    bounds = SpaceLayout("x", SEES, two, rescale=True).spec.action.bounds
+    assert bounds == ((0, 10), (-1, 1), (-1, 1))
     with pytest.raises(ValueError, match="bounds"):
         ActionSpec((2,), ((-2, 2),))
+
+
+@pytest.mark.parametrize("wrong", [[[-2, 2]] * 2, [[2, -2]], [["a", "b"]], [[0, 1e999]], 3])
+def test_damaged_bounds_of_a_spec_are_refused(wrong):
+    spec = SpaceLayout("x", SEES, spaces.Box(-2, 2, (1,)), rescale=True).spec
+    with pytest.raises(ValueError):
+        EnvSpec.from_json(json.dumps(json.loads(spec.to_json()) | {"action_bounds": wrong}))
 
 
 # ---- both roads ----------------------------------------------------------------------------------
@@ -161,7 +156,7 @@ def tasks(here, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["Task", "Old"])
-def test_environments_are_told(tasks, name):
+def test_environment_gets_rescaled_actions(tasks, name):
     import tasks as module  # type: ignore
 
     told = getattr(module, name).told
@@ -176,7 +171,7 @@ def test_environments_are_told(tasks, name):
         assert settings.vec.rescale_actions == (not words)
 
 
-def test_what_is_typed_for_nothing_is_named(tasks):
+def test_setting_without_effect_is_reported(tasks):
     typed = "--vec.rescale-actions", "1"
     settings = config.load("gym:CartPole-v1", typed)
     with vec.make(settings, 1) as env:
@@ -197,15 +192,17 @@ BOUNDS = ((-3.0, 7.0), (0.0, 40.0))
 RAW = "--vec.rescale-actions", "0"
 
 
-@pytest.fixture(params=["1", "0"], ids=["normalised", "as it is"])
+@pytest.fixture
 def run(request, tasks):
     """A trainer that has trained, its checkpoint, and options that its policy needs."""
-    words = [*POLICY.split(), "--vec.normalize-observations", request.param]
+    normalize = getattr(request, "param", "0")
+    words = [*POLICY.split(), "--vec.normalize-observations", normalize]
     with trained(config.load(WORD, [*OPTIONS.split(), *words])) as made:
         yield *made, words
 
 
-def test_every_file_plays_as_the_live_policy(run, tasks, scripts):
+@pytest.mark.parametrize("run", ["1", "0"], indirect=True)
+def test_every_file_plays_like_the_trained_policy(run, tasks, scripts):
     trainer, saved, words = run
     expected = live(trainer)
     assert live(trainer, rescale_actions=False) != pytest.approx(expected, rel=0.01)
@@ -215,11 +212,12 @@ def test_every_file_plays_as_the_live_policy(run, tasks, scripts):
         assert config.load(str(tasks / kind / "config.ini")).vec.rescale_actions
 
 
-@pytest.mark.parametrize("name", ["w.onnx", "w.pt"])
-def test_a_file_puts_out_the_environments_units(run, tasks, name):
+@pytest.mark.parametrize(
+    ("run", "name", "kind"), [("1", "w.onnx", "onnx"), ("0", "w.pt", "torch")], indirect=["run"]
+)
+def test_file_outputs_actions_in_units_of_the_environment(run, tasks, name: str, kind: str):
     """The centre is 2 and 20, half the width 5 and 20."""
     made = checkpoint.load(run[1])
-    kind = {"w.onnx": "onnx", "w.pt": "torch"}[name]
     seen = np.random.default_rng(0).uniform(-1, 1, (3, 4, 2)).astype(F)
     plain = replace(made.policy.decoder, action=ActionSpec((1, 1)))
     ours = outputs(replace(made.policy, decoder=plain), made.weights, seen, made.statistics)
@@ -231,7 +229,7 @@ def test_a_file_puts_out_the_environments_units(run, tasks, name):
     np.testing.assert_allclose(theirs["logstd"], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_nobody_is_overruled(run, tasks, scripts, capsys):
+def test_typed_setting_that_contradicts_the_policy_is_refused(run, tasks, scripts, capsys):
     """What a person typed isn't changed silently, but refused: for a checkpoint and for a file."""
     _, saved, words = run
     export(checkpoint.load(saved), Format("safetensors"), tasks / "w.safetensors", None)
@@ -243,13 +241,12 @@ def test_nobody_is_overruled(run, tasks, scripts, capsys):
     assert f"rescales actions to {BOUNDS}" in capsys.readouterr().err
 
 
-def test_the_flat_file_cannot_hold_it(run, tasks, scripts):
+def test_flat_file_does_not_store_bounds(run, tasks, scripts):
     trainer, saved, _ = run
     made, path = checkpoint.load(saved), tasks / "w.bin"
-    if not made.statistics:  # which is refused first
-        with pytest.raises(UserError, match="can't hold what this policy's actions are rescaled"):
-            export(made, Format("bin"), path, None)
-        assert not path.exists()
+    with pytest.raises(UserError, match="can't hold what this policy's actions are rescaled"):
+        export(made, Format("bin"), path, None)
+    assert not path.exists()
     report = export(made, Format("bin", lossy=True, whole=True), path, None)
     assert "--vec.rescale-actions 1" in " ".join(report.notes)
     words = "--vec.rescale-actions", "1", *POLICY.split(), "--out", "i"
@@ -257,7 +254,7 @@ def test_the_flat_file_cannot_hold_it(run, tasks, scripts):
     assert by_file(scripts("evaluate"), WORD, "i") == close(live(trainer))
 
 
-def test_training_goes_on_as_it_was_learned(run, tasks, scripts, capsys, shipped_configs):
+def test_training_keeps_the_setting_of_the_policy(run, tasks, scripts, capsys, shipped_configs):
     """A file's actions stay what they were, whatever the family's settings say by now."""
     _, saved, words = run
     family = shipped_configs / "continuous.ini"
@@ -278,12 +275,11 @@ def test_training_goes_on_as_it_was_learned(run, tasks, scripts, capsys, shipped
     assert f"actions are taken as they are, as {saved}" in trained_from(saved)
 
 
-def test_damaged_bounds_are_refused():
+def test_damaged_bounds_of_a_file_are_refused():
     low, high = rescaling.NAMES
     good = rescaling.tensors_of(BOUNDS)
     assert rescaling.split_bounds(Path("x"), {"w": 1, **good}) == ({"w": 1}, BOUNDS)
     assert rescaling.split_bounds(Path("x"), {"w": 1}) == ({"w": 1}, ())
-    damaged = good[low], np.array([7.0], F), np.array([np.nan, 40], F), np.array([[7, 40]], F)
-    for wrong in ({low: good[low]}, *({**good, high: part} for part in damaged)):
+    for wrong in {low: good[low]}, {**good, high: np.array([np.nan, 40], F)}:
         with pytest.raises(UserError, match="bounds of actions"):
             rescaling.split_bounds(Path("x"), wrong)
