@@ -69,17 +69,14 @@ def learn(config: Config) -> tuple[float, dict[str, float]]:
 
 LEARNED = {  # most at random, least learned; measured: 0.097 and 0.955, ...
     "orbit": (0.15, 0.9),
-    "convoy": (0.1, 0.9),  # 0.059 and 0.994
     "metro": (1.2, 7.0),  # 0.95 and 8.3
-    "glider": (0.05, 0.7),  # 0.01 and 0.88
     "locks": (0.55, 0.75),  # 0.51 and 0.83
-    "peloton": (0.44, 0.5),  # 0.41 and 0.55
 }
 
 
 @pytest.mark.parametrize("name", LEARNED)
-def test_is_learned(name: str):
-    """With the repository's own config/NAME.ini."""
+def test_environment_of_pufferlib_is_learned_with_its_own_settings(name: str):
+    """With config/NAME.ini of the repository."""
     config = load(str(folder_of(name)))
     assert config.train.algorithm == ("puffer5" if name in UPSTREAM_5 else "puffer4")
     most_at_random, least_learned = LEARNED[name]
@@ -87,14 +84,13 @@ def test_is_learned(name: str):
     score, record = learn(config)
     assert score > least_learned
     assert record.get("env/illegal", 0) == 0  # masks were obeyed
-    slashes = {"locks": "env/locks/opened", "peloton": "env/lead/changes"}
-    assert slashes.get(name, "env/n") in record
+    assert name != "locks" or "env/locks/opened" in record
 
 
 # ---- Files --------------------------------------------------------------------------------------
 
 
-def test_only_the_binding_and_what_it_includes_is_compiled(ocean: Path):
+def test_only_binding_and_its_includes_are_compiled(ocean: Path):
     (ocean / "orbit" / "orbit.c").write_text("#error a program of its own\n")
     with NativeVec(ocean / "orbit", total_agents=1, env=parameters("orbit")) as vec:
         assert vec.spec.name == "orbit"
@@ -125,7 +121,7 @@ def test_includes_are_found_in_the_repository(ocean: Path):
     NativeVec(other, total_agents=1, env=parameters("orbit")).close()
 
 
-def test_data(ocean: Path, monkeypatch: pytest.MonkeyPatch, tmp_path, capfd):
+def test_missing_data_is_an_error(ocean: Path, monkeypatch: pytest.MonkeyPatch, tmp_path, capfd):
     """It is found from any directory; if it is missing, exit(1) isn't the end of Python."""
     monkeypatch.chdir(tmp_path)
     NativeVec(ocean / "metro", total_agents=6, env=parameters("metro")).close()
@@ -153,7 +149,7 @@ def play(vec: NativeVec, steps: int, stepper: Stepper | None = None) -> np.ndarr
 
 
 @pytest.mark.parametrize("draw", DRAWS)
-def test_whoever_draws_the_seed_decides_and_a_state_goes_on(tmp_path: Path, draw: str):
+def test_seed_decides_all_random_numbers_and_state_restores_them(tmp_path: Path, draw: str):
     folder = squared(tmp_path / "drawn", draw)
 
     def seen(seed: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
@@ -177,12 +173,8 @@ def test_whoever_draws_the_seed_decides_and_a_state_goes_on(tmp_path: Path, draw
         np.testing.assert_array_equal(play(vec, 30, stepper), expected)
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["my_vec_init", "my_init"])
-def test_a_generator_that_rng_only_points_to(tmp_path: Path, own: bool):
-    """The seed is no step of a pointer: it goes to what rand draws from."""
-    folder = Path(shutil.copytree(UPSTREAM_ROOT / "ocean" / "ferry", tmp_path / "ferry"))
-    if not own:
-        edit(folder / "binding.c", "#define MY_VEC_INIT\n", "")
+def test_seed_reaches_a_generator_behind_a_pointer():
+    folder = UPSTREAM_ROOT / "ocean" / "ferry"
 
     def seen(seed: int) -> np.ndarray:
         with NativeVec(kept_copy(folder), total_agents=16, env={}, seed=seed) as vec:
@@ -207,7 +199,7 @@ void squared_range(StaticVec* vec, int env_start, int env_count, int num_workers
 """
 
 
-def test_a_step_of_a_range_of_environments(tmp_path: Path):
+def test_binding_may_step_a_range_of_environments(tmp_path: Path):
     folder = squared(tmp_path / "ranged")
     edit(folder / "binding.c", '#include "vecenv.h"', f'#include "vecenv.h"\n{RANGE}')
     edit(
@@ -222,7 +214,7 @@ def test_a_step_of_a_range_of_environments(tmp_path: Path):
         np.testing.assert_array_equal(one.rows.rewards, other.rows.rewards + 8)
 
 
-def test_agents_may_be_put_elsewhere(tmp_path: Path):
+def test_binding_may_permute_agents(tmp_path: Path):
     """MY_USES_PERM and MY_USES_TAGS: my_setup_perm is called with an environment's first row."""
     folder = squared(tmp_path / "permuted")
     binding = folder / "binding.c"
@@ -254,7 +246,7 @@ void my_setup_perm(StaticVec* vec, Env* env, int slot_base) {
     assert scores == {float(i): float(i) for i in range(6)}
 
 
-def test_openmp(tmp_path: Path):
+def test_openmp_is_linked_only_if_it_protects_data(tmp_path: Path):
     """What environments share is protected with it; its functions can do without."""
     folder = squared(tmp_path / "sharing")
     edit(folder / "squared.h", "ENV_FN void c_step(", "static int shared;\n\nENV_FN void c_step(")
@@ -290,13 +282,6 @@ FOREIGN = {  # file, text, its replacement, what is said
         "ENV_ROWS(double) actions",
         "actions must be float",
     ),
-    "bytes": (
-        "squared.h",
-        "ENV_ROWS(float) terminals",
-        "ENV_ROWS(bool) terminals",
-        "terminals must be",
-    ),
-    "int": ("binding.c", "ByteTensor", "IntTensor", "ByteTensor or FloatTensor"),
     # before 4.0's release, and data that isn't there: no compiler's lines, nor its advice
     "old": ("binding.c", "OBS_TENSOR_T ByteTensor", "OBS_TYPE FLOAT", "OBS_TYPE and ACT_TYPE$"),
     "data": (
@@ -308,7 +293,7 @@ HINTS = {"old": "#define OBS_TENSOR_T FloatTensor", "data": "copy it from where 
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_what_belongs_elsewhere(tmp_path: Path, name: str):
+def test_foreign_code_is_refused(tmp_path: Path, name: str):
     folder = squared(tmp_path / "foreign", "GetRandomValue(0, 120)")
     file, old, new, message = FOREIGN[name]
     edit(folder / file, old, new)
@@ -320,21 +305,17 @@ def test_what_belongs_elsewhere(tmp_path: Path, name: str):
 
 NOT_RAYLIBS = {  # text that is put before c_step -> what the compiler misses
     "a macro": "int wide[MAX_PASSENGERS];\n",
-    "a header of its own": '#include "library.h"\n',
     "another's header": '#include "rules.h"\n',
-    "a macro with digits": "int wide[N_LANES_2];\n",
 }
 RAYLIBS = {
     "a header": '#include "rlights.h"\n',
-    "a header in a folder": '#include "vendor/raygui.h"\n',
     "a constant": "int key = KEY_WARP_9;\n",
-    "a type": "Hologram drawn;\n",
     "a function": "void draw(void) { DrawHologram(0); }\n",
 }
 
 
 @pytest.mark.parametrize("what", [*NOT_RAYLIBS, *RAYLIBS])
-def test_raylib_is_named_where_it_may_be_at_fault(tmp_path: Path, what: str, monkeypatch):
+def test_raylib_is_named_only_if_its_names_are_missing(tmp_path: Path, what: str, monkeypatch):
     monkeypatch.setenv("RAYLIB_PATH", "none")
     folder = squared(tmp_path / "foreign", "GetRandomValue(0, 120)")
     text = {**NOT_RAYLIBS, **RAYLIBS}[what]
