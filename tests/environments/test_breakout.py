@@ -32,7 +32,7 @@ def track(observation: np.ndarray) -> int:
     return LEFT if ball < paddle - 8 else RIGHT if ball > paddle + 8 else NOOP
 
 
-def test_first_steps():
+def test_ball_and_paddle_begin_at_their_places():
     """The ball begins at (272, 135) and moves (3.511398, 2.423743) a frame, four frames a step."""
     with make("breakout", total_agents=2) as vec:
         stepper = Stepper(vec)
@@ -51,7 +51,7 @@ def test_first_steps():
         np.testing.assert_allclose(two[2:4], [243.908875, 154.389893], rtol=1e-6)
 
 
-def test_doing_nothing():
+def test_an_episode_without_moves_has_six_balls():
     """Six balls of 77 frames each."""
     with make("breakout", total_agents=1) as vec:
         stepper = Stepper(vec)
@@ -69,7 +69,7 @@ def test_doing_nothing():
         assert np.flatnonzero(np.diff(balls[:115], prepend=5)).tolist() == [19, 38, 57, 76, 96]
 
 
-def test_paddle():
+def test_paddle_moves_and_stays_inside():
     """10.3333 pixels a frame; the frame of the launch doesn't move it; it stays inside."""
     with make("breakout", total_agents=1) as vec:
         stepper = Stepper(vec)
@@ -81,13 +81,9 @@ def test_paddle():
         for _ in range(8):
             last = play(stepper, RIGHT)
         assert last[0] > 0.5
-    with make("breakout", total_agents=1, env={**BREAKOUT, "paddle_speed": 4000}) as vec:
-        stepper = Stepper(vec)
-        assert paddle_x(stepper, RIGHT) == pytest.approx(257 + 3 * 4000 / 60)
-        assert paddle_x(stepper, RIGHT) == pytest.approx(576 - 62)
 
 
-def test_frameskip():
+def test_one_step_of_four_frames_is_four_steps_of_one():
     """One step of four frames is four steps of one, but for what the launch frame ignores."""
     four, one = BREAKOUT, {**BREAKOUT, "frameskip": 1}
     with (
@@ -137,8 +133,8 @@ def test_tracking_clears_both_walls():
 @pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64",
     reason="long trajectories depend on the last bits of one C library's sinf and cosf",
-)
-def test_three_episodes_to_the_frame():
+)  # and on float arithmetic: in double, or with fused multiply-add, games are others
+def test_three_episodes_end_at_their_frames():
     """12955 steps, 51819 frames."""
     with make("breakout", total_agents=1) as vec:
         stepper = Stepper(vec)
@@ -151,74 +147,26 @@ def test_three_episodes_to_the_frame():
         assert ends == [(4338, 17356), (8696, 17429), (12954, 17034)]
 
 
-@pytest.mark.parametrize("frameskip", [1, 40])
-def test_balls_and_width_can_be_hidden(frameskip: int):
-    """With the key observations 8 and 9 are 0, as PufferLib 5.0's GPU leaves them; games are equal.
-
-    Without it, and with 0, they are written.
-    """
-    env = {**BREAKOUT, "frameskip": frameskip}
-    written = []
+def test_balls_and_width_can_be_hidden():
+    """Observations 8 and 9 are 0 then, as on the GPU of PufferLib 5.0; games are equal."""
+    env = {**BREAKOUT, "frameskip": 40}
     with (
         make("breakout", total_agents=8, env=env) as usual,
-        make("breakout", total_agents=8, env={**env, "hide_balls_and_width": 0}) as zero,
         make("breakout", total_agents=8, env={**env, "hide_balls_and_width": 1}) as hidden,
     ):
-        assert usual.unread == zero.unread == hidden.unread == []
-        steppers = [Stepper(vec) for vec in (usual, zero, hidden)]
+        one, other = Stepper(usual), Stepper(hidden)
         rng = np.random.default_rng(0)
-        for _ in range(300):
+        for _ in range(100):
             actions = rng.integers(0, 3, 8)
-            one, same, other = (stepper.step(actions) for stepper in steppers)
-            np.testing.assert_array_equal(one.observations, same.observations)
-            expected = one.observations.copy()
-            written.append(expected[:, 8:10].copy())
+            expected = one.step(actions).observations.copy()
+            assert expected[:, 9].all()
             expected[:, 8:10] = 0
-            assert other.observations.tobytes() == expected.tobytes()  # not -0 either
-            np.testing.assert_array_equal(one.rewards, other.rewards)
-            np.testing.assert_array_equal(one.terminals, other.terminals)
-    assert np.min(written) < 1
+            found = other.step(actions)
+            assert found.observations.tobytes() == expected.tobytes()  # not -0
+            np.testing.assert_array_equal(one.rows.rewards, found.rewards)
 
 
-def test_reflections_are_float_arithmetic():
-    """Ceiling and sides, bit by bit: t = distance / velocity, then position + velocity * t.
-
-    Width and height are powers of two, so that the observation is the exact state. Computed in
-    double, or with fused multiply-add, some of these positions are other floats.
-    """
-    f = np.float32
-    env = {**BREAKOUT, "frameskip": 1, "width": 512, "height": 256, "paddle_width": 400}
-    env |= {"ball_width": 31, "brick_rows": 1, "brick_cols": 1, "brick_width": 1}
-    scale = np.array([512, 256, 512, 512], f)
-    hits, other = {"side": 0, "ceiling": 0}, 0
-    rng = np.random.default_rng(0)
-    with make("breakout", total_agents=64, env=env) as vec:
-        stepper = Stepper(vec)
-        for _ in range(2000):
-            before = stepper.rows.observations[:, 2:6] * scale
-            stepper.step(rng.integers(0, 3, 64))
-            after = stepper.rows.observations[:, 2:6] * scale
-            no_brick = stepper.rows.rewards == 0
-            for (x, y, vx, vy), (nx, ny, nvx, nvy) in zip(
-                before[no_brick], after[no_brick], strict=True
-            ):
-                if nvx == -vx and nvx != 0 and nvy == vy:
-                    t = ((f(0) if vx < 0 else f(512) - f(31)) - x) / vx
-                    expected, exact, found = y + vy * t, float(y) + float(vy) * float(t), ny
-                    kind = "side"
-                elif nvy == -vy and vy < 0 and nvx == vx and ny == 0:
-                    t = (f(0) - y) / vy
-                    expected, exact, found = x + vx * t, float(x) + float(vx) * float(t), nx
-                    kind = "ceiling"
-                else:
-                    continue
-                hits[kind] += 1
-                other += f(exact) != expected
-                assert found == expected, kind
-    assert min(hits.values()) > 100 and other > 3, (hits, int(other))
-
-
-def test_speed():
+def test_ball_has_four_speeds():
     """256 pixels a second at launch; 448 once a brick of the upper three rows went."""
     with make("breakout", total_agents=1) as vec:
         stepper = Stepper(vec)

@@ -136,7 +136,7 @@ def play(skill: float, agents: int, steps: int) -> tuple[Counter[str], dict[str,
         return referee.count, vec.log()
 
 
-def test_an_opponent_with_skill():
+def test_skilled_opponent_wins_and_blocks_whenever_it_can():
     """It takes every win and blocks every threat; the log is the games' mean."""
     count, log = play(1.0, agents=24, steps=60)
     assert count["opponent_did"] == count["opponent_could"] == count["lost"] > 50
@@ -150,7 +150,7 @@ def test_an_opponent_with_skill():
     assert 3 < log["episode_length"] < 21
 
 
-def test_less_skill():
+def test_opponent_with_less_skill_misses_wins():
     """Without it misses wins and blocks, and as a random player it wins half of the games.
 
     Of half a skill it looks half the time; else it finds the winning column by chance, 1 in 7 or
@@ -164,13 +164,13 @@ def test_less_skill():
     assert 0.45 < count["opponent_did"] / count["opponent_could"] < 0.8
 
 
-def test_who_begins_is_drawn():
+def test_first_player_is_random():
     with make("connect4", total_agents=400) as vec:
         begun = Stepper(vec).rows.observations[:, 42:84].sum(axis=1)
         assert set(begun) == {0, 1} and 150 < begun.sum() < 250
 
 
-def test_a_full_board_is_a_draw():
+def test_full_board_is_a_draw():
     """About one random game in 400; the referee above knows when."""
     rng = np.random.default_rng(0)
     with make("connect4", total_agents=64, env={"opponent_skill": 0.0}) as vec:
@@ -188,7 +188,7 @@ def test_a_full_board_is_a_draw():
         assert drawn > 5
 
 
-def test_no_such_column_loses():
+def test_unknown_column_loses():
     actions = np.array([[-1.0], [7.0], [np.nan], [np.inf], [-np.inf], [1e30]], np.float32)
     with make("connect4", total_agents=len(actions)) as vec:
         stepper = Stepper(vec)
@@ -201,7 +201,7 @@ def test_no_such_column_loses():
         assert rows.observations[:, :42].sum() == 0  # new games
 
 
-def test_a_full_column_loses():
+def test_full_column_loses():
     """Always column 3, until the mask forbids it; ignoring that ends the game."""
     with make("connect4", total_agents=32, env={"opponent_skill": 0.0}) as vec:
         stepper = Stepper(vec)

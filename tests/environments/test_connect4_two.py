@@ -35,7 +35,7 @@ def check_views(own: np.ndarray, other: np.ndarray, masks: np.ndarray) -> None:
     np.testing.assert_array_equal(np.flatnonzero(masks[1]), [WAITS])
 
 
-def test_games_are_the_rules():
+def test_games_follow_the_rules():
     """Random games, judged one by one; the log is their mean."""
     E, rng = 24, np.random.default_rng(0)
     ends = []  # (reward of agent 0, stones)
@@ -69,7 +69,7 @@ def test_games_are_the_rules():
     assert_match_log(log, results, lengths)
 
 
-def test_a_full_board_is_a_draw():
+def test_full_board_is_a_draw():
     """About one random game in 400."""
     rng = np.random.default_rng(1)
     drawn = 0
@@ -86,12 +86,12 @@ def test_a_full_board_is_a_draw():
     assert drawn > 2
 
 
-def test_who_begins_is_drawn():
+def test_first_player_is_random():
     with make("connect4_two", total_agents=800) as vec:
         assert 150 < movers(Stepper(vec)).sum() < 250
 
 
-def test_games_begin_with_random_stones():
+def test_games_begin_with_random_stones_in_turns():
     """Up to as many as were asked for, each number as often, dropped in turns; no game is over."""
     E, most = 1000, 12
     with make("connect4_two", total_agents=2 * E, env={"opening_stones": most}) as vec:
@@ -114,8 +114,7 @@ def test_games_begin_with_random_stones():
         assert (again <= most).all() and again.any(), "the next game, too"
 
 
-def test_who_waits_does_nothing():
-    """Whatever it chooses, legal or not."""
+def test_action_of_the_waiting_player_does_nothing():
     seen = []
     for waiting in 0.0, 5.0, -1.0, np.nan:
         with make("connect4_two", total_agents=2) as vec:
@@ -130,7 +129,7 @@ def test_who_waits_does_nothing():
         np.testing.assert_array_equal(other, seen[0])
 
 
-def test_no_such_column_loses():
+def test_unknown_or_full_column_loses():
     """Nor does a full one; without [env] the board is empty at first."""
     actions = np.array([-1.0, 7.0, np.nan, np.inf, 1e30]).repeat(2)
     with make("connect4_two", total_agents=len(actions), env={}) as vec:
@@ -147,7 +146,7 @@ def test_no_such_column_loses():
         assert (rows.rewards[mover] == -1).all() and (rows.terminals == 1).all()
 
 
-def test_who_moves_sees_what_connect4_shows():
+def test_mover_sees_the_observation_of_connect4():
     """A policy of one plays in the other: its own turn looks the same there."""
     with make("connect4_two", total_agents=2) as two, make("connect4", total_agents=64) as one:
         alone, both = Stepper(one).rows, Stepper(two)
@@ -159,7 +158,7 @@ def test_who_moves_sees_what_connect4_shows():
         np.testing.assert_array_equal(both.rows.observations[movers(both)[0]], reply)
 
 
-def test_the_scripted_player_is_connect4s():
+def test_scripted_player_wins_or_blocks_leftmost():
     """The leftmost winning column, else the leftmost that stops the other, else any open one."""
     choose = bot_of("connect4_two")
     rng, counts = np.random.default_rng(2), np.zeros(3, int)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kept import edit
-from native_envs import AGENTS_OF, GROUP, SHIPPED, Stepper, make, parameters
+from native_envs import GROUP, SHIPPED, Stepper, make, parameters
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -101,9 +101,6 @@ def test_saving_and_restoring_wait_for_steps_in_progress():
     for use in vec.state, vec.episodes, lambda: vec.restore(first):  # closed
         with pytest.raises(RuntimeError, match="closed"):
             use()
-    with make("relay", total_agents=1, env={**env, "length": 1}) as vec:
-        vec.send(0, np.ones((1, 2), np.float32), Stepper(vec).rows)
-        assert vec.episodes() == [{"length": 1.0, "receipts": 11.0, "n": 1.0, "env": 0.0}]
 
 
 # ---- What is refused -----------------------------------------------------------------------------
@@ -163,24 +160,15 @@ def two_codes(draw):
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(two_codes())
+@example(("#define A 1 + 2\n", "#define A 1 \\\n  + 2\n", True))
+@example(("#define A(b) (b+1)\n", "  # define  A(b)  ( b + 1 ) // c\n", True))
+@example(("#define A 1\nint a;", "#define /* b\nc */ A 1\nint a;", True))
+@example(("#define A\n1\n", "#define A 1\n", False))
+@example(("#define A(b) b\n", "#define A (b) b\n", False))
+@example(("#define A\n", "a #define A\n", False))
+@example(("#if 0\ndon't\n#endif\na;", "#if 0\ndon't\n#endif\nb;", False))
 def test_code_is_equal_if_and_only_if_tokens_are(codes):
     one, other, equal = codes
-    assert (code_of(one.encode()) == code_of(other.encode())) == equal
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "equal"),
-    [
-        ("#define A 1 + 2\n", "#define A 1 \\\n  + 2\n", True),
-        ("#define A(b) (b+1)\n", "  # define  A(b)  ( b + 1 ) // c\n", True),
-        ("#define A 1\nint a;", "#define /* b\nc */ A 1\nint a;", True),
-        ("#define A\n1\n", "#define A 1\n", False),
-        ("#define A(b) b\n", "#define A (b) b\n", False),
-        ("#define A\n", "a #define A\n", False),
-        ("#if 0\ndon't\n#endif\na;", "#if 0\ndon't\n#endif\nb;", False),
-    ],
-)
-def test_code_of_directives_ends_with_their_line(one: str, other: str, equal: bool):
     assert (code_of(one.encode()) == code_of(other.encode())) == equal
 
 
@@ -227,16 +215,6 @@ def test_damaged_state_is_refused(squares, data: st.DataObject):
     with pytest.raises(UserError, match=REFUSED):
         vec.restore(damaged)
     np.testing.assert_array_equal(saved(vec), state)
-
-
-@pytest.mark.parametrize(
-    "form", [lambda it: it.view(np.int8), lambda it: it[0], lambda it: np.append(it, np.uint8(0))]
-)
-def test_state_must_be_one_array_of_bytes(squares, form):
-    vec, state = squares
-    with pytest.raises(UserError, match=REFUSED):
-        vec.restore(form(state))
-    vec.restore(np.repeat(state, 2)[::2])  # which isn't contiguous
 
 
 def with_number(index: int, value: int):
@@ -298,7 +276,6 @@ def test_environment_without_state_macro_can_not_be_saved(copied: Path):
     ("new", "message"),
     [
         ("#define MY_STATE_PLAIN\n#define MY_STATE", "struct without pointers of its own"),
-        ("#define MY_STATE_PLAIN\n#define MY_USES_PERM", "struct without pointers of its own"),
         ("#define MY_STATE", "my_state_size|my_save_state|my_load_state"),
     ],
 )
@@ -311,18 +288,16 @@ def test_contradicting_state_macros_are_refused(copied: Path, new: str, message:
 # ---- Episodes of single environments -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["relay", "breakout", "soccer", "connect4_two"])
-def test_episodes_add_up_to_log(name: str):
+def test_episodes_add_up_to_log():
     with (
-        make(name, total_agents=AGENTS, num_buffers=2) as vec,
-        make(name, total_agents=AGENTS) as twin,
+        make("soccer", total_agents=AGENTS, num_buffers=2) as vec,
+        make("soccer", total_agents=AGENTS) as twin,
     ):
         actions = history(vec, 400)
         play(Stepper(vec), actions)
         play(Stepper(twin), actions)
         records, log = vec.episodes(), twin.log()
-        agents = {"relay": 2, **AGENTS_OF}.get(name, 1)
-        assert vec.num_environments * agents == AGENTS
+
         numbers = [record["env"] for record in records]
         assert numbers == sorted(set(numbers)) and set(numbers) <= set(range(vec.num_environments))
         weights = np.array([record["n"] for record in records])
@@ -374,9 +349,8 @@ def test_observation_shape_must_match_size(copied: Path, shape: str):
         return
     with NativeVec(copied, total_agents=4, env=parameters("squared")) as vec:
         assert vec.spec.observation_shape == (11, 11, 1) and vec.spec.action.sizes == (5,)
-    for wrong in (121,), (11, 11), (11, 11, 2), (-11, -11, 1), (1, 11, 11, 1):
-        with pytest.raises(ValueError, match="121 elements"):
-            EnvSpec("x", 121, np.dtype(np.uint8), ActionSpec((5,)), observation_shape=wrong)
+    with pytest.raises(ValueError, match="121 elements"):
+        EnvSpec("x", 121, np.dtype(np.uint8), ActionSpec((5,)), observation_shape=(-11, -11, 1))
 
 
 # ---- Environments made of others -----------------------------------------------------------------

@@ -3,7 +3,6 @@
 import importlib
 import subprocess
 import sys
-import time
 from typing import Any
 
 import gym_walk
@@ -163,16 +162,6 @@ def test_infos_belong_to_the_environments_that_report_them():
     assert ended_infos(infos, over) == {0: {"a": 1.0, "bare": 7}, 1: {"in": {"b": 5}, "bare": 8}}
 
 
-def test_observations_are_flattened_and_actions_clipped():
-    with make(agents=3, env={"nested": True}) as vec:
-        rows = started(vec)  # parity one-hot, then the walk
-        assert rows.observations.tolist() == [[1, 0, -1, 0, 1], [1, 0, 0, 0, 1], [1, 0, 1, 0, 1]]
-        assert step(vec, rows, RIGHT).observations[0].tolist() == [0, 1, 0, 1, 1]
-    with make("Pendulum-v1", 2) as vec, make("Pendulum-v1", 2) as twin:
-        a, b = step(vec, started(vec), 1e6), step(twin, started(twin), 2.0)
-        assert alike([a], [b]) and (a.rewards < 0).all()
-
-
 def test_masks_are_those_of_infos():
     with make(agents=3, env={"masked": True, "size": 2, "limit": 4}) as vec:
         rows = started(vec)
@@ -293,13 +282,6 @@ def vast():
     return made
 
 
-def one_hot():
-    """Observations that are small in their space, and large in a row."""
-    made = Walk()
-    made.observation_space = gymnasium.spaces.Discrete(10**9)
-    return made
-
-
 BOX2D = gymnasium.error.DependencyNotInstalled('run `pip install "gymnasium[box2d]"`')
 OLD_GYM = ModuleNotFoundError("No module named 'gym'", name="gym")
 REFUSED = [  # what makes it, its arguments, what is said
@@ -313,10 +295,6 @@ REFUSED = [  # what makes it, its arguments, what is said
     (needs(BOX2D), {}, r"gymnasium\[box2d\].*\n.*install what is missing"),
     (needs(OLD_GYM), {}, r"No module named 'gym'\n.*import gymnasium as gym"),
 ]
-
-
-def test_one_hot_observations_beyond_memory_are_refused():
-    refused(r"walk: observations of 1000000000 numbers .* 800,0\d\d GB", one_hot, 10**5)
 
 
 @pytest.mark.parametrize(("factory", "env", "message"), REFUSED)
@@ -374,21 +352,6 @@ def test_import_loads_neither_gymnasium_nor_mlx():
         "import sys, puffer_mlx.vec.gym; sys.exit(bool({'gymnasium', 'mlx.core'} & {*sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-def test_busy_seconds_count_steps_only():
-    class Slow(Walk):
-        def step(self, action):
-            time.sleep(0.02)
-            return super().step(action)
-
-    with make(Slow, 2, backend="async") as vec:
-        rows = started(vec)
-        step(vec, rows, STAY)
-        before = vec.busy_seconds()
-        time.sleep(0.3)  # isn't counted
-        step(vec, rows, STAY)
-        assert before >= 0.04 and 0.04 <= vec.busy_seconds() - before < 0.3
 
 
 # ---- Pictures ------------------------------------------------------------------------------------
@@ -501,20 +464,6 @@ def test_environment_is_made_once_more_than_it_is_used(tmp_path, monkeypatch):
         with from_config.make(config, 2) as vec:
             assert vec.num_environments == 8 and config.base.family == "discrete"
         assert sys.modules["counted"].Counted.made == made
-
-
-def test_changed_environment_is_probed_again():
-    class Changing(Walk):
-        numbers = 3
-
-        def __init__(self):
-            super().__init__(size=2)
-            self.observation_space = gymnasium.spaces.Box(-9, 9, (self.numbers,))
-
-    for numbers in (3, 5):
-        Changing.numbers = numbers
-        with make(Changing, 2) as vec:
-            assert vec.spec.observation_size == numbers
 
 
 def test_class_defined_again_is_probed_again():
