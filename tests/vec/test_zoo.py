@@ -165,24 +165,6 @@ def test_agent_that_returns_begins_a_new_episode(at: int, masks: str):
         assert sorted(lengths) == sorted([6, 6, 1, 5 - at, 1])
 
 
-def test_error_explains_that_an_ended_agent_is_still_listed():
-    class Needs(zoo_relay.Relay):
-        def step(self, actions):
-            wanted = {agent: actions[agent] for agent in self.agents}
-            result = super().step(wanted)
-            self.agents = list(self.possible_agents)
-            return result
-
-    with make(Needs, agents=3) as env:
-        rows = started(env)
-        step(env, rows)
-        with pytest.raises(
-            UserError, match=r"runner_1 ended .* still in agents.*KeyError"
-        ) as caught:
-            step(env, rows)
-        assert "take agents that ended out of agents" in caught.value.hint
-
-
 def without(key: str, where: int):
     """A relay whose steps return a dictionary without an agent: number ``where`` of the five."""
 
@@ -195,7 +177,7 @@ def without(key: str, where: int):
     return Lacks
 
 
-@pytest.mark.parametrize("where", [1, 3, 4], ids=["rewards", "limits", "infos"])
+@pytest.mark.parametrize("where", [1, 4], ids=["rewards", "infos"])
 def test_missing_entries_of_an_agent_are_zero(where: int):
     with make(without("runner_2", where)) as env, make() as whole:
         ours, theirs = played(env, 3), played(whole, 3)
@@ -370,7 +352,6 @@ def test_environment_without_render_is_reported(factory, message):
     [
         ({"mixed": True}, r"agents differ: runner_0 sees Box.*\(2,\).*runner_1 Box.*\(3,\)"),
         ({"speed": 3}, r"it takes no env\.speed"),
-        ({"lives": ""}, r"possible_agents are none"),
         ({"backend": "vector"}, r"vec\.backend is vector, but it takes no num_envs"),
     ],
 )
@@ -475,54 +456,6 @@ def test_environment_of_pettingzoo_is_stepped(name: str):
     ):
         with pytest.raises(UserError, match=said):
             find_parallel(wrong)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", ["zoo_relay:in_step", "pettingzoo:mpe2.simple_spread_v3"])
-def test_rows_are_those_of_a_loop_over_the_environment(name: str):
-    """To the bit, with the same actions: of four environments in two groups, over episodes."""
-    if name.startswith("pettingzoo"):
-        pytest.importorskip("mpe2.simple_spread_v3")
-    factory = zoo_relay.in_step if "relay" in name else find_parallel("mpe2.simple_spread_v3").make
-    E, A, T = 4, 3, 60
-    actions = np.random.default_rng(0).integers(0, 3, (T, E * A))
-    words = ["--vec.total-agents", str(E * A), "--vec.num-buffers", "2", "--vec.seed", "7"]
-    plain = ["--vec.normalize-observations", "False", "--vec.normalize-rewards", "False"]
-    with vec.make(c.load(name, [*words, *plain]), 1) as env:
-        rows = started(env)
-        expected = directly([factory() for _ in range(E)], 7, actions)
-        np.testing.assert_array_equal(rows.observations, next(expected)[0])
-        ended = 0
-        for chosen, step_of_loop in zip(actions, expected, strict=True):
-            found = step(env, rows, chosen)
-            ours = found.observations, found.rewards, found.terminals, found.finals
-            for one, other in zip(ours, step_of_loop, strict=True):
-                np.testing.assert_array_equal(one, other.astype(np.float32))
-            ended += int(np.count_nonzero(step_of_loop[3] == TRUNCATED))
-        assert env.log()["n"] == ended >= 2 * E * A
-
-
-def directly(environments: list, seed: int, actions: np.ndarray):
-    """Observations, rewards, terminals and finals of a reset, and of each step; nobody dies."""
-    names = environments[0].possible_agents
-    never = dict.fromkeys(names, 0.0)
-
-    def each(environment: int, t: int):
-        env = environments[environment]
-        if t < 0:
-            return env.reset(seed=seed + environment)[0], never, never, never
-        if not env.agents:
-            return env.reset()[0], never, dict.fromkeys(names, 1.0), never
-        chosen = actions[t].reshape(len(environments), -1)[environment].tolist()
-        seen, rewards, _, cut, _ = env.step(dict(zip(names, chosen, strict=True)))
-        return seen, rewards, never, {name: TRUNCATED * cut[name] for name in names}
-
-    for t in range(-1, len(actions)):
-        all_of_them = [each(i, t) for i in range(len(environments))]
-        yield [
-            np.array([part[name] for part in kind for name in names])
-            for kind in zip(*all_of_them, strict=True)
-        ]
 
 
 def test_error_while_a_process_imports_is_reported(tmp_path, monkeypatch):
