@@ -12,7 +12,7 @@ POINTS = np.repeat([7, 7, 4, 4, 1, 1], 18)  # of the bricks, row by row
 
 
 def positions(observation: np.ndarray) -> np.ndarray:
-    """Paddle x, y, ball x, y in pixels and its velocity in pixels per frame."""
+    """Return paddle x, y, ball x, y in pixels and its velocity in pixels per frame."""
     return observation[:6].astype(np.float64) * [576, 330, 576, 330, 512, 512]
 
 
@@ -21,7 +21,7 @@ def play(stepper: Stepper, action: int) -> np.ndarray:
 
 
 def paddle_x(stepper: Stepper, action: int) -> float:
-    """Where the paddle is after a step, in pixels."""
+    """Return the paddle's x after a step, in pixels."""
     return float(positions(play(stepper, action))[0])
 
 
@@ -84,7 +84,6 @@ def test_paddle_moves_and_stays_inside():
 
 
 def test_one_step_of_four_frames_is_four_steps_of_one():
-    """One step of four frames is four steps of one, but for what the launch frame ignores."""
     four, one = BREAKOUT, {**BREAKOUT, "frameskip": 1}
     with (
         make("breakout", total_agents=3, env=four) as slow,
@@ -100,7 +99,7 @@ def test_one_step_of_four_frames_is_four_steps_of_one():
 
 
 def test_tracking_clears_both_walls():
-    """A policy that follows the ball gets 864 points; every point is a brick that went."""
+    """Following the ball scores 864 points; every point is a brick."""
     with make("breakout", total_agents=1) as vec:
         stepper = Stepper(vec)
         before = stepper.rows.observations[0].copy()

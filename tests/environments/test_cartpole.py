@@ -12,7 +12,7 @@ from puffer_mlx.vec.native.vec import NativeVec
 
 LEFT, RIGHT = 0, 1
 LIMITS = np.array([2.4, 12 * np.pi / 180])  # m, rad
-OTHER = {  # parameters of which none is 1 or the default
+OTHER = {  # parameters, all unlike 1 and the default
     "cart_mass": 0.7,
     "pole_mass": 0.25,
     "pole_length": 0.8,
@@ -27,19 +27,19 @@ def make(name: str = "cartpole", agents: int = 1, **env: float) -> NativeVec:
 
 
 def act(stepper: Stepper, action: float) -> np.ndarray:
-    """A copy of what the agents see after all did the same."""
+    """Step all agents with one action, and return a copy of the observations."""
     return stepper.step(action).observations.copy()
 
 
 def balance(seen: np.ndarray) -> np.ndarray:
-    """Push to the side the pole leans or falls to: (N, 4) observations to (N, 1) actions."""
+    """Return the actions (N, 1) that push to the side where the pole leans."""
     x, x_dot, theta, theta_dot = seen.T.astype(np.float64)
     wanted = theta + 0.3 * theta_dot + 0.05 * x + 0.1 * x_dot
     return (wanted > 0).astype(np.float32)[:, None]
 
 
 def predict(seen: np.ndarray, force: np.ndarray, p: dict[str, float]) -> np.ndarray:
-    """The state after a step, (N, 4) float64, as in PufferLib 4.0."""
+    """Return the state after a step, (N, 4) float64, as in PufferLib 4.0."""
     x, x_dot, theta, theta_dot = seen.T.astype(np.float64)
     sine, cosine = np.sin(theta), np.cos(theta)
     m = p["cart_mass"] + p["pole_mass"]
@@ -97,7 +97,7 @@ def test_step_computes_the_equations(name: str, env: dict[str, float]):
 
 
 def test_time_limit_is_not_terminal():
-    """200 steps; the last gives nothing, and the next state is another episode's first."""
+    """Step 200 has no reward, and then shows the first state of another episode."""
     with make(agents=8) as vec:
         stepper = Stepper(vec)
         for _ in range(199):

@@ -1,4 +1,4 @@
-"""catch against a second version of its rules, pixel by pixel, and what its numbers promise."""
+"""catch against a second version of its rules, pixel by pixel."""
 
 from dataclasses import dataclass, field
 
@@ -36,7 +36,7 @@ class Game:
         self.drift = self.draw(2 * self.env["max_drift"] + 1) - self.env["max_drift"]
 
     def step(self, action: int) -> tuple[float, float]:
-        """Reward and terminal."""
+        """Return reward and terminal."""
         self.tick += 1
         width = self.env["paddle_width"]
         move = {LEFT: -1, RIGHT: 1}.get(action, 0) * self.env["paddle_speed"]

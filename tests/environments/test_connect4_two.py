@@ -1,4 +1,4 @@
-"""connect4_two against the rules of the game: test_connect4's, for two agents that take turns."""
+"""connect4_two against the rules in test_connect4.py, for two agents that take turns."""
 
 import numpy as np
 import pytest
@@ -9,20 +9,20 @@ WAITS = 0
 
 
 def planes(observation: np.ndarray) -> np.ndarray:
-    """Own stones, the other's, and landing cells: (3, 6, 7) bool; all empty for who waits first."""
+    """Return the own stones, the other's, and landing cells: (3, 6, 7) bool."""
     assert observation.dtype == np.uint8 and observation.max() <= 1
     return observation.reshape(3, ROWS, COLUMNS) == 1
 
 
 def movers(stepper: Stepper) -> np.ndarray:
-    """Whose turn it is in each environment (E,): landing cells tell."""
+    """Return the agent that moves in each environment (E,): it sees landing cells."""
     landing = stepper.rows.observations.reshape(-1, 2, 3, ROWS, COLUMNS)[:, :, 2].any(axis=(2, 3))
     assert (landing.sum(axis=1) == 1).all(), "one of two moves"
     return landing.argmax(axis=1)
 
 
 def check_views(own: np.ndarray, other: np.ndarray, masks: np.ndarray) -> None:
-    """What the mover and the other see (3, 6, 7) is the same board; their masks (2, 7)."""
+    """Check that the mover and the other see the same board (3, 6, 7); masks are (2, 7)."""
     np.testing.assert_array_equal(own[0], other[1])
     np.testing.assert_array_equal(own[1], other[0])
     stones = own[0] | own[1]
@@ -36,7 +36,6 @@ def check_views(own: np.ndarray, other: np.ndarray, masks: np.ndarray) -> None:
 
 
 def test_games_follow_the_rules():
-    """Random games, judged one by one; the log is their mean."""
     E, rng = 24, np.random.default_rng(0)
     ends = []  # (reward of agent 0, stones)
     with make("connect4_two", total_agents=2 * E) as vec:
@@ -70,7 +69,7 @@ def test_games_follow_the_rules():
 
 
 def test_full_board_is_a_draw():
-    """About one random game in 400."""
+    """About one random game in 400 is a draw."""
     rng = np.random.default_rng(1)
     drawn = 0
     with make("connect4_two", total_agents=256) as vec:
@@ -92,7 +91,7 @@ def test_first_player_is_random():
 
 
 def test_games_begin_with_random_stones_in_turns():
-    """Up to as many as were asked for, each number as often, dropped in turns; no game is over."""
+    """Each number of stones is as frequent, and no game is over."""
     E, most = 1000, 12
     with make("connect4_two", total_agents=2 * E, env={"opening_stones": most}) as vec:
         stepper = Stepper(vec)
@@ -147,7 +146,7 @@ def test_unknown_or_full_column_loses():
 
 
 def test_mover_sees_the_observation_of_connect4():
-    """A policy of one plays in the other: its own turn looks the same there."""
+    """So a policy of one plays in the other."""
     with make("connect4_two", total_agents=2) as two, make("connect4", total_agents=64) as one:
         alone, both = Stepper(one).rows, Stepper(two)
         empty = alone.observations[~alone.observations[:, 42:84].any(axis=1)][0]

@@ -88,7 +88,7 @@ class World:
         self.choices = np.full((1, rules.step_choices), NEVER, np.int32)
 
     def put(self, down: int, right: int, block: str) -> None:
-        """A block so far from the player."""
+        """Put a block at an offset from the player."""
         cell = (self.state["row"] + down) * 64 + self.state["column"] + right
         self.state["cells"][cell] = BLOCK[block]
 
@@ -169,7 +169,7 @@ def test_blocks_are_placed_and_plants_ripen(rules):
 
 
 def test_zombie_hits_and_a_sword_kills_it(rules):
-    """It hits every six steps, for 2, of a sleeper for 7; a sword of iron kills it at once."""
+    """It hits every six steps for 2, and a sleeper for 7."""
     world = World(rules)
     world.choices[0, 7:10] = 0  # zombies come nearer
     zombie = world.state["zombies"][0]

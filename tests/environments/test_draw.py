@@ -1,4 +1,4 @@
-"""Every draw.py: pictures of what an agent sees, and of the right thing."""
+"""Every draw.py: pictures of observations."""
 
 import re
 import sys
@@ -16,7 +16,6 @@ LARGEST = 300  # pixels a side
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_picture_shows_only_the_observation(name):
-    """Small, all of one size, made of the observation alone, and not all the same."""
     rng = np.random.default_rng(0)
     draw = draw_of(name)
     with make(name, total_agents=48) as vec:  # 48 is a multiple of every number of agents
@@ -43,7 +42,7 @@ def test_draw_imports_only_numpy():
 
 
 def where(picture: np.ndarray, colour: tuple[int, int, int]) -> tuple[int, int, int, int]:
-    """Top, left, bottom and right (the last two exclusive) of the pixels of a colour."""
+    """Return top, left, bottom and right (the last two exclusive) of a colour's pixels."""
     rows, columns = np.nonzero((picture == colour).all(axis=-1))
     return rows.min(), columns.min(), rows.max() + 1, columns.max() + 1
 
@@ -69,7 +68,6 @@ def test_breakout_shows_paddle_ball_and_bricks():
 
 
 def test_breakout_cuts_off_a_lost_ball():
-    """Things that leave the picture, as a lost ball does, are cut off."""
     observation = np.zeros(118, np.float32)
     observation[[2, 3]] = -0.01, 0.98
     picture = draw_of("breakout")(observation)

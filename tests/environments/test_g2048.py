@@ -32,7 +32,7 @@ def make(agents: int, ratio: float = 0.0, **keywords: Any) -> NativeVec:
 
 
 def slide(line: list[int]) -> tuple[list[int], list[int]]:
-    """A line after sliding to its beginning, and the exponents that merging made, in order."""
+    """Return a line after sliding to its beginning, and the merged exponents in order."""
     cells = [cell for cell in line if cell]
     made = []
     for i in range(3):
@@ -43,7 +43,7 @@ def slide(line: list[int]) -> tuple[list[int], list[int]]:
 
 
 def move(board: list[int], action: int) -> tuple[list[int], list[int]]:
-    """A board after a move, and what merged."""
+    """Return a board after a move, and the merged exponents."""
     after, made = list(board), []
     for n in range(4):
         line = range(n, 16, 4) if action in (UP, DOWN) else range(4 * n, 4 * n + 4)
@@ -104,7 +104,7 @@ class Game:
             self.spawn(tile or self.new_tile())
 
     def step(self, action: int) -> tuple[np.float32, bool]:
-        """Reward and terminal."""
+        """Return reward and terminal."""
         self.tick += 1
         board, made = move(self.board, action)
         reward = f32(0)
@@ -144,7 +144,7 @@ class Game:
 
 
 def test_play_equals_the_oracle():
-    """Random play, and some who repeat one action until time is up: every number, and the log."""
+    """Some agents repeat one action until the time limit."""
     n, steps, ratio = 24, 1500, 0.5
     games = [Game(rng=i, ratio=ratio) for i in range(n)]
     rng = np.random.default_rng(0)
@@ -233,7 +233,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 def check(library: ctypes.CDLL, game: Game, action: int | None) -> Probe:
-    """Reset, or step, the same state in C and in the oracle, and compare all there is."""
+    """Reset or step the same state in C and in the oracle, and compare all fields."""
     probe = Probe(
         board=(ctypes.c_ubyte * 16)(*game.board),
         ratio=game.ratio,
@@ -257,7 +257,7 @@ def check(library: ctypes.CDLL, game: Game, action: int | None) -> Probe:
 
 
 def random_game(rng: np.random.Generator) -> Game:
-    """Any state that isn't over: few tiles or many, small or large, early or late."""
+    """Return any state that isn't over."""
     while True:
         least = rng.integers(1, 16)
         board = rng.integers(least, min(least + rng.choice([1, 2, 4, 15]), 16) + 1, 16)
@@ -293,7 +293,6 @@ def test_step_of_any_state_equals_the_oracle(library: ctypes.CDLL):
 
 
 def test_reset_equals_the_oracle(library: ctypes.CDLL):
-    """With every lifetime_max: scaffolding of one and of two tiles."""
     for lifetime_max in range(18):
         for seed in range(30):
             check(library, Game(seed, ratio=1.0, lifetime_max=lifetime_max, board=[0] * 16), None)

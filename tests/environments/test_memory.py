@@ -17,12 +17,12 @@ def make(agents: int, length: float, **keywords: Any) -> NativeVec:
 
 
 def answer(cue: np.ndarray) -> np.ndarray:
-    """The right action (N, 1) for cues (N,)."""
+    """Return the right actions (N, 1) for cues (N,)."""
     return (cue > 0).astype(np.float32)[:, None]
 
 
 def cues_of(agents: int, episodes: int, **keywords: Any) -> np.ndarray:
-    """(episodes, agents)"""
+    """Return cues (episodes, agents)."""
     with make(agents, 1, **keywords) as vec:
         stepper = Stepper(vec)
         seen = []
@@ -52,7 +52,7 @@ def test_only_the_last_action_must_name_the_cue(length: int, right: bool):
 
 
 def test_cues_are_random_and_independent():
-    """Cues come from rand_r, even draws being -1: 12.1 gives those of the first environments."""
+    """Cues come from rand_r; even numbers are -1."""
     cues = cues_of(agents=400, episodes=200)
     first = [  # rand_r's results for seeds 0 to 3
         *([1012484, 1716955679, 1792309082], [476707713, 1186278907, 505671508]),

@@ -1,4 +1,4 @@
-"""rock_paper_scissors against its rules: payoffs, what each remembers, whole episodes, the bot."""
+"""rock_paper_scissors against its rules: payoffs, memory, episodes, and the scripted player."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,6 @@ WORTH = np.array([[0, -0.5, 1], [0.5, 0, -0.5], [-1, 0.5, 0]])  # [own choice, t
 
 
 def test_episodes_follow_the_rules():
-    """Random play, judged choice by choice; the log is the episodes' mean."""
     E, rounds, rng = 16, 4, np.random.default_rng(0)
     ends = []  # (rewards of agent 0, how often each choice was made)
     with make("rock_paper_scissors", total_agents=2 * E, env={"rounds": rounds}) as vec:
@@ -64,7 +63,7 @@ def test_unknown_choice_loses():
 
 
 def chosen(skill: float, n: int = 4000) -> list[np.ndarray]:
-    """What the scripted player chooses in each round against rock, scissors, scissors, paper."""
+    """Return the choices of the scripted player against rock, scissors, scissors, paper."""
     bot = bot_of("rock_paper_scissors")
     rng, found = np.random.default_rng(1), []
     with make("rock_paper_scissors", total_agents=2 * n) as vec:
@@ -79,10 +78,7 @@ def chosen(skill: float, n: int = 4000) -> list[np.ndarray]:
 
 
 def test_scripted_player_answers_the_most_frequent_choice():
-    """First it draws; then it beats rock, rock (of two as frequent the first), scissors.
-
-    Without skill it draws always.
-    """
+    """The first choice is random; without skill every choice is."""
     first, *later = chosen(1.0)
     for drawn in first, *chosen(0.0):
         np.testing.assert_allclose(np.bincount(drawn) / len(drawn), [0.25, 0.5, 0.25], atol=0.04)

@@ -1,4 +1,4 @@
-"""soccer against its rules, written again in Python: two teams, one ball, one fate for a team."""
+"""soccer against its rules, written again in Python."""
 
 import numpy as np
 from native_envs import Stepper, assert_match_log, bot_of, make, rand_r
@@ -11,11 +11,11 @@ MOVES = {FORWARD: (0, 1), BACK: (0, -1), LEFT: (-1, 0), RIGHT: (1, 0)}  # rows, 
 
 
 class Game:
-    """One game; the rules one by one."""
+    """One game."""
 
     def __init__(self, seed: int) -> None:
         self.rng = seed
-        self.results: list[tuple[int, int]] = []  # of team 0, after so many steps
+        self.results: list[tuple[int, int]] = []  # result of team 0, steps
         self.changes = self.passes = self.early = 0
         self.begin()
 
@@ -42,7 +42,7 @@ class Game:
         return seats
 
     def step(self, actions: np.ndarray) -> tuple[int, bool]:
-        """Actions (4,) -> what it is worth to team 0, and whether the game is over."""
+        """Step with actions (4,); return the reward of team 0 and whether the game is over."""
         self.tick += 1
         for turn, seat in enumerate(self.order()):
             if self.act(seat, int(actions[seat])):
@@ -78,7 +78,7 @@ class Game:
         return False
 
     def seen(self, seat: int) -> np.ndarray:
-        """What an agent sees (186,)."""
+        """Return the observation of an agent (186,)."""
         planes = np.zeros((4, ROWS, COLUMNS), np.uint8)
         for other, place in enumerate(self.places):
             plane = 0 if other == seat else 1 if other == seat ^ 1 else 2
@@ -91,7 +91,7 @@ class Game:
 
 
 def eager(vec, rng: np.random.Generator) -> np.ndarray:
-    """Random actions, of which more go forward: so there are goals."""
+    """Return random actions, 30 % of them forward, so that there are goals."""
     actions = random_actions(vec, vec.num_agents, rng)
     return np.where(rng.random(actions.shape) < 0.3, np.float32(FORWARD), actions)
 
@@ -132,7 +132,7 @@ def test_unknown_action_does_not_move():
 
 
 def test_scripted_player_scores_on_either_side():
-    """Two of it against two who choose at random, on either side."""
+    """Two scripted players against two random ones."""
     bot = bot_of("soccer")
     for team in 0, 1:
         rng = np.random.default_rng(2)

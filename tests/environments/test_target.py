@@ -23,7 +23,7 @@ def make(agents: int, **keywords: Any) -> NativeVec:
 
 
 class World:
-    """One world in float64; the rules one by one."""
+    """One world in float64."""
 
     def __init__(self, seed: int) -> None:
         self.rng = seed
@@ -44,7 +44,7 @@ class World:
         return [self.draw() % size for size in SIZE]
 
     def step(self, actions: np.ndarray) -> None:
-        """Actions (8, 2)."""
+        """Step with actions (8, 2)."""
         self.waited += 1
         self.heading = np.clip(self.heading + (actions[:, 0] - 4) / 12, 0, 2 * np.pi)
         self.speed = np.clip(self.speed + actions[:, 1] - 2, -20, 20)
@@ -66,7 +66,7 @@ class World:
                     self.waited[a] = 0
 
     def chase(self) -> np.ndarray:
-        """Actions (8, 2) that steer to the nearest goals at 8 pixels a step; 6 and 7 do nothing."""
+        """Return actions (8, 2) towards the nearest goals; agents 6 and 7 do nothing."""
         way = self.goals - self.place[:, None]
         x, y = way[np.arange(AGENTS), np.hypot(*way.T).T.argmin(1)].T
         turn = np.rint(12 * (np.arctan2(y, x) % (2 * np.pi) - self.heading)) + 4
@@ -75,7 +75,7 @@ class World:
         return actions
 
     def seen(self) -> np.ndarray:
-        """(8, 28)"""
+        """Return the observations (8, 28)."""
         goals = (self.goals - self.place[:, None]) / SIZE
         others = (self.place - self.place[:, None]) / SIZE
         own = [self.heading / (2 * np.pi), self.rewards, *(self.place / SIZE).T]
@@ -112,7 +112,7 @@ def test_play_equals_the_oracle():
 
 
 def test_two_goals_at_once_are_one_reward():
-    """They are two in the log and one reward. Some agents of many worlds begin that way."""
+    """They are two episodes in the log. Some agents of many worlds begin there."""
     worlds = [World(seed) for seed in range(400)]
     n = AGENTS * len(worlds)
     with make(n) as vec:
@@ -128,7 +128,6 @@ def test_two_goals_at_once_are_one_reward():
 
 
 def test_speed_and_heading_are_limited():
-    """At most 20 pixels a step either way, and no turning through 0 or 2 pi: it is cut off."""
     with make(AGENTS) as vec:
         stepper = Stepper(vec)
         for turn, speed, heading, last in (0, 4, 0, SIZE[0]), (0, 0, 0, 0), (8, 2, 1, 0):

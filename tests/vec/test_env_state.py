@@ -1,4 +1,4 @@
-"""Native environments that are saved in the middle of episodes, and reports of single episodes."""
+"""Saved states of native environments, and reports of single episodes."""
 
 import hashlib
 import shutil
@@ -32,7 +32,7 @@ def saved(vec: NativeVec) -> np.ndarray:
 
 
 def play(stepper: Stepper, actions: list[np.ndarray]) -> list[np.ndarray]:
-    """All rows of each step."""
+    """Return all rows of each step."""
     seen = []
     for mine in actions:
         rows = stepper.step(mine)
@@ -47,7 +47,7 @@ def history(vec: NativeVec, steps: int, seed: int = 0) -> list[np.ndarray]:
 
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of squared's folder, and an empty cache."""
+    """Return a copy of squared's folder; the cache is empty."""
     monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
     return Path(shutil.copytree(find_environment("squared"), tmp_path / "squared"))
 
@@ -86,7 +86,6 @@ def test_restored_environments_continue_bit_for_bit(name: str):
 
 
 def test_saving_and_restoring_wait_for_steps_in_progress():
-    """So do reports of episodes."""
     env = {"length": 7, "sleep_ms": 100}
     with make("relay", total_agents=6, num_buffers=2, env=env) as vec:
         stepper, first = Stepper(vec), saved(vec)
@@ -218,7 +217,7 @@ def test_damaged_state_is_refused(squares, data: st.DataObject):
 
 
 def with_number(index: int, value: int):
-    """With another number: 0 to 3 are the head, 4 and 5 the first environment's record."""
+    """Return a change of one number: 0 to 3 are of the head, 4 and 5 of the first record."""
 
     def change(body: np.ndarray) -> np.ndarray:
         numbers = body.copy()
@@ -229,7 +228,7 @@ def with_number(index: int, value: int):
 
 
 def with_receipts(body: np.ndarray) -> np.ndarray:
-    """With a number of them that relay itself refuses."""
+    """Write a number of receipts that relay refuses."""
     body[48:56].view(np.int32)[1] = 1000
     return body
 
@@ -246,7 +245,7 @@ def with_receipts(body: np.ndarray) -> np.ndarray:
     ],
 )
 def test_state_of_another_layout_is_refused(change, message: str):
-    """What the C side looks at itself, whatever the checksum says."""
+    """The C code checks layouts, even if the checksum is right."""
     with make("relay", total_agents=12) as vec:
         stepper = Stepper(vec)
         play(stepper, history(vec, 3))
@@ -309,7 +308,7 @@ def test_episodes_add_up_to_log():
 
 
 def test_each_episode_has_its_environment_and_return():
-    """Of agents that walk up: from row 5, the sixth step leaves the grid, or meets the target."""
+    """The agents walk up: from row 5, the sixth step leaves the grid or meets the target."""
     with make("squared", total_agents=6, num_buffers=2) as vec:
         stepper = Stepper(vec)
         up = np.full((6, 1), 2, np.float32)

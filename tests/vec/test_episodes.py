@@ -1,4 +1,4 @@
-"""Statistics of episodes by hand arithmetic, and the check of numbers that aren't finite."""
+"""Statistics of episodes by hand arithmetic, and the check that numbers are finite."""
 
 import threading
 
@@ -32,7 +32,7 @@ def test_log_is_the_mean_of_ended_episodes(three):
         "n": 3.0,
     }
     assert three.log() == {}
-    add(three, [0, 2, 0], [0, 1, 0])  # the middle one went on meanwhile
+    add(three, [0, 2, 0], [0, 1, 0])  # the middle one continued
     assert three.log() == {"episode_return": 32, "episode_length": 4, "score": 32, "n": 1}
 
 
@@ -47,7 +47,7 @@ def test_each_ended_episode_is_recorded(three):
 
 
 def test_records_have_the_number_of_their_environment():
-    """Agents of one share it, groups are counted apart, and a reset is no step."""
+    """Agents share the number of their environment, and a reset is no step."""
     episodes = Episodes(6, per_environment=2)
     add(episodes, [1, 2, 3], [1, 1, 1], first=3)
     assert numbers(episodes, "env", "score") == [(1, 1), (2, 2), (2, 3)]
@@ -82,7 +82,7 @@ def test_rewards_are_added_in_float64():
 
 
 def test_reported_values_override_computed_ones():
-    """By place in the group; a number that only some tell is a mean over those."""
+    """A value that only some episodes report is averaged over these."""
     told = {1: {"episode_return": 50, "x": 2}, 2: {"score": 0.25, "x": 6}}
     one, other = Episodes(4), Episodes(4)
     for episodes in one, other:

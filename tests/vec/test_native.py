@@ -1,4 +1,4 @@
-"""The contract of vec/base.py over native environments, and what is said when it is broken."""
+"""The contract of vec/base.py over native environments, and errors of their code."""
 
 import ctypes
 import gc
@@ -138,7 +138,7 @@ def test_prepared_step_of_several_groups_equals_their_single_steps():
 
 
 def test_observations_masks_and_rewards_are_those_of_the_environment():
-    """What relay.h computes, by hand: 12 agents are environments of 1, 2, 3, 1, 2, 3 agents."""
+    """By hand: 12 agents of relay are environments of 1, 2, 3, 1, 2 and 3 agents."""
     with make("relay", total_agents=12, num_buffers=2, vec={"bonus": 0.5}) as vec:
         stepper = Stepper(vec)
         environments = [0, 1, 1, 2, 2, 2, 3, 4, 4, 5, 5, 5]
@@ -183,7 +183,6 @@ def test_send_returns_at_once_and_groups_step_in_parallel():
 
 
 def test_wait_releases_interpreter_and_logs_wait_for_steps():
-    """A log, and a reset, wait for the step under way."""
     with make("relay", total_agents=1, env={"length": 1, "sleep_ms": 200}) as vec:
         stepper, ticks = Stepper(vec), []
         vec.send(0, np.zeros((1, 2), np.float32), stepper.rows)
@@ -281,7 +280,7 @@ def test_measure_stepping_counts_whole_steps_and_waits_for_all_groups():
         assert result["steps"] % 64 == 0 and result["seconds"] >= 0.1
         assert result["steps_per_second"] == pytest.approx(result["steps"] / result["seconds"])
         assert 0 < result["busy_seconds"] < result["seconds"]
-        for group in range(4):  # none is left under way
+        for group in range(4):  # all steps are complete
             vec.send(group, np.zeros((16, 1), np.float32), allocate_rows(vec, 16))
 
 
@@ -330,7 +329,7 @@ def test_num_threads_is_limited_to_environments(asked: int, used: int):
 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of squared's folder, and an empty cache."""
+    """Return a copy of squared's folder; the cache is empty."""
     monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
     return Path(shutil.copytree(find_environment("squared"), tmp_path / "copied"))
 

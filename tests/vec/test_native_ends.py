@@ -1,4 +1,4 @@
-"""Environments in C that end the process, use more stack than others, or never come back."""
+"""Environments in C that end the process, use a large stack, or hang."""
 
 import re
 import resource
@@ -9,7 +9,6 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import native_envs
 import numpy as np
 import pytest
 from native_envs import OURS, Stepper
@@ -49,7 +48,7 @@ ENDS = {  # fault, agents -> what is said
 @pytest.mark.parametrize(("fault", "agents"), ENDS)
 def test_exit_is_reported_and_ends_stepping(fault: str, agents: int):
     with make(fault, agents) as vec:
-        for _ in range(2):  # what can't go on stays so
+        for _ in range(2):  # and again
             with pytest.raises(UserError, match=f"faulty: {ENDS[fault, agents]}") as caught:
                 step(vec, 10)
             assert "above" in caught.value.hint
@@ -58,7 +57,7 @@ def test_exit_is_reported_and_ends_stepping(fault: str, agents: int):
 
 
 def test_reason_is_complete_while_a_thread_writes_it(monkeypatch: pytest.MonkeyPatch):
-    """A wait returns after a tenth of a second; the reason is complete after half a second."""
+    """Waiting returns after a tenth of a second, and the reason is complete after half a second."""
     header = Path(__file__).parents[1] / "c" / "slow_ending.h"
     flags = [*compiling._PLAIN, "-include", str(header)]
     monkeypatch.setattr(compiling, "_PLAIN", flags)
@@ -75,7 +74,7 @@ def test_exit_in_one_group_is_reported_and_in_close_is_ignored():
 
 
 def training(fault: str) -> tuple[object, ...]:
-    """Words for train.py: epochs of 8 steps, so that what happens in the 9th is in the second."""
+    """Return arguments of train.py: epochs have 8 steps, so the second one has the 9th step."""
     return (
         *(FAULTY, "--env.fault", NAMES.index(fault), "--device", "cpu"),
         *("--train.horizon", 8, "--train.minibatch-size", 512),
@@ -84,7 +83,7 @@ def training(fault: str) -> tuple[object, ...]:
 
 
 def test_run_that_an_environment_ends_is_saved(tmp_path: Path):
-    """In the second epoch, in C's rollout: the weights of the first are there."""
+    """The environment ends in the second epoch; the weights of the first are saved."""
     done = run("train", *training("EXIT_IN_STEP"), cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert re.search(r"error: faulty: .*called exit\(3\) while it was stepped", done.stderr)
@@ -94,10 +93,7 @@ def test_run_that_an_environment_ends_is_saved(tmp_path: Path):
 
 @pytest.mark.parametrize("fault", ["CRASH_IN_STEP", "RECURSION_IN_RESET"])
 def test_crash_is_reported_as_that_of_an_environment(fault: str, tmp_path: Path):
-    """In a thread of the pool and, while environments are reset, in the main one.
-
-    The process ends by its signal, as it would have.
-    """
+    """In a thread of the pool, and in the main thread while environments are reset."""
     done = run("train", *training(fault), cwd=tmp_path)
     assert done.returncode == -signal.SIGSEGV
     said, hint = done.stderr.splitlines()[-2:]
@@ -156,7 +152,6 @@ def test_step_that_hangs_can_be_interrupted(what: str):
 
 
 def test_training_that_hangs_is_saved_and_ended_by_two_signals(tmp_path: Path):
-    """In a thread of the pool, while the main one waits: it hears both."""
     with started(command("train", *training("HANG_IN_STEP")), tmp_path) as process:
         process.wait_for_error("faulty hangs")
         process.popen.send_signal(signal.SIGINT)
@@ -169,30 +164,8 @@ def test_training_that_hangs_is_saved_and_ended_by_two_signals(tmp_path: Path):
     assert only(tmp_path, "checkpoints/faulty/*/0*/weights.safetensors").stat().st_size > 1000
 
 
-def test_interrupt_waits_for_a_slow_step():
-    """An interrupt doesn't make environments useless that would have been ready soon."""
-    env = {"length": 7, "sleep_ms": 50}
-    native_envs.make("relay", total_agents=6, env=env).close()  # now it is compiled, which is said
-    done = python(
-        """
-        import native_envs
-        from puffer_mlx.vec.native import open_handle
-        open_handle.INTERRUPT_TIMEOUT_MS = 60_000
-        vec = native_envs.make("relay", total_agents=6, env={"length": 7, "sleep_ms": 50})
-        stepper, actions = native_envs.Stepper(vec), np.zeros((6, 2), np.float32)
-        def go_on():
-            while True:
-                stepper.step(actions)
-        interrupted(go_on, contextlib.nullcontext())
-        stepper.step(actions)
-        vec.close()
-        """
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
-
-
 def test_interrupted_rollout_ends_with_its_step():
-    """The policy's memory may be freed then: threads acted in it for as long as the rollout."""
+    """The policy's memory may be freed afterwards, so no thread may still act."""
     done = python(
         """
         import time

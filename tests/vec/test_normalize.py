@@ -1,4 +1,4 @@
-"""Normalised environments, against statistics computed in one piece."""
+"""Normalized environments, compared with statistics computed at once."""
 
 import io
 from dataclasses import replace
@@ -36,16 +36,16 @@ def coded(groups=1, observations=True, rewards=True, kind=CodedVec) -> Normalize
 
 
 def raw(k: int) -> list[np.ndarray]:
-    """Observations, rewards and terminals of step k as they are."""
+    """Return observations, rewards and terminals of step k before normalization."""
     plain = CodedVec(N, 1)
     plain.scale = 1e5
     return [np.array(array) for array in plain.rows(np.arange(N), k)[:3]]
 
 
 def everything(steps: int, bad=lambda k: ([], [])):
-    """Of each step: its number, what ``raw`` has, and all observations and returns so far.
+    """Yield the number of each step, ``raw``, and all observations and returns so far.
 
-    But for those of the agents that ``bad`` names.
+    Agents that ``bad`` returns are left out.
     """
     seen, returns, G = [], [], np.zeros(N)
     for k in range(steps):
@@ -64,7 +64,7 @@ def everything(steps: int, bad=lambda k: ([], [])):
 
 
 def test_rows_are_normalized_by_statistics_of_all_rows_so_far():
-    """By the definition: statistics over everything so far, this step included."""
+    """The rows of this step are included."""
     env = coded()
     rows = started(env)
     for k, observations, rewards, terminals, seen, returns in everything(20):
@@ -114,7 +114,7 @@ def test_frozen_statistics_stay_and_rewards_are_unchanged():
 
 
 class Clock(gymnasium.Env):
-    """Sees ``start`` and the number of its step; all of dtype ``dtype``."""
+    """Observes ``start`` plus the number of the step, and the number; both of ``dtype``."""
 
     action_space = gymnasium.spaces.Discrete(2)
 
@@ -153,7 +153,7 @@ def normalised_clocks(kind, factory, backend="sync", **env):
     ],
 )
 def test_large_numbers_are_normalized_in_float64(kind, factory, backend, dtype):
-    """The first number is the second one and 1.7e9, in float32 the same in all steps."""
+    """The first number is 1.7e9 more than the second; in float32 it would be constant."""
     with normalised_clocks(kind, factory, backend, dtype=dtype, start=1_700_000_000) as env:
         for rows in played(env, 20):
             first, second = rows.observations.T
@@ -188,7 +188,6 @@ def test_files_store_means_beyond_float32(tmp_path):
 
 
 def test_policy_normalizes_large_numbers_as_in_training():
-    """Also one of a checkpoint: two times are two rows."""
     settings = {"total_timesteps": 64, "total_agents": 2, "horizon": 32, "minibatch_size": 64}
     with puffer_mlx.train(Clock, settings) as trainer:
         policy = puffer_mlx.Policy(trainer)
@@ -330,7 +329,7 @@ def test_policy_of_normalized_observations_refuses_other_environments(run, here)
         plain.vec.normalize_rewards = rewards
         with vec.make(plain, 1) as env, pytest.raises(UserError, match="normalised observations"):
             environment_statistics.restore_statistics(env, saved)
-    plain.origins.clear()  # as if nobody had typed it
+    plain.origins.clear()  # it is a default then
     assert environment_statistics.with_saved_preprocessing(plain, saved).vec.normalize_observations
     settings = trainer.config
     assert environment_statistics.with_saved_preprocessing(settings, saved) is settings
@@ -360,7 +359,6 @@ class Spoiled(CodedVec):
 
 @pytest.mark.parametrize(("value", "groups"), [(np.nan, 1), (-np.inf, 2)])
 def test_statistics_ignore_numbers_that_are_not_finite(value, groups, capsys, monkeypatch):
-    """They are those of all the other rows, and of all the other returns."""
     monkeypatch.setattr(Spoiled, "value", value)
     env = coded(groups, kind=Spoiled)
     rows, bad = started(env), lambda k: ([2], [5]) if k in (3, 4) else ([], [])

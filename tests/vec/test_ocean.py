@@ -1,6 +1,6 @@
-"""PufferLib 3's own environments by name: with a package that looks like it, and with the real one.
+"""PufferLib 3's environments by name: with an imitated package, and with the real one.
 
-The real one is installed where ``make test-oldest`` or a person put it.
+``make test-oldest`` installs the real one.
 """
 
 import sys
@@ -31,7 +31,7 @@ GO = "from pufferlib.ocean.go import binding\n"
 
 @pytest.fixture
 def pretended(tmp_path, monkeypatch):
-    """A package with PufferLib's folders, beside which there is no other."""
+    """Imitate the folders of PufferLib, and hide a real package."""
     for name in [n for n in sys.modules if n.partition(".")[0] == "pufferlib"]:
         monkeypatch.delitem(sys.modules, name)
     for folder, file, text in (

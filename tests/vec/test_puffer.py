@@ -1,7 +1,6 @@
-"""PufferLib 3.x's Python environments: which they are, their rows, and what goes wrong with them.
+"""PufferLib 3.x's Python environments: how they are recognized, their rows and errors.
 
-``tests/envs/python`` has some that only look like PufferLib's. With PufferLib 3.0 installed, its
-own are tested too.
+``tests/envs/python`` has imitations. If PufferLib 3.0 is installed, its squared is tested too.
 """
 
 import functools
@@ -30,7 +29,7 @@ def history(steps=20, **keywords):
 
 
 def right(rows, signs=3):
-    """The actions that Pairs rewards, (n, 2)."""
+    """Return the actions that Pairs rewards, (n, 2)."""
     agent = rows.observations[:, signs:].argmax(1)
     return np.stack([(rows.observations[:, :signs].argmax(1) + agent) % signs, agent], 1).astype(
         np.float32
@@ -145,13 +144,13 @@ def test_arguments_that_do_not_fit_are_refused(keywords, message: str, hint: str
 
 
 def rightly(vec, steps):
-    """Rows of each of some steps that are rewarded."""
+    """Return the rows of steps that are all rewarded."""
     rows = started(vec)
     return [step(vec, rows, right(rows)) for _ in range(steps)]
 
 
 def returns(records, *more, env=None):
-    """Return, length and other numbers of each episode, or of those of one environment."""
+    """Return the return, length and more numbers of each episode, or of one environment's."""
     keys = ("episode_return", "episode_length", *more)
     return [tuple(r[key] for key in keys) for r in records if env in (None, r["env"])]
 

@@ -32,7 +32,7 @@ C = Path(__file__).parents[1] / "c"
 
 
 def struct(size: int) -> type[ctypes.Structure]:
-    """A struct of so many floats."""
+    """Return a struct of ``size`` floats."""
     fields = [(f"f{i}", ctypes.c_float) for i in range(size)]
     return type(f"Floats{size}", (ctypes.Structure,), {"_fields_": fields})
 
@@ -70,10 +70,6 @@ def library() -> ctypes.CDLL:
 
 @pytest.fixture
 def call(library: ctypes.CDLL) -> Callable:
-    """``call("Vector2Add", "2", "22", a, b)``: result and arguments by letter, arrays for structs.
-
-    A Matrix, letter m, is (4, 4) and acts on columns; its fields are stored by rows of that.
-    """
     library.function_of.restype = ctypes.c_void_p
 
     def pack(letter: str, value):
@@ -336,7 +332,7 @@ def install(prefix: Path, static: bool = False) -> Path:
 
 @pytest.fixture
 def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whatever this machine has."""
+    """Hide what is installed on this machine."""
     monkeypatch.delenv("RAYLIB_PATH", raising=False)
     monkeypatch.setenv("PKG_CONFIG_LIBDIR", str(tmp_path / "nothing"))
     monkeypatch.setattr(raylib, "_PREFIXES", (str(tmp_path / "homebrew"), str(tmp_path / "usr")))

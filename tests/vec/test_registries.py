@@ -1,11 +1,10 @@
-"""Processes step what the program registered, and environments may have processes of their own."""
+"""Registered environments in processes, and environments that start processes."""
 
 import importlib
 import importlib.util
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -45,7 +44,7 @@ def registered():
 
 
 def slope_env() -> Any:
-    """An environment of a class that only this program has: it shows its steps times a slope."""
+    """Return a local class of environments that show their steps times a slope."""
 
     class Slope(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(-99, 99, (1,), np.float32)
@@ -68,7 +67,7 @@ def slope_env() -> Any:
 
 
 def shown(make: Any, backend: str, steps: int = 3) -> list[float]:
-    """What the first of two environments shows, step by step."""
+    """Return the observations of the first of two environments."""
     with gym_vec(make, name="it", total_agents=2, backend=backend) as vec:
         return [float(rows.observations[0, 0]) for rows in played(vec, steps)]
 
@@ -142,7 +141,7 @@ def test_registered_environment_of_pettingzoo_is_stepped(monkeypatch):
 
 
 def held_lock() -> Any:
-    """A function that no pickle holds."""
+    """Return a function that can't be pickled."""
     lock, Slope = threading.Lock(), slope_env()
 
     def make(render_mode=None):
@@ -164,25 +163,8 @@ def test_constructor_that_can_not_be_pickled_is_refused_or_stepped_here(monkeypa
     assert chosen.description.startswith(said) and "\n" not in chosen.description
 
 
-class Stubborn(float):
-    """A number that can be copied, but not pickled."""
-
-    def __deepcopy__(self, memo):
-        return self
-
-    def __reduce_ex__(self, protocol):
-        raise TypeError("it is stubborn")
-
-
-def test_registration_that_can_not_be_pickled_is_refused():
-    gymnasium.register("Other-v0", entry_point=slope_env(), kwargs={"slope": Stubborn(2)})
-    assert shown(lambda: gymnasium.make("Other-v0"), "sync") == [0, 2, 4, 6]
-    with pytest.raises(UserError, match=r"Other-v0 can't be sent to another process: it is stub"):
-        shown(lambda: gymnasium.make("Other-v0"), "async")
-
-
 def test_later_import_does_not_replace_a_registration(tmp_path, monkeypatch):
-    """The program registered its id anew after that; a process imports the module later."""
+    """A process imports the module after the program registered the id again."""
     (tmp_path / "registering.py").write_text(
         textwrap.dedent(
             """
@@ -211,23 +193,7 @@ def test_module_of_another_file_in_a_process_is_refused(monkeypatch):
         later.load()
 
 
-ATARI = """
-from puffer_mlx.vec.gym.make import GymFactory
-from puffer_mlx.vec.python_vec import PythonVec
-env = {"obs_type": "ram"}
-PythonVec(GymFactory("it", "Pong-v4", env), total_agents=2, backend="async").close()
-"""
-
-
-@pytest.mark.processes
-def test_processes_of_atari_print_nothing():
-    pytest.importorskip("ale_py")
-    words = [sys.executable, "-c", ATARI]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-# ---- Environments with processes of their own ----------------------------------------------------
+# ---- Environments that start processes -----------------------------------------------------------
 
 
 def simulate(pipe) -> None:
@@ -236,7 +202,7 @@ def simulate(pipe) -> None:
 
 
 class Simulated(gymnasium.Env):
-    """Steps in a process that it forks; ``close`` may forget it, but not in the tests' process."""
+    """Steps in a forked process; in a worker, ``close`` may leave that process running."""
 
     observation_space = gymnasium.spaces.Box(-99, 99, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -281,7 +247,7 @@ def test_close_ends_processes_of_environments(env):
 
 @pytest.mark.parametrize("thread", [False, True])
 def test_dead_worker_is_noticed_while_its_child_lives(thread):
-    """What a thread forked lives on: it would otherwise end with the thread."""
+    """A child that a thread forked would end with the thread."""
     env = {"thread": thread, "closes": False}
     with gym_vec(Simulated, name="it", total_agents=2, env=env, backend="async") as vec:
         rows = started(vec)

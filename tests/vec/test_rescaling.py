@@ -1,4 +1,4 @@
-"""vec.rescale_actions: a policy's -1 to 1 is an environment's low to high, wherever it plays."""
+"""vec.rescale_actions: actions from -1 to 1 become actions from low to high."""
 
 import json
 from dataclasses import replace
@@ -13,9 +13,6 @@ from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import rescaling
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.exporting import Format, export
-from puffer_mlx.export.importing import inspect
-from puffer_mlx.export.parity import run as outputs
-from puffer_mlx.export.weight_layouts import to_layout
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.layout import SpaceLayout
 
@@ -26,7 +23,7 @@ SEES = spaces.Box(-1, 1, (2,))
 
 # ---- one space -----------------------------------------------------------------------------------
 
-# A space, the policy's numbers, and what they are: low + (x + 1) / 2 * (high - low), clipped.
+# Space, actions of the policy, and of the environment: low + (x + 1) / 2 * (high - low), clipped.
 CASES = {
     "to its bounds": (
         spaces.Box(np.array([-3, 0], F), np.array([7, 40], F)),
@@ -64,7 +61,6 @@ def test_actions_are_rescaled_to_bounds_and_clipped(case):
 
 
 def test_bounds_of_minus_1_and_1_change_nothing():
-    """To the bit, and no file is any different for them."""
     rows = np.random.default_rng(0).normal(size=(100, 3)).astype(F)
     rows[0] = 1e-9, 1.0, -1.0
     space = spaces.Box(np.array([-1, -1, -INF], F), np.array([1, 1, INF], F))
@@ -184,25 +180,8 @@ def test_every_file_plays_like_the_trained_policy(run, tasks, scripts):
         assert config.load(str(tasks / kind / "config.ini")).vec.rescale_actions
 
 
-@pytest.mark.parametrize(
-    ("run", "name", "kind"), [("1", "w.onnx", "onnx"), ("0", "w.pt", "torch")], indirect=["run"]
-)
-def test_file_outputs_actions_in_units_of_the_environment(run, tasks, name: str, kind: str):
-    """The centre is 2 and 20, half the width 5 and 20."""
-    made = checkpoint.load(run[1])
-    seen = np.random.default_rng(0).uniform(-1, 1, (3, 4, 2)).astype(F)
-    plain = replace(made.policy.decoder, action=ActionSpec((1, 1)))
-    ours = outputs(replace(made.policy, decoder=plain), made.weights, seen, made.statistics)
-    dialect = export(made, Format(kind), tasks / name, None).dialect
-    found = inspect(tasks / name)
-    theirs = found.file.run(found, to_layout(made.policy, made.weights, dialect)[0], seen)
-    np.testing.assert_allclose(theirs["mean"], [2, 20] + ours["mean"] * [5, 20], rtol=1e-4)
-    expected = np.log([5, 20]) + ours["logstd"]
-    np.testing.assert_allclose(theirs["logstd"], expected, rtol=1e-5, atol=1e-5)
-
-
 def test_typed_setting_that_contradicts_the_policy_is_refused(run, tasks, scripts, capsys):
-    """What a person typed isn't changed silently, but refused: for a checkpoint and for a file."""
+    """For a checkpoint and for a file."""
     _, saved, words = run
     export(checkpoint.load(saved), Format("safetensors"), tasks / "w.safetensors", None)
     for path, said in ((saved, f"rescaled to {BOUNDS}"), ("w.safetensors", "rescale-actions 1")):
@@ -227,7 +206,7 @@ def test_flat_file_does_not_store_bounds(run, tasks, scripts):
 
 
 def test_training_keeps_the_setting_of_the_policy(run, tasks, scripts, capsys, shipped_configs):
-    """A file's actions stay what they were, whatever the family's settings say by now."""
+    """The settings of the family may have changed since."""
     _, saved, words = run
     family = shipped_configs / "continuous.ini"
     export(checkpoint.load(saved), Format("safetensors"), tasks / "w.safetensors", None)

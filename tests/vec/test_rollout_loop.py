@@ -37,7 +37,7 @@ class Stepped:
 
 
 def rollouts(vec: Any, agents: int, groups: int) -> list[np.ndarray]:
-    """All that two rollouts write, and how the second one was measured."""
+    """Return all arrays that two rollouts write."""
     policy = make_policy(vec.spec, Policy(hidden_size=16, num_layers=1))
     weights = policy.init(mx.random.key(0))
     actor, buffer = make_actor(policy), RolloutBuffer(vec.spec, T, agents, groups, vec.finals)

@@ -1,7 +1,6 @@
-"""The batch stepper, its threads and the environments under the compiler's sanitizers.
+"""Environments, the batch stepper and its threads under the compiler's sanitizers.
 
-tests/c/driver.c does what vec/native/vec.py does, in a program of its own. One test plants bugs, to
-show that the others would see them.
+tests/c/driver.c does the same as vec/native/vec.py. Planted bugs show that the sanitizers work.
 """
 
 import pytest
@@ -27,7 +26,7 @@ def test_environment_has_no_memory_error_and_no_race(
         assert "missing" in printed and "[env]" in printed
         return
     driver = environment_driver(folder_of(name), sanitizer)
-    steps = 300 if name == "craftax_classic" else 2000  # 169 episodes, each step of which is long
+    steps = 300 if name == "craftax_classic" else 2000  # its steps are slow
     done = run_environment(driver, name, steps)
     assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
     # Creation without any key fails where there are some; connect4_two does without its one.

@@ -1,4 +1,4 @@
-"""Spaces as rows and heads; Gymnasium's own flatten, batches and membership are the oracles."""
+"""Spaces as rows and heads, compared with Gymnasium's flatten, batches and membership."""
 
 import json
 from dataclasses import replace
@@ -105,7 +105,7 @@ def nested(value, kind=None):
 @given(nested_spaces(boxes() | choices()))
 @example(spaces.Dict(x=spaces.Box(0, 255, (2, 2), np.uint8), y=spaces.Box(0, 9, (3,), np.uint8)))
 def test_rows_are_those_of_gymnasiums_flatten(space):
-    """Written as a batch, one by one, and by the spaces of a file; parts are restored."""
+    """Rows are written as a batch and one by one; a layout read from a file is equal."""
     layout, batch = SpaceLayout("toy", space, SIGN), sampled(space)
     rows, each = written(layout, batch), list(iterate(batch_space(space, N), batch))
     flat = np.array([spaces.flatten(space, one) for one in each])
@@ -144,7 +144,6 @@ def test_channels_first_become_channels_last(shape):
 
 @pytest.mark.parametrize("form", [lambda box: box, lambda box: spaces.Dict(x=box)])
 def test_images_are_read_as_older_runs_did_and_as_saved(form):
-    """And a checkpoint's layout is the one that it was trained with."""
     space = form(spaces.Box(0, 255, (12, 84, 84), np.uint8))
     old, new = (SpaceLayout("toy", space, SIGN, channels=each) for each in ("up_to_4", "smallest"))
     assert old.images()[0].endswith("12 x 84, 84 channels (channels last)")
@@ -233,7 +232,7 @@ def heads_of(space) -> tuple[int, ...]:
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(nested_spaces(boxes()) | nested_spaces(choices()), st.booleans())
 def test_actions_are_in_the_batched_space(space, rescale: bool):
-    """By the spaces of a file, too; the action of each agent is Gymnasium's part of the batch."""
+    """A layout read from a file is equal; each agent's action is a part of the batch."""
     heads, rng = heads_of(space), np.random.default_rng(0)
     assume(heads)
     layout = SpaceLayout("toy", SIGN, space, rescale=rescale)
@@ -285,7 +284,7 @@ def test_mask_has_a_byte_for_each_choice():
         SpaceLayout("toy", SIGN, SEEN["Box"], mask=True)
 
 
-# ---- what there is no layout for -----------------------------------------------------------------
+# ---- unsupported spaces ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -304,7 +303,7 @@ def test_unsupported_space_is_refused(seen, taken, text):
 
 
 def shaped(kind: str, *shape: int) -> SimpleNamespace:
-    """A space without Gymnasium's bounds, which would take its size in memory."""
+    """Return a space without Gymnasium's bounds, which would need its size in memory."""
     return type(kind, (SimpleNamespace,), {})(shape=shape, dtype=np.dtype(np.float32), n=shape)
 
 

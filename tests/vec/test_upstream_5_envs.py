@@ -33,7 +33,7 @@ from puffer_mlx.vec.rows import random_actions
 
 
 def play(stepper: Stepper, steps: int, seed: int = 0) -> list[bytes]:
-    """All that random legal steps show, as bytes."""
+    """Return all rows of random legal steps, as bytes."""
     rng = np.random.default_rng(seed)
     every = (stepper.step(legal_actions(stepper, rng)) for _ in range(steps))
     return [b"".join(a.tobytes() for a in rows if a is not None) for rows in every]
@@ -73,7 +73,7 @@ def test_bfloat16_observations_are_exact():
 
 
 def test_agents_that_change_places_keep_their_rows():
-    """A rider's row tells its own place: each of 0, 1 and 2 once, in any order."""
+    """The row of a rider contains its place: each of 0, 1 and 2 once."""
     with make("peloton", total_agents=96) as vec:
         stepper = Stepper(vec)
         places = [[0, 1, 2]]
@@ -165,7 +165,7 @@ def test_scripted_opponent_ignores_its_action():
         for _ in range(20):
             actions = random_actions(vec, 3, rng)
             holds = actions.copy()
-            holds[2] = 1  # the number on its back; its row
+            holds[2] = 1  # the number and the row of the rider
             for mine, its in zip(one.step(actions), other.step(holds), strict=True):
                 np.testing.assert_array_equal(mine, its)
             differs = differs or actions[2] != 1
@@ -193,7 +193,6 @@ def test_parameters_may_be_texts_lists_and_hexadecimal():
 
 
 def test_unknown_keys_are_reported_except_defaults_of_5_0():
-    """But not the defaults that 5.0 gives to every environment."""
     given = {**parameters("glider"), "num_agents": 3.0, "map": "a"}
     assert given["dr"] == given["num_bots"] == 0
     with make("glider", total_agents=4, env=given) as vec:
@@ -210,7 +209,7 @@ def test_typed_text_reaches_the_environment():
 
 
 def test_failed_assertion_names_line_and_environment():
-    """Where, what, in which environment; nothing steps any more, and the log can be read."""
+    """No environment steps afterwards, and the log can be read."""
     line = "    env->tick += 1;\n"
     folder = edited(
         "glider",

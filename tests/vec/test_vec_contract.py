@@ -1,7 +1,6 @@
-"""The contract of vec/base.py, over every kind of environments there is.
+"""The contract of vec/base.py over every kind of environments.
 
-What a kind adds to it is tested in a file of its own: test_native.py, test_gym.py, test_puffer.py,
-test_normalize.py, test_upstream_envs.py.
+Other files test the rest: test_native.py, test_gym.py, test_puffer.py, test_normalize.py.
 """
 
 from collections.abc import Callable
@@ -75,14 +74,14 @@ def kind(request) -> str:
 
 @pytest.fixture(scope="module")
 def vec(kind: str):
-    """One of this kind in two groups, for all tests that don't close it."""
+    """Return one of this kind in two groups; tests don't close it."""
     with KINDS[kind](num_buffers=2) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def pair(kind: str):
-    """Two alike: tests step them alike, so that they stay so."""
+    """Return two of this kind; tests step both alike."""
     with KINDS[kind](num_buffers=2) as made, KINDS[kind](num_buffers=2) as twin:
         yield made, twin
 
@@ -114,7 +113,6 @@ def test_properties_describe_the_rows_that_a_reset_writes(vec):
 
 
 def test_episodes_end_as_rows_say(vec):
-    """With last observations: their rows say so, and only the next ones begin an episode."""
     last, ends = np.zeros(N), 0
     for rows in played(vec, 120)[1:]:
         assert np.isin(rows.terminals, (0, 1)).all()
@@ -162,10 +160,7 @@ def test_logs_count_what_rows_show(vec, kind: str):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "normalized"], indirect=True)
 def test_group_steps_alone(pair):
-    """Group 1 runs ahead, then group 0 catches up: all is as if they had gone together.
-
-    Not where all groups share statistics.
-    """
+    """Statistics of normalization depend on the order of groups."""
     vec, twin = pair
     rows, other, rng = started(vec), started(twin), np.random.default_rng(2)
     for _ in range(4):
@@ -186,7 +181,6 @@ def test_group_steps_alone(pair):
 
 
 def test_whole_rollout_equals_steps(pair, kind: str):
-    """What is collected at once is what stepping gives."""
     vec, twin = pair  # normalized: statistics depend on the order of the groups
     whole_rollout(vec, twin if kind != "normalized" else None, steps=15, seed=6)
 
@@ -203,7 +197,7 @@ def test_wrong_group_or_arrays_are_refused(vec):
     with pytest.raises(ValueError, match="float64"):
         vec.send(0, mine, half._replace(rewards=np.zeros(N // 2)))
     send(vec, rows, actions, 0)
-    if not isinstance(vec, NativeVec):  # where the step may be over by now: see test_native.py
+    if not isinstance(vec, NativeVec):  # whose step may be complete: see test_native.py
         with pytest.raises(RuntimeError, match="group 0 is stepping already"):
             send(vec, rows, actions, 0)
     vec.wait(0)

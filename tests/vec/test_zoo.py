@@ -1,4 +1,4 @@
-"""PettingZoo's parallel environments: rows of agents, also of those that are away."""
+"""PettingZoo's parallel environments: rows of agents, also of absent ones."""
 
 import importlib
 import sys
@@ -36,7 +36,7 @@ def finals(seen: list[Rows]) -> list[list[float]]:
 
 
 def test_rows_of_agents_that_act_that_ended_and_of_the_next_episode():
-    """Lives of 2, 1 and 4 steps."""
+    """The agents live for 2, 1 and 4 steps."""
     with make() as env:
         assert env.finals and env.num_environments == 1
         rows = started(env)
@@ -76,7 +76,6 @@ def test_results_of_agents_that_ended_are_ignored():
 
 
 def test_only_present_agents_get_actions_and_only_outer_resets_have_seeds():
-    """A reset from outside has a seed, the one that begins the next episode has none."""
     instances = []
 
     def factory():
@@ -118,7 +117,7 @@ def test_agent_that_comes_late_is_absent_before():
 
 
 class Back(zoo_relay.Relay):
-    """Runner 1 dies in step 1, and is back in step ``at``; then it runs until step 5."""
+    """Runner 1 ends in step 1, returns in step ``at``, and runs until step 5."""
 
     def __init__(self, at: int, **keywords):
         super().__init__(lives="6 1 6", **keywords)
@@ -166,7 +165,7 @@ def test_agent_that_returns_begins_a_new_episode(at: int, masks: str):
 
 
 def without(key: str, where: int):
-    """A relay whose steps return a dictionary without an agent: number ``where`` of the five."""
+    """Return a relay whose dictionary number ``where``, of the five, lacks an agent."""
 
     class Lacks(zoo_relay.Relay):
         def step(self, actions):
@@ -187,7 +186,7 @@ def test_missing_entries_of_an_agent_are_zero(where: int):
 
 
 class Bent(zoo_relay.Relay):
-    """Returns ``bend`` of what it would return."""
+    """Returns ``bend`` of the results."""
 
     def __init__(self, bend, first=lambda *result: result):
         super().__init__(lives="4 4 4")
@@ -362,7 +361,7 @@ def test_arguments_that_do_not_fit_are_reported(keywords: dict, said: str):
 
 
 def test_agents_that_take_turns_are_refused(here):
-    """Also by its factory: it is no Gymnasium environment either, as it would be told."""
+    """Also as a name."""
 
     class Turns(zoo_relay.Relay):
         agent_selection = "runner_0"
@@ -378,7 +377,7 @@ def test_agents_that_take_turns_are_refused(here):
 
 
 def test_unknown_name_suggests_another(monkeypatch, tmp_path):
-    """PettingZoo's messages have its whole registry."""
+    """PettingZoo's message would list its registry."""
     pettingzoo = types.SimpleNamespace(
         parallel_registry={"classic/rps-v2": 0, "sisl/pursuit-v5": 0},
         aec_registry={"classic/rps-v2": 0, "classic/chess-v6": 0},
@@ -397,7 +396,6 @@ def test_unknown_name_suggests_another(monkeypatch, tmp_path):
 
 
 def test_names_are_read_without_an_import(monkeypatch, tmp_path):
-    """Neither PettingZoo nor its environments are imported for them."""
     package = tmp_path / "pettingzoo"
     (package / "sisl").mkdir(parents=True)
     (package / "__init__.py").write_text("1 / 0\n")
@@ -424,7 +422,7 @@ def test_missing_pettingzoo_is_reported(monkeypatch):
 
 
 def test_policy_is_trained_while_an_agent_is_absent():
-    """One of two agents dies early."""
+    """One of two agents ends early."""
     words = ["--vec.total-agents", "8", "--train.total-timesteps", "1024", "--device", "cpu"]
     words += ["--train.horizon", "32", "--train.minibatch-size", "64", "--train.replay-ratio", "1"]
     config = c.load("zoo_relay:Guess", [*words, "--family", "discrete"])
@@ -459,7 +457,7 @@ def test_environment_of_pettingzoo_is_stepped(name: str):
 
 
 def test_error_while_a_process_imports_is_reported(tmp_path, monkeypatch):
-    """A process must not take it for the end of the program, which closes the pipe."""
+    """An EOFError would otherwise look like the end of the program."""
     (tmp_path / "truncated.py").write_text(
         "import multiprocessing\n"
         "from zoo_relay import Relay as _Relay\n"
