@@ -170,7 +170,7 @@ FAILING_CLOSE = {
 }
 
 
-@pytest.mark.parametrize("backend", ["auto", "async", pytest.param("vector", marks=NEEDS_1_1)])
+@pytest.mark.parametrize("backend", ["async", pytest.param("vector", marks=NEEDS_1_1)])
 def test_close_that_fails_is_reported_in_one_line(backend: str, nothing_left, capfd, monkeypatch):
     factory, said = FAILING_CLOSE[backend]
     monkeypatch.setattr(instances, "_REPORTED", set())

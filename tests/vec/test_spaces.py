@@ -284,7 +284,7 @@ def test_mask_has_a_byte_for_each_choice():
         SpaceLayout("toy", SIGN, SEEN["Box"], mask=True)
 
 
-# ---- unsupported spaces ---------------------------------------------------------------------------
+# ---- unsupported spaces --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
