@@ -22,7 +22,6 @@ from puffer_mlx.evaluation.episodes import AgentStepper, score
 from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.vec.base import HasNormalizer
 from puffer_mlx.vec.normalize import EPSILON, LIMIT, Normalized
-from puffer_mlx.vec.rows import allocate_rows
 
 N, GAMMA = 12, 0.9
 RETURN = {"return.count", "return.mean", "return.variance"}
@@ -239,17 +238,6 @@ def test_bytes_are_not_normalized():
     settings.vec.normalize_rewards = True
     with vec.make(settings, 1) as env:
         assert isinstance(env, Normalized) and set(env.memory()) == RETURN
-
-
-def test_layout_restores_normalized_observations():
-    pytest.importorskip("gymnasium")
-    settings = config.load("gym:CartPole-v1")
-    with vec.make(settings, 1) as env:
-        assert isinstance(env, Normalized) and env.layout is not None
-        rows = allocate_rows(env, 8)
-        env.reset(rows)
-        np.testing.assert_array_equal(env.layout.restore(rows.observations), rows.observations)
-    assert coded().layout is None
 
 
 # ---- files of a policy of normalised observations ------------------------------------------------

@@ -1,10 +1,9 @@
 """PufferLib 3.x's Python environments: how they are recognized, their rows and errors.
 
-``tests/envs/python`` has imitations. If PufferLib 3.0 is installed, its squared is tested too.
+``tests/envs/python`` has imitations.
 """
 
 import functools
-import importlib
 from typing import Any
 
 import emulated
@@ -263,25 +262,3 @@ def test_render_and_close_reach_the_environment():
 
 
 # ---- PufferLib's own ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pufferlib(here):
-    """PufferLib 3.0; it leaves a link ``resources`` in the working directory."""
-    found = pytest.importorskip("pufferlib")
-    importlib.import_module("pufferlib.emulation")
-    return found
-
-
-@pytest.mark.filterwarnings("default")
-def test_squared_of_pufferlib_is_stepped(pufferlib):
-    squared = pytest.importorskip("pufferlib.ocean.squared.squared", exc_type=ImportError)
-    assert is_puffer_env(squared.Squared)
-    with make(squared.Squared, 16, backend="async", env={"size": 5}, timeout=120) as vec:
-        seen = played(vec, 128)
-        log = vec.log()
-    assert vec.spec.observation_size == 25 and vec.spec.observation_dtype == np.uint8
-    ends = sum(terminals.sum() for _, _, terminals, *_ in seen)
-    assert log["n"] == ends > 16
-    returns = sum(rewards[terminals == 1].sum() for _, rewards, terminals, *_ in seen)
-    assert log["score"] == pytest.approx(returns / ends, abs=1e-5)  # it pays at the end only

@@ -222,15 +222,13 @@ def test_collisions_in_two_dimensions(call):
     assert not call("CheckCollisionCircles", "b", "2f2f", [0, 0], 1, [3, 4], 3.9)
     assert call("CheckCollisionCircleRec", "b", "2f4", [4, 5], 5.01, [-9, -9, 10, 10])  # its corner
     assert not call("CheckCollisionCircleRec", "b", "2f4", [4, 5], 4.99, [-9, -9, 10, 10])
-    assert call("CheckCollisionCircleLine", "b", "2f22", [0, 1], 1, [-5, 0], [5, 0])
-    assert not call("CheckCollisionCircleLine", "b", "2f22", [7, 1], 1, [-5, 0], [5, 0])
+
     assert call("CheckCollisionPointRec", "b", "24", [0, 0], [0, 0, 1, 1])
     assert not call("CheckCollisionPointRec", "b", "24", [1, 0], [0, 0, 1, 1])
     triangle = [0, 0], [4, 0], [0, 4]
     assert call("CheckCollisionPointTriangle", "b", "2222", [1, 1], *triangle)
     assert not call("CheckCollisionPointTriangle", "b", "2222", [3, 3], *triangle)
-    assert call("CheckCollisionPointLine", "b", "222i", [2, 0.5], [0, 0], [4, 0], 1)
-    assert not call("CheckCollisionPointLine", "b", "222i", [5, 0], [0, 0], [4, 0], 1)
+
     corners = (TYPES["2"] * 4)((0, 0), (4, 0), (4, 4), (2, 1))
     at = ctypes.addressof(corners)
     assert call("CheckCollisionPointPoly", "b", "2pi", [3, 2], at, 4)

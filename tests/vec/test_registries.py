@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import textwrap
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -161,28 +160,6 @@ def test_constructor_that_can_not_be_pickled_is_refused_or_stepped_here(monkeypa
     assert chosen.form == "sync" and chosen.workers == 0
     said = "sync: a step takes 1 s, but what makes it can't be sent to another process: "
     assert chosen.description.startswith(said) and "\n" not in chosen.description
-
-
-def test_later_import_does_not_replace_a_registration(tmp_path, monkeypatch):
-    """A process imports the module after the program registered the id again."""
-    (tmp_path / "registering.py").write_text(
-        textwrap.dedent(
-            """
-            import gymnasium
-            gymnasium.register("Mine-v0", entry_point="gymnasium.envs.classic_control:CartPoleEnv")
-            def make(render_mode=None):
-                return gymnasium.make("Mine-v0")
-            """
-        )
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    import registering  # type: ignore
-
-    monkeypatch.delitem(sys.modules, "registering")
-    sys.modules["registering"] = registering
-    gymnasium.register("Mine-v0", entry_point=slope_env(), kwargs={"slope": 3.0})
-    assert shown(registering.make, "async") == [0, 3, 6, 9]
-    del sys.modules["registering"]
 
 
 def test_module_of_another_file_in_a_process_is_refused(monkeypatch):

@@ -141,22 +141,6 @@ def test_environment_i_draws_with_seed_i(draw: str):
         np.testing.assert_array_equal(first, np.arange(64))
 
 
-def test_all_agents_belong_to_the_learner():
-    """As upstream without self-play: tag is 0, and rows are in the order of the seats."""
-    line = "    look(env);\n}\n\n// Rider i"
-    check = (
-        "    assert(env->tag == 0 && env->boundary_reached == 0 && env->agents[2].policy == 1);\n"
-        "    assert(env->agents[1].rewards == env->agents[0].rewards + 1);\n"
-    )
-    folder = edited(
-        "peloton",
-        (line, check + line),
-        ("#include <stdlib.h>", "#include <assert.h>\n#include <stdlib.h>"),
-    )
-    with NativeVec(folder, total_agents=6, env=parameters("peloton")) as vec:
-        Stepper(vec)
-
-
 def test_scripted_opponent_ignores_its_action():
     with make("peloton", total_agents=3) as vec, make("peloton", total_agents=3) as twin:
         one, other = Stepper(vec), Stepper(twin)
@@ -230,17 +214,6 @@ def test_failed_assertion_names_line_and_environment():
             )
             assert "5.0" in caught.value.hint
         assert vec.log() == {} and vec.state() is None
-
-
-def test_failed_log_ends_stepping():
-    line = '    dict_set(out, "perf", log->perf);\n'
-    folder = edited("glider", (line, '    dict_get(out, "nothing");\n'))
-    with NativeVec(folder, total_agents=2, env=parameters("glider")) as vec:
-        stepper = Stepper(vec)
-        play(stepper, 36)
-        assert vec.log() == {}
-        with pytest.raises(UserError, match=r"missing key \[\?\] nothing"):
-            play(stepper, 1)
 
 
 WRONG = {  # environment, text, its replacement, what is said

@@ -13,17 +13,15 @@ import numpy as np
 import pytest
 from kept import edit, kept_copy
 from native_envs import (
-    UPSTREAM_5,
     UPSTREAM_ROOT,
     Stepper,
     folder_of,
-    legal_actions,
     make,
     parameters,
     squared,
 )
 
-from puffer_mlx.config import Config, load
+from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.compiling import environment_flags
@@ -43,47 +41,17 @@ def ocean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ---- Learning -----------------------------------------------------------------------------------
 
 
-def random_score(config: Config) -> float:
-    """Return the mean score of legal random actions."""
-    rng = np.random.default_rng(0)
-    with NativeVec(folder_of(config.env_name), total_agents=384, env=config.env) as vec:
-        stepper = Stepper(vec)
-        for _ in range(300):
-            stepper.step(legal_actions(stepper, rng))
-        return vec.log()["score"]
-
-
-def learn(config: Config) -> tuple[float, dict[str, float]]:
-    """Train, and return the mean score of the last five records and the last record."""
-    with NativeVec(
-        folder_of(config.env_name),
-        total_agents=config.vec.total_agents,
-        num_buffers=config.vec.num_buffers,
-        num_threads=2,
-        env=config.env,
-    ) as vec:
+def test_environment_of_pufferlib_is_learned_with_its_own_settings():
+    """With config/locks.ini of the repository: masks of two heads, rewards at the end."""
+    config = load(str(folder_of("locks")))
+    assert config.train.algorithm == "puffer5"
+    counts = {"total_agents": config.vec.total_agents, "num_buffers": config.vec.num_buffers}
+    with make("locks", env=config.env, num_threads=2, **counts) as vec:
         logs = [record for record in Trainer(config, vec) if "env/score" in record]
-    return sum(record["env/score"] for record in logs[-5:]) / 5, logs[-1]
-
-
-LEARNED = {  # most at random, least learned; measured: 0.097 and 0.955, ...
-    "orbit": (0.15, 0.9),
-    "metro": (1.2, 7.0),  # 0.95 and 8.3
-    "locks": (0.55, 0.75),  # 0.51 and 0.83
-}
-
-
-@pytest.mark.parametrize("name", LEARNED)
-def test_environment_of_pufferlib_is_learned_with_its_own_settings(name: str):
-    """With config/NAME.ini of the repository."""
-    config = load(str(folder_of(name)))
-    assert config.train.algorithm == ("puffer5" if name in UPSTREAM_5 else "puffer4")
-    most_at_random, least_learned = LEARNED[name]
-    assert random_score(config) < most_at_random
-    score, record = learn(config)
-    assert score > least_learned
-    assert record.get("env/illegal", 0) == 0  # masks were obeyed
-    assert name != "locks" or "env/locks/opened" in record
+    scores = [record["env/score"] for record in logs]
+    assert scores[0] < 0.65 and sum(scores[-5:]) / 5 > 0.75, scores
+    assert logs[-1].get("env/illegal", 0) == 0  # actions obey masks
+    assert "env/locks/opened" in logs[-1]
 
 
 # ---- Files --------------------------------------------------------------------------------------
@@ -211,38 +179,6 @@ def test_binding_may_step_a_range_of_environments(tmp_path: Path):
         one, other = Stepper(vec), Stepper(twin)
         np.testing.assert_array_equal(play(vec, 50, one), play(twin, 50, other))
         np.testing.assert_array_equal(one.rows.rewards, other.rows.rewards + 8)
-
-
-def test_binding_may_permute_agents(tmp_path: Path):
-    """MY_USES_PERM and MY_USES_TAGS: my_setup_perm is called with an environment's first row."""
-    folder = squared(tmp_path / "permuted")
-    binding = folder / "binding.c"
-    for macro in "MY_OBS_FULL", "MY_STATE_PLAIN":
-        text = binding.read_text()
-        binding.write_text(re.sub(rf"#define {macro}.*\n", "", text))
-    edit(
-        folder / "squared.h", "    int size;", "    int tag, boundary_reached, base;\n    int size;"
-    )
-    edit(binding, "#define Env", "#define MY_USES_PERM\n#define MY_USES_TAGS\n#define Env")
-    binding.write_text(
-        binding.read_text()
-        + """
-void my_setup_perm(StaticVec* vec, Env* env, int slot_base) {
-    env->base = slot_base;
-    env->tag = vec->agent_perm == NULL && obs_element_size() == 1 ? slot_base : -1;
-}
-"""
-    )
-    edit(
-        folder / "squared.h",
-        "    env->tick = 0;",
-        "    env->tick = 0;\n    env->size += 0 * env->tag;",
-    )
-    edit(folder / "squared.h", "env->log.score += reward", "env->log.score += (float)env->tag")
-    with NativeVec(kept_copy(folder), total_agents=6, env={"size": 3}) as vec:
-        play(vec, 50)
-        scores = {record["env"]: record["score"] for record in vec.episodes()}
-    assert scores == {float(i): float(i) for i in range(6)}
 
 
 def test_openmp_is_linked_only_if_it_protects_data(tmp_path: Path):

@@ -105,17 +105,6 @@ def test_episodes_count_steps_of_present_agents():
         assert sorted(e["goals"] for e in records) == [0.5, 0.5, 1.5, 1.5, 2.5, 2.5]
 
 
-def test_agent_that_comes_late_is_absent_before():
-    with make(env={"lives": "3 3", "late": "runner_1"}, agents=2) as env:
-        rows = started(env)
-        assert rows.observations.tolist() == [[0, 0], [0, 0]]
-        assert np.array(rows.finals).tolist() == [0, AWAY] and not rows.terminals.any()
-        seen = [step(env, rows) for _ in range(4)]
-        assert finals(seen) == [[0, 0], [0, 0], [L, L], [0, AWAY]]
-        assert [row.terminals.tolist() for row in seen] == [[0, 1], [0, 0], [0, 0], [1, 1]]
-        assert sorted(e["episode_length"] for e in env.episodes()) == [2, 3]
-
-
 class Back(zoo_relay.Relay):
     """Runner 1 ends in step 1, returns in step ``at``, and runs until step 5."""
 
