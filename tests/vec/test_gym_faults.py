@@ -181,131 +181,80 @@ def test_close_that_fails_is_reported_in_one_line(backend: str, nothing_left, ca
     assert capfd.readouterr() == ("", line)
 
 
-class Returns(Walk):
-    """A walk whose step and reset return values of other types."""
-
-    def __init__(self, **returned: Any) -> None:
-        super().__init__(size=99)
-        self.returned = returned
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        seen, info = super().reset(seed=seed)
-        return self.returned.get("reset", lambda seen: (seen, info))(seen)
-
-    def step(self, action: int) -> Any:
-        seen, reward, over, late, info = super().step(action)
-        result = {"reward": reward, "terminated": over, "truncated": late, "info": info}
-        result |= {key: form(result[key]) for key, form in self.returned.items() if key in result}
-        whole = self.returned.get("step", lambda *result: result)
-        return whole(seen, *result.values())
+def unchanged(*result):
+    return result
 
 
-def each_end(form):
-    return dict.fromkeys(("terminated", "truncated"), form)
+def returning(base: Any, step: Any = unchanged, reset: Any = unchanged) -> dict[str, Any]:
+    """Return settings of walks whose results are changed by functions."""
+
+    class Changed(base):
+        def reset(self, **keywords):
+            return reset(*super().reset(**keywords))
+
+        def step(self, action):
+            return step(*super().step(action))
+
+    vectorized = base is Walks
+    if vectorized and not has_own_vector_forms():
+        pytest.skip("needs Gymnasium 1.1")
+    backend = "vector" if vectorized else "sync"
+    return {"constructor": Changed, "name": "w", "total_agents": 3, "backend": backend}
 
 
-TAKEN = {
-    "arrays": {"reward": lambda it: np.array([it]), **each_end(lambda it: np.array([it]))},
-    "float32": {"reward": lambda it: np.array([[it]], np.float32), **each_end(np.bool_)},
-    "lists": {"reward": lambda it: [it], "step": lambda *result: list(result), **each_end(int)},
-    "integers": {"reward": np.int64, "info": lambda _: None, "reset": lambda seen: (seen, None)},
-    "no ends": each_end(lambda it: it or None),
+TAKEN = {  # base, change of (observation, reward, terminated, truncated, info)
+    "arrays": (Walk, lambda s, r, end, cut, i: (s, np.array([r]), np.array([end]), [cut], i)),
+    "float32": (Walk, lambda s, r, end, cut, i: (s, np.float32([[r]]), np.bool_(end), cut, i)),
+    "lists": (Walk, lambda s, r, end, cut, i: [s, [r], int(end), int(cut), i]),
+    "nothing": (Walk, lambda s, r, end, cut, i: (s, np.int64(r), end or None, cut or None, None)),
+    "all (n, 1)": (Walks, lambda s, r, end, cut, i: (s, r[:, None], end[:, None], cut, i)),
+    "all lists": (Walks, lambda s, r, end, cut, i: (s, list(r), list(end), list(cut), None)),
+    "one end for all": (Walks, lambda s, r, end, cut, i: (s, r, False, cut, i)),
 }
 
 
 @pytest.mark.parametrize("how", TAKEN)
 def test_results_of_other_types_are_accepted(how: str):
-    def history(**returned):
-        keywords = {"total_agents": 2, "backend": "sync", "finals": how != "arrays"}
-        with gym_vec(lambda: Returns(**returned), name="walk", **keywords) as vec:
+    def history(*changes):
+        env = {"size": 99, "limit": 5}
+        with gym_vec(**returning(*changes), env=env, finals=how != "arrays") as vec:
             return played(vec, 9)
 
-    assert alike(history(**TAKEN[how]), history())
+    base, change = TAKEN[how]
+    assert alike(history(base, change, lambda s, _: (s, None)), history(base))
 
 
-WRONG = {
-    "rewards": ({"reward": lambda _: np.zeros(2)}, r"a reward of float64 \(2,\), expected one num"),
-    "no reward": ({"reward": lambda _: None}, r"a reward of None, expected one number"),
-    "complex": ({"reward": lambda _: 1j}, r"a reward of 1j, expected one number"),
-    "ends": ({"terminated": lambda _: np.zeros(3, bool)}, r"terminated of bool \(3,\), expected"),
-    "info": ({"info": lambda _: [1]}, r"an info of \[1\], expected a dict"),
-    "nothing": ({"step": lambda *_: None}, r"failed in step: it returned None, expected observat"),
-    "no reset": (
-        {"reset": lambda _: None},
-        r"failed in reset: it returned None, expected observat",
-    ),
+RESET = "failed in reset: it returned "
+
+
+def replace(place: int, value: Any) -> Any:
+    """Return a change of one part of a result."""
+    return lambda *result: (*result[:place], value, *result[place + 1 :])
+
+
+RESET = "failed in reset: it returned "
+WRONG = {  # base, changes of step and reset, what is reported
+    "rewards": (Walk, replace(1, np.zeros(2)), unchanged, r"a reward of float64 \(2,\), expected"),
+    "none": (Walk, replace(1, None), unchanged, "a reward of None, expected one number"),
+    "complex": (Walk, replace(1, 1j), unchanged, "a reward of 1j, expected one number"),
+    "ends": (Walk, replace(2, np.zeros(3)), unchanged, r"terminated of float64 \(3,\), expected"),
+    "info": (Walk, replace(4, [1]), unchanged, r"an info of \[1\], expected a dict"),
+    "nothing": (Walk, lambda *_: None, unchanged, "failed in step: it returned None, expected obs"),
+    "no reset": (Walk, unchanged, lambda *_: None, f"{RESET}None, expected observation"),
+    "all rewards": (Walks, replace(1, np.zeros(2)), unchanged, r"rewards of float64 \(2,\), exp"),
+    "all ends": (Walks, replace(2, np.zeros((3, 2))), unchanged, r"terminated of float64 \(3, 2\)"),
+    "all infos": (Walks, replace(4, 7), unchanged, "an info of 7, expected a dict"),
+    "four": (Walks, lambda *all: all[:4], unchanged, "failed in step: it returned 4 values, expec"),
+    "two alone": (Walks, unchanged, lambda s, _: s[:2], f"{RESET}an observation alone"),
 }
 
 
 @pytest.mark.parametrize("how", WRONG)
 def test_wrong_result_is_reported(how: str):
-    returned, said = WRONG[how]
-    with pytest.raises(UserError, match=said) as caught:
-        play(gym_vec(lambda: Returns(**returned), name="w", total_agents=1, backend="sync"), 1)
-    assert caught.value.message.startswith("w: environment 0 (seed 0) ")
-
-
-class ReturnsAll(Walks):
-    """The vectorised form of ``Returns``."""
-
-    def __init__(self, num_envs: int, **returned: Any) -> None:
-        super().__init__(num_envs, size=99)
-        self.returned = returned
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        seen, infos = super().reset(seed=seed)
-        return self.returned.get("reset", lambda seen: (seen, infos))(seen)
-
-    def step(self, actions: np.ndarray) -> Any:
-        seen, *rest = super().step(actions)
-        result = dict(zip(("rewards", "terminated", "truncated", "infos"), rest, strict=True))
-        result |= {key: form(result[key]) for key, form in self.returned.items() if key in result}
-        return self.returned.get("step", lambda *result: result)(seen, *result.values())
-
-
-ALL_TAKEN = {
-    "(n, 1)": {"rewards": lambda all: all[:, None], **each_end(lambda all: all[:, None])},
-    "lists": dict.fromkeys(("rewards", "terminated", "truncated"), list),
-    "one end for all": {
-        "terminated": lambda _: False,
-        "infos": lambda _: None,
-        "reset": lambda seen: (seen, None),
-    },
-}
-
-
-@NEEDS_1_1
-@pytest.mark.parametrize("how", ALL_TAKEN)
-def test_vectorized_results_of_other_types_are_accepted(how: str):
-    def history(**returned):
-        def make_all(num_envs):
-            return ReturnsAll(num_envs, **returned)
-
-        with gym_vec(make_all, name="walks", total_agents=3, backend="vector", finals=True) as vec:
-            return played(vec, 9)
-
-    assert alike(history(**ALL_TAKEN[how]), history())
-
-
-ALL_WRONG = {
-    "rewards": ({"rewards": lambda _: np.zeros(2)}, r"rewards of float64 \(2,\), expected \(3,\)"),
-    "ends": ({"terminated": lambda _: np.zeros((3, 2))}, r"terminated of float64 \(3, 2\), expect"),
-    "infos": ({"infos": lambda _: 7}, r"an info of 7, expected a dict"),
-    "four": ({"step": lambda *all: all[:4]}, r"failed in step: it returned 4 values, expected 5"),
-    "two alone": ({"reset": lambda seen: seen[:2]}, r"it returned an observation alone"),
-}
-
-
-@NEEDS_1_1
-@pytest.mark.parametrize("how", ALL_WRONG)
-def test_wrong_vectorized_result_is_reported(how: str):
-    returned, said = ALL_WRONG[how]
-
-    def make_all(num_envs):
-        return ReturnsAll(num_envs, **returned)
-
-    with pytest.raises(UserError, match=rf"w: an environment .*{said}"):
-        play(gym_vec(make_all, name="w", total_agents=3, backend="vector"), 1)
+    base, step_change, reset_change, message = WRONG[how]
+    environment = r"an environment" if base is Walks else r"environment 0 \(seed 0\)"
+    with pytest.raises(UserError, match=rf"^w: {environment} .*{message}"):
+        play(gym_vec(**returning(base, step_change, reset_change)), 1)
 
 
 @NEEDS_1_1
