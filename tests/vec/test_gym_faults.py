@@ -204,7 +204,7 @@ def returning(base: Any, step: Any = unchanged, reset: Any = unchanged) -> dict[
 
 TAKEN = {  # base, change of (observation, reward, terminated, truncated, info)
     "arrays": (Walk, lambda s, r, end, cut, i: (s, np.array([r]), np.array([end]), [cut], i)),
-    "float32": (Walk, lambda s, r, end, cut, i: (s, np.float32([[r]]), np.bool_(end), cut, i)),
+    "float32": (Walk, lambda s, r, end, cut, i: (s, np.array([[r]], "f4"), np.bool_(end), cut, i)),
     "lists": (Walk, lambda s, r, end, cut, i: [s, [r], int(end), int(cut), i]),
     "nothing": (Walk, lambda s, r, end, cut, i: (s, np.int64(r), end or None, cut or None, None)),
     "all (n, 1)": (Walks, lambda s, r, end, cut, i: (s, r[:, None], end[:, None], cut, i)),

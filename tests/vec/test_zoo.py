@@ -222,25 +222,18 @@ def test_results_of_other_types_are_accepted(how: str):
         assert sorted(e["episode_length"] for e in env.episodes()) == [4] * 3
 
 
-WRONG = {
-    "no observation": (without("runner_2", 0), r"returned no observation for agent runner_2, whic"),
+WRONG = {  # a factory, what is reported
+    "no observation": (without("runner_2", 0), "returned no observation for agent runner_2, whic"),
     "two rewards": (
         lambda: Bent(lambda seen, _, *rest: (seen, {"runner_1": [1, 2]}, *rest)),
         r"returned a reward for agent runner_1 of \[1, 2\], expected one number",
     ),
-    "rewards alike": (
-        lambda: Bent(lambda seen, _, *rest: (seen, 1.0, *rest)),
-        r"returned rewards of 1\.0, expected a dict by agent",
-    ),
-    "four": (
-        lambda: Bent(lambda *all: all[:4]),
-        r"failed in step: it returned 4 values, expected 5",
-    ),
+    "four": (lambda: Bent(lambda *all: all[:4]), "failed in step: it returned 4 values, expected"),
     "infos": (
         lambda: Bent(None, lambda seen, _: (seen, 7)),
-        r"returned infos of 7, expected a dict",
+        "returned infos of 7, expected a dict",
     ),
-    "unknown agent": (Stranger, r".*agent runner_7 .* possible_agents"),
+    "unknown agent": (Stranger, ".*agent runner_7 .* possible_agents"),
 }
 
 
