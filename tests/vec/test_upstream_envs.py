@@ -77,9 +77,8 @@ def test_includes_are_found_in_the_repository(ocean: Path):
     other = ocean / "other_name"  # not the header's
     (ocean / "orbit").rename(other)
     lines = '#include "one.h"\n#include "two.h"\n#include "three.h"\n#include "../metro/four.h"\n'
-    edit(
-        other / "binding.c", '#include "orbit.h"', lines + '#include "tensor.h"\n#include "orbit.h"'
-    )
+    lines += '#include "tensor.h"\n#include "orbit.h"'
+    edit(other / "binding.c", '#include "orbit.h"', lines)
     names = [path.relative_to(root).as_posix() for path in environment_files(other)]
     assert set(names) == {
         *("vendor/one.h", "src/two.h", "three.h", "ocean/metro/four.h"),
@@ -206,12 +205,7 @@ FOREIGN = {  # file, text, its replacement, what is said
     "5.0": ("binding.c", VECENV, '#include "pufferenv.h"', "without a binding"),
     "3.0": ("binding.c", VECENV, '#include "../env_binding.h"', "PufferLib 3.0"),
     "reset": ("binding.c", "#define Env", "#define MY_VEC_RESET x\n#define Env", "MY_VEC_RESET"),
-    "double": (
-        "squared.h",
-        "ENV_ROWS(float) actions",
-        "ENV_ROWS(double) actions",
-        "actions must be float",
-    ),
+    "double": ("squared.h", "(float) actions", "(double) actions", "actions must be float"),
     # before 4.0's release, and data that isn't there: no compiler's lines, nor its advice
     "old": ("binding.c", "OBS_TENSOR_T ByteTensor", "OBS_TYPE FLOAT", "OBS_TYPE and ACT_TYPE$"),
     "data": (

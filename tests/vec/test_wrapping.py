@@ -247,12 +247,6 @@ def test_game_of_a_factory_equals_game_of_an_id(atari):
     by_id.close()
 
 
-def test_preset_overrides_arguments_of_the_game(atari):
-    factory = GymFactory("x", PONG, {"episodic_life": False, "stack_num": 4}, wrap=Wrap("atari"))
-    assert factory.keywords["episodic_life"] is True
-    assert factory.unread == ["episodic_life (wrap.preset atari: True)"]
-
-
 def test_wrapper_of_an_atari_id_suggests_its_argument(atari):
     said = r"wrap\.frame_stack is not for Atari's games.*env\.stack_num"
     with pytest.raises(UserError, match=said):
