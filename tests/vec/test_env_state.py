@@ -288,7 +288,6 @@ def test_episodes_add_up_to_log():
         play(Stepper(vec), actions)
         play(Stepper(twin), actions)
         records, log = vec.episodes(), twin.log()
-
         numbers = [record["env"] for record in records]
         assert numbers == sorted(set(numbers)) and set(numbers) <= set(range(vec.num_environments))
         weights = np.array([record["n"] for record in records])

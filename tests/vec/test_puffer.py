@@ -100,12 +100,10 @@ def test_each_instance_has_its_seed():
     ("keywords", "description", "environments"),
     [
         ({"num_buffers": 2}, "vector: 2 instances; it takes num_envs", 8),
-
         ({"backend": "async", "num_threads": 4, "num_buffers": 2}, "async: 4 instances in 4", 8),
-
         ({"factory": single, "agents": 2}, "sync: 1 instance; there is only one", 1),
     ],
-)  # fmt: skip
+)
 def test_backend_and_number_of_instances_follow_the_settings(keywords, description, environments):
     with make(**{"agents": 16, **keywords}) as vec:
         assert vec.description.startswith(description)
@@ -122,14 +120,11 @@ def test_auto_backend_is_async_for_slow_steps(monkeypatch):
 
 REFUSED = [  # how it is made, what is said, the hint
     ({"agents": 7}, "7 is not a multiple of vec.num_buffers 1 times the 2 agents", "6 or 8 is"),
-
     ({"factory": single, "backend": "vector"}, "it takes no num_envs", "sync or async"),
-
     ({"env": {"sings": 3}}, "takes no env.sings", "num_envs, signs, length"),
     ({"env": {"seed": 3}}, "env.seed can't be set", "vec.seed"),
     ({"factory": Pairs()}, "is an environment already", "class"),
-
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("keywords", "message", "hint"), REFUSED)

@@ -222,13 +222,11 @@ def test_collisions_in_two_dimensions(call):
     assert not call("CheckCollisionCircles", "b", "2f2f", [0, 0], 1, [3, 4], 3.9)
     assert call("CheckCollisionCircleRec", "b", "2f4", [4, 5], 5.01, [-9, -9, 10, 10])  # its corner
     assert not call("CheckCollisionCircleRec", "b", "2f4", [4, 5], 4.99, [-9, -9, 10, 10])
-
     assert call("CheckCollisionPointRec", "b", "24", [0, 0], [0, 0, 1, 1])
     assert not call("CheckCollisionPointRec", "b", "24", [1, 0], [0, 0, 1, 1])
     triangle = [0, 0], [4, 0], [0, 4]
     assert call("CheckCollisionPointTriangle", "b", "2222", [1, 1], *triangle)
     assert not call("CheckCollisionPointTriangle", "b", "2222", [3, 3], *triangle)
-
     corners = (TYPES["2"] * 4)((0, 0), (4, 0), (4, 4), (2, 1))
     at = ctypes.addressof(corners)
     assert call("CheckCollisionPointPoly", "b", "2pi", [3, 2], at, 4)
