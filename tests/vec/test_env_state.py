@@ -320,7 +320,7 @@ def test_each_episode_has_its_environment_and_return():
 # ---- Shapes of observations ----------------------------------------------------------------------
 
 
-SHAPES = {  # MY_OBS_SHAPE, what is said
+SHAPES = {  # MY_OBS_SHAPE -> message
     "{11, 11, 1}": "",
     "{11, 11, 2}": r"MY_OBS_SHAPE in binding\.c: .*\(11, 11, 2\) doesn't have 121 elements",
 }

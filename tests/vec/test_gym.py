@@ -112,7 +112,7 @@ def test_seeds_are_those_of_sync_vector_env():
     envs.close()
     with make(CARTPOLE, 3, seed=2**31) as vec:
         np.testing.assert_array_equal(started(vec).observations, expected)
-        assert not (started(vec).observations == expected).all()  # goes on drawing
+        assert not (started(vec).observations == expected).all()  # the next episode
 
 
 def test_log_is_the_mean_of_complete_episodes():
@@ -219,7 +219,7 @@ def test_step_time_is_measured_with_legal_actions():
     assert 0 < backend_choice.step_time(GymFactory("walk", Strict, {"masked": True})) < 0.1
 
 
-VECTOR = [  # what makes it, further arguments, what is said of its vectorised form
+VECTOR = [  # factory, arguments, message
     (Walk, {}, r"vec\.backend is vector, but it doesn't take num_envs"),
     ("Pendulum-v1", {}, "Pendulum-v1 has no vectorised form"),
     (Walks, {"mode": "Disabled"}, r"\"autoreset_mode\"\] is Disabled"),
@@ -267,7 +267,7 @@ def vast():
 
 BOX2D = gymnasium.error.DependencyNotInstalled('run `pip install "gymnasium[box2d]"`')
 OLD_GYM = ModuleNotFoundError("No module named 'gym'", name="gym")
-REFUSED = [  # what makes it, its arguments, what is said
+REFUSED = [  # factory, arguments, message
     (Bare, {}, r"expected a gymnasium\.Env\n.*derive it from gymnasium"),
     (type("Mine", (type("Old", (Bare,), {"__module__": "gym.core"}),), {}), {}, "gymnasium as gym"),
     (without_space, {}, r"walk: it has no observation_space\n.*gymnasium\.spaces"),

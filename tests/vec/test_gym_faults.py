@@ -108,7 +108,7 @@ def test_fault_names_environment_and_seed(fault: str, nothing_left, tmp_path: Pa
     assert "hint: " in said and "site-packages/gymnasium" not in said
 
 
-OLD = {  # what environments do that were written for gym before 0.26, and what is said
+OLD = {  # habits of gym before 0.26 -> method, message, hint
     "four values": ("step", "it returned 4 values, expected 5", "terminated, truncated"),
     "of two numbers": ("reset", "it returned an observation alone", "return observation, info"),
     "no seed": ("reset", "it doesn't take seed", "seed=None, options=None"),
@@ -233,7 +233,7 @@ def replace(place: int, value: Any) -> Any:
 
 
 RESET = "failed in reset: it returned "
-WRONG = {  # base, changes of step and reset, what is reported
+WRONG = {  # base, changes of step and reset, message
     "rewards": (Walk, replace(1, np.zeros(2)), unchanged, r"a reward of float64 \(2,\), expected"),
     "none": (Walk, replace(1, None), unchanged, "a reward of None, expected one number"),
     "complex": (Walk, replace(1, 1j), unchanged, "a reward of 1j, expected one number"),

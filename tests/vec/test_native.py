@@ -264,7 +264,7 @@ def test_measure_stepping_counts_whole_steps_and_waits_for_all_groups():
 # ---- Configuration ------------------------------------------------------------------------------
 
 WITHOUT = {key: value for key, value in BREAKOUT.items() if key not in ("width", "paddle_speed")}
-REFUSED = [  # environment, its parameters, counts, what is said
+REFUSED = [  # environment, parameters, counts, message
     ("breakout", WITHOUT, {}, r"breakout: missing keys in \[env\]: width, paddle_speed\n"),
     ("squared", {"size": 12}, {}, r"env\.size is 12, expected a whole number from 2 to 11"),
     ("relay", None, {"total_agents": 10, "num_buffers": 4}, "10 is not a .* 4\n.*hint: 8 or 12"),

@@ -38,7 +38,7 @@ def step(vec: NativeVec, steps: int) -> Stepper:
 
 # ---- exit ---------------------------------------------------------------------------------------
 
-ENDS = {  # fault, agents -> what is said
+ENDS = {  # fault, agents -> message
     ("EXIT_IN_STEP", 8): r"one of environments 0 to 7 called exit\(3\) while it was stepped",
     ("ABORT_IN_STEP", 1): r"environment 0 called abort\(\) while it was stepped",
     ("EXIT_IN_RESET", 1): r"environment 0 called exit\(4\) while it was reset",  # _exit, there

@@ -118,7 +118,7 @@ def test_auto_backend_is_async_for_slow_steps(monkeypatch):
         assert vec.description.startswith("async: 4 instances in 2")
 
 
-REFUSED = [  # how it is made, what is said, the hint
+REFUSED = [  # arguments, message, hint
     ({"agents": 7}, "7 is not a multiple of vec.num_buffers 1 times the 2 agents", "6 or 8 is"),
     ({"factory": single, "backend": "vector"}, "it takes no num_envs", "sync or async"),
     ({"env": {"sings": 3}}, "takes no env.sings", "num_envs, signs, length"),

@@ -45,7 +45,7 @@ BUGS = {  # sanitizer, file, text, its replacement, what the report says
         *("memory", "state.c", "reader.load && arrays[i].bytes > 0", "false"),
         "the restored state is another",
     ),
-    "saves steps under way": ("threads", "vec.c", HOLD_ALL, "const int64_t", RACE),
+    "saves during steps": ("threads", "vec.c", HOLD_ALL, "const int64_t", RACE),
     "claims a chunk twice": ("threads", "pool.c", CLAIM, TWICE, RACE),
 }
 

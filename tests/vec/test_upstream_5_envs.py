@@ -216,7 +216,7 @@ def test_failed_assertion_names_line_and_environment():
         assert vec.log() == {} and vec.state() is None
 
 
-WRONG = {  # environment, text, its replacement, what is said
+WRONG = {  # environment, text, replacement, message
     "no room": ("glider", "num_agents = 1", "num_agents = 2", "is 2, but agents has room for 1"),
     "on a GPU": ("glider", "typedef uint16_t", "#define PUF_BACKEND 1\ntypedef uint16_t", "a GPU"),
     "no sizes": ("glider", "#define OBS_SIZE 7\n", "#define OBS_SIZES 7\n", "must define OBS_SIZE"),

@@ -201,7 +201,7 @@ def test_openmp_is_linked_only_if_it_protects_data(tmp_path: Path):
 # ---- What can't work ----------------------------------------------------------------------------
 
 VECENV = '#include "vecenv.h"'
-FOREIGN = {  # file, text, its replacement, what is said
+FOREIGN = {  # file, text, replacement, message
     "5.0": ("binding.c", VECENV, '#include "pufferenv.h"', "without a binding"),
     "3.0": ("binding.c", VECENV, '#include "../env_binding.h"', "PufferLib 3.0"),
     "reset": ("binding.c", "#define Env", "#define MY_VEC_RESET x\n#define Env", "MY_VEC_RESET"),

@@ -222,7 +222,7 @@ def test_results_of_other_types_are_accepted(how: str):
         assert sorted(e["episode_length"] for e in env.episodes()) == [4] * 3
 
 
-WRONG = {  # a factory, what is reported
+WRONG = {  # a factory, message
     "no observation": (without("runner_2", 0), "returned no observation for agent runner_2, whic"),
     "two rewards": (
         lambda: Bent(lambda seen, _, *rest: (seen, {"runner_1": [1, 2]}, *rest)),
