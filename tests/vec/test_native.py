@@ -1,6 +1,5 @@
 """The contract of vec/base.py over native environments, and errors of their code."""
 
-import ctypes
 import gc
 import os
 import shutil
@@ -26,7 +25,6 @@ from stepping import address_of, alike, played, same, times_of, whole_rollout
 from puffer_mlx.config import memory_needs
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.private_folders import cache_directory
-from puffer_mlx.vec.native.c_functions import load
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
@@ -237,18 +235,6 @@ def test_environment_i_of_seed_s_is_environment_i_plus_s_of_seed_0(
             one.step(actions)
             other.step(actions)
         assert not np.array_equal(mine, its)
-
-
-def test_rand_r_draws_the_numbers_of_glibc():
-    library = load(compile_environment(RELAY))
-    for seed, expected in {
-        0: [1012484, 1716955679, 1792309082, 229610924, 1639479903, 1362739833],
-        1: [476707713, 1186278907, 505671508, 2137716191, 936145377, 1215825599],
-        2: [952403967, 656651735, 1367566158, 1899386387, 230714723, 1069960966],
-        3: [1430195325, 125974964, 80928584, 1660008006, 1674863845, 923046732],
-    }.items():
-        state = ctypes.c_uint(seed)
-        assert [library.puffer_rand_r(ctypes.byref(state)) for _ in range(6)] == expected
 
 
 def test_measure_stepping_counts_whole_steps_and_waits_for_all_groups():
