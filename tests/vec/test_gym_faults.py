@@ -88,15 +88,13 @@ FAULTS = {
     "made again": r"failed when it was made: ZeroDivisionError",
     "narrow": r"failed when it was made: its observation space is .*\(2,\).*0 .*\(3,\)",
 }
-
-
-HERE_TOO = ("raises", "infinite", "shape")
+WITHOUT_PROCESSES = ("raises", "infinite", "shape")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault_names_environment_and_seed(fault: str, nothing_left, tmp_path: Path):
     """The environment with seed 43 fails, or the second that is made after the probe."""
-    backend = "sync" if fault in HERE_TOO else "async"
+    backend = "sync" if fault in WITHOUT_PROCESSES else "async"
     again = fault in ("made again", "narrow")
     number = 0 if again else 3
     env = {"who": 43, "masked": "mask" in fault, "path": str(tmp_path / "made") if again else ""}

@@ -1,5 +1,6 @@
 """Normalized environments, compared with statistics computed at once."""
 
+import contextlib
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -247,12 +248,16 @@ TRAINING = f"""--vec.total-agents 8 --vec.num-buffers 2 --train.horizon 4 --devi
 OPTIONS = f"{TRAINING} --vec.normalize-observations 1"
 
 
-@pytest.fixture
-def run(request, here):
+@pytest.fixture(scope="module")
+def run(request, tmp_path_factory):
     """The name of an environment, a trainer that has trained, and its checkpoint."""
     word = DRIFT[getattr(request, "param", "native")]
-    with trained(config.load(word, OPTIONS.split())) as made:
-        yield word, *made
+    folder = tmp_path_factory.mktemp("run")
+    with contextlib.ExitStack() as stack:
+        with contextlib.chdir(folder):
+            made = trained(config.load(word, OPTIONS.split()))
+            trainer, saved = stack.enter_context(made)
+        yield word, trainer, folder / saved
 
 
 @pytest.mark.parametrize("run", ["native", "python"], indirect=True)
