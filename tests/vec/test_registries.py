@@ -71,52 +71,31 @@ def shown(make: Any, backend: str, steps: int = 3) -> list[float]:
         return [float(rows.observations[0, 0]) for rows in played(vec, steps)]
 
 
-def own_id() -> tuple[Any, list[float]]:
-    gymnasium.register("Mine-v0", entry_point=slope_env(), kwargs={"slope": 3.0})
-    return "Mine-v0", [0, 3, 6, 9]
-
-
-def without_a_version() -> tuple[Any, list[float]]:
-    gymnasium.register("Mine-v1", entry_point=slope_env(), kwargs={"slope": 1.0})
-    gymnasium.register("Mine-v2", entry_point=slope_env(), kwargs={"slope": 2.0})
-    return "Mine", [0, 2, 4, 6]
-
-
-def known_id() -> tuple[Any, list[float]]:
-    gymnasium.register("CartPole-v1", entry_point=slope_env(), kwargs={"slope": 5.0})
-    return "CartPole-v1", [0, 5, 10, 15]
-
-
-def function_of_an_id() -> tuple[Any, list[float]]:
-    name, expected = own_id()
-    return lambda: gymnasium.make(name), expected
-
-
-def of_the_script() -> tuple[Any, list[float]]:
-    sys.modules["__main__"].Sloping = slope_env()  # type: ignore
-    gymnasium.register("Mine-v0", entry_point="__main__:Sloping", kwargs={"slope": 4.0})
-    return "Mine-v0", [0, 4, 8, 12]
-
-
-def beside_one_that_cant_be_sent() -> tuple[Any, list[float]]:
-    gymnasium.register("Other-v0", entry_point=slope_env(), kwargs={"slope": threading.Lock()})
-    return own_id()
+def register(name: str, slope: Any, entry_point: Any = None) -> None:
+    entry_point = entry_point or slope_env()
+    gymnasium.register(name, entry_point=entry_point, kwargs={"slope": slope})
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("slopes", "constructor", "slope"),
     [
-        own_id,
-        without_a_version,
-        known_id,
-        function_of_an_id,
-        of_the_script,
-        beside_one_that_cant_be_sent,
+        ({"Mine-v0": 3}, "Mine-v0", 3),
+        ({"Mine-v1": 1, "Mine-v2": 2}, "Mine", 2),
+        ({"CartPole-v1": 5}, "CartPole-v1", 5),
+        ({"Mine-v0": 3}, lambda: gymnasium.make("Mine-v0"), 3),
+        ({"Other-v0": threading.Lock(), "Mine-v0": 3}, "Mine-v0", 3),  # which can't be pickled
     ],
 )
-def test_registered_environment_is_stepped_in_processes(case):
-    make, expected = case()
-    assert shown(make, "async") == expected
+def test_registered_environment_is_stepped_in_processes(slopes: dict, constructor, slope: int):
+    for name, registered_slope in slopes.items():
+        register(name, registered_slope)
+    assert shown(constructor, "async") == [0, slope, 2 * slope, 3 * slope]
+
+
+def test_registered_class_of_the_script_is_stepped_in_processes(monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "Sloping", slope_env(), raising=False)
+    register("Mine-v0", 4, "__main__:Sloping")
+    assert shown("Mine-v0", "async") == [0, 4, 8, 12]
 
 
 def test_registered_time_limit_counts():
