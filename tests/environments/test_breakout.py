@@ -165,5 +165,3 @@ def test_balls_and_width_can_be_hidden():
             found = other.step(actions)
             assert found.observations.tobytes() == expected.tobytes()  # not -0
             np.testing.assert_array_equal(one.rows.rewards, found.rewards)
-
-

@@ -133,19 +133,6 @@ def test_cart_that_leaves_the_rail_ends_the_episode():
     assert (log["x_threshold_termination"], log["pole_angle_termination"]) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "action", "equal"),
-    [
-        ("cartpole", np.nan, LEFT),
-        ("cartpole_continuous", np.nan, 0),
-        ("cartpole_continuous", np.inf, 0),
-    ],
-)
-def test_action_that_is_no_number_is_replaced(name: str, action: float, equal: float):
-    with make(name) as vec, make(name) as twin:
-        np.testing.assert_array_equal(act(Stepper(vec), action), act(Stepper(twin), equal))
-
-
 def test_picture_shows_place_and_angle():
     draw = draw_of("cartpole")
     wood = (187, 0, 0)

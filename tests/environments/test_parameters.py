@@ -1,11 +1,12 @@
-"""Values of [env] outside their range are refused, with a message that names the key."""
+"""Values of [env] outside their range, and actions that no environment knows."""
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_envs import AGENTS_OF, make, parameters
+from native_envs import AGENTS_OF, Stepper, make, parameters
 
 from puffer_mlx.errors import UserError
 
@@ -56,3 +57,21 @@ def test_kind_of_actions_suggests_the_other_environment(name: str, value: int):
     other = {"cartpole": "cartpole_continuous", "cartpole_continuous": "cartpole"}[name]
     with pytest.raises(UserError, match=f"expected {1 - value} .*is {other}"):
         make(name, total_agents=1, env={**parameters(name), "continuous": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "unknown", "action"),
+    [
+        ("cartpole", math.nan, 0),
+        ("cartpole_continuous", math.nan, 0),
+        ("cartpole_continuous", -math.inf, 0),
+        ("catch", math.nan, 1),
+        ("catch", 0.5, 1),
+        ("soccer", math.inf, 0),
+        ("soccer", 6, 0),
+    ],
+)
+def test_unknown_action_has_the_effect_of_another(name: str, unknown: float, action: int):
+    with make(name, total_agents=8) as vec, make(name, total_agents=8) as twin:
+        found, expected = Stepper(vec).step(unknown), Stepper(twin).step(action)
+        np.testing.assert_array_equal(found.observations, expected.observations)

@@ -120,17 +120,6 @@ def test_games_follow_the_rules():
     assert_match_log(log, results, lengths)
 
 
-def test_unknown_action_does_not_move():
-    seen = []
-    for action in STAY, -1.0, 6.0, np.nan, np.inf, 1e30:
-        with make("soccer", total_agents=8) as vec:
-            stepper = Stepper(vec)
-            stepper.step(action)
-            seen.append(stepper.rows.observations.copy())
-    for other in seen[1:]:
-        np.testing.assert_array_equal(other, seen[0])
-
-
 def test_scripted_player_scores_on_either_side():
     """Two scripted players against two random ones."""
     bot = bot_of("soccer")
