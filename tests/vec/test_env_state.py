@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kept import edit
+from kept import edit, kept_copy
 from native_envs import GROUP, SHIPPED, Stepper, make, parameters
 
 from puffer_mlx.errors import UserError
@@ -23,6 +23,9 @@ from puffer_mlx.vec.rows import random_actions
 
 AGENTS = 2 * GROUP
 REFUSED = r"(checksum|format of this version)\n  hint: "
+
+
+OTHER_CODE = "squared.h", "3 * env->size", "4 * env->size"
 
 
 def saved(vec: NativeVec) -> np.ndarray:
@@ -50,6 +53,11 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a copy of squared's folder; the cache is empty."""
     monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
     return Path(shutil.copytree(find_environment("squared"), tmp_path / "squared"))
+
+
+def changed(file: str, old: str, new: str) -> Path:
+    """Return a copy of squared's folder with another text in a file, to be read only."""
+    return kept_copy(find_environment("squared"), lambda root: edit(root / file, old, new))
 
 
 # ---- Going on ------------------------------------------------------------------------------------
@@ -117,16 +125,15 @@ def test_state_of_another_environment_is_refused(name: str, keywords: dict, mess
 
 
 @pytest.mark.processes
-def test_state_is_refused_if_code_changed_but_not_for_comments(copied: Path):
+def test_state_is_refused_if_code_changed_but_not_for_comments():
     env = parameters("squared")
     with make("squared", total_agents=4) as vec:
         state = saved(vec)
-    edit(copied / "squared.h", "// ", "// Indeed: ")
-    with NativeVec(copied, total_agents=4, env={**env, "unused": 3}) as vec:
+    folder = changed("squared.h", "// ", "// Indeed: ")
+    with NativeVec(folder, total_agents=4, env={**env, "unused": 3}) as vec:
         vec.restore(state)
-    edit(copied / "squared.h", "3 * env->size", "4 * env->size")
     with (
-        NativeVec(copied, total_agents=4, env=env) as vec,
+        NativeVec(changed(*OTHER_CODE), total_agents=4, env=env) as vec,
         pytest.raises(UserError, match=r"with sources \w+, expected \w+\n.*were changed since"),
     ):
         vec.restore(state)
@@ -164,12 +171,12 @@ def test_code_is_equal_if_and_only_if_tokens_are(codes):
     assert (code_of(one.encode()) == code_of(other.encode())) == equal
 
 
-def test_states_with_a_digest_of_all_bytes_are_accepted(copied: Path):
+def test_states_with_a_digest_of_all_bytes_are_accepted():
     """Such states were saved before comments were left out of the digest."""
-    edit(copied / "squared.h", "3 * env->size", "4 * env->size")  # not a shipped environment
-    with NativeVec(copied, total_agents=4, env=parameters("squared")) as vec:
+    folder = changed(*OTHER_CODE)  # not a shipped environment
+    with NativeVec(folder, total_agents=4, env=parameters("squared")) as vec:
         digest = hashlib.sha256()
-        for path in sorted(copied.glob("*.[ch]")):
+        for path in sorted(folder.glob("*.[ch]")):
             content = path.read_bytes()
             digest.update(f"{path.name} {len(content)}\0".encode() + content)
         body = unpack(saved(vec), vec._identity)
@@ -254,9 +261,9 @@ def test_state_of_another_layout_is_refused(change, message: str):
 
 
 @pytest.mark.processes
-def test_environment_without_state_macro_can_not_be_saved(copied: Path):
-    edit(copied / "binding.c", "#define MY_STATE_PLAIN", "//")
-    with NativeVec(copied, total_agents=4, env=parameters("squared")) as vec:
+def test_environment_without_state_macro_can_not_be_saved():
+    folder = changed("binding.c", "#define MY_STATE_PLAIN", "//")
+    with NativeVec(folder, total_agents=4, env=parameters("squared")) as vec:
         assert vec.state() is None
         with pytest.raises(UserError, match="neither MY_STATE_PLAIN nor MY_STATE"):
             vec.restore(pack(vec._identity, np.zeros(32, np.uint8)))
@@ -270,10 +277,10 @@ def test_environment_without_state_macro_can_not_be_saved(copied: Path):
         ("#define MY_STATE", "my_state_size|my_save_state|my_load_state"),
     ],
 )
-def test_contradicting_state_macros_are_refused(copied: Path, new: str, message: str):
-    edit(copied / "binding.c", "#define MY_STATE_PLAIN ", new + "\n// ")
+def test_contradicting_state_macros_are_refused(new: str, message: str):
+    folder = changed("binding.c", "#define MY_STATE_PLAIN ", new + "\n// ")
     with pytest.raises(UserError, match=message):
-        NativeVec(copied, total_agents=4, env=parameters("squared"))
+        NativeVec(folder, total_agents=4, env=parameters("squared"))
 
 
 # ---- Episodes of single environments -------------------------------------------------------------
@@ -320,24 +327,20 @@ def test_each_episode_has_its_environment_and_return():
 # ---- Shapes of observations ----------------------------------------------------------------------
 
 
-SHAPES = {  # MY_OBS_SHAPE -> message
-    "{11, 11, 1}": "",
-    "{11, 11, 2}": r"MY_OBS_SHAPE in binding\.c: .*\(11, 11, 2\) doesn't have 121 elements",
-}
+def with_shape(shape: str) -> Path:
+    return changed(
+        "binding.c", "#define NUM_ATNS", f"#define MY_OBS_SHAPE {shape}\n#define NUM_ATNS"
+    )
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("shape", SHAPES)
-def test_observation_shape_must_match_size(copied: Path, shape: str):
-    edit(
-        copied / "binding.c", "#define NUM_ATNS", f"#define MY_OBS_SHAPE {shape}\n#define NUM_ATNS"
-    )
-    if SHAPES[shape]:
-        with pytest.raises(UserError, match=SHAPES[shape]):
-            NativeVec(copied, total_agents=4, env=parameters("squared"))
-        return
-    with NativeVec(copied, total_agents=4, env=parameters("squared")) as vec:
-        assert vec.spec.observation_shape == (11, 11, 1) and vec.spec.action.sizes == (5,)
+def test_observation_shape_must_match_size():
+    env = parameters("squared")
+    with NativeVec(with_shape("{11, 11, 1}"), total_agents=4, env=env) as vec:
+        assert vec.spec.observation_shape == (11, 11, 1)
+    message = r"MY_OBS_SHAPE in binding\.c: .*\(11, 11, 2\) doesn't have 121 elements"
+    with pytest.raises(UserError, match=message):
+        NativeVec(with_shape("{11, 11, 2}"), total_agents=4, env=env)
     with pytest.raises(ValueError, match="121 elements"):
         EnvSpec("x", 121, np.dtype(np.uint8), ActionSpec((5,)), observation_shape=(-11, -11, 1))
 

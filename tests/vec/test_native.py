@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kept import edit
+from kept import edit, kept_copy
 from native_envs import (
     BREAKOUT,
     GROUP,
@@ -318,16 +318,15 @@ def test_environment_is_compiled_again_if_its_code_changes(copy: Path):
         ("binding.c", "num_agents = 1;", "num_agents = 3;", "is 1, but environment 0 has 3 agents"),
     ],
 )
-def test_error_in_sources_is_reported(copy: Path, file: str, old: str, new: str, message: str):
-    edit(copy / file, old, new)
+def test_error_in_sources_is_reported(file: str, old: str, new: str, message: str):
+    folder = kept_copy(find_environment("squared"), lambda root: edit(root / file, old, new))
     with pytest.raises(UserError, match=message):
-        NativeVec(copy, total_agents=1, env={"size": 5})
-    assert not list(copy.parent.glob("cache/*.partial"))
+        NativeVec(folder, total_agents=1, env={"size": 5})
 
 
-def test_mask_size_must_match_actions(copy: Path):
-    relay = Path(shutil.copytree(RELAY, copy.parent / "relay"))
-    edit(relay / "binding.c", "MY_ACTION_MASK 5", "MY_ACTION_MASK 6")
+def test_mask_size_must_match_actions():
+    change = ("MY_ACTION_MASK 5", "MY_ACTION_MASK 6")
+    relay = kept_copy(RELAY, lambda root: edit(root / "binding.c", *change))
     with pytest.raises(UserError, match=r"MY_ACTION_MASK in binding\.c is 6, expected 5"):
         NativeVec(relay, total_agents=6, env=parameters("relay"))
 
