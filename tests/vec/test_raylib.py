@@ -244,14 +244,20 @@ def test_collisions_in_three_dimensions(call):
     assert not call("CheckCollisionBoxes", "b", "66", box, [1, 1, 2.1, 3, 3, 3])
     assert call("CheckCollisionSpheres", "b", "3f3f", [0, 0, 0], 1, [2, 2, 1], 2)
     assert not call("CheckCollisionSpheres", "b", "3f3f", [0, 0, 0], 1, [2, 2, 1], 1.9)
-    ray, corners = [-3, 1, 1, 1, 0, 0], ([0, 0, 0], [0, 4, 0], [0, 0, 4])
-    for name, letters, *values in (
-        ("GetRayCollisionBox", "66", box),
-        ("GetRayCollisionSphere", "63f", [1, 1, 1], 1),
-        ("GetRayCollisionTriangle", "6333", *corners),
-    ):
-        assert (found := call(name, "h", letters, ray, *values)).hit and found.distance == 3
-        assert not call(name, "h", letters, [-3, 3, 3, 1, 0, 0], *values).hit
+
+
+@pytest.mark.parametrize(
+    ("shape", "letters", "values"),
+    [
+        ("Box", "66", [[0, 0, 0, 2, 2, 2]]),
+        ("Sphere", "63f", [[1, 1, 1], 1]),
+        ("Triangle", "6333", [[0, 0, 0], [0, 4, 0], [0, 0, 4]]),
+    ],
+)
+def test_ray_collisions(call, shape: str, letters: str, values: list):
+    hit = call(f"GetRayCollision{shape}", "h", letters, [-3, 1, 1, 1, 0, 0], *values)
+    assert hit.hit and hit.distance == 3
+    assert not call(f"GetRayCollision{shape}", "h", letters, [-3, 3, 3, 1, 0, 0], *values).hit
 
 
 def test_random_numbers_are_uniform_and_seeded(call):

@@ -358,7 +358,15 @@ def test_agents_that_take_turns_are_refused(here):
         vec.make(c.load("in_turns:Turns", []), 1)
 
 
-def test_unknown_name_suggests_another(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("classic/rsp_v2", "PettingZoo has no such parallel", "pettingzoo:classic/rps-v2"),
+        ("classic/chess_v6", "its agents take turns", "name a function of yours that returns "),
+        ("quite/other_v1", "PettingZoo has no such parallel", "puffer-mlx list has what is "),
+    ],
+)
+def test_unknown_name_suggests_another(name: str, message: str, hint: str, monkeypatch):
     """PettingZoo's message would list its registry."""
     pettingzoo = types.SimpleNamespace(
         parallel_registry={"classic/rps-v2": 0, "sisl/pursuit-v5": 0},
@@ -367,14 +375,9 @@ def test_unknown_name_suggests_another(monkeypatch, tmp_path):
         spec=lambda kind, name: 1 / 0,
     )
     monkeypatch.setitem(sys.modules, "pettingzoo", pettingzoo)
-    for name, said, hint in (
-        ("classic/rsp_v2", "PettingZoo has no such parallel", "pettingzoo:classic/rps-v2"),
-        ("classic/chess_v6", "its agents take turns", "name a function of yours that returns "),
-        ("quite/other_v1", "PettingZoo has no such parallel", "puffer-mlx list has what is "),
-    ):
-        with pytest.raises(UserError, match=said) as caught:
-            find_parallel(name)
-        assert caught.value.hint.startswith(hint) and len(caught.value.message) < 150
+    with pytest.raises(UserError, match=message) as caught:
+        find_parallel(name)
+    assert caught.value.hint.startswith(hint) and len(caught.value.message) < 150
 
 
 def test_names_are_read_without_an_import(monkeypatch, tmp_path):
@@ -428,14 +431,21 @@ def test_environment_of_pettingzoo_is_stepped(name: str):
         rows = started(env)
         ends = [np.array(step(env, rows).finals).tolist() for _ in range(20)]
         assert [L] * 4 in ends and env.log()["episode_length"] == 15
-    for wrong, said in (
-        ("classic/chess_v6", "pettingzoo:classic/chess_v6: (its agents take|.*knows no IDs)"),
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
         ("sisl.prsuit_v5", "No module named .*prsuit_v5'\n.*pettingzoo:sisl.pursuit_v"),
         ("nothing", "pettingzoo:nothing: there is no module nothing"),
         ("zoo_relay", "zoo_relay has no parallel_env"),
-    ):
-        with pytest.raises(UserError, match=said):
-            find_parallel(wrong)
+    ],
+)
+def test_module_without_a_parallel_environment_is_reported(name: str, message: str):
+    pytest.importorskip("pettingzoo")
+    with pytest.raises(UserError, match=message):
+        find_parallel(name)
 
 
 def test_error_while_a_process_imports_is_reported(tmp_path, monkeypatch):
