@@ -55,10 +55,12 @@ def test_names_are_read_without_an_import(pretended):
     assert "pufferlib" not in sys.modules
 
 
-def test_name_is_a_class_or_a_function(pretended):
-    for name, found in (("puffer_breakout", "Breakout"), ("puffer_spaces", "make_spaces")):
-        made = vec.python_factory(c.load(f"pufferlib:{name}", []))
-        assert made.__name__ == found and is_puffer_env(made)
+@pytest.mark.parametrize(
+    ("name", "constructor"), [("puffer_breakout", "Breakout"), ("puffer_spaces", "make_spaces")]
+)
+def test_name_is_a_class_or_a_function(pretended, name: str, constructor: str):
+    made = vec.python_factory(c.load(f"pufferlib:{name}", []))
+    assert made.__name__ == constructor and is_puffer_env(made)
 
 
 @pytest.mark.parametrize(

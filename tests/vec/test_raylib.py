@@ -448,13 +448,15 @@ def test_environment_draws_until_it_exits(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.usefixtures("nothing_installed")
-def test_missing_window_is_explained():
-    for name, why in ("orbit", "raylib isn't installed"), ("metro", "doesn't use raylib"):
-        with make(name, total_agents=6) as vec:
-            assert not vec.can_render
-            with pytest.raises(UserError, match=f"{name} can't open a window: .*{why}") as caught:
-                vec.render()
-            assert ("install raylib" in caught.value.hint) == (name == "orbit")
+@pytest.mark.parametrize(
+    ("name", "reason"), [("orbit", "raylib isn't installed"), ("metro", "doesn't use raylib")]
+)
+def test_missing_window_is_explained(name: str, reason: str):
+    with make(name, total_agents=6) as vec:
+        assert not vec.can_render
+        with pytest.raises(UserError, match=f"{name} can't open a window: .*{reason}") as caught:
+            vec.render()
+        assert ("install raylib" in caught.value.hint) == (name == "orbit")
 
 
 def test_window_needs_the_main_thread_on_macos(monkeypatch: pytest.MonkeyPatch):
