@@ -117,7 +117,7 @@ def rng() -> np.random.Generator:
 # ---- Arithmetic ---------------------------------------------------------------------------------
 
 
-def test_arithmetic_of_numbers(call):
+def test_functions_of_numbers_equal_values_by_hand(call):
     assert call("Clamp", "f", "fff", 3, -1, 2) == 2 and call("Clamp", "f", "fff", -3, -1, 2) == -1
     assert call("Lerp", "f", "fff", 2, 4, 0.25) == 2.5
     assert call("Normalize", "f", "fff", 3, 2, 4) == 0.5
@@ -128,7 +128,7 @@ def test_arithmetic_of_numbers(call):
     assert not call("FloatEquals", "i", "ff", 1, 1.001)
 
 
-def test_arithmetic_of_vectors(call, rng):
+def test_functions_of_vectors_equal_numpy(call, rng):
     for _ in range(20):
         a, b, c, d = rng.normal(size=(4, 3))
         p, q = a[:2], b[:2]
@@ -165,7 +165,7 @@ def test_arithmetic_of_vectors(call, rng):
     near(straight, [0, -1, 0])  # along the normal nothing is bent
 
 
-def test_arithmetic_of_matrices(call, rng):
+def test_functions_of_matrices_equal_numpy(call, rng):
     for _ in range(20):
         a, b = rng.normal(size=(2, 4, 4))
         v, w = rng.normal(size=(2, 3))
@@ -185,7 +185,7 @@ def test_arithmetic_of_matrices(call, rng):
         near(call("MatrixRotateZYX", "m", "3", w), affine(turns[2] @ turns[1] @ turns[0]))
 
 
-def test_arithmetic_of_quaternions(call, rng):
+def test_quaternions_rotate_like_matrices(call, rng):
     for _ in range(20):
         axis, v, w = rng.normal(size=(3, 3))
         angle = rng.uniform(-3, 3)
@@ -213,7 +213,7 @@ def test_arithmetic_of_quaternions(call, rng):
         near(half, call("QuaternionFromAxisAngle", "4", "3f", axis, angle / 2), 1e-3)
 
 
-def test_collisions_in_two_dimensions(call):
+def test_shapes_collide_in_two_dimensions(call):
     assert call("CheckCollisionRecs", "b", "44", [0, 0, 2, 2], [1, 1, 5, 5])
     assert not call("CheckCollisionRecs", "b", "44", [0, 0, 2, 2], [2, 0, 5, 5])  # they touch
     near(call("GetCollisionRec", "4", "44", [0, 0, 2, 2], [1, -1, 5, 2]), [1, 0, 1, 1])
@@ -238,7 +238,7 @@ def test_collisions_in_two_dimensions(call):
     assert not call("CheckCollisionLines", "b", "2222p", [0, 0], [1, 1], [0, 2], [4, 2], None)
 
 
-def test_collisions_in_three_dimensions(call):
+def test_shapes_collide_in_three_dimensions(call):
     box = [0, 0, 0, 2, 2, 2]
     assert call("CheckCollisionBoxes", "b", "66", box, [1, 1, 1, 3, 3, 3])
     assert not call("CheckCollisionBoxes", "b", "66", box, [1, 1, 2.1, 3, 3, 3])
@@ -254,7 +254,7 @@ def test_collisions_in_three_dimensions(call):
         ("Triangle", "6333", [[0, 0, 0], [0, 4, 0], [0, 0, 4]]),
     ],
 )
-def test_ray_collisions(call, shape: str, letters: str, values: list):
+def test_ray_hits_shapes_at_their_distance(call, shape: str, letters: str, values: list):
     hit = call(f"GetRayCollision{shape}", "h", letters, [-3, 1, 1, 1, 0, 0], *values)
     assert hit.hit and hit.distance == 3
     assert not call(f"GetRayCollision{shape}", "h", letters, [-3, 3, 3, 1, 0, 0], *values).hit
