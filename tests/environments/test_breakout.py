@@ -134,7 +134,7 @@ def test_tracking_clears_both_walls():
 @pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64",
     reason="long trajectories depend on the last bits of one C library's sinf and cosf",
-)  # and on float arithmetic: in double, or with fused multiply-add, games are others
+)
 def test_three_episodes_end_at_their_frames():
     """12955 steps, 51819 frames."""
     with make("breakout", total_agents=1) as vec:
@@ -165,3 +165,41 @@ def test_balls_and_width_can_be_hidden():
             found = other.step(actions)
             assert found.observations.tobytes() == expected.tobytes()  # not -0
             np.testing.assert_array_equal(one.rows.rewards, found.rewards)
+
+
+def test_reflections_are_computed_in_float32():
+    """Ceiling and sides, bit by bit: t = distance / velocity, then position + velocity * t.
+
+    Width and height are powers of two, so that the observation is the exact state. Computed in
+    double, or with fused multiply-add, some of these positions are other floats.
+    """
+    f = np.float32
+    env = {**BREAKOUT, "frameskip": 1, "width": 512, "height": 256, "paddle_width": 400}
+    env |= {"ball_width": 31, "brick_rows": 1, "brick_cols": 1, "brick_width": 1}
+    scale = np.array([512, 256, 512, 512], f)
+    hits, other = {"side": 0, "ceiling": 0}, 0
+    rng = np.random.default_rng(0)
+    with make("breakout", total_agents=64, env=env) as vec:
+        stepper = Stepper(vec)
+        for _ in range(2000):
+            before = stepper.rows.observations[:, 2:6] * scale
+            stepper.step(rng.integers(0, 3, 64))
+            after = stepper.rows.observations[:, 2:6] * scale
+            no_brick = stepper.rows.rewards == 0
+            for (x, y, vx, vy), (nx, ny, nvx, nvy) in zip(
+                before[no_brick], after[no_brick], strict=True
+            ):
+                if nvx == -vx and nvx != 0 and nvy == vy:
+                    t = ((f(0) if vx < 0 else f(512) - f(31)) - x) / vx
+                    expected, exact, found = y + vy * t, float(y) + float(vy) * float(t), ny
+                    kind = "side"
+                elif nvy == -vy and vy < 0 and nvx == vx and ny == 0:
+                    t = (f(0) - y) / vy
+                    expected, exact, found = x + vx * t, float(x) + float(vx) * float(t), nx
+                    kind = "ceiling"
+                else:
+                    continue
+                hits[kind] += 1
+                other += f(exact) != expected
+                assert found == expected, kind
+    assert min(hits.values()) > 100 and other > 3, (hits, int(other))
