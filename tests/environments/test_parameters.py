@@ -66,7 +66,6 @@ def test_kind_of_actions_suggests_the_other_environment(name: str, value: int):
         ("cartpole_continuous", math.nan, 0),
         ("cartpole_continuous", -math.inf, 0),
         ("catch", math.nan, 1),
-        ("catch", 0.5, 1),
         ("soccer", math.inf, 0),
         ("soccer", 6, 0),
     ],
