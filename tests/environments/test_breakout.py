@@ -12,7 +12,7 @@ POINTS = np.repeat([7, 7, 4, 4, 1, 1], 18)  # of the bricks, row by row
 
 
 def positions(observation: np.ndarray) -> np.ndarray:
-    """Paddle x, y, ball x, y in pixels and its velocity in pixels per frame."""
+    """Return paddle x, y, ball x, y in pixels and its velocity in pixels per frame."""
     return observation[:6].astype(np.float64) * [576, 330, 576, 330, 512, 512]
 
 
@@ -21,7 +21,7 @@ def play(stepper: Stepper, action: int) -> np.ndarray:
 
 
 def paddle_x(stepper: Stepper, action: int) -> float:
-    """Where the paddle is after a step, in pixels."""
+    """Return the paddle's x after a step, in pixels."""
     return float(positions(play(stepper, action))[0])
 
 
@@ -32,7 +32,7 @@ def track(observation: np.ndarray) -> int:
     return LEFT if ball < paddle - 8 else RIGHT if ball > paddle + 8 else NOOP
 
 
-def test_first_steps():
+def test_ball_and_paddle_begin_at_their_places():
     """The ball begins at (272, 135) and moves (3.511398, 2.423743) a frame, four frames a step."""
     with make("breakout", total_agents=2) as vec:
         stepper = Stepper(vec)
@@ -51,7 +51,7 @@ def test_first_steps():
         np.testing.assert_allclose(two[2:4], [243.908875, 154.389893], rtol=1e-6)
 
 
-def test_doing_nothing():
+def test_an_episode_without_moves_has_six_balls():
     """Six balls of 77 frames each."""
     with make("breakout", total_agents=1) as vec:
         stepper = Stepper(vec)
@@ -69,7 +69,7 @@ def test_doing_nothing():
         assert np.flatnonzero(np.diff(balls[:115], prepend=5)).tolist() == [19, 38, 57, 76, 96]
 
 
-def test_paddle():
+def test_paddle_moves_and_stays_inside():
     """10.3333 pixels a frame; the frame of the launch doesn't move it; it stays inside."""
     with make("breakout", total_agents=1) as vec:
         stepper = Stepper(vec)
@@ -81,14 +81,9 @@ def test_paddle():
         for _ in range(8):
             last = play(stepper, RIGHT)
         assert last[0] > 0.5
-    with make("breakout", total_agents=1, env={**BREAKOUT, "paddle_speed": 4000}) as vec:
-        stepper = Stepper(vec)
-        assert paddle_x(stepper, RIGHT) == pytest.approx(257 + 3 * 4000 / 60)
-        assert paddle_x(stepper, RIGHT) == pytest.approx(576 - 62)
 
 
-def test_frameskip():
-    """One step of four frames is four steps of one, but for what the launch frame ignores."""
+def test_one_step_of_four_frames_is_four_steps_of_one():
     four, one = BREAKOUT, {**BREAKOUT, "frameskip": 1}
     with (
         make("breakout", total_agents=3, env=four) as slow,
@@ -104,11 +99,11 @@ def test_frameskip():
 
 
 def test_tracking_clears_both_walls():
-    """A policy that follows the ball gets 864 points; every point is a brick that went."""
+    """Following the ball scores 864 points; every point is a brick."""
     with make("breakout", total_agents=1) as vec:
         stepper = Stepper(vec)
         before = stepper.rows.observations[0].copy()
-        score, refilled, shrunk = 0.0, 0, False
+        score, refilled, shrunk, speeds = 0.0, 0, False, set()
         for _ in range(6000):
             after = play(stepper, track(before))
             reward = float(stepper.rows.rewards[0])
@@ -123,9 +118,11 @@ def test_tracking_clears_both_walls():
                 assert reward == POINTS[gone & ~was_gone].sum()
             assert after[7] == np.float32(score / 864)
             shrunk |= bool(after[9] == 0.5)
+            speeds.add(round(60 * float(np.hypot(*positions(after)[4:6]))))
             before = after.copy()
         assert (score, refilled) == (864, 1)
         assert shrunk  # the ball has touched the ceiling
+        assert {256, 448} <= speeds <= {0, 256, 320, 384, 448}  # pixels a second
         assert POINTS.sum() == 432
         log = vec.log()
         assert (log["perf"], log["score"], log["n"]) == (1.0, 864.0, 1.0)
@@ -138,7 +135,7 @@ def test_tracking_clears_both_walls():
     sys.platform != "linux" or platform.machine() != "x86_64",
     reason="long trajectories depend on the last bits of one C library's sinf and cosf",
 )
-def test_three_episodes_to_the_frame():
+def test_three_episodes_end_at_their_frames():
     """12955 steps, 51819 frames."""
     with make("breakout", total_agents=1) as vec:
         stepper = Stepper(vec)
@@ -151,36 +148,26 @@ def test_three_episodes_to_the_frame():
         assert ends == [(4338, 17356), (8696, 17429), (12954, 17034)]
 
 
-@pytest.mark.parametrize("frameskip", [1, 40])
-def test_balls_and_width_can_be_hidden(frameskip: int):
-    """With the key observations 8 and 9 are 0, as PufferLib 5.0's GPU leaves them; games are equal.
-
-    Without it, and with 0, they are written.
-    """
-    env = {**BREAKOUT, "frameskip": frameskip}
-    written = []
+def test_balls_and_width_can_be_hidden():
+    """Observations 8 and 9 are 0 then, as on the GPU of PufferLib 5.0; games are equal."""
+    env = {**BREAKOUT, "frameskip": 40}
     with (
         make("breakout", total_agents=8, env=env) as usual,
-        make("breakout", total_agents=8, env={**env, "hide_balls_and_width": 0}) as zero,
         make("breakout", total_agents=8, env={**env, "hide_balls_and_width": 1}) as hidden,
     ):
-        assert usual.unread == zero.unread == hidden.unread == []
-        steppers = [Stepper(vec) for vec in (usual, zero, hidden)]
+        one, other = Stepper(usual), Stepper(hidden)
         rng = np.random.default_rng(0)
-        for _ in range(300):
+        for _ in range(100):
             actions = rng.integers(0, 3, 8)
-            one, same, other = (stepper.step(actions) for stepper in steppers)
-            np.testing.assert_array_equal(one.observations, same.observations)
-            expected = one.observations.copy()
-            written.append(expected[:, 8:10].copy())
+            expected = one.step(actions).observations.copy()
+            assert expected[:, 9].all()
             expected[:, 8:10] = 0
-            assert other.observations.tobytes() == expected.tobytes()  # not -0 either
-            np.testing.assert_array_equal(one.rewards, other.rewards)
-            np.testing.assert_array_equal(one.terminals, other.terminals)
-    assert np.min(written) < 1
+            found = other.step(actions)
+            assert found.observations.tobytes() == expected.tobytes()  # not -0
+            np.testing.assert_array_equal(one.rows.rewards, found.rewards)
 
 
-def test_reflections_are_float_arithmetic():
+def test_reflections_are_computed_in_float32():
     """Ceiling and sides, bit by bit: t = distance / velocity, then position + velocity * t.
 
     Width and height are powers of two, so that the observation is the exact state. Computed in
@@ -216,17 +203,3 @@ def test_reflections_are_float_arithmetic():
                 other += f(exact) != expected
                 assert found == expected, kind
     assert min(hits.values()) > 100 and other > 3, (hits, int(other))
-
-
-def test_speed():
-    """256 pixels a second at launch; 448 once a brick of the upper three rows went."""
-    with make("breakout", total_agents=1) as vec:
-        stepper = Stepper(vec)
-        observation = stepper.rows.observations[0]
-        speeds = []
-        for _ in range(1500):
-            observation = play(stepper, track(observation))
-            speeds.append(float(np.hypot(*positions(observation)[4:6])) * 60)
-        found = {round(speed) for speed in speeds}
-        assert found <= {256, 320, 384, 448} and {256, 448} <= found
-        assert speeds[0] == pytest.approx(256, rel=1e-5)

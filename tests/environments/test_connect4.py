@@ -19,7 +19,7 @@ LINES = np.array(  # (69, 4), indices of the cells of a flat board
 
 
 def has_four(board: np.ndarray) -> bool:
-    """Whether four cells in a line are set in a board (6, 7), the top row first."""
+    """Return True if a board (6, 7), the top row first, has four cells in a line."""
     return bool(board.ravel()[LINES].all(axis=1).any())
 
 
@@ -28,25 +28,25 @@ def open_columns(stones: np.ndarray) -> list[int]:
 
 
 def dropped(board: np.ndarray, stones: np.ndarray, column: int) -> np.ndarray:
-    """The board of a player after a move, with the stones of both before it."""
+    """Return the board of a player after a move, given the stones of both before it."""
     after = board.copy()
     after[ROWS - 1 - int(stones[:, column].sum()), column] = True
     return after
 
 
 def wins(board: np.ndarray, stones: np.ndarray) -> list[int]:
-    """The columns that would make four."""
+    """Return the columns that would make four."""
     return [c for c in open_columns(stones) if has_four(dropped(board, stones, c))]
 
 
 def planes(observation: np.ndarray) -> np.ndarray:
-    """The agent's stones, the opponent's, and the landing cells: (3, 6, 7) bool."""
+    """Return the agent's stones, the opponent's, and the landing cells: (3, 6, 7) bool."""
     assert observation.dtype == np.uint8 and observation.max() == 1
     return observation.reshape(3, ROWS, COLUMNS) == 1
 
 
 def check_board(observation: np.ndarray, mask: np.ndarray) -> None:
-    """Stones rest on each other, and the landing cells and the mask follow from them."""
+    """Check that stones rest on each other, and landing cells and mask follow."""
     own, others, landing = planes(observation)
     stones = own | others
     assert not (own & others).any()
@@ -58,13 +58,13 @@ def check_board(observation: np.ndarray, mask: np.ndarray) -> None:
 
 
 def masks_of(stepper: Stepper) -> np.ndarray:
-    """The legal columns (N, 7), not 0 where legal."""
+    """Return the legal columns (N, 7), not 0 if legal."""
     assert stepper.rows.masks is not None
     return stepper.rows.masks
 
 
 def legal_moves(stepper: Stepper, wishes: np.ndarray) -> np.ndarray:
-    """Each agent's legal column with the largest wish (N, 7): (N, 1) float32."""
+    """Return each agent's legal column with the largest wish (N, 7): (N, 1) float32."""
     return np.argmax(wishes * (masks_of(stepper) != 0), axis=1)[:, None].astype(np.float32)
 
 
@@ -113,7 +113,7 @@ class Referee:
 
 
 def play(skill: float, agents: int, steps: int) -> tuple[Counter[str], dict[str, float]]:
-    """Random games, judged; what was counted, and the log."""
+    """Judge random games; return the counts and the log."""
     rng = np.random.default_rng(int(10 * skill))
     referee = Referee()
     with make("connect4", total_agents=agents, env={"opponent_skill": skill}) as vec:
@@ -136,8 +136,7 @@ def play(skill: float, agents: int, steps: int) -> tuple[Counter[str], dict[str,
         return referee.count, vec.log()
 
 
-def test_an_opponent_with_skill():
-    """It takes every win and blocks every threat; the log is the games' mean."""
+def test_skilled_opponent_wins_and_blocks_whenever_it_can():
     count, log = play(1.0, agents=24, steps=60)
     assert count["opponent_did"] == count["opponent_could"] == count["lost"] > 50
     assert count["did_block"] == count["could_block"] > 10
@@ -150,12 +149,8 @@ def test_an_opponent_with_skill():
     assert 3 < log["episode_length"] < 21
 
 
-def test_less_skill():
-    """Without it misses wins and blocks, and as a random player it wins half of the games.
-
-    Of half a skill it looks half the time; else it finds the winning column by chance, 1 in 7 or
-    more.
-    """
+def test_opponent_with_less_skill_misses_wins():
+    """With half a skill it looks half the time, and else wins by chance, 1 in 7 or more."""
     count, log = play(0.0, agents=24, steps=60)
     assert 0 < count["opponent_did"] < 0.6 * count["opponent_could"]
     assert 0 < count["did_block"] < 0.6 * count["could_block"]
@@ -164,14 +159,14 @@ def test_less_skill():
     assert 0.45 < count["opponent_did"] / count["opponent_could"] < 0.8
 
 
-def test_who_begins_is_drawn():
+def test_first_player_is_random():
     with make("connect4", total_agents=400) as vec:
         begun = Stepper(vec).rows.observations[:, 42:84].sum(axis=1)
         assert set(begun) == {0, 1} and 150 < begun.sum() < 250
 
 
-def test_a_full_board_is_a_draw():
-    """About one random game in 400; the referee above knows when."""
+def test_full_board_is_a_draw():
+    """About one random game in 400 is a draw."""
     rng = np.random.default_rng(0)
     with make("connect4", total_agents=64, env={"opponent_skill": 0.0}) as vec:
         stepper = Stepper(vec)
@@ -188,7 +183,7 @@ def test_a_full_board_is_a_draw():
         assert drawn > 5
 
 
-def test_no_such_column_loses():
+def test_unknown_column_loses():
     actions = np.array([[-1.0], [7.0], [np.nan], [np.inf], [-np.inf], [1e30]], np.float32)
     with make("connect4", total_agents=len(actions)) as vec:
         stepper = Stepper(vec)
@@ -201,7 +196,7 @@ def test_no_such_column_loses():
         assert rows.observations[:, :42].sum() == 0  # new games
 
 
-def test_a_full_column_loses():
+def test_full_column_loses():
     """Always column 3, until the mask forbids it; ignoring that ends the game."""
     with make("connect4", total_agents=32, env={"opponent_skill": 0.0}) as vec:
         stepper = Stepper(vec)

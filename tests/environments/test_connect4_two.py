@@ -1,4 +1,4 @@
-"""connect4_two against the rules of the game: test_connect4's, for two agents that take turns."""
+"""connect4_two against the rules in test_connect4.py, for two agents that take turns."""
 
 import numpy as np
 import pytest
@@ -9,20 +9,20 @@ WAITS = 0
 
 
 def planes(observation: np.ndarray) -> np.ndarray:
-    """Own stones, the other's, and landing cells: (3, 6, 7) bool; all empty for who waits first."""
+    """Return the own stones, the other's, and landing cells: (3, 6, 7) bool."""
     assert observation.dtype == np.uint8 and observation.max() <= 1
     return observation.reshape(3, ROWS, COLUMNS) == 1
 
 
 def movers(stepper: Stepper) -> np.ndarray:
-    """Whose turn it is in each environment (E,): landing cells tell."""
+    """Return the agent that moves in each environment (E,): it sees landing cells."""
     landing = stepper.rows.observations.reshape(-1, 2, 3, ROWS, COLUMNS)[:, :, 2].any(axis=(2, 3))
     assert (landing.sum(axis=1) == 1).all(), "one of two moves"
     return landing.argmax(axis=1)
 
 
 def check_views(own: np.ndarray, other: np.ndarray, masks: np.ndarray) -> None:
-    """What the mover and the other see (3, 6, 7) is the same board; their masks (2, 7)."""
+    """Check that the mover and the other see the same board (3, 6, 7); masks are (2, 7)."""
     np.testing.assert_array_equal(own[0], other[1])
     np.testing.assert_array_equal(own[1], other[0])
     stones = own[0] | own[1]
@@ -35,8 +35,7 @@ def check_views(own: np.ndarray, other: np.ndarray, masks: np.ndarray) -> None:
     np.testing.assert_array_equal(np.flatnonzero(masks[1]), [WAITS])
 
 
-def test_games_are_the_rules():
-    """Random games, judged one by one; the log is their mean."""
+def test_games_follow_the_rules():
     E, rng = 24, np.random.default_rng(0)
     ends = []  # (reward of agent 0, stones)
     with make("connect4_two", total_agents=2 * E) as vec:
@@ -69,8 +68,8 @@ def test_games_are_the_rules():
     assert_match_log(log, results, lengths)
 
 
-def test_a_full_board_is_a_draw():
-    """About one random game in 400."""
+def test_full_board_is_a_draw():
+    """About one random game in 400 is a draw."""
     rng = np.random.default_rng(1)
     drawn = 0
     with make("connect4_two", total_agents=256) as vec:
@@ -86,13 +85,13 @@ def test_a_full_board_is_a_draw():
     assert drawn > 2
 
 
-def test_who_begins_is_drawn():
+def test_first_player_is_random():
     with make("connect4_two", total_agents=800) as vec:
         assert 150 < movers(Stepper(vec)).sum() < 250
 
 
-def test_games_begin_with_random_stones():
-    """Up to as many as were asked for, each number as often, dropped in turns; no game is over."""
+def test_games_begin_with_random_stones_in_turns():
+    """Each number of stones is as frequent, and no game is over."""
     E, most = 1000, 12
     with make("connect4_two", total_agents=2 * E, env={"opening_stones": most}) as vec:
         stepper = Stepper(vec)
@@ -114,8 +113,7 @@ def test_games_begin_with_random_stones():
         assert (again <= most).all() and again.any(), "the next game, too"
 
 
-def test_who_waits_does_nothing():
-    """Whatever it chooses, legal or not."""
+def test_action_of_the_waiting_player_does_nothing():
     seen = []
     for waiting in 0.0, 5.0, -1.0, np.nan:
         with make("connect4_two", total_agents=2) as vec:
@@ -130,7 +128,7 @@ def test_who_waits_does_nothing():
         np.testing.assert_array_equal(other, seen[0])
 
 
-def test_no_such_column_loses():
+def test_unknown_or_full_column_loses():
     """Nor does a full one; without [env] the board is empty at first."""
     actions = np.array([-1.0, 7.0, np.nan, np.inf, 1e30]).repeat(2)
     with make("connect4_two", total_agents=len(actions), env={}) as vec:
@@ -147,8 +145,8 @@ def test_no_such_column_loses():
         assert (rows.rewards[mover] == -1).all() and (rows.terminals == 1).all()
 
 
-def test_who_moves_sees_what_connect4_shows():
-    """A policy of one plays in the other: its own turn looks the same there."""
+def test_mover_sees_the_observation_of_connect4():
+    """So a policy of one plays in the other."""
     with make("connect4_two", total_agents=2) as two, make("connect4", total_agents=64) as one:
         alone, both = Stepper(one).rows, Stepper(two)
         empty = alone.observations[~alone.observations[:, 42:84].any(axis=1)][0]
@@ -159,7 +157,7 @@ def test_who_moves_sees_what_connect4_shows():
         np.testing.assert_array_equal(both.rows.observations[movers(both)[0]], reply)
 
 
-def test_the_scripted_player_is_connect4s():
+def test_scripted_player_wins_or_blocks_leftmost():
     """The leftmost winning column, else the leftmost that stops the other, else any open one."""
     choose = bot_of("connect4_two")
     rng, counts = np.random.default_rng(2), np.zeros(3, int)

@@ -1,6 +1,6 @@
-"""Every draw.py: pictures of what an agent sees, and of the right thing."""
+"""Every draw.py: pictures of observations."""
 
-import ast
+import re
 import sys
 
 import numpy as np
@@ -15,8 +15,7 @@ LARGEST = 300  # pixels a side
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_pictures_of_random_play(name):
-    """Small, all of one size, made of the observation alone, and not all the same."""
+def test_picture_shows_only_the_observation(name):
     rng = np.random.default_rng(0)
     draw = draw_of(name)
     with make(name, total_agents=48) as vec:  # 48 is a multiple of every number of agents
@@ -36,26 +35,22 @@ def test_pictures_of_random_play(name):
     assert any((picture != pictures[0]).any() for picture in pictures)
 
 
-def test_they_need_numpy_alone():
-    for name in DRAWN:
-        tree = ast.parse((folder_of(name) / "draw.py").read_text())
-        found = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
-        assert {name.split(".")[0] for name in found} - sys.stdlib_module_names <= {"numpy"}
+def test_draw_imports_only_numpy():
+    texts = [(folder_of(name) / "draw.py").read_text() for name in DRAWN]
+    found = re.findall(r"^(?:from|import) (\w+)", "\n".join(texts), re.MULTILINE)
+    assert set(found) - sys.stdlib_module_names == {"numpy"}
 
 
 def where(picture: np.ndarray, colour: tuple[int, int, int]) -> tuple[int, int, int, int]:
-    """Top, left, bottom and right (the last two exclusive) of the pixels of a colour."""
+    """Return top, left, bottom and right (the last two exclusive) of a colour's pixels."""
     rows, columns = np.nonzero((picture == colour).all(axis=-1))
     return rows.min(), columns.min(), rows.max() + 1, columns.max() + 1
 
 
-CYAN, RED, GOLD, WHITE = (0, 187, 187), (187, 0, 0), (204, 173, 17), (241, 241, 241)
+CYAN, RED, WHITE = (0, 187, 187), (187, 0, 0), (241, 241, 241)
 
 
-def test_breakout():
+def test_breakout_shows_paddle_ball_and_bricks():
     """First observation: paddle (257, 312) 62 x 8, ball (272, 135) 32 x 32, at half scale."""
     draw = draw_of("breakout")
     with make("breakout", total_agents=1) as vec:
@@ -64,23 +59,15 @@ def test_breakout():
     assert picture.shape == (165, 288, 3)
     assert where(picture, CYAN) == (156, 128, 160, 128 + 31)
     assert where(picture[20:], WHITE) == (67 - 20, 136, 67 + 16 - 20, 136 + 16)
-    assert where(picture, RED) == (25, 0, 36, 287)
-    assert where(picture, GOLD)[0] == 37
     later = first.copy()
     later[10 + 18 + 2] = 1  # the third brick of the second row is gone
-    later[8], later[9] = 0, 0.5  # no balls in reserve; a short paddle
     rows, columns = np.nonzero((draw(later) != picture).any(axis=-1))
-    brick = (rows >= 31) & (rows < 37) & (columns >= 32) & (columns < 48)
-    paddle, reserve = rows >= 156, rows < 12
-    assert brick.sum() == 15 * 5 and (brick | paddle | reserve).all()
-    assert where(draw(later), CYAN)[3] == 128 + 16
-    assert where(draw(later), WHITE)[0] == 67
-    later[8:10] = 0  # hidden
+    assert set(rows) <= set(range(31, 37)) and set(columns) <= set(range(32, 48))
+    later[8:10] = 0  # hidden: no balls in reserve, the paddle as wide as before
     assert where(draw(later), CYAN) == where(picture, CYAN)
 
 
-def test_breakout_outside():
-    """Things that leave the picture, as a lost ball does, are cut off."""
+def test_breakout_cuts_off_a_lost_ball():
     observation = np.zeros(118, np.float32)
     observation[[2, 3]] = -0.01, 0.98
     picture = draw_of("breakout")(observation)
@@ -88,30 +75,10 @@ def test_breakout_outside():
     assert where(picture, WHITE) == (162, 0, 165, 13)
 
 
-SMALL = {  # environment, shape -> places and what is set there, and where colours are
-    "squared": (
-        (11, 11),
-        [((2, 3), 1), ((9, 10), 2)],
-        {CYAN: (37, 55, 54, 72), RED: (163, 181, 180, 198)},
-    ),
-    "connect4": (
-        (3, 6, 7),
-        [((0, 5, 2), 1), ((1, 4, 6), 1), (2, 1)],  # where stones would land isn't drawn
-        {CYAN: (142, 58, 166, 82), RED: (114, 170, 138, 194)},
-    ),
-    "catch": (
-        (36, 36),
-        [(np.s_[10:13, 4:7], 255), (np.s_[34:, 20:27], 128)],
-        {WHITE: (60, 24, 78, 42), CYAN: (204, 120, 216, 162)},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_small_ones(name):
-    shape, values, colours = SMALL[name]
-    observation = np.zeros(shape, np.uint8)
-    for place, value in values:
-        observation[place] = value
-    picture = draw_of(name)(observation.ravel())
-    assert {colour: where(picture, colour) for colour in colours} == colours
+def test_squared_shows_agent_and_target():
+    observation = np.zeros((11, 11), np.uint8)
+    observation[2, 3] = 1
+    observation[9, 10] = 2
+    picture = draw_of("squared")(observation.ravel())
+    assert where(picture, CYAN) == (37, 55, 54, 72)
+    assert where(picture, RED) == (163, 181, 180, 198)

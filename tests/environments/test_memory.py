@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_envs import Stepper, draw_of
+from native_envs import Stepper
 
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
@@ -17,12 +17,12 @@ def make(agents: int, length: float, **keywords: Any) -> NativeVec:
 
 
 def answer(cue: np.ndarray) -> np.ndarray:
-    """The right action (N, 1) for cues (N,)."""
+    """Return the right actions (N, 1) for cues (N,)."""
     return (cue > 0).astype(np.float32)[:, None]
 
 
 def cues_of(agents: int, episodes: int, **keywords: Any) -> np.ndarray:
-    """(episodes, agents)"""
+    """Return cues (episodes, agents)."""
     with make(agents, 1, **keywords) as vec:
         stepper = Stepper(vec)
         seen = []
@@ -32,8 +32,8 @@ def cues_of(agents: int, episodes: int, **keywords: Any) -> np.ndarray:
     return np.array(seen)
 
 
-@pytest.mark.parametrize(("length", "right"), [(1, True), (2, False), (10, True), (10, False)])
-def test_the_last_action_must_name_the_cue(length: int, right: bool):
+@pytest.mark.parametrize(("length", "right"), [(1, True), (10, True), (10, False)])
+def test_only_the_last_action_must_name_the_cue(length: int, right: bool):
     n, episodes = 32, 5
     with make(n, length) as vec:
         stepper = Stepper(vec)
@@ -51,8 +51,8 @@ def test_the_last_action_must_name_the_cue(length: int, right: bool):
         assert vec.log() == {"score": float(right), "n": float(n * episodes)}
 
 
-def test_cues_are_fair():
-    """Cues come from rand_r, even draws being -1: 12.1 gives those of the first environments."""
+def test_cues_are_random_and_independent():
+    """Cues come from rand_r; even numbers are -1."""
     cues = cues_of(agents=400, episodes=200)
     first = [  # rand_r's results for seeds 0 to 3
         *([1012484, 1716955679, 1792309082], [476707713, 1186278907, 505671508]),
@@ -64,16 +64,3 @@ def test_cues_are_fair():
     for lag in range(1, 7):  # nothing to be learned from the cues before, which memory may hold
         assert abs((cues[lag:] * cues[:-lag]).mean()) < 4 * sigma
     assert (np.abs(cues.mean(0)) < 5 * 200**-0.5).all()
-
-
-def test_picture():
-    draw = draw_of("memory")
-    with make(8, 4) as vec:
-        stepper = Stepper(vec)
-        cues = stepper.rows.observations.copy()
-        pause = draw(stepper.step(0).observations[0])
-    left, right = draw(cues[cues[:, 0] < 0][0]), draw(cues[cues[:, 0] > 0][0])
-    for picture in left, right, pause:
-        assert picture.shape == (60, 120, 3) and picture.dtype == np.uint8
-    assert (left != pause).any() and (left[:, 60:] == pause[:, 60:]).all()
-    assert (right != pause).any() and (right[:, :60] == pause[:, :60]).all()

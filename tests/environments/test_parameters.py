@@ -1,57 +1,76 @@
-"""Values of [env] that make no sense, and keys that are missing: one message names them."""
+"""Values of [env] outside their range, and actions that no environment knows."""
 
+import math
+
+import numpy as np
 import pytest
-from native_envs import AGENTS_OF, folder_of, make, parameters
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_envs import AGENTS_OF, Stepper, make, parameters
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.native.vec import NativeVec
 
-NAN = float("nan")
-WHOLE = "{key}.*a whole number from"
-ABOVE = "env.{key} is {value:g}, expected a number above 0"
-SKILL = "opponent_skill.*0 to 1"
-REFUSED = {  # what is said, and the values of keys that it is said of
-    "breakout": {
-        "{key} .*expected 0 or 1": [("hide_balls_and_width", n) for n in (-1, 0.5, 2, NAN)]
-    },
-    "cartpole": {
-        "expected 0 .*action is cartpole_continuous": [("continuous", 1)],
-        "env.continuous is 0.5, expected 0": [("continuous", 0.5)],
-        ABOVE: [("dt", 0), ("cart_mass", -1), ("pole_length", 1e-60), ("force_mag", 0)],
-        "env.pole_mass is -1, expected at least 0": [("pole_mass", -1)],
-    },
-    "cartpole_continuous": {"expected 1 .*two actions is cartpole": [("continuous", 0)]},
-    "catch": {
-        WHOLE: [
-            *(("balls", 0), ("balls", 1001), ("paddle_width", 0), ("paddle_width", 37)),
-            *(("paddle_speed", -1), ("ball_speed", 0), ("ball_speed", 33), ("ball_speed", 1.5)),
-            *(("max_drift", 34), ("max_drift", NAN)),
-        ]
-    },
-    "connect4": {SKILL: [("opponent_skill", value) for value in (-0.1, 1.1, NAN)]},
-    "connect4_two": {
-        "{key} .* a whole number, 0 to 24": [("opening_stones", n) for n in (-1, 1.5, 25, NAN)]
-    },
-    "g2048": {
-        "{key} is {value:g}, expected 0 to 1": [("scaffolding_ratio", x) for x in (-0.1, 1.5)]
-    },
-    "memory": {"env.{key} is {value:g}, expected a whole number": [("length", 0), ("length", -3)]},
-    "rock_paper_scissors": {
-        "{key} .*a whole number from 1 to 4": [("rounds", n) for n in (0, 5, -1)]
-    },
-}
+WHOLE = [  # environment, key, least and most
+    ("breakout", "hide_balls_and_width", 0, 1),
+    ("catch", "balls", 1, 1000),
+    ("catch", "paddle_width", 1, 36),
+    ("catch", "paddle_speed", 0, 36),
+    ("catch", "ball_speed", 1, 32),
+    ("catch", "max_drift", 0, 33),
+    ("connect4_two", "opening_stones", 0, 24),
+    ("rock_paper_scissors", "rounds", 1, 4),
+]
+REAL = [
+    ("cartpole", "cart_mass", 1e-30, math.inf),
+    ("cartpole", "dt", 1e-30, math.inf),
+    ("cartpole", "force_mag", 1e-30, math.inf),
+    ("cartpole", "pole_length", 1e-30, math.inf),
+    ("cartpole", "pole_mass", 0, math.inf),
+    ("connect4", "opponent_skill", 0, 1),
+    ("g2048", "scaffolding_ratio", 0, 1),
+    ("memory", "length", 1, math.inf),  # 1.5 is taken as 1
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_values_that_make_no_sense(name: str):
-    for said, values in REFUSED[name].items():
-        for key, value in values:
-            env = {**parameters(name), key: value}
-            with pytest.raises(UserError, match=said.format(key=key, value=value)):
-                make(name, total_agents=AGENTS_OF.get(name, 1), env=env)
+@st.composite
+def wrong_values(draw):
+    """An environment, a key and a value that the environment refuses."""
+    name, key, least, most = draw(st.sampled_from(WHOLE + REAL))
+    values = [least - draw(st.integers(1, 100)), math.nan]
+    if most < math.inf:
+        values.append(most + draw(st.integers(1, 100)))
+    if (name, key, least, most) in WHOLE:
+        values.append(least + 0.5)
+    return name, key, draw(st.sampled_from(values))
 
 
-@pytest.mark.parametrize(("name", "keys"), [("cartpole", "cart_mass, .*"), ("memory", "length")])
-def test_a_missing_key_is_named(name: str, keys: str):
-    with pytest.raises(UserError, match=rf"missing keys in \[env\]: {keys}"):
-        NativeVec(folder_of(name), total_agents=1, env={})
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(wrong_values())
+def test_value_outside_its_range_is_refused(wrong):
+    name, key, value = wrong
+    with pytest.raises(UserError, match=f"env.{key} is .*, expected"):
+        make(name, total_agents=AGENTS_OF.get(name, 1), env={**parameters(name), key: value})
+
+
+@pytest.mark.parametrize(("name", "value"), [("cartpole", 1), ("cartpole_continuous", 0)])
+def test_kind_of_actions_suggests_the_other_environment(name: str, value: int):
+    other = {"cartpole": "cartpole_continuous", "cartpole_continuous": "cartpole"}[name]
+    with pytest.raises(UserError, match=f"expected {1 - value} .*is {other}"):
+        make(name, total_agents=1, env={**parameters(name), "continuous": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "unknown", "action"),
+    [
+        ("cartpole", math.nan, 0),
+        ("cartpole_continuous", math.nan, 0),
+        ("cartpole_continuous", -math.inf, 0),
+        ("catch", math.nan, 1),
+        ("soccer", math.inf, 0),
+        ("soccer", 6, 0),
+    ],
+)
+def test_unknown_action_has_the_effect_of_another(name: str, unknown: float, action: int):
+    with make(name, total_agents=8) as vec, make(name, total_agents=8) as twin:
+        found, expected = Stepper(vec).step(unknown), Stepper(twin).step(action)
+        np.testing.assert_array_equal(found.observations, expected.observations)

@@ -1,9 +1,8 @@
-"""rock_paper_scissors against its rules: payoffs, what each remembers, whole episodes, the bot."""
+"""rock_paper_scissors against its rules: payoffs, memory, episodes, and the scripted player."""
 
 import numpy as np
 import pytest
-from native_envs import Stepper, assert_match_log, bot_of, draw_of, make
-from test_draw import CYAN, RED, where
+from native_envs import Stepper, assert_match_log, bot_of, make
 
 from puffer_mlx.vec.rows import random_actions
 
@@ -11,10 +10,8 @@ ROCK, PAPER, SCISSORS = 0, 1, 2
 WORTH = np.array([[0, -0.5, 1], [0.5, 0, -0.5], [-1, 0.5, 0]])  # [own choice, the other's]
 
 
-@pytest.mark.parametrize("rounds", [1, 4])
-def test_episodes_are_the_rules(rounds: int):
-    """Random play, judged choice by choice; the log is the episodes' mean."""
-    E, rng = 16, np.random.default_rng(0)
+def test_episodes_follow_the_rules():
+    E, rounds, rng = 16, 4, np.random.default_rng(0)
     ends = []  # (rewards of agent 0, how often each choice was made)
     with make("rock_paper_scissors", total_agents=2 * E, env={"rounds": rounds}) as vec:
         stepper = Stepper(vec)
@@ -43,7 +40,7 @@ def test_episodes_are_the_rules(rounds: int):
     assert [log[name] for name in ("rock", "paper", "scissors")] == pytest.approx(list(parts))
 
 
-def test_what_nothing_beats():
+def test_equilibrium_is_worth_0_against_every_choice():
     """Against 1/4, 1/2, 1/4 all choices are worth 0, and against no other mix."""
     values, vectors = np.linalg.eig(WORTH)
     zero = np.abs(values) < 1e-9
@@ -53,7 +50,7 @@ def test_what_nothing_beats():
     np.testing.assert_allclose(mix / mix.sum(), equilibrium)
 
 
-def test_what_is_no_choice_loses():
+def test_unknown_choice_loses():
     nothing = np.array([-1.0, 3.0, np.nan, np.inf, 1e30], np.float32)
     actions = np.stack([nothing, np.full(5, SCISSORS), nothing, nothing], 1).astype(np.float32)
     with make("rock_paper_scissors", total_agents=20) as vec:
@@ -66,7 +63,7 @@ def test_what_is_no_choice_loses():
 
 
 def chosen(skill: float, n: int = 4000) -> list[np.ndarray]:
-    """What the scripted player chooses in each round against rock, scissors, scissors, paper."""
+    """Return the choices of the scripted player against rock, scissors, scissors, paper."""
     bot = bot_of("rock_paper_scissors")
     rng, found = np.random.default_rng(1), []
     with make("rock_paper_scissors", total_agents=2 * n) as vec:
@@ -80,22 +77,10 @@ def chosen(skill: float, n: int = 4000) -> list[np.ndarray]:
     return found
 
 
-def test_the_scripted_player_counts():
-    """First it draws; then it beats rock, rock (of two as frequent the first), scissors.
-
-    Without skill it draws always.
-    """
+def test_scripted_player_answers_the_most_frequent_choice():
+    """The first choice is random; without skill every choice is."""
     first, *later = chosen(1.0)
     for drawn in first, *chosen(0.0):
         np.testing.assert_allclose(np.bincount(drawn) / len(drawn), [0.25, 0.5, 0.25], atol=0.04)
     for answers, answer in zip(later, (PAPER, PAPER, ROCK), strict=True):
         assert (answers == answer).all()
-
-
-def test_pictures():
-    """A column a round: rock above, then paper below in the second; a disc, and a sheet."""
-    observation = np.zeros(22, np.uint8)
-    observation[[2, 4 + ROCK, 4 + 6 + 3 + PAPER]] = 1
-    picture = draw_of("rock_paper_scissors")(observation)
-    assert where(picture, CYAN) == (24 - 15, 24 - 15, 24 + 15, 24 + 15)
-    assert where(picture, RED) == (48 + 24 - 16, 48 + 24 - 12, 48 + 24 + 16, 48 + 24 + 12)

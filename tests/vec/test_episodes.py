@@ -1,4 +1,4 @@
-"""Statistics of episodes by hand arithmetic, and the check of numbers that aren't finite."""
+"""Statistics of episodes by hand arithmetic, and the check that numbers are finite."""
 
 import threading
 
@@ -24,7 +24,7 @@ def three():
     return episodes
 
 
-def test_means_over_the_episodes_that_ended(three):
+def test_log_is_the_mean_of_ended_episodes(three):
     assert three.log() == {
         "episode_return": pytest.approx((3 + 4 + 21) / 3),
         "episode_length": 2.0,
@@ -32,7 +32,7 @@ def test_means_over_the_episodes_that_ended(three):
         "n": 3.0,
     }
     assert three.log() == {}
-    add(three, [0, 2, 0], [0, 1, 0])  # the middle one went on meanwhile
+    add(three, [0, 2, 0], [0, 1, 0])  # the middle one continued
     assert three.log() == {"episode_return": 32, "episode_length": 4, "score": 32, "n": 1}
 
 
@@ -40,14 +40,14 @@ def numbers(episodes, *keys):
     return [tuple(record[key] for key in keys) for record in episodes.take()]
 
 
-def test_single_episodes(three):
+def test_each_ended_episode_is_recorded(three):
     keys = "env", "n", "episode_return", "episode_length"
     assert numbers(three, *keys) == [(0, 1, 3, 2), (0, 1, 4, 1), (2, 1, 21, 3)]
     assert three.take() == [] and three.log() == {}
 
 
-def test_numbers_of_environments():
-    """Agents of one share it, groups are counted apart, and a reset is no step."""
+def test_records_have_the_number_of_their_environment():
+    """Agents share the number of their environment, and a reset is no step."""
     episodes = Episodes(6, per_environment=2)
     add(episodes, [1, 2, 3], [1, 1, 1], first=3)
     assert numbers(episodes, "env", "score") == [(1, 1), (2, 2), (2, 3)]
@@ -63,13 +63,13 @@ def test_numbers_of_environments():
     assert numbers(episodes, "episode_length") == [(2,), (1,)]
 
 
-def test_restart_forgets_what_is_under_way_only(three):
+def test_restart_drops_only_unfinished_episodes(three):
     three.restart()
     add(three, [1, 1, 1], [0, 1, 0])
     assert [record["score"] for record in three.take()] == [3, 4, 1, 21]
 
 
-def test_rewards_add_up_in_doubles():
+def test_rewards_are_added_in_float64():
     episodes = Episodes(1)
     add(episodes, [2**24], [0])
     for _ in range(8):
@@ -81,8 +81,8 @@ def test_rewards_add_up_in_doubles():
 # ---- what environments tell ----------------------------------------------------------------------
 
 
-def test_what_is_told_of_an_episode_goes_first():
-    """By place in the group; a number that only some tell is a mean over those."""
+def test_reported_values_override_computed_ones():
+    """A value that only some episodes report is averaged over these."""
     told = {1: {"episode_return": 50, "x": 2}, 2: {"score": 0.25, "x": 6}}
     one, other = Episodes(4), Episodes(4)
     for episodes in one, other:
@@ -94,7 +94,7 @@ def test_what_is_told_of_an_episode_goes_first():
     assert other.log()["x"] == 4
 
 
-def test_notes_are_means_weighted_by_their_n():
+def test_notes_are_averaged_by_their_n():
     episodes = Episodes(1)
     episodes.note({"score": 1.0, "n": 3})
     episodes.note({"score": 5.0, "n": 1, "speed": 2})
@@ -107,7 +107,7 @@ def test_notes_are_means_weighted_by_their_n():
     assert "score" not in episodes.log()
 
 
-def test_only_numbers_are_kept():
+def test_only_numbers_of_an_info_are_recorded():
     info = {
         "a": 1, "b": 2.5, "c": True, "d": np.float32(4), "e": np.array([[5]]), "f": {"g": {"h": 6}},
         "text": "x", "nothing": None, "many": np.zeros(2), "complex": 1j,
@@ -116,7 +116,7 @@ def test_only_numbers_are_kept():
     assert numbers_of(info) == {"a": 1, "b": 2.5, "c": 1, "d": 4, "e": 5, "f/g/h": 6}
 
 
-def test_no_episode_is_lost_between_threads():
+def test_no_episode_is_lost_between_threads_that_add_and_read():
     episodes, counted = Episodes(2), []
     threads = [
         threading.Thread(
@@ -141,21 +141,15 @@ def check(observations, rewards, per_environment=1):
     return n
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_the_environment_of_a_bad_number_is_named(bad):
+def test_environment_of_a_number_that_is_not_finite_is_named():
     good, rewards = np.ones((4, 3), np.float32), np.ones(4, np.float32)
     assert check(good, rewards) == 4
     worse = good.copy()
-    worse[3, 1] = bad
-    with pytest.raises(UserError, match=rf"toy: environment 5 \(seed 105\) .*{bad} at position 1"):
+    worse[3, 1] = np.nan
+    with pytest.raises(UserError, match=r"toy: environment 5 \(seed 105\) .*nan at position 1"):
         check(worse, rewards)
     with pytest.raises(UserError, match=r"environment 3 \(seed 103\), agent 1, returned obs"):
         check(worse, rewards, per_environment=2)
-    rewards[0] = bad
-    with pytest.raises(UserError, match=rf"environment 2 \(seed 102\) returned a reward of {bad}"):
+    rewards[0] = -np.inf
+    with pytest.raises(UserError, match=r"environment 2 \(seed 102\) returned a reward of -inf"):
         check(good, rewards)
-
-
-def test_bytes_and_huge_numbers_pass():
-    check(np.full((4, 3), 255, np.uint8), np.zeros(4, np.float32))
-    check(np.full((4, 3), 3e38, np.float32), np.full(4, -3e38, np.float32))

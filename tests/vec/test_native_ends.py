@@ -1,4 +1,4 @@
-"""Environments in C that end the process, use more stack than others, or never come back."""
+"""Environments in C that end the process, use a large stack, or hang."""
 
 import re
 import resource
@@ -9,7 +9,6 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import native_envs
 import numpy as np
 import pytest
 from native_envs import OURS, Stepper
@@ -39,8 +38,7 @@ def step(vec: NativeVec, steps: int) -> Stepper:
 
 # ---- exit ---------------------------------------------------------------------------------------
 
-ENDS = {  # fault, agents -> what is said
-    ("EXIT_IN_STEP", 1): r"environment 0 called exit\(3\) while it was stepped",
+ENDS = {  # fault, agents -> message
     ("EXIT_IN_STEP", 8): r"one of environments 0 to 7 called exit\(3\) while it was stepped",
     ("ABORT_IN_STEP", 1): r"environment 0 called abort\(\) while it was stepped",
     ("EXIT_IN_RESET", 1): r"environment 0 called exit\(4\) while it was reset",  # _exit, there
@@ -48,9 +46,9 @@ ENDS = {  # fault, agents -> what is said
 
 
 @pytest.mark.parametrize(("fault", "agents"), ENDS)
-def test_exit_is_a_message_and_the_end_of_stepping(fault: str, agents: int):
+def test_exit_is_reported_and_ends_stepping(fault: str, agents: int):
     with make(fault, agents) as vec:
-        for _ in range(2):  # what can't go on stays so
+        for _ in range(2):  # and again
             with pytest.raises(UserError, match=f"faulty: {ENDS[fault, agents]}") as caught:
                 step(vec, 10)
             assert "above" in caught.value.hint
@@ -58,8 +56,8 @@ def test_exit_is_a_message_and_the_end_of_stepping(fault: str, agents: int):
         assert vec.log() == {}
 
 
-def test_the_reason_is_there_even_if_a_thread_is_just_writing_it(monkeypatch: pytest.MonkeyPatch):
-    """A wait returns after a tenth of a second; the reason is complete after half a second."""
+def test_reason_is_complete_while_a_thread_writes_it(monkeypatch: pytest.MonkeyPatch):
+    """Waiting returns after a tenth of a second, and the reason is complete after half a second."""
     header = Path(__file__).parents[1] / "c" / "slow_ending.h"
     flags = [*compiling._PLAIN, "-include", str(header)]
     monkeypatch.setattr(compiling, "_PLAIN", flags)
@@ -67,7 +65,7 @@ def test_the_reason_is_there_even_if_a_thread_is_just_writing_it(monkeypatch: py
         step(vec, 10)
 
 
-def test_exit_in_one_of_several_groups_or_while_closing():
+def test_exit_in_one_group_is_reported_and_in_close_is_ignored():
     said = pytest.raises(UserError, match=r"environments? \d.* called exit\(3\)")
     with make("EXIT_IN_STEP", 32, num_buffers=4, num_threads=3) as vec, said:
         step(vec, 10)
@@ -76,7 +74,7 @@ def test_exit_in_one_of_several_groups_or_while_closing():
 
 
 def training(fault: str) -> tuple[object, ...]:
-    """Words for train.py: epochs of 8 steps, so that what happens in the 9th is in the second."""
+    """Return arguments of train.py: epochs have 8 steps, so the second one has the 9th step."""
     return (
         *(FAULTY, "--env.fault", NAMES.index(fault), "--device", "cpu"),
         *("--train.horizon", 8, "--train.minibatch-size", 512),
@@ -84,8 +82,8 @@ def training(fault: str) -> tuple[object, ...]:
     )
 
 
-def test_a_run_that_an_environment_ends_is_saved(tmp_path: Path):
-    """In the second epoch, in C's rollout: the weights of the first are there."""
+def test_run_that_an_environment_ends_is_saved(tmp_path: Path):
+    """The environment ends in the second epoch; the weights of the first are saved."""
     done = run("train", *training("EXIT_IN_STEP"), cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert re.search(r"error: faulty: .*called exit\(3\) while it was stepped", done.stderr)
@@ -93,12 +91,9 @@ def test_a_run_that_an_environment_ends_is_saved(tmp_path: Path):
     assert only(tmp_path, "checkpoints/faulty/*/0*/weights.safetensors").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("fault", ["CRASH_IN_STEP", "ENDLESS_RECURSION", "RECURSION_IN_RESET"])
-def test_a_crash_says_that_it_was_an_environment(fault: str, tmp_path: Path):
-    """In a thread of the pool and, while environments are reset, in the main one.
-
-    The process ends by its signal, as it would have.
-    """
+@pytest.mark.parametrize("fault", ["CRASH_IN_STEP", "RECURSION_IN_RESET"])
+def test_crash_is_reported_as_that_of_an_environment(fault: str, tmp_path: Path):
+    """In a thread of the pool, and in the main thread while environments are reset."""
     done = run("train", *training(fault), cwd=tmp_path)
     assert done.returncode == -signal.SIGSEGV
     said, hint = done.stderr.splitlines()[-2:]
@@ -150,14 +145,13 @@ def python(code: str, **how) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("what", HANGS)
-def test_a_hang_can_be_interrupted_and_the_process_ends(what: str):
+def test_step_that_hangs_can_be_interrupted(what: str):
     done = python(HANGS[what])
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
     assert "puffer_mlx: faulty: a step doesn't end; it is left to itself" in done.stderr
 
 
-def test_training_that_hangs_is_ended_by_two_signals(tmp_path: Path):
-    """In a thread of the pool, while the main one waits: it hears both."""
+def test_training_that_hangs_is_saved_and_ended_by_two_signals(tmp_path: Path):
     with started(command("train", *training("HANG_IN_STEP")), tmp_path) as process:
         process.wait_for_error("faulty hangs")
         process.popen.send_signal(signal.SIGINT)
@@ -170,30 +164,8 @@ def test_training_that_hangs_is_ended_by_two_signals(tmp_path: Path):
     assert only(tmp_path, "checkpoints/faulty/*/0*/weights.safetensors").stat().st_size > 1000
 
 
-def test_a_slow_step_is_waited_for():
-    """An interrupt doesn't make environments useless that would have been ready soon."""
-    env = {"length": 7, "sleep_ms": 50}
-    native_envs.make("relay", total_agents=6, env=env).close()  # now it is compiled, which is said
-    done = python(
-        """
-        import native_envs
-        from puffer_mlx.vec.native import c_functions
-        c_functions.INTERRUPT_TIMEOUT_MS = 60_000
-        vec = native_envs.make("relay", total_agents=6, env={"length": 7, "sleep_ms": 50})
-        stepper, actions = native_envs.Stepper(vec), np.zeros((6, 2), np.float32)
-        def go_on():
-            while True:
-                stepper.step(actions)
-        interrupted(go_on, contextlib.nullcontext())
-        stepper.step(actions)
-        vec.close()
-        """
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
-
-
-def test_an_interrupted_rollout_ends_with_the_step_under_way():
-    """The policy's memory may be freed then: threads acted in it for as long as the rollout."""
+def test_interrupted_rollout_ends_with_its_step():
+    """The policy's memory may be freed afterwards, so no thread may still act."""
     done = python(
         """
         import time
@@ -219,7 +191,7 @@ def test_an_interrupted_rollout_ends_with_the_step_under_way():
     assert (done.returncode, done.stdout, done.stderr) == (0, said, ""), done.stdout + done.stderr
 
 
-def test_threads_have_a_stack_like_the_main_one():
+def test_threads_have_a_stack_as_large_as_the_main_one():
     """Linux gives threads as much as ``ulimit -s`` says, macOS 512 KiB."""
 
     def little() -> None:

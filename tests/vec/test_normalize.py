@@ -1,5 +1,6 @@
-"""Normalised environments, against statistics computed in one piece."""
+"""Normalized environments, compared with statistics computed at once."""
 
+import contextlib
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -10,23 +11,18 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from native_envs import DRIFT, make
-from oracles import CodedVec, flat
+from oracles import CodedVec
 from played import POLICY, files_play, live, trained
-from stepping import alike, gym_vec, played, started, step, zoo_vec
+from stepping import alike, gym_vec, played, started, step
 
 import puffer_mlx
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import environment_statistics, normalization
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.episodes import AgentStepper, score
-from puffer_mlx.export import importing
 from puffer_mlx.export.exporting import Format, export
-from puffer_mlx.library import evaluating
-from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec import normalize
 from puffer_mlx.vec.base import HasNormalizer
 from puffer_mlx.vec.normalize import EPSILON, LIMIT, Normalized
-from puffer_mlx.vec.rows import allocate_rows
 
 N, GAMMA = 12, 0.9
 RETURN = {"return.count", "return.mean", "return.variance"}
@@ -40,16 +36,16 @@ def coded(groups=1, observations=True, rewards=True, kind=CodedVec) -> Normalize
 
 
 def raw(k: int) -> list[np.ndarray]:
-    """Observations, rewards and terminals of step k as they are."""
+    """Return observations, rewards and terminals of step k before normalization."""
     plain = CodedVec(N, 1)
     plain.scale = 1e5
     return [np.array(array) for array in plain.rows(np.arange(N), k)[:3]]
 
 
 def everything(steps: int, bad=lambda k: ([], [])):
-    """Of each step: its number, what ``raw`` has, and all observations and returns so far.
+    """Yield the number of each step, ``raw``, and all observations and returns so far.
 
-    But for those of the agents that ``bad`` names.
+    Agents that ``bad`` returns are left out.
     """
     seen, returns, G = [], [], np.zeros(N)
     for k in range(steps):
@@ -67,8 +63,8 @@ def everything(steps: int, bad=lambda k: ([], [])):
         )
 
 
-def test_rows():
-    """By the definition: statistics over everything so far, this step included."""
+def test_rows_are_normalized_by_statistics_of_all_rows_so_far():
+    """The rows of this step are included."""
     env = coded()
     rows = started(env)
     for k, observations, rewards, terminals, seen, returns in everything(20):
@@ -89,7 +85,7 @@ def test_rows():
 
 
 @pytest.mark.parametrize("which", ["observations", "rewards"])
-def test_one_of_the_two(which):
+def test_observations_and_rewards_are_normalized_separately(which):
     env, both = coded(1, which == "observations", which == "rewards"), coded()
     one, two = step(env, started(env)), step(both, started(both))
     other = "rewards" if which == "observations" else "observations"
@@ -101,7 +97,7 @@ def test_one_of_the_two(which):
     assert names == {which.replace("rewards", "return")}
 
 
-def test_frozen_statistics_stay_and_rewards_are_as_they_were():
+def test_frozen_statistics_stay_and_rewards_are_unchanged():
     env, other = coded(), coded()
     played(env, 5)
     memory = env.memory()
@@ -118,7 +114,7 @@ def test_frozen_statistics_stay_and_rewards_are_as_they_were():
 
 
 class Clock(gymnasium.Env):
-    """Sees ``start`` and the number of its step; all of dtype ``dtype``."""
+    """Observes ``start`` plus the number of the step, and the number; both of ``dtype``."""
 
     action_space = gymnasium.spaces.Discrete(2)
 
@@ -139,36 +135,6 @@ class Clock(gymnasium.Env):
         return self.see(), 1.0, False, self.t == 7, {}
 
 
-class ClockOfTwo:
-    """The same in PettingZoo's form."""
-
-    possible_agents = ["a", "b"]
-
-    def __init__(self, **keywords):
-        self.clock = Clock(**keywords)
-        self.agents = []
-
-    def observation_space(self, agent):
-        return self.clock.observation_space
-
-    def action_space(self, agent):
-        return self.clock.action_space
-
-    def reset(self, seed=None, options=None):
-        seen, info = self.clock.reset(seed=seed)
-        self.agents = list(self.possible_agents)
-        return dict.fromkeys(self.agents, seen), dict.fromkeys(self.agents, info)
-
-    def step(self, actions):
-        results = self.clock.step(0)
-        dicts = tuple(dict.fromkeys(self.agents, result) for result in results)
-        self.agents = [] if results[3] else self.agents
-        return dicts
-
-    def close(self):
-        pass
-
-
 def clocks(num_envs, **keywords):
     return gymnasium.vector.SyncVectorEnv([lambda: Clock(**keywords)] * num_envs)
 
@@ -178,13 +144,16 @@ def normalised_clocks(kind, factory, backend="sync", **env):
     return Normalized(kind(factory, env=env, **settings), True, False, GAMMA)
 
 
-FORMS = [(gym_vec, Clock, "sync"), (gym_vec, Clock, "async"), (zoo_vec, ClockOfTwo, "sync")]
-
-
-@pytest.mark.parametrize(("kind", "factory", "backend"), [*FORMS, (gym_vec, clocks, "vector")])
-@pytest.mark.parametrize("dtype", ["float64", "int64", "uint32"])
-def test_a_clock_is_seen_as_fine_as_steps_are(kind, factory, backend, dtype):
-    """The first number is the second one and 1.7e9, in float32 the same in all steps."""
+@pytest.mark.parametrize(
+    ("kind", "factory", "backend", "dtype"),
+    [
+        (gym_vec, Clock, "sync", "float64"),
+        (gym_vec, Clock, "async", "int64"),
+        (gym_vec, clocks, "vector", "uint32"),
+    ],
+)
+def test_large_numbers_are_normalized_in_float64(kind, factory, backend, dtype):
+    """The first number is 1.7e9 more than the second; in float32 it would be constant."""
     with normalised_clocks(kind, factory, backend, dtype=dtype, start=1_700_000_000) as env:
         for rows in played(env, 20):
             first, second = rows.observations.T
@@ -192,11 +161,9 @@ def test_a_clock_is_seen_as_fine_as_steps_are(kind, factory, backend, dtype):
         assert env.memory()["observations.variance"][0] > 1
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int32"])
-def test_numbers_that_float32_holds_are_normalised_as_in_float32(dtype):
-    """To the bit."""
+def test_integers_that_float32_holds_are_normalized_as_in_float32():
     histories = []
-    for each in "float32", dtype:
+    for each in "float32", "int32":
         with normalised_clocks(gym_vec, Clock, start=3, dtype=each) as env:
             histories.append((played(env, 20), env.memory()))
     (ours, memory), (theirs, expected) = histories
@@ -204,7 +171,7 @@ def test_numbers_that_float32_holds_are_normalised_as_in_float32(dtype):
     assert all(np.array_equal(memory[name], expected[name]) for name in expected)
 
 
-def test_files_hold_the_mean_of_a_clock(tmp_path):
+def test_files_store_means_beyond_float32(tmp_path):
     with normalised_clocks(gym_vec, Clock) as env:
         played(env, 20)
         memory = env.memory()
@@ -220,8 +187,7 @@ def test_files_hold_the_mean_of_a_clock(tmp_path):
         assert "observations.mean_rest" not in normalization.with_rest(env.memory())
 
 
-def test_a_policy_sees_a_clock_as_in_training():
-    """Also one of a checkpoint: two times are two rows."""
+def test_policy_normalizes_large_numbers_as_in_training():
     settings = {"total_timesteps": 64, "total_agents": 2, "horizon": 32, "minibatch_size": 64}
     with puffer_mlx.train(Clock, settings) as trainer:
         policy = puffer_mlx.Policy(trainer)
@@ -232,7 +198,7 @@ def test_a_policy_sees_a_clock_as_in_training():
     np.testing.assert_allclose(rows[:, 0], rows[:, 1], rtol=1e-4, atol=1e-4)
 
 
-def test_going_on_is_bit_for_bit():
+def test_restored_statistics_continue_bit_for_bit():
     env, other = coded(groups=3), coded(groups=3)
     played(env, 4)
     state, rows, its = env.state(), started(other), started(other)
@@ -244,7 +210,7 @@ def test_going_on_is_bit_for_bit():
     assert env.state() is None
 
 
-def test_states_and_statistics_of_others():
+def test_state_and_statistics_of_another_environment_are_refused():
     env = coded()
     with pytest.raises(UserError, match="isn't one of normalised"):
         env.restore(np.zeros(100, np.uint8))
@@ -258,7 +224,7 @@ def test_states_and_statistics_of_others():
         env.restore(np.frombuffer(only.getvalue(), np.uint8))
 
 
-def test_bytes_stay_as_they_are():
+def test_bytes_are_not_normalized():
     with (
         make("squared", total_agents=8) as inner,
         pytest.raises(ValueError, match="squared shows bytes"),
@@ -269,63 +235,10 @@ def test_bytes_stay_as_they_are():
     with vec.make(settings, 1) as env:
         assert not isinstance(env, Normalized)
         assert any("normalize_observations" in line for line in vec.unused_keys(settings, env))
+        environment_statistics.require_statistics(settings, env.spec, {})
     settings.vec.normalize_rewards = True
     with vec.make(settings, 1) as env:
         assert isinstance(env, Normalized) and set(env.memory()) == RETURN
-
-
-@pytest.mark.parametrize("normal", [True, False])
-def test_what_can_be_normalised_is_decided_once(monkeypatch, normal):
-    """Environments, the line about unused keys and checkpoints follow one function."""
-    monkeypatch.setattr(normalize, "can_normalise", lambda spec: normal)
-    settings = config.load("cartpole", ["--vec.normalize-observations", "1"])
-    with vec.make(settings, 1) as env:
-        assert isinstance(env, Normalized) == normal
-        assert (
-            any("normalize_observations" in line for line in vec.unused_keys(settings, env))
-            != normal
-        )
-        spec = env.spec
-    if not normal:
-        environment_statistics.require_statistics(settings, spec, {})
-        return
-    with pytest.raises(UserError, match="statistics that observations are normalised by"):
-        environment_statistics.require_statistics(settings, spec, {})
-
-
-def test_resume_is_bit_for_bit():
-    options = """--vec.total-agents 32 --vec.num-buffers 2 --train.horizon 8 --device cpu
-        --train.minibatch-size 64 --policy.hidden-size 8 --policy.num-layers 1
-        --vec.normalize-observations 1 --vec.normalize-rewards 1 --train.total-timesteps 2560"""
-    settings = config.load("cartpole", options.split())
-
-    def end(trainer):
-        for _ in trainer:
-            pass
-        return flat(trainer.weights)
-
-    with vec.make(settings, 1) as env:
-        trainer = Trainer(settings, env)
-        for _ in range(5):
-            trainer.step()
-        weights, state = trainer.weights, trainer.state()
-        mx.eval(state.arrays)
-        expected = end(trainer)
-    with vec.make(settings, 1) as env:
-        trainer = Trainer(settings, env)
-        assert trainer.restore(weights, state)
-        np.testing.assert_array_equal(end(trainer), expected)
-
-
-def test_observations_can_be_taken_apart():
-    pytest.importorskip("gymnasium")
-    settings = config.load("gym:CartPole-v1")
-    with vec.make(settings, 1) as env:
-        assert isinstance(env, Normalized) and env.layout is not None
-        rows = allocate_rows(env, 8)
-        env.reset(rows)
-        np.testing.assert_array_equal(env.layout.restore(rows.observations), rows.observations)
-    assert coded().layout is None
 
 
 # ---- files of a policy of normalised observations ------------------------------------------------
@@ -335,15 +248,20 @@ TRAINING = f"""--vec.total-agents 8 --vec.num-buffers 2 --train.horizon 4 --devi
 OPTIONS = f"{TRAINING} --vec.normalize-observations 1"
 
 
-@pytest.fixture(params=["native", "python"])
-def run(request, here):
-    """A word for the environment, a trainer that has trained, and its checkpoint."""
-    word = DRIFT[request.param]
-    with trained(config.load(word, OPTIONS.split())) as made:
-        yield word, *made
+@pytest.fixture(scope="module")
+def run(request, tmp_path_factory):
+    """The name of an environment, a trainer that has trained, and its checkpoint."""
+    word = DRIFT[getattr(request, "param", "native")]
+    folder = tmp_path_factory.mktemp("run")
+    with contextlib.ExitStack() as stack:
+        with contextlib.chdir(folder):
+            made = trained(config.load(word, OPTIONS.split()))
+            trainer, saved = stack.enter_context(made)
+        yield word, trainer, folder / saved
 
 
-def test_every_file_plays_as_the_live_policy(run, here, scripts):
+@pytest.mark.parametrize("run", ["native", "python"], indirect=True)
+def test_every_file_plays_like_the_trained_policy(run, here, scripts):
     word, trainer, saved = run
     expected = live(trainer)
     files_play(scripts, here, word, saved, POLICY.split(), expected)
@@ -354,8 +272,8 @@ def test_every_file_plays_as_the_live_policy(run, here, scripts):
     assert other.summary()["score"].mean != pytest.approx(expected, rel=0.01)
 
 
-def test_nobody_is_overruled(run, here, scripts, capsys):
-    """What a person typed isn't changed silently, but refused: for a checkpoint and for a file."""
+def test_typed_setting_that_contradicts_the_policy_is_refused(run, here, scripts, capsys):
+    """For a checkpoint and for a file."""
     word, _, saved = run
     export(checkpoint.load(saved), Format("safetensors"), here / "w.safetensors", None)
     raw = ["--vec.normalize-observations", "0", *POLICY.split(), "--device", "cpu"]
@@ -365,19 +283,15 @@ def test_nobody_is_overruled(run, here, scripts, capsys):
         assert "normalised observations" in error and "--vec.normalize-observations 1" in error
 
 
-def test_training_goes_on_from_an_exported_file(run, here, scripts, capsys):
-    """The statistics go on; those of rewards too, where the file has them."""
+def test_training_continues_statistics_of_an_exported_file(run, here, scripts, capsys):
+    """Also the statistics of rewards."""
     word, _, saved = run
     before = environment_statistics.read_statistics(saved)
     export(checkpoint.load(saved), Format("safetensors"), here / "w.safetensors", None)
-    words = [
-        *(OPTIONS + POLICY).replace("--vec.normalize-observations 1", "").split(),
-        "--load-model-path",
-    ]
+    words = [*TRAINING.split(), *POLICY.split(), "--load-model-path"]
     assert scripts("train").main([word, *words, "w.safetensors"]) == 0
     printed = capsys.readouterr().out
-    by_default = config.load(word).vec.normalize_observations
-    assert ("observations are normalised, as w.safetensors learned" in printed) == (not by_default)
+    assert "observations are normalised, as w.safetensors learned" in printed
     made = Path(printed.partition("\nsaved ")[2].partition("\n")[0])
     assert checkpoint.load(made).config.vec.normalize_observations
     after = environment_statistics.read_statistics(made)
@@ -386,8 +300,7 @@ def test_training_goes_on_from_an_exported_file(run, here, scripts, capsys):
     assert abs(after["observations.mean"] - before["observations.mean"]).max() < 1  # of 1000
 
 
-def test_nobody_saves_a_policy_without_its_statistics(run, here):
-    """However it is written."""
+def test_policy_is_not_saved_without_its_statistics(run, here):
     _, trainer, saved = run
     written = environment_statistics.read_statistics(saved)
     for name, array in trainer.vec.memory().items():
@@ -402,14 +315,14 @@ def test_nobody_saves_a_policy_without_its_statistics(run, here):
     assert not (here / "other").exists()
 
 
-def test_a_policy_of_normalised_observations_is_shown_no_others(run, here):
+def test_policy_of_normalized_observations_refuses_other_environments(run, here):
     word, trainer, saved = run
     plain = config.load(word, [*OPTIONS.split(), "--vec.normalize-observations", "0"])
     for rewards in False, True:
         plain.vec.normalize_rewards = rewards
         with vec.make(plain, 1) as env, pytest.raises(UserError, match="normalised observations"):
             environment_statistics.restore_statistics(env, saved)
-    plain.origins.clear()  # as if nobody had typed it
+    plain.origins.clear()  # it is a default then
     assert environment_statistics.with_saved_preprocessing(plain, saved).vec.normalize_observations
     settings = trainer.config
     assert environment_statistics.with_saved_preprocessing(settings, saved) is settings
@@ -418,27 +331,6 @@ def test_a_policy_of_normalised_observations_is_shown_no_others(run, here):
         with pytest.raises(UserError, match=r"are missing: .*w\.safetensors has none") as caught:
             environment_statistics.restore_statistics(env, here / "w.safetensors")
         assert "--vec.normalize-observations 0" in caught.value.hint
-
-
-def test_statistics_beside_a_file(run, here, scripts, capsys, monkeypatch):
-    """As exports had them before, and flat files have them still."""
-    _, _, saved = run
-    words = [str(saved), "--to", "bin", "--out", "w.bin", "--lossy", "--bin-whole"]
-    assert scripts("export").main(words) == 0
-    printed = capsys.readouterr().out
-    assert "reads their statistics from w.bin.normalization.safetensors" in printed
-    expected = environment_statistics.read_statistics(saved)
-    found = environment_statistics.read_statistics(Path("w.bin"))
-    assert set(found) == set(expected)
-    np.testing.assert_array_equal(found["observations.mean"], expected["observations.mean"])
-    assert importing.inspect(Path("w.bin")).settings["vec.normalize_observations"] == "True"
-    files = []
-    read = environment_statistics.read
-    monkeypatch.setattr(environment_statistics, "read", lambda p: files.append(p) or read(p))
-    word, *_ = run
-    conf = config.load(word, [*POLICY.split(), "--device", "cpu"])
-    evaluating.load_policy(conf, "w.bin", lambda *_: conf)
-    assert len(files) == 1  # read once
 
 
 # ---- what isn't finite ---------------------------------------------------------------------------
@@ -458,9 +350,8 @@ class Spoiled(CodedVec):
         return [observations, rewards, *others]
 
 
-@pytest.mark.parametrize(("value", "groups"), [(np.nan, 1), (np.inf, 2), (-np.inf, 1)])
-def test_what_isnt_finite_never_enters_the_statistics(value, groups, capsys, monkeypatch):
-    """They are those of all the other rows, and of all the other returns."""
+@pytest.mark.parametrize(("value", "groups"), [(np.nan, 1), (-np.inf, 2)])
+def test_statistics_ignore_numbers_that_are_not_finite(value, groups, capsys, monkeypatch):
     monkeypatch.setattr(Spoiled, "value", value)
     env = coded(groups, kind=Spoiled)
     rows, bad = started(env), lambda k: ([2], [5]) if k in (3, 4) else ([], [])
@@ -479,7 +370,7 @@ def test_what_isnt_finite_never_enters_the_statistics(value, groups, capsys, mon
     )  # once
 
 
-def test_a_step_without_a_finite_row_changes_no_statistics():
+def test_step_without_a_finite_row_changes_no_statistics():
     env = coded(rewards=False)
     rows = started(env)
     step(env, rows)

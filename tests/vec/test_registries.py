@@ -1,13 +1,11 @@
-"""Processes step what the program registered, and environments may have processes of their own."""
+"""Registered environments in processes, and environments that start processes."""
 
 import importlib
 import importlib.util
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +15,7 @@ import gymnasium
 import numpy as np
 import psutil
 import pytest
+import zoo_relay
 from gymnasium.envs.registration import registry
 from stepping import gym_vec, played, started, step, zoo_vec
 
@@ -44,7 +43,7 @@ def registered():
 
 
 def slope_env() -> Any:
-    """An environment of a class that only this program has: it shows its steps times a slope."""
+    """Return a local class of environments that show their steps times a slope."""
 
     class Slope(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(-99, 99, (1,), np.float32)
@@ -67,114 +66,60 @@ def slope_env() -> Any:
 
 
 def shown(make: Any, backend: str, steps: int = 3) -> list[float]:
-    """What the first of two environments shows, step by step."""
+    """Return the observations of the first of two environments."""
     with gym_vec(make, name="it", total_agents=2, backend=backend) as vec:
         return [float(rows.observations[0, 0]) for rows in played(vec, steps)]
 
 
-def own_id() -> tuple[Any, list[float]]:
-    gymnasium.register("Mine-v0", entry_point=slope_env(), kwargs={"slope": 3.0})
-    return "Mine-v0", [0, 3, 6, 9]
+def register(name: str, slope: Any, entry_point: Any = None) -> None:
+    entry_point = entry_point or slope_env()
+    gymnasium.register(name, entry_point=entry_point, kwargs={"slope": slope})
 
 
-def without_a_version() -> tuple[Any, list[float]]:
-    gymnasium.register("Mine-v1", entry_point=slope_env(), kwargs={"slope": 1.0})
-    gymnasium.register("Mine-v2", entry_point=slope_env(), kwargs={"slope": 2.0})
-    return "Mine", [0, 2, 4, 6]
-
-
-def known_id() -> tuple[Any, list[float]]:
-    gymnasium.register("CartPole-v1", entry_point=slope_env(), kwargs={"slope": 5.0})
-    return "CartPole-v1", [0, 5, 10, 15]
-
-
-def function_of_an_id() -> tuple[Any, list[float]]:
-    name, expected = own_id()
-    return lambda: gymnasium.make(name), expected
-
-
-def function_of_a_known_id() -> tuple[Any, list[float]]:
-    name, expected = known_id()
-    return lambda: gymnasium.make(name), expected
-
-
-def of_the_script() -> tuple[Any, list[float]]:
-    sys.modules["__main__"].Sloping = slope_env()  # type: ignore
-    gymnasium.register("Mine-v0", entry_point="__main__:Sloping", kwargs={"slope": 4.0})
-    return "Mine-v0", [0, 4, 8, 12]
-
-
-def beside_one_that_cant_be_sent() -> tuple[Any, list[float]]:
-    gymnasium.register("Other-v0", entry_point=slope_env(), kwargs={"slope": threading.Lock()})
-    return own_id()
-
-
-@pytest.mark.parametrize("backend", ["sync", "async"])
 @pytest.mark.parametrize(
-    "case",
+    ("slopes", "constructor", "slope"),
     [
-        own_id,
-        without_a_version,
-        known_id,
-        function_of_an_id,
-        function_of_a_known_id,
-        of_the_script,
-        beside_one_that_cant_be_sent,
+        ({"Mine-v0": 3}, "Mine-v0", 3),
+        ({"Mine-v1": 1, "Mine-v2": 2}, "Mine", 2),
+        ({"CartPole-v1": 5}, "CartPole-v1", 5),
+        ({"Mine-v0": 3}, lambda: gymnasium.make("Mine-v0"), 3),
+        ({"Other-v0": threading.Lock(), "Mine-v0": 3}, "Mine-v0", 3),  # which can't be pickled
     ],
 )
-def test_the_programs_environment_is_stepped(case, backend):
-    make, expected = case()
-    assert shown(make, backend) == expected
+def test_registered_environment_is_stepped_in_processes(slopes: dict, constructor, slope: int):
+    for name, registered_slope in slopes.items():
+        register(name, registered_slope)
+    assert shown(constructor, "async") == [0, slope, 2 * slope, 3 * slope]
 
 
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_wrappers_and_limits_of_a_registration_count(backend):
+def test_registered_class_of_the_script_is_stepped_in_processes(monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "Sloping", slope_env(), raising=False)
+    register("Mine-v0", 4, "__main__:Sloping")
+    assert shown("Mine-v0", "async") == [0, 4, 8, 12]
+
+
+def test_registered_time_limit_counts():
     entry = gymnasium.spec("CartPole-v1").entry_point
     gymnasium.register("CartPole-v1", entry_point=entry, max_episode_steps=4)
-    with gym_vec("CartPole-v1", name="it", total_agents=2, backend=backend) as vec:
+    with gym_vec("CartPole-v1", name="it", total_agents=2, backend="async") as vec:
         played(vec, 12)
         assert {record["episode_length"] for record in vec.episodes()} == {4}
 
 
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_pettingzoos_registrations_count(backend, monkeypatch):
+def test_registered_environment_of_pettingzoo_is_stepped(monkeypatch):
     pettingzoo = pytest.importorskip("pettingzoo")
     if not hasattr(pettingzoo, "register"):
         pytest.skip("this PettingZoo has no registry")
-
-    class Pair(pettingzoo.ParallelEnv):
-        metadata: Any = {"name": "pair"}
-        possible_agents: Any = ["a", "b"]
-
-        def observation_space(self, agent):
-            return gymnasium.spaces.Box(-99, 99, (1,), np.float32)
-
-        def action_space(self, agent):
-            return gymnasium.spaces.Discrete(2)
-
-        def reset(self, seed=None, options=None):
-            self.agents, self.steps = [*self.possible_agents], 0
-            return self._each(np.zeros(1, np.float32)), self._each({})
-
-        def step(self, actions):
-            self.steps += 1
-            seen = np.full(1, 7 * self.steps, np.float32)
-            flags = self._each(False)
-            return self._each(seen), self._each(1.0), flags, flags, self._each({})
-
-        def _each(self, value):
-            return {agent: value for agent in self.agents}
-
-    specification = pettingzoo.EnvSpec(id="mine/pair-v0", entry_point=Pair)
-    # Not another dictionary in its place: PettingZoo caches which dictionary is the registry.
-    monkeypatch.setitem(pettingzoo.parallel_registry, "mine/pair-v0", specification)
-    made = find_parallel("mine/pair-v0")
-    with zoo_vec(made, name="pair", total_agents=4, backend=backend) as vec:
-        assert [rows.observations[0, 0] for rows in played(vec, 2)] == [0, 7, 14]
+    specification = pettingzoo.EnvSpec(id="mine/relay-v0", entry_point=zoo_relay.Relay)
+    # PettingZoo caches which dictionary is the registry: change that dictionary.
+    monkeypatch.setitem(pettingzoo.parallel_registry, "mine/relay-v0", specification)
+    made = find_parallel("mine/relay-v0")
+    with zoo_vec(made, name="relay", total_agents=6, backend="async") as vec:
+        assert [rows.observations[2, 0] for rows in played(vec, 2)] == [0, 1, 2]
 
 
 def held_lock() -> Any:
-    """A function that no pickle holds."""
+    """Return a function that can't be pickled."""
     lock, Slope = threading.Lock(), slope_env()
 
     def make(render_mode=None):
@@ -184,7 +129,7 @@ def held_lock() -> Any:
     return make
 
 
-def test_what_cant_be_sent_is_refused_or_stepped_here(monkeypatch):
+def test_constructor_that_can_not_be_pickled_is_refused_or_stepped_here(monkeypatch):
     make = held_lock()
     with pytest.raises(UserError, match=r"can't be sent to another process: .*lock.*\n.*sync"):
         shown(make, "async")
@@ -196,46 +141,7 @@ def test_what_cant_be_sent_is_refused_or_stepped_here(monkeypatch):
     assert chosen.description.startswith(said) and "\n" not in chosen.description
 
 
-class Stubborn(float):
-    """A number that can be copied, but not pickled."""
-
-    def __deepcopy__(self, memo):
-        return self
-
-    def __reduce_ex__(self, protocol):
-        raise TypeError("it is stubborn")
-
-
-def test_one_that_cant_be_sent_is_refused_where_it_is_made():
-    gymnasium.register("Other-v0", entry_point=slope_env(), kwargs={"slope": Stubborn(2)})
-    assert shown(lambda: gymnasium.make("Other-v0"), "sync") == [0, 2, 4, 6]
-    with pytest.raises(UserError, match=r"Other-v0 can't be sent to another process: it is stub"):
-        shown(lambda: gymnasium.make("Other-v0"), "async")
-
-
-def test_a_module_that_registers_when_it_is_imported_changes_nothing(tmp_path, monkeypatch):
-    """The program registered its id anew after that; a process imports the module later."""
-    (tmp_path / "registering.py").write_text(
-        textwrap.dedent(
-            """
-            import gymnasium
-            gymnasium.register("Mine-v0", entry_point="gymnasium.envs.classic_control:CartPoleEnv")
-            def make(render_mode=None):
-                return gymnasium.make("Mine-v0")
-            """
-        )
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    import registering  # type: ignore
-
-    monkeypatch.delitem(sys.modules, "registering")
-    sys.modules["registering"] = registering
-    gymnasium.register("Mine-v0", entry_point=slope_env(), kwargs={"slope": 3.0})
-    assert shown(registering.make, "async") == [0, 3, 6, 9]
-    del sys.modules["registering"]
-
-
-def test_a_module_that_is_another_file_in_a_process_is_refused(monkeypatch):
+def test_module_of_another_file_in_a_process_is_refused(monkeypatch):
     later = registries.Later(GymFactory)
     assert later.load() is GymFactory
     monkeypatch.setattr(sys.modules[GymFactory.__module__], "__file__", "/elsewhere/make.py")
@@ -243,23 +149,7 @@ def test_a_module_that_is_another_file_in_a_process_is_refused(monkeypatch):
         later.load()
 
 
-ATARI = """
-from puffer_mlx.vec.gym.make import GymFactory
-from puffer_mlx.vec.python_vec import PythonVec
-env = {"obs_type": "ram"}
-PythonVec(GymFactory("it", "Pong-v4", env), total_agents=2, backend="async").close()
-"""
-
-
-@pytest.mark.processes
-def test_processes_of_atari_do_not_greet():
-    pytest.importorskip("ale_py")
-    words = [sys.executable, "-c", ATARI]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-# ---- Environments with processes of their own ----------------------------------------------------
+# ---- Environments that start processes -----------------------------------------------------------
 
 
 def simulate(pipe) -> None:
@@ -268,7 +158,7 @@ def simulate(pipe) -> None:
 
 
 class Simulated(gymnasium.Env):
-    """Steps in a process that it forks; ``close`` may forget it, but not in the tests' process."""
+    """Steps in a forked process; in a worker, ``close`` may leave that process running."""
 
     observation_space = gymnasium.spaces.Box(-99, 99, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -301,15 +191,10 @@ def simulators(workers: list[Any]) -> list[psutil.Process]:
     return [child for each in workers for child in psutil.Process(each.pid).children()]
 
 
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_an_environment_may_have_a_process(backend):
-    assert shown(Simulated, backend) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("env", [{}, {"closes": False}, {"closes": False, "daemon": False}])
-def test_no_process_of_an_environment_is_left(env):
+@pytest.mark.parametrize("env", [{}, {"closes": False, "daemon": False}])
+def test_close_ends_processes_of_environments(env):
     with gym_vec(Simulated, name="it", total_agents=2, env=env, backend="async") as vec:
-        step(vec, started(vec))
+        assert step(vec, started(vec)).observations[0, 0] == 1
         forked = simulators(vec._envs[0].processes)  # type: ignore
         assert len(forked) == 2
     gone, left = psutil.wait_procs(forked, timeout=60)
@@ -317,8 +202,8 @@ def test_no_process_of_an_environment_is_left(env):
 
 
 @pytest.mark.parametrize("thread", [False, True])
-def test_a_worker_that_dies_is_noticed_though_its_environments_process_lives(thread):
-    """What a thread forked lives on: it would otherwise end with the thread."""
+def test_dead_worker_is_noticed_while_its_child_lives(thread):
+    """A child that a thread forked would end with the thread."""
     env = {"thread": thread, "closes": False}
     with gym_vec(Simulated, name="it", total_agents=2, env=env, backend="async") as vec:
         rows = started(vec)
@@ -330,36 +215,3 @@ def test_a_worker_that_dies_is_noticed_though_its_environments_process_lives(thr
         for process in forked if thread else ():
             process.kill()
         assert not psutil.wait_procs(forked, timeout=60)[1]
-
-
-SCRIPT = """
-import sys
-sys.path[:0] = {paths!r}
-import test_registries
-from puffer_mlx.vec.gym.make import GymFactory
-from puffer_mlx.vec.python_vec import PythonVec
-vec = PythonVec(GymFactory("it", test_registries.Simulated), total_agents=2, backend="async")
-test_registries.started(vec)
-workers = vec._envs[0].processes
-pids = [each.pid for each in workers + test_registries.simulators(workers)]
-print(*pids, flush=True)
-sys.stdin.readline()
-"""
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("end", ["killed", "ends"])
-def test_nothing_is_left_of_a_program_that_does_not_close(tmp_path, end):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(paths=sys.path))
-    pipe = subprocess.PIPE
-    words = [sys.executable, str(script)]
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as program:
-        assert program.stdin is not None and program.stdout is not None
-        running = [psutil.Process(int(pid)) for pid in program.stdout.readline().split()]
-        assert len(running) == 4
-        if end == "killed":
-            program.kill()
-        else:
-            program.stdin.write("\n")
-    assert not psutil.wait_procs(running, timeout=60)[1]

@@ -1,4 +1,4 @@
-"""vec.rescale_actions: a policy's -1 to 1 is an environment's low to high, wherever it plays."""
+"""vec.rescale_actions: actions from -1 to 1 become actions from low to high."""
 
 import json
 from dataclasses import replace
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from played import POLICY, by_file, close, files_play, live, trained
 from stepping import started, step
 
@@ -13,9 +15,6 @@ from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import rescaling
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.exporting import Format, export
-from puffer_mlx.export.importing import inspect
-from puffer_mlx.export.parity import run as outputs
-from puffer_mlx.export.weight_layouts import to_layout
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.layout import SpaceLayout
 
@@ -26,46 +25,35 @@ SEES = spaces.Box(-1, 1, (2,))
 
 # ---- one space -----------------------------------------------------------------------------------
 
-# A space, the policy's numbers, and what they are: low + (x + 1) / 2 * (high - low), clipped.
-CASES = {
-    "to its bounds": (
-        spaces.Box(np.array([-3, 0], F), np.array([7, 40], F)),
-        [[-1, -1], [0, 0], [1, 1], [0.5, -0.25], [-2, 3]],
-        [[-3, 0], [2, 20], [7, 40], [4.5, 15], [-3, 40]],
-    ),
-    "infinite ones stay": (
-        spaces.Box(np.array([-INF, -INF, 0, 2], F), np.array([INF, 4, INF, 4], F)),
-        [[-9, -9, -9, -1], [9, 9, 9, 0]],
-        [[-9, -9, 0, 2], [9, 4, 9, 3]],
-    ),
-    "whole numbers": (
-        spaces.Box(-10, 30, (1,), np.int32),
-        [[-1], [0], [0.06], [1], [7]],
-        [[-10], [10], [11], [30], [30]],
-    ),
-    "a shape": (spaces.Box(0, 2, (2, 1), np.float64), [[-1, 0.5]], [[[0], [1.5]]]),
-    "no width, or too much": (
-        spaces.Box(np.array([3, -3e38, 0], F), np.array([3, 3e38, 1], F)),
-        [[0.5, 7, 0]],
-        [[3, 7, 0.5]],
-    ),
-}
+
+BOUNDS_OF = st.lists(
+    st.tuples(st.sampled_from([-INF, -10, 0, 3]), st.sampled_from([3, 7, 30, INF])),
+    min_size=1,
+    max_size=4,
+)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_what_an_environment_is_told(case):
-    space, chosen, expected = CASES[case]
-    layout, plain = (SpaceLayout("x", SEES, space, rescale=rescale) for rescale in (True, False))
-    told = layout.actions(np.array(chosen, F))
-    assert told.dtype == space.dtype
-    np.testing.assert_allclose(told, expected, rtol=1e-6)
-    assert all(space.contains(action) for action in told)
-    assert plain.spec.action == ActionSpec(layout.spec.action.sizes)  # without bounds
-    assert not np.array_equal(plain.actions(np.array(chosen, F)), told)
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(BOUNDS_OF, st.sampled_from([F, np.float64, np.int32]), st.integers(0, 99))
+@example([(3, 3), (-3e38, 3e38), (0, 1)], F, 0)  # no width, and more than float32 can hold
+def test_actions_are_rescaled_to_bounds_and_clipped(bounds, dtype, seed):
+    """Policies act from -1 to 1; an infinite bound stays as it is."""
+    low, high = np.array(bounds, np.float64).T
+    if dtype is np.int32:
+        low, high = np.maximum(low, -10), np.minimum(high, 30)
+    space = spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)
+    chosen = np.random.default_rng(seed).normal(0, 1, (5, len(low))).astype(F)
+    actions = SpaceLayout("x", SEES, space, rescale=True).actions(chosen)
+    bounded = high - low < 3e38
+    with np.errstate(invalid="ignore"):
+        rescaled = np.where(bounded, low + (chosen + 1) / 2 * (high - low), chosen)
+    expected = rescaled.clip(low, high)
+    tolerance = 0.51 if dtype is np.int32 else 1e-4
+    assert actions.dtype == space.dtype and all(map(space.contains, actions))
+    np.testing.assert_allclose(actions, expected, rtol=1e-5, atol=tolerance)
 
 
-def test_bounds_of_one_change_nothing():
-    """To the bit, and no file is any different for them."""
+def test_bounds_of_minus_1_and_1_change_nothing():
     rows = np.random.default_rng(0).normal(size=(100, 3)).astype(F)
     rows[0] = 1e-9, 1.0, -1.0
     space = spaces.Box(np.array([-1, -1, -INF], F), np.array([1, 1, INF], F))
@@ -74,28 +62,23 @@ def test_bounds_of_one_change_nothing():
     np.testing.assert_array_equal(one.actions(rows), other.actions(rows))
 
 
-def test_parts_have_their_own():
-    space = spaces.Dict(a=spaces.Box(0, 10, (1,)), b=spaces.Box(-1, 1, (2,)))
-    layout = SpaceLayout("x", SEES, space, rescale=True)
-    assert layout.spec.action.bounds == ((0, 10), (-1, 1), (-1, 1))
-    told = layout.actions(np.array([[0.5, 0.5, -0.5]], F))
-    assert {key: part.tolist() for key, part in told.items()} == {"a": [[7.5]], "b": [[0.5, -0.5]]}
-    choices = spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)])
-    assert SpaceLayout("x", SEES, choices, rescale=True).spec.action == ActionSpec((3, 2, 2))
-
-
-def test_a_spec_tells_its_bounds():
+def test_spec_stores_bounds():
     spec = SpaceLayout("x", SEES, spaces.Box(-2, 2, (1,)), rescale=True).spec
     assert EnvSpec.from_json(spec.to_json()) == spec and spec.action.bounds == ((-2, 2),)
     plain = replace(spec, action=ActionSpec((1,)))
     assert "bounds" not in plain.to_json() and EnvSpec.from_json(plain.to_json()) == plain
-    fields = json.loads(spec.to_json())
-    wrong_ones = [[-2, 2], [-2, 2]], [[2, -2]], [["a", "b"]], [[-2, None]], [[0, 1e999]], [[1]], 3
-    for wrong in wrong_ones:
-        with pytest.raises(ValueError):
-            EnvSpec.from_json(json.dumps(fields | {"action_bounds": wrong}))
+    two = spaces.Dict(a=spaces.Box(0, 10, (1,)), b=spaces.Box(-1, 1, (2,)))
+    bounds = SpaceLayout("x", SEES, two, rescale=True).spec.action.bounds
+    assert bounds == ((0, 10), (-1, 1), (-1, 1))
     with pytest.raises(ValueError, match="bounds"):
         ActionSpec((2,), ((-2, 2),))
+
+
+@pytest.mark.parametrize("wrong", [[[-2, 2]] * 2, [[2, -2]], [["a", "b"]]])
+def test_damaged_bounds_of_a_spec_are_refused(wrong):
+    spec = SpaceLayout("x", SEES, spaces.Box(-2, 2, (1,)), rescale=True).spec
+    with pytest.raises(ValueError):
+        EnvSpec.from_json(json.dumps(json.loads(spec.to_json()) | {"action_bounds": wrong}))
 
 
 # ---- both roads ----------------------------------------------------------------------------------
@@ -104,9 +87,6 @@ TASKS = """
 import gymnasium
 import numpy as np
 
-
-def reward(action):
-    return -abs(float(action[0]) - 5) - abs(float(action[1]) - 10)
 
 
 class Task(gymnasium.Env):
@@ -125,31 +105,11 @@ class Task(gymnasium.Env):
     def step(self, action):
         self.told.append(action.copy())
         self.steps += 1
-        return self.see(), reward(action), self.steps == 5, False, {}
+        reward = -abs(float(action[0]) - 5) - abs(float(action[1]) - 10)
+        return self.see(), reward, self.steps == 5, False, {}
 
-
-class Old:  # the same in PufferLib 3's form
-    single_observation_space = Task.observation_space
-    single_action_space = Task.action_space
-    num_agents = 1
-    told = []
-
-    def __init__(self, buf=None, seed=0):
-        for name in ("observations", "rewards", "terminals", "truncations", "masks", "actions"):
-            setattr(self, name, buf[name] if buf else None)
-
-    def reset(self, seed=None):
-        self.masks[:] = True
-        return self.observations, []
-
-    def step(self, actions):
-        self.told.append(actions[0].copy())
-        self.rewards[:] = reward(actions[0])
-        return self.observations, self.rewards, self.terminals, self.truncations, []
-
-    def close(self):
-        pass
 """
+RAW = "--vec.rescale-actions", "0"
 TINY = ["--vec.backend", "sync", "--vec.total-agents", "2", "--train.minibatch-size", "128"]
 
 
@@ -160,23 +120,20 @@ def tasks(here, monkeypatch):
     return here
 
 
-@pytest.mark.parametrize("name", ["Task", "Old"])
-def test_environments_are_told(tasks, name):
+@pytest.mark.parametrize(("words", "expected"), [((), [4.5, 15]), (RAW, [0.5, 0])])
+def test_environment_gets_rescaled_actions(tasks, words, expected):
     import tasks as module  # type: ignore
 
-    told = getattr(module, name).told
-    for words, expected in (((), [4.5, 15]), (("--vec.rescale-actions", "0"), [0.5, 0])):
-        settings = config.load(f"tasks:{name}", [*TINY, *words])
-        with vec.make(settings, 1) as env:
-            rows = started(env)
-            told.clear()
-            step(env, rows, [[0.5, -0.25]])
-        np.testing.assert_allclose(told, [expected] * 2)
-        assert settings.base.family == "continuous"
-        assert settings.vec.rescale_actions == (not words)
+    settings = config.load("tasks:Task", [*TINY, *words])
+    with vec.make(settings, 1) as env:
+        rows = started(env)
+        module.Task.told.clear()
+        step(env, rows, [[0.5, -0.25]])
+    np.testing.assert_allclose(module.Task.told, [expected] * 2)
+    assert settings.vec.rescale_actions == (not words)
 
 
-def test_what_is_typed_for_nothing_is_named(tasks):
+def test_setting_without_effect_is_reported(tasks):
     typed = "--vec.rescale-actions", "1"
     settings = config.load("gym:CartPole-v1", typed)
     with vec.make(settings, 1) as env:
@@ -194,18 +151,19 @@ OPTIONS = f"""--vec.total-agents 8 --train.horizon 4 --device cpu --seed 3 --vec
     --vec.normalize-rewards 0"""
 WORD = "tasks:Task"
 BOUNDS = ((-3.0, 7.0), (0.0, 40.0))
-RAW = "--vec.rescale-actions", "0"
 
 
-@pytest.fixture(params=["1", "0"], ids=["normalised", "as it is"])
+@pytest.fixture
 def run(request, tasks):
     """A trainer that has trained, its checkpoint, and options that its policy needs."""
-    words = [*POLICY.split(), "--vec.normalize-observations", request.param]
+    normalize = getattr(request, "param", "0")
+    words = [*POLICY.split(), "--vec.normalize-observations", normalize]
     with trained(config.load(WORD, [*OPTIONS.split(), *words])) as made:
         yield *made, words
 
 
-def test_every_file_plays_as_the_live_policy(run, tasks, scripts):
+@pytest.mark.parametrize("run", ["1", "0"], indirect=True)
+def test_every_file_plays_like_the_trained_policy(run, tasks, scripts):
     trainer, saved, words = run
     expected = live(trainer)
     assert live(trainer, rescale_actions=False) != pytest.approx(expected, rel=0.01)
@@ -215,24 +173,8 @@ def test_every_file_plays_as_the_live_policy(run, tasks, scripts):
         assert config.load(str(tasks / kind / "config.ini")).vec.rescale_actions
 
 
-@pytest.mark.parametrize("name", ["w.onnx", "w.pt"])
-def test_a_file_puts_out_the_environments_units(run, tasks, name):
-    """The centre is 2 and 20, half the width 5 and 20."""
-    made = checkpoint.load(run[1])
-    kind = {"w.onnx": "onnx", "w.pt": "torch"}[name]
-    seen = np.random.default_rng(0).uniform(-1, 1, (3, 4, 2)).astype(F)
-    plain = replace(made.policy.decoder, action=ActionSpec((1, 1)))
-    ours = outputs(replace(made.policy, decoder=plain), made.weights, seen, made.statistics)
-    dialect = export(made, Format(kind), tasks / name, None).dialect
-    found = inspect(tasks / name)
-    theirs = found.file.run(found, to_layout(made.policy, made.weights, dialect)[0], seen)
-    np.testing.assert_allclose(theirs["mean"], [2, 20] + ours["mean"] * [5, 20], rtol=1e-4)
-    expected = np.log([5, 20]) + ours["logstd"]
-    np.testing.assert_allclose(theirs["logstd"], expected, rtol=1e-5, atol=1e-5)
-
-
-def test_nobody_is_overruled(run, tasks, scripts, capsys):
-    """What a person typed isn't changed silently, but refused: for a checkpoint and for a file."""
+def test_typed_setting_that_contradicts_the_policy_is_refused(run, tasks, scripts, capsys):
+    """For a checkpoint and for a file."""
     _, saved, words = run
     export(checkpoint.load(saved), Format("safetensors"), tasks / "w.safetensors", None)
     for path, said in ((saved, f"rescaled to {BOUNDS}"), ("w.safetensors", "rescale-actions 1")):
@@ -243,13 +185,12 @@ def test_nobody_is_overruled(run, tasks, scripts, capsys):
     assert f"rescales actions to {BOUNDS}" in capsys.readouterr().err
 
 
-def test_the_flat_file_cannot_hold_it(run, tasks, scripts):
+def test_flat_file_does_not_store_bounds(run, tasks, scripts):
     trainer, saved, _ = run
     made, path = checkpoint.load(saved), tasks / "w.bin"
-    if not made.statistics:  # which is refused first
-        with pytest.raises(UserError, match="can't hold what this policy's actions are rescaled"):
-            export(made, Format("bin"), path, None)
-        assert not path.exists()
+    with pytest.raises(UserError, match="can't hold what this policy's actions are rescaled"):
+        export(made, Format("bin"), path, None)
+    assert not path.exists()
     report = export(made, Format("bin", lossy=True, whole=True), path, None)
     assert "--vec.rescale-actions 1" in " ".join(report.notes)
     words = "--vec.rescale-actions", "1", *POLICY.split(), "--out", "i"
@@ -257,8 +198,8 @@ def test_the_flat_file_cannot_hold_it(run, tasks, scripts):
     assert by_file(scripts("evaluate"), WORD, "i") == close(live(trainer))
 
 
-def test_training_goes_on_as_it_was_learned(run, tasks, scripts, capsys, shipped_configs):
-    """A file's actions stay what they were, whatever the family's settings say by now."""
+def test_training_keeps_the_setting_of_the_policy(run, tasks, scripts, capsys, shipped_configs):
+    """The settings of the family may have changed since."""
     _, saved, words = run
     family = shipped_configs / "continuous.ini"
     export(checkpoint.load(saved), Format("safetensors"), tasks / "w.safetensors", None)
@@ -278,12 +219,11 @@ def test_training_goes_on_as_it_was_learned(run, tasks, scripts, capsys, shipped
     assert f"actions are taken as they are, as {saved}" in trained_from(saved)
 
 
-def test_damaged_bounds_are_refused():
+def test_damaged_bounds_of_a_file_are_refused():
     low, high = rescaling.NAMES
     good = rescaling.tensors_of(BOUNDS)
     assert rescaling.split_bounds(Path("x"), {"w": 1, **good}) == ({"w": 1}, BOUNDS)
     assert rescaling.split_bounds(Path("x"), {"w": 1}) == ({"w": 1}, ())
-    damaged = good[low], np.array([7.0], F), np.array([np.nan, 40], F), np.array([[7, 40]], F)
-    for wrong in ({low: good[low]}, *({**good, high: part} for part in damaged)):
+    for wrong in {low: good[low]}, {**good, high: np.array([np.nan, 40], F)}:
         with pytest.raises(UserError, match="bounds of actions"):
             rescaling.split_bounds(Path("x"), wrong)

@@ -13,18 +13,15 @@ import numpy as np
 import pytest
 from kept import edit, kept_copy
 from native_envs import (
-    DRAWS,
-    UPSTREAM_5,
     UPSTREAM_ROOT,
     Stepper,
     folder_of,
-    legal_actions,
     make,
     parameters,
     squared,
 )
 
-from puffer_mlx.config import Config, load
+from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.compiling import environment_flags
@@ -44,57 +41,23 @@ def ocean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ---- Learning -----------------------------------------------------------------------------------
 
 
-def random_score(config: Config) -> float:
-    """The mean score of legal random actions."""
-    rng = np.random.default_rng(0)
-    with NativeVec(folder_of(config.env_name), total_agents=384, env=config.env) as vec:
-        stepper = Stepper(vec)
-        for _ in range(300):
-            stepper.step(legal_actions(stepper, rng))
-        return vec.log()["score"]
-
-
-def learn(config: Config) -> tuple[float, dict[str, float]]:
-    """Train as configured: the mean score of the last five records with one, and the last."""
-    with NativeVec(
-        folder_of(config.env_name),
-        total_agents=config.vec.total_agents,
-        num_buffers=config.vec.num_buffers,
-        num_threads=2,
-        env=config.env,
-    ) as vec:
+def test_environment_of_pufferlib_is_learned_with_its_own_settings():
+    """With config/locks.ini of the repository: masks of two heads, rewards at the end."""
+    config = load(str(folder_of("locks")))
+    assert config.train.algorithm == "puffer5"
+    counts = {"total_agents": config.vec.total_agents, "num_buffers": config.vec.num_buffers}
+    with make("locks", env=config.env, num_threads=2, **counts) as vec:
         logs = [record for record in Trainer(config, vec) if "env/score" in record]
-    return sum(record["env/score"] for record in logs[-5:]) / 5, logs[-1]
-
-
-LEARNED = {  # most at random, least learned; measured: 0.097 and 0.955, ...
-    "orbit": (0.15, 0.9),
-    "convoy": (0.1, 0.9),  # 0.059 and 0.994
-    "metro": (1.2, 7.0),  # 0.95 and 8.3
-    "glider": (0.05, 0.7),  # 0.01 and 0.88
-    "locks": (0.55, 0.75),  # 0.51 and 0.83
-    "peloton": (0.44, 0.5),  # 0.41 and 0.55
-}
-
-
-@pytest.mark.parametrize("name", LEARNED)
-def test_is_learned(name: str):
-    """With the repository's own config/NAME.ini."""
-    config = load(str(folder_of(name)))
-    assert config.train.algorithm == ("puffer5" if name in UPSTREAM_5 else "puffer4")
-    most_at_random, least_learned = LEARNED[name]
-    assert random_score(config) < most_at_random
-    score, record = learn(config)
-    assert score > least_learned
-    assert record.get("env/illegal", 0) == 0  # masks were obeyed
-    slashes = {"locks": "env/locks/opened", "peloton": "env/lead/changes"}
-    assert slashes.get(name, "env/n") in record
+    scores = [record["env/score"] for record in logs]
+    assert scores[0] < 0.65 and sum(scores[-5:]) / 5 > 0.75, scores
+    assert logs[-1].get("env/illegal", 0) == 0  # actions obey masks
+    assert "env/locks/opened" in logs[-1]
 
 
 # ---- Files --------------------------------------------------------------------------------------
 
 
-def test_only_the_binding_and_what_it_includes_is_compiled(ocean: Path):
+def test_only_binding_and_its_includes_are_compiled(ocean: Path):
     (ocean / "orbit" / "orbit.c").write_text("#error a program of its own\n")
     with NativeVec(ocean / "orbit", total_agents=1, env=parameters("orbit")) as vec:
         assert vec.spec.name == "orbit"
@@ -114,9 +77,8 @@ def test_includes_are_found_in_the_repository(ocean: Path):
     other = ocean / "other_name"  # not the header's
     (ocean / "orbit").rename(other)
     lines = '#include "one.h"\n#include "two.h"\n#include "three.h"\n#include "../metro/four.h"\n'
-    edit(
-        other / "binding.c", '#include "orbit.h"', lines + '#include "tensor.h"\n#include "orbit.h"'
-    )
+    lines += '#include "tensor.h"\n#include "orbit.h"'
+    edit(other / "binding.c", '#include "orbit.h"', lines)
     names = [path.relative_to(root).as_posix() for path in environment_files(other)]
     assert set(names) == {
         *("vendor/one.h", "src/two.h", "three.h", "ocean/metro/four.h"),
@@ -125,8 +87,8 @@ def test_includes_are_found_in_the_repository(ocean: Path):
     NativeVec(other, total_agents=1, env=parameters("orbit")).close()
 
 
-def test_data(ocean: Path, monkeypatch: pytest.MonkeyPatch, tmp_path, capfd):
-    """It is found from any directory; if it is missing, exit(1) isn't the end of Python."""
+def test_missing_data_is_an_error(ocean: Path, monkeypatch: pytest.MonkeyPatch, tmp_path, capfd):
+    """Data is found from any directory; exit(1) doesn't end Python."""
     monkeypatch.chdir(tmp_path)
     NativeVec(ocean / "metro", total_agents=6, env=parameters("metro")).close()
     shutil.rmtree(ocean.parent / "resources")
@@ -142,7 +104,7 @@ def test_data(ocean: Path, monkeypatch: pytest.MonkeyPatch, tmp_path, capfd):
 
 
 def play(vec: NativeVec, steps: int, stepper: Stepper | None = None) -> np.ndarray:
-    """All observations of random steps."""
+    """Return all observations of random steps."""
     stepper = stepper or Stepper(vec)
     rng = np.random.default_rng(1)
     seen = []
@@ -152,8 +114,8 @@ def play(vec: NativeVec, steps: int, stepper: Stepper | None = None) -> np.ndarr
     return np.array(seen)
 
 
-@pytest.mark.parametrize("draw", DRAWS)
-def test_whoever_draws_the_seed_decides_and_a_state_goes_on(tmp_path: Path, draw: str):
+@pytest.mark.parametrize("draw", ["rand()", "GetRandomValue(0, 120)"])
+def test_seed_decides_all_random_numbers_and_state_restores_them(tmp_path: Path, draw: str):
     folder = squared(tmp_path / "drawn", draw)
 
     def seen(seed: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
@@ -177,12 +139,8 @@ def test_whoever_draws_the_seed_decides_and_a_state_goes_on(tmp_path: Path, draw
         np.testing.assert_array_equal(play(vec, 30, stepper), expected)
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["my_vec_init", "my_init"])
-def test_a_generator_that_rng_only_points_to(tmp_path: Path, own: bool):
-    """The seed is no step of a pointer: it goes to what rand draws from."""
-    folder = Path(shutil.copytree(UPSTREAM_ROOT / "ocean" / "ferry", tmp_path / "ferry"))
-    if not own:
-        edit(folder / "binding.c", "#define MY_VEC_INIT\n", "")
+def test_seed_reaches_a_generator_behind_a_pointer():
+    folder = UPSTREAM_ROOT / "ocean" / "ferry"
 
     def seen(seed: int) -> np.ndarray:
         with NativeVec(kept_copy(folder), total_agents=16, env={}, seed=seed) as vec:
@@ -207,7 +165,7 @@ void squared_range(StaticVec* vec, int env_start, int env_count, int num_workers
 """
 
 
-def test_a_step_of_a_range_of_environments(tmp_path: Path):
+def test_binding_may_step_a_range_of_environments(tmp_path: Path):
     folder = squared(tmp_path / "ranged")
     edit(folder / "binding.c", '#include "vecenv.h"', f'#include "vecenv.h"\n{RANGE}')
     edit(
@@ -222,40 +180,7 @@ def test_a_step_of_a_range_of_environments(tmp_path: Path):
         np.testing.assert_array_equal(one.rows.rewards, other.rows.rewards + 8)
 
 
-def test_agents_may_be_put_elsewhere(tmp_path: Path):
-    """MY_USES_PERM and MY_USES_TAGS: my_setup_perm is called with an environment's first row."""
-    folder = squared(tmp_path / "permuted")
-    binding = folder / "binding.c"
-    for macro in "MY_OBS_FULL", "MY_STATE_PLAIN":
-        text = binding.read_text()
-        binding.write_text(re.sub(rf"#define {macro}.*\n", "", text))
-    edit(
-        folder / "squared.h", "    int size;", "    int tag, boundary_reached, base;\n    int size;"
-    )
-    edit(binding, "#define Env", "#define MY_USES_PERM\n#define MY_USES_TAGS\n#define Env")
-    binding.write_text(
-        binding.read_text()
-        + """
-void my_setup_perm(StaticVec* vec, Env* env, int slot_base) {
-    env->base = slot_base;
-    env->tag = vec->agent_perm == NULL && obs_element_size() == 1 ? slot_base : -1;
-}
-"""
-    )
-    edit(
-        folder / "squared.h",
-        "    env->tick = 0;",
-        "    env->tick = 0;\n    env->size += 0 * env->tag;",
-    )
-    edit(folder / "squared.h", "env->log.score += reward", "env->log.score += (float)env->tag")
-    with NativeVec(kept_copy(folder), total_agents=6, env={"size": 3}) as vec:
-        play(vec, 50)
-        scores = {record["env"]: record["score"] for record in vec.episodes()}
-    assert scores == {float(i): float(i) for i in range(6)}
-
-
-def test_openmp(tmp_path: Path):
-    """What environments share is protected with it; its functions can do without."""
+def test_openmp_is_linked_only_if_it_protects_data(tmp_path: Path):
     folder = squared(tmp_path / "sharing")
     edit(folder / "squared.h", "ENV_FN void c_step(", "static int shared;\n\nENV_FN void c_step(")
     critical = "    #pragma omp critical\n    shared += 1;\n"
@@ -267,36 +192,20 @@ def test_openmp(tmp_path: Path):
     except UserError as error:
         assert "protects shared data with OpenMP" in error.message and "install" in error.hint
     folder = squared(tmp_path / "alone")
-    header = folder / "squared.h"
-    edit(header, "#include <stdbool.h>", "#include <omp.h>\n#include <stdbool.h>")
-    edit(header, "env->log.score += reward", "env->log.score += omp_get_max_threads()")
+    edit(folder / "squared.h", "#include <stdbool.h>", "#include <omp.h>\n#include <stdbool.h>")
+    edit(folder / "squared.h", "log.score += reward", "log.score += omp_get_max_threads()")
     assert "-fopenmp" not in environment_flags(folder)
-    with NativeVec(kept_copy(folder), total_agents=4, env={"size": 3}) as vec:
-        play(vec, 30)
-        assert vec.log()["score"] == 1
+    NativeVec(kept_copy(folder), total_agents=4, env={"size": 3}).close()
 
 
 # ---- What can't work ----------------------------------------------------------------------------
 
 VECENV = '#include "vecenv.h"'
-FOREIGN = {  # file, text, its replacement, what is said
+FOREIGN = {  # file, text, replacement, message
     "5.0": ("binding.c", VECENV, '#include "pufferenv.h"', "without a binding"),
     "3.0": ("binding.c", VECENV, '#include "../env_binding.h"', "PufferLib 3.0"),
-    "CUDA": ("binding.c", VECENV, "#include <cuda_runtime.h>", "needs CUDA"),
     "reset": ("binding.c", "#define Env", "#define MY_VEC_RESET x\n#define Env", "MY_VEC_RESET"),
-    "double": (
-        "squared.h",
-        "ENV_ROWS(float) actions",
-        "ENV_ROWS(double) actions",
-        "actions must be float",
-    ),
-    "bytes": (
-        "squared.h",
-        "ENV_ROWS(float) terminals",
-        "ENV_ROWS(bool) terminals",
-        "terminals must be",
-    ),
-    "int": ("binding.c", "ByteTensor", "IntTensor", "ByteTensor or FloatTensor"),
+    "double": ("squared.h", "(float) actions", "(double) actions", "actions must be float"),
     # before 4.0's release, and data that isn't there: no compiler's lines, nor its advice
     "old": ("binding.c", "OBS_TENSOR_T ByteTensor", "OBS_TYPE FLOAT", "OBS_TYPE and ACT_TYPE$"),
     "data": (
@@ -308,7 +217,7 @@ HINTS = {"old": "#define OBS_TENSOR_T FloatTensor", "data": "copy it from where 
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_what_belongs_elsewhere(tmp_path: Path, name: str):
+def test_foreign_code_is_refused(tmp_path: Path, name: str):
     folder = squared(tmp_path / "foreign", "GetRandomValue(0, 120)")
     file, old, new, message = FOREIGN[name]
     edit(folder / file, old, new)
@@ -320,21 +229,16 @@ def test_what_belongs_elsewhere(tmp_path: Path, name: str):
 
 NOT_RAYLIBS = {  # text that is put before c_step -> what the compiler misses
     "a macro": "int wide[MAX_PASSENGERS];\n",
-    "a header of its own": '#include "library.h"\n',
     "another's header": '#include "rules.h"\n',
-    "a macro with digits": "int wide[N_LANES_2];\n",
 }
 RAYLIBS = {
     "a header": '#include "rlights.h"\n',
-    "a header in a folder": '#include "vendor/raygui.h"\n',
     "a constant": "int key = KEY_WARP_9;\n",
-    "a type": "Hologram drawn;\n",
-    "a function": "void draw(void) { DrawHologram(0); }\n",
 }
 
 
 @pytest.mark.parametrize("what", [*NOT_RAYLIBS, *RAYLIBS])
-def test_raylib_is_named_where_it_may_be_at_fault(tmp_path: Path, what: str, monkeypatch):
+def test_raylib_is_named_only_if_its_names_are_missing(tmp_path: Path, what: str, monkeypatch):
     monkeypatch.setenv("RAYLIB_PATH", "none")
     folder = squared(tmp_path / "foreign", "GetRandomValue(0, 120)")
     text = {**NOT_RAYLIBS, **RAYLIBS}[what]

@@ -38,10 +38,6 @@ class Faulty(Walk):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
         self.seed = self.seed if seed is None else seed
         found = super().reset(seed=seed)
-        if self.seed == self.who and self.fault == "reset":
-            trip()
-        if self.seed == self.who and self.fault == "exits in reset":
-            sys.exit("enough")
         if self.seed == self.who and self.fault == "later reset" and self.episode > 1:
             trip()
         return found
@@ -69,24 +65,12 @@ class Faulty(Walk):
     def shape(self, seen: Any, *rest: Any) -> tuple:
         return seen[:2], *rest
 
-    def kind(self, seen: Any, *rest: Any) -> tuple:
-        return seen.astype(complex), *rest
-
-    def nothing(self, seen: Any, _: float, *rest: Any) -> tuple:
-        return seen, None, *rest
-
-    def unmasked(self, *found: Any) -> tuple:
-        return *found[:-1], {}
-
     def short_mask(self, *found: Any) -> tuple:
         return *found[:-1], {"action_mask": np.ones(2, np.int8)}
 
     def killed(self, *_: Any) -> tuple:
         os.kill(os.getpid(), signal.SIGKILL)
         return ()
-
-    def leaves(self, *_: Any) -> tuple:
-        os._exit(3)
 
     def leaves_well(self, *_: Any) -> tuple:
         os._exit(0)

@@ -9,7 +9,6 @@ arrays it was given.
 
 import os
 import sys
-import time
 
 import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete
@@ -34,7 +33,7 @@ class Pairs:
     ) -> None:
         if fault == "make":
             raise RuntimeError("it can't be made")
-        self.num_agents = n = 2 * num_envs + (fault == "agents" and num_envs > 1)
+        self.num_agents = n = 2 * num_envs
         self.single_observation_space = Box(0.0, 1.0, (signs + 2,), np.float32)
         self.single_action_space = MultiDiscrete([signs, 2])
         self._signs, self._length, self._leaves = signs, length, leaves
@@ -50,8 +49,6 @@ class Pairs:
         self.observations, self.rewards = buf["observations"], buf["rewards"]
         self.terminals, self.truncations = buf["terminals"], buf["truncations"]
         self.masks = buf["masks"]
-        if fault == "attribute":
-            del self.truncations
         self._agent = np.tile([0, 1], num_envs)
         self.seed = seed
         self.closed = False
@@ -119,8 +116,6 @@ class Pairs:
             sys.exit(0)
         if self._fault == "nan":
             self.rewards[-1] = np.nan
-        if self._fault == "hang":
-            time.sleep(1000)
         if self._fault == "die":
             os._exit(3)
 

@@ -12,12 +12,9 @@ class Relay:
 
     metadata = {"name": "relay", "render_modes": ["rgb_array"]}
 
-    def __init__(
-        self, lives="2 1 4", masks="", mixed=False, leaves=True, late="", render_mode=None
-    ):
+    def __init__(self, lives="2 1 4", masks="", mixed=False, render_mode=None):
         self.lives = [int(life) for life in lives.split()]
-        self.masks, self.late = masks, late
-        self.mixed, self.render_mode = mixed, render_mode
+        self.masks, self.mixed, self.render_mode = masks, mixed, render_mode
         self.possible_agents = [f"runner_{i}" for i in range(len(self.lives))]
         self.agents: list[str] = []
         self.seeds: list[int | None] = []
@@ -34,7 +31,7 @@ class Relay:
     def reset(self, seed=None, options=None):
         self.seeds.append(seed)
         self.t = 0
-        self.agents = [a for a in self.possible_agents if a != self.late]
+        self.agents = [*self.possible_agents]
         return self.look(self.agents), self.infos(self.agents)
 
     def step(self, actions):
@@ -42,8 +39,6 @@ class Relay:
         self.took.append({a: int(action) for a, action in actions.items()})
         self.t += 1
         ran = list(actions)
-        if self.late and self.t == 1:
-            ran = [a for a in self.possible_agents if a in ran or a == self.late]
         index = {a: self.possible_agents.index(a) for a in ran}
         over = {a: self.t >= self.lives[i] for a, i in index.items()}
         last = max(self.lives)
@@ -77,11 +72,6 @@ class Relay:
 def relay(**keywords):
     """A function: only what it makes tells that it is parallel."""
     return Relay(**keywords)
-
-
-def in_step():
-    """All three run as far, and time is up for them together."""
-    return Relay(lives="4 4 4")
 
 
 class Guess:
