@@ -1,4 +1,4 @@
-"""A whole run with opponents, as a person starts it: what it logs, and killed at any moment."""
+"""A run with opponents, killed and resumed, equals an uninterrupted one."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def final(folder: Path) -> dict[str, bytes]:
     return timeless(only(folder, f"checkpoints/connect4_two/*/{EPOCHS * BATCH:016d}"))
 
 
-def test_a_run_that_is_killed_and_resumed_is_the_whole_one(tmp_path):
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(tmp_path):
     folder, whole = tmp_path / "killed", tmp_path / "whole"
     for each in folder, whole:
         each.mkdir()
