@@ -157,7 +157,7 @@ def steps_of(made: League) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("case", CASES)
 def test_puffer4_decides_as_the_rules_told_again(case):
     keys = {**KEYS, **CASES[case]}
-    results = recorded(2000, seed=3, skill=0.55)
+    results = recorded(1000, seed=3, skill=0.55)
     made, changes = league(rules="puffer4", **keys), 0
     for call, (result, told) in enumerate(zip(results, told_4(keys, results), strict=True)):
         before = steps_of(made)[0]
@@ -171,10 +171,10 @@ def test_puffer4_decides_as_the_rules_told_again(case):
     assert changes > 20 or case in ("one entry", "no snapshots, no time")
 
 
-@pytest.mark.parametrize("case", [{}, {"max_size": 1}, {"opp_timeout_steps": 0}])
+@pytest.mark.parametrize("case", [{}, {"max_size": 1}])
 def test_puffer5_decides_as_the_rules_told_again(case):
     keys = {**KEYS, "opp_timeout_steps": 7 * EACH, **case}
-    results = recorded(1000, seed=4, skill=0.6)
+    results = recorded(400, seed=4, skill=0.6)
     made = league(rules="puffer5", **keys)
     for call, (result, told) in enumerate(zip(results, told_5(keys, results), strict=True)):
         before = steps_of(made)[0]

@@ -110,7 +110,6 @@ def test_a_caption_is_complete_above_a_small_picture():
     [
         ("random bot:2", "bot:2: '2' is no skill from 0 to 1"),
         ("random nobody", "there is no checkpoint in"),
-        ("random missing.bin", "missing.bin"),
         ("random bot --games 8 --max-steps 3", "had not ended 1 games after 3 steps"),
         ("checkpoints/squared/17 random", "is a policy for 121"),
     ],

@@ -248,7 +248,7 @@ def test_seats_of_one_side_are_refused():
         peloton(edited("peloton", own), constant(0), constant(0))
 
 
-# ---- PettingZoo's --------------------------------------------------------------------------------
+# ---- PettingZoo --------------------------------------------------------------------------------
 
 
 def zoo(first: Player, second: Player, count: int = 4, each: int = 3, **env) -> PairResult:

@@ -35,7 +35,7 @@ RULES = {  # opponents change often: beaten after a few games, or after four rol
         --checkpoint-interval 2 --selfplay.opp-timeout-steps {4 * AGENTS * T} --reset-state 0
     """.split(),
 }
-KERNEL = "--torch.network", "LSTM", "--train.total-timesteps", str(6 * AGENTS * T)
+KERNEL = "--torch.network", "LSTM", "--train.total-timesteps", str(5 * AGENTS * T)
 pytestmark = pytest.mark.usefixtures("uncompiled")
 
 

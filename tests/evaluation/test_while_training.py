@@ -144,19 +144,15 @@ def test_evaluation_environments_have_other_seeds():
         assert settings(config, environments).vec.seed == 2**30 - 1
 
 
-@pytest.mark.parametrize(
-    ("words", "agents"),
-    [
-        ([], 12),
-        (["--eval-episodes", "1000"], 16),
-        (["--eval-episodes", "17"], 9),  # two episodes of each
-        (["--eval-agents", "5"], 5),
-    ],
-)
-def test_there_are_as_many_environments_as_the_episodes_need(words, agents):
-    config = configure(*SQUARED, *EVALUATED, *words)
-    with make(config) as environments:
-        assert settings(config, environments).vec.total_agents == agents
+def test_there_are_as_many_environments_as_the_episodes_need():
+    def agents(*words: str) -> int:
+        config = configure(*SQUARED, *EVALUATED, *words)
+        with make(config) as environments:
+            return settings(config, environments).vec.total_agents
+
+    assert (agents(), agents("--eval-agents", "5")) == (12, 5)
+    assert agents("--eval-episodes", "1000") == N
+    assert agents("--eval-episodes", "17") == 9  # two episodes of each
 
 
 def test_environments_of_several_agents_play_more_episodes_each():
@@ -229,24 +225,24 @@ def test_evaluations_have_100_episodes_unless_given(tmp_path, words, episodes):
 # ---- when, and what follows ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("interval", "epochs"),
-    [(0, []), (128, [1, 2, 3, 4]), (129, [2, 3, 4]), (256, [2, 4]), (300, [3, 4])],
-)
-def test_evaluations_are_due_when_an_epoch_reaches_the_interval_and_at_the_end(interval, epochs):
-    config = configure(*SQUARED, "--eval-interval", str(interval))
-    assert [epoch for epoch in range(E + 1) if is_due(config, epoch)] == epochs
+def test_evaluations_are_due_when_an_epoch_reaches_the_interval_and_at_the_end():
+    def due(interval: int) -> list[int]:
+        config = configure(*SQUARED, "--eval-interval", str(interval))
+        return [epoch for epoch in range(E + 1) if is_due(config, epoch)]
+
+    assert (due(0), due(128), due(129)) == ([], [1, 2, 3, 4], [2, 3, 4])
+    assert (due(256), due(300)) == ([2, 4], [3, 4])
 
 
-@pytest.mark.parametrize(
-    ("bound", "goal", "reached"),
-    [("none", "maximize", []), ("2", "maximize", [2, 3]), ("-1", "minimize", [-2, -1])],
-)
-def test_a_run_ends_at_a_score_in_the_direction_of_its_goal(bound, goal, reached):
-    config = configure(*SQUARED, *EVALUATED, "--stop-at-score", bound, "--sweep.goal", goal)
-    scores = [-2, -1, 0, 1.9, 2, 3]
-    assert [score for score in scores if target_reached(config, score)] == reached
-    assert not target_reached(config, None)
+def test_a_run_ends_at_a_score_in_the_direction_of_its_goal():
+    def reached(bound: str, goal: str) -> list[float | None]:
+        config = configure(*SQUARED, *EVALUATED, "--stop-at-score", bound, "--sweep.goal", goal)
+        scores = (-2, -1, 0, 1.9, 2, 3, None)
+        return [score for score in scores if target_reached(config, score)]
+
+    assert reached("none", "maximize") == []
+    assert reached("2", "maximize") == [2, 3]
+    assert reached("-1", "minimize") == [-2, -1]
 
 
 def test_a_target_of_an_unreported_score_is_refused():

@@ -1,4 +1,4 @@
-"""Every policy against upstream's torch classes and torch.distributions.
+"""Compare every policy with upstream's torch classes and torch.distributions.
 
 Outputs, log-probabilities, entropies and gradients of a PPO loss; sequences, steps, resets.
 """
@@ -48,7 +48,7 @@ IMAGES = {
 
 
 class Case:
-    """A policy with drawn weights, data for a loss, and the same as a torch module."""
+    """A policy with random weights, data for a loss, and the same policy as a torch module."""
 
     def __init__(self, how, sizes, masked, shape=()):
         rng = np.random.default_rng(sum(sizes) + len(shape))
@@ -77,7 +77,7 @@ class Case:
         else:
             heads = [rng.integers(0, size, n) for size in sizes]
             self.actions = np.stack(heads, axis=-1).astype(np.float32)
-        if masked:  # what was done is legal
+        if masked:  # the taken actions are legal
             self.mask = rng.integers(0, 2, (n, sum(sizes))).astype(np.uint8)
             for head, start in enumerate(np.cumsum((0, *sizes[:-1]))):
                 self.mask[np.arange(n), start + self.actions[:, head].astype(int)] = 1
@@ -119,7 +119,7 @@ def ours(case, weights, keep):
 
 
 def theirs(case, module, keep) -> Any:
-    """By single steps where there are resets, else as a sequence."""
+    """Return torch's loss and outputs: by single steps with resets, else as a sequence."""
     observations = torch.from_numpy(case.observations)
     state = tuple(torch.from_numpy(a) for a in stacked_state(case.policy, case.state).values())
     if keep is None:
@@ -191,7 +191,7 @@ def check_forward(case, found, expected):
 
 
 def check_gradients(case, gradients, module):
-    """Every parameter's; of the native dialect those that it has."""
+    """Compare every parameter's gradient; for the native dialect those that it has."""
     expected = {name: w.grad for name, w in module.named_parameters()}
     if is_native(case.policy):
         heads = ("decoder_mean",) if case.spec.action.continuous else ("decoder",)
@@ -211,7 +211,7 @@ def check_gradients(case, gradients, module):
 
 
 def check(case):
-    """A sequence, and steps with resets."""
+    """Compare a sequence, and steps with resets."""
     for keep in None, case.keep:
         module = case.module()
         (loss, found), gradients = mx.value_and_grad(ours, argnums=1)(case, case.weights, keep)
@@ -223,16 +223,16 @@ def check(case):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_policy(name):
+def test_outputs_and_gradients_are_torchs(name):
     check(Case(*CASES[name]))
 
 
-def test_policy_by_each_way_of_products(products):
+def test_outputs_and_gradients_are_torchs_by_each_kind_of_products(products):
     check(Case(*CASES["torch-LSTM-3x4-masked"]))
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_images(name):
+def test_image_encoders_are_torchs(name):
     encoder, shape = IMAGES[name]
     how = dict(dialect="torch", network="MinGRU", layers=1, encoder=encoder)
     check(Case(how, DISCRETE, False, shape))
@@ -240,7 +240,6 @@ def test_images(name):
 
 @pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU"])
 def test_our_steps_equal_torchs_sequence(network):
-    """A policy that acts is the one that trains, ours and theirs."""
     case = Case(dict(dialect="torch", network=network, layers=2), MULTI, False)
     keep = np.ones((T, S), np.float32)
     _, (outputs, values, *_, state) = theirs(case, case.module(), None)
@@ -257,8 +256,8 @@ def test_our_steps_equal_torchs_sequence(network):
         assert_close(a, b, "state")
 
 
-def test_a_difference_would_be_seen():
-    """One number of one tensor off by 1e-3 of its scale fails somewhere."""
+def test_the_comparison_sees_one_changed_number():
+    """1e-3 added to one number of any tensor."""
     case = Case(*CASES["torch-LSTM-3x4-masked"])
     module = case.module()
     _, expected = theirs(case, module, None)
@@ -278,8 +277,8 @@ def test_a_difference_would_be_seen():
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_keys_and_shapes_are_stable_baselines3s(separate):
-    """What its ``PPO("MlpPolicy", env).policy.state_dict()`` has (2.9): 3 numbers, 2 actions."""
+def test_keys_and_shapes_are_those_of_stable_baselines3(separate):
+    """Those of ``PPO("MlpPolicy", env).policy.state_dict()`` (2.9) for 3 numbers and 2 actions."""
     spec = EnvSpec("x", 3, np.dtype(np.float32), ActionSpec((1, 1)))
     settings = Policy(64, 1, "sb3", separate_value=separate)
     policy = make_policy(spec, settings, Torch(network="MLP"))
