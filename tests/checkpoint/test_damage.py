@@ -1,4 +1,4 @@
-"""Every file of a checkpoint, damaged: it loads as it was, or one message says what is wrong."""
+"""A checkpoint with a damaged file loads unchanged, or one message says what is wrong."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ SMALL = [*TINY[1:], "--policy.num-layers", "1"]
 
 @pytest.fixture(scope="module")
 def environments():
-    """A trainer and its environments."""
+    """A trainer of small environments."""
     mx.disable_compile()
     settings = config.load("squared", SMALL)
     with vec.make(settings, 1) as made:
@@ -33,7 +33,7 @@ def environments():
 
 @pytest.fixture(scope="module")
 def saved(environments, tmp_path_factory):
-    """A checkpoint of it, with statistics."""
+    """A checkpoint of the trainer, with statistics."""
     trainer = environments
     folder = tmp_path_factory.mktemp("run")
     about = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights, trainer.state(), 0.5
@@ -44,7 +44,7 @@ def saved(environments, tmp_path_factory):
 
 
 def without_records(folder):
-    """The same as an older version wrote it: nothing is compared."""
+    """Remove the checksums, as in files of older versions."""
     for name in SAFETENSORS:
         arrays, metadata = loaded(folder / name)
         for key in "crc32", "line", "saved", "step":
@@ -57,7 +57,7 @@ def arrays(tree):
 
 
 def contents(folder, trainer):
-    """All that is read of a checkpoint, as what can be compared."""
+    """Return everything that is read from a checkpoint, in a form that can be compared."""
     found = checkpoint.load(checkpoint.find(str(folder), trainer.config))
     state = checkpoint.load_state(folder)
     label = branches.checkpoint_info(folder)
@@ -76,22 +76,22 @@ def contents(folder, trainer):
 
 
 def flipped(path: Path, rng: np.random.Generator):
-    """Write a file with one bit, or one whole byte, changed; again and again."""
+    """Write a file with one bit or byte changed, FLIPS times."""
     whole = path.read_bytes()
     header = int.from_bytes(whole[:8], "little") + 8 if path.suffix == ".safetensors" else 0
     for i in range(FLIPS):
         data = bytearray(whole)
         place = rng.integers(header or len(whole) // 4 if i % 2 else len(whole))
         data[place] ^= 1 << rng.integers(8) if i % 3 else rng.integers(1, 256)
-        path.unlink()  # so that it is another file for whoever remembers this one
+        path.unlink()  # a new file for the cache of records
         path.write_bytes(data)
         yield
     path.write_bytes(whole)
 
 
 @pytest.mark.parametrize("name", ["config.ini", "weights.bin", *SAFETENSORS])
-def test_damage_is_said_or_changes_nothing(saved, environments, tmp_path, name):
-    """But for texts, which a person may change, and upstream's file, which holds only numbers."""
+def test_damage_is_refused_or_changes_nothing(saved, environments, tmp_path, name):
+    """Except in config.ini, which a user may edit, and in upstream's file without checksums."""
     folder = Path(shutil.copytree(saved, tmp_path / saved.name))
     whole = contents(folder, environments)
     refused = 0
@@ -108,8 +108,7 @@ def test_damage_is_said_or_changes_nothing(saved, environments, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", SAFETENSORS)
-def test_damage_without_checksums_is_said_or_harmless(saved, environments, tmp_path, name):
-    """Files of older versions: no traceback, whatever is loaded."""
+def test_damage_without_checksums_raises_only_user_errors(saved, environments, tmp_path, name):
     folder = Path(shutil.copytree(saved, tmp_path / saved.name))
     without_records(folder)
     contents(folder, environments)
