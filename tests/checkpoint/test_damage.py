@@ -16,7 +16,7 @@ from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 
-FLIPS = 40  # of each file; half of them in its first quarter, where headers are
+FLIPS = 30  # of each file; half of them in its first quarter, where headers are
 SAFETENSORS = "weights.safetensors", "state.safetensors", "normalization.safetensors"
 SMALL = [*TINY[1:], "--policy.num-layers", "1"]
 
@@ -89,11 +89,18 @@ def flipped(path: Path, rng: np.random.Generator):
     path.write_bytes(whole)
 
 
-@pytest.mark.parametrize("name", ["config.ini", "weights.bin", *SAFETENSORS])
-def test_damage_is_refused_or_changes_nothing(saved, environments, tmp_path, name):
-    """Except in config.ini, which a user may edit, and in upstream's file without checksums."""
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [(name, "new") for name in ("config.ini", "weights.bin", *SAFETENSORS)]
+    + [(name, "old") for name in SAFETENSORS],
+)
+def test_damage_is_refused_or_changes_nothing(saved, environments, tmp_path, name, version):
+    """In files without checksums, of older versions too, numbers may change."""
     folder = Path(shutil.copytree(saved, tmp_path / saved.name))
+    if version == "old":
+        without_records(folder)
     whole = contents(folder, environments)
+    may_change = {"config.ini": {"config"}, "weights.bin": {"flat"}}.get(name, set())
     refused = 0
     for _ in flipped(folder / name, np.random.default_rng(len(name))):
         try:
@@ -102,18 +109,6 @@ def test_damage_is_refused_or_changes_nothing(saved, environments, tmp_path, nam
             refused += 1
             assert "hint: " in str(error)
             continue
-        free = {"config.ini": {"config"}, "weights.bin": {"flat"}}.get(name, set())
-        assert {key for key in whole if found[key] != whole[key]} <= free
-    assert refused >= (FLIPS // 2 if name in SAFETENSORS else 0)
-
-
-@pytest.mark.parametrize("name", SAFETENSORS)
-def test_damage_without_checksums_raises_only_user_errors(saved, environments, tmp_path, name):
-    folder = Path(shutil.copytree(saved, tmp_path / saved.name))
-    without_records(folder)
-    contents(folder, environments)
-    for _ in flipped(folder / name, np.random.default_rng(len(name))):
-        try:
-            contents(folder, environments)
-        except UserError as error:
-            assert "hint: " in str(error)
+        if version == "new":
+            assert {key for key in whole if found[key] != whole[key]} <= may_change
+    assert refused >= (FLIPS // 2 if name in SAFETENSORS and version == "new" else 0)

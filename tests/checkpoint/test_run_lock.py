@@ -49,20 +49,23 @@ def names(folder):
 
 
 @pytest.mark.processes
-def test_a_run_is_locked_by_one_process_until_it_ends_or_is_killed(tmp_path):
-    for end in (lambda process: process.communicate(""), lambda process: process.kill()):
-        with another_process(tmp_path) as process:
-            with (
-                pytest.raises(UserError, match="is in use by another process") as caught,
-                lock_run(tmp_path),
-            ):
-                raise AssertionError("locked twice")
-            assert str(process.pid) in str(caught.value) and str(tmp_path) in str(caught.value)
-            end(process)
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_run_is_locked_by_one_process_until_it_ends_or_is_killed(tmp_path, killed):
+    with another_process(tmp_path) as process:
+        with (
+            pytest.raises(UserError, match="is in use by another process") as caught,
+            lock_run(tmp_path),
+        ):
+            raise AssertionError("locked twice")
+        assert str(process.pid) in str(caught.value) and str(tmp_path) in str(caught.value)
+        if killed:
+            process.kill()
             process.wait(60)
-        with lock_run(tmp_path), pytest.raises(UserError, match="in use"), lock_run(tmp_path):
-            pass
-        assert names(tmp_path) == []
+        else:
+            process.communicate("")
+    with lock_run(tmp_path), pytest.raises(UserError, match="in use"), lock_run(tmp_path):
+        pass
+    assert names(tmp_path) == []
 
 
 def test_without_locks_temporary_files_are_not_removed(tmp_path, monkeypatch):

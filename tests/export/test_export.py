@@ -280,7 +280,7 @@ def write_instead(patch, kind, change):
     patch.setattr(file, "write", lambda self, contents, to: write(self, change(contents), to))
 
 
-@pytest.mark.parametrize("kind", SUFFIXES)
+@pytest.mark.parametrize("kind", ["bin", "torch"])
 def test_weights_that_are_not_finite_are_not_exported(tmp_path, kind):
     made = make("native", tmp_path)
     made.weights["network"][0]["weight"][3, 3] = mx.nan

@@ -116,8 +116,8 @@ def read(path, spec=SPEC, /, **settings: Any):
     return importing.convert_weights(found, spec, configuration_of(found.settings, **settings))
 
 
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
-def test_prefixes_of_parallel_training_and_compilation_are_removed(tmp_path, prefix):
+def test_prefixes_of_parallel_training_and_compilation_are_removed(tmp_path):
+    prefix = "module._orig_mod."
     weights, tensors = state_dict(policy_of())
     path = saved(tmp_path / "w.pt", {prefix + key: w for key, w in tensors.items()})
     assert same(read(path)[1], weights)
@@ -541,10 +541,8 @@ ABOUT |= {"policy.num_layers": "1"}
     [
         ({"torch.network": "evil:Net"}, "names a class of its own, torch.network evil:Net"),
         ({"torch.encoder": "\x1b[2Jevil:Net"}, r"torch.encoder '\x1b[2Jevil:Net'"),
-        ({"torch.network": "--base.seed=7"}, "torch.network --base.seed=7"),
         ({"policy.dialect": "evil"}, "policy.dialect evil"),
         ({"policy.hidden_size": "1000000000"}, "its tensors are of policy.hidden_size 16"),
-        ({"policy.num_layers": "1000"}, "its tensors are of policy.num_layers 1"),
     ],
 )
 def test_a_files_metadata_can_import_and_write_nothing(here, script, capsys, metadata, message):
