@@ -127,7 +127,7 @@ def test_a_video_shows_the_first_episode_of_the_evaluation(tmp_path, finals):
                 AgentStepper(trainer.policy, trainer.weights, others, deterministic=True), 12
             )
     (first,) = [record for record in scores.episodes if record["env"] == 0]
-    assert len(frames) == first["episode_length"] + finals  # else the last has no row of its own
+    assert len(frames) == first["episode_length"] + finals  # else no row shows the last one
     if finals:
         assert frames[-1].total == first["episode_return"]
     raw = [frame.image[0].any(axis=1) for frame in frames]

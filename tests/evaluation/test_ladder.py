@@ -152,13 +152,12 @@ def test_env_changes_by_pufferlibs_keys_and_by_bot_eval_first():
 
 
 def test_the_interval_of_a_mean_narrows_with_the_number_of_games(monkeypatch):
-    """0, 0, 1 and 1 have a deviation of sqrt(1/3); their mean has half of that."""
     episodes = [{"perf": float(i > 1), "score": 9.0, "env": i, "n": 1.0} for i in range(4)]
     found = Scores(episodes, environments=4, each=1, unfinished=0, steps=32, seconds=0.0)
     monkeypatch.setattr(ladder, "score", lambda *_, **__: found)
     settings = config.load(peloton(bot_eval="riders = 1"), [*BOTS, "--selfplay.eval-bots=0"])
     (rung,) = played(settings, 4).results
-    half = 1.959964 / 2 / 3**0.5
+    half = 1.959964 * (1 / 3) ** 0.5 / 4**0.5  # the deviation of 0, 0, 1, 1 is sqrt(1/3)
     assert rung[:3] == ("bot 0", 4, 0.5) and rung.tally is None
     assert (rung.low, rung.high) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-6)
 

@@ -30,7 +30,7 @@ def result(score: list[float], games: list[int], ended: np.ndarray = NOBODY) -> 
 
 
 def test_ratings_follow_elos_formula():
-    """400 points are odds of 10 to 1; a win against 400 more gains 16 x 10/11."""
+    """Check that 400 points are odds of 10 to 1."""
     assert expected(0, 0) == 0.5
     assert expected(400, 0) == pytest.approx(10 / 11)
     assert updated_ratings(0, 400, 1, 16) == pytest.approx((160 / 11, 400 - 160 / 11))
@@ -49,7 +49,7 @@ def test_a_full_pool_loses_every_second_entry_of_its_older_half():
 
 
 def test_newer_entries_are_drawn_more_often_except_the_newest_five():
-    """Of 9 the first 4, with weights 1, 1.414, 1.732 and 2; of 5 any."""
+    """Check the weights 1, 1.414, 1.732 and 2 of the first 4 of 9."""
     rng = np.random.default_rng(0)
     entries = [PoolEntry(None, i, 0.0) for i in range(9)]
     drawn = np.bincount([draw_by_age(entries, rng).step for _ in range(20000)], minlength=9)

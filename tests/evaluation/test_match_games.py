@@ -30,9 +30,8 @@ SPEC = EnvSpec("duel", 2, np.dtype(np.float32), ActionSpec((9,)))
 class Duel:
     """Environment e has games of e + 1 steps; the larger choices of the last step win.
 
-    Agents of the first half get how much larger their own were, those of the second half as much
-    less. An agent sees its seat and the step of its game. ``lone``: an episode ends for agent 0
-    alone.
+    The reward is the difference of the choices. An agent sees its seat and the step of its game.
+    ``lone``: an episode ends for agent 0 alone.
     """
 
     spec, finals, num_groups = SPEC, False, 1
@@ -153,10 +152,10 @@ def test_a_player_acts_for_half_of_the_seats_and_sees_them_alone():
 
 
 def test_the_rewards_of_a_team_are_added():
-    """Of four agents: 0 + 1 against 2 + 3, and 3 alone is more than any other."""
+    """Four agents: 0 + 1 against 2 + 3."""
 
     def chooses(*choices: float) -> Player:
-        """What an agent chooses by its seat."""
+        """Return a player whose agents choose by their seats."""
         table = np.array(choices, np.float32)
         look = lambda rows: table[rows.observations[:, :1].astype(int)]  # noqa: E731
         return Player("", lambda n, _: look)
@@ -203,7 +202,6 @@ def test_each_player_has_its_own_seed():
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"agents": 1}, r"duel has 1 .*\n  hint: .*connect4_two"),
         ({"agents": 3}, r"duel has 3 .*\n  hint: .*connect4_two"),
         ({"lone": True}, "ended for some of an environment's 2 agents alone"),
         ({"max_steps": 5}, r"3 of 4 environments .* 3 games after 5 steps"),

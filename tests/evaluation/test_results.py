@@ -9,7 +9,7 @@ from puffer_mlx.training.game_results import GameCounter
 
 
 def seats_of(tags: list[int], each: int) -> Seats:
-    """Return seats of environments with ``each`` agents; the opponent has the second half."""
+    """Return the seats of environments with ``each`` agents and these tags."""
     policy = [tag * (seat >= each // 2) for tag in tags for seat in range(each)]
     owners = np.repeat(np.arange(len(tags)), each)
     return Seats(*(np.array(a, np.int32) for a in (policy, owners, tags)))

@@ -28,7 +28,7 @@ SMALL = f"""
     --train.total-timesteps {E * N * T} --train.learning-rate 0.3
 """.split()
 EVALUATED = ["--eval-interval", str(2 * N * T), "--eval-episodes", "12"]
-MANY = "--eval-episodes", "160"  # enough to tell what an epoch changed
+MANY = "--eval-episodes", "160"  # enough to see the change of an epoch
 SQUARED = "squared", "--env.size", "3"
 PAIRS = f"{PYTHON / 'pairs.py'}:Pairs"
 

@@ -141,7 +141,7 @@ def there_and_back(made, kind, path):
     found = importing.inspect(path)
     assert found.kind == kind
     config = replace(made.config, policy=replace(made.config.policy))
-    if kind != "bin":  # what the file tells is all that there is to tell
+    if kind != "bin":  # a flat file has no settings
         settings = {key: found.settings[key] for key in found.settings if "reset" not in key}
         assert settings == {
             "policy.dialect": report.dialect,
@@ -643,30 +643,6 @@ def test_latest_is_the_checkpoint_saved_last_of_any_environment(here, export_scr
         moved.parent.mkdir(parents=True, exist_ok=True)
         made.folder.rename(moved)
     root = here / "checkpoints"
-    found = {
-        (which, env): export_script.find(which, root, env).parts[-3]
-        for which in ("latest", "17")
-        for env in (None, "x")
-    }
-    assert found == {
-        ("latest", None): "y",
-        ("latest", "x"): "x",
-        ("17", None): "y",
-        ("17", "x"): "x",
-    }
-
-
-def test_the_command_prints_the_files_size_and_the_largest_difference(here, export_script, capsys):
-    make("native", here)
-    out = here / "deep" / "folder" / "w.pt"
-    assert export_script.main(["latest", "--to", "torch", "--out", str(out)]) == 0
-    printed = capsys.readouterr().out
-    parameters = 16 * 13 + 16 + 3 * 16 + 3 + 16 + 1 + 2 * 48 * 16
-    for line in (
-        f"bytes               {out.stat().st_size:,}",
-        "format              torch, dialect torch",
-        "tensors             8",
-        f"parameters          {parameters:,}",
-    ):
-        assert line in printed
-    assert "largest difference  " in printed and "allowed: 1e-05" in printed
+    found = [export_script.find(which, root, None).parts[-3] for which in ("latest", "17")]
+    assert found == ["y", "y"]
+    assert export_script.find("latest", root, "x").parts[-3] == "x"

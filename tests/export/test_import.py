@@ -356,7 +356,7 @@ def test_a_flat_files_size_gives_hidden_size_and_layers(tmp_path_factory, H, L, 
 
 
 def test_a_flat_file_that_lacks_its_last_numbers_is_imported_with_a_warning(tmp_path):
-    """As PufferLib 5.0's CPU player does; the configuration must give the sizes."""
+    """The configuration must give the sizes."""
     spec = EnvSpec("x", 118, np.dtype(np.float32), ActionSpec((1, 1, 1)))
     weights, path = flat_file(tmp_path, spec, 64, 2, whole=True)
     path.write_bytes(path.read_bytes()[:-20])

@@ -124,20 +124,6 @@ def test_the_scripts_export_and_import_it(here, scripts, capsys, network, dialec
     assert (again.config.policy.dialect, again.config.torch.network) == (dialect, network)
 
 
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        ("export", ("npz: NumPy alone", "--npz-bits {64,16} of a number")),
-        ("import", (".npz: NumPy alone", "--npz-bits {64,16} of a number here")),
-    ],
-)
-def test_the_help_offers_it(scripts, capsys, script, words):
-    with pytest.raises(SystemExit):
-        scripts(script).main(["--help"])
-    printed = " ".join(capsys.readouterr().out.split())
-    assert all(text in printed for text in words)
-
-
 def test_content_then_name_select_the_format(tmp_path):
     """npz and torch files both begin like a zip archive."""
     torch = pytest.importorskip("torch")

@@ -31,7 +31,7 @@ def pufferlib(here):
 
 
 def emulated(environment: str):
-    """What makes an environment of Gymnasium's classic control in PufferLib's emulation."""
+    """Return a constructor of a classic-control environment in PufferLib's emulation."""
     pufferlib = importlib.import_module("pufferlib")
     emulation = importlib.import_module("pufferlib.emulation")
     classic = importlib.import_module("gymnasium.envs.classic_control")
@@ -56,7 +56,7 @@ def of_pufferlib(make) -> Any:
 
 
 def played(make) -> tuple[Any, np.ndarray]:
-    """What agents see and do, and (T, N, D) observations of random play."""
+    """Return the environment's spec, and (T, N, D) observations of random play."""
     with puffer_vec(make, name="x", total_agents=AGENTS, backend="sync") as env:
         rows, rng, seen = allocate_rows(env, AGENTS), np.random.default_rng(0), []
         env.reset(rows)

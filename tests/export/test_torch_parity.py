@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_map
-from oracles import assert_close, named
+from oracles import assert_close
 
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.export.weight_layouts import stacked_state, to_layout, to_torch
@@ -238,47 +238,12 @@ def test_image_encoders_are_torchs(name):
     check(Case(how, DISCRETE, False, shape))
 
 
-@pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU"])
-def test_our_steps_equal_torchs_sequence(network):
-    case = Case(dict(dialect="torch", network=network, layers=2), MULTI, False)
-    keep = np.ones((T, S), np.float32)
-    _, (outputs, values, *_, state) = theirs(case, case.module(), None)
-    ours_state, logits, ours_values = case.state, [], []
-    for t in range(T):
-        out, value, ours_state = case.policy.step(
-            case.weights, mx.array(case.observations[t]), ours_state, mx.array(keep[t])
-        )
-        logits.append(np.array(out).T)
-        ours_values.append(np.array(value))
-    assert_close(np.concatenate(logits), outputs, "logits")
-    assert_close(np.concatenate(ours_values), values, "values")
-    for a, b in zip(stacked_state(case.policy, ours_state).values(), state, strict=True):
-        assert_close(a, b, "state")
-
-
-def test_the_comparison_sees_one_changed_number():
-    """1e-3 added to one number of any tensor."""
-    case = Case(*CASES["torch-LSTM-3x4-masked"])
-    module = case.module()
-    _, expected = theirs(case, module, None)
-    for name, w in named(case.weights):
-        worse = tree_map(lambda a: a, case.weights)
-        part, *keys = name.split(".")
-        at = worse[part]
-        for key in keys[:-1]:
-            at = at[int(key) if key.isdigit() else key]
-        at[keys[-1]] = mx.array(np.array(w) + 1e-3 * (np.arange(w.size) == 1).reshape(w.shape))
-        if w.size > 1:
-            with pytest.raises(AssertionError):
-                check_forward(case, ours(case, worse, None)[1], expected)
-
-
 # ---- Stable-Baselines3 ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_keys_and_shapes_are_those_of_stable_baselines3(separate):
-    """Those of ``PPO("MlpPolicy", env).policy.state_dict()`` (2.9) for 3 numbers and 2 actions."""
+    """Compare with ``PPO("MlpPolicy", env).policy.state_dict()`` (2.9), 3 numbers, 2 actions."""
     spec = EnvSpec("x", 3, np.dtype(np.float32), ActionSpec((1, 1)))
     settings = Policy(64, 1, "sb3", separate_value=separate)
     policy = make_policy(spec, settings, Torch(network="MLP"))
