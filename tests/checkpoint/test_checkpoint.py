@@ -7,9 +7,8 @@ from typing import NamedTuple
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from oracles import same
 from running import loaded
 
@@ -255,80 +254,75 @@ class Saved(NamedTuple):
     score: int | None
 
 
-@settings(max_examples=15, stateful_step_count=12, deadline=None, derandomize=True)
-class Lineages(RuleBasedStateMachine):
-    """Save, and resume from any checkpoint: compared with a model that stores whole paths."""
+class Run:
+    """Saves, and resumes from any checkpoint: checked with a model that stores entire paths."""
 
-    @initialize(most=st.sampled_from([0, 2, 3]))
-    def start(self, most):
-        self.root = tempfile.TemporaryDirectory()
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(os, "fsync", lambda _: None)
-        base = Base(checkpoint_dir=self.root.name, checkpoint_keep=most)
+    def __init__(self, root: str, most: int) -> None:
+        base = Base(checkpoint_dir=root, checkpoint_keep=most)
         self.config = Config("squared", base=base, policy=Policy(hidden_size=2, num_layers=1))
         self.folder = checkpoint.prepare(self.config, "1")
         self.manager = CheckpointManager(self.folder, self.config)
         self.saved: dict[int, Saved] = {}  # by step, as folders are named
         self.path: tuple[tuple[int, int], ...] = ()
         self.count = 0
-        self.abandoned: set[int] = set()
 
-    @rule(steps=st.integers(1, 3), score=st.none() | st.integers(-3, 3))
-    def save(self, steps, score):
+    def resume(self, index: int) -> None:
+        steps = sorted(self.saved)
+        step = steps[index % len(steps)]
+        self.path = self.saved[step].path
+        self.manager = CheckpointManager(self.folder, self.config, self.folder / f"{step:016d}")
+
+    def save(self, steps: int, score: int | None) -> None:
         step = steps + (self.path[-1][0] if self.path else 0)
         self.count += 1
         self.path = (*self.path, (step, self.count))
         made = save(self.manager, self.config, step, score)
         self.saved[step] = Saved(self.path, score)
-        self.abandoned = {
-            one for one, it in self.saved.items() if self.path[: len(it.path)] != it.path
-        }
+        ancestors = [s for s, one in self.saved.items() if self.path[: len(one.path)] == one.path]
         assert checkpoint.find("latest", self.config) == made
-        self.check_best()
-        self.check_removed()
+        self.check_best(ancestors)
+        self.check_removed(ancestors)
+        found = kept(self.folder)
+        newer = [step for step in found if step in ancestors]
+        assert found[-len(newer) :] == sorted(newer)  # abandoned ones come first
 
-    def check_best(self):
-        scores = [
-            (one.score, step)
-            for step, one in self.saved.items()
-            if step not in self.abandoned and one.score is not None
-        ]
+    def check_best(self, ancestors: list[int]) -> None:
         link = self.folder / BEST
+        scores = [(self.saved[s].score, s) for s in ancestors if self.saved[s].score is not None]
         self.best = int(os.readlink(link)) if link.is_symlink() else None
         assert not scores or self.best == max(scores)[1]
 
-    def check_removed(self):
+    def check_removed(self, ancestors: list[int]) -> None:
         most = self.config.base.checkpoint_keep
         left = set(kept(self.folder))
         removed = self.saved.keys() - left
         assert left <= self.saved.keys() and {self.path[-1][0], self.best} - {None} <= left
         assert not removed if most == 0 else min(most, len(self.saved)) <= len(left) <= most + 1
-        if removed - self.abandoned:
-            assert not self.abandoned & left  # abandoned ones are removed first
-            assert max(removed - self.abandoned) < min(left - {self.best})  # then old ones
+        if removed & {*ancestors}:  # only after all abandoned ones, and the old ones first
+            assert left - {self.best} <= {*ancestors}
+            assert max(removed & {*ancestors}) < min(left - {self.best})
         self.saved = {step: one for step, one in self.saved.items() if step in left}
 
-    @rule(data=st.data())
-    @precondition(lambda self: self.saved)
-    def resume(self, data):
-        step = data.draw(st.sampled_from(sorted(self.saved)))
-        self.path = self.saved[step].path
-        path = self.folder / f"{step:016d}"
-        self.manager = CheckpointManager(self.folder, self.config, path)
 
-    @invariant()
-    def abandoned_ones_come_before_the_newests_ancestors(self):
-        found = kept(self.folder) if self.saved else []
-        first = [step for step in found if step in self.abandoned]
-        assert found[: len(first)] == first
-        assert found[len(first) :] == sorted(found[len(first) :])
-
-    def teardown(self):
-        self.patch.undo()
-        self.root.cleanup()
+SAVES = st.tuples(st.none() | st.integers(0, 5), st.integers(1, 3), st.none() | st.integers(-3, 3))
 
 
-test_lineages_of_saved_and_resumed_runs = Lineages.TestCase
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(most=st.sampled_from([0, 2, 3]), saves=st.lists(SAVES, min_size=4, max_size=10))
+def test_saves_and_resumes_keep_the_newest_and_the_best_of_the_lineage(monkeypatch, most, saves):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    with tempfile.TemporaryDirectory() as root:
+        run = Run(root, most)
+        for resumed, steps, score in saves:
+            if resumed is not None and run.saved:
+                run.resume(resumed)
+            run.save(steps, score)
 
 
 def test_resuming_before_weights_without_a_state_abandons_them(config):
