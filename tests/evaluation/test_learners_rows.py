@@ -7,6 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_map
+from native_envs import folder_of
 from oracles import named
 from watching import functions, replace_functions
 
@@ -142,3 +143,12 @@ def test_opponents_that_are_trained_on_start_from_a_zero_state():
     assert np.array(states["h"]).tolist() == [[1, 1], [1, 1], [1, 1], [0, 0]]
     recorded, computed = mx.zeros((1, 4)), mx.ones((1, 4))
     assert np.array(trained_agents.of_learner(computed, recorded)).tolist() == [[1, 1, 1, 0]]
+
+
+def test_a_trainer_uses_the_seats_that_a_folder_of_release_5_declares():
+    sizes = "--vec.total-agents 96 --train.minibatch-size 384"
+    settings = configure(*OF_5.split(), *sizes.split(), name=str(folder_of("peloton")))
+    with vec.make(settings, 2) as environments:
+        self_play = Trainer(settings, environments).self_play
+        assert self_play is not None
+        assert self_play.seats.policy.tolist() == ([0] * 36 + [0, 1, 1] * 4) * 2

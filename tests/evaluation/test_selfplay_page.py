@@ -6,6 +6,7 @@ from pathlib import Path
 from test_league import NOBODY, QUICK, result
 from test_league_parity import EACH, league, recorded, weights
 
+from puffer_mlx import config
 from puffer_mlx.config.schema import KEYS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "selfplay.md").read_text()
@@ -26,3 +27,11 @@ def test_the_page_names_each_logged_number():
     assert len(words) > 12
     missing = {name for name in words if f"`{name}`" not in PAGE}
     assert missing <= {"pool/opponent_elo", "pool/winrate_at_swap", "pool/epochs_to_align"}  # means
+
+
+def test_the_pages_commands_have_known_keys():
+    opponents = []
+    for line in re.findall(r"^puffer-mlx train (.*?) *(?:#.*)?$", PAGE, re.M):
+        name, *words = [word for word in line.split() if word not in ("--resume", "latest")]
+        opponents.append((config.load(name, words).opponents, "selfplay" in line))
+    assert set(opponents) == {(2, True), (0, False)}  # the others meet only themselves
