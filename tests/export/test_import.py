@@ -168,21 +168,13 @@ def named_conv(tensors):
             r"encoder\.encoder\.bias: missing, expected \(16,\)",
         ),
         (
-            lambda d: {**d, "norm.weight": d["encoder.encoder.bias"]},
-            r"norm\.weight: not in this policy",
-        ),
-        (
             lambda d: changed(d, "encoder.encoder.weight", lambda w: w[:, :-1]),
             r"encoder\.encoder\.weight: \(16, 12\), expected \(16, 13\)",
-        ),
-        (
-            lambda d: changed(d, "network.layers.1.weight", set_first(float("nan"))),
-            r"network\.layers\.1\.weight holds numbers that aren't finite",
         ),
         (named_conv, "isn't a policy of PufferLib 4.0's classes.*encoder.conv1"),
         (lambda d: {"optimizer_state_dict": d}, "is not a state_dict of tensors"),
     ],
-    ids=["missing", "unknown", "shape", "nan", "other class", "checkpoint"],
+    ids=["missing", "shape", "other class", "checkpoint"],
 )
 def test_a_state_dict_that_is_no_policy_is_refused(tmp_path, change, message):
     _, tensors = state_dict(policy_of(layers=2))

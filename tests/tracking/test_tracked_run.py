@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -95,21 +97,16 @@ def test_final_scores_are_the_last_ones_of_an_epoch_or_its_evaluation(told, more
 
 
 def test_a_tracker_without_show_gets_no_videos(tmp_path):
-    class Plain:
-        def start(self, run):
-            return "here"
-
-        def log(self, step, metrics):
-            pass
-
-        def finish(self, result):
-            pass
-
+    plain: Any = SimpleNamespace(
+        start=lambda run: "here",
+        log=lambda step, metrics: None,
+        finish=lambda result: None,
+    )
     about = TrackedRun("7", "x", ".", "p", "g", "none", {}, {}, "")._asdict()
     start = {"start": about, "keep": str(tmp_path / "kept")}
     lines = [start, {"step": 1, "metrics": {}, "video": "x.gif"}]
     answers, finishing = [], []
-    serve(Plain(), map(json.dumps, lines), answers.append, lambda: finishing.append(1))
+    serve(plain, map(json.dumps, lines), answers.append, lambda: finishing.append(1))
     assert finishing == [1]
     # what ends a tracker's process must not run in this one
     assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
