@@ -55,7 +55,7 @@ def league(**keys: Any) -> League:
     return League(config, seats(), weights(0))
 
 
-def told_4(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
+def rules_4(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
     """Return what 4.0's rules decide."""
     rng = np.random.default_rng(keys["seed"])
     entries = [[0, keys["elo_init"]]]
@@ -110,7 +110,7 @@ def told_4(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
     return found
 
 
-def told_5(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
+def rules_5(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
     """Return what 5.0's rules decide; ratings are ours."""
     rng = np.random.default_rng(keys["seed"])
     queue, playing, drawn, found = [0], [0] * B, 0, []
@@ -155,11 +155,11 @@ def steps_of(made: League) -> tuple[list[int], list[int]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_puffer4_decides_as_the_rules_told_again(case):
+def test_puffer4_follows_the_rules_written_again(case):
     keys = {**KEYS, **CASES[case]}
     results = recorded(1000, seed=3, skill=0.55)
     made, changes = league(rules="puffer4", **keys), 0
-    for call, (result, told) in enumerate(zip(results, told_4(keys, results), strict=True)):
+    for call, (result, told) in enumerate(zip(results, rules_4(keys, results), strict=True)):
         before = steps_of(made)[0]
         logs = made.after(call * EACH, result, weights(call))
         found = *steps_of(made), made.table.elo, [entry.elo for entry in made.table.pool]
@@ -172,11 +172,11 @@ def test_puffer4_decides_as_the_rules_told_again(case):
 
 
 @pytest.mark.parametrize("case", [{}, {"max_size": 1}])
-def test_puffer5_decides_as_the_rules_told_again(case):
+def test_puffer5_follows_the_rules_written_again(case):
     keys = {**KEYS, "opp_timeout_steps": 7 * EACH, **case}
     results = recorded(400, seed=4, skill=0.6)
     made = league(rules="puffer5", **keys)
-    for call, (result, told) in enumerate(zip(results, told_5(keys, results), strict=True)):
+    for call, (result, told) in enumerate(zip(results, rules_5(keys, results), strict=True)):
         before = steps_of(made)[0]
         made.after(call * EACH, result, weights(call))
         assert steps_of(made) == told, call

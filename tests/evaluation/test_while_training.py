@@ -123,15 +123,6 @@ def test_an_evaluation_is_the_score_of_the_current_weights(seen, greedy):
     assert seen == [episodes.MAX_STEPS] * 2
 
 
-def test_a_score_does_not_depend_on_earlier_evaluations():
-    often, seldom = (
-        trained(configure(*SQUARED, *MANY, "--eval-interval", str(steps)))[1]
-        for steps in (1, E * N * T)
-    )
-    assert [len(log) for log in often] == [len(often[-1])] * E
-    assert often[-1] == seldom[-1] and often[0]["eval/score"] != often[-1]["eval/score"]
-
-
 def test_evaluation_environments_have_other_seeds():
     config = configure(*SQUARED, *EVALUATED, "--vec.seed", "3")
     with make(config) as environments:
