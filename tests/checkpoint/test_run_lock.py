@@ -1,10 +1,9 @@
-"""`checkpoint/folder.py`: one process trains a run; what killed ones left is cleared away."""
+"""`checkpoint/folder.py`: one process trains a run; temporary files of killed ones are removed."""
 
 import contextlib
 import errno
 import fcntl
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -35,7 +34,7 @@ def config(tmp_path):
 
 @contextlib.contextmanager
 def another_process(folder):
-    """One that holds a folder, until its standard input ends."""
+    """Start a process that locks a folder until its standard input ends."""
     words = [sys.executable, "-c", HOLD, str(folder)]
     with subprocess.Popen(words, stdin=-1, stdout=-1, text=True) as process:
         try:
@@ -50,34 +49,26 @@ def names(folder):
 
 
 @pytest.mark.processes
-def test_only_one_process_holds_a_run(tmp_path):
-    with lock_run(tmp_path), pytest.raises(UserError, match="in use"), lock_run(tmp_path):
-        pass
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_run_is_locked_by_one_process_until_it_ends_or_is_killed(tmp_path, killed):
     with another_process(tmp_path) as process:
         with (
             pytest.raises(UserError, match="is in use by another process") as caught,
             lock_run(tmp_path),
         ):
-            raise AssertionError("it is lock_run twice")
+            raise AssertionError("locked twice")
         assert str(process.pid) in str(caught.value) and str(tmp_path) in str(caught.value)
-        process.communicate("")
-    with lock_run(tmp_path):
-        assert names(tmp_path) == [".lock"]
-    assert names(tmp_path) == []
-
-
-@pytest.mark.processes
-def test_a_kill_lets_go(tmp_path):
-    with another_process(tmp_path) as process:
-        process.send_signal(signal.SIGKILL)
-        process.wait(60)
-    assert names(tmp_path) == [".lock"]  # the file is nothing without the process
-    with lock_run(tmp_path):
+        if killed:
+            process.kill()
+            process.wait(60)
+        else:
+            process.communicate("")
+    with lock_run(tmp_path), pytest.raises(UserError, match="in use"), lock_run(tmp_path):
         pass
     assert names(tmp_path) == []
 
 
-def test_where_there_are_no_locks(tmp_path, monkeypatch):
+def test_without_locks_temporary_files_are_not_removed(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -88,20 +79,21 @@ def test_where_there_are_no_locks(tmp_path, monkeypatch):
     assert names(tmp_path) == [".0000000000000064-abcd1234"]
 
 
-def test_what_killed_saves_left_is_removed(tmp_path):
-    left = [".0000000000000064-a_cd1234", ".0000000000000128-ab2d1234"]
+def test_a_lock_removes_the_temporary_files_of_killed_saves_alone(tmp_path):
+    left = [".0000000000000064-a_cd1234", ".config-abcd1234.ini"]
     kept = [".mine", ".my-settings", "0000000000000064", "config.ini", ".hidden-abcd1234"]
-    for name in left + kept:
+    videos = tmp_path / "videos"
+    for name in [*left, *kept, "videos"]:
         (tmp_path / name).mkdir()
-        (tmp_path / name / "weights.safetensors").write_bytes(b"half")
-    (tmp_path / ".config-abcd1234.ini").write_text("half")
+    for name in f".{7:016d}-abcd_123.gif", f"{7:016d}.gif", ".mine.gif":
+        (videos / name).write_bytes(b"")
     (tmp_path / ".best-4711").symlink_to("0000000000000064")
     with lock_run(tmp_path):
-        assert names(tmp_path) == sorted([*kept, ".lock"])
+        assert names(tmp_path) == sorted([*kept, ".lock", "videos"])
+        assert names(videos) == [".mine.gif", f"{7:016d}.gif"]
 
 
-def test_those_are_the_names_that_killed_saves_leave(tmp_path, monkeypatch):
-    """The pattern follows system/files.py."""
+def test_the_pattern_of_temporary_names_fits_those_of_killed_saves(tmp_path, monkeypatch):
     seen = []
 
     def stop(source, target):
@@ -125,8 +117,7 @@ def test_those_are_the_names_that_killed_saves_leave(tmp_path, monkeypatch):
     assert run_folders.TEMPORARY.fullmatch(doomed.name)
 
 
-def test_new_runs_never_wait_for_each_other(config, monkeypatch):
-    """Not even those that begin within the same millisecond."""
+def test_runs_started_in_the_same_millisecond_have_different_folders(config, monkeypatch):
     monkeypatch.setattr(time, "time_ns", lambda: 5_000_000)
     with new_run(config) as one, new_run(config) as two:
         assert [one.name, two.name] == ["5", "6"]
@@ -134,7 +125,7 @@ def test_new_runs_never_wait_for_each_other(config, monkeypatch):
     assert names(two) == ["config.ini"]
 
 
-def test_a_folder_that_can_not_be_made(config, tmp_path):
+def test_a_run_folder_that_cannot_be_created_is_refused(config, tmp_path):
     (tmp_path / "checkpoints").write_text("a file")
     with pytest.raises(UserError, match="can't write"), new_run(config):
         pass

@@ -1,6 +1,5 @@
-"""Weights to files and back, and everything that can be wrong with a file or a disk."""
+"""Weights are read back exactly; unsuitable files and disks are one message."""
 
-import contextlib
 import errno
 import os
 
@@ -47,7 +46,7 @@ def files(folder):
 
 
 @KINDS
-def test_round_trip(tmp_path, kind):
+def test_weights_are_read_back_exactly(tmp_path, kind):
     weights, path = make(), tmp_path / "deep" / "folders" / f"w{kind}"
     SAVE[kind](weights, path)
     assert files(path.parent) == [path.name]
@@ -65,7 +64,7 @@ def current_umask():
     return mask
 
 
-def test_flat_file_is_upstreams(tmp_path):
+def test_a_flat_file_has_upstreams_layout(tmp_path):
     """Table 5.3: encoder, decoder and layers at byte 0, 30208, 31232 and 80384; 129536 in all."""
     weights, path = make(), tmp_path / "w.bin"
     save_bin(weights, path)
@@ -81,12 +80,11 @@ def test_flat_file_is_upstreams(tmp_path):
         np.testing.assert_array_equal(found, np.array(w))
 
 
-def test_arrays_that_are_not_contiguous(tmp_path):
+@KINDS
+def test_arrays_that_are_not_contiguous_are_saved(tmp_path, kind):
     weights = small()
-    turned = tree_map(lambda w: mx.contiguous(w.T).T, weights)
-    for kind, save in SAVE.items():
-        save(turned, tmp_path / f"w{kind}")
-        assert same(weight_files.load_weights(tmp_path / f"w{kind}", weights), weights)
+    SAVE[kind](tree_map(lambda w: mx.contiguous(w.T).T, weights), tmp_path / f"w{kind}")
+    assert same(weight_files.load_weights(tmp_path / f"w{kind}", weights), weights)
 
 
 # ---- flat files of continuous actions (5.2) ------------------------------------------------------
@@ -99,7 +97,7 @@ THREE = (5, 8, 1, (1, 1, 1))
 
 
 def drawn(*shape):
-    """Weights of which none is 0, the log standard deviations neither."""
+    """Return random weights, none of them 0."""
     rng = np.random.default_rng(sum(shape[:3]))
     return tree_map(lambda w: mx.array(rng.normal(size=w.shape).astype(np.float32)), make(*shape))
 
@@ -109,8 +107,7 @@ def flat(weights):
 
 
 @pytest.mark.parametrize("alignment", FORMS)
-def test_forms_of_continuous_policies(tmp_path, alignment):
-    """PufferLib's file lacks numbers, which read back as 0; a whole one has all."""
+def test_a_file_of_continuous_actions_lacks_numbers_unless_whole(tmp_path, alignment):
     policy, weights, path = policy_of(*THREE), drawn(*THREE), tmp_path / "w.bin"
     network, missing = FORMS[alignment]
     with pytest.raises(UserError, match=f"lacks the last {missing} of {network + 192} numbers"):
@@ -137,21 +134,7 @@ def test_forms_of_continuous_policies(tmp_path, alignment):
         assert same(weight_files.load_weights(path, weights, wrong), weights)
 
 
-@pytest.mark.parametrize("length", [267, 271, 272])
-def test_files_that_5_0_reads_too(tmp_path, length):
-    """Of a bf16 build's 272 numbers, the last ones left out. (268 is as long as the other's.)"""
-    policy, weights, path = policy_of(*THREE), drawn(*THREE), tmp_path / "w.bin"
-    flat_files.save_bin(policy, weights, path, whole=True)
-    path.write_bytes(path.read_bytes()[: 4 * length])
-    lacks = pytest.warns(UserWarning, match=f"lacks the last {272 - length} of 272")
-    with lacks if length < 272 else contextlib.nullcontext():
-        found = flat(weight_files.load_weights(path, weights))["network.0.weight"]
-    expected = flat(weights)["network.0.weight"]
-    np.testing.assert_array_equal(found[: length - 80], expected[: length - 80])
-    assert not found[length - 80 :].any()
-
-
-def test_a_last_tensor_that_fills_a_multiple_of_8(tmp_path):
+def test_a_file_padded_to_a_multiple_of_8_is_read(tmp_path):
     """H = 2: encoder 0..10, decoder 16..24, network 24..36, and 4 more."""
     shape = 5, 2, 1, (3,)
     policy, weights, path = policy_of(*shape), drawn(*shape), tmp_path / "w.bin"
@@ -163,8 +146,8 @@ def test_a_last_tensor_that_fills_a_multiple_of_8(tmp_path):
     refused(path, "164 bytes, expected 120 or", like=weights)
 
 
-def test_the_build_that_wrote_an_ambiguous_file(tmp_path):
-    """4 dimensions: room for 4 numbers in the bf16 build, none in the other; files as long."""
+def test_the_build_of_an_ambiguous_file_is_an_option(tmp_path):
+    """4 dimensions: padding of 4 numbers in the bf16 build, none in the other; equal lengths."""
     shape = 5, 8, 1, (1,) * 4
     policy, weights, path = policy_of(*shape), drawn(*shape), tmp_path / "w.bin"
     flat_files.save_bin(policy, weights, path, FLOAT)
@@ -173,7 +156,7 @@ def test_the_build_that_wrote_an_ambiguous_file(tmp_path):
         assert not same(weight_files.load_weights(path, weights), weights)
 
 
-def test_what_a_flat_file_can_hold():
+def test_a_flat_file_names_the_part_that_it_cannot_hold():
     assert flat_unsupported_reason(policy_of()) is None
     assert flat_unsupported_reason(policy_of(5, 8, 1, (2, 3))) is None
     for policy, word in (
@@ -189,20 +172,19 @@ def test_what_a_flat_file_can_hold():
     assert flat_layout([20, 16, 48]).places == ((0, 20), (24, 40), (40, 88))
 
 
-def test_flat_files_of_policies_that_have_none(tmp_path):
+@pytest.mark.parametrize("how", [{"dialect": "torch"}, {"network": "GRU"}])
+def test_flat_files_of_unsuitable_policies_are_neither_written_nor_read(tmp_path, how):
     path = tmp_path / "w.bin"
-    for how in ({"dialect": "torch"}, {"network": "MLP"}, {"network": "GRU"}):
-        policy = policy_of(5, 8, 1, **how)
-        like = policy.init(mx.random.key(0))
-        with pytest.raises(UserError, match="the flat file holds"):
-            flat_files.save_bin(policy, like, path)
-        path.write_bytes(b"\0" * 4 * sum(w.size for _, w in named(like)))
-        refused(path, "native dialect with MinGRU", like=like)
-        path.unlink()
+    policy = policy_of(5, 8, 1, **how)
+    like = policy.init(mx.random.key(0))
+    with pytest.raises(UserError, match="the flat file holds"):
+        flat_files.save_bin(policy, like, path)
+    path.write_bytes(b"\0" * 4 * sum(w.size for _, w in named(like)))
+    refused(path, "native dialect with MinGRU", like=like)
 
 
-def test_flat_files_of_3_0(tmp_path):
-    """One tensor after the other (5.7): encoder, decoder and value with biases, LSTM."""
+def test_a_flat_file_of_3_0_has_one_tensor_after_the_other(tmp_path):
+    """Encoder, decoder and value with biases, LSTM (5.7)."""
     like = make(5, 8, 1, (3,), network="LSTM", dialect="puffer3")
     sizes = [40, 8, 24, 3, 8, 1, 256, 256, 32, 32]
     data = np.arange(sum(sizes), dtype="<f4")
@@ -215,7 +197,7 @@ def test_flat_files_of_3_0(tmp_path):
         np.testing.assert_array_equal(loaded[name], part, err_msg=name)
 
 
-def test_a_torch_file_named_bin(fixtures):
+def test_a_torch_file_named_bin_suggests_an_import(fixtures):
     refused(fixtures / "puffer4_breakout_mingru.bin", "torch.save", "puffer-mlx import")
 
 
@@ -233,7 +215,7 @@ def refused(path, *words, like=None):
 
 
 @KINDS
-def test_missing_files_and_folders(tmp_path, kind):
+def test_missing_files_and_folders_are_refused(tmp_path, kind):
     refused(tmp_path / f"w{kind}", "No such file")
     (tmp_path / f"folder{kind}").mkdir()
     refused(tmp_path / f"folder{kind}")
@@ -242,31 +224,27 @@ def test_missing_files_and_folders(tmp_path, kind):
         weight_files.load_weights(tmp_path / "file" / f"w{kind}", small())
 
 
-def test_another_suffix(tmp_path):
-    for name in ("w.pt", "w", "w.BIN"):
-        (tmp_path / name).write_bytes(b"x" * 336)
-        refused(tmp_path / name, ".safetensors", ".bin")
+def test_another_suffix_is_refused(tmp_path):
+    (tmp_path / "w.BIN").write_bytes(b"x" * 336)
+    refused(tmp_path / "w.BIN", ".safetensors", ".bin")
 
 
-def test_bin_of_another_size(tmp_path):
+@pytest.mark.parametrize("size", [0, 1055, 1060])
+def test_a_flat_file_of_another_size_is_refused(tmp_path, size):
     # (8 * 5 + 4 * 8 + 24 * 8) * 4 bytes = 1056
-    for size in (0, 1, 1055, 1060, 2112):
-        (tmp_path / "w.bin").write_bytes(b"\0" * size)
-        refused(tmp_path / "w.bin", f"{size} bytes", "expected 1056:", "(24, 8)")
-    (tmp_path / "w.bin").write_bytes(b"\0" * 1056)
-    loaded = weight_files.load_weights(tmp_path / "w.bin", small())
-    assert same(loaded, tree_map(mx.zeros_like, small()))
+    (tmp_path / "w.bin").write_bytes(b"\0" * size)
+    refused(tmp_path / "w.bin", f"{size} bytes", "expected 1056:", "(24, 8)")
 
 
 @pytest.mark.parametrize(("kind", "bad"), [(".bin", np.nan), (".safetensors", -np.inf)])
-def test_numbers_that_are_not_finite(tmp_path, kind, bad):
+def test_numbers_that_are_not_finite_are_refused(tmp_path, kind, bad):
     weights = small()
     weights["network"][0]["weight"][23, 7] = bad  # the last one
     SAVE[kind](weights, tmp_path / f"w{kind}")
     refused(tmp_path / f"w{kind}", "finite")
 
 
-def test_safetensors_of_another_policy(tmp_path):
+def test_weights_of_another_policy_are_refused_by_tensor(tmp_path):
     path = tmp_path / "w.safetensors"
     for other, word in (
         (make(6, 8, 1), "encoder.weight: (8, 6), expected (8, 5)"),
@@ -283,27 +261,14 @@ def test_safetensors_of_another_policy(tmp_path):
 
 
 @KINDS
-def test_a_folder_that_can_not_be_written(tmp_path, kind):
+def test_a_path_that_cannot_be_written_is_refused(tmp_path, kind):
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(UserError, match="can't write") as caught:
-        SAVE[kind](small(), tmp_path / "file" / f"w{kind}")
-    assert caught.value.hint
-    assert files(tmp_path) == ["file"]
-    with pytest.raises(UserError, match="can't write"):
-        SAVE[kind](small(), tmp_path / "file" / "deeper" / f"w{kind}")
     (tmp_path / f"folder{kind}").mkdir()
-    with pytest.raises(UserError, match="can't write"):
-        SAVE[kind](small(), tmp_path / f"folder{kind}")
+    for path in tmp_path / "file" / f"w{kind}", tmp_path / f"folder{kind}":
+        with pytest.raises(UserError, match="can't write") as caught:
+            SAVE[kind](small(), path)
+        assert caught.value.hint
     assert files(tmp_path) == ["file", f"folder{kind}"]
-
-
-@KINDS
-def test_a_folder_without_permission(permissions, tmp_path, kind):
-    folder = tmp_path / "closed"
-    folder.mkdir(0o500)
-    with pytest.raises(UserError, match="Permission denied"):
-        SAVE[kind](small(), folder / f"w{kind}")
-    assert files(folder) == []
 
 
 @pytest.mark.parametrize(
@@ -313,7 +278,7 @@ def test_a_folder_without_permission(permissions, tmp_path, kind):
         (".safetensors", "replace", KeyboardInterrupt()),
     ],
 )
-def test_a_write_that_fails(tmp_path, monkeypatch, kind, call, failure):
+def test_a_failed_write_leaves_the_earlier_file(tmp_path, monkeypatch, kind, call, failure):
     old, path = small(1), tmp_path / f"w{kind}"
     SAVE[kind](old, path)
     before = path.read_bytes()

@@ -8,7 +8,7 @@ from puffer_mlx.library import evaluating
 
 @pytest.fixture
 def against(monkeypatch, here, capsys):
-    """Runs evaluate with a command line: the exit code, what was printed, and errors."""
+    """Run evaluate with a command line. Returns exit code, standard output, standard error."""
     monkeypatch.setattr(evaluating, "threads", lambda: 1)
 
     def run(*words: str) -> tuple[int, str, str]:

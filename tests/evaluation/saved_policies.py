@@ -11,7 +11,7 @@ from puffer_mlx.policy.policy import configured_policy
 
 
 def save(env: str = "connect4_two", run: str = "17", H: int = 8, seed: int = 1, more="") -> str:
-    """A run's checkpoint; ``more``: further words of its command line."""
+    """Write a run's checkpoint and return its path; ``more``: words of its command line."""
     words = f"--policy.hidden-size {H} --device cpu {more}".split()
     settings = config.load(env, words)
     vec.settle_family(settings)
@@ -25,5 +25,5 @@ def save(env: str = "connect4_two", run: str = "17", H: int = 8, seed: int = 1, 
 
 
 def record_of(folder: Path) -> dict[str, Any]:
-    """What a command wrote to ``--json x.json``."""
+    """Return the record that a command wrote to ``--json x.json``."""
     return json.loads((folder / "x.json").read_text())

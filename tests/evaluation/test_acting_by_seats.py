@@ -1,4 +1,4 @@
-"""Several policies in one rollout: each row is what its policy alone would have made of it."""
+"""Several policies in one rollout: each row equals what its policy alone would do there."""
 
 import ctypes
 from typing import Any
@@ -21,7 +21,6 @@ from puffer_mlx.rollout.buffer import RolloutBuffer, Views
 from puffer_mlx.rollout.seats import Seats, seats_as_declared, seats_in_blocks
 from puffer_mlx.training.streams import acting_streams
 from puffer_mlx.trees import leaves
-from puffer_mlx.vec import rollout_loop
 
 ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
 CPU = mx.Device(mx.cpu)
@@ -34,22 +33,8 @@ ENVIRONMENTS = {  # bytes and masks; agents who change places; two heads, floats
 pytestmark = pytest.mark.usefixtures("extension")
 
 
-class Looped:
-    """Environments that step as those of Python do: group by group, in a loop of Python's."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def collect(self, *given: Any) -> Any:
-        itself: Any = self
-        return rollout_loop.collect(itself, *given)
-
-
 class Game:
-    """Two rollouts of an environment with self-play, by one way of acting; what was before each."""
+    """Two rollouts of an environment with self-play, by one way of acting."""
 
     def __init__(self, name: str, network="MinGRU", groups=2, agents=192) -> None:
         self.vec = make(name, total_agents=agents, num_buffers=groups, num_threads=2)
@@ -63,10 +48,9 @@ class Game:
         self.states = [self.policy.initial_state(agents // groups) for _ in range(groups)]
         self.groups = groups
 
-    def rollouts(self, acting: Any, weights: Any = None, looped: bool = False) -> list[np.ndarray]:
-        """Collect two; all that the second one wrote."""
-        vec: Any = Looped(self.vec) if looped else self.vec
-        self.buffer.reset(vec)
+    def rollouts(self, acting: Any, weights: Any = None) -> list[np.ndarray]:
+        """Collect two rollouts, and return everything that the second one wrote."""
+        self.buffer.reset(self.vec)
         agents = self.buffer.rewards.shape[1]
         for key in range(2):
             self.buffer.begin(self.buffer)
@@ -74,7 +58,7 @@ class Game:
             self.before = whole(self.states)
             mx.eval(weights or self.weights, self.noise, self.states)
             given = weights or self.weights, self.states, self.noise
-            self.states = acting.collect(self.buffer, vec, *given)
+            self.states = acting.collect(self.buffer, self.vec, *given)
         return self.written()
 
     def written(self) -> list[np.ndarray]:
@@ -93,7 +77,7 @@ class Game:
         )
 
     def alone(self, policy: int) -> list[np.ndarray]:
-        """Of a policy's rows of the last rollout: what it does there, acting for all agents."""
+        """Return a policy's rows of the last rollout when it acts for all agents."""
         actor, views = make_actor(self.policy), self.buffer.views
         assert actor is not None
         actor.prepare(self.weights[policy])
@@ -114,33 +98,40 @@ class Game:
 
 
 def whole(states: list[Any]) -> Any:
-    """The groups' states behind one another, in NumPy's memory."""
+    """Return the groups' states, concatenated, in NumPy's memory."""
     return tree_map(lambda *parts: np.concatenate([np.asarray(a) for a in parts]), *states)
 
 
 @pytest.mark.parametrize(
     ("name", "network"), [("connect4_two", "MinGRU"), ("peloton", "LSTM"), ("target", "MLP")]
 )
-def test_in_c_each_row_is_its_policys_to_the_bit(name: str, network: str):
+def test_in_c_each_row_is_its_policys_to_the_bit_also_with_new_weights(name: str, network: str):
     game = Game(name, network)
     with game.vec:
-        game.rollouts(game.in_c())
-        for policy in range(1 + game.seats.opponents):
-            for mine, theirs in zip(game.found(policy), game.alone(policy), strict=True):
-                np.testing.assert_array_equal(mine, theirs)
-                assert np.abs(mine).max() > 0
+        acting = game.in_c()
+        game.rollouts(acting)
+        check_rows(game)
         assert (game.alone(0)[1] != game.alone(1)[1][:, :1]).any()  # policies that differ
+        game.weights[1] = tree_map(lambda w: 0.9 * w, game.weights[1])
+        game.rollouts(acting)
+        check_rows(game)
 
 
-@pytest.mark.parametrize(("groups", "looped"), [(1, True), (2, False)])
-def test_equal_policies_are_no_self_play_to_the_bit(groups: int, looped: bool):
-    game, other = Game("connect4_two", groups=groups), Game("connect4_two", groups=groups)
+def check_rows(game: Game) -> None:
+    for policy in range(1 + game.seats.opponents):
+        for mine, theirs in zip(game.found(policy), game.alone(policy), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+            assert np.abs(mine).max() > 0
+
+
+def test_equal_policies_act_as_one_policy_to_the_bit():
+    game, other = Game("connect4_two"), Game("connect4_two")
     with game.vec, other.vec:
         one = make_actor(other.policy)
         assert one is not None
         expected = other.rollouts(ActingInC(one, PhaseTimer("rollout")), other.weights[0])
-        same = [game.weights[0]] * 3
-        for mine, theirs in zip(game.rollouts(game.in_c(), same, looped), expected, strict=True):
+        found = game.rollouts(game.in_c(), [game.weights[0]] * 3)
+        for mine, theirs in zip(found, expected, strict=True):
             np.testing.assert_array_equal(mine, theirs)
 
 
@@ -161,20 +152,7 @@ def test_through_mlx_each_row_is_its_policys(name: str, network: str, parts):
                     np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=scale)
 
 
-def test_new_weights_are_taken_and_old_ones_known():
-    game = Game("connect4_two")
-    with game.vec:
-        way = game.in_c()
-        first = game.rollouts(way)
-        game.weights[1] = weights_of(game.policy, 9)
-        game.states = [game.policy.initial_state(96) for _ in range(2)]
-        second = game.rollouts(way)
-        assert any((a != b).any() for a, b in zip(first, second, strict=True))
-        for mine, theirs in zip(game.found(1), game.alone(1), strict=True):
-            np.testing.assert_array_equal(mine, theirs)
-
-
-def test_the_way_that_several_policies_take():
+def test_several_policies_act_in_c_and_in_bf16_through_mlx():
     game = Game("connect4_two")
     streams = lambda: acting_streams(CPU, 2, 2)  # noqa: E731
     about = game.policy, game.vec, streams, PhaseTimer("rollout"), game.seats

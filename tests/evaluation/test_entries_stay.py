@@ -1,4 +1,4 @@
-"""What a pool rests on: training replaces arrays, and never writes into those it replaced."""
+"""Training replaces arrays and never writes into earlier ones, which the pool keeps."""
 
 import mlx.core as mx
 import numpy as np
@@ -23,7 +23,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_weights_of_before_are_what_they_were(way):
+def test_training_does_not_write_into_earlier_weights(way):
     name, *words = TINY
     settings = config.load(name, [*words, *WAYS[way]])
     with vec.make(settings, threads=2) as environments:

@@ -1,4 +1,4 @@
-"""Videos while training: which there are, what they show, and that training doesn't notice."""
+"""Videos during training: when, what they show, and that they don't change the training."""
 
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from watching import everything
 from puffer_mlx import config as c
 from puffer_mlx import vec
 from puffer_mlx.checkpoint.environment_statistics import copy_statistics
-from puffer_mlx.checkpoint.folder import lock_run
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import episode_videos
 from puffer_mlx.evaluation.episode_videos import (
@@ -49,7 +48,7 @@ def make(config):
 
 
 def trained(config, folder, begin=0, end=E, before=None):
-    """What training comes to, as bytes; its records; the trainer's weights and state."""
+    """Return the end of a training as bytes, its records, its weights and state."""
     said = []
     with make(config) as environments:
         trainer = Trainer(config, environments, like=before and before[1])
@@ -64,20 +63,18 @@ def trained(config, folder, begin=0, end=E, before=None):
         return everything(trainer), logs, (trainer.weights, trainer.state())
 
 
-# ---- training isn't changed, and a run that goes on makes the same -------------------------------
+# ---- training isn't changed ----------------------------------------------------------------------
 
 CASES = {
-    "C": ("squared", "--env.size", "3"),
     "C, normalised, overlapped": (
         *("cartpole", "--vec.normalize-observations", "1", "--train.overlap", "1"),
     ),
-    "Gymnasium": (WALK, "--vec.backend", "sync"),
     "PettingZoo": (RELAY, "--vec.backend", "sync"),
 }
 
 
 @pytest.mark.parametrize("words", CASES.values(), ids=CASES)
-def test_a_run_with_videos_is_the_run_without(tmp_path, words):
+def test_videos_do_not_change_the_training(tmp_path, words):
     plain, filmed = configure(*words), configure(*words, *VIDEOS)
     arrays, logs, _ = trained(plain, tmp_path / "plain")
     found, records, _ = trained(filmed, tmp_path / "filmed")
@@ -88,7 +85,7 @@ def test_a_run_with_videos_is_the_run_without(tmp_path, words):
         assert gif_pages((tmp_path / "filmed" / name).read_bytes())
 
 
-def test_a_run_that_goes_on_makes_the_same(tmp_path):
+def test_a_resumed_run_makes_the_same_videos(tmp_path):
     config = configure("squared", "--env.size", "3", *VIDEOS)
     arrays, logs, _ = trained(config, tmp_path / "whole")
     _, _, middle = trained(config, tmp_path / "parts", end=3)
@@ -101,32 +98,23 @@ def test_a_run_that_goes_on_makes_the_same(tmp_path):
         assert whole == part, name
 
 
-def test_what_a_killed_process_left_is_cleared_away(tmp_path):
-    (tmp_path / "videos").mkdir()
-    for name in f".{7:016d}-abcd_123.gif", f"{7:016d}.gif", ".mine.gif":
-        (tmp_path / "videos" / name).write_bytes(b"")
-    with lock_run(tmp_path):
-        found = {name for name in files(tmp_path) if name.startswith("videos")}
-    assert found == {f"videos/{7:016d}.gif", "videos/.mine.gif"}
+def test_videos_are_due_after_each_nth_evaluation_and_the_last():
+    """An interval of 97 steps has evaluations after 192, 288 and 384 steps."""
 
-
-def test_of_which_evaluations():
-    """Those of an interval of 97 steps are after 192, 288 and 384: every second is the second."""
-    for interval, every, epochs in [
-        *((1, 0, []), (1, 1, [1, 2, 3, 4]), (1, 3, [3, 4])),
-        *((N * T * 3, 1, [3, 4]), (N * T + 1, 2, [3, 4])),
-    ]:
+    def due(interval: int, every: int) -> list[int]:
         words = "--eval-interval", str(interval), "--eval-video-interval", str(every)
         config = configure("squared", *words)
-        assert [epoch for epoch in range(E + 1) if video_is_due(config, epoch)] == epochs
+        return [epoch for epoch in range(E + 1) if video_is_due(config, epoch)]
+
+    assert (due(1, 0), due(1, 3)) == ([], [3, 4])
+    assert (due(N * T * 3, 1), due(N * T + 1, 2)) == ([3, 4], [3, 4])
 
 
 # ---- what they show ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("finals", [0, 1])
-def test_it_is_the_first_episode_of_the_evaluation(tmp_path, finals):
-    """Played greedily, actions are the same: its length and its return are; drawn as it went."""
+def test_a_video_shows_the_first_episode_of_the_evaluation(tmp_path, finals):
     words = "--eval-greedy=1", f"--train.bootstrap-truncated={finals}", "--vec.backend=sync"
     config = configure(WALK, *words, *VIDEOS, "--vec.normalize-rewards=0", "--seed=1")
     with make(config) as environments:
@@ -139,7 +127,7 @@ def test_it_is_the_first_episode_of_the_evaluation(tmp_path, finals):
                 AgentStepper(trainer.policy, trainer.weights, others, deterministic=True), 12
             )
     (first,) = [record for record in scores.episodes if record["env"] == 0]
-    assert len(frames) == first["episode_length"] + finals  # else the last has no row of its own
+    assert len(frames) == first["episode_length"] + finals  # else no row shows the last one
     if finals:
         assert frames[-1].total == first["episode_return"]
     raw = [frame.image[0].any(axis=1) for frame in frames]
@@ -149,7 +137,7 @@ def test_it_is_the_first_episode_of_the_evaluation(tmp_path, finals):
     assert len(set(places)) > 1
 
 
-def test_a_long_episode_is_thinned_and_one_without_end_is_cut_off(monkeypatch):
+def test_a_long_episode_is_thinned_and_an_endless_one_is_cut_off(monkeypatch):
     monkeypatch.setattr(episode_videos, "PICTURES", 3)
     monkeypatch.setattr(episode_videos, "LONGEST", 20)
     config = configure("breakout")
@@ -169,7 +157,7 @@ def test_a_long_episode_is_thinned_and_one_without_end_is_cut_off(monkeypatch):
 
 def test_large_pictures_are_reduced(tmp_path, monkeypatch):
     config = configure("squared", "--env.size", "3", *VIDEOS)
-    picture = np.random.default_rng(0).integers(0, 256, (500, 700, 3)).astype(np.uint8)
+    picture = np.full((500, 700, 3), 90, np.uint8)
     monkeypatch.setattr(episode_videos, "find_draw", lambda _: lambda _: picture)
     monkeypatch.setattr(episode_videos, "LONGEST", 2)
     trained(config, tmp_path, end=2)
@@ -186,17 +174,15 @@ def refused(config) -> UserError:
     return caught.value
 
 
-def test_an_environment_that_cannot_be_drawn(tmp_path):
-    for name in DRIFT["native"], GUESS:
-        error = refused(configure(name, *VIDEOS))
-        assert error.message.startswith("base.eval_video_interval 2: "), name
-        assert error.hint.endswith("; or --eval-video-interval 0"), name
-    with make(config := configure(DRIFT["native"])) as environments:
-        refuse_undrawable(config, environments)  # nobody asked for any
+@pytest.mark.parametrize("name", [DRIFT["native"], GUESS])
+def test_an_environment_that_cannot_be_drawn_is_refused(name):
+    error = refused(configure(name, *VIDEOS))
+    assert error.message.startswith("base.eval_video_interval 2: ")
+    assert error.hint.endswith("; or --eval-video-interval 0")
 
 
 @pytest.mark.parametrize("fault", ["draw", "disk"])
-def test_a_failure_is_a_line_and_the_run_goes_on(tmp_path, monkeypatch, fault):
+def test_a_failed_video_is_one_line_and_the_run_continues(tmp_path, monkeypatch, fault):
     config = configure("squared", "--env.size", "3", "--eval-video-interval", "1")
     if fault == "draw":
         monkeypatch.setattr(episode_videos, "find_draw", lambda _: lambda _: 1 // 0)
@@ -218,19 +204,17 @@ def test_a_failure_is_a_line_and_the_run_goes_on(tmp_path, monkeypatch, fault):
 # ---- the command ---------------------------------------------------------------------------------
 
 
-def test_the_command(tmp_path, monkeypatch, capsys):
+def test_the_command_refuses_before_training(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli("train").main([DRIFT["native"], *SMALL, *VIDEOS]) == 2
+    assert "base.eval_video_interval 2: drift has no pictures" in capsys.readouterr().err
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_the_command_saves_videos_beside_the_checkpoints(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     each = "--eval-interval", str(BATCH), "--eval-episodes", "8"
     assert not cli("train").main([*TINY, *each, "--eval-video-interval", "4"])
     steps = [f"{BATCH * epoch:016d}.gif" for epoch in (4, EPOCHS)]
     assert sorted(path.name for path in tmp_path.glob("checkpoints/*/*/videos/*")) == steps
-    told = [record["epoch"] for record in records(tmp_path) if "perf/video" in record]
-    assert told == [4, EPOCHS]
-    assert "no video" not in capsys.readouterr().out
-
-
-def test_the_command_refuses_before_it_begins(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert cli("train").main([DRIFT["native"], *SMALL, *VIDEOS]) == 2
-    assert "base.eval_video_interval 2: drift has no pictures" in capsys.readouterr().err
-    assert not (tmp_path / "checkpoints").exists()
+    assert [x["epoch"] for x in records(tmp_path) if "perf/video" in x] == [4, EPOCHS]

@@ -1,4 +1,4 @@
-"""Evaluation after training: puffer4's goes on with its environments, puffer5's begins anew."""
+"""Evaluation after training: puffer4 keeps its environments, puffer5 makes new ones."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def configure(*more):
 
 
 class Telling(oracles.CodedVec):
-    """Says after each rollout what it is told to say; whether it was closed."""
+    """Environments with a given log for each rollout; ``closed`` after a call of close."""
 
     closed = False
 
@@ -45,7 +45,7 @@ class Telling(oracles.CodedVec):
 
 @pytest.fixture
 def rollouts(monkeypatch):
-    """Those of an evaluation, as they are collected."""
+    """The rollouts of an evaluation, in the order of collection."""
     seen = []
 
     def watched(*about):
@@ -63,7 +63,7 @@ def native(config):
 
 
 def trained(config):
-    """After its last epoch; the environments are closed."""
+    """Return a trainer after its last epoch, its records, and its first observations."""
     with native(config) as environments:
         trainer = Trainer(config, environments)
         first = trainer.collector.buffer.observations[0].tolist()
@@ -73,8 +73,8 @@ def trained(config):
 # ---- what is rolled out --------------------------------------------------------------------------
 
 
-def test_environments_and_noise_are_those_of_the_beginning(rollouts):
-    """And the weights are the last; recurrent states are zero, and carried on from there."""
+def test_an_evaluation_repeats_the_first_noise_with_the_last_weights(rollouts):
+    """Recurrent states are zero at first, and are carried from rollout to rollout."""
     config = configure("--reset-state", "True", "--eval-episodes", "1000")
     with native(config) as environments:
         key = np.array(Trainer(config, environments).state().arrays["key"])
@@ -91,7 +91,7 @@ def test_environments_and_noise_are_those_of_the_beginning(rollouts):
     assert list(evaluator.evaluate(again, native)) == found  # nothing of the training's end is in
 
 
-def test_the_first_rows_are_those_of_training(monkeypatch):
+def test_the_first_observations_are_those_of_the_training(monkeypatch):
     trainer, _, first = trained(configure("--eval-episodes", "1"))
     seen = []
     begin = HostCollector.begin
@@ -105,8 +105,7 @@ def test_the_first_rows_are_those_of_training(monkeypatch):
     assert seen[0] == first
 
 
-def test_the_agents_that_were_asked_for(rollouts):
-    """In fewer groups, if they don't fill the run's."""
+def test_eval_agents_sets_the_number_of_agents_and_groups(rollouts):
     trainer, _, _ = trained(configure("--eval-agents", "3", "--eval-episodes", "2"))
     list(evaluator.evaluate(trainer, native))
     assert rollouts[0].buffer.observations.shape[1] == 3
@@ -116,21 +115,20 @@ def test_the_agents_that_were_asked_for(rollouts):
     assert evaluator.evaluated(configure()).vec.total_agents == N
 
 
-def test_agents_that_no_environments_have():
-    config = configure("--eval-agents", "5")
+OF_4 = "--train.algorithm", "puffer4"
+
+
+@pytest.mark.parametrize("words", [(), (*OF_4, "--eval-interval", "100")])
+def test_eval_agents_must_be_a_multiple_of_an_environments_agents(words):
     pairs = Telling(N)
     pairs.num_environments = N // 2
     with pytest.raises(UserError, match="eval_agents 5 is not a multiple of an environment's 2"):
-        evaluator.refuse_agents(config, pairs)
-    evaluator.refuse_agents(configure("--eval-agents", "6"), pairs)
-    evaluator.refuse_agents(configure("--eval-agents", "5", "--train.algorithm", "puffer4"), pairs)
-    evaluator.refuse_agents(configure(), pairs)
-    while_training = "--train.algorithm", "puffer4", "--eval-interval", "100"
-    with pytest.raises(UserError, match="eval_agents 5 is not a multiple"):
-        evaluator.refuse_agents(configure("--eval-agents", "5", *while_training), pairs)
+        evaluator.refuse_agents(configure("--eval-agents", "5", *words), pairs)
+    evaluator.refuse_agents(configure("--eval-agents", "6", *words), pairs)
+    evaluator.refuse_agents(configure("--eval-agents", "5", *OF_4), pairs)  # unused there
 
 
-def test_observations_are_normalised_as_they_were():
+def test_observations_are_normalised_by_the_trainings_statistics():
     words = OPTIONS.replace("--env.size 3", "--train.replay-ratio 1").split()
     words += "--vec.normalize-observations", "1", "--eval-episodes", "5"
     config = c.load("cartpole", words)
@@ -154,7 +152,7 @@ def test_observations_are_normalised_as_they_were():
 
 
 def told(*said, episodes=10, algorithm="puffer5"):
-    """The trainer, and score and episodes after each rollout of environments that say this."""
+    """Return the trainer, the records, and (score, episodes) of environments with these logs."""
     words = "--eval-episodes", str(episodes), "--train.algorithm", algorithm
     trainer = Trainer(configure(*words), Telling(N))
     list(trainer)
@@ -165,8 +163,8 @@ def told(*said, episodes=10, algorithm="puffer5"):
     return trainer, found, [(r.get("env/score"), r.get("env/n")) for r in found]
 
 
-def test_it_ends_with_as_many_episodes_as_asked_for():
-    """The mean is over all of them; a score is all that an environment has to tell."""
+def test_an_evaluation_ends_after_eval_episodes():
+    """The mean is over all of them."""
     six, four = {"score": 1.0, "n": 6.0}, {"score": 6.0, "n": 4.0}
     trainer, found, scores = told(six, four, six)
     assert scores == [(1, 6), (3, 10)]  # (6 * 1 + 4 * 6) / 10
@@ -176,8 +174,8 @@ def test_it_ends_with_as_many_episodes_as_asked_for():
     assert told(six, episodes=0)[2] == []
 
 
-def test_episodes_that_never_end():
-    """As many steps without the end of one as training took: E rollouts of T steps."""
+def test_an_evaluation_ends_without_the_end_of_an_episode():
+    """After as many steps as the training took: E rollouts of T steps."""
     one = {"score": 1.0, "n": 1.0}
     trainer, found, scores = told()
     assert scores == [(None, None)] * E
@@ -186,7 +184,7 @@ def test_episodes_that_never_end():
     assert len(told({}, one, {}, one)[2]) == 4 + E  # counted anew after each
 
 
-def test_it_ends_when_the_trainer_is_to_stop():
+def test_an_evaluation_ends_when_the_trainer_stops():
     trainer = Trainer(configure("--eval-episodes", "100"), Telling(N))
     list(trainer)
     said = [{"score": 1.0, "n": 1.0}] * 50
@@ -196,7 +194,7 @@ def test_it_ends_when_the_trainer_is_to_stop():
     assert not list(evaluator.evaluate(trainer, lambda _: Telling(N, *said)))
 
 
-def test_puffer4_goes_on_with_its_own_environments():
+def test_puffer4_evaluates_in_its_own_environments():
     trainer = Trainer(configure("--train.algorithm", "puffer4"), Telling(N))
     list(trainer)
     (record,) = evaluator.evaluate(trainer, lambda _: pytest.fail("new environments"))
@@ -207,7 +205,7 @@ def test_puffer4_goes_on_with_its_own_environments():
 # ---- what an epoch's record has ------------------------------------------------------------------
 
 
-def test_importance_of_a_run():
+def test_puffer5_reports_the_importance_of_an_epoch():
     _, records, _ = trained(configure("--train.learning-rate", "0.05"))
     for record in records:
         expected = 1 + record["loss/kl"] - record["loss/old_kl"]

@@ -1,4 +1,4 @@
-"""Pictures: draw.py, GIF and MP4 read back, and a terminal's characters."""
+"""Pictures: draw.py, GIF and MP4 files read back, and a terminal's characters."""
 
 import io
 import sys
@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from films import gif_pages, read_video
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 from running import files
 
@@ -48,7 +50,7 @@ def drawer(folder, body: str):
     return find_draw(folder)
 
 
-def test_draw_is_found_and_gets_the_observation(tmp_path):
+def test_draw_gets_the_observation_and_each_environment_has_its_own(tmp_path):
     draw = drawer(tmp_path, "def draw(x): return np.full((2, 3, 3), x[0], np.uint8)")
     assert draw(np.array([7.0])).tolist() == [[[7] * 3] * 3] * 2
     other = tmp_path / "other"
@@ -57,59 +59,51 @@ def test_draw_is_found_and_gets_the_observation(tmp_path):
     assert draw(np.array([7.0])).shape == (2, 3, 3) and second(np.array([7.0])).shape == (1, 1, 3)
 
 
-def test_an_environment_without_pictures(tmp_path):
+def test_an_environment_without_a_draw_function_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"draw\.py doesn't exist\n  hint: scores need none"):
         find_draw(tmp_path)
     with pytest.raises(UserError, match=r"draw\.py defines no function draw"):
         drawer(tmp_path, "draw = 3")
 
 
-def test_what_is_no_picture(tmp_path):
-    pictures = {
-        "None": "NoneType",
-        "np.zeros((2, 3, 3))": r"float64 \(2, 3, 3\)",
-        "np.zeros((2, 3), np.uint8)": r"uint8 \(2, 3\)",
-        "np.zeros((2, 3, 4), np.uint8)": r"uint8 \(2, 3, 4\)",
-        "np.zeros((0, 3, 3), np.uint8)": r"uint8 \(0, 3, 3\)",
-    }
-    draw = drawer(tmp_path, f"def draw(i): return [{', '.join(pictures)}][int(i[0])]")
-    for number, found in enumerate(pictures.values()):
-        with pytest.raises(UserError, match=f"draw returned {found}\n  hint: expected draw"):
-            draw(np.array([number]))
+@pytest.mark.parametrize(
+    ("picture", "found"),
+    [
+        ("None", "NoneType"),
+        ("np.zeros((2, 3, 3))", r"float64 \(2, 3, 3\)"),
+        ("np.zeros((0, 3, 3), np.uint8)", r"uint8 \(0, 3, 3\)"),
+    ],
+)
+def test_a_draw_function_that_returns_no_picture_is_refused(tmp_path, picture, found):
+    draw = drawer(tmp_path, f"def draw(i): return {picture}")
+    with pytest.raises(UserError, match=f"draw returned {found}\n  hint: expected draw"):
+        draw(np.array([0]))
 
 
 # ---- sizes ---------------------------------------------------------------------------------------
 
 
-def test_enlarge():
-    image = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
-    large = enlarge(image, 3)
-    assert large.shape == (6, 6, 3)
-    for y in range(6):
-        for x in range(6):
-            assert large[y, x].tolist() == image[y // 3, x // 3].tolist()
+SIZES = st.integers(1, 60)
 
 
-def test_fit():
-    for size, room, fitted in [
-        ((4, 6), (4, 6), (4, 6)),
-        ((4, 6), (9, 100), (8, 12)),  # by whole factors
-        ((4, 6), (100, 13), (8, 12)),
-        ((4, 6), (2, 100), (2, 3)),
-        ((100, 40), (10, 3), (7, 3)),  # in proportion
-        ((50, 1), (5, 5), (5, 1)),
-        ((3, 500), (9, 9), (1, 9)),
-    ]:
-        image = np.random.default_rng(0).integers(0, 256, (*size, 3)).astype(np.uint8)
-        result = fit(image, *room)
-        assert result.shape == (*fitted, 3) and result.dtype == np.uint8
-        if fitted[0] >= size[0]:
-            assert (result == enlarge(image, fitted[0] // size[0])).all()
-        else:
-            assert abs(result.mean() - image.mean()) < 6
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(size=st.tuples(SIZES, SIZES), room=st.tuples(SIZES, SIZES))
+@example(size=(4, 6), room=(9, 100))
+@example(size=(50, 1), room=(5, 5))
+@example(size=(3, 500), room=(9, 9))
+def test_a_picture_is_fitted_by_a_whole_factor_or_reduced_in_proportion(size, room):
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3)).astype(np.uint8)
+    result = fit(image, *room)
+    factor = min(room[0] / size[0], room[1] / size[1])
+    if factor >= 1:
+        assert (result == image.repeat(int(factor), 0).repeat(int(factor), 1)).all()
+    else:
+        assert result.dtype == np.uint8
+        gaps = [most - side for most, side in zip(room, result.shape[:2], strict=True)]
+        assert 0 <= min(gaps) <= 1 and result.shape[2] == 3
 
 
-def test_reducing_averages():
+def test_a_reduced_pixel_is_the_mean_of_its_pixels():
     image = np.zeros((4, 6, 3), np.uint8)
     image[:2, :3] = 200, 100, 0
     image[0, 0] = 255, 255, 255
@@ -123,39 +117,37 @@ def test_reducing_averages():
 # ---- GIF -----------------------------------------------------------------------------------------
 
 
-def test_a_gif_holds_every_pixel():
-    for scale in [1, 3]:
-        frames = [ball(t) for t in range(12)]
-        read = gif_pages(gif_bytes(frames, 10, scale))
-        assert len(read) == 12
-        for (image, delay), source in zip(read, frames, strict=True):
-            assert (image == enlarge(source.image, scale)).all() and delay == 100
+@pytest.mark.parametrize("scale", [1, 3])
+def test_a_gif_has_each_pixel_exactly(scale):
+    frames = [ball(t) for t in range(12)]
+    read = gif_pages(gif_bytes(frames, 10, scale))
+    assert len(read) == 12
+    for (image, delay), source in zip(read, frames, strict=True):
+        assert (image == enlarge(source.image, scale)).all() and delay == 100
 
 
-def test_colours():
-    """255 in all are exact, whichever picture they are in; of more the nearest are taken."""
-    for count in [2, 255, 256, 3000]:
-        codes = np.arange(count) * 5000
-        colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1).astype(np.uint8)
-        halves = np.array_split(colours, 2)
-        width = len(halves[0])
-        frames = [frame(np.resize(half, (2, width, 3)), t) for t, half in enumerate(halves)]
-        read = gif_pages(gif_bytes(frames, 10))
-        worst = max(
-            int(np.abs(image.astype(int) - source.image).max())
-            for (image, _), source in zip(read, frames, strict=True)
-        )
-        assert (worst == 0) == (count <= 255) and worst < 64
+@pytest.mark.parametrize("count", [255, 256])
+def test_255_colours_are_exact_and_more_are_the_nearest(count):
+    codes = np.arange(count) * 5000
+    colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1).astype(np.uint8)
+    halves = np.array_split(colours, 2)
+    width = len(halves[0])
+    frames = [frame(np.resize(half, (2, width, 3)), t) for t, half in enumerate(halves)]
+    read = gif_pages(gif_bytes(frames, 10))
+    worst = max(
+        int(np.abs(image.astype(int) - source.image).max())
+        for (image, _), source in zip(read, frames, strict=True)
+    )
+    assert (worst == 0) == (count <= 255) and worst < 64
 
 
-def test_equal_pictures_are_one_that_stays_longer():
+def test_equal_pictures_become_one_with_a_longer_delay():
     order = [0, 0, 0, 1, 2, 2, 0]
     read = gif_pages(gif_bytes([ball(t) for t in order], 10))
     assert [delay for _, delay in read] == [300, 100, 200, 100]
     assert all(
         (image == ball(t).image).all() for (image, _), t in zip(read, (0, 1, 2, 0), strict=True)
     )
-    assert [delay for _, delay in gif_pages(gif_bytes([ball(3)] * 5, 10))] in ([500], [0])
 
 
 def test_delays_are_tens_of_milliseconds_that_add_up():
@@ -164,8 +156,7 @@ def test_delays_are_tens_of_milliseconds_that_add_up():
     assert abs(sum(delays) - 20 / 15 * 1000) <= 5
 
 
-def test_a_gif_stays_small():
-    """What doesn't change isn't stored again: less than a tenth of pictures on their own."""
+def test_a_gif_stores_what_changes_only():
     backdrop = noise(0, 120, 160).image // 64 * 64
     frames = []
     for t in range(100):
@@ -176,13 +167,13 @@ def test_a_gif_stays_small():
     assert len(gif_bytes(frames, 10)) < 100 * alone / 10
 
 
-def test_a_gif_cannot_show_every_speed():
-    for fps in [0, -1, 50.5, float("nan"), float("inf")]:
-        with pytest.raises(UserError, match="a GIF can't show"):
-            gif_bytes([ball(0)], fps)
+@pytest.mark.parametrize("fps", [0, 50.5, float("nan")])
+def test_a_gif_refuses_impossible_speeds(fps):
+    with pytest.raises(UserError, match="a GIF can't show"):
+        gif_bytes([ball(0)], fps)
 
 
-def test_write_gif(tmp_path):
+def test_a_gif_is_written_into_a_new_folder_or_refused(tmp_path):
     write_gif(iter([ball(0), ball(1)]), tmp_path / "new" / "x.gif", 10)
     assert len(gif_pages((tmp_path / "new" / "x.gif").read_bytes())) == 2
     (tmp_path / "taken").write_text("mine")
@@ -197,7 +188,7 @@ def test_write_gif(tmp_path):
 @pytest.mark.parametrize(
     ("size", "scale", "shown"), [((20, 30), 2, (40, 60)), ((33, 41), 1, (34, 42))]
 )
-def test_a_video_read_back(tmp_path, size, scale, shown):
+def test_a_video_has_the_frames_speed_and_even_size(tmp_path, size, scale, shown):
     frames = [ball(t, *size) for t in range(25)]
     write_mp4(iter(frames), tmp_path / "x.mp4", 12.5, scale)
     assert files(tmp_path) == {"x.mp4"}
@@ -211,7 +202,7 @@ def test_a_video_read_back(tmp_path, size, scale, shown):
 
 
 @pytest.mark.parametrize("write", [write_gif, write_mp4])
-def test_frames_that_make_no_film(tmp_path, write):
+def test_frames_of_several_sizes_or_none_are_refused(tmp_path, write):
     with pytest.raises(UserError, match="no frame was drawn"):
         write(iter([]), tmp_path / "x", 10)
     with pytest.raises(
@@ -226,7 +217,7 @@ def test_frames_that_make_no_film(tmp_path, write):
     ("write", "missing", "extra"),
     [(write_gif, "PIL", "gif"), (write_mp4, "imageio_ffmpeg", "video")],
 )
-def test_missing_libraries(tmp_path, monkeypatch, write, missing, extra):
+def test_a_missing_library_is_named(tmp_path, monkeypatch, write, missing, extra):
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(
         UserError, match=rf"need {missing}, .*\n  hint: pip install 'puffer-mlx\[{extra}\]"
@@ -250,8 +241,7 @@ def printed(image, width, height, text="", colours: Any = "truecolor") -> str:
 RED, BLUE, GREY = (255, 0, 0), (0, 0, 255), (9, 9, 9)
 
 
-def test_two_pixels_are_a_character():
-    """Neighbours of the same colours share the escape sequence."""
+def test_two_pixels_are_one_character():
     image = [[RED, RED, BLUE], [BLUE, BLUE, RED], [GREY, RED, RED]]
     assert printed(image, 3, 3, "hello") == (
         "hel\n"
@@ -260,23 +250,21 @@ def test_two_pixels_are_a_character():
     )
 
 
-def test_terminals_with_few_colours():
+def test_a_terminal_with_16_colours_gets_those():
     assert printed([[RED], [BLUE]], 1, 2, colours="standard") == "\n\x1b[31;44m▀\x1b[0m"
 
 
-def test_pictures_fit_the_window():
-    """Half a character is as wide as high; the caption takes a line."""
-    for size, window, characters in [
-        ((100, 100), (40, 11), (10, 20)),
-        ((100, 200), (40, 30), (10, 40)),
-        ((4, 4), (9, 9), (4, 8)),
-    ]:
-        text = printed(np.full((*size, 3), 7), *window)
-        lines = text.split("\n")[1:]
-        assert (len(lines), {line.count("▀") for line in lines}) == (characters[0], {characters[1]})
+def test_a_picture_fits_the_window_below_its_caption():
+    def characters(size, window):
+        lines = printed(np.full((*size, 3), 7), *window).split("\n")[1:]
+        return len(lines), *{line.count("▀") for line in lines}
+
+    assert characters((100, 100), (40, 11)) == (10, 20)
+    assert characters((100, 200), (40, 30)) == (10, 40)
+    assert characters((4, 4), (9, 9)) == (4, 8)
 
 
-def test_caption():
+def test_the_caption_has_episode_return_and_step():
     now = frame([[RED]], step=1234, episode=2, total=5.5)
     assert caption(now) == "episode 3   return 5.5   step 1,234"
     assert caption(now._replace(terminal=True)) == "episode 2 ended   return 5.5   step 1,234"
@@ -287,33 +275,22 @@ def screen() -> tuple[Console, io.StringIO]:
     return Console(file=file, force_terminal=True, width=30, height=9), file
 
 
-def test_play_in_terminal_draws_every_frame_on_the_second_screen():
-    console, file = screen()
-    play_in_terminal([ball(t)._replace(total=t) for t in range(3)], 1000, console)
-    drawn = file.getvalue()
-    assert drawn.index("\x1b[?1049h") < drawn.index("return 0") < drawn.index("return 1")
-    assert drawn.index("return 1") < drawn.index("return 2") < drawn.index("\x1b[?1049l")
-
-
-def test_ctrl_c_ends_quietly_and_gives_the_terminal_back():
+def test_frames_are_played_in_time_on_the_second_screen_until_ctrl_c():
     def frames():
-        yield ball(0)
+        yield from (ball(t)._replace(total=t) for t in range(3))
         raise KeyboardInterrupt
 
     console, file = screen()
-    play_in_terminal(frames(), 1000, console)
-    assert file.getvalue().index("\x1b[?1049l") > file.getvalue().index("return 0")
-    assert "\x1b[?25h" in file.getvalue()  # the cursor too
-
-
-def test_frames_come_in_time():
-    console, _ = screen()
     began = time.perf_counter()
-    play_in_terminal([ball(t) for t in range(6)], 20, console)
-    assert time.perf_counter() - began >= 5 / 20
+    play_in_terminal(frames(), 20, console)
+    assert time.perf_counter() - began >= 2 / 20
+    parts = ["\x1b[?1049h", "return 0", "return 1", "return 2", "\x1b[?1049l"]
+    places = [file.getvalue().index(part) for part in parts]
+    assert places == sorted(places)
+    assert "\x1b[?25h" in file.getvalue()  # the cursor is visible again
 
 
-def test_without_a_terminal_there_is_nothing_to_play_on():
+def test_playing_without_a_terminal_is_refused():
     taken = []
     with pytest.raises(UserError, match="not a terminal\n  hint: run it in one, or write a file"):
         play_in_terminal((taken.append(t) for t in range(3)), 10, Console(file=io.StringIO()))  # type: ignore

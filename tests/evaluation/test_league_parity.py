@@ -1,8 +1,7 @@
 """Leagues driven by recorded results decide, step for step, as both releases' rules say.
 
-The rules are told again here, as plainly as possible: weights are the number of the call that they
-were the learner's at, a pool is a list of (number, rating) in lists, nothing is shared with the
-package but NumPy's generator.
+The rules are written again here, as plainly as possible: weights are the number of the call when
+the learner had them, and a pool is a list of [number, rating]. Only NumPy's generator is shared.
 """
 
 from typing import Any
@@ -32,7 +31,7 @@ def weights(number: int) -> Any:
 
 
 def recorded(calls: int, seed: int, skill: float) -> list[Results]:
-    """Random results: phases in which nobody finishes a game, and others in which all do."""
+    """Return random results: phases in which no game ends, and others in which all do."""
     rng = np.random.default_rng(seed)
     made = []
     for call in range(calls):
@@ -56,8 +55,8 @@ def league(**keys: Any) -> League:
     return League(config, seats(), weights(0))
 
 
-def told_4(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
-    """4.0's text, told again."""
+def rules_4(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
+    """Return what 4.0's rules decide."""
     rng = np.random.default_rng(keys["seed"])
     entries = [[0, keys["elo_init"]]]
     mine = keys["elo_init"]
@@ -111,8 +110,8 @@ def told_4(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
     return found
 
 
-def told_5(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
-    """5.0's text, told again; ratings are ours."""
+def rules_5(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
+    """Return what 5.0's rules decide; ratings are ours."""
     rng = np.random.default_rng(keys["seed"])
     queue, playing, drawn, found = [0], [0] * B, 0, []
     for call in range(len(results)):
@@ -148,7 +147,7 @@ CASES = {
 
 
 def steps_of(made: League) -> tuple[list[int], list[int]]:
-    """The numbers that the opponents' and the pool's weights were made of."""
+    """Return the numbers that the opponents' and the pool's weights were made of."""
     own = [int(tree["layer"][0].item()) for tree in made.opponents]
     pool = [int(entry.weights["layer"][0].item()) for entry in made.table.pool]
     assert [entry.step for entry in made.table.pool] == [number * EACH for number in pool]
@@ -156,11 +155,11 @@ def steps_of(made: League) -> tuple[list[int], list[int]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_puffer4_decides_what_the_text_says(case):
+def test_puffer4_follows_the_rules_written_again(case):
     keys = {**KEYS, **CASES[case]}
-    results = recorded(2000, seed=3, skill=0.55)
+    results = recorded(1000, seed=3, skill=0.55)
     made, changes = league(rules="puffer4", **keys), 0
-    for call, (result, told) in enumerate(zip(results, told_4(keys, results), strict=True)):
+    for call, (result, told) in enumerate(zip(results, rules_4(keys, results), strict=True)):
         before = steps_of(made)[0]
         logs = made.after(call * EACH, result, weights(call))
         found = *steps_of(made), made.table.elo, [entry.elo for entry in made.table.pool]
@@ -172,12 +171,12 @@ def test_puffer4_decides_what_the_text_says(case):
     assert changes > 20 or case in ("one entry", "no snapshots, no time")
 
 
-@pytest.mark.parametrize("case", [{}, {"max_size": 1}, {"opp_timeout_steps": 0}])
-def test_puffer5_decides_what_the_text_says(case):
+@pytest.mark.parametrize("case", [{}, {"max_size": 1}])
+def test_puffer5_follows_the_rules_written_again(case):
     keys = {**KEYS, "opp_timeout_steps": 7 * EACH, **case}
-    results = recorded(1000, seed=4, skill=0.6)
+    results = recorded(400, seed=4, skill=0.6)
     made = league(rules="puffer5", **keys)
-    for call, (result, told) in enumerate(zip(results, told_5(keys, results), strict=True)):
+    for call, (result, told) in enumerate(zip(results, rules_5(keys, results), strict=True)):
         before = steps_of(made)[0]
         made.after(call * EACH, result, weights(call))
         assert steps_of(made) == told, call

@@ -1,4 +1,4 @@
-"""The learner's rows alone are trained on: to the bit, whatever the opponents' contain."""
+"""Only the learner's rows are trained on, to the bit, whatever the opponents' rows contain."""
 
 from functools import partial
 from typing import Any
@@ -7,12 +7,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_map
-from native_envs import UPSTREAM_5_ROOT
+from native_envs import folder_of
 from oracles import named
 from watching import functions, replace_functions
 
 from puffer_mlx import config, vec
-from puffer_mlx.errors import UserError
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.seats import Seats, seats_in_blocks
 from puffer_mlx.training.reader import TrainedAgents
@@ -48,7 +47,7 @@ def spoilt(where: mx.array, number: float, array: mx.array) -> mx.array:
 
 
 class Vandal:
-    """Acts, then writes a number into rows of the rollout, and into the states they began with."""
+    """Acts, then writes a number into rows of the rollout and into their first states."""
 
     def __init__(self, inner: Any, rows: np.ndarray, number: float) -> None:
         self.inner, self.rows, self.number, self.in_c = inner, rows, number, inner.in_c
@@ -58,7 +57,7 @@ class Vandal:
     ) -> Any:
         after = self.inner.collect(buffer, environments, weights, states, noise)
         bad = np.split(np.isin(np.arange(AGENTS), self.rows)[:, None], len(states))
-        for group, own in enumerate(states):  # what they began with is read again in training
+        for group, own in enumerate(states):  # training reads these again
             where = mx.array(bad[group].tolist())
             states[group] = tree_map(partial(spoilt, where, self.number), own)
         views = buffer.views._asdict() | {"rewards": buffer.rows.rewards}
@@ -71,7 +70,7 @@ class Vandal:
 
 
 def trained(settings: config.Config, rows: Any = (), number: float = 0.0) -> dict[str, bytes]:
-    """The weights after an epoch whose rollout was spoilt, and the losses."""
+    """Return the weights and losses after an epoch with a spoilt rollout."""
     with vec.make(settings, 2) as environments:
         trainer = Trainer(settings, environments)
         trainer.collector.acting = Vandal(trainer.collector.acting, np.array(rows, int), number)
@@ -82,7 +81,7 @@ def trained(settings: config.Config, rows: Any = (), number: float = 0.0) -> dic
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_opponents_rows_change_no_weight(way: str):
+def test_opponents_rows_do_not_change_the_weights(way: str):
     settings = configure(*WAYS[way])
     with vec.make(settings, 1) as environments:
         opponents = seats_in_blocks(environments, 1, 0.125).rows(1)
@@ -93,15 +92,14 @@ def test_opponents_rows_change_no_weight(way: str):
     assert trained(settings, opponents - 1, 3.0) != whole  # the learner's, next to them
 
 
-@pytest.mark.parametrize("way", ["puffer4", "puffer5, states carried"])
-def test_all_rows_if_one_asks_for_it(way: str):
-    settings = configure(*WAYS[way], "--selfplay.train-on-opponents", "1")
+def test_train_on_opponents_trains_on_all_rows():
+    settings = configure(*WAYS["puffer4"], "--selfplay.train-on-opponents", "1")
     with vec.make(settings, 1) as environments:
         opponents = seats_in_blocks(environments, 1, 0.125).rows(1)
     assert trained(settings, opponents, 3.0) != trained(settings)
 
 
-def test_sections_of_learners_go_round():
+def test_minibatches_of_learners_repeat_the_first_rows():
     """56 learners, minibatches of 16 agents, 6 of them: 96 rows, the first 40 twice."""
     settings = configure("--train.algorithm", "puffer5", *OF_5.split())
     with vec.make(settings, 1) as environments:
@@ -116,7 +114,7 @@ def test_sections_of_learners_go_round():
     assert TrainedAgents(settings, seats).rows.tolist() == list(range(AGENTS))
 
 
-def test_a_pass_of_ppo_is_over_the_learners():
+def test_a_pass_of_ppo_has_each_learner_at_most_once():
     """56 learners in minibatches of 16: three of a pass, none of them twice; six in all."""
     settings, orders = configure(*WAYS["ppo, segments"]), []
 
@@ -135,8 +133,8 @@ def test_a_pass_of_ppo_is_over_the_learners():
         assert len(np.unique(order)) == 48 and order.max() < 56
 
 
-def test_opponents_that_are_trained_on_begin_from_nothing():
-    """Upstream's: of them no recurrent state is kept."""
+def test_opponents_that_are_trained_on_start_from_a_zero_state():
+    """As upstream, which keeps no recurrent state of opponents."""
     settings = configure("--train.algorithm", "puffer4", *OF_4.split())
     settings.selfplay.train_on_opponents = True
     seats = Seats(*(np.array(a, np.int32) for a in ([0, 0, 0, 1], [0, 0, 1, 1], [0, 1])))
@@ -147,22 +145,10 @@ def test_opponents_that_are_trained_on_begin_from_nothing():
     assert np.array(trained_agents.of_learner(computed, recorded)).tolist() == [[1, 1, 1, 0]]
 
 
-def test_environments_of_one_agent_are_refused():
-    settings = configure(*OF_4.split(), name="squared")
-    with (
-        vec.make(settings, 1) as environments,
-        pytest.raises(UserError, match="squared has 1 agents an environment"),
-    ):
-        Trainer(settings, environments)
-
-
-def test_the_seats_that_a_folder_of_release_5_says():
-    folder = str(UPSTREAM_5_ROOT / "ocean" / "peloton")
-    sizes = "--vec.total-agents 96 --train.minibatch-size 384 --train.total-timesteps 3072"
-    settings = configure(*OF_5.split(), *sizes.split(), name=folder)
+def test_a_trainer_uses_the_seats_that_a_folder_of_release_5_declares():
+    sizes = "--vec.total-agents 96 --train.minibatch-size 384"
+    settings = configure(*OF_5.split(), *sizes.split(), name=str(folder_of("peloton")))
     with vec.make(settings, 2) as environments:
-        trainer = Trainer(settings, environments)
-        assert trainer.self_play is not None
-        assert trainer.self_play.seats.policy.tolist() == ([0] * 36 + [0, 1, 1] * 4) * 2
-        logs = list(trainer)
-    assert len(logs) == 4 and logs[-1]["pool/size"] >= 1
+        self_play = Trainer(settings, environments).self_play
+        assert self_play is not None
+        assert self_play.seats.policy.tolist() == ([0] * 36 + [0, 1, 1] * 4) * 2

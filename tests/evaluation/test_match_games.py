@@ -1,4 +1,4 @@
-"""Games of two: who sits where, what counts as a win, and that players share nothing."""
+"""Games of two players: their seats, what counts as a win, and that players share nothing."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -30,9 +30,8 @@ SPEC = EnvSpec("duel", 2, np.dtype(np.float32), ActionSpec((9,)))
 class Duel:
     """Environment e has games of e + 1 steps; the larger choices of the last step win.
 
-    Agents of the first half get how much larger their own were, those of the second half as much
-    less. An agent sees its seat and the step of its game. ``lone``: an episode ends for agent 0
-    alone.
+    The reward is the difference of the choices. An agent sees its seat and the step of its game.
+    ``lone``: an episode ends for agent 0 alone.
     """
 
     spec, finals, num_groups = SPEC, False, 1
@@ -79,7 +78,7 @@ SEAT = Player("its seat", lambda n, _: lambda rows: rows.observations[:, :1])
 
 
 def count_up() -> Player:
-    """Chooses how often it was asked since it sat down."""
+    """Return a player whose choice is the number of its earlier choices in this match."""
 
     def start(n, seed):
         asked = iter(range(10**6))
@@ -88,7 +87,7 @@ def count_up() -> Player:
     return Player("count", start)
 
 
-def test_every_environment_plays_as_many_games():
+def test_each_environment_plays_the_same_number_of_games():
     seen = []
     found = duel(constant(2), constant(1), progress=seen.append)
     assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0)) and found.total == Tally(12, 0, 0)
@@ -96,47 +95,47 @@ def test_every_environment_plays_as_many_games():
     assert seen[-1] == 12 and seen == sorted(seen) and seen[0] == 1
 
 
-def test_players_that_draw_nothing_play_few_distinct_games():
+def test_deterministic_players_play_few_distinct_games():
     """Environment e has games of e + 1 steps, so four environments have four."""
     fixed = [constant(choice)._replace(deterministic=True) for choice in (2, 1)]
     found = duel(fixed[0], fixed[1])
     assert (found.total, found.distinct) == (Tally(12, 0, 0), 4)
     assert found.independent == Tally(4, 0, 0) and found.interval is None
     assert str(found) == "12 wins, 0 draws, 0 losses: score 1.000 (4 distinct games), deterministic"
-    for one, other in (fixed[0], constant(1)), (constant(2), fixed[1]):  # who may draw
-        found = duel(one, other)
-        assert found.distinct is None and found.independent == found.total == Tally(12, 0, 0)
     ups = count_up()._replace(deterministic=True)  # each of its games is another one
     found = duel(ups, fixed[1])
     assert (found.distinct, found.interval) == (12, found.total.interval)
-    found = duel(fixed[0], fixed[1], count=20, each=2)
-    assert (found.distinct, found.interval) == (20, Tally(20, 0, 0).interval)
 
 
-def test_distinct_games_of_environments_with_last_observations():
-    """Where a game's last rows are shown, what is chosen there belongs to no game."""
+@pytest.mark.parametrize("stochastic", [0, 1])
+def test_games_with_a_stochastic_player_are_all_distinct(stochastic):
+    players = [constant(choice)._replace(deterministic=True) for choice in (2, 1)]
+    players[stochastic] = players[stochastic]._replace(deterministic=False)
+    found = duel(players[0], players[1])
+    assert found.distinct is None and found.independent == found.total == Tally(12, 0, 0)
+
+
+def test_choices_at_last_observations_belong_to_no_game():
     fixed = [constant(choice)._replace(deterministic=True) for choice in (2.0, 1.0)]
     found = zoo(fixed[0], fixed[1])
     assert (found.total, found.distinct) == (Tally(12, 0, 0), 2)
 
 
-def test_who_wins_who_loses_and_draws():
+def test_the_larger_reward_wins_and_equal_ones_are_a_draw():
     assert duel(constant(1), constant(2)).total == Tally(0, 0, 12)
     assert duel(constant(2), constant(2)).total == Tally(0, 12, 0)
     player = count_up()  # which shares nothing with itself
     assert duel(player, player).total == duel(player, player).total == Tally(0, 12, 0)
 
 
-def test_seats():
-    """Who chooses its seat beats 0.5 in seat 1 and loses in seat 0, whoever is named first."""
+def test_both_players_play_half_of_the_games_in_each_seat():
+    """The choice of the seat's number beats 0.5 in seat 1 and loses in seat 0."""
     half = constant(0.5)
-    assert duel(SEAT, half).sides == (Tally(0, 0, 6), Tally(6, 0, 0))
-    assert duel(half, SEAT).sides == (Tally(0, 0, 6), Tally(6, 0, 0))
-    assert duel(SEAT, SEAT).sides == (Tally(0, 0, 6), Tally(6, 0, 0))
+    for players in (SEAT, half), (half, SEAT), (SEAT, SEAT):
+        assert duel(*players).sides == (Tally(0, 0, 6), Tally(6, 0, 0))
 
 
-def test_teams():
-    """Each player acts for half of the seats, the first half or the second, and sees them alone."""
+def test_a_player_acts_for_half_of_the_seats_and_sees_them_alone():
     sat: list[tuple[int, ...]] = []
 
     def start(n, _):
@@ -152,11 +151,11 @@ def test_teams():
     assert set(sat) == {(3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 1, 2)}
 
 
-def test_what_all_of_a_team_got_counts():
-    """Of four agents: 0 + 1 against 2 + 3, and 3 alone is more than any other."""
+def test_the_rewards_of_a_team_are_added():
+    """Four agents: 0 + 1 against 2 + 3."""
 
     def chooses(*choices: float) -> Player:
-        """What an agent chooses by its seat."""
+        """Return a player whose agents choose by their seats."""
         table = np.array(choices, np.float32)
         look = lambda rows: table[rows.observations[:, :1].astype(int)]  # noqa: E731
         return Player("", lambda n, _: look)
@@ -167,7 +166,7 @@ def test_what_all_of_a_team_got_counts():
     assert duel(one, chooses(4, 0, 0, 4), agents=4).total == Tally(0, 12, 0)
 
 
-def test_rewards_of_a_whole_episode_count():
+def test_rewards_of_all_steps_of_a_game_count():
     class Early(Duel):
         """Pays 1 to agent 0 at the start of each game, and 0.5 to agent 1 at its end."""
 
@@ -187,7 +186,7 @@ def test_rewards_of_the_game_before_do_not_count():
     assert duel(count_up(), constant(0.5)).total == Tally(11, 0, 1)
 
 
-def test_players_draw_from_the_seed_each_its_own():
+def test_each_player_has_its_own_seed():
     seeds = []
 
     def start(n, seed):
@@ -200,15 +199,17 @@ def test_players_draw_from_the_seed_each_its_own():
     assert seeds[:2] == seeds[2:4] and len(set(seeds)) == 4
 
 
-def test_what_no_match_can_be_played_in():
-    one = constant(1)
-    for agents in 1, 3:
-        with pytest.raises(UserError, match=rf"duel has {agents} .*\n  hint: .*connect4_two"):
-            duel(one, one, agents=agents)
-    with pytest.raises(UserError, match="ended for some of an environment's 2 agents alone"):
-        duel(one, one, lone=True)
-    with pytest.raises(UserError, match=r"3 of 4 environments .* 3 games after 5 steps"):
-        duel(one, one, max_steps=5)
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"agents": 3}, r"duel has 3 .*\n  hint: .*connect4_two"),
+        ({"lone": True}, "ended for some of an environment's 2 agents alone"),
+        ({"max_steps": 5}, r"3 of 4 environments .* 3 games after 5 steps"),
+    ],
+)
+def test_an_environment_that_is_no_game_of_two_is_refused(how, message):
+    with pytest.raises(UserError, match=message):
+        duel(constant(1), constant(1), **how)
 
 
 # ---- PufferLib 5.0's, which say whose seats theirs are -------------------------------------------
@@ -220,8 +221,8 @@ def peloton(folder: Path, first: Player, second: Player) -> PairResult:
         return play_pair(first, second, vec, 1, 0)
 
 
-def test_seats_that_an_environment_gives():
-    """Of a folder of 5.0 whose first seat is the learner's; two agents get more than one does."""
+def test_seats_are_those_that_the_environment_declares():
+    """In peloton the first seat is the learner's; two agents get more than one does."""
     sat: list[int] = []
 
     def start(n, _):
@@ -233,22 +234,19 @@ def test_seats_that_an_environment_gives():
     assert sat == [2 * 1 + 2 * 2]  # in two environments the one, in two the other two
 
 
-def test_who_plays_is_told_to_environments_that_want_to_know():
+def test_the_environment_knows_its_tag():
     tagged = "env->agents[i].rewards[0] = env->agents[i].policy == (env->tag == 1);"
     folder = edited("peloton", ("env->agents[i].rewards[0] = 0.1f * (float)speed;", tagged))
     assert peloton(folder, constant(0), constant(0)).sides == (Tally(0, 0, 2), Tally(2, 0, 0))
 
 
-def test_seats_that_are_no_two_sides():
-    for own in "0", "1":
-        folder = edited(
-            "peloton", ("env->agents[i].policy = i > 0;", f"env->agents[i].policy = {own};")
-        )
-        with pytest.raises(UserError, match="peloton has 3 agents an environment, and a match"):
-            peloton(folder, constant(0), constant(0))
+def test_seats_of_one_side_are_refused():
+    own = ("env->agents[i].policy = i > 0;", "env->agents[i].policy = 0;")
+    with pytest.raises(UserError, match="peloton has 3 agents an environment, and a match"):
+        peloton(edited("peloton", own), constant(0), constant(0))
 
 
-# ---- PettingZoo's --------------------------------------------------------------------------------
+# ---- PettingZoo --------------------------------------------------------------------------------
 
 
 def zoo(first: Player, second: Player, count: int = 4, each: int = 3, **env) -> PairResult:
@@ -261,17 +259,15 @@ def choosing(n: int) -> Player:
     return constant(float(n))
 
 
-def test_games_in_python():
-    """Last observations have rows of their own, in which nothing is won twice."""
-    for agents in [2, 4]:
-        found = zoo(choosing(2), choosing(1), agents=agents)
-        assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0))
-        assert found.steps == 3 * 3 + 2  # three games, and the first rows of two
-        assert zoo(choosing(0), choosing(1), agents=agents).total == Tally(0, 0, 12)
-        assert zoo(choosing(1), choosing(1), agents=agents).total == Tally(0, 12, 0)
+@pytest.mark.parametrize("agents", [2, 4])
+def test_last_observations_of_python_environments_are_counted_once(agents):
+    found = zoo(choosing(2), choosing(1), agents=agents)
+    assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0))
+    assert found.steps == 3 * 3 + 2  # three games, and the first rows of two
+    assert zoo(choosing(0), choosing(1), agents=agents).total == Tally(0, 0, 12)
 
 
-def test_who_leaves_before_the_game_is_over():
+def test_an_agent_that_leaves_early_counts_until_then():
     """Agent 1's choices count once then: 3 + 1 against 3 + 3, and 6 + 2 of who chooses twice it."""
     one, two = choosing(1), choosing(2)
     found = zoo(one, one, agents=4, leaves=True)
@@ -279,8 +275,7 @@ def test_who_leaves_before_the_game_is_over():
     assert zoo(two, one, agents=4, leaves=True).total == Tally(12, 0, 0)
 
 
-def test_each_policy_normalises_for_itself():
-    """The network sees what its statistics make of the rows; the other player sees them plain."""
+def test_each_policy_normalises_by_its_own_statistics():
     seen = []
 
     class Plain:
@@ -328,8 +323,7 @@ def test_the_scripted_player_beats_random_choices():
     assert 0.38 < play(bot(0), RANDOM).total.score < 0.62
 
 
-def test_a_policy_against_itself():
-    """It draws its choices, so games differ; about half of them are won."""
+def test_a_policy_against_itself_wins_half_and_repeats_by_seed():
     with make("connect4_two", total_agents=2) as vec:
         policy = make_policy(vec.spec, config.Policy(16, 1), config.Torch())
     player = policy_player("", policy, weights_of(policy, 3), False)
@@ -339,20 +333,22 @@ def test_a_policy_against_itself():
     assert result != play(player, player, seed=1)
 
 
-def test_a_script_that_is_none(tmp_path):
-    with pytest.raises(UserError, match="has no scripted player"):
-        scripted_player("bot", tmp_path, 1, 1)
-    for text, said in (
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        (None, "has no scripted player"),
         ("", "defines no function choose"),
         ("def choose(*_): return [1]", r"choose returned \(1,\), not \(256, 1\)"),
-    ):
-        (tmp_path / "bot.py").write_text(text)
-        with pytest.raises(UserError, match=said):
-            play(scripted_player("bot", tmp_path, 1, 1), RANDOM)
+    ],
+)
+def test_a_bot_without_a_usable_script_is_refused(tmp_path, script, message):
+    if script is not None:
+        (tmp_path / "bot.py").write_text(script)
+    with pytest.raises(UserError, match=message):
+        play(scripted_player("bot", tmp_path, 1, 1), RANDOM)
 
 
 def test_random_choices_are_legal_and_even():
-    """Of two heads, one masked."""
     choose = random_player(ActionSpec((2, 3))).start(3000, 0)
     masks = np.tile(np.array([1, 1, 0, 1, 1], np.uint8), (3000, 1))
     rows = cast(Any, type("", (), {"masks": masks}))

@@ -1,4 +1,4 @@
-"""Intervals and Elo ratings, against numbers worked out by hand."""
+"""Intervals and Elo ratings, compared with numbers worked out by hand."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 from puffer_mlx.evaluation.results import PairResult, Tally, elo, wilson
 
 
-def test_score():
+def test_the_score_counts_draws_as_half():
     tally = Tally(wins=3, draws=4, losses=1)
     assert (tally.games, tally.score) == (8, 5 / 8)
     result = PairResult((tally, Tally(1, 1, 1)), 9)
@@ -19,8 +19,8 @@ def test_score():
     )
 
 
-def test_interval():
-    """Worked out: of 0 in 10 it is 0 to z^2 / (10 + z^2); of a half it is symmetric."""
+def test_the_interval_is_wilsons():
+    """For 0 of 10 it is 0 to z^2 / (10 + z^2); for a half it is symmetric."""
     low, high = wilson(Tally(0, 0, 10))
     assert (low, high) == (0, pytest.approx(3.841459 / 13.841459, abs=1e-7))
     assert wilson(Tally(10, 0, 0)) == (pytest.approx(1 - high), pytest.approx(1))
@@ -30,8 +30,8 @@ def test_interval():
     assert (low, high) == pytest.approx((0.6042, 0.7811), abs=1e-4)
 
 
-def test_two_players():
-    """The odds, with a draw added: (90 + 1/2) to (9 + 1/2), half of the difference each."""
+def test_two_ratings_are_the_odds_with_a_draw_added():
+    """(90 + 1/2) to (9 + 1/2); each rating is half of the difference."""
     half = 200 * math.log10(90.5 / 9.5)
     assert elo({(0, 1): Tally(90, 0, 9)}, 2) == pytest.approx([half, -half])
     assert elo({(0, 1): Tally(9, 0, 90)}, 2) == pytest.approx([-half, half])
@@ -41,12 +41,12 @@ def test_two_players():
     assert elo({(0, 1): Tally(5, 7, 5)}, 2) == pytest.approx([0, 0])
 
 
-def test_who_never_lost_has_a_rating():
+def test_a_player_that_never_lost_has_a_finite_rating():
     rating = elo({(0, 1): Tally(4096, 0, 0)}, 2)
     assert rating[0] - rating[1] == pytest.approx(400 * math.log10(4096.5 / 0.5))
 
 
-def test_three_players_of_known_strength():
+def test_ratings_of_three_players_are_their_strengths():
     """Strengths 4 : 2 : 1 exactly: 2/3, 4/5 and 2/3 of the points, the added draw among them."""
     points = {(0, 1): (2, 1), (1, 2): (2, 1), (0, 2): (4, 1)}
     results = {}

@@ -1,4 +1,4 @@
-"""In a run opponents act by the league's weights, from the states that are theirs."""
+"""During a run opponents act with the league's weights and their own recurrent states."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ WORDS = f"""
 
 
 class Fixed:
-    """A league whose opponents are these: opponent 2 is another one from each rollout on."""
+    """A league of fixed opponents; opponent 2 is replaced at each rollout."""
 
     def __init__(self, policy: Any) -> None:
         self.trees = [weights_of(policy, seed) for seed in range(9)]
@@ -41,7 +41,7 @@ class Fixed:
         return self.told(len(self.calls))
 
     def told(self, rollouts: int) -> list[Any]:
-        """Who acts after so many rollouts."""
+        """Return the opponents after this number of rollouts."""
         return [self.trees[0], self.trees[1 + rollouts]]
 
     @property
@@ -58,7 +58,7 @@ class Fixed:
 
 
 class Spy:
-    """Acts, and notes by what weights and from what states."""
+    """Acts, and records the weights and states."""
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.in_c, self.seen = inner, inner.in_c, []
@@ -81,7 +81,7 @@ def playing(*words: str) -> Iterator[tuple[Trainer, Any]]:
 
 
 @pytest.mark.parametrize(("overlap", "lower"), [("0", "bf16"), ("1", "fp32")])
-def test_by_the_leagues_weights(overlap: str, lower: str):
+def test_opponents_act_with_the_leagues_weights(overlap: str, lower: str):
     with playing("--train.overlap", overlap, "--train.precision", lower) as (trainer, self_play):
         self_play.league = league = Fixed(trainer.policy)
         trainer.collector.acting = spy = Spy(trainer.collector.acting)
@@ -92,7 +92,7 @@ def test_by_the_leagues_weights(overlap: str, lower: str):
             logs = trainer.step()
             assert logs["pool/told"] == epoch + 1
             learners.append(trainer.weights)
-        # Asked after each rollout, with the weights of then, and before the next one is begun.
+        # The league is asked after each rollout, before the next one starts.
         assert [step for step, _ in league.calls] == [k * AGENTS * T for k in range(3)]
         assert all(told is own for (_, told), own in zip(league.calls, learners, strict=False))
         assert len(spy.seen) == 3 + int(overlap)
@@ -106,8 +106,7 @@ def test_by_the_leagues_weights(overlap: str, lower: str):
             assert not np.abs(states[second]).any()  # another one each time
 
 
-def test_in_an_evaluation_a_new_opponent_begins_anew_once():
-    """Its state is carried from one rollout to the next, as everybody's."""
+def test_in_an_evaluation_a_new_opponent_starts_from_a_zero_state_once():
     with playing("--eval-episodes", "1_000_000") as (trainer, self_play):
         trainer.step()
         self_play.league.table.replaced = frozenset({2})
@@ -119,8 +118,8 @@ def test_in_an_evaluation_a_new_opponent_begins_anew_once():
         assert all(np.abs(states[others]).any() for _, states in spy.seen)
 
 
-def test_games_are_counted_by_whose_row_has_the_reward():
-    """Of connect4 it comes with the terminal. No game is longer than 42 moves."""
+def test_the_league_gets_the_results_of_the_learners_games():
+    """connect4 pays at the terminal. No game is longer than 42 moves."""
     with playing("--train.horizon", "48") as (trainer, self_play):
         self_play.league = league = Fixed(trainer.policy)
         seats, rows = self_play.seats, trainer.collector.buffer.rows

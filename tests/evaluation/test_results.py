@@ -1,4 +1,4 @@
-"""Games counted from rewards and terminals: against a loop over agents and steps."""
+"""Games counted from rewards and terminals, compared with a loop over agents and steps."""
 
 import numpy as np
 import pytest
@@ -9,44 +9,14 @@ from puffer_mlx.training.game_results import GameCounter
 
 
 def seats_of(tags: list[int], each: int) -> Seats:
-    """Environments of so many agents; the opponent has the second half."""
+    """Return the seats of environments with ``each`` agents and these tags."""
     policy = [tag * (seat >= each // 2) for tag in tags for seat in range(each)]
     owners = np.repeat(np.arange(len(tags)), each)
     return Seats(*(np.array(a, np.int32) for a in (policy, owners, tags)))
 
 
-def test_a_win_a_draw_and_a_loss():
-    seats = seats_of([0, 1, 2], 2)
-    rewards, terminals = np.zeros((3, 6), np.float32), np.zeros((3, 6), np.float32)
-    rewards[0, :2], terminals[0, :2] = (1, -1), 1  # nobody's: the learner plays both seats
-    rewards[1, 2:4], terminals[1, 2:4] = (1, -1), 1  # a win against opponent 1
-    terminals[2, 2:4] = 1  # and a draw
-    rewards[2, 4:6], terminals[2, 4:6] = (-1, 1), 1  # a loss against opponent 2
-    found = GameCounter(seats).take(rewards, terminals)
-    assert found.score.tolist() == [1.5, 0.0]
-    assert found.games.tolist() == [2, 1]
-    assert found.ended.tolist() == [False, True, True]
-
-
-def test_a_game_is_carried_from_rollout_to_rollout_and_through_a_state():
-    """Rewards 0.25 for the learner, later 0.5 for the opponent: lost, though it led before."""
-    seats, still = seats_of([1], 2), np.zeros((2, 2), np.float32)
-    first, last = still.copy(), still.copy()
-    first[1, 0], last[0, 1] = 0.25, 0.5
-    over = still.copy()
-    over[1] = 1
-    scores = GameCounter(seats)
-    assert scores.take(first, still).games.tolist() == [0]
-    again = GameCounter(seats)
-    again.restore(scores.state())
-    for each in scores, again:
-        found = each.take(last, over)
-        assert (found.score.tolist(), found.games.tolist()) == ([0.0], [1])
-    assert GameCounter(seats).take(still, over).score.tolist() == [0.5]
-
-
-def test_an_episode_that_ends_for_one_agent_alone_is_no_game():
-    """An agent that is away has terminal 1 in every row, until its environment begins anew."""
+def test_a_game_ends_when_all_agents_have_ended():
+    """An absent agent has terminal 1 in every row until its environment restarts."""
     terminals = np.zeros((4, 2), np.float32)
     terminals[1:, 0] = 1
     terminals[3, 1] = 1
@@ -56,13 +26,16 @@ def test_an_episode_that_ends_for_one_agent_alone_is_no_game():
     assert (found.score.tolist(), found.games.tolist()) == ([0.0], [1])
 
 
-def test_as_a_loop_over_steps():
+def test_games_are_counted_as_in_a_loop_over_steps_also_after_a_restore():
     """Teams of 2, three rollouts; rewards are eighths, whose sums are exact in any order."""
     rng = np.random.default_rng(3)
     tags, each, T = [0, 2, 1, 0, 1, 2], 4, 16
     seats = seats_of(tags, each)
     scores, sums = GameCounter(seats), np.zeros(len(tags))
     for _ in range(3):
+        state = scores.state()
+        scores = GameCounter(seats)
+        scores.restore(state)
         rewards = rng.integers(-8, 9, (T, len(tags) * each)).astype(np.float32) / 8
         terminals = np.repeat(rng.random((T, len(tags))) < 0.2, each, axis=1).astype(np.float32)
         score, games, ended = np.zeros(2), np.zeros(2, int), np.zeros(len(tags), bool)
@@ -81,15 +54,14 @@ def test_as_a_loop_over_steps():
         assert (found.ended == ended).all()
 
 
-def test_rewards_that_are_no_numbers_decide_nothing():
-    """Ratings stay numbers: a draw, and the next game counts as ever."""
+def test_a_game_with_a_nan_reward_is_a_draw():
     seats = seats_of([1], 2)
     scores = GameCounter(seats)
     rewards, over = np.array([[np.nan, 0], [1, 0]], np.float32), np.ones((2, 2), np.float32)
     assert scores.take(rewards, over).score.tolist() == [1.5]
 
 
-def test_results_of_other_seats_are_refused():
+def test_a_state_of_other_seats_is_refused():
     scores = GameCounter(seats_of([1, 1], 2))
     with pytest.raises(UserError, match="of 1 environments with opponents, expected 2"):
         scores.restore(GameCounter(seats_of([1, 0], 2)).state())

@@ -1,4 +1,4 @@
-"""Who acts for which agents: both releases' layouts, against their text written out."""
+"""The assignment of policies to agents, in the layouts of both releases."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,14 +17,14 @@ from puffer_mlx.vec.rows import allocate_rows
 
 
 def python_vec(agents: int, each: int, groups: int = 1) -> Any:
-    """Environments that say nothing of seats."""
+    """Return environments that declare no seats."""
     spec = SimpleNamespace(name="fake")
     return SimpleNamespace(
         spec=spec, num_agents=agents, num_groups=groups, num_environments=agents // each
     )
 
 
-def test_blocks_of_two_players():
+def test_blocks_of_two_players_are_the_last_environments_of_each_buffer():
     """32 agents of a buffer, 2 banks of 25 %: 8 self-play environments, then 4 and 4."""
     seats = seats_in_blocks(python_vec(64, 2, groups=2), 2, 0.125)
     buffer = [0] * 8 + [1] * 4 + [2] * 4
@@ -36,28 +36,30 @@ def test_blocks_of_two_players():
     assert sorted([*seats.learners, *seats.rows(1), *seats.rows(2)]) == [*range(64)]
 
 
-def test_blocks_of_teams_are_whole_environments():
+def test_a_block_has_entire_teams():
     """36 agents, teams of 3: 20 % are 7.2 agents, 2 whole teams; slots 0 to 2 are the learner's."""
     seats = seats_in_blocks(python_vec(36, 6), 1, 0.2)
     assert seats.tags.tolist() == [0, 0, 0, 0, 1, 1]
     assert seats.rows(1).tolist() == [27, 28, 29, 33, 34, 35]
 
 
-def test_blocks_that_are_refused():
-    for opponents, part, why in [
+@pytest.mark.parametrize(
+    ("opponents", "part", "message"),
+    [
         (1, 0.01, "plays|play in 0 of 16"),  # less than a team
         (2, 0.25, "play in 16 of 16"),  # half of the agents: 4.0 wants less
         (0, 0.25, "0 opponents"),
-        (9, 0.05, "9 opponents"),
-    ]:
-        with pytest.raises(UserError, match=why):
-            seats_in_blocks(python_vec(32, 2), opponents, part)
+    ],
+)
+def test_a_block_of_no_or_all_environments_is_refused(opponents, part, message):
+    with pytest.raises(UserError, match=message):
+        seats_in_blocks(python_vec(32, 2), opponents, part)
 
 
-def test_odd_numbers_of_agents_are_refused():
-    for build in [seats_in_blocks, seats_as_declared]:
-        with pytest.raises(UserError, match="fake has 3 agents an environment"):
-            build(python_vec(12, 3), 1, 0.3)
+@pytest.mark.parametrize("build", [seats_in_blocks, seats_as_declared])
+def test_an_odd_number_of_agents_is_refused(build):
+    with pytest.raises(UserError, match="fake has 3 agents an environment"):
+        build(python_vec(12, 3), 1, 0.3)
 
 
 def test_environments_of_several_sizes_are_refused():
@@ -68,27 +70,27 @@ def test_environments_of_several_sizes_are_refused():
         seats_in_blocks(vec, 1, 0.4)
 
 
-def test_opponents_take_turns_where_nobody_says_whose_seats_are_whose():
-    """10 environments of a buffer, 45 %: the last 4 are historical."""
+def test_opponents_alternate_in_environments_without_declared_seats():
+    """10 environments of a buffer, 45 %: the last 4 have opponents."""
     seats = seats_as_declared(python_vec(40, 2, groups=2), 3, 0.45)
     assert seats.tags.tolist() == [0, 0, 0, 0, 0, 0, 1, 2, 3, 1] * 2
     assert seats.policy.tolist() == [seat for tag in seats.tags for seat in (0, tag)]
 
 
-def test_seats_as_an_environment_of_release_5_says():
+def test_seats_follow_an_environment_of_release_5():
     """Each peloton's first rider is policy 0's, the others are policy 1's."""
     with make("peloton", total_agents=24, num_buffers=2) as vec:
         seats = seats_as_declared(vec, 1, 0.5)
         assert seats.tags.tolist() == [0, 0, 1, 1] * 2
         assert seats.policy.tolist() == ([0] * 6 + [0, 1, 1] * 2) * 2
-        # Riders change places, and their rows with them: whose they are stays with the row.
+        # Riders change places, and their rows with them.
         stepper = Stepper(vec)
         for step in range(30):
             stepper.step(np.full((24, 1), step % 3, np.float32))
         assert seats_as_declared(vec, 1, 0.5).policy.tolist() == seats.policy.tolist()
 
 
-def test_seats_that_nobody_has_are_refused():
+def test_opponents_without_a_seat_are_refused():
     with make("peloton", total_agents=24) as vec:
         with pytest.raises(UserError, match="opponent 2 has no seat in peloton"):
             seats_as_declared(vec, 2, 0.5)
@@ -105,14 +107,14 @@ def test_seats_that_nobody_has_are_refused():
 
 
 def tags_seen(vec: Any, seats: Seats) -> list[int]:
-    """What environments know of their tags: these ones show it instead of an observation."""
+    """Return the tags that environments show instead of an observation."""
     set_tags(vec, seats)
     rows = allocate_rows(vec, vec.num_agents)
     vec.reset(rows)
     return rows.observations[:, 0].astype(int).tolist()
 
 
-def test_environments_of_release_5_know_their_tag():
+def test_environments_of_release_5_know_their_tag_also_after_a_restore():
     folder = edited("peloton", ("obs[k] = (obs_t)env->strength[k];", "obs[k] = (obs_t)env->tag;"))
     with NativeVec(folder, total_agents=24, env=parameters("peloton")) as vec:
         seats = seats_as_declared(vec, 1, 0.5)
@@ -125,7 +127,7 @@ def test_environments_of_release_5_know_their_tag():
 
 
 @pytest.mark.parametrize("wants", [True, False])
-def test_environments_of_release_4_that_want_tags_know_theirs(wants: bool):
+def test_environments_of_release_4_know_their_tag_if_they_ask_for_it(wants: bool):
     def change(folder: Path) -> None:
         header = folder / "connect4_two.h"
         edit(header, "    int mover;", "    int tag, boundary_reached;\n    int mover;")

@@ -1,10 +1,10 @@
-"""A whole run with opponents, as a person starts it: what it logs, and killed at any moment."""
+"""A run with opponents, killed and resumed, equals an uninterrupted one."""
 
 from pathlib import Path
 
 from running import killed_and_resumed, learned, only, records, run, timeless
 
-AGENTS, T, EPOCHS = 64, 16, 60
+AGENTS, T, EPOCHS = 64, 16, 30
 BATCH = AGENTS * T
 WORDS = f"""
     connect4_two --device cpu --policy.hidden-size 8 --policy.num-layers 1 --train.overlap 1
@@ -21,7 +21,7 @@ def final(folder: Path) -> dict[str, bytes]:
     return timeless(only(folder, f"checkpoints/connect4_two/*/{EPOCHS * BATCH:016d}"))
 
 
-def test_a_run_that_is_killed_and_resumed_is_the_whole_one(tmp_path):
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(tmp_path):
     folder, whole = tmp_path / "killed", tmp_path / "whole"
     for each in folder, whole:
         each.mkdir()
@@ -34,7 +34,7 @@ def test_a_run_that_is_killed_and_resumed_is_the_whole_one(tmp_path):
     epochs = [record for record in records(whole) if "pool/size" in record]
     assert len(epochs) == EPOCHS and max(record["pool/size"] for record in epochs) == 6
     assert all(record["pool/num_banks"] == 2 for record in epochs)
-    assert epochs[-1]["pool/swaps"] > 6 and epochs[-1]["pool/epochs_to_align"] >= 1
+    assert epochs[-1]["pool/swaps"] > 3 and epochs[-1]["pool/epochs_to_align"] >= 1
     assert {"pool/winrate_bank_0", "pool/opponent_elo_bank_1", "env/elo"} <= epochs[-1].keys()
     for record in epochs:
         assert all(0 <= value <= 1 for name, value in record.items() if "winrate" in name)

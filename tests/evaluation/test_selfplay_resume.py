@@ -1,4 +1,4 @@
-"""A run with opponents goes on to the bit: their weights, pending swaps, games under way."""
+"""A run with opponents resumes to the bit: weights, pending swaps, unfinished games."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -35,7 +35,7 @@ RULES = {  # opponents change often: beaten after a few games, or after four rol
         --checkpoint-interval 2 --selfplay.opp-timeout-steps {4 * AGENTS * T} --reset-state 0
     """.split(),
 }
-KERNEL = "--torch.network", "LSTM", "--train.total-timesteps", str(6 * AGENTS * T)
+KERNEL = "--torch.network", "LSTM", "--train.total-timesteps", str(5 * AGENTS * T)
 pytestmark = pytest.mark.usefixtures("uncompiled")
 
 
@@ -49,7 +49,7 @@ def outcome(trainer: Trainer) -> dict[str, bytes]:
 
 
 def whole(settings: config.Config, folder: Path) -> tuple[list[Path], list[Any], Any]:
-    """A run's checkpoints after every epoch, its records, and how it ended."""
+    """Return a run's checkpoints, its records, and its end."""
     made, logs = [], []
     with vec.make(settings, 2) as environments:
         trainer = Trainer(settings, environments)
@@ -68,15 +68,17 @@ def whole(settings: config.Config, folder: Path) -> tuple[list[Path], list[Any],
         (GAMES[0], "puffer5", KERNEL),
     ],
 )
-def test_from_every_epoch_on(monkeypatch, tmp_path: Path, name: str, rules: str, more):
+def test_each_epoch_resumes_to_the_bit(monkeypatch, tmp_path: Path, name: str, rules: str, more):
     settings = configure(*RULES[rules], *more, name=name)
     if more is KERNEL:
         monkeypatch.setattr(acting, "make_actor", lambda *_: None)  # who act in C on a CPU
     with emulated_gpu() if more is KERNEL else nullcontext():
-        goes_on(settings, tmp_path, name, rules, more is KERNEL)
+        check_resumes(settings, tmp_path, name, rules, more is KERNEL)
 
 
-def goes_on(settings: config.Config, folder: Path, name: str, rules: str, in_kernel: bool) -> None:
+def check_resumes(
+    settings: config.Config, folder: Path, name: str, rules: str, in_kernel: bool
+) -> None:
     made, logs, end = whole(settings, folder)
     states = [checkpoint.load_state(folder) for folder in made]
     if name == "rock_paper_scissors":
@@ -97,8 +99,7 @@ def goes_on(settings: config.Config, folder: Path, name: str, rules: str, in_ker
 
 
 @pytest.mark.parametrize(("rules", "overlap"), [("puffer4", "1"), ("puffer5", "0")])
-def test_training_that_failed_is_repeated(tmp_path: Path, rules: str, overlap: str):
-    """Its rollout was counted: that isn't done again, here or where its state goes on."""
+def test_a_failed_update_is_repeated(tmp_path: Path, rules: str, overlap: str):
     settings = configure(*RULES[rules], "--train.overlap", overlap)
     _, logs, end = whole(settings, tmp_path)
     with vec.make(settings, 1) as environments, vec.make(settings, 1) as others:
@@ -123,7 +124,7 @@ def test_training_that_failed_is_repeated(tmp_path: Path, rules: str, overlap: s
             assert outcome(other) == end
 
 
-def test_a_run_without_opponents_has_none_to_go_on_with():
+def test_self_play_cannot_resume_a_run_without_opponents():
     settings = configure(*RULES["puffer4"])
     alone = configure("--selfplay.enabled", "0")
     with vec.make(alone, 1) as environments:

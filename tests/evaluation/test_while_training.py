@@ -1,4 +1,4 @@
-"""Evaluation while training: what it finds, and that training goes on as if there had been none."""
+"""Evaluation during training: its result, and that it doesn't change the training."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ SMALL = f"""
     --train.total-timesteps {E * N * T} --train.learning-rate 0.3
 """.split()
 EVALUATED = ["--eval-interval", str(2 * N * T), "--eval-episodes", "12"]
-MANY = "--eval-episodes", "160"  # enough to tell what an epoch changed
+MANY = "--eval-episodes", "160"  # enough to see the change of an epoch
 SQUARED = "squared", "--env.size", "3"
 PAIRS = f"{PYTHON / 'pairs.py'}:Pairs"
 
@@ -42,7 +42,7 @@ def make(config):
 
 
 def trained(config, epochs=E):
-    """What training comes to, as bytes; its records; the trainer."""
+    """Return the end of a training as bytes, its records, and the trainer."""
     with make(config) as environments:
         trainer = Trainer(config, environments)
         evaluator, logs = Evaluator(trainer, make), []
@@ -61,9 +61,8 @@ OVERLAP = "--train.overlap", "1"
 PPO = "--train.algorithm", "ppo"
 CASES = {
     "C, overlapped": (*SQUARED, *OVERLAP),
-    "C, memory that is carried": (*SQUARED, "--reset-state", "0", "--torch.network", "LSTM"),
+    "C, carried states": (*SQUARED, "--reset-state", "0", "--torch.network", "LSTM"),
     "C, puffer5": (*SQUARED, "--train.algorithm", "puffer5"),
-    "C, ppo of a recurrent network": (*SQUARED, *PPO, "--torch.network", "GRU"),
     "C, several agents": ("target",),
     "a folder of 5.0": (str(folder_of(UPSTREAM_5[0])), "--vec.num-buffers", "1"),
     "Gymnasium, vector": ("gym:CartPole-v1", "--vec.backend", "vector"),
@@ -72,7 +71,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("words", CASES.values(), ids=CASES)
-def test_a_run_with_evaluations_is_the_run_without(words):
+def test_evaluations_do_not_change_the_training(words):
     plain, evaluated = (configure(*words, *more) for more in ([], EVALUATED))
     arrays, logs, _ = trained(plain)
     found, records, _ = trained(evaluated)
@@ -83,8 +82,7 @@ def test_a_run_with_evaluations_is_the_run_without(words):
     assert ["eval/n" in log for log in records] == due and due.count(True) in (2, 3)
 
 
-def test_with_processes():
-    """Of environments too; a rollout is under way nowhere."""
+def test_evaluations_do_not_change_a_training_with_processes():
     words = "gym:CartPole-v1", "--vec.backend", "async", "--vec.total-agents", "4", *OVERLAP
     words = *words, "--vec.num-buffers", "2", "--train.minibatch-size", "16"
     few = "--eval-interval", "1", "--eval-episodes", "4"
@@ -99,7 +97,7 @@ def test_with_processes():
 
 @pytest.fixture
 def seen(monkeypatch):
-    """How long each evaluation may take."""
+    """Return the limits of steps of all evaluations."""
     found = []
 
     def watched(stepper, episodes, **how):
@@ -111,7 +109,7 @@ def seen(monkeypatch):
 
 
 @pytest.mark.parametrize("greedy", [False, True])
-def test_what_it_finds_is_the_score_of_those_weights(seen, greedy):
+def test_an_evaluation_is_the_score_of_the_current_weights(seen, greedy):
     config = configure(*SQUARED, *EVALUATED, *MANY, "--eval-greedy", str(greedy), "--vec.seed", "3")
     _, logs, trainer = trained(config)
     with make(settings(config, trainer.vec)) as environments:
@@ -125,17 +123,7 @@ def test_what_it_finds_is_the_score_of_those_weights(seen, greedy):
     assert seen == [episodes.MAX_STEPS] * 2
 
 
-def test_it_depends_on_the_weights_alone():
-    """However often was evaluated before: a run that goes on finds what it would have found."""
-    often, seldom = (
-        trained(configure(*SQUARED, *MANY, "--eval-interval", str(steps)))[1]
-        for steps in (1, E * N * T)
-    )
-    assert [len(log) for log in often] == [len(often[-1])] * E
-    assert often[-1] == seldom[-1] and often[0]["eval/score"] != often[-1]["eval/score"]
-
-
-def test_no_environment_is_one_that_is_trained_on():
+def test_evaluation_environments_have_other_seeds():
     config = configure(*SQUARED, *EVALUATED, "--vec.seed", "3")
     with make(config) as environments:
         own = settings(config, environments).vec
@@ -147,20 +135,18 @@ def test_no_environment_is_one_that_is_trained_on():
         assert settings(config, environments).vec.seed == 2**30 - 1
 
 
-def test_as_many_environments_as_the_episodes_need():
-    for words, agents in [
-        ([], 12),
-        (["--eval-episodes", "1000"], 16),
-        (["--eval-episodes", "17"], 9),  # two episodes of each
-        (["--eval-agents", "5"], 5),
-    ]:
+def test_there_are_as_many_environments_as_the_episodes_need():
+    def agents(*words: str) -> int:
         config = configure(*SQUARED, *EVALUATED, *words)
         with make(config) as environments:
-            assert settings(config, environments).vec.total_agents == agents
+            return settings(config, environments).vec.total_agents
+
+    assert (agents(), agents("--eval-agents", "5")) == (12, 5)
+    assert agents("--eval-episodes", "1000") == N
+    assert agents("--eval-episodes", "17") == 9  # two episodes of each
 
 
-def test_environments_of_several_agents():
-    """More episodes of each: see ``environments_for``."""
+def test_environments_of_several_agents_play_more_episodes_each():
     config = configure("target", *EVALUATED)
     with make(config) as environments:
         agents = environments.num_agents // environments.num_environments
@@ -169,32 +155,30 @@ def test_environments_of_several_agents():
     assert [environments_for(n, 8, 2) for n in (1, 20, 21, 400)] == [1, 1, 2, 8]
 
 
-def test_statistics_are_as_they_are_and_stay(seen, monkeypatch):
+def test_an_evaluation_uses_the_trainings_statistics_and_does_not_change_them(monkeypatch):
     config = configure("cartpole", "--vec.normalize-observations", "1", *EVALUATED)
-    kept = []
-
-    def kept_score(stepper, episodes, **how):
-        before = stepper.vec.memory()
-        found = score(stepper, episodes, **how)
-        kept.append((before, stepper.vec.memory()))
-        return found
-
-    monkeypatch.setattr(evaluator_module, "score", kept_score)
     with make(config) as environments:
         trainer = Trainer(config, environments)
-        evaluator = Evaluator(trainer, make)
         trainer.step()
         trainer.step()
-        trained_on = environments.memory()  # type: ignore
-        assert evaluator.after_epoch()
-    ((before, after),) = kept
-    for name, array in trained_on.items():
-        np.testing.assert_array_equal(before[name], array)
-        np.testing.assert_array_equal(after[name], array)
+        expected = environments.memory()  # type: ignore
+
+        def check(vec):
+            for name, array in vec.memory().items():
+                np.testing.assert_array_equal(array, expected[name])
+
+        def checked_score(stepper, episodes, **how):
+            check(stepper.vec)
+            found = score(stepper, episodes, **how)
+            check(stepper.vec)
+            return found
+
+        monkeypatch.setattr(evaluator_module, "score", checked_score)
+        assert Evaluator(trainer, make).after_epoch()
 
 
 @pytest.mark.parametrize("more", [EVALUATED, []])
-def test_an_evaluation_says_all_along_that_it_goes_on(more):
+def test_an_evaluation_sends_a_heartbeat_each_step(more):
     config = configure(*SQUARED, *more)
     with make(config) as environments:
         trainer, signs = Trainer(config, environments), []
@@ -208,7 +192,7 @@ def test_an_evaluation_says_all_along_that_it_goes_on(more):
         assert while_training == 0 < rollouts == len(signs)
 
 
-def test_episodes_that_do_not_end(monkeypatch):
+def test_episodes_that_do_not_end_are_counted_as_unfinished(monkeypatch):
     monkeypatch.setattr(evaluator_module, "MAX_STEPS", 3)
     config = configure("gym:CartPole-v1", *EVALUATED, "--vec.backend", "vector")
     _, logs, _ = trained(config)
@@ -219,43 +203,40 @@ def test_episodes_that_do_not_end(monkeypatch):
 EACH_EPOCH = "--eval-interval", str(N * T)
 
 
-def test_so_many_episodes_unless_somebody_says_how_many(tmp_path):
-    """Also of a run that goes on: its own file says what it has."""
-    assert configure(*SQUARED).base.eval_episodes == 10_000
-    config = configure(*SQUARED, *EACH_EPOCH)
-    (note,) = config.notes
-    assert config.base.eval_episodes == 100 and "100 episodes, not 10,000: eval_episodes" in note
-    asked = configure(*SQUARED, *EACH_EPOCH, "--eval-episodes", "10000")
-    assert asked.base.eval_episodes == 10_000 and asked.notes == []
-    for before in asked, config:
-        c.write_ini(before, tmp_path / "config.ini")
-        again = c.load("squared", [], [tmp_path / "config.ini"])
-        assert again.base.eval_episodes == before.base.eval_episodes and again.notes == []
+@pytest.mark.parametrize(("words", "episodes"), [([], 100), (["--eval-episodes", "10000"], 10_000)])
+def test_evaluations_have_100_episodes_unless_given(tmp_path, words, episodes):
+    config = configure(*SQUARED, *EACH_EPOCH, *words)
+    assert config.base.eval_episodes == episodes
+    assert len(config.notes) == (episodes == 100)
+    c.write_ini(config, tmp_path / "config.ini")
+    again = c.load("squared", [], [tmp_path / "config.ini"])  # as a resumed run
+    assert again.base.eval_episodes == episodes and again.notes == []
 
 
 # ---- when, and what follows ----------------------------------------------------------------------
 
 
-def test_after_the_epochs_that_reach_the_steps_and_the_last():
-    for interval, epochs in [
-        *((0, []), (128, [1, 2, 3, 4]), (129, [2, 3, 4]), (256, [2, 4]), (300, [3, 4]))
-    ]:
+def test_evaluations_are_due_when_an_epoch_reaches_the_interval_and_at_the_end():
+    def due(interval: int) -> list[int]:
         config = configure(*SQUARED, "--eval-interval", str(interval))
-        assert [epoch for epoch in range(E + 1) if is_due(config, epoch)] == epochs
+        return [epoch for epoch in range(E + 1) if is_due(config, epoch)]
+
+    assert (due(0), due(128), due(129)) == ([], [1, 2, 3, 4], [2, 3, 4])
+    assert (due(256), due(300)) == ([2, 4], [3, 4])
 
 
-def test_the_score_that_ends_a_run():
-    for bound, goal, ends in [
-        ("none", "maximize", []),
-        ("2", "maximize", [2, 3]),
-        ("-1", "minimize", [-2, -1]),
-    ]:
+def test_a_run_ends_at_a_score_in_the_direction_of_its_goal():
+    def reached(bound: str, goal: str) -> list[float | None]:
         config = configure(*SQUARED, *EVALUATED, "--stop-at-score", bound, "--sweep.goal", goal)
-        assert [found for found in (-2, -1, 0, 1.9, 2, 3) if target_reached(config, found)] == ends
-        assert not target_reached(config, None)
+        scores = (-2, -1, 0, 1.9, 2, 3, None)
+        return [score for score in scores if target_reached(config, score)]
+
+    assert reached("none", "maximize") == []
+    assert reached("2", "maximize") == [2, 3]
+    assert reached("-1", "minimize") == [-2, -1]
 
 
-def test_a_score_that_is_not_reported():
+def test_a_target_of_an_unreported_score_is_refused():
     words = *SQUARED, *EVALUATED, "--sweep.metric", "luck"
     scores = Scores([{"n": 1.0, "score": 2.0, "env": 0.0}], 1, 1, 0, 5, 0.1)
     assert logs_of(scores, configure(*words)) == {"eval/score": 2, "eval/n": 1}
@@ -268,7 +249,7 @@ def test_a_score_that_is_not_reported():
 # ---- after training, and the checkpoints ---------------------------------------------------------
 
 
-def test_the_last_weights_are_evaluated_once(seen):
+def test_the_final_weights_are_evaluated_once(seen):
     config = configure(*SQUARED, *EVALUATED)
     with make(config) as environments:
         trainer = Trainer(config, environments)
@@ -290,9 +271,8 @@ def observed(keeper, step, found):
 
 
 @pytest.mark.parametrize("goal", ["maximize", "minimize"])
-def test_better_than_all_before(tmp_path, goal):
-    """The epochs between aren't judged, whatever training told."""
-    config, sign = configure(*SQUARED, *EVALUATED, "--sweep.goal", goal), 1
+def test_an_evaluation_improves_if_it_is_better_than_all_earlier_ones(tmp_path, goal):
+    config = configure(*SQUARED, *EVALUATED, "--sweep.goal", goal)
     sign = -1 if goal == "minimize" else 1
     with make(config) as environments:
         trainer = Trainer(config, environments)
@@ -315,15 +295,13 @@ EACH = f"--eval-interval {BATCH} --eval-episodes 160 --checkpoint-interval 0".sp
 EACH += ["--train.learning-rate", "0.3", "--checkpoint-keep", "0"]
 
 
-def test_a_run_and_its_best(script, here, capsys):
-    """The best is saved when it is found, and its record has what the checkpoint is called by."""
+def test_the_command_saves_each_improvement_and_links_the_best(script, here, capsys):
     assert script.main([*TINY, *EACH]) == 0
     out = capsys.readouterr().out
     *logs, last = records(here)
     scores = [log["eval/score"] for log in logs]
-    assert len(scores) == EPOCHS and last["env/score"] == scores[-1]
+    assert len(scores) == EPOCHS and last["env/score"] == scores[-1] and len({*scores}) > 2
     run_folder = only(here, "checkpoints/squared/*")
-    assert len({*scores}) > 2
     best = 1 + max(range(EPOCHS), key=lambda epoch: (scores[epoch], epoch))
     assert (run_folder / "best").resolve().name == f"{best * BATCH:016d}"
     kept = [checkpoint_info(path) for path in sorted(run_folder.glob("0*"))]
@@ -333,11 +311,9 @@ def test_a_run_and_its_best(script, here, capsys):
         if epoch == EPOCHS - 1 or found > max(scores[:epoch], default=-np.inf)
     ]
     assert f"evaluation score {scores[-1]:.3f}" in out
-    (line,) = (x for x in out.splitlines() if x.startswith("evaluation of the final weig"))
-    assert f" score {scores[-1]:.3f}," in line
 
 
-def test_a_run_that_reaches_its_score_has_ended(script, here, capsys):
+def test_a_run_ends_at_its_target_score_and_resumes_without_it(script, here, capsys):
     said = "has reached base.stop_at_score -1e+09: the run ends (--stop-at-score none goes on)"
     resume = "squared", "--resume", "latest"
     for words in (*TINY, *EACH, "--stop-at-score", "-1e9"), resume:
@@ -345,6 +321,3 @@ def test_a_run_that_reaches_its_score_has_ended(script, here, capsys):
         assert said in capsys.readouterr().out and len(records(here)) == 1
     assert script.main([*resume, "--stop-at-score", "none"]) == 0
     assert len(records(here)) == EPOCHS + 1 and records(here)[0]["epoch"] == 1
-    run_folder = only(here, "checkpoints/squared/*")
-    config = c.load("squared", [f"--checkpoint-dir={here}"], [run_folder / "best/config.ini"])
-    assert config.base.stop_at_score == "none"

@@ -1,4 +1,4 @@
-"""What the tests of exports and imports share."""
+"""A helper of the tests of exports and imports."""
 
 from typing import Any
 

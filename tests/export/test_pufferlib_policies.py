@@ -1,6 +1,6 @@
-"""Policies of the real PufferLib 3, imported, exported, and compared on observations of its own.
+"""Import and export policies of the real PufferLib 3, compared on its observations.
 
-They are tested where PufferLib is installed: ``make test-oldest``.
+Skipped without PufferLib: ``make test-oldest``.
 """
 
 import importlib
@@ -31,7 +31,7 @@ def pufferlib(here):
 
 
 def emulated(environment: str):
-    """What makes an environment of Gymnasium's classic control in PufferLib's emulation."""
+    """Return a constructor of a classic-control environment in PufferLib's emulation."""
     pufferlib = importlib.import_module("pufferlib")
     emulation = importlib.import_module("pufferlib.emulation")
     classic = importlib.import_module("gymnasium.envs.classic_control")
@@ -56,7 +56,7 @@ def of_pufferlib(make) -> Any:
 
 
 def played(make) -> tuple[Any, np.ndarray]:
-    """What agents see and do, and (T, N, D) observations of random play."""
+    """Return the environment's spec, and (T, N, D) observations of random play."""
     with puffer_vec(make, name="x", total_agents=AGENTS, backend="sync") as env:
         rows, rng, seen = allocate_rows(env, AGENTS), np.random.default_rng(0), []
         env.reset(rows)
@@ -93,7 +93,7 @@ def read(path: Path, spec: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("environment", ["CartPoleEnv", "PendulumEnv"])
-def test_there_and_back(here, environment: str):
+def test_its_policies_survive_an_import_and_an_export(here, environment: str):
     make = emulated(environment)
     theirs, (spec, observations) = of_pufferlib(make), played(make)
     expected = its_outputs(theirs, observations)
@@ -110,8 +110,7 @@ def test_there_and_back(here, environment: str):
     assert_alike(its_outputs(again, observations), expected)
 
 
-def test_without_memory_is_refused(here):
-    """Its default policy alone isn't a form of ours: that is said, not taken for something else."""
+def test_its_policy_without_a_network_is_refused(here):
     models = importlib.import_module("pufferlib.models")
     make = emulated("CartPoleEnv")
     torch.save(models.Default(make(), HIDDEN).state_dict(), here / "default.pt")

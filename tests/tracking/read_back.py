@@ -1,7 +1,7 @@
-"""What a tracker has on disk, by the tracker's own means: python read_back.py NAME PATH [RUN].
+"""Print a tracker's files as JSON, read by the tracker's package: read_back.py NAME PATH.
 
-Prints JSON: ``points``, a list of [step, value] for each number; ``config``; ``texts``;
-``videos``. In a process of its own, since these packages leave threads and hooks behind.
+``points`` is a list of [step, value] for each number; ``config``; ``texts``; ``videos``. It runs
+in a separate process because these packages leave threads and hooks.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -44,10 +44,10 @@ def tensorboard(folder):
 
 
 def wandb(folder):
-    """Its records are in LevelDB's form of logs: blocks of 32 KiB, chunks with a header of 7."""
+    """Its records are a LevelDB log: blocks of 32 KiB, chunks with a header of 7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    points, config, texts = {}, {}, {"runs": [], "artifacts": []}
+    points, config, texts = {}, {}, {"runs": [], "artifacts": [], "exits": []}
     for path in sorted(Path(folder).glob("offline-run-*/*.wandb")):
         for data in chunks(path.read_bytes()):
             record = Record.FromString(data)
@@ -68,13 +68,13 @@ def wandb(folder):
                 case "artifact":
                     texts["artifacts"] += [[record.artifact.name, record.artifact.type]]
                 case "exit":
-                    texts["exit"] = record.exit.exit_code
+                    texts["exits"].append(record.exit.exit_code)
     media = Path(folder).glob("offline-run-*/files/media/videos/**/*.gif")
     return {"points": points, "config": config, "texts": texts, "videos": contents(media)}
 
 
 def contents(paths):
-    """Files in the order of their names, as text."""
+    """Return the files in the order of their names, as text."""
     return [base64.b64encode(path.read_bytes()).decode() for path in sorted(paths)]
 
 

@@ -1,92 +1,89 @@
-"""`tracking/json_lines.py`: whole lines of JSON, whatever a disk, a kill or an environment does."""
+"""`tracking/json_lines.py`: a log contains complete lines of JSON after any interruption."""
 
 import json
 import math
 import os
 import shutil
 
-import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from puffer_mlx.tracking import json_lines
 from puffer_mlx.tracking.json_lines import JsonLines
 
 RECORDS = [{"epoch": 1, "env/score": 0.5}, {"epoch": 2, "env/score": 1.5}, {"epoch": 3}]
 LINES = [json.dumps(record) + "\n" for record in RECORDS]
+TEXT = "".join(LINES)
 LONG = json.dumps({"env/" + "x" * 200_000: 1})
 
 
 def strict(text):
-    """As JSON readers other than Python's read it: NaN is an error."""
+    """Parse lines as JSON readers other than Python's do: NaN is an error."""
 
     def refuse(word):
-        raise AssertionError(f"{word} is no JSON")
+        raise AssertionError(f"{word} isn't JSON")
 
     return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
 
 
-@pytest.fixture
-def path(tmp_path):
-    """Of a log with three records."""
+def test_numbers_that_are_not_finite_become_null(tmp_path):
     log = JsonLines(tmp_path / "logs" / "1.jsonl")
-    for record in RECORDS:
-        log.write(record)
-    log.close()
-    assert strict(log.path.read_text()) == RECORDS
-    return log.path
-
-
-def test_what_is_no_number_is_null(tmp_path):
-    log = JsonLines(tmp_path / "1.jsonl")
     log.write({"a": math.nan, "b": math.inf, "c": -math.inf, "loss/total": 2.5})
     log.close()
     (record,) = strict(log.path.read_text())
     assert record == {"a": None, "b": None, "c": None, "loss/total": 2.5}
 
 
-WHOLE = "".join(LINES)
-TORN, SHORT = "the last record of {} was torn; it was removed", "it lacks records"
-GOING_ON = {  # what the file has, where the run was saved; what stays of it, and what is said
-    "what comes again is cut off": (WHOLE, len(LINES[0]), LINES[:1], ""),
-    "torn before the position": (WHOLE[:-1], len(WHOLE), LINES[:2], TORN),
-    "torn in the middle": (WHOLE[:-5], len(WHOLE), LINES[:2], TORN),
-    "torn after the position": (WHOLE + '{"epoch": 4, "env/sc', len(WHOLE), LINES, TORN),
-    "one torn record alone": ('{"epoch": 1, "env', 17, [], TORN),
-    "long records": (f"{LONG}\n{LONG[:-9]}", 10**6, [LONG], TORN),
-    "records that are missing": (WHOLE, len(WHOLE) + 100, LINES, SHORT),
-    "another log's position": (WHOLE, len(WHOLE) - 3, LINES[:2], SHORT),
-}
-
-
-@pytest.mark.parametrize("case", GOING_ON)
-def test_a_log_goes_on_behind_whole_records(tmp_path, case):
-    text, position, kept, note = GOING_ON[case]
+@settings(
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    text=st.integers(0, len(TEXT)).map(lambda size: TEXT[:size]),
+    position=st.integers(0, len(TEXT) + 50),
+)
+@example(TEXT, len(LINES[0]))
+@example(TEXT[:-1], len(TEXT))
+@example(f"{LONG}\n{LONG[:-9]}", 10**6)
+def test_a_resumed_log_keeps_the_complete_records_before_its_position(tmp_path, text, position):
     path = tmp_path / "1.jsonl"
     path.write_text(text)
     log = JsonLines(path, position)
     log.write({"epoch": 9})
     log.close()
-    assert strict(path.read_text()) == [*map(json.loads, kept), {"epoch": 9}]
-    assert note.format(path) in log.note and bool(note) == bool(log.note)
+    complete = text[: text.rfind("\n") + 1]
+    kept = text[: text.rfind("\n", 0, position) + 1]
+    assert path.read_text() == kept + '{"epoch": 9}\n'
+    if complete != text:
+        assert log.note == f"the last record of {path} was torn; it was removed"
+    else:
+        assert ("it lacks records" in log.note) == (len(kept) < position)
 
 
-def test_a_log_that_is_removed_under_way_begins_anew(path, capsys):
-    log = JsonLines(path, path.stat().st_size)
-    shutil.rmtree(path.parent)
+def test_a_log_removed_during_the_run_is_created_again(tmp_path, capsys):
+    log = JsonLines(tmp_path / "logs" / "1.jsonl")
+    shutil.rmtree(tmp_path / "logs")
     for epoch in 4, 5:
         log.write({"epoch": epoch})
     log.close()
-    assert strict(path.read_text()) == [{"epoch": 4}, {"epoch": 5}]
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and said.endswith("was removed; starting a new file\n")
+    assert strict(log.path.read_text()) == [{"epoch": 4}, {"epoch": 5}]
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert printed.endswith("was removed; starting a new file\n")
 
 
-def test_a_sign_of_life_is_the_file_s_time_alone(path, monkeypatch):
-    log, seconds = JsonLines(path, path.stat().st_size), [100.0]
-    monkeypatch.setattr(json_lines.time, "monotonic", lambda: seconds[0])
-    seen = []
-    for seconds[0] in (100.0, 100.9, 101.1):
+def test_a_heartbeat_sets_the_files_time_at_most_once_a_second(tmp_path, monkeypatch):
+    path = tmp_path / "1.jsonl"
+    path.write_text(TEXT)
+    log = JsonLines(path, len(TEXT))
+    sent = []
+    for seconds in (100.0, 100.9, 101.1):
+        monkeypatch.setattr(json_lines.time, "monotonic", lambda seconds=seconds: seconds)
         os.utime(path, (1, 1))
         log.touch()
-        seen.append(path.stat().st_mtime > 1)
+        sent.append(path.stat().st_mtime > 1)
     log.close()
-    assert seen == [True, False, True] and strict(path.read_text()) == RECORDS
+    assert sent == [True, False, True]
+    assert path.read_text() == TEXT

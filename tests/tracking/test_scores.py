@@ -1,54 +1,40 @@
-"""The mean score of the last 100 episodes: what it is, and that a run that goes on keeps it."""
+"""The mean score of the last 100 episodes: its value, its sources, and the resumed run's."""
 
 import statistics
 
-import mlx.core as mx
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx import config as c
-from puffer_mlx.checkpoint import CheckpointManager
 from puffer_mlx.tracking.scores import SCORE, LastScores
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import ReportsScores
 from puffer_mlx.vec.episodes import Episodes
 
-
-def single(values) -> np.ndarray:
-    return np.stack([np.asarray(values, float), np.ones(len(values))], axis=1)
+MEANS = st.tuples(st.integers(-1000, 1000), st.integers(1, 150))  # a score, its episodes
 
 
-def test_the_mean_of_the_last_100():
-    """Also of one that goes on from a state on the way."""
-    last, values = LastScores(), np.random.default_rng(0).normal(size=1000)
-    assert last.mean() is None and last.state() is None
-    at = 0
-    for count in (1, 0, 30, 68, 1, 1, 250, 7):
-        state, last = last.state(), LastScores()
-        last.add(single([3.0]))
-        last.restore(None if state is None else state.copy())
-        last.add(single(values[at : at + count]))
-        at += count
-        assert last.mean() == pytest.approx(statistics.fmean(values[max(0, at - 100) : at]))
-    last.restore(None)
-    assert last.mean() is None
-
-
-def test_means_over_several_episodes_count_as_many():
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.lists(st.lists(MEANS, max_size=40), min_size=1, max_size=6))
+def test_mean_is_of_the_last_100_episodes_also_after_a_restore(epochs):
     last = LastScores()
-    last.add(np.array([[1.0, 60.0], [2.0, 30.0]]))
-    assert last.mean() == pytest.approx((60 + 60) / 90)
-    last.add(np.array([[5.0, 50.0]]))  # 140: of the first, 20 are among the last 100
-    assert last.mean() == pytest.approx((20 * 1 + 30 * 2 + 50 * 5) / 100)
-    last.add(np.array([[7.0, 500.0]]))
-    assert last.mean() == 7
+    assert last.mean() is None and last.state() is None
+    scores = []
+    for means in epochs:
+        state = last.state()
+        last = LastScores()
+        last.add(np.array([[3.0, 1.0]]))
+        last.restore(None if state is None else state.copy())
+        last.add(np.array(means, float).reshape(-1, 2))
+        scores += [score for score, episodes in means for _ in range(episodes)]
+        expected = statistics.fmean(scores[-100:]) if scores else None
+        assert last.mean() == (None if expected is None else pytest.approx(expected))
 
 
-# ---- Where they come from --------------------------------------------------------------------
-
-
-def test_scores_are_in_order_of_time_whatever_the_order_of_groups():
+def test_scores_are_ordered_by_time_for_any_order_of_groups():
     def counted(order) -> Episodes:
         episodes = Episodes(4)
         for step in range(3):
@@ -59,15 +45,15 @@ def test_scores_are_in_order_of_time_whatever_the_order_of_groups():
         episodes.log()
         return episodes
 
-    one, other = counted((0, 2)), counted((2, 0))
     #       agent 2 at each step; agent 0 at the second; agents 1 and 3 at the third
-    expected = [3.0, 3.0, 4.0, 60.0, 5.0, 66.0]
-    assert one.scores().tolist() == single(expected).tolist() == other.scores().tolist()
+    expected = [[score, 1.0] for score in (3.0, 3.0, 4.0, 60.0, 5.0, 66.0)]
+    one = counted((0, 2))
+    assert one.scores().tolist() == expected == counted((2, 0)).scores().tolist()
     one.log()
     assert len(one.scores()) == 0
 
 
-def test_scores_are_what_the_log_is_the_mean_of():
+def test_scores_average_to_the_logged_score():
     episodes = Episodes(2)
     infos = {0: {"score": 5.0}, 1: {"episode_return": 7.0}}
     episodes.add(np.ones(2), np.ones(2, bool), infos=infos)
@@ -76,7 +62,8 @@ def test_scores_are_what_the_log_is_the_mean_of():
     episodes.add(np.ones(2), np.ones(2, bool))
     episodes.note({"score": 3.0, "n": 8})
     episodes.note({"other": 3.0})
-    assert episodes.log()["score"] == 3.0 and episodes.scores().tolist() == [[3.0, 8.0]]
+    assert episodes.log()["score"] == 3.0
+    assert episodes.scores().tolist() == [[3.0, 8.0]]
 
 
 # ---- Runs ------------------------------------------------------------------------------------
@@ -94,7 +81,7 @@ def run(*words: str):
 
 
 @pytest.mark.parametrize(("overlap", "normalised"), [("0", "1"), ("1", "0")])
-def test_a_record_tells_it(overlap, normalised):
+def test_epochs_report_the_mean_score_and_evaluations_do_not(overlap, normalised):
     words = "--train.overlap", overlap, "--vec.normalize-rewards", normalised
     config, opened = run(*words, "--vec.normalize-observations", normalised)
     scores = []
@@ -113,8 +100,8 @@ def test_a_record_tells_it(overlap, normalised):
         assert all(SCORE not in record for record in trainer.evaluate())
 
 
-def test_a_run_that_goes_on_has_the_same_last_episodes(tmp_path):
-    """To the bit: through a file, whatever was collected and not trained on."""
+def test_resume_restores_the_last_scores(tmp_path):
+    """To the bit, including episodes that were collected but not trained on."""
     config, opened = run("--train.overlap", "1", "--vec.normalize-observations", "0")
     with opened as environments:
         trainer = Trainer(config, environments)
@@ -129,23 +116,7 @@ def test_a_run_that_goes_on_has_the_same_last_episodes(tmp_path):
         before = again.epoch_logs.scores.state()
         assert before is not None and len(before) > 16 * 5
         logs = again.step()
-        ended = 16 * int(logs.get("env/n", 0))
         after = again.epoch_logs.scores.state()
-        assert after is not None and len(after) == len(before) + ended
+        assert after is not None
+        assert len(after) == len(before) + 16 * int(logs.get("env/n", 0))
         assert np.array_equal(after[: len(before)], before)
-
-
-def test_the_best_goes_by_it(tmp_path):
-    """One lucky episode in an epoch is not what the run is worth."""
-    config, opened = run("--vec.normalize-observations", "0")
-    keeper, best = CheckpointManager(tmp_path, config), []
-    with opened as environments:
-        trainer = Trainer(config, environments)
-        for step, scores in enumerate(([(1.0, 5.0)], [(99.0, 4.0)], [(0.0, 9.0), (0.0, 6.0)])):
-            for newest, mean in scores:
-                keeper.observe({"env/score": newest, "env/n": 1.0, SCORE: mean})
-            keeper.save(step, environments.spec, trainer.policy, trainer.weights, None)
-            best.append(int((tmp_path / "best").resolve().name))
-    assert best == [0, 0, 2]
-    path = str(tmp_path / f"{2:016d}" / "weights.safetensors")
-    assert mx.load(path, return_metadata=True)[1]["score"] == "6.0"  # type: ignore

@@ -1,4 +1,4 @@
-"""A run's trackers, whatever they do: a planted one that obeys, and ones that fail."""
+"""A run's trackers: what each is sent, and that none of them can fail or delay the run."""
 
 import json
 import os
@@ -8,8 +8,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from running import wait_until
 
 from puffer_mlx import config as c
@@ -23,11 +27,12 @@ from puffer_mlx.tracking.tracked_run import (
     tracker_names,
 )
 from puffer_mlx.tracking.tracker_process import last_logged_step, serve
-from puffer_mlx.tracking.trackers import RunResult, TrackedRun, find, flat
+from puffer_mlx.tracking.trackers import RunResult, TrackedRun
 
 FAULTY = str(Path(__file__).parent / "faulty")
 PLANTED = "puffer_mlx.tracking.trackers.planted:Planted"
 KEPT = Path("logs/squared/7.planted.json")
+FULL = "OSError: [Errno 28] No space left on device"
 
 
 def kinds(lines) -> list[str]:
@@ -43,14 +48,14 @@ def record(epoch: int, **more: float) -> dict[str, float]:
 
 
 def gone(trackers: Trackers) -> bool:
-    """Whether no process is left."""
+    """Return True if every process has ended."""
     return all(link.process and link.process.poll() is not None for link in trackers._processes)
 
 
-# ---- what a tracker is told ----------------------------------------------------------------------
+# ---- what a tracker is sent ----------------------------------------------------------------------
 
 
-def test_it_is_told_of_all(told, capsys):
+def test_a_tracker_gets_the_run_its_epochs_and_its_result(told, capsys):
     words = "--wandb-project", "fish", "--wandb-group", "new", "--tag", "a b"
     with Trackers(run("--train.gamma", "0.5", *words), ["planted"]) as trackers:
         for epoch in 1, 2, 3:
@@ -66,8 +71,8 @@ def test_it_is_told_of_all(told, capsys):
     assert {"puffer_mlx", "MLX", "device", "cores", "host"} <= start["machine"].keys()
     assert start["command"] == shlex.join(sys.argv)
     assert (start["step"], start["known_to"]) == (None, None)
-    known = [record(epoch, **{"env/n": 2.0}) for epoch in (1, 2, 3)]
-    assert epochs == [{"step": each["agent_steps"], "metrics": each} for each in known]
+    finite = [record(epoch, **{"env/n": 2.0}) for epoch in (1, 2, 3)]
+    assert epochs == [{"step": each["agent_steps"], "metrics": each} for each in finite]
     scores = {"final/score": 0.75}
     assert end["finish"] == {"status": "finished", "scores": scores, "weights": "w.safetensors"}
     assert gone(trackers)
@@ -75,55 +80,33 @@ def test_it_is_told_of_all(told, capsys):
     assert json.loads(KEPT.read_text()) == {"where": "in a file", "step": 192}
 
 
-def test_the_last_scores_count_without_an_evaluation(told):
-    """Of an epoch's own evaluation, if it had one."""
-    for more, scores in (
+@pytest.mark.parametrize(
+    ("more", "scores"),
+    [
         ({}, {"final/score": 0.2}),
         ({"eval/score": 0.9, "eval/n": 100.0}, {"final/score": 0.9, "final/n": 100.0}),
-    ):
-        with Trackers(run(), ["planted"]) as trackers:
-            trackers.log(record(1))
-            trackers.log(record(2, **more))
-            trackers.log({"agent_steps": 192, "epoch": 3})
-        assert told()[-1]["finish"] == {"status": "stopped", "scores": scores, "weights": ""}
-
-
-def test_videos_are_shown_after_their_epoch(told, monkeypatch, capsys):
-    """An error is told, and not hidden; a tracker that fails to show one keeps the run."""
-    with pytest.raises(ZeroDivisionError), Trackers(run(), ["planted"]) as trackers:
-        trackers.log(record(1))
-        trackers.log(record(2), Path("videos/128.gif"))
-        raise ZeroDivisionError
-    _, _, epoch, video, end = told()
-    assert end["finish"]["status"] == "failed"
-    assert epoch["step"] == 128 and epoch["metrics"].keys() == record(2).keys()
-    assert video == {"step": 128, "path": str(Path.cwd() / "videos" / "128.gif")}
-    monkeypatch.setenv("TRACKER_FAULT", f"{PLANTED}.show=raise")
-    capsys.readouterr()
+    ],
+)
+def test_final_scores_are_the_last_ones_of_an_epoch_or_its_evaluation(told, more, scores):
     with Trackers(run(), ["planted"]) as trackers:
-        for epoch in 1, 2:
-            trackers.log(record(epoch), Path("video.gif"))
-    assert kinds(told()[5:]) == ["start", "step", "step", "finish"]
-    said = capsys.readouterr().out.splitlines()
-    assert said[1:] == [f"track  planted gets no further videos: {FULL}"]
+        trackers.log(record(1))
+        trackers.log(record(2, **more))
+        trackers.log({"agent_steps": 192, "epoch": 3})
+    assert told()[-1]["finish"] == {"status": "stopped", "scores": scores, "weights": ""}
+    assert RunResult("stopped", scores).ok
 
 
-def test_one_that_shows_no_videos_is_not_asked(tmp_path):
-    class Plain:
-        def start(self, run):
-            return "here"
-
-        def log(self, step, metrics):
-            pass
-
-        def finish(self, result):
-            pass
-
+def test_a_tracker_without_show_gets_no_videos(tmp_path):
+    plain: Any = SimpleNamespace(
+        start=lambda run: "here",
+        log=lambda step, metrics: None,
+        finish=lambda result: None,
+    )
     about = TrackedRun("7", "x", ".", "p", "g", "none", {}, {}, "")._asdict()
     start = {"start": about, "keep": str(tmp_path / "kept")}
     lines = [start, {"step": 1, "metrics": {}, "video": "x.gif"}]
     answers, finishing = [], []
-    serve(Plain(), map(json.dumps, lines), answers.append, lambda: finishing.append(1))
+    serve(plain, map(json.dumps, lines), answers.append, lambda: finishing.append(1))
     assert finishing == [1]
     # what ends a tracker's process must not run in this one
     assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
@@ -141,7 +124,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_killed_trainer_s_tracker_ends_by_itself(told):
+def test_a_killed_trainers_tracker_ends_with_status_killed(told):
     here = Path(__file__).parent
     paths = FAULTY, tracked_run.PACKAGES, str(here.parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -154,7 +137,7 @@ def test_a_killed_trainer_s_tracker_ends_by_itself(told):
     assert json.loads(KEPT.read_text())["step"] == 64
 
 
-def test_a_run_that_goes_on_says_what_is_known(told):
+def test_a_resumed_run_names_the_last_step_that_the_tracker_has(told):
     def again(*epochs: int, step: int | None = 64):
         with Trackers(run(), ["planted"], step=step, logged=500) as trackers:
             for epoch in epochs:
@@ -163,54 +146,67 @@ def test_a_run_that_goes_on_says_what_is_known(told):
         return start["step"], start["known_to"]
 
     assert again(1, 2, step=None) == (None, None)
-    assert again() == (64, 128)  # what it had been told, whatever the log has
-    assert again(1) == (64, 128)
+    assert again(1) == (64, 128)  # from its note, not from the log
     assert again() == (64, 128)  # it was stopped before it was as far again
     KEPT.write_text('{"where": "in a file"}')
     assert again() == (64, 500)  # the tracker was killed, too
-    KEPT.write_text('{"wh')
-    assert again() == (64, None)  # it is new to this tracker
 
 
-def test_the_last_step_of_a_log(tmp_path):
-    log = tmp_path / "log.jsonl"
-    assert last_step(log) is None
-    log.write_text('{"agent_steps": 64, "epoch": 1}\n{"agent_steps": 128, "epoch": 2}\n')
-    with log.open("a") as file:
-        file.write('{"agent_steps": 900, "env/score": 1.0}\n{"agent_steps": 192, "ep')
-    assert last_step(log) == 128
+# ---- damaged logs and notes ----------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(
-    "line", ["[]", "7", "null", '{"epoch": 1}', '{"epoch": 1, "agent_steps": "x"}', "[" * 10**5]
+EPOCHS = [json.dumps({"agent_steps": 64 * epoch, "epoch": epoch}) for epoch in (1, 2, 3)]
+LOG = "\n".join([*EPOCHS, '{"agent_steps": 900, "env/score": 1.0}', ""])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
 )
-def test_the_last_step_of_a_damaged_log(tmp_path, line):
+DAMAGE = st.text(st.characters(codec="utf-8", exclude_characters="\r\n")) | VALUES.map(json.dumps)
+FEW = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@FEW
+@given(st.integers(0, len(LOG)), DAMAGE)
+@example(len(LOG), "")
+@example(len(EPOCHS[0]) + 1, '{"epoch": 1}')
+@example(len(EPOCHS[0]) + 1, '{"epoch": 1, "agent_steps": "x"}')
+@example(len(EPOCHS[0]) + 1, "[" * 10**5)
+def test_last_step_is_the_last_complete_epochs_of_a_cut_or_damaged_log(tmp_path, size, damage):
     log = tmp_path / "log.jsonl"
-    log.write_text(f'{{"agent_steps": 64, "epoch": 1}}\n{line}\n')
-    assert last_step(log) == 64
+    assert last_step(tmp_path / "no.jsonl") is None
+    log.write_text(f"{LOG[:size]}\n{damage}", encoding="utf-8")
+    complete = sum(LOG[:size].count(line) for line in EPOCHS)
+    assert last_step(log) == (64 * complete or None)
 
 
-@pytest.mark.parametrize("text", ["[]", '{"step": "x"}', '{"step": [1]}', "[" * 10**5, "\0"])
-def test_a_damaged_note_of_what_a_tracker_knows(tmp_path, text):
-    (tmp_path / "kept.json").write_text(text)
+@FEW
+@given(DAMAGE.filter(lambda text: not text.startswith("{")))
+@example('{"step": "x"}')
+@example('{"step": [1]}')
+@example('{"wh')
+@example("[" * 10**5)
+def test_a_damaged_note_means_that_the_tracker_has_no_step(tmp_path, text):
+    (tmp_path / "kept.json").write_text(text, encoding="utf-8")
     assert last_logged_step(tmp_path / "kept.json", 64) is None
 
 
 # ---- faults --------------------------------------------------------------------------------------
 
-FULL = "OSError: [Errno 28] No space left on device"
 FAULTS = {
     f"{PLANTED}.start=raise": FULL,
-    f"{PLANTED}.log=raise": FULL,
     f"{PLANTED}.log=exit": "SystemExit: 3",
-    f"{PLANTED}.log=die": "its process has ended",
     f"{PLANTED}.finish=die": "its process has ended",
     "puffer_mlx.tracking.trackers:find=raise": "its process has ended",
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_a_line(told, monkeypatch, capsys, fault):
+def test_a_failed_tracker_is_dropped_with_one_line(told, monkeypatch, capsys, fault):
     monkeypatch.setenv("TRACKER_FAULT", fault)
     said = []
     with Trackers(run(), ["planted"]) as trackers:
@@ -224,18 +220,17 @@ def test_a_fault_is_a_line(told, monkeypatch, capsys, fault):
     assert gone(trackers)
 
 
-def test_others_go_on(told, capsys):
-    """Each has a process of its own; one that can't keep what it knows has no fault by that."""
-    Path("logs").write_text("in the way")
+def test_a_dropped_tracker_does_not_affect_another(told, capsys):
+    Path("logs").write_text("in the way")  # a note that can't be written is no fault
     with Trackers(run(), ["nothing_of_that_name", "planted"]) as trackers:
         trackers.log(record(1))
-    said = capsys.readouterr().out
-    assert "nothing_of_that_name is dropped" in said and said.count("dropped") == 1
+    printed = capsys.readouterr().out
+    assert "nothing_of_that_name is dropped" in printed and printed.count("dropped") == 1
     assert kinds(told()) == ["start", "step", "finish"]
 
 
 @pytest.mark.parametrize("method", ["start", "finish"])
-def test_one_that_hangs_is_not_waited_for_long(told, monkeypatch, capsys, method):
+def test_a_hanging_tracker_is_killed_after_the_timeout(told, monkeypatch, capsys, method):
     monkeypatch.setenv("TRACKER_FAULT", f"{PLANTED}.{method}=hang")
     monkeypatch.setattr(tracked_run, "FINISH_TIMEOUT", 1.5)
     monkeypatch.setattr(tracked_run, "QUIET_WAIT", 0.1)
@@ -247,7 +242,7 @@ def test_one_that_hangs_is_not_waited_for_long(told, monkeypatch, capsys, method
     assert "dropped" not in out and gone(trackers)
 
 
-def test_ctrl_c_ends_the_waiting(told, monkeypatch, capsys):
+def test_ctrl_c_ends_the_wait_for_a_tracker(told, monkeypatch, capsys):
     monkeypatch.setenv("TRACKER_FAULT", f"{PLANTED}.finish=hang")
 
     def interrupted(link, deadline):
@@ -260,13 +255,13 @@ def test_ctrl_c_ends_the_waiting(told, monkeypatch, capsys):
     assert "planted wasn't waited for" in capsys.readouterr().out and gone(trackers)
 
 
-def test_no_process_can_be_started(told, tmp_path, monkeypatch, capsys):
+def test_a_tracker_whose_process_cannot_start_is_dropped(told, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with Trackers(run(), ["planted"]) as trackers:
         (line,) = trackers.log(record(1))
         assert trackers.log(record(2)) == []
     assert line.startswith("track  planted is dropped, the run goes on: its process can't be st")
-    with Trackers(run(), []) as trackers:  # none is asked for
+    with Trackers(run(), []) as trackers:  # no tracker is selected
         assert trackers.log(record(1)) == []
     assert not list(tmp_path.iterdir()) and capsys.readouterr().out == ""
 
@@ -274,40 +269,32 @@ def test_no_process_can_be_started(told, tmp_path, monkeypatch, capsys):
 # ---- which trackers ------------------------------------------------------------------------------
 
 
-def test_names_and_switches():
-    for words, names in (
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
         ([], []),
-        (["--wandb"], ["wandb"]),
         (["--track", "trackio, wandb,trackio", "--wandb"], ["trackio", "wandb"]),
-        (["--track", "none", "--wandb", "0"], []),
-    ):
-        assert tracker_names(c.load("squared", words)) == names
+        (["--track", "none", "--wandb"], ["wandb"]),
+    ],
+)
+def test_track_and_wandb_select_each_tracker_once(words, names):
+    assert tracker_names(c.load("squared", words)) == names
+
+
+def test_an_unknown_tracker_is_refused_with_the_known_ones():
     with pytest.raises(UserError, match=r"base\.track neptune does not exist here") as error:
         c.load("squared", ["--track", "wandb,neptune"])
     assert "tensorboard or trackio or wandb" in error.value.hint
-    base = c.load("squared").base
-    assert (base.wandb, base.wandb_project, base.wandb_group) == (False, "puffer_mlx", "none")
 
 
-def test_a_package_that_is_not_there(monkeypatch):
-    """Also where a folder of its name is: wandb makes one in the working directory."""
-
+@pytest.mark.parametrize("spec", ["missing", "folder"])  # wandb makes a folder ./wandb
+def test_a_tracker_that_is_not_installed_is_refused(monkeypatch, spec):
     class Folder:
         origin = None
 
+    found = None if spec == "missing" else Folder
     refuse_missing(c.load("squared"))
-    for spec in None, Folder:
-        monkeypatch.setattr(tracked_run.importlib.util, "find_spec", lambda _, spec=spec: spec)
-        for words in "wandb", "wandb,trackio":
-            message = f"base.track names {words.replace(',', ', ')}"
-            with pytest.raises(UserError, match=message) as error:
-                refuse_missing(c.load("squared", ["--track", words]))
-            assert error.value.hint.startswith(f"pip install 'puffer-mlx[{words}]'")
-
-
-def test_each_tracker_is_one_file():
-    for name in ("tensorboard", "trackio", "wandb"):
-        assert find(name).package == name
-    assert flat({"a": {"b": 1, "c": {"d": 2}}, "e": 3}) == {"a.b": 1, "a.c.d": 2, "e": 3}
-    well = {status: RunResult(status, {}).ok for status in ("finished", "stopped", "failed")}
-    assert well == {"finished": True, "stopped": True, "failed": False}
+    monkeypatch.setattr(tracked_run.importlib.util, "find_spec", lambda _: found)
+    with pytest.raises(UserError, match=r"base\.track names wandb, trackio") as error:
+        refuse_missing(c.load("squared", ["--track", "wandb,trackio"]))
+    assert error.value.hint.startswith("pip install 'puffer-mlx[wandb,trackio]'")

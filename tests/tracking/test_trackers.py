@@ -1,6 +1,6 @@
-"""Each tracker with its real package, without network: what it wrote is read back.
+"""Check the files of each tracker's real package, without a network.
 
-Whatever of them isn't installed is skipped: ``pip install 'puffer-mlx[track]'``.
+Packages that aren't installed are skipped: ``pip install 'puffer-mlx[track]'``.
 """
 
 import base64
@@ -35,7 +35,7 @@ def needs(name: str) -> None:
 
 @pytest.fixture
 def alone(tmp_path, monkeypatch):
-    """An empty working directory; trackers know neither a login nor this machine's folders."""
+    """An empty working directory; trackers have no login and none of this machine's folders."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PYTHONPATH", FAULTY)
@@ -50,18 +50,21 @@ def run() -> RunLog:
     return RunLog(c.load("squared", WORDS), "7", Path("logs/squared/7.jsonl"), overlap=False)
 
 
-def tracked(name: str, epochs: range, step: int | None = None, score: float = 0.0) -> None:
-    """A start of the run: these epochs, and an evaluation if there is a score."""
-    with Trackers(run(), [name], step) as trackers:
-        for epoch in epochs:
-            trackers.log(record(epoch, **{"loss/total": math.nan if epoch == 2 else 1.0}))
-        if score:
-            trackers.done, trackers.weights = True, Path("weights.safetensors")
-            trackers.evaluated({"agent_steps": 64 * 99, "env/score": score, "env/n": 3.0})
+def tracked(name: str) -> None:
+    with Trackers(run(), [name]) as trackers:
+        for number in 1, 2, 3:
+            trackers.log(record(number))
 
 
-def picture(value: int) -> Frame:
-    return Frame(np.full((6, 8, 3), value, np.uint8), 0, 0, 0.0, 0.0, False)
+def epoch(number: int) -> dict[str, float]:
+    return record(number, **{"loss/total": math.nan if number == 2 else 1.0})
+
+
+def video(step: int) -> Path:
+    path = Path(f"{step:03}.gif")
+    pixels = np.full((6, 8, 3), step, np.uint8)
+    path.write_bytes(gif_bytes([Frame(pixels, 0, 0, 0.0, 0.0, False)], 10))
+    return path
 
 
 def read_back(name: str) -> dict:
@@ -70,73 +73,75 @@ def read_back(name: str) -> dict:
 
 
 @pytest.mark.parametrize("name", names())
-def test_what_it_wrote(alone, capsys, name):
-    """A run that is stopped after epoch 4, goes on from epoch 2's checkpoint, and ends with 6."""
+def test_a_tracker_stores_each_epoch_once_and_the_videos_and_the_result(alone, capsys, name):
+    """The run fails after epoch 4, is resumed from epoch 2's checkpoint, and ends with epoch 6."""
     needs(name)
+    videos = [video(64), video(192)]
+    with pytest.raises(ZeroDivisionError), Trackers(run(), [name]) as trackers:
+        trackers.log(epoch(1), videos[0])
+        trackers.log(epoch(2))
+        trackers.log(epoch(3), videos[1])
+        trackers.log(epoch(4))
+        raise ZeroDivisionError
     Path("weights.safetensors").write_bytes(b"weights")
-    tracked(name, range(1, 5))
-    tracked(name, range(3, 7), step=128, score=0.75)
-    said = capsys.readouterr().out
-    assert "dropped" not in said and said.count(f"track  {name}: ") == 2
-
+    with Trackers(run(), [name], 128) as trackers:
+        trackers.log(epoch(3), videos[1])
+        trackers.log(epoch(4), Path("gone.gif"))
+        trackers.log(epoch(5))
+        trackers.log(epoch(6))
+        trackers.done, trackers.weights = True, Path("weights.safetensors")
+        trackers.evaluated({"agent_steps": 64 * 99, "env/score": 0.75, "env/n": 3.0})
+    printed = capsys.readouterr().out
+    assert "dropped" not in printed and printed.count(f"track  {name}: ") == 2
     back = read_back(name)
-    points, config, texts = back["points"], back["config"], back["texts"]
+    points, texts = back["points"], back["texts"]
     steps = [64 * epoch for epoch in range(1, 7)]
-    assert points["env/score"] == [[step, pytest.approx(step / 640)] for step in steps]  # once each
-    assert [step for step, _ in points["loss/total"]] == [64, *steps[2:]]  # not that of epoch 2
+    assert points["env/score"] == [[step, pytest.approx(step / 640)] for step in steps]
+    assert [step for step, _ in points["loss/total"]] == [64, *steps[2:]]  # epoch 2: not finite
     assert {"epoch", "agent_steps"} <= points.keys()
-
-    if name == "wandb":
-        assert texts["runs"] == [["7", "fish", "new", "old, and blue"]] * 2
-        assert (texts["final/score"], texts["status"], texts["exit"]) == (0.75, "finished", 0)
-        assert texts["artifacts"] == [["7", "model"]]
-        assert config["train"]["gamma"] == 0.99 and config["base"]["run_id"] == "7"
-        assert config["command"] == shlex.join(sys.argv) and config["machine"]["puffer_mlx"]
-        return
-    scores = [[256, pytest.approx(0.4)], [384, 0.75]]
-    assert points["final/score"] == scores[-len(points["final/score"]) :]
-    assert points["final/n"] == [[384, 3.0]]
-    assert config["train.gamma"] == 0.99 and config["base.run_id"] == "7"
-    if name == "trackio":
-        assert (texts["project"], texts["run"]) == ("fish", "squared-7")
-        assert texts["status"] == ["stopped", "finished"] and config["_Group"] == "new"
-        assert config["machine.MLX"] and config["machine.command"] == shlex.join(sys.argv)
-    else:
-        assert texts["status"][-1] == "finished" and texts["session"] == [1]
-        assert "MLX" in texts["run"][0] and "old, and blue" in texts["run"][0]
-        told = texts["configuration"][0].removeprefix("```json").removesuffix("```")
-        assert json.loads(told)["train"]["gamma"] == 0.99
-
-
-@pytest.mark.parametrize("name", names())
-def test_videos_and_an_error(alone, capsys, name):
-    """The second one comes again when the run goes on; a file that isn't there costs no epoch."""
-    needs(name)
-    films = [Path(f"{step:03}.gif") for step in (64, 128, 192)]
-    for value, film in enumerate(films):
-        film.write_bytes(gif_bytes([picture(value)], 10))
-    for epochs, step in ((1, 2), None), ((2, 3, 4), 64):
-        with pytest.raises(ZeroDivisionError), Trackers(run(), [name], step) as trackers:
-            for epoch in epochs:
-                trackers.log(record(epoch), [*films, Path("gone.gif")][epoch - 1])
-            raise ZeroDivisionError
-    said = capsys.readouterr().out
-    assert "dropped" not in said and said.count(f"track  {name} gets no further videos: ") == 1
-    back = read_back(name)
-    assert [step for step, _ in back["points"]["env/score"]] == [64, 128, 192, 256]
-    contents = [base64.b64encode(film.read_bytes()).decode() for film in films]
+    contents = [base64.b64encode(path.read_bytes()).decode() for path in videos]
     assert sorted(back["videos"]) == sorted(contents)
-    texts = back["texts"]
-    assert texts["status"] == ("failed" if name == "wandb" else ["failed", "failed"])
-    assert texts.get("exit", 1) == 1 and texts.get("session", [2]) == [2]
+    CHECKS[name](points, texts, back["config"])
+
+
+def check_wandb(points, texts, config):
+    assert texts["runs"] == [["7", "fish", "new", "old, and blue"]] * 2
+    assert (texts["final/score"], texts["status"]) == (0.75, "finished")
+    assert texts["exits"] == [1, 0]
+    assert texts["artifacts"] == [["7", "model"]]
+    assert config["train"]["gamma"] == 0.99 and config["base"]["run_id"] == "7"
+    assert config["command"] == shlex.join(sys.argv) and config["machine"]["puffer_mlx"]
+
+
+def check_trackio(points, texts, config):
+    assert points["final/score"] == [[256, 0.4], [384, 0.75]]
+    assert points["final/n"] == [[384, 3.0]]
+    assert (texts["project"], texts["run"]) == ("fish", "squared-7")
+    assert texts["status"] == ["failed", "finished"]
+    assert config["train.gamma"] == 0.99 and config["base.run_id"] == "7"
+    assert config["_Group"] == "new" and config["machine.MLX"]
+    assert config["machine.command"] == shlex.join(sys.argv)
+
+
+def check_tensorboard(points, texts, config):
+    assert points["final/score"] == [[384, 0.75]]
+    assert points["final/n"] == [[384, 3.0]]
+    assert (texts["status"], texts["session"]) == (["failed", "finished"], [2])
+    assert "MLX" in texts["run"][0] and "old, and blue" in texts["run"][0]
+    assert config["train.gamma"] == 0.99 and config["base.run_id"] == "7"
+    told = texts["configuration"][0].removeprefix("```json").removesuffix("```")
+    assert json.loads(told)["train"]["gamma"] == 0.99
+
+
+CHECKS = {"wandb": check_wandb, "trackio": check_trackio, "tensorboard": check_tensorboard}
 
 
 # ---- faults --------------------------------------------------------------------------------------
 
 
-def dropped(said: str, name: str) -> str:
-    """The one line that says why."""
-    (line,) = [line for line in said.splitlines() if "dropped" in line]
+def dropped(printed: str, name: str) -> str:
+    """Return the reason in the one line about a dropped tracker."""
+    (line,) = [line for line in printed.splitlines() if "dropped" in line]
     before, _, why = line.partition(f"track  {name} is dropped, the run goes on: ")
     assert before == "" and why
     return why
@@ -150,33 +155,33 @@ def dropped(said: str, name: str) -> str:
         ("wandb", "os:access=deny", "PermissionError: logs can't be written to"),  # not elsewhere
         ("trackio", "trackio.sqlite_storage:SQLiteStorage.bulk_log=raise", FULL),
     ],
+    ids=["tensorboard", "wandb", "wandb-folder", "trackio"],
 )
-def test_what_can_not_be_written_drops_it(alone, monkeypatch, capsys, name, fault, why):
-    """Each tracker says it in another way: by an exception, from a thread, as a warning."""
+def test_a_tracker_that_cannot_write_is_dropped(alone, monkeypatch, capsys, name, fault, why):
+    """Each package reports it in another way: by an exception, from a thread, as a warning."""
     needs(name)
     monkeypatch.setenv("TRACKER_FAULT", fault)
-    tracked(name, range(1, 4))
+    tracked(name)
     assert why in dropped(capsys.readouterr().out, name)
 
 
-@pytest.mark.parametrize("name", names())
-def test_a_file_in_the_way_of_its_folder_drops_it(alone, monkeypatch, capsys, name):
+@pytest.mark.parametrize("name", ["tensorboard", "trackio"])
+def test_a_tracker_whose_folder_is_a_file_is_dropped(alone, capsys, name):
     needs(name)
     path = Path(PLACES[name])
-    monkeypatch.setenv("WANDB_DIR", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("in the way")
-    tracked(name, range(1, 4))
+    tracked(name)
     assert dropped(capsys.readouterr().out, name)
     assert path.read_text() == "in the way"
 
 
-def test_without_network_wandb_goes_on_offline(alone, monkeypatch, capsys):
-    """With a login, and where nobody answers; nothing of the run is lost."""
+def test_wandb_without_a_network_stores_the_run_offline(alone, monkeypatch, capsys):
+    """With a login, and a server that doesn't answer."""
     needs("wandb")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("WANDB_INIT_TIMEOUT", "0.5")
-    tracked("wandb", range(1, 4))
+    tracked("wandb")
     assert "track  wandb: offline (" in capsys.readouterr().out
     assert [step for step, _ in read_back("wandb")["points"]["env/score"]] == [64, 128, 192]

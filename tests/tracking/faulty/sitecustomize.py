@@ -1,7 +1,7 @@
-"""On PYTHONPATH of a tracker's process: plants a tracker, and a fault in one.
+"""Add a tracker, and a fault, to a tracker's process: this folder is on its PYTHONPATH.
 
 TRACKER_FAULT is "module:name=how": what the function of that name does instead, ``raise``,
-``hang``, ``deny``, ``exit`` or ``die``. The tracker ``planted`` writes what it is told to the file
+``hang``, ``deny``, ``exit`` or ``die``. The tracker ``planted`` appends its calls to the file
 TRACKER_TOLD.
 """
 
