@@ -298,8 +298,8 @@ class CheckpointManager:
         if scored:
             best = max(scored, key=lambda one: (self._sign * (one.score or 0), one.step)).folder
             publish_link(link, best.name)
-        elif link.is_symlink() and branches.score_of(link) is None:
-            link.unlink()  # its target has no score or doesn't exist
+        elif link.is_symlink():
+            link.unlink()  # its target is abandoned, has no score or doesn't exist
         keep = self.config.base.checkpoint_keep
         for old in labels[:-keep] if keep else []:
             if old.folder != newest and not (link.exists() and old.folder.samefile(link)):

@@ -290,7 +290,7 @@ class Run:
         link = self.folder / BEST
         scores = [(self.saved[s].score, s) for s in ancestors if self.saved[s].score is not None]
         self.best = int(os.readlink(link)) if link.is_symlink() else None
-        assert not scores or self.best == max(scores)[1]
+        assert self.best == (max(scores)[1] if scores else None)
 
     def check_removed(self, ancestors: list[int]) -> None:
         most = self.config.base.checkpoint_keep
