@@ -7,7 +7,7 @@ from typing import NamedTuple
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from oracles import same
 from running import loaded
@@ -314,6 +314,7 @@ SAVES = st.tuples(st.none() | st.integers(0, 5), st.integers(1, 3), st.none() | 
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
+@example(most=0, saves=[(None, 1, None), (None, 1, 2), (0, 2, None)])  # the best is abandoned
 @given(most=st.sampled_from([0, 2, 3]), saves=st.lists(SAVES, min_size=4, max_size=10))
 def test_saves_and_resumes_keep_the_newest_and_the_best_of_the_lineage(monkeypatch, most, saves):
     monkeypatch.setattr(os, "fsync", lambda _: None)
