@@ -1,9 +1,9 @@
-"""Which settings environments in Python begin with, and how their family is found out."""
+"""Families of environments in Python: their settings, and how the family is found."""
 
 from dataclasses import replace
 
 import pytest
-from running import ROOT, only
+from running import only
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
@@ -67,8 +67,7 @@ def names(config: c.Config) -> list[str]:
 PYTHON = ["default.ini", "python.ini"]
 
 
-def test_environments_with_files_are_known():
-    """Their families are said in their files: nothing need be made to know them."""
+def test_files_say_the_family_of_their_environments():
     config = c.load("gym:ALE/Pong-v5")
     # what everybody sees of Atari; the score is the game's, training clips
     expected = {"frameskip": 4, "stack_num": 4, "img_height": 84, "img_width": 84}
@@ -82,26 +81,26 @@ def test_environments_with_files_are_known():
         assert particles.vec.total_agents % agents == 0  # of one environment
 
 
-def test_who_says_which_family(here):
-    """The command line, then further files, then the environment's own, then the spaces."""
+@pytest.mark.parametrize(
+    ("words", "files", "family"),
+    [
+        ([], [], "images"),
+        ([], ["more.ini"], "continuous"),
+        (["--family", "auto"], [], "discrete"),  # the family of the spaces
+        (["--family", "discrete"], ["more.ini"], "discrete"),
+    ],
+)
+def test_the_command_line_wins_over_files_about_the_family(here, words, files, family):
     (here / "configs").mkdir()
     own = here / "configs" / "own.ini"
     own.write_text("[base]\nenv_name = m:E\nfamily = images\n")
     (here / "more.ini").write_text("[base]\nfamily = continuous\n")
-    for words, files, family in (
-        ([], [], "images"),
-        ([], ["more.ini"], "continuous"),
-        (["--family", "auto"], [], "discrete"),
-        (["--family", "discrete"], ["more.ini"], "discrete"),
-    ):
-        config = c.load("m:E", words, files, family="discrete")
-        assert config.base.family == family
-        assert names(config) == [*PYTHON, f"{family}.ini", str(own), *files]
-    assert c.load("m:F").base.family == "auto"  # which nobody has looked at
+    config = c.load("m:E", words, files, family="discrete")
+    assert config.base.family == family
+    assert names(config) == [*PYTHON, f"{family}.ini", str(own), *files]
 
 
-def test_of_images_with_continuous_actions(shipped_configs):
-    """Of continuous.ini only what is about actions counts: sizes, passes and trainer don't."""
+def test_images_with_continuous_actions_take_only_action_settings_of_continuous(shipped_configs):
     text = "[vec]\nrescale_actions = True\n[train]\nent_coef = 0\nhorizon = 32\n"
     text += "minibatch_size = 256\n"
     (shipped_configs / "continuous.ini").write_text(text + "algorithm = puffer5\n")
@@ -114,8 +113,7 @@ def test_of_images_with_continuous_actions(shipped_configs):
     assert both.vec == replace(images.vec, rescale_actions=True) != images.vec
 
 
-def test_of_images_with_a_memory():
-    """Of recurrent.ini only when a state is cleared counts: sizes, passes and trainer don't."""
+def test_images_with_a_memory_take_only_state_resets_of_recurrent():
     for family in "images", "continuous_images":
         plain = c.load("m:E", family=family)
         memory = c.load("m:E", ["--torch.network", "LSTM"], family=family)
@@ -125,8 +123,7 @@ def test_of_images_with_a_memory():
         assert memory.train == plain.train and memory.vec == plain.vec
 
 
-def test_a_saved_configuration_is_what_it_was(here):
-    """Files of families add nothing to a run's own: one from before they were there goes on."""
+def test_a_saved_configuration_takes_nothing_from_families(here):
     config = c.load("gym:ALE/Pong-v5", ["--train.gamma", "0.5"])
     config.env.clear()
     c.write_ini(config, here / "config.ini")
@@ -164,7 +161,7 @@ def fitting(*options: str) -> tuple[c.Config, list[str]]:
     return config, screen.made
 
 
-def test_the_spaces_tell(screen):
+def test_the_family_is_found_from_the_spaces(screen):
     numbers, moves = ["--env.kind", "numbers"], ["--env.moves", "numbers"]
     families = {"images": [], "discrete": numbers, "continuous": [*numbers, *moves]}
     for family, options in (families | {"continuous_images": moves}).items():
@@ -179,15 +176,7 @@ def test_the_spaces_tell(screen):
         assert (config.train.replay_ratio == 3) == ("images" in family)
 
 
-def test_of_pufferlib_3_too():
-    """An environment of PufferLib 3's form, of several agents: docs/examples/regatta.py."""
-    config = c.load(f"{ROOT / 'docs' / 'examples' / 'regatta.py'}:Regatta")
-    with vec.make(config, 1) as made:
-        continuous = made.spec.action.continuous
-    assert config.base.family == ("continuous" if continuous else "discrete")
-
-
-def test_options_win(screen):
+def test_options_win_over_the_familys_settings(screen):
     config, _ = fitting("--train.replay-ratio", "5", "--vec.total-agents", "16")
     assert (config.train.replay_ratio, config.vec.total_agents) == (5, 16)
     assert config.policy.hidden_size == c.load("screen:Screen", family="images").policy.hidden_size
@@ -195,7 +184,7 @@ def test_options_win(screen):
     assert names(config) == [*PYTHON, "discrete.ini"] and len(made) == 8
 
 
-def test_what_a_program_changed_stays(screen):
+def test_a_programs_changes_win_over_the_familys_settings(screen):
     config = c.load("screen:Screen", ["--vec.backend", "sync"])
     train, shared = config.train, replace(config, notes=[])
     config.train.gamma, config.vec.total_agents = 0.25, 4
@@ -207,8 +196,7 @@ def test_what_a_program_changed_stays(screen):
     )
 
 
-def test_few_environments_are_enough(screen):
-    """A family's minibatch gives way to what a person asked for; a person's own doesn't."""
+def test_a_familys_minibatch_is_lowered_to_few_agents(screen):
     config, _ = fitting("--vec.total-agents", "2", "--train.horizon", "16")
     assert (config.vec.total_agents, config.train.minibatch_size) == (2, 32)
     (note,) = [note for note in config.notes if "minibatch_size" in note]
@@ -219,7 +207,7 @@ def test_few_environments_are_enough(screen):
             c.load(words[0], [*words[1:], "--vec.total-agents", "2"])
 
 
-def test_a_run_says_so_once_and_goes_on(screen, script, scripts, capsys):
+def test_a_run_names_its_family_once(screen, script, scripts, capsys):
     def said(main, *words: str) -> str:
         assert main(["screen:Screen", *words]) == 0
         return capsys.readouterr().out
@@ -248,7 +236,7 @@ def test_a_run_says_so_once_and_goes_on(screen, script, scripts, capsys):
     assert capsys.readouterr().out.count(line) == 1
 
 
-def test_it_does_nothing_for_environments_in_c():
+def test_the_family_is_unused_for_environments_in_c():
     config = c.load("squared", ["--family", "images", "--vec.rescale-actions", "1"])
     with vec.make(config, 1) as made:
         unused = vec.unused_keys(config, made)
