@@ -318,7 +318,7 @@ def test_a_runs_own_code_needs_permission_for_each_command(script, here, capsys)
     assert script.main(["./kite", "--resume", "latest", *net]) == 0
 
 
-# ---- other requests of a stranger's file ------- -----------------------------------------------------
+# ---- other requests of a stranger's file ---------------------------------------------------------
 
 
 def test_a_checkpoint_alone_sends_the_log_nowhere(evil, tmp_path_factory, capsys):
