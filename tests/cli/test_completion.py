@@ -48,11 +48,9 @@ COMPLETED = {
     "check": {"check-env", "check-gpu"},
     "train squ": {"squared"},
     "evaluate gym:Pend": {"gym:Pendulum-v1"},
-    "train breakout-fast": {"breakout-fast", "breakout-fast-gpu"},
     "train squared --train.learn": {"--train.learning-rate"},
     "train squared --res": {"--resume", "--reset-state"},
     "train squared --train.algorithm ": set(KEYS["train"]["algorithm"].choices),
-    "export --to on": {"onnx"},
     "completion z": {"zsh"},
     "train squared --load-model-path we": {"weights.bin"},
 }
@@ -76,7 +74,7 @@ def test_scripts_of_other_shells_have_the_names(shell):
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_without_shtab_or_another_shell(monkeypatch, capsys):
+def test_other_shells_and_a_missing_package_are_refused(monkeypatch, capsys):
     assert completion.main(["tcsh"]) == 2
     assert "invalid choice: 'tcsh'" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "shtab", None)
