@@ -106,33 +106,16 @@ def test_fewer_agents_must_still_be_enough_to_train():
 
 # ---- environments of five agents -----------------------------------------------------------------
 
-VEC_INIT = """
-Env* my_vec_init(int* num_envs_out, int* starts, int* counts, Dict* vec_kwargs, Dict* env_kwargs) {
-    (void)starts, (void)counts;
-    int size = (int)dict_get(vec_kwargs, "total_agents")->value / 5;  // what is left is forgotten
-    Env* envs = calloc((size_t)size + 1, sizeof(Env));
-    for (int i = 0; i < size; i++) {
-        envs[i].rng = (unsigned int)i;
-        my_init(&envs[i], env_kwargs);
-    }
-    *num_envs_out = size;
-    return envs;
-}
-"""
 
-
-@pytest.fixture(scope="module", params=["one by one", "all at once"])
-def sources(request, tmp_path_factory) -> Path:
-    """The sources of environments of five agents, which are created in one of two ways."""
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> Path:
+    """The sources of environments of five agents."""
     place = tmp_path_factory.mktemp("sources") / "crew"
     folder = Path(shutil.copytree(find_environment("squared"), place))
     (folder / "squared.h").rename(folder / "crew.h")
     binding = (folder / "binding.c").read_text().replace('"squared.h"', '"crew.h"')
     binding = binding.replace("env->num_agents = 1;", "env->num_agents = 5;")
     assert "num_agents = 5" in binding and '"crew.h"' in binding
-    if request.param == "all at once":
-        binding = binding.replace('#include "vecenv.h"', '#define MY_VEC_INIT\n#include "vecenv.h"')
-        binding += VEC_INIT
     (folder / "binding.c").write_text(binding)
     return folder
 
@@ -168,7 +151,6 @@ def test_a_files_agents_are_rounded_down_to_whole_environments(crew):
     assert caught.value.hint == "total_agents=40 or 50"
 
 
-@pytest.mark.parametrize("sources", ["one by one"], indirect=True)
 def test_a_run_with_lowered_agents_says_so_and_resumes_to_the_bit(crew, script, here, capsys):
     assert script.main([crew]) == 0
     assert "lowered to 40\n" in capsys.readouterr().out

@@ -103,16 +103,6 @@ def test_sizes_beyond_a_dimension_of_an_array(gigabytes):
         memory_needs.refuse_step(replace(SPEC, observation_size=2**31), 1, 1)
 
 
-def test_environments_of_the_ladder_count(gigabytes):
-    gigabytes(20)
-    settings = config()
-    settings.selfplay = Selfplay(eval_bot_envs=10**9)
-    memory_needs.refuse_training(settings, SPEC)
-    settings.selfplay.eval_bot_games = 1
-    with pytest.raises(UserError, match="eval_bot_envs 1000000000 makes observations of 400 GB"):
-        memory_needs.refuse_training(settings, SPEC)
-
-
 def test_weights_are_counted_before_they_are_computed(gigabytes):
     from puffer_mlx.training.trainer import _first_state
 

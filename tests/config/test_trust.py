@@ -1,7 +1,5 @@
 """Code that only a file names doesn't run without --allow-code; code that the user named does."""
 
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -39,10 +37,7 @@ TRAIN, EVALUATE = "squared --resume {run}", "squared --device cpu --load-model-p
 HUB, BEGIN = "{run} --to hub --episodes 1 --out card", "a.ini --device cpu"
 REFUSED = [  # a script, the text of a checkpoint or of a.ini, the words, the code that is named
     ("evaluate", NETWORK, EVALUATE, "evil:Net"),
-    ("train", "[torch]\nencoder = evil:Net\n[base]\nenv_name = squared\n", TRAIN, "evil:Net"),
-    ("export", NETWORK, "{run} --to safetensors", "evil:Net"),
     ("train", "[train]\nloss = evil:function\n", TRAIN, "evil:function"),
-    ("train", "[train]\noptimizer = evil:function\n", TRAIN, "evil:function"),
     ("evaluate", SOURCE, EVALUATE, "C sources that would be compiled and run: {here}/evil"),
     ("export", FACTORY, HUB, "evil:make"),
     ("train", FACTORY, BEGIN, "evil:make"),
@@ -106,7 +101,6 @@ def call(name: str, *argv: object) -> int:
     ("name", "text"),
     [
         ("a.ini", INDENTED),
-        ("a.ini", f"[base]\nenv_name = breakout\n{INDENTED}"),
         ("evil:make.ini", ""),  # a file's name is its environment's
     ],
 )
@@ -227,9 +221,7 @@ def test_checkpoints_with_permission(evil, capsys):
 NAMED = [  # typed words, and the same in a file
     ("mine:make", "[base]\nenv_name = mine:make\n"),
     ("gym:mine:Env-v0", "[base]\nenv_name = gym:mine:Env-v0\n"),
-    ("squared --torch.encoder=mine:Net", "[torch]\nencoder = mine:Net\n"),
     ("./folder", "[env]\nsource = folder\n"),
-    ("squared --env.source folder", "[env]\nsource = folder\n"),
 ]
 
 
@@ -245,16 +237,6 @@ def test_typed_code_is_allowed_and_the_same_code_in_a_file_is_refused(here, line
     with pytest.raises(UserError, match=r"a\.ini:2 names"):
         trust.permit(config.load("a.ini"), *sections)
     assert not Path("data").exists()
-
-
-def test_saved_trust_of_older_versions_is_ignored(here):
-    Path("mine.py").write_text("")
-    kept = ["object", "mine:make", str(here / "mine.py")]
-    Path("data/named").mkdir(parents=True)
-    Path("data/named", hashlib.sha256(json.dumps(kept).encode()).hexdigest()).write_text("{}")
-    Path("a.ini").write_text("[base]\nenv_name = mine:make\n")
-    with pytest.raises(UserError, match="mine:make"):
-        trust.permit(config.load("a.ini"), "base")
 
 
 def test_code_that_a_program_names_is_allowed(here):
@@ -281,13 +263,6 @@ def test_code_is_located_without_an_import(here):
     assert not Path("ran").exists() and "mine" not in sys.modules
 
 
-@pytest.mark.parametrize("name", ["no.such:make", ".x:make", "os:system"])
-def test_names_without_an_environment_are_refused(here, name):
-    Path("a.ini").write_text(f"[base]\nenv_name = {name}\n")
-    with pytest.raises(UserError):
-        vec.make(config.load("a.ini"), 1)
-
-
 def test_shipped_environments_need_no_permission(here):
     for path in (ROOT / "configs").rglob("*.ini"):
         if "*" in env_names(path)[0] or path.name in LAYERS:
@@ -296,26 +271,6 @@ def test_shipped_environments_need_no_permission(here):
         trust.permit(made, "base", "env", "torch")
     Path("a.ini").write_text(f"[env]\nsource = {ROOT / 'envs' / 'squared'}\n")
     assert vec.source_folder(config.load("a.ini")) == ROOT / "envs" / "squared"
-
-
-def test_a_runs_own_code_needs_permission_for_each_command(script, here, capsys):
-    Path("mine.py").write_text(
-        "from mlx import nn\n\n\nclass Net(nn.Linear):\n    pass\n"  # inputs, hidden
-    )
-    shutil.copytree(ROOT / "envs" / "squared", "kite")
-    Path("kite/kite.ini").write_text("[env]\nsize = 3\n")
-    net = ["--torch.encoder", "mine:Net"]
-    assert script.main(["./kite", *TINY[1:], "--eval-episodes", "0", *net, "--stop-at", "64"]) == 0
-    (made,) = Path("checkpoints/kite").glob("*/config.ini")
-    play = ["./kite", "--load-model-path", "latest", "--episodes", "1"]
-    assert "error" not in capsys.readouterr().err
-    assert call("evaluate", *play) == 2
-    assert "mine:Net" in capsys.readouterr().err
-    for allow in net, ["--allow-code"]:
-        assert call("evaluate", *play, *allow) == 0
-    assert call("export", "latest", "--to", "safetensors", "--allow-code") == 0
-    assert script.main([str(made), "--resume", "latest"]) == 2
-    assert script.main(["./kite", "--resume", "latest", *net]) == 0
 
 
 # ---- other requests of a stranger's file ---------------------------------------------------------

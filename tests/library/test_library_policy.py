@@ -1,4 +1,4 @@
-"""``puffer_mlx.Policy``: observations in, actions of the environment out."""
+"""``puffer_mlx.Policy``: actions of an environment for its observations."""
 
 from typing import Any, cast
 
@@ -10,7 +10,6 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from oracles import named
 
 import puffer_mlx
-from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint.environment_statistics import differences, with_saved_preprocessing
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.rows import allocate_rows
@@ -56,8 +55,8 @@ def trained(make, **settings):
 
 
 @pytest.mark.parametrize("settings", [{}, MEMORY])
-def test_it_acts_as_the_trainers_environments_do(settings):
-    """Normalised rows, memory and units: as the greedy actions of ``Policy.act`` on real rows."""
+def test_predict_equals_the_actions_of_the_policy_on_real_rows(settings):
+    """With normalized rows, a memory and the units of the environment."""
     with trained("gym:Pendulum-v1", **settings) as trainer:
         rows = allocate_rows(trainer.vec, 2)
         env = gymnasium.make("Pendulum-v1")
@@ -78,7 +77,7 @@ def test_it_acts_as_the_trainers_environments_do(settings):
             observations = vec.raw(rows.observations)
 
 
-def test_a_run_from_before_image_channels_reads_images_as_it_did(tmp_path):
+def test_an_old_run_reads_images_as_before_image_channels(tmp_path):
     """5 x 8 pixels with 6 channels; a new run reads 8 x 6 with 5."""
 
     def make():
@@ -104,7 +103,7 @@ def test_a_run_from_before_image_channels_reads_images_as_it_did(tmp_path):
         assert "vec.image_channels is up_to_4" in line
 
 
-def test_one_observation_or_a_batch():
+def test_one_observation_has_the_action_of_a_batch():
     with trained("gym:CartPole-v1") as trainer:
         policy = puffer_mlx.Policy(trainer)
         seen = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
@@ -130,7 +129,7 @@ def test_one_observation_or_a_batch():
         assert batch.action.shape == (3,) and batch.action[0] == alone and batch.action.dtype == int
 
 
-def test_observations_and_actions_of_parts():
+def test_observations_and_actions_may_have_parts():
     actions = Tuple([Discrete(3, start=2), MultiDiscrete([2, 1, 4])])
     with trained(lambda: Given(actions=actions)) as trainer:
         policy, env = puffer_mlx.Policy(trainer), Given(actions=actions)
@@ -148,21 +147,7 @@ def test_observations_and_actions_of_parts():
         assert own[0] == first[1] and (own[1] == second[1]).all()
 
 
-def test_images_with_their_channels_first():
-    space = Box(0, 255, (3, 8, 8), np.uint8)
-    settings = {**SMALL, "encoder": "DefaultEncoder", "device": "cpu"}
-    with puffer_mlx.Trainer(settings, lambda: Given(space)) as trainer:
-        seen = space.sample()
-        action = trainer.predict(seen, deterministic=True).action
-        assert (trainer.predict(np.stack([seen, seen]), deterministic=True).action == action).all()
-        rows = cast(Any, trainer.vec).layout
-        out = np.zeros((1, 192), np.uint8)
-        rows.write(seen[None], out)
-        chosen = trainer.policy.act(trainer.weights, mx.array(out), [], None)[0]
-        assert rows.actions(np.array(chosen))[0] == action
-
-
-def test_memory_goes_on_and_is_forgotten_where_it_should():
+def test_memory_goes_on_between_predictions_and_is_reset_at_episode_starts():
     with trained("gym:CartPole-v1", **MEMORY) as trainer:
         policy = puffer_mlx.Policy(trainer)
         seen = np.ones(4, np.float32)
@@ -194,7 +179,7 @@ def test_memory_goes_on_and_is_forgotten_where_it_should():
         )
 
 
-def test_actions_can_be_drawn_and_drawn_again():
+def test_sampled_actions_repeat_with_the_seed():
     with trained("gym:Pendulum-v1") as trainer:
         policy, seen = puffer_mlx.Policy(trainer), np.zeros((4, 3), np.float32)
 
@@ -210,7 +195,7 @@ def test_actions_can_be_drawn_and_drawn_again():
         ).any()
 
 
-def test_a_policy_does_not_change_when_its_trainer_goes_on(tmp_path):
+def test_a_policy_keeps_its_weights_while_its_trainer_continues(tmp_path):
     with puffer_mlx.Trainer({**SMALL, "learning_rate": 0.1}, "gym:Pendulum-v1") as trainer:
         seen = np.ones(3, np.float32)
         policy, before = (
@@ -228,17 +213,11 @@ def test_a_policy_does_not_change_when_its_trainer_goes_on(tmp_path):
     assert loaded.step == 256
 
 
-@pytest.mark.parametrize("where", ["library", "command line"])
-def test_a_checkpoint_acts_without_its_environment(tmp_path, monkeypatch, where):
-    """Its spaces are data in it: nothing that it names is imported, and nobody is asked."""
+def test_a_checkpoint_predicts_without_its_environment(tmp_path, monkeypatch):
+    """Spaces are data of the checkpoint: its environment isn't imported."""
     actions = Tuple([Discrete(3, start=2), MultiDiscrete([2, 1, 4])])
     with trained(lambda: Given(actions=actions)) as trainer:
-        if where == "library":
-            trainer.save(tmp_path)
-        else:
-            keeper = checkpoint.CheckpointManager(tmp_path, trainer.config)
-            memory, spec = puffer_mlx.Policy(trainer).memory, trainer.vec.spec
-            keeper.save(256, spec, trainer.policy, trainer.weights, trainer.state(), memory)
+        trainer.save(tmp_path)
         seen, _ = Given().reset(seed=1)
         expected = trainer.predict(seen, deterministic=True).action
     monkeypatch.setattr("puffer_mlx.vec.probe", None)
@@ -259,8 +238,7 @@ CAMERA = Dict(
 FEW: dict[str, Any] = {"hidden_size": 16, "device": "cpu", "replay_ratio": 1}
 
 
-def test_an_image_of_a_dict_goes_to_convolutions(here):
-    """Its family's settings, acting, a checkpoint, and an export."""
+def test_an_image_in_a_dict_is_encoded_by_convolutions(here):
     with trained(lambda: Given(CAMERA), **FEW) as trainer:
         encoder, spec = cast(Any, trainer.policy.encoder), trainer.vec.spec
         assert [type(each).__name__ for each in encoder.encoders] == ["Nature"]
@@ -285,8 +263,8 @@ def test_an_image_of_a_dict_goes_to_convolutions(here):
         assert len(list(trainer)) == 1
 
 
-def test_a_run_from_before_goes_on_with_its_encoder(here, monkeypatch):
-    """It saw an image's bytes as numbers, which ``auto`` meant then."""
+def test_an_old_run_keeps_its_encoder_of_images(here, monkeypatch):
+    """Its encoder ``auto`` took the bytes of an image as numbers."""
     settings = {**FEW, "family": "discrete", "learning_rate": 1e-3}
 
     def make():
@@ -309,7 +287,7 @@ def test_a_run_from_before_goes_on_with_its_encoder(here, monkeypatch):
 
 
 def test_predict_samples_by_default_and_evaluate_does_not():
-    """The defaults of Stable-Baselines3's ``predict`` and ``evaluate_policy``."""
+    """As in Stable-Baselines3."""
     seen = np.zeros((64, 4), np.float32)
     with trained("gym:CartPole-v1") as trainer:
         for each in puffer_mlx.Policy(trainer), trainer:
