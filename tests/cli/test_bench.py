@@ -21,7 +21,7 @@ def script(here, scripts):
 
 
 def rows(table: str) -> dict[str, list[str]]:
-    """What the table shows: the numbers behind each name."""
+    """Return the numbers of each name in the table."""
     return {line[:30].strip(): line[30:].split() for line in table.splitlines() if line[30:]}
 
 

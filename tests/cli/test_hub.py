@@ -107,7 +107,7 @@ def test_a_folder_that_the_command_made_is_replaced(trained, run):
 
 @pytest.fixture
 def server(monkeypatch):
-    """huggingface_hub's part that is used, with what it was told."""
+    """Replace the used part of huggingface_hub and record its calls."""
 
     class Refused(Exception):
         pass

@@ -165,15 +165,6 @@ def test_python_m_is_recognized_with_any_options(monkeypatch, line, ours):
     assert is_command() == ours
 
 
-def test_a_package_that_imports_ours_starts_with_joined_options(tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "__init__.py").write_text("import puffer_mlx\n")
-    (tmp_path / "mine" / "__main__.py").write_text("print('begun')\n")
-    words = [sys.executable, "-um", "mine"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "begun\n", "")
-
-
 @pytest.mark.parametrize(
     ("started", "check", "again"),
     [

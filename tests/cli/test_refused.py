@@ -1,4 +1,4 @@
-"""What commands refuse, with the words of ``messages.txt`` (``golden.py``).
+"""Messages of commands that refuse their words: ``messages.txt`` (``golden.py``).
 
 The working directory has run 17, a policy of squared. The exit code is 2, and no file is left.
 """

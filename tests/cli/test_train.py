@@ -195,7 +195,7 @@ def test_the_saved_configuration_loads_back_and_repeats_the_run(script, whole, h
 def test_files_folders_and_latest_are_the_same_start(script, here, whole, capsys):
     source = only(whole[0], "checkpoints/squared/*")
     first = f"{BATCH:016d}"
-    # Of two runs latest is the newer, though its name is smaller and its steps are fewer.
+    # The newer run is latest, although its name is smaller and its steps are fewer.
     store, now = here / "store", time.time()
     for name, copied, kept, when in (("1", LAST, first, now), ("2", first, LAST, now - 9)):
         shutil.copytree(source / copied, store / "squared" / name / kept)
@@ -245,7 +245,7 @@ def test_a_resumed_run_keeps_its_optimizer_and_learning_rate(script, here, capsy
 
 
 def check_whole_files(folder: Path) -> list[int]:
-    """Assert that no file is half-written or temporary; the steps of the checkpoints."""
+    """Return the steps of the checkpoints; assert that every file is whole."""
     steps = []
     for name in files(folder):
         path = folder / name
@@ -297,7 +297,7 @@ def test_a_signal_between_two_epochs_saves_too(script, here, monkeypatch, capsys
 
 
 def in_terminal(words: list[str], cwd: Path) -> tuple[int, str]:
-    """Run with a pseudo-terminal for standard output and error; what it drew."""
+    """Run in a pseudo-terminal; return the exit code and the output."""
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color"}
@@ -333,7 +333,7 @@ def test_a_terminal_gets_a_dashboard(tmp_path):
     for words in (
         "puffer_mlx",
         "384 of 384 (100 %)",
-        "Rollout",  # which parts are long enough for a line of their own depends on the machine
+        "Rollout",  # its parts depend on the machine
         "Train",
         "clipfrac",
         "episode_return",

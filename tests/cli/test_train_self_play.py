@@ -1,4 +1,4 @@
-"""puffer-mlx train with self-play: whom the last weights play, what is said and logged of it."""
+"""``train`` with self-play: the opponents of the last weights, their results in output and log."""
 
 import json
 import shutil
@@ -92,21 +92,3 @@ def test_missing_bots_are_refused_before_training(script, here, capsys):
         assert script.main([env, *SMALL, "--selfplay.eval-bot-games", "20"]) == 2
         assert f"{name} has no scripted opponents" in capsys.readouterr().err
     assert not list(here.glob("checkpoints/*/*"))
-
-
-def test_self_play_in_python_is_between_equal_teams(script, here, capsys):
-    """PettingZoo's: teams of two, one of whom leaves early; at the end a match with the pool."""
-    shutil.copy(OURS / "python" / "zoo_duel.py", here / "zoo_duel.py")
-    line = "--env.agents 4 --env.leaves True --vec.backend sync --selfplay.eval-games 8"
-    assert script.main(["pettingzoo:zoo_duel", *SMALL, *line.split()]) == 0
-    *epochs, last = records(here)
-    assert epochs[-1]["pool/size"] == EPOCHS
-    played = [record for record in epochs if "pool/winrate" in record]
-    assert played and 0 <= played[-1]["pool/winrate"] <= 1
-    rungs = [last[name] for name in last if name.startswith("env/ladder/")]
-    assert len(rungs) == EPOCHS and last["env/score"] == pytest.approx(sum(rungs) / len(rungs))
-    capsys.readouterr()
-    line = f"--env.agents 3 --vec.total-agents 36 --train.total-timesteps {EPOCHS * 36 * T}"
-    odd = [*SMALL, *line.split(), "--train.minibatch-size", "48"]
-    assert script.main(["pettingzoo:zoo_duel", *odd]) == 2
-    assert "self-play is between two equal teams" in capsys.readouterr().err

@@ -29,7 +29,7 @@ def weights(folder: Path):
 
 @pytest.mark.parametrize("fault", ["", "puffer_mlx.tracking.trackers:find=die"])
 def test_trackers_change_no_weight(script, pretended, tmp_path, monkeypatch, capsys, fault):
-    """To the bit; whether trackers work, aren't there, or die."""
+    """To the bit, also with missing and dying trackers."""
     found = {}
     for words in (), ("--track", TRACKED), ("--wandb", "--wandb-project", "fish"):
         folder = tmp_path / str(len(found))

@@ -270,7 +270,7 @@ def test_environments_of_python(here):
 
 
 def test_a_folder_of_sources(here, monkeypatch):
-    """Written and read elsewhere it is the same; a file's own ``source`` is beside the file."""
+    """A saved folder is absolute; ``source`` in a file is relative to the file."""
     (here / "kite").mkdir()
     (here / "kite" / "binding.c").write_text("")
     (here / "kite" / "kite.ini").write_text("[env]\nwind = 3\n[train]\ngamma = 0.25\n")

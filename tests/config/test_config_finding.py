@@ -1,4 +1,4 @@
-"""Which environment a word names, also in PufferLib's repository and beside other files."""
+"""The environment that a word names, also in PufferLib's repository and beside other files."""
 
 from pathlib import Path
 

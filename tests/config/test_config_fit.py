@@ -98,7 +98,7 @@ def test_fewer_agents_must_still_be_enough_to_train():
     config.train.minibatch_size = 10 * config.train.horizon
     with pytest.raises(UserError, match=r"train\.minibatch_size 640 is more than an epoch, .* 8 x"):
         fit_agents(config, [4, 4, 4])
-    evaluated = sized(10, 1)  # and needn't where nobody trains with them
+    evaluated = sized(10, 1)  # not for an evaluation
     assert evaluated.batch_size < evaluated.train.minibatch_size
     fit_agents(evaluated, [4, 4, 4])
     assert evaluated.vec.total_agents == 8

@@ -1,4 +1,4 @@
-"""How .ini files of PufferLib 4.0 and 5.0 are read: `configparser` is the oracle."""
+"""Files of PufferLib 4.0 and 5.0 are read as `configparser` reads them."""
 
 import configparser
 import os

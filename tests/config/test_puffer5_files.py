@@ -1,4 +1,4 @@
-"""PufferLib 5.0's files, defaults and keys: what selects its trainer, and what that is told."""
+"""PufferLib 5.0's files, defaults and keys, and the choice of its trainer."""
 
 from pathlib import Path
 

@@ -72,7 +72,7 @@ def evil(here):
 
 
 def stranger(folder: Path, text: str, env: str = "squared") -> Path:
-    """A checkpoint with lines of its own in its configuration."""
+    """Save a checkpoint and add lines to its configuration."""
     settings = config.load(env, [*TINY[1:], "--checkpoint-dir", str(folder / "checkpoints")])
     policy = make_policy(SPEC, settings.policy)
     run = checkpoint.run_folder(settings, "1")
@@ -313,7 +313,7 @@ def test_a_file_alone_writes_no_timeline(here, capsys):
 
 
 def test_a_runs_links_stay_in_it(here):
-    """``best`` may be one; a checkpoint is none."""
+    """``best`` may be a link, a checkpoint may not."""
     made = stranger(here, "")
     settings = config.load("squared")
     made.with_name("0000000000000128").symlink_to(made)
@@ -350,7 +350,7 @@ def test_an_unsafe_torch_reads_no_file(here, monkeypatch):
 
 
 def test_code_of_configurations_is_imported_in_few_places():
-    """Each stands behind ``trust.permit``; a new one must too."""
+    """``trust.permit`` guards each of them."""
     package = ROOT / "puffer_mlx"
     for word, places in (
         (

@@ -20,7 +20,7 @@ def logs(largest: str, **more: float) -> dict[str, float]:
 
 
 def advised(largest: str, conditions: PerfContext, **more: float) -> str:
-    """The option alone; empty if there is none."""
+    """Return the advised option, or an empty text."""
     return find_bottleneck(logs(largest, **more), conditions).rpartition(": ")[2]
 
 

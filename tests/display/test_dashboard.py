@@ -232,17 +232,6 @@ def test_curves_of_a_long_run_keep_their_shape_in_bounded_memory():
     assert np.allclose(speeds, 80) and len(set(np.diff(at))) == 1
 
 
-def test_merged_points_are_means_over_episodes():
-    shown = view(*(record(i + 1, float(i % 2), 1 + 3 * (i % 2)) for i in range(POINTS + 1)))
-    steps, curve = shown.score_curve()
-    assert len(steps) == POINTS // 2 + 1
-    assert steps[:2] == [200, 400] and set(curve[:-1]) == {4 / 5}
-    assert (steps[-1], curve[-1]) == (100 * (POINTS + 1), 0.0)  # the odd one, on its own
-    assert set(shown.speed_curve()[1]) == {400.0}
-    shown.update(record(POINTS + 2, 1.0, 4.0))
-    assert shown.score_curve()[1][-1] == 4 / 5
-
-
 # ---- the terminal's picture ----------------------------------------------------------------------
 
 CONDITIONS = PerfContext("cpu", "cpu", False, "fp32", 4, 2, 2, 4096, 8192, 32)
@@ -373,7 +362,7 @@ def test_the_score_has_a_curve_where_there_is_room(size, there):
 
 
 def test_a_curve_is_drawn_in_blocks():
-    """Four of eight columns are done; its axis begins at 0, or below it."""
+    """Here half of the steps are done. The axis begins at 0 or below."""
     steps = [1.0, 2.0, 3.0, 4.0]
     lines = [line.plain for line in draw_curve("Score", (steps, steps), 8, 10, 3)]
     assert lines == ["Score     ", "4   ▄█    ", "0 ▄███    "]
@@ -450,8 +439,8 @@ def test_one_line_says_why_a_run_is_slow():
     assert not any("slow" in line for line in picture(40, {**more, "epoch": 1.0}))  # it compiles
 
 
-def printed(conditions: PerfContext | None, live: bool = False, error: Any = None) -> str:
-    console, file = terminal(100, 40, live)
+def printed(conditions: PerfContext | None, error: Any = None) -> str:
+    console, file = terminal(100, 40, live=False)
     with (
         contextlib.suppress(ValueError),
         Dashboard({}, 1000, console, conditions) as dashboard,
@@ -469,6 +458,5 @@ def test_plain_output_ends_with_the_reason_why_it_is_slow():
     assert "slow" not in printed(None)
 
 
-@pytest.mark.parametrize("live", [False, True])
-def test_a_run_with_an_error_does_not_say_why_it_is_slow(live):
-    assert "low?" not in printed(CONDITIONS, live, ValueError())
+def test_a_run_with_an_error_does_not_say_why_it_is_slow():
+    assert "low?" not in printed(CONDITIONS, error=ValueError())

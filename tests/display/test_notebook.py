@@ -14,19 +14,15 @@ from typing import Any
 import nbformat
 import numpy as np
 import pytest
-from native_envs import DRIFT
 from nbclient import NotebookClient
 from PIL import Image
 from running import ROOT, TINY, files
 
-import puffer_mlx
 from puffer_mlx import config, vec
-from puffer_mlx.checkpoint import environment_statistics
 from puffer_mlx.display import notebook, run_view
 from puffer_mlx.display.notebook import LiveFigure, png_bytes, watch
 from puffer_mlx.display.run_view import RunState
 from puffer_mlx.errors import UserError
-from puffer_mlx.library import evaluating
 from puffer_mlx.training.trainer import Trainer
 
 QUICKSTART = ROOT / "docs" / "quickstart.ipynb"
@@ -218,7 +214,7 @@ def test_a_second_interrupt_ends_at_once(monkeypatch, trainer):
 
 
 def test_watch_works_in_another_thread(monkeypatch, trainer):
-    """Where signals can't be handled. MLX's arrays belong to their thread: nothing is trained."""
+    """Other threads can't handle signals. Nothing is trained: MLX's arrays belong to a thread."""
     Screen(monkeypatch)
     monkeypatch.setattr(Trainer, "__iter__", lambda self: iter([record(1)]))
     seen = []
@@ -298,7 +294,7 @@ def outputs(book, text: str) -> list:
 
 
 def printed(book, text: str) -> str:
-    """What that cell printed; a kernel sends it in parts if printing takes long."""
+    """Return the output of that cell, which a kernel may send in parts."""
     streams = (output for output in outputs(book, text) if output.get("name") == "stdout")
     return "".join(output["text"] for output in streams)
 
@@ -346,29 +342,3 @@ def test_a_converted_notebook_has_the_gif(executed):
     nbconvert = pytest.importorskip("nbconvert")
     html, _ = nbconvert.HTMLExporter().from_notebook_node(book)
     assert "data:image/gif;base64,R0lGOD" in html
-
-
-def test_the_quickstart_keeps_normalization_statistics(here, monkeypatch):
-    """Its cells, with an environment whose observations are normalised."""
-    book = nbformat.read(QUICKSTART, as_version=4)
-    codes = [cell.source for cell in book.cells if cell.cell_type == "code"]
-    (saving,) = [source for source in codes if "run.save(" in source]
-    (scoring,) = [source for source in codes if "scores.summary()" in source]
-    seen, score = [], evaluating.score
-
-    def watched(stepper, *arguments, **keywords):
-        seen.append(stepper.vec.memory())
-        return score(stepper, *arguments, **keywords)
-
-    monkeypatch.setattr(evaluating, "score", watched)
-    settings = {"normalize_observations": True, "device": "cpu", "total_timesteps": 64}
-    with puffer_mlx.Trainer({"base.seed": 1}, DRIFT["native"], **settings) as run:
-        for _ in run:
-            pass
-        names: dict[str, Any] = {"run": run, "puffer_mlx": puffer_mlx}
-        exec(scoring, names)
-        exec(saving.partition("\n\nreport")[0], names)
-        for name, array in run.vec.memory().items():  # type: ignore
-            np.testing.assert_array_equal(seen[0][name], array)
-            found = environment_statistics.read_statistics(names["saved"])[name]
-            np.testing.assert_allclose(found, array, rtol=1e-6)

@@ -23,7 +23,7 @@ SAYS = {
 
 @pytest.fixture(autouse=True)
 def screenless(monkeypatch):
-    """Pygame draws without a display, and MLX's device is afterwards what it was."""
+    """Let pygame draw without a display, and restore MLX's device."""
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     device = mx.default_device()
     yield

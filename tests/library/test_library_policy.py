@@ -78,7 +78,7 @@ def test_predict_equals_the_actions_of_the_policy_on_real_rows(settings):
 
 
 def test_an_old_run_reads_images_as_before_image_channels(tmp_path):
-    """5 x 8 pixels with 6 channels; a new run reads 8 x 6 with 5."""
+    """As 5 x 8 pixels with 6 channels, not as 8 x 6 pixels with 5."""
 
     def make():
         return Given(Box(0, 255, (5, 8, 6), np.uint8))

@@ -1,4 +1,4 @@
-"""What the library refuses, with the words of ``messages.txt`` (``golden.py``).
+"""Messages of the library about wrong values: ``messages.txt`` (``golden.py``).
 
 An entry is a Python expression over ``NAMES``.
 """

@@ -1,4 +1,4 @@
-"""Trackers of a program's runs: a planted one that writes down what it is told."""
+"""Trackers of a program's runs, with a planted one that records its calls."""
 
 import gc
 from pathlib import Path
@@ -17,7 +17,7 @@ SHORT = {**SQUARED, "total_timesteps": 512}  # two epochs
 
 @pytest.fixture
 def told(told, monkeypatch):
-    """What the planted tracker was told, which is the one that tensorboard's name finds."""
+    """Replace tensorboard by the planted tracker; return its calls."""
     real = tracked_run.tracker_names
     monkeypatch.setattr(trainer, "refuse_missing", lambda config: None)
     monkeypatch.setattr(run, "tracker_names", lambda config: ["planted" for _ in real(config)])

@@ -357,7 +357,7 @@ def test_export_writes_statistics_and_stays_on_its_device(here, monkeypatch):
     assert (here / "w.bin.normalization.safetensors").is_file()
 
 
-# ---- a schedule of one's own ---------------------------------------------------------------------
+# ---- custom schedules ----------------------------------------------------------------------------
 
 FALLING: dict[str, Any] = {**SQUARED, "min_lr_ratio": 0.1}
 
@@ -416,7 +416,7 @@ def test_a_run_with_a_function_is_loaded_with_the_function_or_a_number(here, cap
 
 @pytest.mark.parametrize("name", ["clip_coef", "ent_coef"])
 def test_a_scheduled_coefficient_is_that_of_each_epoch(here, name):
-    """The same weights as from a run that is resumed with the second value."""
+    """A run that is resumed with the second value has the same weights."""
     values = {"clip_coef": (1e-4, 0.3), "ent_coef": (0.5, 0.001)}[name]
 
     def schedule(progress):
@@ -469,7 +469,7 @@ RUN |= {"eval_episodes": 8}
 
 
 def test_checkpoint_dir_writes_a_run_as_the_command_line_does(here, capsys):
-    """The same checkpoints, ``best`` and log; the command line resumes it."""
+    """With equal checkpoints, ``best`` and log; the command line resumes it."""
     words = [f"--{name}={value}" for name, value in collected(RUN).items()]
     assert script.main(["squared", *words]) == 0
     (ours,) = (here / "checkpoints" / "squared").iterdir()

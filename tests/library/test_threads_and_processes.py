@@ -79,7 +79,7 @@ class Embedded(nn.Module):
 
 
 class Scaled:
-    """A network without a memory, with an array of its own."""
+    """A network without a memory, with an array that is no parameter."""
 
     def __init__(self, hidden: int, layers: int):
         self.hidden = hidden
@@ -115,15 +115,12 @@ SETTINGS = {
     "self-play": ("rock_paper_scissors", PLAY | OF_4 | {"overlap": 1}),
     "normalized": ("gym:Pendulum-v1", CARTPOLE[1] | {"normalize_rewards": 1}),
     "module": (*CARTPOLE, Both),
-    "own-parts": (
-        "squared",
-        TINY | {"encoder": OWN_PARTS["encoder"], "network": OWN_PARTS["Scaled"]},
-    ),
+    "own-parts": ("squared", TINY | OWN_PARTS),
 }
 
 
 def life(call: Callable[[Callable[[], Any]], Any], folder: Any, env: str, settings: Any, module):
-    """Train, save, go on and draw actions, by ``call``; returns what there is to compare."""
+    """Train, save, resume, sample and evaluate by ``call``; return all results."""
     mx.random.seed(3)
     module = module and module()
     mx.eval(module or {})
@@ -249,7 +246,7 @@ def test_a_copy_of_a_policy_acts_as_the_policy_does(trained, tmp_path, name, loa
         folder = trained[name].save(tmp_path)
         policy = puffer_mlx.Policy.load(folder, policy=module, allow_code=True)
     seen = observation_of(policy)
-    policy.predict(seen, deterministic=False)  # the copy goes on from the same random key
+    policy.predict(seen, deterministic=False)  # the copy continues with the same random key
     again = copied(policy)
     assert same(again.weights, policy.weights) and again.config == policy.config
     for _ in range(5):
@@ -282,7 +279,6 @@ def test_a_pickled_policy_leaves_out_what_pickle_refuses(trained):
 USES: dict[str, Callable[[Any, puffer_mlx.Policy], Any]] = {
     "predict": lambda trainer, policy: policy.predict(np.zeros(4, np.float32)),
     "step": lambda trainer, policy: trainer.step(),
-    "export": lambda trainer, policy: trainer.export("nowhere.bin"),
     "new trainer": lambda trainer, policy: puffer_mlx.Trainer(TINY, "squared"),
 }
 
