@@ -91,9 +91,10 @@ def test_a_run_says_of_its_settings_that_the_rate_was_chosen_for_another_optimiz
         assert f"was chosen for {other}: --train.learning-rate sets one for {words[1]}" in note
 
 
-def test_the_rate_of_the_optimizers_own_file_was_chosen_for_it(here):
-    (here / "mine.ini").write_text("[train]\nlearning_rate = 0.1\noptimizer = adam\n")
-    assert rate_note(config.load("squared", files=["mine.ini"])) is None
+@pytest.mark.parametrize(("rate", "said"), [("", True), ("learning_rate = 0.1\n", False)])
+def test_a_run_says_of_its_settings_that_a_file_has_an_optimizer_without_a_rate(here, rate, said):
+    (here / "mine.ini").write_text(f"[train]\n{rate}optimizer = adam\n")
+    assert bool(rate_note(config.load("squared", files=["mine.ini"]))) == said
 
 
 # ---- a whole run ---------------------------------------------------------------------------------
