@@ -223,13 +223,3 @@ def test_a_failing_compiler_is_an_error_with_its_words(tmp_path):
     expected = "stepper_collect: ", "failed with status 3", "this compiler is out of order"
     check_message(done.returncode, done.stderr, *expected)
     assert files(tmp_path) == {"fakecc", "cache/half.o"}  # nothing of puffer_mlx's own
-
-
-# ---- as a process --------------------------------------------------------------------------------
-
-
-def test_a_process_ends_with_the_exit_code(tmp_path):
-    done = run("train", "squared", "--train.gamma", 2, cwd=tmp_path)
-    assert done.stdout == ""
-    check_message(done.returncode, done.stderr, "train.gamma 2.0 is out of range")
-    assert done.stderr.startswith("error: ") and files(tmp_path) == set()

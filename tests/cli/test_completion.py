@@ -80,14 +80,3 @@ def test_other_shells_and_a_missing_package_are_refused(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert completion.main(["bash"]) == 2
     assert "hint: pip install 'puffer-mlx[completion]'" in capsys.readouterr().err
-
-
-def test_help_has_whole_commands_to_copy(monkeypatch, capsys):
-    """No line is broken where a path has a hyphen."""
-    monkeypatch.setenv("COLUMNS", "60")
-    with pytest.raises(SystemExit):
-        completion.main(["--help"])
-    said = capsys.readouterr().out.replace("\\\n", "")  # as a shell reads it
-    lines = [" ".join(line.split()) for line in said.splitlines()]
-    for shell, place in completion.PLACES.items():
-        assert any(line.endswith(f"puffer-mlx completion {shell} > {place}") for line in lines)

@@ -86,16 +86,6 @@ def test_gymnasiums_environments_are_listed_by_group(monkeypatch):
     assert list_environments.gymnasium_environments() == {}
 
 
-def test_long_lists_of_ids_are_cut(monkeypatch):
-    ids = [f"Sea{i}-v0" for i in range(list_environments.MOST + 3)]
-    monkeypatch.setattr(list_environments, "gymnasium_environments", lambda: {"box2d": ids})
-    needed = (("gym:Sea", ("no_such_module",), "gymnasium[box2d]"),)
-    monkeypatch.setattr(list_environments, "NEEDED", needed)
-    text = " ".join(printed(200).split())
-    assert f"Sea{list_environments.MOST - 1}-v0, … 3 more pip install 'gymnasium[box2d]'" in text
-    assert f"Sea{list_environments.MOST}-v0" not in text
-
-
 NEEDED = {
     "gym:CartPole-v1": ("puffer-mlx[gym]", "gymnasium"),
     "gym:HalfCheetah-v5": ("gymnasium[mujoco]", "gymnasium mujoco"),

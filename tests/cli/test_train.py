@@ -1,16 +1,10 @@
 """``train`` as users meet it: files, lines, options, signals and the dashboard."""
 
-import fcntl
 import json
 import os
-import pty
 import re
-import select
 import shutil
 import signal
-import struct
-import subprocess
-import termios
 import time
 from pathlib import Path
 
@@ -232,16 +226,6 @@ def test_stop_at_ends_after_the_epoch_that_reaches_the_step(script, here, whole,
     assert f"{5 * BATCH} of {5 * BATCH} steps" in capsys.readouterr().out
 
 
-def test_a_resumed_run_keeps_its_optimizer_and_learning_rate(script, here, capsys):
-    assert script.main([*TINY, "--train.optimizer", "adam", "--stop-at", "1"]) == 0
-    assert "was chosen for muon" in capsys.readouterr().out
-    assert script.main(["squared", "--resume", "latest", "--train.optimizer", "adam"]) == 0
-    output = capsys.readouterr()
-    assert "was chosen for" not in output.out and "going on with" in output.out
-    assert script.main(["squared", "--resume", "latest", "--train.optimizer", "muon"]) == 2
-    assert "but the saved state is of adam" in capsys.readouterr().err
-
-
 # ---- signals -------------------------------------------------------------------------------------
 
 
@@ -295,54 +279,6 @@ def test_a_signal_between_two_epochs_saves_too(script, here, monkeypatch, capsys
     assert script.main(TINY) == 0
     assert check_whole_files(here) == [BATCH, 3 * BATCH]
     assert f"{3 * BATCH:016d}\n" in capsys.readouterr().out
-
-
-def in_terminal(words: list[str], cwd: Path) -> tuple[int, str]:
-    """Run in a pseudo-terminal; return the exit code and the output."""
-    controller, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    environment = {**os.environ, "TERM": "xterm-256color"}
-    for name in "NO_COLOR", "COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE":
-        environment.pop(name, None)
-    popen = subprocess.Popen(
-        words, cwd=cwd, stdin=terminal, stdout=terminal, stderr=terminal, env=environment
-    )
-    os.close(terminal)
-    drawn = b""
-    try:
-        while select.select([controller], [], [], 60)[0]:
-            try:
-                data = os.read(controller, 65536)
-            except OSError:  # Linux's end of file
-                break
-            if not data:
-                break
-            drawn += data
-        return popen.wait(60), drawn.decode()
-    finally:
-        if popen.poll() is None:
-            popen.kill()
-            popen.wait()
-        os.close(controller)
-
-
-def test_a_terminal_gets_a_dashboard(tmp_path):
-    code, drawn = in_terminal(command("train", *TINY), tmp_path)
-    assert code == 0 and "Traceback" not in drawn
-    assert ESCAPE in drawn
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn)
-    for words in (
-        "puffer_mlx",
-        "384 of 384 (100 %)",
-        "Rollout",  # its parts depend on the machine
-        "Train",
-        "clipfrac",
-        "episode_return",
-        "Time of an epoch",
-    ):
-        assert words in text, words
-    assert LAST in "".join(text.split())  # a terminal may break the line
-    assert len(records(tmp_path)) == EPOCHS + 1
 
 
 def test_numbers_and_times_are_short():

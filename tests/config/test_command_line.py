@@ -1,7 +1,5 @@
 """Options of configuration keys: a command shows those that it uses, and names unused ones."""
 
-import argparse
-
 import pytest
 from running import cli
 
@@ -36,19 +34,6 @@ def test_a_commands_own_option_wins_over_a_key_of_the_same_name():
     config, own = c.parse_command_line(["squared", "--eval-episodes", "7"], add, used=SOME)
     assert own.episodes == 7 and config.notes == []
     assert config.base.eval_episodes == c.Base().eval_episodes
-
-
-def test_keys_are_parsed_without_argparse(monkeypatch):
-    added = []
-    add = argparse.ArgumentParser.add_argument
-    monkeypatch.setattr(
-        argparse._ActionsContainer,
-        "add_argument",
-        lambda self, *names, **how: added.append(names) or add(self, *names, **how),
-    )
-    config = c.load("breakout", ["--train.gamma=0.5", "--env.paddle-width", "3"])
-    assert config.train.gamma == 0.5 and config.env["paddle_width"] == 3
-    assert added == [("-h", "--help"), ("--allow-code",)]
 
 
 @pytest.mark.parametrize(

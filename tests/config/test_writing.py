@@ -169,7 +169,8 @@ ALIASES = [
 @given(alias=st.sampled_from(ALIASES))
 def test_other_spellings_of_choices_are_read(alias):
     name, spelling, choice = alias
-    setting = Setting(*name.split("."), spelling, COMMAND_LINE)
+    section, key = name.split(".")
+    setting = Setting(section, key, spelling, COMMAND_LINE)
     assert read_value(setting, DECLARED[name]) == choice
 
 

@@ -344,12 +344,6 @@ def test_runs_without_self_play_show_no_ratings():
     assert dashboard.run.rating_curve() == ([], [])
 
 
-def test_the_rating_curve_keeps_its_shape():
-    shown = view(*(record(i, **{**SELF_PLAY, "env/elo": float(i)}) for i in range(1, 2 * POINTS)))
-    steps, ratings = shown.rating_curve()
-    assert POINTS / 2 <= len(steps) <= POINTS and ratings == [step / 100 for step in steps]
-
-
 @pytest.mark.parametrize(("size", "there"), [((160, 24), False), ((80, 50), True)])
 def test_the_score_has_a_curve_where_there_is_room(size, there):
     dashboard = Dashboard({"Environment": "toy"}, 100 * 80, context=CONDITIONS)

@@ -19,7 +19,7 @@ from PIL import Image
 from running import ROOT, TINY, files
 
 from puffer_mlx import config, vec
-from puffer_mlx.display import notebook, run_view
+from puffer_mlx.display import notebook
 from puffer_mlx.display.notebook import LiveFigure, png_bytes, watch
 from puffer_mlx.display.run_view import RunState
 from puffer_mlx.errors import UserError
@@ -98,24 +98,6 @@ def test_the_figure_has_every_curve_and_number(drawn):
         "n      5",
     ):
         assert line in words, line
-
-
-def test_the_figures_parts_do_not_overlap(drawn):
-    parts = {f"perf/{name}": 0.05 for name, _, parent in run_view.PHASES if parent}
-    logs = record(10, **EPISODES, **parts, **{"perf/rollout": 0.4, "perf/train": 0.6})
-    logs |= {f"loss/{name}": -123.4567 for name in ("first_ratio_error", "skipped_steps")}
-    shown = view(logs | SELF_PLAY)
-    shown.summary = {"Environment": "/a/long/path/to/some/file.py:Environment", "Run": "1" * 13}
-    png_bytes(shown)
-    (figure,) = drawn
-    canvas = figure.canvas.get_renderer()
-    whole = figure.bbox
-    *curves, text = figure.axes
-    titles = [axes._left_title for axes in curves]
-    boxes = [item.get_window_extent(canvas) for item in (*titles, *text.texts)]
-    for box in boxes:
-        assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0
-    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
 
 
 def test_self_play_has_a_curve_of_ratings(drawn):

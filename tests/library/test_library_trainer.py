@@ -388,16 +388,6 @@ def test_a_function_may_be_the_learning_rate():
         assert trainer.history[0]["loss/learning_rate"] == 0.1  # the last one given wins
 
 
-def test_every_record_has_the_learning_rate_and_the_entropy_coefficient():
-    annealed = {"anneal_lr": True, "lr_schedule": "linear", "anneal_ent_coef": True}
-    given = {**FALLING, "learning_rate": 0.02, "ent_coef": 0.03, **annealed}
-    with puffer_mlx.train("squared", given) as trainer:
-        expected = [trainer.scheduled(epoch)[:2] for epoch in range(STEPS)]
-    names = "loss/learning_rate", "loss/ent_coef"
-    assert [tuple(logs[name] for name in names) for logs in trainer.history] == expected
-    assert expected[0] == pytest.approx((0.02, 0.03)) and len({*expected}) == STEPS
-
-
 def test_a_run_with_a_function_is_loaded_with_the_function_or_a_number(here, capsys):
     with puffer_mlx.Trainer(FALLING, "squared", learning_rate=falling) as half:
         half.step()
