@@ -81,11 +81,9 @@ def test_pipes_and_files_of_100_gb_are_not_read(script, here, capsys):
     "words",
     [
         ["LONG"],
-        ["squared", "--env.source", "LONG"],
-        [*TINY, "--checkpoint-dir", "LONG"],
         [*TINY, "--load-model-path", "LONG.safetensors"],
     ],
-    ids=["environment", "source", "folder", "file"],
+    ids=["environment", "file"],
 )
 def test_a_path_of_5000_characters_is_a_short_message(script, here, capsys, words):
     code = script.main([word.replace("LONG", 5000 * "x") for word in words])

@@ -70,9 +70,7 @@ def test_a_run_says_how_it_evaluates(words, how):
     [
         ("squared", ADAM, True),
         ("squared", [*ADAM, "--train.learning-rate", "0.001"], False),
-        ("squared", [], False),
         ("gym:CartPole-v1", ["--train.optimizer", "muon"], True),  # its files say adam
-        ("gym:CartPole-v1", ADAM, False),
     ],
 )
 def test_a_run_says_of_its_settings_that_the_rate_was_chosen_for_another_optimizer(

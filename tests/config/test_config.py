@@ -58,7 +58,6 @@ def test_many_problems_of_a_file_are_cut_to_20(ini, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        ("squared --checkpoint-dir gr\udcf6", "base.checkpoint_dir"),
         ("squared --env.source gr\udcf6", "env.source"),
         ("gr\udcf6.py:Env", "base.env_name"),
     ],
@@ -314,7 +313,6 @@ def test_a_removed_key_is_refused_if_typed_and_ignored_in_old_files(ini):
         ("", "env/score", 1),
         ("[sweep]\nmetric = 'env/perf'\ngoal = 'minimize'\n", "env/perf", -1),
         ("[sweep]\nmetric = environment/perf\n", "env/perf", 1),  # PufferLib 3.0's name
-        ("[sweep]\nmetric = loss/total\n", "loss/total", 1),
         ("[sweep.metric]\nname = environment/perf\ngoal = minimize\n", "env/perf", -1),  # 3.0's
         ("[sweep]\nmetric = elo\n[sweep.metric]\nname = perf\ngoal = minimize\n", "env/elo", -1),
     ],

@@ -35,7 +35,6 @@ def sized(N: int, Q: int, typed: str = "") -> c.Config:
         ([5] * 409, 2048, 2, "", (2040, 2)),  # as in moba
         ([5] * 409, 2045, 2, "N", (2045, 1)),  # fewer groups are enough
         ([5] * 409, 2045, 2, "Q", (2040, 2)),
-        ([10] * 2, 16, 4, "", (10, 1)),
         ([1, 2, 3, 1, 2, 3], 12, 6, "", (12, 4)),
         ([1, 2, 3, 1, 2, 3], 11, 2, "", (6, 2)),
     ],
@@ -178,9 +177,7 @@ def test_a_run_with_lowered_agents_says_so_and_resumes_to_the_bit(crew, script, 
     ("words", "cores", "expected"),
     [
         ("--vec.num-buffers 8", 16, 16),  # the file's number doesn't count
-        ("--vec.num-threads 0", 16, 1),
         ("--vec.num-threads 9", 4, 4),
-        ("--vec.max-threads 3", 16, 3),
         # policies that don't act in C: num_threads / num_buffers for each buffer
         ("--train.rollout-device gpu", 16, 2),
         ("--torch.encoder NatureEncoder --vec.num-buffers 4", 16, 4),

@@ -37,7 +37,6 @@ def config(H=64, L=2, N=4096, T=64, M=8192, **parts):
         # 3 copies x 4 bytes x (2 x 10^14 + 10^9), and 1,000 bytes for each of two layers
         ({"H": 10**7}, "hidden_size 10000000 with policy.num_layers 2 makes weights of 2,40"),
         ({"N": 2 * 10**9}, "vec.total_agents 2000000000 with train.horizon 64 makes rollouts of"),
-        ({"T": 10**9}, "total_agents 4096 with train.horizon 1000000000 makes rollouts of"),
         ({"M": 10**12}, "minibatch_size 1000000000000 with policy.hidden_size 64 computes"),
     ],
 )

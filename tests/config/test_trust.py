@@ -41,7 +41,6 @@ REFUSED = [  # a script, the text of a checkpoint or of a.ini, the words, the co
     ("evaluate", SOURCE, EVALUATE, "C sources that would be compiled and run: {here}/evil"),
     ("export", FACTORY, HUB, "evil:make"),
     ("train", FACTORY, BEGIN, "evil:make"),
-    ("bench", "[base]\nenv_name = pettingzoo:evil\n", BEGIN, "pettingzoo:evil"),
     ("evaluate", GYM, "a.ini w.safetensors --device cpu", "gym:evil:Env-v0"),
     ("import_", FACTORY, "w.safetensors a.ini", "evil:make"),
     ("train", SOURCE, "kite --device cpu", "{here}/evil"),  # the file is in the folder configs

@@ -70,10 +70,8 @@ def test_changes_stay_when_the_family_is_found():
     ("name", "value", "expected"),
     [
         ("train.gamma", 0.1 + 0.2, 0.1 + 0.2),
-        ("train.gamma", 1, 1.0),
         ("train.horizon", 32.0, 32),
         ("train.anneal_lr", 1, True),
-        ("base.tag", 3, "3"),
         ("base.tag", "'quoted' # text", "'quoted' # text"),
         ("base.stop_at_score", "none", "none"),
     ],

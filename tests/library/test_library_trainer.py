@@ -204,7 +204,7 @@ def test_a_module_is_trained_saved_and_resumed(tmp_path):
             load(tmp_path)
 
 
-@pytest.mark.parametrize("algorithm", ["puffer4", "puffer5", "ppo"])
+@pytest.mark.parametrize("algorithm", ["puffer5", "ppo"])
 def test_every_algorithm_trains_a_module(algorithm):
     module = Both()
     settings = {**CARTPOLE, "algorithm": algorithm, "minibatch_size": 64}
