@@ -103,30 +103,40 @@ def test_an_old_run_reads_images_as_before_image_channels(tmp_path):
         assert "vec.image_channels is up_to_4" in line
 
 
-def test_one_observation_has_the_action_of_a_batch():
+@pytest.fixture(scope="module")
+def cartpole():
+    """A trained run without a memory."""
     with trained("gym:CartPole-v1") as trainer:
-        policy = puffer_mlx.Policy(trainer)
-        seen = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-        batch, state = policy.predict(seen, deterministic=True)
-        assert batch.shape == (6,) and state is None
-        alone = [policy.predict(one, deterministic=True).action for one in seen]
-        assert [int(a) for a in alone] == batch.tolist() and np.shape(alone[0]) == ()
-        assert policy.predict(list(map(float, seen[0])), deterministic=True).action == alone[0]
-        for legal in (0, 1):
-            masks = np.zeros((6, 2))
-            masks[:, legal] = 1
-            assert set(
-                trainer.predict(seen, action_masks=masks, deterministic=True).action.tolist()
-            ) == {legal}
-    settings = {"total_agents": 8, "minibatch_size": 256, "device": "cpu", "total_timesteps": 2048}
-    with puffer_mlx.Trainer({**settings, "horizon": 32}, "squared") as trainer:  # in C
-        D = trainer.vec.spec.observation_size
-        seen = np.random.default_rng(0).integers(0, 2, (3, D))
-        alone, batch = (
-            trainer.predict(seen[0], deterministic=True).action,
-            puffer_mlx.Policy(trainer).predict(seen, deterministic=True),
-        )
-        assert batch.action.shape == (3,) and batch.action[0] == alone and batch.action.dtype == int
+        yield trainer
+
+
+def test_one_observation_has_the_action_of_a_batch(cartpole):
+    policy = puffer_mlx.Policy(cartpole)
+    seen = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    batch, state = policy.predict(seen, deterministic=True)
+    assert batch.shape == (6,) and state is None
+    actions = [policy.predict(one, deterministic=True).action for one in seen]
+    assert [int(action) for action in actions] == batch.tolist() and np.shape(actions[0]) == ()
+    as_list = [float(number) for number in seen[0]]
+    assert policy.predict(as_list, deterministic=True).action == actions[0]
+
+
+def test_one_observation_of_an_environment_in_c_has_the_action_of_a_batch():
+    settings = {"total_agents": 8, "minibatch_size": 256, "horizon": 32, "device": "cpu"}
+    with puffer_mlx.Trainer(settings, "squared") as trainer:
+        seen = np.random.default_rng(0).integers(0, 2, (3, trainer.vec.spec.observation_size))
+        action = trainer.predict(seen[0], deterministic=True).action
+        batch = puffer_mlx.Policy(trainer).predict(seen, deterministic=True).action
+        assert batch.shape == (3,) and batch[0] == action and batch.dtype == int
+
+
+@pytest.mark.parametrize("legal", [0, 1])
+def test_masked_actions_are_not_taken(cartpole, legal):
+    masks = np.zeros((6, 2))
+    masks[:, legal] = 1
+    seen = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    found = cartpole.predict(seen, action_masks=masks, deterministic=True).action
+    assert set(found.tolist()) == {legal}
 
 
 def test_observations_and_actions_may_have_parts():
@@ -150,33 +160,30 @@ def test_observations_and_actions_may_have_parts():
 def test_memory_goes_on_between_predictions_and_is_reset_at_episode_starts():
     with trained("gym:CartPole-v1", **MEMORY) as trainer:
         policy = puffer_mlx.Policy(trainer)
-        seen = np.ones(4, np.float32)
-        (_, first), (_, second) = (
-            policy.predict(seen, deterministic=True),
-            policy.predict(seen, deterministic=True),
-        )
+        one = np.ones(4, np.float32)
+        two = np.ones((2, 4))
+
+        def state(source: Any = policy, seen: Any = one, **how: Any) -> Any:
+            found = source.predict(seen, deterministic=True, **how)
+            return [np.array(part) for part in found.state]
 
         def equal(one, other):
-            return all((np.array(a) == np.array(b)).all() for a, b in zip(one, other, strict=True))
+            return all((a == b).all() for a, b in zip(one, other, strict=True))
 
+        first, second = state(), state()
         assert not equal(first, second)
         policy.reset()
-        assert equal(policy.predict(seen, deterministic=True).state, first)
-        assert equal(policy.predict(seen, episode_start=True, deterministic=True).state, first)
-        assert equal(policy.predict(seen, state=first, deterministic=True).state, second)
+        assert equal(state(), first)
+        assert equal(state(episode_start=True), first)
+        assert equal(state(state=[mx.array(part) for part in first]), second)
         with pytest.raises(UserError, match=r"remembers 1 agents.* of 2\n  hint: policy.reset"):
-            policy.predict(np.ones((2, 4)), deterministic=True)
+            state(seen=two)
         policy.reset()
-        policy.predict(np.ones((2, 4)), deterministic=True)
-        after = policy.predict(
-            np.ones((2, 4)), episode_start=[True, False], deterministic=True
-        ).state
+        state(seen=two)
+        after = state(seen=two, episode_start=[True, False])
         for part, own, next in zip(after, first, second, strict=True):
-            np.testing.assert_allclose(np.array(part), [np.array(own)[0], np.array(next)[0]], 1e-5)
-        assert not equal(
-            trainer.predict(seen, deterministic=True).state,
-            trainer.predict(seen, deterministic=True).state,
-        )
+            np.testing.assert_allclose(part, [own[0], next[0]], 1e-5)
+        assert not equal(state(trainer), state(trainer))
 
 
 def test_sampled_actions_repeat_with_the_seed():
@@ -286,11 +293,10 @@ def test_an_old_run_keeps_its_encoder_of_images(here, monkeypatch):
         trained(make, **settings)
 
 
-def test_predict_samples_by_default_and_evaluate_does_not():
+def test_predict_samples_by_default_and_evaluate_does_not(cartpole):
     """As in Stable-Baselines3."""
     seen = np.zeros((64, 4), np.float32)
-    with trained("gym:CartPole-v1") as trainer:
-        for each in puffer_mlx.Policy(trainer), trainer:
-            assert len(set(each.predict(seen).action.tolist())) == 2
-            assert len(set(each.predict(seen, deterministic=True).action.tolist())) == 1
-        assert puffer_mlx.evaluate(trainer, episodes=2).deterministic
+    for each in puffer_mlx.Policy(cartpole), cartpole:
+        assert len(set(each.predict(seen).action.tolist())) == 2
+        assert len(set(each.predict(seen, deterministic=True).action.tolist())) == 1
+    assert puffer_mlx.evaluate(cartpole, episodes=2).deterministic
