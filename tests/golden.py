@@ -17,8 +17,8 @@ from typing import Any
 TESTS = Path(__file__).parent
 FILE = TESTS / "messages.txt"
 TESTED_BY = {
+    ":": "config/test_settings",  # first: it imports puffer_mlx before mlx
     "$": "cli/test_refused",
-    ":": "config/test_settings",
     ">": "library/test_library_refused",
 }
 
