@@ -175,11 +175,16 @@ def test_the_keys_of_a_file_choose_the_trainer(tmp_path_factory, names, algorith
     early = "train.prio_alpha" in names and "train.vtrace" not in names  # before 5.0's release
     chosen = algorithm or ("puffer5" if five and not early else "puffer4")
     assert config.train.algorithm == chosen
-    if not algorithm and not four and not five:
-        assert config.chosen_by == "the default"
+    if algorithm:
+        reason = "says train.algorithm"
+    elif five:
+        reason = "is from before 5.0's release" if early else "is a 5.0 file"
+    else:
+        reason = "is a 4.0 file" if four else "the default"
+    assert config.chosen_by.endswith(reason)
 
 
-# ---- how often files are read --------------------------------------------------------------------
+# ---- changed files -------------------------------------------------------------------------------
 
 
 def test_a_changed_file_is_read_again(here):
