@@ -1,9 +1,9 @@
-"""Files of what is given and what comes of it: ``python tests/golden.py`` writes them anew.
+"""Messages by what a person wrote, in ``messages.txt``: ``python tests/golden.py`` rewrites it.
 
-An entry's first line is ``$ WORDS``, a command line; lines ``| TEXT`` are its file toy.ini, and a
-line ``% PATH TEXT`` is another file, with ``\\n`` in its text. All lines below are what comes of
-it, in the words of the program. Entries have a blank line between.
-Read the difference of what was written: it is what a user will see.
+An entry is a command line (``$``), the words for a configuration (``:``) or a Python expression
+(``>>>``). Lines ``| TEXT`` are the content of toy.ini, and ``% PATH TEXT`` is another file with
+``\\n`` in its text. The lines below are the message. Entries are separated by blank lines.
+Read the difference after a rewrite: users will see it.
 """
 
 import importlib
@@ -11,55 +11,65 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 TESTS = Path(__file__).parent
-FILES = {
-    "config/settings.txt": "config/test_settings",
-    "cli/refused.txt": "cli/test_refused",
-    "library/refused.txt": "library/test_library_refused",
+FILE = TESTS / "messages.txt"
+TESTED_BY = {
+    ":": "config/test_settings",  # first: it imports puffer_mlx before mlx
+    "$": "cli/test_refused",
+    ">": "library/test_library_refused",
 }
 
 
-def entries(name: str) -> list[tuple[list[str], str]]:
-    """What is given, a line each, and what comes of it."""
-    read = []
-    for entry in (TESTS / name).read_text().strip().split("\n\n"):
-        lines = entry.splitlines()
-        given = [line for line in lines if line[0] in "$|%"]
-        read.append((given, "\n".join(lines[len(given) :])))
-    return read
+def entries(kind: str) -> dict[str, str]:
+    """Return the messages by what is given, of the entries of a kind: "$", ":", ">" or "" (all)."""
+    found = {}
+    for entry in FILE.read_text().strip().split("\n\n"):
+        if entry.startswith(kind):
+            given, *rest = entry.splitlines()
+            files = [line for line in rest if line[0] in "|%"]
+            found["\n".join([given, *files])] = "\n".join(rest[len(files) :])
+    return found
 
 
-def write_toy(given: list[str]) -> None:
-    """Write an entry's files into the working directory, where others of before are gone."""
+def written(given: str) -> str:
+    """Return the first line of what is given without its mark."""
+    return given.partition("\n")[0].partition(" ")[2]
+
+
+def write_toy(given: str) -> None:
+    """Write an entry's files into the working directory and remove an earlier entry's."""
     for name in "ocean", "config", "configs", "mine":
         shutil.rmtree(name, ignore_errors=True)
-    Path("toy.ini").write_text("\n".join(line[2:] for line in given if line[0] == "|"))
-    for line in (line for line in given if line[0] == "%"):
-        name, _, text = line[2:].partition(" ")
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_text(text.replace("\\n", "\n"))
+    lines = given.splitlines()[1:]
+    Path("toy.ini").write_text("\n".join(line[2:] for line in lines if line[0] == "|"))
+    for line in lines:
+        if line[0] == "%":
+            name, _, text = line[2:].partition(" ")
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_text(text.replace("\\n", "\n"))
 
 
 def placed(text: str) -> str:
-    """A text without this machine's paths."""
+    """Return a text without the paths of this machine."""
     return text.replace(os.getcwd(), "HERE").replace(str(TESTS.parent), "ROOT")
 
 
-def write(name: str, outcome: Callable[[list[str]], str], prepare: Callable[[], object]) -> None:
-    """Write what comes of each entry now, in an empty folder; ``prepare`` fills that."""
+def messages(kind: str, module: Any) -> dict[str, str]:
+    """Return the messages of a kind as they are now, computed in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        prepare()
-        now = ["\n".join([*given, outcome(given)]) for given, _ in entries(name)]
+        module.prepare()
+        found = {given: module.outcome(given) for given in entries(kind)}
         os.chdir(TESTS)
-    (TESTS / name).write_text("\n\n".join(now) + "\n")
+    return found
 
 
 if __name__ == "__main__":
-    for name, module in FILES.items():
-        sys.path.insert(0, str(TESTS / Path(module).parent))
-        test = importlib.import_module(Path(module).name)
-        write(name, test.outcome, test.prepare)
+    now = entries("")
+    for kind, name in TESTED_BY.items():
+        sys.path.insert(0, str(TESTS / Path(name).parent))
+        now |= messages(kind, importlib.import_module(Path(name).name))
+    FILE.write_text("\n\n".join(f"{given}\n{said}" for given, said in now.items()) + "\n")

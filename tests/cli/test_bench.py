@@ -1,9 +1,7 @@
-"""scripts/bench.py: the promised fields, in the table and in the JSON, with plausible numbers."""
+"""``bench``: the same plausible numbers in the table and in the JSON."""
 
 import json
-import os
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +21,7 @@ def script(here, scripts):
 
 
 def rows(table: str) -> dict[str, list[str]]:
-    """What the table shows: the numbers behind each name."""
+    """Return the numbers of each name in the table."""
     return {line[:30].strip(): line[30:].split() for line in table.splitlines() if line[30:]}
 
 
@@ -32,42 +30,33 @@ def check_spread(values: dict[str, float], least: float, most: float) -> None:
     assert least <= values["min"] <= values["median"] <= values["max"] <= most
 
 
-def test_training(tmp_path, monkeypatch):
+def test_training_is_measured_and_written(tmp_path):
     words = [*TINY, "--epochs", "2", "--warm-up", "1", "--json", "out/record.json"]
     done = run("bench", *words, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert files(tmp_path) == {"out/record.json"}  # and neither logs nor checkpoints
     record = json.loads((tmp_path / "out" / "record.json").read_text())
     assert set(record) == {"environment", "machine", "results"}
-    assert record["environment"] == "squared"
     machine, results, shown = record["machine"], record["results"], rows(done.stdout)
-    assert set(machine) >= NAMES and machine["cpu"] and len(machine["load_before"]) == 3
+    assert set(machine) >= NAMES and machine["cpu"]
     assert machine["command"] == shlex.join(["python", str(ROOT / "scripts/bench.py"), *words])
-    assert machine["cores"] == len(os.sched_getaffinity(0)) if sys.platform == "linux" else True
-    assert any(line.startswith("MLX ") for line in machine["versions"])
     for name in set(machine) - {"versions"}:
         assert f"\n{name:14} {machine[name]}\n" in f"\n{done.stdout}"
 
     check_spread(results["SPS"], 1, 1e7)
     assert 10 < results["steps per CPU-second"] < 1e7
-    assert 0 < results["warm-up, s"] < 1000
     assert 0.02 < results["peak memory, GiB"] < 20
-    assert abs(results["memory growth, GiB"]) < 1
     phases = {name: value for name, value in results.items() if name.startswith("perf/")}
     assert {"perf/rollout, ms", "perf/train, ms", "perf/train_forward, ms"} <= set(phases)
-    for values in phases.values():
-        check_spread(values, 0, 100_000)
-    # Rollout and training are the epoch: together they take as long as SPS says, and not longer.
-    seconds = BATCH / results["SPS"]["max"]
+    # Rollout and training are at most the epoch.
     parts = [phases[f"perf/{name}, ms"]["min"] / 1000 for name in ("rollout", "train")]
-    assert sum(parts) <= seconds * (1 + 1e-9)
+    assert sum(parts) <= BATCH / results["SPS"]["max"] * (1 + 1e-9)
     for name, value in results.items():
         numbers = list(value.values()) if isinstance(value, dict) else [value]
         assert shown[name] == [f"{number:,.2f}" for number in numbers]
-    assert shown[""] == ["median", "min", "max"]
 
 
-def test_placements_are_compared_and_the_option_is_printed(script, here, capsys):
+def test_placements_are_compared_and_the_fastest_is_printed(script, here, capsys):
     words = [*TINY, "--placements", "--device", "cpu", "--epochs", "2", "--warm-up", "1"]
     assert script.main([*words, "--json", "record.json"]) == 0
     results = json.loads((here / "record.json").read_text())["results"]
@@ -81,8 +70,7 @@ def test_placements_are_compared_and_the_option_is_printed(script, here, capsys)
     assert last == f"fastest: --train.rollout-device cpu --train.overlap {best}"
 
 
-def test_progress_is_told_beside_the_result(script, monkeypatch, capsys):
-    """On standard error, not more often than every few seconds. No number is null in a record."""
+def test_progress_is_on_standard_error_and_no_number_is_nan_in_json(script, monkeypatch, capsys):
     monkeypatch.setattr(bench_run, "EVERY", 0.0)
     monkeypatch.setattr(bench_run, "peak_memory_gb", lambda: float("nan"))
     assert script.main([*TINY, "--epochs", "2", "--warm-up", "1", "--json", "x.json"]) == 0
@@ -97,7 +85,7 @@ def test_progress_is_told_beside_the_result(script, monkeypatch, capsys):
     assert "measured" not in capsys.readouterr().err
 
 
-def test_environments_alone(script, tmp_path, capsys):
+def test_environments_are_measured_without_a_policy(script, tmp_path, capsys):
     words = [*TINY, "--env-only", "--seconds", "0.2", "--repeat", "2", "--json", "record.json"]
     assert script.main(words) == 0
     table = rows(capsys.readouterr().out)
@@ -109,8 +97,7 @@ def test_environments_alone(script, tmp_path, capsys):
         assert table[name] == [f"{values[key]:,.2f}" for key in ("median", "min", "max")]
 
 
-def test_a_record_that_cannot_be_written(script, tmp_path, capsys, monkeypatch):
-    """Is refused before anything is measured; or afterwards, and what was measured isn't lost."""
+def test_a_record_that_cannot_be_written_is_an_error(script, tmp_path, capsys, monkeypatch):
     (tmp_path / "taken").write_text("mine")
     words = [*TINY, "--epochs", "1", "--warm-up", "0", "--json", "taken/record.json"]
     for measured in False, True:

@@ -48,11 +48,9 @@ COMPLETED = {
     "check": {"check-env", "check-gpu"},
     "train squ": {"squared"},
     "evaluate gym:Pend": {"gym:Pendulum-v1"},
-    "train breakout-fast": {"breakout-fast", "breakout-fast-gpu"},
     "train squared --train.learn": {"--train.learning-rate"},
     "train squared --res": {"--resume", "--reset-state"},
     "train squared --train.algorithm ": set(KEYS["train"]["algorithm"].choices),
-    "export --to on": {"onnx"},
     "completion z": {"zsh"},
     "train squared --load-model-path we": {"weights.bin"},
 }
@@ -76,20 +74,9 @@ def test_scripts_of_other_shells_have_the_names(shell):
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_without_shtab_or_another_shell(monkeypatch, capsys):
+def test_other_shells_and_a_missing_package_are_refused(monkeypatch, capsys):
     assert completion.main(["tcsh"]) == 2
     assert "invalid choice: 'tcsh'" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert completion.main(["bash"]) == 2
     assert "hint: pip install 'puffer-mlx[completion]'" in capsys.readouterr().err
-
-
-def test_help_has_whole_commands_to_copy(monkeypatch, capsys):
-    """No line is broken where a path has a hyphen."""
-    monkeypatch.setenv("COLUMNS", "60")
-    with pytest.raises(SystemExit):
-        completion.main(["--help"])
-    said = capsys.readouterr().out.replace("\\\n", "")  # as a shell reads it
-    lines = [" ".join(line.split()) for line in said.splitlines()]
-    for shell, place in completion.PLACES.items():
-        assert any(line.endswith(f"puffer-mlx completion {shell} > {place}") for line in lines)

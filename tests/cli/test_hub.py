@@ -1,4 +1,4 @@
-"""``export --to hub``: a folder whose card tells what its policy scores, and uploading it."""
+"""``export --to hub``: a folder with a card about the policy's score, and its upload."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ def exported(run, *words: object) -> tuple[int, str]:
     return run("export", "latest", "--to", "hub", "--out", "card", "--episodes", 20, *words)
 
 
-def test_the_card_tells_what_the_policy_scores(trained, run):
+def test_the_card_has_the_score_of_an_evaluation(trained, run):
     assert exported(run) == (0, "")
     assert files(trained / "card") == FILES
     text = (trained / "card" / "README.md").read_text()
@@ -54,8 +54,7 @@ def test_the_card_tells_what_the_policy_scores(trained, run):
     assert found["episodes"] == record["episodes"]
 
 
-def test_a_picture_is_part_of_the_card(trained, run, monkeypatch):
-    """And what can't be scored leaves nothing."""
+def test_a_card_has_a_picture_or_is_not_made(trained, run, monkeypatch):
     pytest.importorskip("PIL")
     assert exported(run, "--gif") == (0, "")
     assert (trained / "card" / "replay.gif").read_bytes()[:3] == b"GIF"
@@ -70,11 +69,10 @@ def test_a_picture_is_part_of_the_card(trained, run, monkeypatch):
     "there",
     [
         {"notes.txt": "mine"},
-        {"README.md": "mine"},
         dict.fromkeys([*FILES, "notes.txt"], "mine"),
     ],
 )
-def test_a_folder_of_the_users_is_refused_before_the_evaluation(tmp_path, there):
+def test_a_folder_with_other_files_is_refused(tmp_path, there):
     out = tmp_path / "results"
     out.mkdir()
     for name, text in there.items():
@@ -84,7 +82,7 @@ def test_a_folder_of_the_users_is_refused_before_the_evaluation(tmp_path, there)
     assert {path.name: path.read_text() for path in out.iterdir()} == there
 
 
-def test_a_file_is_no_folder(tmp_path):
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "results").write_text("mine")
     with pytest.raises(UserError, match="results is a file"):
         hub.refuse_foreign(tmp_path / "results")
@@ -109,7 +107,7 @@ def test_a_folder_that_the_command_made_is_replaced(trained, run):
 
 @pytest.fixture
 def server(monkeypatch):
-    """huggingface_hub's part that is used, with what it was told."""
+    """Replace the used part of huggingface_hub and record its calls."""
 
     class Refused(Exception):
         pass
@@ -134,7 +132,7 @@ def server(monkeypatch):
     return package
 
 
-def test_it_is_uploaded_with_the_persons_login(server, tmp_path, monkeypatch):
+def test_uploads_use_the_users_login_and_say_why_they_fail(server, tmp_path, monkeypatch):
     (tmp_path / "README.md").write_text("a card")
     assert hub.push(tmp_path, "me/agent") == "https://huggingface.co/me/agent"
     told = [("create", "me/agent", True), ("upload", {"README.md"}, "me/agent")]

@@ -1,6 +1,6 @@
-"""What commands refuse, and with which words: ``refused.txt`` (``golden.py``).
+"""Messages of commands that refuse their words: ``messages.txt`` (``golden.py``).
 
-Beside each lies run 17, a policy of squared. The exit code is 2, and no file is left.
+The working directory has run 17, a policy of squared. The exit code is 2, and no file is left.
 """
 
 import contextlib
@@ -11,49 +11,51 @@ from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
-from golden import entries, write_toy
-from running import ROOT, errors, files
+from golden import entries, placed, write_toy, written
+from running import errors, files
 
 from puffer_mlx import checkpoint, config
 from puffer_mlx.cli.main import main
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
-NAME = "cli/refused.txt"
 SPEC = EnvSpec("squared", 121, np.dtype(np.uint8), ActionSpec((5,)))
 
 
 def prepare() -> None:
-    """Run 17."""
+    """Save run 17."""
     settings = config.load("squared", ["--policy.hidden-size=8", "--policy.num-layers=1"])
     policy = make_policy(SPEC, settings.policy)
-    folder, weights = checkpoint.run_folder(settings, "17"), policy.init(mx.random.key(0))
+    folder = checkpoint.run_folder(settings, "17")
+    weights = policy.init(mx.random.key(0))
     checkpoint.write_checkpoint(folder, 64, settings, SPEC, policy, weights)
 
 
-def outcome(given: list[str]) -> str:
-    """What is said now on standard output and error, but for what depends on the machine."""
+def outcome(given: str) -> str:
+    """Return standard output and error of a command line."""
     write_toy(given)
-    out, err = io.StringIO(), io.StringIO()
     before = files(Path())
+    out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(shlex.split(given[0][2:]))
-    assert code == 2 and files(Path()) == before, (given, out.getvalue())
+        code = main(shlex.split(written(given)))
     text = re.sub(r"this machine has [\d,]+ GB", "this machine has N GB", errors(err.getvalue()))
-    return (out.getvalue() + text).rstrip("\n").replace(str(ROOT), "ROOT")
+    if code != 2:
+        text += f"exit code {code}\n"
+    if new := files(Path()) - before:
+        text += f"files {new}\n"
+    return placed((out.getvalue() + text).rstrip("\n"))
 
 
-def began(*_, **__):
-    raise AssertionError("training began")
+def test_commands_refuse_wrong_words_with_these_messages(here, monkeypatch):
+    def begin(*_, **__):
+        raise AssertionError("training began")
 
-
-def test_each_is_refused_with_these_words(here, monkeypatch):
-    monkeypatch.setattr("puffer_mlx.training.rollout_queue.RolloutQueue.start_next", began)
+    monkeypatch.setattr("puffer_mlx.training.rollout_queue.RolloutQueue.start_next", begin)
     prepare()
-    for given, expected in entries(NAME):
-        assert outcome(given) == expected, given
+    expected = entries("$")
+    assert {given: outcome(given) for given in expected} == expected
 
 
-def test_each_is_one_error_with_a_hint():
-    for given, expected in entries(NAME):
-        assert expected.count("error: ") == 1 and "hint: " in expected, given
+def test_every_message_is_one_error_with_a_hint():
+    for given, said in entries("$").items():
+        assert said.count("error: ") == 1 and "hint: " in said, given

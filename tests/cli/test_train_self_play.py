@@ -1,4 +1,4 @@
-"""puffer-mlx train with self-play: whom the last weights play, what is said and logged of it."""
+"""``train`` with self-play: the opponents of the last weights, their results in output and log."""
 
 import json
 import shutil
@@ -25,11 +25,8 @@ SMALL = f"""
 """.split()
 
 
-def test_the_ladder_after_training(script, here, capsys):
-    """Instead of the evaluation, and its mean is the score. It is that of evaluate.
-
-    Of connect4_two-openings in games that begin with the empty board, as its own don't.
-    """
+def test_a_run_ends_with_the_ladder_of_evaluate(script, here, capsys):
+    """In games that begin with the empty board, unlike the run's own."""
     line = "--selfplay.eval-bot-games 20 --selfplay.eval-bots 1"
     assert script.main(["connect4_two-openings", *SMALL, *line.split()]) == 0
     *epochs, last = records(here)
@@ -48,17 +45,6 @@ def test_the_ladder_after_training(script, here, capsys):
     assert evaluate.main(words) == 0
     played = json.loads((here / "x.json").read_text())["rungs"]
     assert [rung["score"] for rung in played] == [last[name] for name in rungs]
-
-
-def test_the_pools_oldest_after_training(script, here, capsys):
-    """Each in a match of its own."""
-    line = "--selfplay.eval-games 40 --selfplay.eval-pool-size 2"
-    assert script.main(["rock_paper_scissors", *SMALL, *line.split()]) == 0
-    last = records(here)[-1]
-    assert list(last)[3:] == ["env/ladder/pool_0", "env/ladder/pool_1"]
-    assert last["env/n"] == 2 * 40
-    out = capsys.readouterr().out
-    assert "  pool 0 (step 0)  " in out and f"  pool 1 (step {AGENTS * T})  " in out
 
 
 def test_rungs_of_the_pool_are_matches_with_its_weights():
@@ -87,7 +73,7 @@ def test_rungs_of_the_pool_are_matches_with_its_weights():
             assert rung.tally == result.total and rung.games == 40
 
 
-def test_bots_of_an_environment_after_training(script, here, capsys):
+def test_a_run_ends_with_games_against_an_environments_bots(script, here, capsys):
     line = f"""
         --vec.total-agents 36 --train.minibatch-size 48 --train.algorithm puffer5
         --train.total-timesteps {EPOCHS * 36 * T} --selfplay.rules puffer5 --vec.num-policies 2
@@ -100,27 +86,9 @@ def test_bots_of_an_environment_after_training(script, here, capsys):
     assert "ladder of peloton" in out and "unused here: selfplay" not in out
 
 
-def test_no_bots_are_refused_before_training(script, here, capsys):
+def test_missing_bots_are_refused_before_training(script, here, capsys):
     shutil.copy(OURS / "python" / "zoo_duel.py", here / "zoo_duel.py")
     for env, name in (str(folder_of("locks")), "locks"), ("pettingzoo:zoo_duel", "zoo_duel"):
         assert script.main([env, *SMALL, "--selfplay.eval-bot-games", "20"]) == 2
         assert f"{name} has no scripted opponents" in capsys.readouterr().err
     assert not list(here.glob("checkpoints/*/*"))
-
-
-def test_self_play_in_python(script, here, capsys):
-    """PettingZoo's: teams of two, one of whom leaves early; at the end a match with the pool."""
-    shutil.copy(OURS / "python" / "zoo_duel.py", here / "zoo_duel.py")
-    line = "--env.agents 4 --env.leaves True --vec.backend sync --selfplay.eval-games 8"
-    assert script.main(["pettingzoo:zoo_duel", *SMALL, *line.split()]) == 0
-    *epochs, last = records(here)
-    assert epochs[-1]["pool/size"] == EPOCHS
-    played = [record for record in epochs if "pool/winrate" in record]
-    assert played and 0 <= played[-1]["pool/winrate"] <= 1
-    rungs = [last[name] for name in last if name.startswith("env/ladder/")]
-    assert len(rungs) == EPOCHS and last["env/score"] == pytest.approx(sum(rungs) / len(rungs))
-    capsys.readouterr()
-    line = f"--env.agents 3 --vec.total-agents 36 --train.total-timesteps {EPOCHS * 36 * T}"
-    odd = [*SMALL, *line.split(), "--train.minibatch-size", "48"]
-    assert script.main(["pettingzoo:zoo_duel", *odd]) == 2
-    assert "self-play is between two equal teams" in capsys.readouterr().err

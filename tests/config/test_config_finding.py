@@ -1,21 +1,12 @@
-"""Which environment a word names, beside PufferLib's repository and other people's files.
+"""The environment that a word names, also in PufferLib's repository and beside other files."""
 
-``settings.txt`` has what such a repository's files say.
-"""
-
-import configparser
-import os
-import sys
 from pathlib import Path
 
 import pytest
 
 from puffer_mlx import config as c
-from puffer_mlx.config import ini_files
 from puffer_mlx.config.dialects import folder_version
 from puffer_mlx.config.finding import env_names
-from puffer_mlx.config.ini_files import read_ini
-from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.make import find_environment
 
 ROOT = Path(__file__).parents[2]
@@ -75,17 +66,6 @@ def test_no_note_in_a_checkout(monkeypatch):
         assert c.load("squared").notes == []
 
 
-@pytest.mark.parametrize("place", ["kite", "ocean/kite"])
-def test_the_error_for_a_folders_bare_name_is_its_path(here, place):
-    (here / place).mkdir(parents=True)
-    (here / place / "binding.c").touch()
-    with pytest.raises(UserError) as caught:
-        c.load("kite")
-    assert caught.value.message == "unknown environment 'kite'"
-    assert caught.value.hint == f"to use the folder of that name, type its path: ./{place}"
-    assert c.load(f"./{place}").source == str(here / place)
-
-
 def test_only_upstreams_config_folder_leads_to_ocean(here):
     for folder in "config", "configs":
         (here / folder).mkdir()
@@ -94,48 +74,6 @@ def test_only_upstreams_config_folder_leads_to_ocean(here):
     (here / "ocean/squared/binding.c").touch()
     assert c.load("config/squared.ini").source == str(here / "ocean/squared")
     assert c.load("configs/squared.ini").source == ""
-
-
-# ---- how often files are read --------------------------------------------------------------------
-
-
-@pytest.fixture
-def opened_files():
-    """The .ini files that this process opens during a test, in order."""
-    files: list[str] = []
-    counting = [True]
-
-    def count(event: str, args: tuple) -> None:
-        if counting and event == "open" and str(args[0]).endswith(".ini"):
-            files.append(str(args[0]))
-
-    sys.addaudithook(count)  # a hook can't be removed again
-    yield files
-    counting.clear()
-
-
-@pytest.mark.parametrize(
-    ("name", "most"), [("breakout", 2), ("gym:CartPole-v1", 15), ("my.envs:Maze", 3)]
-)
-@pytest.mark.parametrize("folder", ["an empty folder", "the clone"])
-def test_few_files_are_opened_and_each_once(here, monkeypatch, opened_files, name, most, folder):
-    if folder == "the clone":
-        monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(ini_files, "RECENT", 0)  # a checkout may be a second old
-    ini_files._cached.cache_clear()
-    c.load(name)
-    assert len(opened_files) == len({*opened_files}) <= most
-    del opened_files[:]
-    c.load(name)
-    assert opened_files == []
-
-
-def test_a_changed_file_is_read_again(here):
-    path = here / "toy.ini"
-    for number in range(9):  # of the same size, within a tick of the file system's clock
-        path.write_text(f"[train]\ngamma = 0.{number}\n")
-        os.utime(path, (1e9, 1e9))  # as a copy that preserves times does
-        assert c.load("squared", files=["toy.ini"]).train.gamma == number / 10
 
 
 def test_files_about_a_library_are_in_a_folder_of_its_name():
@@ -158,31 +96,10 @@ INDENTED = (
         (INDENTED.replace("= one", ""), ["three"]),  # refused as a file of 4.0
     ],
 )
-def test_an_environments_names_are_read_as_settings_are(here, text, names):
+def test_names_of_environments_are_read_by_the_rules_of_settings(here, text, names):
     """4.0 reads an indented line as part of a value, 5.0 as a setting."""
     (here / "toy.ini").write_text(text)
     assert env_names(here / "toy.ini") == names
-
-
-INI = [
-    "[train]\ngamma = 1\n  2\n\n# comment\n  3\nother : 4 = 5\n[env]\nkey := [1]\n",
-    "[train]\n  gamma = 1\n    more\n  horizon=\n\n\nkey = 'x' # y ; z\n",
-    "\n; first\n[a]]\nb=c\n[env] rest\n = 3\n",
-]
-
-
-@pytest.mark.parametrize("text", INI)
-def test_files_of_4_are_read_as_configparser_reads_them(here, text):
-    (here / "toy.ini").write_text(text.replace("[a]]", "[train]"))
-    parser = configparser.ConfigParser(interpolation=None, default_section="")
-    try:
-        parser.read("toy.ini")
-        expected = [(s, k, v) for s in parser.sections() for k, v in parser[s].items()]
-    except configparser.ParsingError as error:
-        with pytest.raises(UserError, match=rf"\(toy.ini:{error.errors[0][0]}\)"):
-            read_ini(Path("toy.ini"))
-        return
-    assert [s[:3] for s in read_ini(Path("toy.ini"))] == expected
 
 
 def test_the_version_of_a_folder(here):

@@ -1,4 +1,4 @@
-"""Numbers that give way: what a file says is lowered and said, what was typed is refused."""
+"""Numbers that don't fit: those of files are lowered with a note, typed ones are refused."""
 
 import shutil
 from dataclasses import replace
@@ -21,21 +21,6 @@ TYPED = "command line"
 # ---- buffers and agents --------------------------------------------------------------------------
 
 
-FITS = [  # agents of environments, N, Q, what was typed -> N and Q
-    ([5] * 409, 2048, 2, "", (2040, 2)),  # moba's
-    ([5] * 410, 2048, 2, "", (2040, 2)),
-    ([5] * 409, 2045, 2, "", (2045, 1)),  # fewer groups are enough
-    ([5] * 409, 2045, 2, "N", (2045, 1)),
-    ([5] * 409, 2045, 2, "Q", (2040, 2)),
-    ([64] * 32, 2048, 8, "", (2048, 8)),  # drone's
-    ([4] * 3, 12, 2, "", (12, 1)),
-    ([10] * 2, 16, 4, "", (10, 1)),
-    ([1, 2, 3, 1, 2, 3], 12, 6, "", (12, 4)),
-    ([1, 2, 3, 1, 2, 3], 11, 2, "", (6, 2)),
-    ([1, 2, 3, 1, 2, 3], 11, 1, "", (9, 1)),
-]
-
-
 def sized(N: int, Q: int, typed: str = "") -> c.Config:
     config = c.Config("toy")
     config.vec.total_agents, config.vec.num_buffers = N, Q
@@ -44,42 +29,67 @@ def sized(N: int, Q: int, typed: str = "") -> c.Config:
     return config
 
 
-def test_what_fits_environments_of_several_agents():
-    for counts, N, Q, typed, expected in FITS:
-        config = sized(N, Q, typed)
-        config.train.total_timesteps, config.train.minibatch_size = 10**6, 64
-        config.train.horizon = 8
-        fit_agents(config, counts)
-        assert (config.vec.total_agents, config.vec.num_buffers) == expected
-        changed = (expected[0] != N) + (expected[1] != Q)
-        assert len(config.notes) == changed
-        assert all("(toy.ini:3)" in note and ": lowered to " in note for note in config.notes)
+@pytest.mark.parametrize(
+    ("counts", "N", "Q", "typed", "expected"),
+    [
+        ([5] * 409, 2048, 2, "", (2040, 2)),  # as in moba
+        ([5] * 409, 2045, 2, "N", (2045, 1)),  # fewer groups are enough
+        ([5] * 409, 2045, 2, "Q", (2040, 2)),
+        ([1, 2, 3, 1, 2, 3], 12, 6, "", (12, 4)),
+        ([1, 2, 3, 1, 2, 3], 11, 2, "", (6, 2)),
+    ],
+)
+def test_agents_and_groups_of_a_file_are_lowered_to_whole_environments(
+    counts, N, Q, typed, expected
+):
+    config = sized(N, Q, typed)
+    config.train.total_timesteps = 10**6
+    config.train.minibatch_size = 64
+    config.train.horizon = 8
+    fit_agents(config, counts)
+    assert (config.vec.total_agents, config.vec.num_buffers) == expected
+    assert len(config.notes) == (expected[0] != N) + (expected[1] != Q)
+    assert all("(toy.ini:3)" in note and ": lowered to " in note for note in config.notes)
 
 
-def test_puffer5s_agents_are_lowered_to_whole_minibatches():
-    for algorithm, agents in ("puffer4", 4092), ("puffer5", 3840):
-        config = sized(4096, 2)  # of 3 agents each: in 2 groups a multiple of 6, and of 8192 / 64
-        config.train.algorithm = algorithm
-        fit_agents(config, [3] * 1366)
-        assert (config.vec.total_agents, config.vec.num_buffers) == (agents, 2)
-        assert [note.rpartition(": ")[2] for note in config.notes] == [f"lowered to {agents}"]
+@pytest.mark.parametrize(("algorithm", "agents"), [("puffer4", 4092), ("puffer5", 3840)])
+def test_puffer5s_agents_are_lowered_to_whole_minibatches(algorithm, agents):
+    config = sized(4096, 2)  # of 3 agents each: in 2 groups a multiple of 6, and of 8192 / 64
+    config.train.algorithm = algorithm
+    fit_agents(config, [3] * 1366)
+    assert (config.vec.total_agents, config.vec.num_buffers) == (agents, 2)
+    assert [note.rpartition(": ")[2] for note in config.notes] == [f"lowered to {agents}"]
 
 
-def test_what_does_not_fit_is_refused_with_what_would():
-    mixed, times = [1, 2, 3, 1, 2, 3], "is not a multiple of vec.num_buffers"
-    for counts, N, Q, typed, said, hint in (
-        ([5] * 410, 2048, 2, "N", f"2048 {times} 2 times the 5 agents", "2040 or 2050"),
+@pytest.mark.parametrize(
+    ("counts", "N", "Q", "typed", "said", "hint"),
+    [
         ([5] * 410, 2048, 2, "N", "(command line; toy.ini:3)", "2040 or 2050"),
-        ([5] * 410, 2048, 2, "NQ", "2048 is not a multiple", "2040 or 2050"),
-        ([10], 8, 1, "", f"8 {times} 1 times the 10 agents", "total_agents=10"),
-        (mixed, 11, 2, "N", "of 1 to 3 agents don't fill vec.total_agents 11", "total_agents=6"),
-    ):
-        config = sized(N, Q, typed)
-        before = replace(config.vec)
-        with pytest.raises(UserError) as caught:
-            fit_agents(config, counts)
-        assert said in caught.value.message and hint in caught.value.hint
-        assert config.vec == before and config.notes == []
+        (
+            [10],
+            8,
+            1,
+            "",
+            "8 is not a multiple",
+            "total_agents=10",
+        ),
+        (
+            [1, 2, 3],
+            11,
+            2,
+            "N",
+            "of 1 to 3 agents don't fill",
+            "total_agents=6",
+        ),
+    ],
+)
+def test_agents_that_do_not_fit_are_refused_with_numbers_that_do(counts, N, Q, typed, said, hint):
+    config = sized(N, Q, typed)
+    before = replace(config.vec)
+    with pytest.raises(UserError) as caught:
+        fit_agents(config, counts)
+    assert said in caught.value.message and hint in caught.value.hint
+    assert config.vec == before and config.notes == []
 
 
 def test_fewer_agents_must_still_be_enough_to_train():
@@ -87,7 +97,7 @@ def test_fewer_agents_must_still_be_enough_to_train():
     config.train.minibatch_size = 10 * config.train.horizon
     with pytest.raises(UserError, match=r"train\.minibatch_size 640 is more than an epoch, .* 8 x"):
         fit_agents(config, [4, 4, 4])
-    evaluated = sized(10, 1)  # and needn't where nobody trains with them
+    evaluated = sized(10, 1)  # not for an evaluation
     assert evaluated.batch_size < evaluated.train.minibatch_size
     fit_agents(evaluated, [4, 4, 4])
     assert evaluated.vec.total_agents == 8
@@ -95,33 +105,16 @@ def test_fewer_agents_must_still_be_enough_to_train():
 
 # ---- environments of five agents -----------------------------------------------------------------
 
-VEC_INIT = """
-Env* my_vec_init(int* num_envs_out, int* starts, int* counts, Dict* vec_kwargs, Dict* env_kwargs) {
-    (void)starts, (void)counts;
-    int size = (int)dict_get(vec_kwargs, "total_agents")->value / 5;  // what is left is forgotten
-    Env* envs = calloc((size_t)size + 1, sizeof(Env));
-    for (int i = 0; i < size; i++) {
-        envs[i].rng = (unsigned int)i;
-        my_init(&envs[i], env_kwargs);
-    }
-    *num_envs_out = size;
-    return envs;
-}
-"""
 
-
-@pytest.fixture(scope="module", params=["one by one", "all at once"])
-def sources(request, tmp_path_factory) -> Path:
-    """The sources of environments of five agents, which are created in one of two ways."""
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> Path:
+    """The sources of environments of five agents."""
     place = tmp_path_factory.mktemp("sources") / "crew"
     folder = Path(shutil.copytree(find_environment("squared"), place))
     (folder / "squared.h").rename(folder / "crew.h")
     binding = (folder / "binding.c").read_text().replace('"squared.h"', '"crew.h"')
     binding = binding.replace("env->num_agents = 1;", "env->num_agents = 5;")
     assert "num_agents = 5" in binding and '"crew.h"' in binding
-    if request.param == "all at once":
-        binding = binding.replace('#include "vecenv.h"', '#define MY_VEC_INIT\n#include "vecenv.h"')
-        binding += VEC_INIT
     (folder / "binding.c").write_text(binding)
     return folder
 
@@ -157,9 +150,7 @@ def test_a_files_agents_are_rounded_down_to_whole_environments(crew):
     assert caught.value.hint == "total_agents=40 or 50"
 
 
-@pytest.mark.parametrize("sources", ["one by one"], indirect=True)
-def test_a_run_with_fewer_agents_says_so_and_goes_on_identically(crew, script, here, capsys):
-    """Epochs are of 40 agents, the run's configuration says so, and resuming it is the same run."""
+def test_a_run_with_lowered_agents_says_so_and_resumes_to_the_bit(crew, script, here, capsys):
     assert script.main([crew]) == 0
     assert "lowered to 40\n" in capsys.readouterr().out
     steps = [record["agent_steps"] for record in records(here) if "SPS" in record]
@@ -181,35 +172,23 @@ def test_a_run_with_fewer_agents_says_so_and_goes_on_identically(crew, script, h
 
 # ---- threads -------------------------------------------------------------------------------------
 
-THREADS = [  # words, cores -> threads
-    ("--vec.num-buffers 8", 16, 16),  # whatever a file says
-    ("--vec.num-threads 1", 16, 1),
-    ("--vec.num-threads 0", 16, 1),
-    ("--vec.num-threads 16", 16, 16),  # the default, typed
-    ("--vec.num-threads 9", 4, 4),
-    ("--vec.max-threads 3", 16, 3),
-    # where nobody acts in C: num_threads / num_buffers for each buffer, 2 of 8 in the file
-    ("--train.rollout-device gpu", 16, 2),
-    ("--train.rollout-device gpu --vec.num-buffers 1", 16, 2),
-    ("--train.rollout-device gpu --vec.num-buffers 8", 16, 8),
-    ("--train.rollout-device gpu --vec.num-buffers 8", 4, 4),
-    ("--torch.encoder NatureEncoder --vec.num-buffers 4", 16, 4),
-    ("--torch.network my:Net --vec.num-buffers 4", 16, 4),
-]
 
-
-def test_threads_of_a_rollout(here):
+@pytest.mark.parametrize(
+    ("words", "cores", "expected"),
+    [
+        ("--vec.num-buffers 8", 16, 16),  # the file's number doesn't count
+        ("--vec.num-threads 9", 4, 4),
+        # policies that don't act in C: num_threads / num_buffers for each buffer
+        ("--train.rollout-device gpu", 16, 2),
+        ("--torch.encoder NatureEncoder --vec.num-buffers 4", 16, 4),
+    ],
+)
+def test_threads_of_a_rollout(here, words, cores, expected):
     (here / "toy.ini").write_text("[vec]\nnum_threads = 2\n")
-    for words, cores, expected in THREADS:
-        config = c.load("toy.ini", words.split())
-        assert rollout_threads(config, cores) == expected, words
-        c.write_ini(config, here / "again.ini")  # a resumed run has what was typed
-        assert rollout_threads(c.load("again.ini"), cores) == expected, words
-    # PufferLib's g2048 has none: one thread would act for all 8192 agents
-    (here / "toy.ini").write_text("[vec]\nnum_threads = 0\n")
-    for device, expected in ("auto", 16), ("gpu", 2):
-        config = c.load("toy.ini", ["--train.rollout-device", device])
-        assert rollout_threads(config, 16) == expected
+    config = c.load("toy.ini", words.split())
+    assert rollout_threads(config, cores) == expected
+    c.write_ini(config, here / "again.ini")  # a resumed run has the typed number
+    assert rollout_threads(c.load("again.ini"), cores) == expected
 
 
 def test_trajectories_do_not_depend_on_the_threads(script, here, monkeypatch):

@@ -1,16 +1,14 @@
-"""Which settings environments in Python begin with, and how their family is found out."""
+"""Families of environments in Python: their settings, and how the family is found."""
 
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from running import ROOT, only
+from running import only
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
-from puffer_mlx.display import notebook
 from puffer_mlx.errors import UserError
-from puffer_mlx.training.trainer import Trainer
 
 pytest.importorskip("gymnasium")
 
@@ -68,41 +66,35 @@ def names(config: c.Config) -> list[str]:
 PYTHON = ["default.ini", "python.ini"]
 
 
-def test_environments_with_files_are_known():
-    """Their families are said in their files: nothing need be made to know them."""
+def test_files_say_the_family_of_their_environments():
     config = c.load("gym:ALE/Pong-v5")
-    # what everybody sees of Atari; the score is the game's, training clips
     expected = {"frameskip": 4, "stack_num": 4, "img_height": 84, "img_width": 84}
     assert config.env.items() >= (expected | {"reward_clipping": False}).items()
     assert config.train.reward_clip == 1 and not config.vec.normalize_observations
-    codes = c.load("gym:MiniGrid-DoorKey-5x5-v0", family="images")  # which isn't what they are
+    codes = c.load("gym:MiniGrid-DoorKey-5x5-v0", family="images")  # which its file contradicts
     assert names(codes) == [*PYTHON, "discrete.ini", "gym/MiniGrid.ini"]
-    assert codes.torch.encoder == "DefaultEncoder" and codes.train.reward_clip == 1
-    for name, agents in ("simple_spread_v3", 3), ("simple_reference_v3", 2):
-        particles = c.load(f"pettingzoo:mpe2.{name}")
-        assert particles.vec.total_agents % agents == 0  # of one environment
 
 
-def test_who_says_which_family(here):
-    """The command line, then further files, then the environment's own, then the spaces."""
+@pytest.mark.parametrize(
+    ("words", "files", "family"),
+    [
+        ([], [], "images"),
+        ([], ["more.ini"], "continuous"),
+        (["--family", "auto"], [], "discrete"),  # the family of the spaces
+        (["--family", "discrete"], ["more.ini"], "discrete"),
+    ],
+)
+def test_the_command_line_wins_over_files_about_the_family(here, words, files, family):
     (here / "configs").mkdir()
     own = here / "configs" / "own.ini"
     own.write_text("[base]\nenv_name = m:E\nfamily = images\n")
     (here / "more.ini").write_text("[base]\nfamily = continuous\n")
-    for words, files, family in (
-        ([], [], "images"),
-        ([], ["more.ini"], "continuous"),
-        (["--family", "auto"], [], "discrete"),
-        (["--family", "discrete"], ["more.ini"], "discrete"),
-    ):
-        config = c.load("m:E", words, files, family="discrete")
-        assert config.base.family == family
-        assert names(config) == [*PYTHON, f"{family}.ini", str(own), *files]
-    assert c.load("m:F").base.family == "auto"  # which nobody has looked at
+    config = c.load("m:E", words, files, family="discrete")
+    assert config.base.family == family
+    assert names(config) == [*PYTHON, f"{family}.ini", str(own), *files]
 
 
-def test_of_images_with_continuous_actions(shipped_configs):
-    """Of continuous.ini only what is about actions counts: sizes, passes and trainer don't."""
+def test_images_with_continuous_actions_take_only_action_settings_of_continuous(shipped_configs):
     text = "[vec]\nrescale_actions = True\n[train]\nent_coef = 0\nhorizon = 32\n"
     text += "minibatch_size = 256\n"
     (shipped_configs / "continuous.ini").write_text(text + "algorithm = puffer5\n")
@@ -115,8 +107,7 @@ def test_of_images_with_continuous_actions(shipped_configs):
     assert both.vec == replace(images.vec, rescale_actions=True) != images.vec
 
 
-def test_of_images_with_a_memory():
-    """Of recurrent.ini only when a state is cleared counts: sizes, passes and trainer don't."""
+def test_images_with_a_memory_take_only_state_resets_of_recurrent():
     for family in "images", "continuous_images":
         plain = c.load("m:E", family=family)
         memory = c.load("m:E", ["--torch.network", "LSTM"], family=family)
@@ -126,8 +117,7 @@ def test_of_images_with_a_memory():
         assert memory.train == plain.train and memory.vec == plain.vec
 
 
-def test_a_saved_configuration_is_what_it_was(here):
-    """Files of families add nothing to a run's own: one from before they were there goes on."""
+def test_a_saved_configuration_takes_nothing_from_families(here):
     config = c.load("gym:ALE/Pong-v5", ["--train.gamma", "0.5"])
     config.env.clear()
     c.write_ini(config, here / "config.ini")
@@ -165,7 +155,7 @@ def fitting(*options: str) -> tuple[c.Config, list[str]]:
     return config, screen.made
 
 
-def test_the_spaces_tell(screen):
+def test_the_family_is_found_from_the_spaces(screen):
     numbers, moves = ["--env.kind", "numbers"], ["--env.moves", "numbers"]
     families = {"images": [], "discrete": numbers, "continuous": [*numbers, *moves]}
     for family, options in (families | {"continuous_images": moves}).items():
@@ -180,15 +170,7 @@ def test_the_spaces_tell(screen):
         assert (config.train.replay_ratio == 3) == ("images" in family)
 
 
-def test_of_pufferlib_3_too():
-    """An environment of PufferLib 3's form, of several agents: docs/examples/regatta.py."""
-    config = c.load(f"{ROOT / 'docs' / 'examples' / 'regatta.py'}:Regatta")
-    with vec.make(config, 1) as made:
-        continuous = made.spec.action.continuous
-    assert config.base.family == ("continuous" if continuous else "discrete")
-
-
-def test_options_win(screen):
+def test_options_win_over_the_familys_settings(screen):
     config, _ = fitting("--train.replay-ratio", "5", "--vec.total-agents", "16")
     assert (config.train.replay_ratio, config.vec.total_agents) == (5, 16)
     assert config.policy.hidden_size == c.load("screen:Screen", family="images").policy.hidden_size
@@ -196,7 +178,7 @@ def test_options_win(screen):
     assert names(config) == [*PYTHON, "discrete.ini"] and len(made) == 8
 
 
-def test_what_a_program_changed_stays(screen):
+def test_a_programs_changes_win_over_the_familys_settings(screen):
     config = c.load("screen:Screen", ["--vec.backend", "sync"])
     train, shared = config.train, replace(config, notes=[])
     config.train.gamma, config.vec.total_agents = 0.25, 4
@@ -208,8 +190,7 @@ def test_what_a_program_changed_stays(screen):
     )
 
 
-def test_few_environments_are_enough(screen):
-    """A family's minibatch gives way to what a person asked for; a person's own doesn't."""
+def test_a_familys_minibatch_is_lowered_to_few_agents(screen):
     config, _ = fitting("--vec.total-agents", "2", "--train.horizon", "16")
     assert (config.vec.total_agents, config.train.minibatch_size) == (2, 32)
     (note,) = [note for note in config.notes if "minibatch_size" in note]
@@ -249,36 +230,20 @@ def test_commands_make_one_configuration_of_the_environments_family(screen, monk
     assert config.base.family == "images" and "images.ini" in names(config)
 
 
-def test_a_run_says_so_once_and_goes_on(screen, script, scripts, capsys):
-    def said(main, *words: str) -> str:
-        assert main(["screen:Screen", *words]) == 0
-        return capsys.readouterr().out
-
+def test_a_run_names_its_family_once_and_saves_it(screen, script, capsys):
     line = "screen:Screen: images (configs/python.ini, configs/images.ini)\n"
-    assert said(script.main, *TINY).count(line) == 1
+    assert script.main(["screen:Screen", *TINY]) == 0
+    assert capsys.readouterr().out.count(line) == 1
     first = c.load(str(only(screen, "checkpoints/*/*/config.ini")))
     assert first.vec.total_agents == c.load("screen:Screen", family="images").vec.total_agents
     assert first.base.family == "images"
     more = "--resume", "latest", "--train.total-timesteps", str(256 * T)
-    assert "images.ini" not in said(script.main, *more)  # its own configuration has all of it
+    assert script.main(["screen:Screen", *more]) == 0
+    assert "images.ini" not in capsys.readouterr().out  # its own configuration has every key
     assert c.load(str(only(screen, "checkpoints/*/*/config.ini"))).train == first.train
-    evaluate, words = scripts("evaluate").main, ["--device", "cpu", "--episodes", "8"]
-    assert ": images" not in said(evaluate, "latest", *words)
-    # Weights that say nothing of their policy are of what training would have made.
-    weights = sorted(screen.glob("checkpoints/*/*/0*/weights.safetensors"))[-1]
-    weights.rename(screen / "mine.safetensors")
-    assert "score" in said(evaluate, "mine.safetensors", *words, "--policy.hidden-size", "8")
-    config = c.load("screen:Screen", TINY)
-    with vec.make(config, 1) as made:  # in a notebook; the second time it goes on
-        trainer = Trainer(config, made)
-        for _ in range(2):
-            trainer.stop = False
-            for _ in notebook.watch(trainer):
-                trainer.stop = True
-    assert capsys.readouterr().out.count(line) == 1
 
 
-def test_it_does_nothing_for_environments_in_c():
+def test_the_family_is_unused_for_environments_in_c():
     config = c.load("squared", ["--family", "images", "--vec.rescale-actions", "1"])
     with vec.make(config, 1) as made:
         unused = vec.unused_keys(config, made)

@@ -1,7 +1,7 @@
-"""Command lines and files, and all that comes of each: ``settings.txt`` (``golden.py``).
+"""Command lines and files, and what is said of each: ``messages.txt`` (``golden.py``).
 
-The whole message where it is refused; else the trainer, notes, and what the words and the file set;
-of an environment alone, all that isn't at its default.
+That is the whole message of a refusal; otherwise the trainer, notes, and the values of settings
+that aren't named in the words and the file: renamed and lowered ones.
 """
 
 import re
@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from golden import entries, placed, write_toy
+from golden import entries, placed, write_toy, written
 
 from puffer_mlx import config as c
 from puffer_mlx.config.notes import trainer_note, unread
@@ -18,23 +18,21 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 from puffer_mlx.system.files import shipped
 
-NAME = "config/settings.txt"
-OWN = "toy.ini:", "config/", "mine/", "ocean/"  # files of an entry
+OWN = "toy.ini:", "config/", "configs/", "mine/", "ocean/"  # files of an entry
 
 
 def prepare() -> None:
-    """Nothing has to be there."""
+    """Do nothing: settings need no files but the entry's."""
 
 
-def outcome(given: list[str]) -> str:
-    """What comes of it now; what is taken must read back from where it is written."""
+def outcome(given: str) -> str:
+    """Return what is said of a configuration, which must also read back from where it is saved."""
     write_toy(given)
     try:
         with program.running_command():
-            config = c.parse_command_line(shlex.split(given[0][2:]))[0]
+            config = c.parse_command_line(shlex.split(written(given)))[0]
     except UserError as error:
-        text = re.sub(rf"{shipped('configs')}(\S+\.ini):\d+", r"configs\1", str(error))
-        return placed(text)
+        return placed(re.sub(rf"{shipped('configs')}(\S+\.ini):\d+", r"configs\1", str(error)))
     Path("again.ini").write_text(c.ini_text(config))
     again = c.load("again.ini")
     assert again == config, given
@@ -43,36 +41,33 @@ def outcome(given: list[str]) -> str:
     return placed("\n".join(lines_about(config, given)))
 
 
-def lines_about(config: c.Config, given: list[str]) -> Iterator[str]:
-    """Lines about a configuration."""
+def lines_about(config: c.Config, given: str) -> Iterator[str]:
+    """Yield lines about a configuration."""
     yield trainer_note(config)
     yield from config.notes
-    if config.python or any(line[0] == "%" for line in given):
+    if config.python or "%" in given:
         yield f"files: {', '.join(config.files)}"
     if config.unused or unread(config):
         yield f"unused: {', '.join([*config.unused, *unread(config)])}"
-    words = given[0]
-    whole = words == f"$ {config.env_name}"  # then all that isn't at its default
+    words = given.replace("-", "_")
     for name, origin in config.origins.items():
-        if name not in DECLARED:  # typed keys of [env], below, and ranges of a sweep
-            continue
-        if whole or origin == COMMAND_LINE or origin.startswith(OWN):
-            yield f"{name} = {config.value(name)!r}" + f" ({origin})" * (not whole)
-    for key, value in config.env.items():
-        if config.source or config.env_name == "toy" or f"env.{key}" in words.replace("-", "_"):
-            yield f"env.{key} = {value!r}"
+        if name in DECLARED and (origin == COMMAND_LINE or origin.startswith(OWN)):
+            value = config.value(name)
+            line = f"{name.partition('.')[2]} = {value}"
+            if name not in words and line not in given:
+                yield f"{name} = {value!r} ({origin})"
+    if config.source or config.env_name == "toy":
+        yield from (f"env.{key} = {value!r}" for key, value in config.env.items())
     if config.bot_eval:
         yield f"bot_eval = {config.bot_eval}"
 
 
-def test_each_comes_to_this(here):
-    for given, expected in entries(NAME):
-        assert outcome(given) == expected, given
+def test_settings_have_these_messages(here):
+    expected = entries(":")
+    assert {given: outcome(given) for given in expected} == expected
 
 
-def test_errors_say_where_they_are_from():
-    errors = [entry for entry in entries(NAME) if "hint: " in entry[1]]
-    assert len(errors) > 140
-    for given, message in errors:
-        if (given[-1][0] == "|" and "[train]" in given[-1]) or "--train." in given[0]:
-            assert COMMAND_LINE in message or "toy.ini" in message, given
+def test_messages_about_settings_say_where_they_are_from():
+    for given, said in entries(":").items():
+        if "\n  hint: " in said and ("\n| [train]" in given or "--train." in given):
+            assert COMMAND_LINE in said or "toy.ini" in said, given

@@ -1,4 +1,4 @@
-"""What is written is read back as the same, and files of earlier versions are read as before."""
+"""Written values are read back as the same; files of earlier versions are read as before."""
 
 import os
 import string
@@ -14,15 +14,17 @@ from hypothesis import strategies as st
 
 from puffer_mlx import config as c
 from puffer_mlx.config.finding import env_names
+from puffer_mlx.config.ini_files import read_ini, read_ini_5
+from puffer_mlx.config.key import COMMAND_LINE, INT_MAX, Key, Setting
 from puffer_mlx.config.schema import DECLARED
-from puffer_mlx.config.values import parse_argument, parse_parameter, unquoted
+from puffer_mlx.config.values import parse_argument, parse_parameter, read_value
 from puffer_mlx.config.writing import parameter_text
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.settings import configured
 
-settings.register_profile("writing", deadline=None, derandomize=True, max_examples=200)
+settings.register_profile("writing", deadline=None, derandomize=True, max_examples=100)
 settings.load_profile("writing")
-through_a_file = settings(max_examples=40)  # each is written and loaded
+through_a_file = settings(max_examples=25)  # each is written and loaded
 
 GLIDER = Path(__file__).parents[1] / "envs" / "upstream_5" / "ocean" / "glider"  # 5.0's: texts, too
 AWKWARD = [
@@ -85,13 +87,6 @@ def test_arguments_of_python_are_read_back(saved, python, env):
     assert exact(saved(python).env) == exact(env)
 
 
-@through_a_file
-@given(value=VALUES)
-def test_a_programs_arguments_are_the_environments(value):
-    config = configured({"env.key": value}, "module:make", {})
-    assert exact(config.env) == exact({"key": value})
-
-
 @given(value=VALUES)
 def test_an_arguments_text_is_read_back(value):
     """From a file, and as typed: a program's arguments go that way."""
@@ -126,39 +121,66 @@ def test_folders_of_sources_are_read_back(saved, native, name):
     assert saved(native).source == native.source
 
 
-@through_a_file
-@given(text=TEXT)
-@pytest.mark.parametrize("name", ["base.tag", "base.checkpoint_dir"])
-def test_texts_of_declared_keys_are_read_back(saved, python, name, text):
-    assume(DECLARED[name].fault(text) is None)
-    section, _, key = name.partition(".")
-    setattr(getattr(python, section), key, text)
-    python.env = {}
-    assert saved(python).value(name) == text
+def values_of(key: Key) -> st.SearchStrategy[Any]:
+    """Return a strategy for the legal values of a declared key."""
+    if key.kind is bool:
+        values = st.booleans()
+    elif key.choices:
+        values = st.sampled_from(key.choices)
+    elif key.kind is str:
+        values = TEXT
+    elif key.kind is int:
+        least = -INT_MAX if key.minimum is None else int(key.minimum)
+        values = st.integers(least, INT_MAX if key.maximum is None else int(key.maximum))
+    else:
+        values = st.floats(key.minimum, key.maximum, allow_nan=False)
+    words = [*key.words, *([f"trace{key.suffix}"] if key.suffix else [])]
+    if words:
+        values = st.one_of(values, st.sampled_from(words))
+    return values.filter(lambda value: key.fault(value) is None)
 
 
-@through_a_file
-@given(value=st.floats(min_value=0, max_value=1, exclude_min=True), count=st.integers(1, 2**31 - 1))
-def test_numbers_of_declared_keys_are_read_back(saved, python, value, count):
-    python.train.gamma, python.train.total_timesteps, python.env = value, count, {}
-    again = saved(python).train
-    assert (again.gamma, again.total_timesteps) == (value, count)
+@settings(max_examples=100)
+@given(data=st.data(), name=st.sampled_from([*DECLARED]))
+def test_every_keys_value_is_read_back(tmp_path_factory, data, name):
+    """From a file of 4.0's rules; numbers also by 5.0's, and texts of one line as typed."""
+    key = DECLARED[name]
+    value = data.draw(values_of(key))
+    section, _, own = name.partition(".")
+    config = c.Config("toy")
+    setattr(getattr(config, section), own, value)
+    path = tmp_path_factory.getbasetemp() / "values.ini"
+    path.write_text(c.ini_text(config), encoding="utf-8")
+    found = {setting.name: setting for setting in read_ini(path)}[name]
+    assert exact(read_value(found, key)) == exact(value)
+    assert exact(read_value(found._replace(origin=COMMAND_LINE), key)) == exact(value)
+    if not isinstance(value, str):
+        path.write_text(f"[{section}]\n{own} = {found.text} # a comment\n")
+        assert exact(read_value(read_ini_5(path)[0], key)) == exact(value)
+
+
+ALIASES = [
+    (name, spelling, choice)
+    for name, key in DECLARED.items()
+    for spelling, choice in key.aliases.items()
+]
+
+
+@given(alias=st.sampled_from(ALIASES))
+def test_other_spellings_of_choices_are_read(alias):
+    name, spelling, choice = alias
+    section, key = name.split(".")
+    setting = Setting(section, key, spelling, COMMAND_LINE)
+    assert read_value(setting, DECLARED[name]) == choice
 
 
 @pytest.mark.parametrize(
     ("typed", "value"),
     [
         ("None", None),
-        ("'None'", "None"),
-        ("none", "none"),
         ("[1, 'a', None]", [1, "a", None]),
-        ("(1, 2)", (1, 2)),
         ("{'a': [1.5]}", {"a": [1.5]}),
-        ("[S.]", "[S.]"),  # no literal
-        ("1, 2", "1, 2"),
         ("{1, 2}", "{1, 2}"),  # a set: nothing that a file of settings holds
-        ("(1)", "(1)"),
-        ("1_000", 1000),
         ("true", True),
         ("= 'a\\nb'", "a\nb"),
     ],
@@ -172,13 +194,8 @@ def test_typed_arguments_are_pythons(typed, value):
     ("line", "value"),
     [
         ("key := None", None),
-        ("key = = None", None),
-        ("key := ['a#b', 'c;d']", ["a#b", "c;d"]),
         ("key := 'S.\\n.G'", "S.\n.G"),
         ("key = None", "None"),
-        ("key = [1, 2]", "[1, 2]"),
-        ("key = 'None'", "None"),
-        ("key : 5", 5),
     ],
 )
 def test_a_file_says_other_values_with_a_colon(tmp_path, line, value):
@@ -213,13 +230,6 @@ def test_a_files_arguments_are_read_as_before(text):
     assert exact(now) == exact(before)  # NaN isn't equal to itself
 
 
-@given(text=TEXT)
-def test_a_files_texts_are_read_as_before(text):
-    assume(not text.startswith("="))
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
-    assert unquoted(text) == (text[1:-1] if quoted else text)
-
-
 @through_a_file
 @given(name=st.text(string.ascii_letters + string.digits + "._-:/*", min_size=1, max_size=20))
 def test_plain_names_and_arguments_are_written_as_before(python, name):
@@ -234,9 +244,6 @@ def test_plain_names_and_arguments_are_written_as_before(python, name):
     ("line", "names"),
     [
         ("gym:A-v1 gym:B-v1", ["gym:A-v1", "gym:B-v1"]),
-        ("'breakout'", ["breakout"]),
-        ('"one two"', ["one", "two"]),
-        ("breakout # mine", ["breakout"]),
         ("None", ["named"]),
     ],
 )

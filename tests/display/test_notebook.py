@@ -1,4 +1,4 @@
-"""The notebook's figure, and the quickstart executed as its readers do, only shorter."""
+"""The notebook's figure, and the quickstart, executed with fewer steps."""
 
 import base64
 import builtins
@@ -14,19 +14,15 @@ from typing import Any
 import nbformat
 import numpy as np
 import pytest
-from native_envs import DRIFT
 from nbclient import NotebookClient
 from PIL import Image
 from running import ROOT, TINY, files
 
-import puffer_mlx
 from puffer_mlx import config, vec
-from puffer_mlx.checkpoint import environment_statistics
-from puffer_mlx.display import notebook, run_view
+from puffer_mlx.display import notebook
 from puffer_mlx.display.notebook import LiveFigure, png_bytes, watch
 from puffer_mlx.display.run_view import RunState
 from puffer_mlx.errors import UserError
-from puffer_mlx.library import evaluating
 from puffer_mlx.training.trainer import Trainer
 
 QUICKSTART = ROOT / "docs" / "quickstart.ipynb"
@@ -59,7 +55,6 @@ SELF_PLAY = {
     **{"env/elo": 1234.5, "pool/size": 12, "pool/num_banks": 2, "pool/swaps": 7.0},
     **{"pool/winrate": 0.725, "pool/opponent_elo": 1180.0, "pool/winrate_bank_0": 0.7},
 }
-TOLD = ["Elo +1234, win rate 0.725, pool 12"]
 
 # ---- the figure ----------------------------------------------------------------------------------
 
@@ -77,8 +72,7 @@ def drawn(monkeypatch):
     return figures
 
 
-def test_every_number_is_in_the_figure(drawn):
-    """Curves and text."""
+def test_the_figure_has_every_curve_and_number(drawn):
     png_bytes(
         view(
             record(1, **EPISODES),
@@ -106,50 +100,16 @@ def test_every_number_is_in_the_figure(drawn):
         assert line in words, line
 
 
-@pytest.mark.parametrize("plays", [False, True])
-def test_the_figures_parts_have_room(drawn, plays):
-    """Everything there is, named at length: nothing is cut off, nothing lies on anything else."""
-    parts = {f"perf/{name}": 0.05 for name, _, parent in run_view.PHASES if parent}
-    logs = record(10, **EPISODES, **parts, **{"perf/rollout": 0.4, "perf/train": 0.6})
-    logs |= {f"loss/{name}": -123.4567 for name in ("first_ratio_error", "skipped_steps")}
-    shown = view(logs | (SELF_PLAY if plays else {}))
-    shown.summary = {"Environment": "/a/long/path/to/some/file.py:Environment", "Run": "1" * 13}
-    png_bytes(shown)
-    (figure,) = drawn
-    canvas = figure.canvas.get_renderer()
-    whole = figure.bbox
-    *curves, text = figure.axes
-    titles = [axes._left_title for axes in curves]
-    assert [title.get_text() for title in titles[2:]] == TOLD * plays
-    boxes = [item.get_window_extent(canvas) for item in (*titles, *text.texts)]
-    for box in boxes:
-        assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0
-    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
-    words = "\n".join(item.get_text() for item in text.texts)
-    assert words.count(" ms ") == len(run_view.PHASES)
-
-
-def test_ratings_over_time(drawn):
-    """A curve of its own, of a run with self-play alone."""
+def test_self_play_has_a_curve_of_ratings(drawn):
     played = [{**SELF_PLAY, "env/elo": elo} for elo in (0.0, 12.5, -3.0)]
     png_bytes(view(*(record(1 + i, **more) for i, more in enumerate(played))))
     png_bytes(view(record(1, **EPISODES, **{"env/elo": 3.0})))
-    score, speed, rating, _ = drawn[0].axes
+    rating = drawn[0].axes[2]
     assert rating.lines[0].get_xydata().tolist() == [[100, 0], [200, 12.5], [300, -3]]
     assert rating.get_title("left") == "Elo -3, win rate 0.725, pool 12"
-    assert (score.get_title("left")[:5], speed.get_title("left")[:5]) == ("score", "steps")
     assert len(drawn[1].axes) == len(drawn[0].axes) - 1
     words = "\n".join(text.get_text() for text in drawn[1].axes[-1].texts)
     assert "elo    3.000" in words  # an environment's own number
-    words = "\n".join(text.get_text() for text in drawn[0].axes[-1].texts)
-    assert "elo " not in words
-
-
-def test_the_figure_needs_little():
-    empty = picture(png_bytes(view({"agent_steps": 1.0})))
-    full = picture(png_bytes(view(record(1, **EPISODES, **PHASES), record(2, **EPISODES))))
-    assert empty.shape == full.shape == (540, 900, 3)
-    assert np.abs(empty - full).max() > 100
 
 
 # ---- in a cell -----------------------------------------------------------------------------------
@@ -182,7 +142,7 @@ def trainer():
         yield Trainer(settings, environments)
 
 
-def test_watch_passes_every_record_on_and_replaces_one_picture(monkeypatch, trainer):
+def test_watch_yields_every_record_and_replaces_one_picture(monkeypatch, trainer):
     screen = Screen(monkeypatch)
     monkeypatch.setattr(notebook, "REFRESH", 0.0)
     monkeypatch.setattr(notebook, "EFFORT", 1e9)
@@ -194,16 +154,15 @@ def test_watch_passes_every_record_on_and_replaces_one_picture(monkeypatch, trai
     assert np.abs(first - last).max() > 100
 
 
-@pytest.mark.parametrize("leave", ["end", "break", "error"])
-def test_the_last_record_is_seen_however_the_loop_is_left(monkeypatch, trainer, leave):
-    """Though it came too soon after the first drawing."""
+@pytest.mark.parametrize("leave", ["end", "error"])
+def test_the_last_record_is_drawn_however_the_loop_ends(monkeypatch, trainer, leave):
     screen = Screen(monkeypatch)
     monkeypatch.setattr(notebook, "REFRESH", 1e9)
     seen = []
     monkeypatch.setattr(notebook, "png_bytes", lambda run: seen.append(run.logs["epoch"]) or b"")
     watching = watch(trainer)
     for logs in watching:
-        if leave != "end" and logs["epoch"] == 3:
+        if leave == "error" and logs["epoch"] == 3:
             break
     if leave == "error":
         with pytest.raises(KeyboardInterrupt):
@@ -213,10 +172,8 @@ def test_the_last_record_is_seen_however_the_loop_is_left(monkeypatch, trainer, 
     assert len(screen.shown) == len(screen.replaced) == 1
 
 
-@pytest.mark.parametrize("inside", [True, False])
-def test_an_interrupt_ends_after_the_epoch_and_watching_again_goes_on(monkeypatch, trainer, inside):
+def test_an_interrupt_ends_after_the_epoch_and_watching_again_continues(monkeypatch, trainer):
     Screen(monkeypatch)
-    monkeypatch.setattr(notebook, "in_notebook", lambda: inside)
     before = signal.getsignal(signal.SIGINT)
     epochs = []
     for logs in watch(trainer):
@@ -238,8 +195,8 @@ def test_a_second_interrupt_ends_at_once(monkeypatch, trainer):
     assert trainer.epoch == 1 and not trainer.stop
 
 
-def test_watching_in_another_thread(monkeypatch, trainer):
-    """Where signals can't be handled. MLX's arrays belong to their thread: nothing is trained."""
+def test_watch_works_in_another_thread(monkeypatch, trainer):
+    """Other threads can't handle signals. Nothing is trained: MLX's arrays belong to a thread."""
     Screen(monkeypatch)
     monkeypatch.setattr(Trainer, "__iter__", lambda self: iter([record(1)]))
     seen = []
@@ -249,7 +206,7 @@ def test_watching_in_another_thread(monkeypatch, trainer):
     assert seen == [record(1)]
 
 
-def test_drawing_takes_a_part_of_the_time_only(monkeypatch):
+def test_drawing_takes_only_a_part_of_the_time(monkeypatch):
     Screen(monkeypatch)
     clock = [0.0]
 
@@ -276,9 +233,8 @@ def test_outside_a_notebook_watch_is_the_dashboard(trainer, capsys):
     assert lines[-1].startswith(f"{total} of {total} steps | ") and len(records) > 1
 
 
-@pytest.mark.parametrize("missing", ["matplotlib", "IPython"])
-def test_missing_libraries(monkeypatch, trainer, missing):
-    real = builtins.__import__
+def test_a_missing_library_is_an_error_before_training(monkeypatch, trainer):
+    real, missing = builtins.__import__, "matplotlib"
 
     def without(name, *args, **how):
         if name.split(".")[0] == missing:
@@ -320,7 +276,7 @@ def outputs(book, text: str) -> list:
 
 
 def printed(book, text: str) -> str:
-    """What that cell printed; a kernel sends it in parts if printing takes long."""
+    """Return the output of that cell, which a kernel may send in parts."""
     streams = (output for output in outputs(book, text) if output.get("name") == "stdout")
     return "".join(output["text"] for output in streams)
 
@@ -330,7 +286,7 @@ def data(book, text: str, kind: str) -> list[bytes]:
     return [base64.b64decode(item) for item in found if item]
 
 
-def test_every_cell_of_the_quickstart_runs(executed):
+def test_every_cell_of_the_quickstart_runs_without_an_error(executed):
     book, folder = executed
     codes = [cell for cell in book.cells if cell.cell_type == "code"]
     assert len(codes) == 4 and all(cell.execution_count for cell in codes)
@@ -339,16 +295,12 @@ def test_every_cell_of_the_quickstart_runs(executed):
             assert output.output_type != "error"
             assert "Traceback" not in output.get("text", "")
     made = files(folder)
-    checkpoint = next(name for name in made if name.endswith("/state.safetensors"))
-    assert checkpoint.startswith("agent/") and "breakout.bin" in made
+    assert any(name.startswith("agent/") and name.endswith("/state.safetensors") for name in made)
+    assert "breakout.bin" in made
 
 
-def test_the_quickstart_begins_with_five_lines(executed):
-    """And what they show: one live picture, the score and the agent."""
+def test_the_quickstart_shows_a_live_picture_a_score_and_the_agent(executed):
     book, _ = executed
-    first = next(cell for cell in book.cells if cell.cell_type == "code")
-    lines = [line for line in first.source.splitlines() if line and "import show" not in line]
-    assert len(lines) == 5 and lines[0] == "import puffer_mlx"
     (live,) = data(book, "progress=True", "image/png")
     assert picture(live).std() > 10
     (gif,) = data(book, "show(puffer_mlx.play(", "image/gif")
@@ -357,10 +309,12 @@ def test_the_quickstart_begins_with_five_lines(executed):
     assert len(gif) < 1_000_000
     said = printed(book, "progress=True")
     assert re.search(r"^score [\d.]+ ± [\d.]+ \(.*\), 64 episodes, stochastic$", said, re.MULTILINE)
+    assert "largest difference 0" in printed(book, "export(")
+    loop = printed(book, "trainer.stop = True")
+    assert re.fullmatch(r"score [\d.]+ after [\d,]+ steps\n", loop)
 
 
 def test_a_converted_notebook_has_the_gif(executed):
-    """nbconvert's pages show HTML and no GIFs: it is in both forms."""
     book, _ = executed
     (output,) = [
         o for o in outputs(book, "show(puffer_mlx.play(") if "image/gif" in o.get("data", {})
@@ -370,43 +324,3 @@ def test_a_converted_notebook_has_the_gif(executed):
     nbconvert = pytest.importorskip("nbconvert")
     html, _ = nbconvert.HTMLExporter().from_notebook_node(book)
     assert "data:image/gif;base64,R0lGOD" in html
-
-
-def test_the_quickstart_scores_and_exports(executed):
-    book, _ = executed
-    scores = printed(book, "scores.summary()")
-    assert [line.split()[0] for line in scores.splitlines() if "±" in line] == [
-        "perf",
-        "score",
-        "episode_return",
-        "episode_length",
-    ]
-    assert "largest difference 0" in printed(book, "export(")
-    loop = printed(book, "trainer.stop = True")
-    assert re.fullmatch(r"score [\d.]+ after [\d,]+ steps\n", loop)
-
-
-def test_the_quickstart_forgets_no_statistics(here, monkeypatch):
-    """Its cells, with an environment whose observations are normalised."""
-    book = nbformat.read(QUICKSTART, as_version=4)
-    codes = [cell.source for cell in book.cells if cell.cell_type == "code"]
-    (saving,) = [source for source in codes if "run.save(" in source]
-    (scoring,) = [source for source in codes if "scores.summary()" in source]
-    seen, score = [], evaluating.score
-
-    def watched(stepper, *arguments, **keywords):
-        seen.append(stepper.vec.memory())
-        return score(stepper, *arguments, **keywords)
-
-    monkeypatch.setattr(evaluating, "score", watched)
-    settings = {"normalize_observations": True, "device": "cpu", "total_timesteps": 64}
-    with puffer_mlx.Trainer({"base.seed": 1}, DRIFT["native"], **settings) as run:
-        for _ in run:
-            pass
-        names: dict[str, Any] = {"run": run, "puffer_mlx": puffer_mlx}
-        exec(scoring, names)
-        exec(saving.partition("\n\nreport")[0], names)
-        for name, array in run.vec.memory().items():  # type: ignore
-            np.testing.assert_array_equal(seen[0][name], array)
-            found = environment_statistics.read_statistics(names["saved"])[name]
-            np.testing.assert_allclose(found, array, rtol=1e-6)

@@ -48,27 +48,26 @@ def outside(size=5):
     return Count(size)
 
 
-def test_a_class_and_functions_make_as_many_as_are_wanted():
+def test_classes_and_functions_make_all_environments():
     for env in [Count, outside, lambda: Count()]:
         with puffer_mlx.train(env, **SMALL) as trainer:
             assert trainer.vec.num_environments == 2 and trainer.global_step == 512
         assert trainer.config.env_name.startswith(f"{__name__}:") and trainer.config.python
 
 
-def test_they_are_made_in_processes_too():
-    """A function inside of a function is none that another process could import."""
+def test_a_local_function_makes_environments_in_processes():
     size = 7
     with puffer_mlx.train(lambda: Count(size), backend="async", **SMALL) as trainer:
         assert cast(Any, trainer.vec).backend == "async"
         assert puffer_mlx.evaluate(trainer, episodes=2).score.mean == 7
 
 
-def test_the_environments_own_arguments():
+def test_settings_of_env_are_arguments_of_the_function():
     with puffer_mlx.train(outside, {"env.size": 3}, **SMALL) as trainer:
         assert puffer_mlx.evaluate(trainer, episodes=2).score == (3, 0, 3, 3, 3)
 
 
-def test_an_object_where_one_is_enough_and_it_stays_open():
+def test_one_environment_may_be_an_object_and_stays_open():
     env = Count()
     with puffer_mlx.train(env, **{**SMALL, "total_agents": 1}) as trainer:
         assert trainer.vec.num_environments == 1
@@ -76,13 +75,13 @@ def test_an_object_where_one_is_enough_and_it_stays_open():
     assert env.closed == 0
 
 
-def test_names_are_lines_of_a_file(here):
+def test_names_of_environments_are_read_back_from_files(here):
     for env in (Count, lambda: Count(), source_of):
         (here / "config.ini").write_text(config.ini_text(configured(None, env, {})))
         assert re.fullmatch(r"[\w.]+:[\w.]+", source_of(env).name)
         assert config.load("config.ini", []).env_name == source_of(env).name
 
 
-def test_what_a_file_names_is_allowed_by_naming_it():
+def test_naming_an_environment_allows_only_that_name():
     settings = config.Config("a:b", named_by={"a:b": "x.ini:1", "c:d": "x.ini:2"})
     assert with_environment(settings, source_of("a:b")).named_by == {"c:d": "x.ini:2"}

@@ -23,7 +23,7 @@ SAYS = {
 
 @pytest.fixture(autouse=True)
 def screenless(monkeypatch):
-    """Pygame draws without a display, and MLX's device is afterwards what it was."""
+    """Let pygame draw without a display, and restore MLX's device."""
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     device = mx.default_device()
     yield
@@ -35,7 +35,7 @@ def test_each_example_has_a_test():
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_an_example(here, capsys, monkeypatch, name):
+def test_an_example_prints_its_result(here, capsys, monkeypatch, name):
     monkeypatch.syspath_prepend(EXAMPLES)  # as if it were started there
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert re.fullmatch(SAYS[name], capsys.readouterr().out)
@@ -44,7 +44,7 @@ def test_an_example(here, capsys, monkeypatch, name):
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_the_code_of_the_page(here, capsys, number):
+def test_the_code_of_the_page_runs(here, capsys, number):
     text = BLOCKS[number]
     with warnings.catch_warnings():
         exec(compile(text, f"docs/library.md:{number}", "exec"), {"__name__": "__main__"})

@@ -1,4 +1,4 @@
-"""``puffer_mlx.Policy``: observations in, actions of the environment out."""
+"""``puffer_mlx.Policy``: actions of an environment for its observations."""
 
 from typing import Any, cast
 
@@ -10,7 +10,6 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from oracles import named
 
 import puffer_mlx
-from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint.environment_statistics import differences, with_saved_preprocessing
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.rows import allocate_rows
@@ -56,8 +55,8 @@ def trained(make, **settings):
 
 
 @pytest.mark.parametrize("settings", [{}, MEMORY])
-def test_it_acts_as_the_trainers_environments_do(settings):
-    """Normalised rows, memory and units: as the greedy actions of ``Policy.act`` on real rows."""
+def test_predict_equals_the_actions_of_the_policy_on_real_rows(settings):
+    """With normalized rows, a memory and the units of the environment."""
     with trained("gym:Pendulum-v1", **settings) as trainer:
         rows = allocate_rows(trainer.vec, 2)
         env = gymnasium.make("Pendulum-v1")
@@ -78,8 +77,8 @@ def test_it_acts_as_the_trainers_environments_do(settings):
             observations = vec.raw(rows.observations)
 
 
-def test_a_run_from_before_image_channels_reads_images_as_it_did(tmp_path):
-    """5 x 8 pixels with 6 channels; a new run reads 8 x 6 with 5."""
+def test_an_old_run_reads_images_as_before_image_channels(tmp_path):
+    """As 5 x 8 pixels with 6 channels, not as 8 x 6 pixels with 5."""
 
     def make():
         return Given(Box(0, 255, (5, 8, 6), np.uint8))
@@ -104,33 +103,43 @@ def test_a_run_from_before_image_channels_reads_images_as_it_did(tmp_path):
         assert "vec.image_channels is up_to_4" in line
 
 
-def test_one_observation_or_a_batch():
+@pytest.fixture(scope="module")
+def cartpole():
+    """A trained run without a memory."""
     with trained("gym:CartPole-v1") as trainer:
-        policy = puffer_mlx.Policy(trainer)
-        seen = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-        batch, state = policy.predict(seen, deterministic=True)
-        assert batch.shape == (6,) and state is None
-        alone = [policy.predict(one, deterministic=True).action for one in seen]
-        assert [int(a) for a in alone] == batch.tolist() and np.shape(alone[0]) == ()
-        assert policy.predict(list(map(float, seen[0])), deterministic=True).action == alone[0]
-        for legal in (0, 1):
-            masks = np.zeros((6, 2))
-            masks[:, legal] = 1
-            assert set(
-                trainer.predict(seen, action_masks=masks, deterministic=True).action.tolist()
-            ) == {legal}
-    settings = {"total_agents": 8, "minibatch_size": 256, "device": "cpu", "total_timesteps": 2048}
-    with puffer_mlx.Trainer({**settings, "horizon": 32}, "squared") as trainer:  # in C
-        D = trainer.vec.spec.observation_size
-        seen = np.random.default_rng(0).integers(0, 2, (3, D))
-        alone, batch = (
-            trainer.predict(seen[0], deterministic=True).action,
-            puffer_mlx.Policy(trainer).predict(seen, deterministic=True),
-        )
-        assert batch.action.shape == (3,) and batch.action[0] == alone and batch.action.dtype == int
+        yield trainer
 
 
-def test_observations_and_actions_of_parts():
+def test_one_observation_has_the_action_of_a_batch(cartpole):
+    policy = puffer_mlx.Policy(cartpole)
+    seen = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    batch, state = policy.predict(seen, deterministic=True)
+    assert batch.shape == (6,) and state is None
+    actions = [policy.predict(one, deterministic=True).action for one in seen]
+    assert [int(action) for action in actions] == batch.tolist() and np.shape(actions[0]) == ()
+    as_list = [float(number) for number in seen[0]]
+    assert policy.predict(as_list, deterministic=True).action == actions[0]
+
+
+def test_one_observation_of_an_environment_in_c_has_the_action_of_a_batch():
+    settings = {"total_agents": 8, "minibatch_size": 256, "horizon": 32, "device": "cpu"}
+    with puffer_mlx.Trainer(settings, "squared") as trainer:
+        seen = np.random.default_rng(0).integers(0, 2, (3, trainer.vec.spec.observation_size))
+        action = trainer.predict(seen[0], deterministic=True).action
+        batch = puffer_mlx.Policy(trainer).predict(seen, deterministic=True).action
+        assert batch.shape == (3,) and batch[0] == action and batch.dtype == int
+
+
+@pytest.mark.parametrize("legal", [0, 1])
+def test_masked_actions_are_not_taken(cartpole, legal):
+    masks = np.zeros((6, 2))
+    masks[:, legal] = 1
+    seen = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    found = cartpole.predict(seen, action_masks=masks, deterministic=True).action
+    assert set(found.tolist()) == {legal}
+
+
+def test_observations_and_actions_may_have_parts():
     actions = Tuple([Discrete(3, start=2), MultiDiscrete([2, 1, 4])])
     with trained(lambda: Given(actions=actions)) as trainer:
         policy, env = puffer_mlx.Policy(trainer), Given(actions=actions)
@@ -148,53 +157,36 @@ def test_observations_and_actions_of_parts():
         assert own[0] == first[1] and (own[1] == second[1]).all()
 
 
-def test_images_with_their_channels_first():
-    space = Box(0, 255, (3, 8, 8), np.uint8)
-    settings = {**SMALL, "encoder": "DefaultEncoder", "device": "cpu"}
-    with puffer_mlx.Trainer(settings, lambda: Given(space)) as trainer:
-        seen = space.sample()
-        action = trainer.predict(seen, deterministic=True).action
-        assert (trainer.predict(np.stack([seen, seen]), deterministic=True).action == action).all()
-        rows = cast(Any, trainer.vec).layout
-        out = np.zeros((1, 192), np.uint8)
-        rows.write(seen[None], out)
-        chosen = trainer.policy.act(trainer.weights, mx.array(out), [], None)[0]
-        assert rows.actions(np.array(chosen))[0] == action
-
-
-def test_memory_goes_on_and_is_forgotten_where_it_should():
+def test_memory_goes_on_between_predictions_and_is_reset_at_episode_starts():
     with trained("gym:CartPole-v1", **MEMORY) as trainer:
         policy = puffer_mlx.Policy(trainer)
-        seen = np.ones(4, np.float32)
-        (_, first), (_, second) = (
-            policy.predict(seen, deterministic=True),
-            policy.predict(seen, deterministic=True),
-        )
+        one = np.ones(4, np.float32)
+        two = np.ones((2, 4))
+
+        def state(source: Any = policy, seen: Any = one, **how: Any) -> Any:
+            found = source.predict(seen, deterministic=True, **how)
+            return [np.array(part) for part in found.state]
 
         def equal(one, other):
-            return all((np.array(a) == np.array(b)).all() for a, b in zip(one, other, strict=True))
+            return all((a == b).all() for a, b in zip(one, other, strict=True))
 
+        first, second = state(), state()
         assert not equal(first, second)
         policy.reset()
-        assert equal(policy.predict(seen, deterministic=True).state, first)
-        assert equal(policy.predict(seen, episode_start=True, deterministic=True).state, first)
-        assert equal(policy.predict(seen, state=first, deterministic=True).state, second)
+        assert equal(state(), first)
+        assert equal(state(episode_start=True), first)
+        assert equal(state(state=[mx.array(part) for part in first]), second)
         with pytest.raises(UserError, match=r"remembers 1 agents.* of 2\n  hint: policy.reset"):
-            policy.predict(np.ones((2, 4)), deterministic=True)
+            state(seen=two)
         policy.reset()
-        policy.predict(np.ones((2, 4)), deterministic=True)
-        after = policy.predict(
-            np.ones((2, 4)), episode_start=[True, False], deterministic=True
-        ).state
+        state(seen=two)
+        after = state(seen=two, episode_start=[True, False])
         for part, own, next in zip(after, first, second, strict=True):
-            np.testing.assert_allclose(np.array(part), [np.array(own)[0], np.array(next)[0]], 1e-5)
-        assert not equal(
-            trainer.predict(seen, deterministic=True).state,
-            trainer.predict(seen, deterministic=True).state,
-        )
+            np.testing.assert_allclose(part, [own[0], next[0]], 1e-5)
+        assert not equal(state(trainer), state(trainer))
 
 
-def test_actions_can_be_drawn_and_drawn_again():
+def test_sampled_actions_repeat_with_the_seed():
     with trained("gym:Pendulum-v1") as trainer:
         policy, seen = puffer_mlx.Policy(trainer), np.zeros((4, 3), np.float32)
 
@@ -210,7 +202,7 @@ def test_actions_can_be_drawn_and_drawn_again():
         ).any()
 
 
-def test_a_policy_does_not_change_when_its_trainer_goes_on(tmp_path):
+def test_a_policy_keeps_its_weights_while_its_trainer_continues(tmp_path):
     with puffer_mlx.Trainer({**SMALL, "learning_rate": 0.1}, "gym:Pendulum-v1") as trainer:
         seen = np.ones(3, np.float32)
         policy, before = (
@@ -228,17 +220,11 @@ def test_a_policy_does_not_change_when_its_trainer_goes_on(tmp_path):
     assert loaded.step == 256
 
 
-@pytest.mark.parametrize("where", ["library", "command line"])
-def test_a_checkpoint_acts_without_its_environment(tmp_path, monkeypatch, where):
-    """Its spaces are data in it: nothing that it names is imported, and nobody is asked."""
+def test_a_checkpoint_predicts_without_its_environment(tmp_path, monkeypatch):
+    """Spaces are data of the checkpoint: its environment isn't imported."""
     actions = Tuple([Discrete(3, start=2), MultiDiscrete([2, 1, 4])])
     with trained(lambda: Given(actions=actions)) as trainer:
-        if where == "library":
-            trainer.save(tmp_path)
-        else:
-            keeper = checkpoint.CheckpointManager(tmp_path, trainer.config)
-            memory, spec = puffer_mlx.Policy(trainer).memory, trainer.vec.spec
-            keeper.save(256, spec, trainer.policy, trainer.weights, trainer.state(), memory)
+        trainer.save(tmp_path)
         seen, _ = Given().reset(seed=1)
         expected = trainer.predict(seen, deterministic=True).action
     monkeypatch.setattr("puffer_mlx.vec.probe", None)
@@ -259,8 +245,7 @@ CAMERA = Dict(
 FEW: dict[str, Any] = {"hidden_size": 16, "device": "cpu", "replay_ratio": 1}
 
 
-def test_an_image_of_a_dict_goes_to_convolutions(here):
-    """Its family's settings, acting, a checkpoint, and an export."""
+def test_an_image_in_a_dict_is_encoded_by_convolutions(here):
     with trained(lambda: Given(CAMERA), **FEW) as trainer:
         encoder, spec = cast(Any, trainer.policy.encoder), trainer.vec.spec
         assert [type(each).__name__ for each in encoder.encoders] == ["Nature"]
@@ -285,8 +270,8 @@ def test_an_image_of_a_dict_goes_to_convolutions(here):
         assert len(list(trainer)) == 1
 
 
-def test_a_run_from_before_goes_on_with_its_encoder(here, monkeypatch):
-    """It saw an image's bytes as numbers, which ``auto`` meant then."""
+def test_an_old_run_keeps_its_encoder_of_images(here, monkeypatch):
+    """Its encoder ``auto`` took the bytes of an image as numbers."""
     settings = {**FEW, "family": "discrete", "learning_rate": 1e-3}
 
     def make():
@@ -308,11 +293,10 @@ def test_a_run_from_before_goes_on_with_its_encoder(here, monkeypatch):
         trained(make, **settings)
 
 
-def test_predict_samples_by_default_and_evaluate_does_not():
-    """The defaults of Stable-Baselines3's ``predict`` and ``evaluate_policy``."""
+def test_predict_samples_by_default_and_evaluate_does_not(cartpole):
+    """As in Stable-Baselines3."""
     seen = np.zeros((64, 4), np.float32)
-    with trained("gym:CartPole-v1") as trainer:
-        for each in puffer_mlx.Policy(trainer), trainer:
-            assert len(set(each.predict(seen).action.tolist())) == 2
-            assert len(set(each.predict(seen, deterministic=True).action.tolist())) == 1
-        assert puffer_mlx.evaluate(trainer, episodes=2).deterministic
+    for each in puffer_mlx.Policy(cartpole), cartpole:
+        assert len(set(each.predict(seen).action.tolist())) == 2
+        assert len(set(each.predict(seen, deterministic=True).action.tolist())) == 1
+    assert puffer_mlx.evaluate(cartpole, episodes=2).deterministic

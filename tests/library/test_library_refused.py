@@ -1,6 +1,6 @@
-"""What the library refuses, and with which words: ``refused.txt`` (``golden.py``).
+"""Messages of the library about wrong values: ``messages.txt`` (``golden.py``).
 
-An entry is a Python expression, in which everything of ``NAMES`` is known.
+An entry is a Python expression over ``NAMES``.
 """
 
 import functools
@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from golden import entries, placed
+from golden import entries, placed, written
 from gymnasium.spaces import Box, Dict, Discrete
 
 import puffer_mlx
@@ -17,13 +17,12 @@ from puffer_mlx import config
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.settings import collected, configured, source_of, with_environment
 
-NAME = "library/refused.txt"
 SMALL: dict[str, Any] = {"total_timesteps": 512, "total_agents": 2, "horizon": 32}
 SMALL |= {"minibatch_size": 64, "device": "cpu"}
 
 
 class Count(gymnasium.Env):
-    """Its episodes take ``size`` steps."""
+    """An environment whose episodes take ``size`` steps."""
 
     observation_space: Any = Box(0, 100, (2,), np.float32)
     action_space = Discrete(2)
@@ -41,14 +40,14 @@ class Count(gymnasium.Env):
 
 
 class Parts(Count):
-    """Shows two parts."""
+    """An environment whose observations have two parts."""
 
     observation_space: Any = Dict({"near": Box(-5, 5, (2, 2), np.float32), "kind": Discrete(3)})
 
 
 @functools.cache
 def trained(env: Any) -> puffer_mlx.Trainer:
-    """A trainer that nothing was trained by."""
+    """Return a trainer before its first epoch."""
     return puffer_mlx.Trainer(SMALL, env)
 
 
@@ -61,22 +60,27 @@ NAMES = {
 
 
 def prepare() -> None:
-    """Nothing has to be there."""
+    """Do nothing: expressions need no files."""
 
 
-def outcome(given: list[str]) -> str:
-    """The message of what is refused now; nothing is written."""
+def outcome(given: str) -> str:
+    """Return the message of a refusal."""
     before = {*Path().iterdir()}
     try:
-        value = eval(given[0][2:], {**NAMES, "__name__": "mine"})
+        value = eval(written(given), {**NAMES, "__name__": "mine"})
     except UserError as error:
-        assert {*Path().iterdir()} == before, given
-        return placed(str(error))
-    raise AssertionError(f"{given} is {value!r}")
+        new = {*Path().iterdir()} - before
+        return placed(str(error)) + f"\nfiles {new}" * bool(new)
+    return f"not refused: {value!r}"
 
 
-def test_each_is_refused_with_these_words(here):
-    for given, expected in entries(NAME):
-        assert outcome(given) == expected, given
-        assert "hint: " in expected and "command line" not in expected
-        assert "--" not in expected or ".export(" in given[0]
+def test_the_library_refuses_wrong_values_with_these_messages(here):
+    expected = entries(">")
+    assert {given: outcome(given) for given in expected} == expected
+
+
+def test_every_message_is_for_programs():
+    """They have a hint, and name no options of commands."""
+    for given, said in entries(">").items():
+        assert "hint: " in said and "command line" not in said, given
+        assert "--" not in said or ".export(" in given, given

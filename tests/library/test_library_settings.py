@@ -20,7 +20,7 @@ def test_short_and_full_names_and_sections_mean_the_same():
     assert value == 32 and type(value) is int
 
 
-def test_several_choices_are_a_list_too():
+def test_several_choices_may_be_a_list():
     assert collected({"track": ["wandb", "trackio"]}) == {"base.track": "wandb,trackio"}
     assert collected({"base": {"track": ()}}) == {"base.track": "none"}
 
@@ -31,7 +31,7 @@ def test_settings_win_over_files_and_count_as_typed():
     assert found == plain and typed(found, "train.gamma")
 
 
-def test_a_family_that_is_found_out_later_blames_no_command_line_either():
+def test_settings_keep_their_origin_when_the_family_is_found():
     found = configured({"gamma": 0.25}, "gym:CartPole-v1", {})
     assert found.again is not None
     again = found.again("discrete")
@@ -49,15 +49,15 @@ def test_wrong_settings_are_refused_before_an_environment_is_made():
         configured(decided[1], decided[0], {}, find_family=find_family)
 
 
-def test_a_whole_configuration_is_copied():
+def test_a_configuration_object_is_copied():
     before = config.load("squared", [])
     found = configured(before, None, {"gamma": 0.25, "env.x": 3})
     assert found.train.gamma == 0.25 and found.env["x"] == 3
     assert before.train.gamma != 0.25 and "x" not in before.env and not typed(before, "train.gamma")
 
 
-def test_changes_stay_when_the_family_is_found_out():
-    """Also those to what the files say of the family that is assumed before anyone looked."""
+def test_changes_stay_when_the_family_is_found():
+    """Also a change to the value in the files of the assumed family."""
     before = config.load("gym:Pendulum-v1", [])
     found = changed(before, {"train.minibatch_size": before.train.minibatch_size, "train.gamma": 0})
     assert found.again is not None
@@ -70,15 +70,9 @@ def test_changes_stay_when_the_family_is_found_out():
     ("name", "value", "expected"),
     [
         ("train.gamma", 0.1 + 0.2, 0.1 + 0.2),
-        ("train.gamma", 1, 1.0),
-        ("train.gamma", True, 1.0),
         ("train.horizon", 32.0, 32),
-        ("train.anneal_lr", False, False),
         ("train.anneal_lr", 1, True),
-        ("base.tag", 3, "3"),
-        ("base.tag", "0x10", "0x10"),
         ("base.tag", "'quoted' # text", "'quoted' # text"),
-        ("train.rollout_device", "cpu", "cpu"),
         ("base.stop_at_score", "none", "none"),
     ],
 )
@@ -102,10 +96,7 @@ def test_a_configuration_that_is_read_again_can_be_pickled():
     ("settings", "message"),
     [
         ({"gamma": "0.5"}, 'train.gamma "0.5" is not a number'),
-        ({"gamma": float("nan")}, "train.gamma nan is not a finite number"),
         ({"horizon": 1.5}, "train.horizon 1.5 is not a whole number"),
-        ({"anneal_lr": "yes please"}, "train.anneal_lr yes please is neither true nor false"),
-        ({"env.size": "large"}, "env.size large is not a number"),
         ({"env.size": [1]}, "env.size = [1] is not a number"),
     ],
 )
@@ -113,8 +104,3 @@ def test_a_value_of_another_type_is_refused(settings, message):
     with pytest.raises(UserError) as caught:
         configured(settings, "squared", {})
     assert caught.value.message == f"{message} (keyword or dictionary)"
-
-
-def test_numbers_and_texts_of_an_environment_keep_their_types():
-    given = {"count": 3, "scale": 0.5, "name": "3", "fast": True}
-    assert configured({"env": given}, "somewhere:Env", {}).env == given

@@ -1,4 +1,4 @@
-"""Trackers of a program's runs: a planted one that writes down what it is told."""
+"""Trackers of a program's runs, with a planted one that records its calls."""
 
 import gc
 from pathlib import Path
@@ -17,7 +17,7 @@ SHORT = {**SQUARED, "total_timesteps": 512}  # two epochs
 
 @pytest.fixture
 def told(told, monkeypatch):
-    """What the planted tracker was told, which is the one that tensorboard's name finds."""
+    """Replace tensorboard by the planted tracker; return its calls."""
     real = tracked_run.tracker_names
     monkeypatch.setattr(trainer, "refuse_missing", lambda config: None)
     monkeypatch.setattr(run, "tracker_names", lambda config: ["planted" for _ in real(config)])
@@ -28,7 +28,7 @@ def ends(lines) -> list[str]:
     return [line["finish"]["status"] for line in lines if "finish" in line]
 
 
-def test_a_run_is_told_from_its_start_to_its_end(told, capsys):
+def test_a_tracker_gets_the_start_every_epoch_and_the_end(told, capsys):
     about = {"wandb_project": "fish", "log_dir": "here"}
     made = puffer_mlx.train("squared", track=["tensorboard"], **about, **SHORT)
     begun, *epochs, end = told()  # though it isn't closed
@@ -44,7 +44,7 @@ def test_a_run_is_told_from_its_start_to_its_end(told, capsys):
     assert len(ends(told())) == 1
 
 
-def test_a_loop_of_one_s_own_is_told_when_it_is_closed(told):
+def test_a_tracker_gets_the_end_when_the_trainer_is_closed(told):
     with puffer_mlx.Trainer(SHORT, "squared", track="tensorboard") as made:
         made.step()
         assert ends(told()) == []
@@ -61,7 +61,7 @@ def test_a_loop_of_one_s_own_is_told_when_it_is_closed(told):
     assert ends(told())[2:] == ["stopped"]
 
 
-def test_a_saved_run_goes_on_without_those_it_had(told):
+def test_a_loaded_run_has_no_trackers_without_those_given(told):
     """A stranger's file sends nothing anywhere."""
     made = puffer_mlx.train("squared", track=["tensorboard"], **SHORT)
     made.save("saved")
@@ -73,7 +73,7 @@ def test_a_saved_run_goes_on_without_those_it_had(told):
     assert ends(told())[1:] == ["finished"] and told()[-2]["step"] == 768
 
 
-def test_one_that_is_not_installed(monkeypatch):
+def test_a_missing_tracker_is_an_error(monkeypatch):
     monkeypatch.setattr(tracked_run, "_is_installed", lambda package: False)
     with pytest.raises(UserError, match="wandb isn't installed\n  hint: pip install"):
         puffer_mlx.Trainer(SHORT, "squared", track=["wandb"])

@@ -9,7 +9,7 @@ import pytest
 import puffer_mlx
 
 
-def test_the_names_are_few_and_seen():
+def test_public_names_exist_and_are_documented():
     assert dir(puffer_mlx) == sorted(puffer_mlx.__all__)
     assert {name for name in puffer_mlx.__all__ if not hasattr(puffer_mlx, name)} == set()
     assert set(puffer_mlx._HOMES) == {*puffer_mlx.__all__} - {"__version__"}
@@ -17,7 +17,7 @@ def test_the_names_are_few_and_seen():
         assert (getattr(puffer_mlx, name).__doc__ or "").strip(), name
 
 
-def test_a_name_that_there_is_not():
+def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'puffer_mlx' has no attribute 'trian'"):
         puffer_mlx.trian  # type: ignore  # noqa: B018
 
