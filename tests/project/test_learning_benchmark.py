@@ -202,7 +202,7 @@ def test_runs_have_separate_cores(monkeypatch):
         processes.cores_of(3, 2)
 
 
-# ---- nightly -------------------------------------------------------------------------------------
+# ---- nightly ------------------------------------------------------------------------------------
 
 
 def test_nightly_expects_the_records_score_less_a_margin():
