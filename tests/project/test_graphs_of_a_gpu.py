@@ -72,11 +72,6 @@ def test_names_are_those_of_mlxs_primitives():
     assert names <= declared
 
 
-def test_copies_that_depend_on_an_axis_are_listed_and_not_counted(graphs):
-    found = graphs.launches(x_of(graphs)[:, 1:].reshape(-1))
-    assert found.total == 0 and found.maybe == {"copy for Reshape": 1}
-
-
 def kernel(x: mx.array, y: mx.array) -> mx.array:
     """Launch a kernel with two outputs. Returns the second."""
     launch = kernel_substitute()
@@ -106,10 +101,3 @@ def test_computed_arrays_launch_nothing_but_their_copies(graphs):
     columns = graphs.computed((x + 1).T)
     assert graphs.launches(rows, columns, rows.reshape(-1)).total == 0
     assert graphs.launches(columns.reshape(-1)).counted == {"copy for Reshape": 1}
-
-
-def test_mlx_is_as_before_after_building():
-    before = mx.fast.rms_norm
-    with pytest.raises(ZeroDivisionError), counting.Graphs("cuda").building():
-        raise ZeroDivisionError
-    assert mx.fast.rms_norm is before
