@@ -82,7 +82,7 @@ def test_commands_of_the_page_run(root, name):
     for script, words in commands_of(name):
         if "--terminal" in words or script == "check_env":
             continue
-        more = {"train": [*SHORT, "--train.total-timesteps", "8192"], "evaluate": EVALUATE}[script]
+        more = {"train": SHORT, "evaluate": EVALUATE}[script]
         if "--gif" in words:
             words = [*words[: words.index("--seconds")], "--steps", "3"]
             more = ["--device", "cpu"]
@@ -98,7 +98,7 @@ def test_walk_through_works_in_a_folder_with_the_pages_blocks(here):
         (folder / name).write_text(text)
     shorter = {
         "check_env": ["--device", "cpu", "--seconds", "0.2", "--only", "steps", "gpu"],
-        "train": [*SHORT, "--train.total-timesteps", "8192"],
+        "train": SHORT,
     }
     assert [script for script, _ in commands_of(CASTAWAY)] == [*shorter]
     for script, words in commands_of(CASTAWAY):

@@ -52,10 +52,10 @@ def test_products_are_numpys(batch, m, k, n, left, right):
     a, a32 = operand(random, (*batch, m, k), left)
     b, b32 = operand(random, (k, n), right)  # broadcast over a batch
     c = random.standard_normal(n)
-    bounds = {"rtol": 2e-5, "atol": 4e-7 * max(k, 8)}
-    np.testing.assert_allclose(np.array(a32 @ b32), a @ b, **bounds)
+    bound = 4e-7 * max(k, 8)
+    np.testing.assert_allclose(np.array(a32 @ b32), a @ b, rtol=2e-5, atol=bound)
     sums = mx.addmm(mx.array(c, mx.float32), a32, b32, alpha=0.5, beta=-2.0)
-    np.testing.assert_allclose(np.array(sums), 0.5 * (a @ b) - 2 * c, **bounds)
+    np.testing.assert_allclose(np.array(sums), 0.5 * (a @ b) - 2 * c, rtol=2e-5, atol=bound)
 
 
 def test_double_and_complex_products_are_numpys():

@@ -1,6 +1,6 @@
-"""What is compiled on a Mac, compiled for one here, by PyPI's ``ziglang``: none of it is run.
+"""Environments and the extension compile for macOS, by PyPI's ``ziglang``; nothing runs.
 
-It brings clang and macOS's headers and library stubs. The slow test also fetches MLX's wheels.
+The slow test also downloads MLX's wheels.
 """
 
 import importlib.metadata
@@ -37,7 +37,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def zig(tmp_path_factory) -> Iterator[Path]:
-    """clang for macOS 14 as $CC and $CXX, which keeps what it compiled; a folder for the rest."""
+    """clang for macOS 14 as $CC and $CXX, with a cache; a folder for other files."""
     kept = cache_directory() / "zig"
     with pytest.MonkeyPatch.context() as patch:
         for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR", "PUFFER_MLX_CACHE"):
@@ -50,7 +50,7 @@ def zig(tmp_path_factory) -> Iterator[Path]:
 
 
 class Object:
-    """The symbols of a Mach-O file for 64 bits: those it defines for others, and those it needs."""
+    """The symbols that a 64-bit Mach-O file defines and needs."""
 
     def __init__(self, path: Path) -> None:
         data = path.read_bytes()
@@ -117,7 +117,7 @@ def without_linker(flags: list[str]) -> list[str]:
     return [flag for flag in flags if not flag.startswith(linkers)]
 
 
-def test_the_extension_compiles(zig, monkeypatch):
+def test_extension_compiles_without_a_warning(zig, monkeypatch):
     flags = without_linker(compiler_flags(monkeypatch))
     strict = [*flags, "-O0", "-Wall", "-Werror", "-c"]
     found = [Object(compiled(source, strict)) for source in cpu_extension.write_sources(zig)]
@@ -140,7 +140,7 @@ void d(const Buffers& in, const Outputs& to) { gru_backward(8, 8, 128, in, to); 
 
 
 def innermost_loops(assembly: str) -> Iterator[list[str]]:
-    """The instructions of each loop that has no other inside: up to a jump back."""
+    """Return the instructions of each innermost loop, up to its jump back."""
     lines = [line.split(";")[0].strip() for line in assembly.splitlines()]
     labels = {line[:-1]: i for i, line in enumerate(lines) if re.fullmatch(r"[\w.$]+:", line)}
     begin = -1  # the last jump's line: a loop with another inside begins before it
@@ -152,7 +152,7 @@ def innermost_loops(assembly: str) -> Iterator[list[str]]:
             begin = i
 
 
-def test_sums_of_a_product_stay_in_registers(zig, monkeypatch):
+def test_sums_of_products_stay_in_registers(zig, monkeypatch):
     """clang kept them in memory once, storing each after every multiply-add: twice the time."""
     source = zig / "recurrences.cpp"
     source.write_text(RECURRENCES)
@@ -178,7 +178,7 @@ def tags(path: Path) -> set[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_extension_links_with_mlxs_wheel(zig, monkeypatch, tmp_path):
+def test_extension_links_with_mlxs_wheel(zig, monkeypatch, tmp_path):
     """Downloads 45 MB, and compiles libc++: minutes."""
     version = importlib.metadata.version("mlx")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
