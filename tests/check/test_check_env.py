@@ -313,7 +313,6 @@ def test_planted_fault_in_python_is_found(name):
     ("limit", "words"),
     [
         (0.5, "62% of what a policy tries at first is beyond, and clipped"),  # N(0, 1)
-        (1.0, ""),
         (100.0, "a policy tries about -2 to 2 at first, and reaches the rest late"),
         (np.inf, ""),
     ],

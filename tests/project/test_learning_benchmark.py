@@ -53,7 +53,7 @@ def test_settings_of_all_tasks_are_valid():
     assert all(settings in used for settings in zoo.SETTINGS.values())
 
 
-@pytest.mark.parametrize("seeds", [range(0, 2), range(9, 11), range(9, 12)], ids=str)
+@pytest.mark.parametrize("seeds", [range(0, 2), range(9, 12)], ids=str)
 def test_seed_of_evaluations_is_no_seed_of_training(seeds):
     with pytest.raises(UserError, match="expected 1 or more without 10"):
         runs.plan(["catch"], [OURS], seeds)
@@ -235,7 +235,6 @@ def night(tmp_path, monkeypatch, capsys):
         ([79.0] * 3, (), 1, 3),
         ([90.0, 10.0, 90.0], ("--fail-share", "0.3"), 1, 1),
         ([90.0, 10.0, 90.0], ("--fail-share", "0.34"), 0, 1),
-        ([100.0] * 3, ("--margin", "-1"), 1, 3),  # more than the record has
     ],
 )
 def test_nightly_fails_below_the_expected_score(night, scores, words, code, failed):

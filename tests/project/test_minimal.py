@@ -143,8 +143,8 @@ def test_page_uses_or_refuses_every_key_of_training(page):
     assert unused == []
 
 
-@pytest.mark.parametrize("key", ["overlap", "loss", "rpo_alpha"])
-def test_page_refuses_keys_that_it_lacks(page, key):
+def test_page_refuses_keys_that_it_lacks(page):
+    key = "overlap"
     option = f"--train.{key.replace('_', '-')}={REFUSED[key]}"
     with pytest.raises(UserError, match=rf"not on this page: train\.{key}"):
         sys.modules["minimal_command"].refuse_left_out(configure(*SQUARED, option))

@@ -26,7 +26,7 @@ def test_gymnasiums_checker_accepts_every_task():
         check_env(getattr(TASKS, name)(), skip_render_check=True)
 
 
-@pytest.mark.parametrize(("length", "right"), [(1, True), (2, False), (10, True), (10, False)])
+@pytest.mark.parametrize(("length", "right"), [(1, True), (10, False)])
 def test_memory_has_the_rules_of_the_environment_in_c(length, right):
     twin = TASKS.memory(length)
     cues = set()
@@ -57,7 +57,7 @@ def maze(north: bool, length: int) -> tuple[Any, list[float]]:
     raise AssertionError("all goals are on one side")
 
 
-@pytest.mark.parametrize(("north", "length"), [(True, 1), (False, 2), (True, 7)])
+@pytest.mark.parametrize(("north", "length"), [(True, 1), (False, 7)])
 def test_maze_rewards_the_arm_that_its_start_shows(north, length):
     made, seen = maze(north, length)
     assert seen == START[north]

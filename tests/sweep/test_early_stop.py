@@ -17,21 +17,20 @@ def stops(cost, *scores, curves=CURVES, quantile=0.3):
     return [watch.should_stop(cost, score) for score in scores][-1]
 
 
-@pytest.mark.parametrize(
-    ("cost", "score", "expected"),
-    [
-        (100.0, 2.6, True),  # the quantile of 0 to 9 is 2.7
-        (100.0, 2.8, False),
-        (75.0, 2.0, True),  # between two points: three quarters of 2.7 is 2.025
-        (75.0, 2.05, False),
-        (150.0, 2.8, False),  # runs that ended before count with their last scores
-        (DEAR * 200 + 1, 8.0, True),  # more than the best run cost: among the best tenth
-        (DEAR * 200 + 1, 8.2, False),
-        (49.0, -50.0, False),  # nothing is known of the others there
-    ],
-)
-def test_run_below_the_others_at_its_cost_stops(cost, score, expected):
-    assert stops(cost, score) == expected
+STOPS = {  # cost, score
+    (100.0, 2.6): True,  # the quantile of 0 to 9 is 2.7
+    (100.0, 2.8): False,
+    (75.0, 2.0): True,  # between two points: three quarters of 2.7 is 2.025
+    (75.0, 2.05): False,
+    (150.0, 2.8): False,  # runs that ended before count with their last scores
+    (DEAR * 200 + 1, 8.0): True,  # more than the best run cost: the best tenth
+    (DEAR * 200 + 1, 8.2): False,
+    (49.0, -50.0): False,  # nothing is known of the others there
+}
+
+
+def test_run_below_the_others_at_its_cost_stops():
+    assert {case: stops(*case) for case in STOPS} == STOPS
 
 
 def test_best_score_so_far_counts():

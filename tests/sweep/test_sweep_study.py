@@ -295,6 +295,8 @@ def test_winner_that_no_held_out_seed_comes_up_to_was_lucky(here):
     assert best_of(sweep).number == 0 and sweep.winner_warning() == ""
     sweep = swept(held(goal="minimize"), confirming(SCORES, []), path="minimized.log")
     assert [run.number for run in sweep.top_runs()] == [3, 0, 4] and best_of(sweep).number == 4
+    sweep = swept(held(max_runs=2), confirming([(9, 9), (8, 20)], []), path="better.log")
+    assert "winner, run 1, isn't the best: its score there was 9, with" in sweep.winner_warning()
 
 
 def test_best_run_by_held_out_seeds_uses_the_seeds_score_and_the_target(here):

@@ -125,21 +125,24 @@ def test_noise_is_the_median_of_deviations():
     assert noise(several) == pytest.approx(4 / math.sqrt(2))
 
 
-@pytest.mark.parametrize(
-    ("score", "cost", "differ", "enough", "beaten"),
-    [
-        (9.0, 10, 1.5, math.inf, False),  # better than 8 after 5 s
-        (7.0, 10, 1.5, math.inf, False),  # 8 is within the noise
-        (6.5, 10, 1.5, math.inf, True),
-        (6.5, 4, 1.5, math.inf, False),  # nothing is as cheap
-        (6.5, 5, 1.5, math.inf, True),
-        (8.0, 10, 5.0, 8.0, True),  # more than enough: the cheaper one is better
-        (8.0, 4, 5.0, 8.0, False),
-    ],
-)
-def test_run_is_beaten_by_a_better_one_that_is_as_cheap(score, cost, differ, enough, beaten):
+BEATEN = {  # score, cost, noise, enough
+    (9.0, 10, 1.5, math.inf): False,  # better than 8 after 5 s
+    (7.0, 10, 1.5, math.inf): False,  # 8 is within the noise
+    (6.5, 10, 1.5, math.inf): True,
+    (6.5, 4, 1.5, math.inf): False,  # nothing is as cheap
+    (6.5, 5, 1.5, math.inf): True,
+    (8.0, 10, 5.0, 8.0): True,  # more than enough: the cheaper one is better
+    (8.0, 4, 5.0, 8.0): False,
+}
+
+
+def test_run_is_beaten_by_a_better_one_that_is_as_cheap():
     rivals = [SeedScores([7.0, 9.0], 5.0), SeedScores([1.0], 1.0)]
-    assert is_beaten(SeedScores([score], cost), rivals, "mean", differ, enough) == beaten
+    found = {
+        case: is_beaten(SeedScores([case[0]], case[1]), rivals, "mean", *case[2:])
+        for case in BEATEN
+    }
+    assert found == BEATEN
 
 
 def test_score_above_the_target_counts_as_the_target():

@@ -15,6 +15,7 @@ from puffer_mlx.system.import_string import folder_of, load_object, note_folder
         ("from gym.spaces import Box", "mine_c.py:E", "gym", "import gymnasium as gym"),
         ("", "mine_d:E", "mine_d has no E", "module:Class"),
         ("", "other_d:E", "No module named 'other_d'", "is other_d.py in this folder"),
+        ("", "other.deeper.down:E", "named 'other'", "is other.deeper.down.py in this folder"),
         ("raise SystemExit(3)", "mine_g:E", "imported: SystemExit: 3", 'if __name__ == "__main__"'),
         ("class E(\n", "mine_h:E", "'(' was never closed (ROOT/mine_h.py:1)", "it there"),
         ("\nx = y\n", "mine_i.py:E", "NameError: name 'y' is not defined (ROOT/mine_i.py:2)", ""),

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from puffer_mlx.system.json_text import json_text
 
-SCALARS = st.none() | st.integers() | st.floats() | st.floats().map(np.float64) | st.just("NaN ü")
+NUMBERS = st.floats() | st.sampled_from([math.inf, -math.inf, math.nan])
+SCALARS = st.none() | st.integers() | NUMBERS | NUMBERS.map(np.float64) | st.just("NaN ü")
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner),
