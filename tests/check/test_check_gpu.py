@@ -293,7 +293,7 @@ BREAKOUT += " --train.minibatch-size 64 --train.total-timesteps 1e12"
 
 @pytest.fixture
 def breakout_on_a_gpu(cpu, monkeypatch):
-    """``speeds`` measures a small Breakout; the CPU is the GPU."""
+    """``speeds`` measures a small Breakout, with the CPU as the GPU."""
 
     def place(given, *others):
         placement = rolling_out_there(given, *others)

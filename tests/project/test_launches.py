@@ -13,8 +13,8 @@ from puffer_mlx.errors import UserError
 sys.path.append(str(ROOT / "benchmarks"))
 epoch_of = importlib.import_module("gpu_costs").epoch_of
 
-# Of a step, on Metal, then on CUDA: the launches for each minibatch (act: for a part and step), and
-# those once an epoch. Steps that launch nothing are left out.
+# Launches of a step for each minibatch (act: for a part and step) and once an epoch: on Metal, then
+# on CUDA. Steps without launches are left out.
 TABLE = Path(__file__).with_name("launches.json")
 LAUNCHES: dict[str, dict[str, list[float]]] = json.loads(TABLE.read_text())
 
@@ -87,7 +87,7 @@ def test_necessary_costs_of_an_epoch_are_those_by_hand(tmp_path, name):
 
 @pytest.mark.parametrize("kinds", [["rollout_mingru_squared_0123"], ["gemm", "step_soccer_0123"]])
 def test_launches_in_ncus_table_are_those_of_one_epoch(tmp_path, kinds):
-    """Of the tenth of 12 epochs; rollouts are one launch, or one for each step."""
+    """The tenth epoch is counted; its rollouts are one launch, or one for each step."""
     T = 1 if kinds[0].startswith("rollout") else 3
     epoch = [*kinds * T, "muon(float)"]
     rows = ["ID,Kernel Name,Metric Name,Metric Unit,Metric Value"]

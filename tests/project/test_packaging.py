@@ -144,7 +144,7 @@ def test_wheel_of_one_platform_lists_its_compiled_libraries(wheel, tmp_path):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """The command of an environment with the wheel; its dependencies are the present ones."""
+    """The command in an environment with the wheel and links to the present dependencies."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install"]

@@ -1,4 +1,4 @@
-"""Which room may import which: Python read with ``ast``, and the ``#include`` lines of C texts.
+"""Rooms import downwards only: Python's imports, and ``#include`` lines in C.
 
 A room is a folder of the package, or a file beside the folders. A new file in a room needs no edit
 here; a new room needs a floor.
@@ -112,7 +112,7 @@ def hosted(module: str) -> set[str]:
 
 
 def upwards(arrows: dict[str, set[str]]) -> list[str]:
-    """What imports from another room that isn't below its own."""
+    """Return imports of modules of a room that isn't below."""
     return [
         f"{module} imports {other}"
         for module, others in arrows.items()

@@ -20,7 +20,7 @@ def test_axes_differ():
 
 
 def test_two_axes_together_are_filled_evenly():
-    """Of polynomials of degrees 1 and 2: 64 points, 2 in each box of a 32nd, whatever its shape."""
+    """Two of 64 points lie in each box of a 32nd, for polynomials of degrees 1 and 2."""
     x, y = sobol(64, 3, np.random.default_rng(1))[:, 1:].T
     for wide in range(6):
         boxes = (x * 2**wide).astype(int) * 2 ** (5 - wide) + (y * 2 ** (5 - wide)).astype(int)

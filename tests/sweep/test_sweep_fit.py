@@ -28,7 +28,7 @@ AGENTS, BUFFERS, HORIZON, MINIBATCH, REPLAY, STEPS = RANGES
 
 
 def trainings(swept, *words):
-    """Return the trainings of a sweep; an epoch has 64 x 16 steps unless one of these is swept."""
+    """Return the trainings of a sweep. An epoch has 64 x 16 steps unless one of these is swept."""
     words = [*WORDS, *words]
     space = Space(
         [Parameter(*name.split("."), *RANGES[name], whole=name != REPLAY) for name in swept]

@@ -139,7 +139,7 @@ def test_suggestions_are_near_and_long_where_one_score_stands_out(monkeypatch):
         return rate(method, models, candidates, target)
 
     monkeypatch.setattr(Protein, "ratings", ratings)
-    for best in (100.0, 1.0):  # of 30 scores, the others of which are between 0 and 1
+    for best in (100.0, 1.0):  # of 30 scores; the others are between 0 and 1
         method = Protein(space, SETTINGS, 5)
         draw = np.random.default_rng(3)
         seen = draw.uniform(-0.4, 0.4, (30, 10))

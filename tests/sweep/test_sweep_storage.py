@@ -77,7 +77,7 @@ def test_damaged_journal_is_refused_with_its_intact_part(here):
     Path("other.log").write_bytes(b"".join(lines[:4]))
     study = open_study("other.log", HOW)
     assert study.runs()
-    add("other.log", b"garbage\ngarbage\n")  # while a sweep goes on
+    add("other.log", b"garbage\ngarbage\n")  # during a sweep
     with (
         pytest.raises(UserError, match=r"storage other\.log can't be used: "),
         reported("other.log"),

@@ -114,7 +114,7 @@ def points_of(sweep, run):
 
 @pytest.mark.parametrize("method", ["ParetoGenetic", "NSGAII"])
 def test_default_of_zero_on_a_logarithmic_scale_is_recorded_as_the_ranges_end(here, method):
-    """Optuna's trials need a logarithm; the first run is trained with 0."""
+    """The first run is trained with 0, but Optuna's trials need a logarithm."""
     zeros = [
         Parameter("train", "ent_coef", "log_normal", 1e-5, 0.2, default=0.0),
         Parameter("train", "eps", "uniform_pow2", 0.25, 4.0, default=0.0),
@@ -186,7 +186,7 @@ def test_run_that_is_stopped_early_keeps_its_curve(here, monkeypatch):
 def test_best_run_is_the_best_score_or_the_cheapest_that_reaches_the_target(here):
     sweep = swept(settings(max_runs=5, goal="minimize"))
     assert best_of(sweep).values[0] == min(run.values[0] for run in sweep.runs())
-    # Of those that reach a target the cheapest is best.
+    # The cheapest run that reaches a target is best.
     sweep = swept(settings(method="Random", max_runs=12, target_score=2.5), path="target.log")
     reach = [run for run in sweep.runs() if run.values[0] >= 2.5]
     best = best_of(sweep)
@@ -242,9 +242,9 @@ def test_only_a_first_seed_is_stopped_early(here, monkeypatch):
 
 
 def confirming(scores, events, faults=()):
-    """Starts runs with these scores, by their number; a pair is that of the search and held out.
+    """Return a function that starts runs with these pairs of scores, by number.
 
-    A held-out one's is its score plus its seed's number.
+    A pair: the search's score, and the held-out one, to which the seed's number is added.
     """
 
     class Known(Formula):
@@ -303,7 +303,7 @@ def test_best_run_by_held_out_seeds_uses_the_seeds_score_and_the_target(here):
     start = confirming([(9, 4), (8, 4)], [], {(0, 0)})
     sweep = swept(held(max_runs=2), start)
     assert sweep.held_out(sweep.runs()[0]).words() == "median 5.5, lowest 5 of 3, 1 failed"
-    assert best_of(sweep).number == 1  # none of whose seeds failed
+    assert best_of(sweep).number == 1  # no seed of it failed
     start = confirming([(9, 4), (8, 7)], [])
     sweep = swept(held(max_runs=2, target_score=3.0), start, path="target.log")
     assert best_of(sweep).number == 0  # both reach it
@@ -409,7 +409,7 @@ def own(*process):
 def test_suggestions_after_a_restart_are_those_of_an_uninterrupted_sweep(here, method):
     how = settings(method=method, max_runs=7)
     whole = known(swept(how, path="whole.log"))
-    for runs in (2, 5, 7):  # a process each, which knows what is in the file alone
+    for runs in (2, 5, 7):  # as separate processes, which know only the file
         drive(open_study("parts.log", how), settings(max_runs=runs))
     assert known(open_study("parts.log", how)) == whole
     drive(open_study("other.log", how, seed=2), how)

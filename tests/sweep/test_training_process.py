@@ -63,7 +63,7 @@ def test_curve_is_means_of_parts_and_the_result(log, tmp_path):
     assert log.new_points() == [Point(1.0, 4.0, 200)]  # half a line is none yet
     path.write_text("".join([record(1), *(record(i, i - 1.0) for i in range(2, 9)), record(9)]))
     assert len(log.new_points()) == 6
-    # Of 9 epochs, 900 steps: two parts end with the first record at 450 and 900 steps or more. The
+    # Two parts of 9 epochs, 900 steps, end with the first record at 450 and 900 steps or more. The
     # first has epochs 2 to 5: scores 1, 2, 3, 4, mean 2.5; 350 steps, 7 s. No score at 900.
     assert log.points(3) == [Point(2.5, 7.0, 350), Point(7.0, 18.0, 900)]
     assert log.points(1) == [Point(7.0, 18.0, 900)]

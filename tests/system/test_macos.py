@@ -38,7 +38,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def zig(tmp_path_factory) -> Iterator[Path]:
-    """clang for macOS 14 as $CC and $CXX, with a cache; a folder for other files."""
+    """Set $CC and $CXX to clang for macOS 14, with a cache. Yields a folder."""
     kept = cache_directory() / "zig"
     with pytest.MonkeyPatch.context() as patch:
         for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR", "PUFFER_MLX_CACHE"):
@@ -208,7 +208,7 @@ def test_extension_links_with_mlxs_wheel(zig, monkeypatch, tmp_path):
     assert (ours.machine, ours.kind) == (ARM64, DYLIB) and "_PyInit_cpu_ops" in ours.defined
     assert len(wanted) > 10 and wanted <= theirs.defined
     assert tags(extension) == tags(core) and len(tags(core)) == 1
-    # what system/mac.py says of MLX
+    # as system/mac.py expects
     assert f"_{mac._SGEMM[0]}" in theirs.needed
     text = library.read_bytes()
     assert all(name.encode() in text for name in mac.COMMAND_BUFFERS)

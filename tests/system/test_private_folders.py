@@ -36,7 +36,7 @@ def forget():
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the user; its parents don't matter."""
+    """A folder of the user. Its parents don't matter."""
     monkeypatch.setattr(private_folders, "_SHARED", ())
     folder = tmp_path / "mine"
     folder.mkdir(mode=0o755)
