@@ -1,6 +1,6 @@
 """Environments and the extension compile for macOS, by PyPI's ``ziglang``; nothing runs.
 
-The slow test also downloads MLX's wheels.
+A slow test also downloads MLX's wheels.
 """
 
 import importlib.metadata
@@ -159,6 +159,7 @@ def innermost_loops(assembly: str) -> Iterator[list[str]]:
             begin = i
 
 
+@pytest.mark.slow
 def test_sums_of_products_stay_in_registers(zig, monkeypatch):
     """clang kept them in memory once, storing each after every multiply-add: twice the time."""
     source = zig / "recurrences.cpp"
