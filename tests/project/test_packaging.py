@@ -7,14 +7,12 @@ import re
 import subprocess
 import sys
 import tarfile
-import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from packaging.requirements import Requirement
 from running import BATCH, EPOCHS, TINY, only
 
 import puffer_mlx
@@ -22,7 +20,6 @@ from puffer_mlx.ops import cpu_extension
 from puffer_mlx.system import blas, prebuilt
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SHIPPED = {".py", ".json", ".c", ".cpp", ".h", ".ini", ".txt", ".typed"}
 
 
@@ -86,29 +83,6 @@ def test_readme_of_the_wheel_links_to_files_of_its_version(wheel):
     paths = [link.partition(f"/v{puffer_mlx.__version__}/")[2].partition("#")[0] for link in links]
     assert "docs/architecture.md" in paths
     assert [path for path in paths if not (ROOT / path).exists()] == []
-
-
-# ---- what an extra installs ----------------------------------------------------------------------
-
-
-def needed(extra: str) -> set[str]:
-    """Return the packages of an extra and of the extras that it names."""
-    found = set()
-    for text in PROJECT["optional-dependencies"][extra]:
-        requirement = Requirement(text)
-        if requirement.name == PROJECT["name"]:
-            found = found.union(*map(needed, requirement.extras))
-        else:
-            found |= {requirement.name, *(f"{requirement.name}[{e}]" for e in requirement.extras)}
-    return found
-
-
-def test_extras_have_no_more_than_they_need():
-    assert needed("gif") == {"pillow"}
-    assert needed("video") == {"pillow", "imageio-ffmpeg"}
-    assert needed("gym") == {"gymnasium"}
-    compilers = {"nvidia-cuda-nvrtc", "ziglang"}  # 160 MB
-    assert needed("compilers") == compilers and not needed("test") & compilers
 
 
 COMPILER = """#!/bin/sh
