@@ -34,29 +34,6 @@ def test_reader_that_left_ends_a_script_quietly(monkeypatch, capsys):
     assert stream.getvalue() == "line 0\n" and sys.stdout is stream
 
 
-def test_full_disk_is_an_error(monkeypatch, capsys):
-    lose(monkeypatch, errno.ENOSPC)
-
-    @reported
-    def main(argv: list[str]) -> None:
-        Console().print("a table")
-
-    assert main([]) == 2
-    expected = "error: can't write standard output: No space left on device\n"
-    assert capsys.readouterr().err == expected
-
-
-def test_lost_standard_error_changes_no_exit_code(monkeypatch, capsys):
-    lose(monkeypatch, errno.EIO, name="stderr")
-
-    @reported
-    def main(argv: list[str]) -> None:
-        print("a note", file=sys.stderr)
-        raise UserError("a message")
-
-    assert main([]) == 2
-
-
 def test_important_output_moves_to_standard_error_and_work_that_matters_more_goes_on(
     monkeypatch, capsys
 ):
