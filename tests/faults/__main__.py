@@ -1,8 +1,8 @@
-"""Faults that the tests must catch: ``python tests/faults [ROOM …] [--json FILE]``.
+"""Plant faults in kernels, mathematics and the training loop: ``python tests/faults [NAME …]``.
 
-``tests/faults/ROOM.toml`` holds a room's, each a ``[[fault]]`` with ``file``, ``old`` (a text that
-stands once in the file), ``new`` and ``tests`` (words for pytest). Each is planted in a copy of the
-repository, alone. The exit status is 1 if tests pass with one of them, or fail without any.
+``tests/faults/NAME.toml`` lists ``[[fault]]`` tables with ``file``, ``old`` (a text that occurs
+once in the file), ``new`` and ``tests`` (arguments for pytest). Each fault is planted alone, in a
+copy of the repository. The exit status is 1 if tests pass with a fault, or fail without any.
 """
 
 import argparse
@@ -20,9 +20,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
-def faults(rooms: list[str]) -> list[dict[str, str]]:
-    """Those of the named rooms, or all; ``name``: the room and its number there."""
-    names = rooms or sorted(path.stem for path in HERE.glob("*.toml"))
+def faults(names: list[str]) -> list[dict[str, str]]:
+    """Return the faults of these files, or all; ``name``: the file's name and a number."""
+    names = names or sorted(path.stem for path in HERE.glob("*.toml"))
     return [
         {"name": f"{name}-{index}", **fault}
         for name in names
@@ -31,7 +31,7 @@ def faults(rooms: list[str]) -> list[dict[str, str]]:
 
 
 def copy_to(folder: Path) -> None:
-    """The files that git tracks, as they are now."""
+    """Copy the files that git tracks, as they are now."""
     listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
@@ -40,7 +40,7 @@ def copy_to(folder: Path) -> None:
 
 
 def fails(folder: Path, words: str) -> bool:
-    """Whether a test fails, or can't be collected; an error if there is none."""
+    """Return True if a test fails or can't be collected. No test is an error."""
     pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     how = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
@@ -51,7 +51,7 @@ def fails(folder: Path, words: str) -> bool:
 
 
 def caught(folder: Path, fault: dict[str, str]) -> bool:
-    """Plant a fault, run its tests, and take it away."""
+    """Return True if the tests fail with a fault, which is then removed."""
     path = folder / fault["file"]
     text = path.read_text()
     count = text.count(fault["old"])
@@ -65,16 +65,17 @@ def caught(folder: Path, fault: dict[str, str]) -> bool:
 
 
 def main() -> int:
-    """Print a line for each fault, and write them all to ``--json``."""
+    """Print a line for each fault. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rooms", nargs="*", metavar="ROOM")
+    parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
-    results, sound = {}, {}
+    results = {}
+    sound = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         copy_to(folder)
-        for fault in faults(arguments.rooms):
+        for fault in faults(arguments.names):
             words = fault["tests"]
             if words not in sound:
                 sound[words] = not fails(folder, words)

@@ -1,6 +1,5 @@
-"""The benchmark of learning: its tasks, its records, its tables, and the night that can fail."""
+"""The benchmark of learning: tasks, records, tables, and the nightly run."""
 
-import contextlib
 import importlib
 import itertools
 import json
@@ -18,16 +17,14 @@ from puffer_mlx import config
 from puffer_mlx.errors import UserError
 
 sys.path.append(str(ROOT / "benchmarks"))
-PARTS = ("curves", "nightly", "peers", "processes", "runs", "table", "tasks", "zoo")
-curves, nightly, peers, processes, runs, table, tasks, zoo = (
-    importlib.import_module(f"learning_{part}") for part in PARTS
-)
+PARTS = ("nightly", "runs", "table", "tasks", "zoo")
+nightly, runs, table, tasks, zoo = (importlib.import_module(f"learning_{part}") for part in PARTS)
 learning = importlib.import_module("learning")
 OURS, SB3 = tasks.OURS, tasks.SB3
 
 
 def write_record(folder: Path, name: str, trainer: str = OURS, **seeds: Any) -> None:
-    """A record as learning_record.keep writes it; seeds: s1=(score, CPU s)."""
+    """Write a record as learning_record.keep does. seeds: s1=(score, CPU s)."""
     folder.mkdir(exist_ok=True)
     made = {
         seed.removeprefix("s"): {
@@ -45,55 +42,38 @@ def write_record(folder: Path, name: str, trainer: str = OURS, **seeds: Any) -> 
 # ---- tasks ---------------------------------------------------------------------------------------
 
 
-def test_a_tasks_settings_are_legal():
-    """The night's, too; and every published score and setting belongs to a task."""
+def test_settings_of_all_tasks_are_valid():
     for name, task in tasks.TASKS.items():
         environment, *words = runs.training(runs.Run(name, OURS, 3), runs.Place(Path()))
         settings = config.load(environment, words)
-        assert (settings.base.seed, settings.vec.seed) == (3, 3000)
-        if task.steps:
-            assert settings.train.total_timesteps == task.steps
-        if task.python:
-            assert settings.base.eval_episodes == 0 and task.steps
-        for given in task.peers.values():
-            batch = given.get("n_envs", 1) * given.get("n_steps", 2048)
-            assert batch % given.get("batch_size", 64) == 0
-            assert json.loads(json.dumps(given)) == given
+        assert (settings.base.seed, settings.vec.seed) == (3, 3000), name
+        assert task.steps in (0, settings.train.total_timesteps), name
     assert set(zoo.PUBLISHED) <= set(tasks.IN_PYTHON)
     used = [peer for task in tasks.TASKS.values() for peer in task.peers.values()]
     assert all(settings in used for settings in zoo.SETTINGS.values())
-    assert all(0 <= stop < (tasks.TASKS[n].steps or 10**9) for n, stop in nightly.STEPS.items())
-    for name, greedy, backend in (("Ant-v5", True, "sync"), ("ALE/Pong-v5", False, "auto")):
-        words = runs.evaluation(tasks.TASKS[name], "cpu")
-        assert ("--greedy" in words, words[words.index("--vec.backend") + 1]) == (greedy, backend)
 
 
-def test_seeds_of_training_and_evaluation_differ():
-    plan = runs.plan(["CartPole-v1", "catch"], [OURS, SB3], range(1, 3))
-    first = [("CartPole-v1", OURS, 1), ("CartPole-v1", SB3, 1), ("catch", OURS, 1)]
-    assert plan == [*first, *(run._replace(seed=2) for run in map(runs.Run._make, first))]
-    assert len(runs.plan(["catch"], [OURS], range(11, 13))) == 2
-    for seeds in (range(0, 2), range(9, 11), range(9, 12)):
-        with pytest.raises(UserError, match="expected 1 or more without 10"):
-            runs.plan(["catch"], [OURS], seeds)
+@pytest.mark.parametrize("seeds", [range(0, 2), range(9, 12)], ids=str)
+def test_seed_of_evaluations_is_no_seed_of_training(seeds):
+    with pytest.raises(UserError, match="expected 1 or more without 10"):
+        runs.plan(["catch"], [OURS], seeds)
 
 
 # ---- numbers -------------------------------------------------------------------------------------
 
 
-def test_the_interval_is_that_of_all_resamples():
-    """Of interquartile means: of five scores the middle three count."""
+def test_interval_of_interquartile_means_is_that_of_all_resamples():
     assert table.interquartile_mean(np.array([[8.0, 1, 2, 4], [1, 1, 1, 5]])).tolist() == [3, 1]
     scores = [3.0, 7.0, 8.0, 12.0, 20.0]
-    every = [sorted(drawn)[1:4] for drawn in itertools.product(scores, repeat=5)]
+    every = [sorted(sample)[1:4] for sample in itertools.product(scores, repeat=5)]
     low, high = np.quantile([statistics.fmean(middle) for middle in every], [0.025, 0.975])
     mean, *interval = table.interval(scores)
     assert mean == 9 and interval == pytest.approx([low, high], abs=0.4)
     assert table.interval([1.0]) is None
 
 
-def test_probability_of_improvement_by_hand():
-    pairs = [([1.0, 3.0], [2.0, 2.0]), ([5.0, 6.0], [5.0, 1.0])]  # 2 of 4; 3 and a half of 4
+def test_probability_of_improvement_counts_pairs():
+    pairs = [([1.0, 3.0], [2.0, 2.0]), ([5.0, 6.0], [5.0, 1.0])]  # 2 of 4; 3.5 of 4
     mean, low, high = table.improvement(pairs)
     assert mean == pytest.approx((0.5 + 0.875) / 2)
     assert 0 <= low < mean < high <= 1
@@ -103,10 +83,9 @@ def test_probability_of_improvement_by_hand():
 # ---- tables --------------------------------------------------------------------------------------
 
 
-def test_tables_of_records(tmp_path):
+def test_tables_show_medians_ranges_and_failed_seeds(tmp_path):
     write_record(tmp_path, "Hopper-v5", s1=(1000, 1), s2=(3000, 2), s3=(2000, 4))
     write_record(tmp_path, "Hopper-v5", SB3, s1=(2500, 10), s2=(2400, 20), s3=(2600, 5))
-    write_record(tmp_path, "CartPole-v1", s1=(500, 2), s2=(500, 2), s3=(500, 2))
     write_record(tmp_path, "catch", s1=(4.0, 2), s2=(5.0, 4), s3=(4.5, 2))
     write_record(tmp_path, "upstream-moba", s1=(0.88, 1), s2=(0.8, 1), s3=(0.96, 1))
     write_record(tmp_path, "partial-t_maze-MinGRU", s1=(4.0, 1), s2=(3.0, 1), s3=(4.0, 1))
@@ -116,21 +95,15 @@ def test_tables_of_records(tmp_path):
     found = {row[0]: row[1:] for row in rows}
     hopper = found["Hopper-v5 ↓"]  # below RL Zoo's
     assert hopper[:2] == ["0.001 M", "2,000 (1,000 – 3,000); 1 failed"]
-    assert hopper[2].startswith("2,000 [1,000, ")
     assert hopper[3] == "**2,500 (2,400 – 2,600)**" and hopper[5:] == ["2,410", "500", "100", "5"]
-    assert found["CartPole-v1"][1] == "**500.0 (500.0 – 500.0)**"
-    assert found["CartPole-v1"][3:] == ["–", "–", "500.0", "500", "–", "–"]
     assert found["catch"][1:3] == ["score", "4.50 (4.00 – 5.00)"] and found["catch"][-1] == "500"
     # the scores at 950 and 1000 of 1000 steps
     assert found["moba"][4:6] == ["0.858 (0.780 – 0.936)", "0.998 (0.986 – 1.000)"]
-    assert ["", "steps", "MinGRU", "RecurrentPPO-zoo"] in rows
     assert found["t_maze"][1:] == ["4.00 (3.00 – 4.00); 1,000", "2.00; 100"]
-    assert "mean over the 1 that both learned" in text and "probability of 0.33 [" in text
-    assert "1 or 3 seeds" in text and "Gymnasium's environments, 3 seeds:" in text
-    assert table.tables(tmp_path / "none") == "\n"
+    assert "probability of 0.33 [" in text
 
 
-def test_tables_replace_what_lies_between_the_marks(tmp_path):
+def test_tables_replace_the_text_between_marks(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"above\n{table.BEGIN}\nold\n{table.END}\nbelow\n")
     for _ in range(2):
@@ -143,20 +116,11 @@ def test_tables_replace_what_lies_between_the_marks(tmp_path):
         assert page.read_text() == text
 
 
-def test_a_picture_says_only_what_was_measured(tmp_path):
-    write_record(tmp_path, "Ant-v5", s1=(5.0, 10.0), s2=(6.0, 30.0))
-    (record,) = table.load(tmp_path).values()
-    assert curves.cost(record) == "20 s"
-    for run in record["seeds"].values():
-        del run["CPU s"]
-    assert curves.cost(record) == ""
-
-
 # ---- records -------------------------------------------------------------------------------------
 
 
 class Fakes:
-    """Runs that only count; those whose seed is in `broken` fail."""
+    """Runs that are only counted; seeds in ``broken`` fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[Any] = []
@@ -184,65 +148,47 @@ def fakes(monkeypatch):
     return Fakes(monkeypatch)
 
 
-def test_runs_that_are_there_are_left_out(tmp_path, fakes):
+def test_finished_runs_are_not_repeated(tmp_path, fakes):
     both = ["catch", "CartPole-v1"]
     fakes.work(tmp_path, 2)
-    assert fakes.made == [(name, seed) for seed in (1, 2) for name in both]
     fakes.work(tmp_path, 3)
-    assert fakes.made[4:] == [(name, 3) for name in both]
-    record = json.loads((tmp_path / "CartPole-v1.json").read_text())
-    assert [run["score"] for run in record["seeds"].values()] == [2, 4, 6]
-    assert record["settings"] == fakes.settings and list(record["seeds"]) == ["1", "2", "3"]
-    assert record["command"].endswith("--eval-episodes 0 --seed N --vec.seed N000")
+    assert fakes.made == [(name, seed) for seed in (1, 2, 3) for name in both]
     fakes.work(tmp_path, 1, again=True)
     assert fakes.made[6:] == [(name, 1) for name in both]
     record = json.loads((tmp_path / "CartPole-v1.json").read_text())
-    assert [run["score"] for run in record["seeds"].values()] == [8, 4, 6]
+    assert {seed: run["score"] for seed, run in record["seeds"].items()} == {"1": 8, "2": 4, "3": 6}
+    assert record["settings"] == fakes.settings
     assert files(tmp_path) == {"catch.json", "CartPole-v1.json"}
 
 
-def test_a_run_that_fails_loses_nothing_else(tmp_path, fakes):
+@pytest.mark.parametrize("error", [UserError("broken", "mend it"), KeyError("broken")])
+def test_failed_run_loses_no_other(tmp_path, fakes, error):
     fakes.broken = {2}
-    for error in UserError("broken", "mend it"), KeyError("broken"):
-        fakes.error = error
-        work, said = fakes.work(tmp_path / type(error).__name__, 3)
-        assert work.failed == ["catch puffer_mlx seed 2", "CartPole-v1 puffer_mlx seed 2"]
-        assert any(re.search("seed 2 failed: .*broken", line) for line in said)
-        for name in ("catch", "CartPole-v1"):
-            path = tmp_path / type(error).__name__ / f"{name}.json"
-            assert list(json.loads(path.read_text())["seeds"]) == ["1", "3"]
-    fakes.made.clear()
-    work, said = fakes.work(tmp_path, 2, max_seconds=-1.0)
-    assert (fakes.made, work.failed) == ([], [])
-    assert said == ["4 of 4 runs weren't begun in time; the same goes on"]
+    fakes.error = error
+    work, said = fakes.work(tmp_path, 3)
+    assert work.failed == ["catch puffer_mlx seed 2", "CartPole-v1 puffer_mlx seed 2"]
+    assert any(re.search("seed 2 failed: .*broken", line) for line in said)
+    for name in ("catch", "CartPole-v1"):
+        assert list(json.loads((tmp_path / f"{name}.json").read_text())["seeds"]) == ["1", "3"]
 
 
-def test_other_settings_are_another_record(tmp_path, fakes):
+def test_record_with_other_settings_is_replaced_only_on_request(tmp_path, fakes):
     fakes.work(tmp_path, 2)
     fakes.settings = {"train.gamma": "0.8"}
     before = (tmp_path / "catch.json").read_text()
-    work, said = fakes.work(tmp_path, 3)
-    assert len(fakes.made) == 4 and len(work.failed) == 2
+    _, said = fakes.work(tmp_path, 3)
+    assert len(fakes.made) == 4
     assert "catch.json was made with other settings: train.gamma 0.9, now 0.8" in said[0]
     assert (tmp_path / "catch.json").read_text() == before
-    fakes.work(tmp_path, 1, again=True)  # seed 2 was of the others
+    fakes.work(tmp_path, 1, again=True)
     record = json.loads((tmp_path / "catch.json").read_text())
     assert record["settings"] == fakes.settings and list(record["seeds"]) == ["1"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="threads can't be bound here")
-def test_cores_of_runs(monkeypatch):
-    monkeypatch.setattr(processes.os, "sched_getaffinity", lambda _: {2, 3, 5, 7, 8})
-    assert processes.cores_of(2, 2) == [{2, 3}, {5, 7}]
-    assert processes.cores_of(5, 1) == [{2}, {3}, {5}, {7}, {8}]
-    with pytest.raises(UserError, match="need 6 cores; there are 5"):
-        processes.cores_of(3, 2)
+# ---- nightly ------------------------------------------------------------------------------------
 
 
-# ---- a night -------------------------------------------------------------------------------------
-
-
-def test_what_is_expected_by_hand():
+def test_nightly_expects_the_records_score_less_a_margin():
     curves = ([[100, 10.0], [200, 50.0], [300, 80.0]], [[100, 20.0], [200, 60.0], [300, 75.0]])
     record = {"seeds": {str(i): {"curve": curve} for i, curve in enumerate(curves, 1)}}
     assert nightly.least(record, 200, 0.2) == 50 - 0.2 * (50 - 15)
@@ -250,7 +196,7 @@ def test_what_is_expected_by_hand():
     assert nightly.least(record, 1000, 0.5) == 75 - 0.5 * (75 - 15)
 
 
-def test_what_was_reached_by_hand():
+def test_nightly_score_is_weighted_by_episodes():
     records: list[dict[str, float]] = [
         {"agent_steps": 100 * i, "loss/total": 0, "env/n": i, "env/perf": i, "env/score_100": -i}
         for i in (1, 2, 3)
@@ -263,47 +209,54 @@ def test_what_was_reached_by_hand():
         nightly.reached([{"agent_steps": 300, "loss/total": 0}], "env/perf", 100)
 
 
-def test_a_night_fails_below_what_it_expects(tmp_path, monkeypatch, capsys):
-    """The records say 100 at the end and 5 at first: at least 81 with a margin of 0.2."""
-    write_record(tmp_path, "CartPole-v1", s1=(100, 1))
+@pytest.fixture
+def night(tmp_path, monkeypatch, capsys):
+    """Return a function that runs the nightly benchmark with these final scores of each seed.
+
+    The record says 100 at the end and 5 at first: at least 81 with a margin of 0.2.
+    """
     write_record(tmp_path, "catch", s1=(100, 1))
-    log = {"agent_steps": 1000, "loss/total": 0, "env/n": 2, "env/score": 90.0}
     monkeypatch.setattr(nightly, "process", lambda *_: None)
-    words = ["--nightly", "CartPole-v1", "catch", "--out", str(tmp_path)]
-    after = "after 1,000 steps, expected at least 81.00"
-    for reached, word, failed in (81.0, "ok  ", 0), (79.0, "FAIL", 3):
-        scores = ", ".join([f"{reached:.2f}"] * 3)
-        monkeypatch.setattr(nightly, "log_of", lambda _, r=reached: [{**log, "env/score_100": r}])
-        assert learning.main(words) == bool(failed)
-        first, second = capsys.readouterr().out.splitlines()
-        assert first == f"{word} CartPole-v1: {scores} {after}: {failed} of 3 seeds failed"
-        assert second == f"ok   catch: 90.00, 90.00, 90.00 {after}: 0 of 3 seeds failed"
-    assert learning.main([*words, "--margin", "-1"]) == 1  # more than the record has
-    capsys.readouterr()
-    for share, code in ("0.3", 1), ("0.34", 0):
-        each = iter([90.0, 10.0, 90.0])
-        monkeypatch.setattr(nightly, "log_of", lambda _, s=each: [{**log, "env/score": next(s)}])
-        words = ["--nightly", "catch", "--out", str(tmp_path), "--fail-share", share]
-        assert learning.main(words) == code
-        assert capsys.readouterr().out.endswith("1 of 3 seeds failed\n")
+
+    def run(scores: list[float], *words: str) -> tuple[int, str]:
+        left = iter(scores)
+        log = {"agent_steps": 1000, "loss/total": 0, "env/n": 2}
+        monkeypatch.setattr(nightly, "log_of", lambda _: [{**log, "env/score": next(left)}])
+        code = learning.main(["--nightly", "catch", "--out", str(tmp_path), *words])
+        return code, capsys.readouterr().out
+
+    return run
 
 
-def test_seeds_that_failed_by_hand(tmp_path, capsys):
-    """The median learned 98 - 5 = 93: 98 - 0.2 * 93 = 79.4 is the least."""
+@pytest.mark.parametrize(
+    ("scores", "words", "code", "failed"),
+    [
+        ([82.0] * 3, (), 0, 0),
+        ([79.0] * 3, (), 1, 3),
+        ([90.0, 10.0, 90.0], ("--fail-share", "0.3"), 1, 1),
+        ([90.0, 10.0, 90.0], ("--fail-share", "0.34"), 0, 1),
+    ],
+)
+def test_nightly_fails_below_the_expected_score(night, scores, words, code, failed):
+    found, out = night(scores, *words)
+    assert found == code and out.endswith(f"{failed} of 3 seeds failed\n")
+    assert "after 1,000 steps, expected at least " in out
+
+
+def test_seeds_that_learned_too_little_failed(tmp_path, capsys):
+    """The median learned 98 - 5 = 93: at least 98 - 0.2 * 93 = 79.4 is expected."""
     write_record(tmp_path, "catch", s1=(98, 1), s2=(100, 1), s3=(79, 1), s4=(80, 1), s5=(99, 1))
     assert table.fell_short(table.load(tmp_path)["catch", OURS]) == ["3"]
-    assert "98.0 (79.0 – 100.0); 1 failed" in table.tables(tmp_path)
     assert not learning.too_many_failed(["catch"], tmp_path, 0.2)
     assert learning.too_many_failed(["catch"], tmp_path, 0.19)
-    assert capsys.readouterr().out == "catch: 1 of 5 seeds failed (3)\n" * 2
     assert table.fell_short({"seeds": {"1": {"score": 3, "curve": []}}}) == []
 
 
-# ---- all of it -----------------------------------------------------------------------------------
+# ---- the commands --------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_small_run(tmp_path):
+def test_learning_writes_a_record_a_picture_and_a_table(tmp_path):
     pytest.importorskip("gymnasium")
     words = ["CartPole-v1", "--seeds", 1, "--steps", 640, "--out", "kept", "--train.horizon", 16]
     words += ["--vec.total-agents", 4, "--train.minibatch-size", 32]
@@ -312,63 +265,20 @@ def test_a_small_run(tmp_path):
     assert files(tmp_path) == {"kept/CartPole-v1.json", "kept-gym.png"}
     text = (tmp_path / "kept" / "CartPole-v1.json").read_text()
     assert str(tmp_path) not in text and str(ROOT) not in text
-    record = json.loads(text)
-    made = record["seeds"]["1"]
-    assert made["steps"] == 640 and made["CPU s"] > 0.2 and len(made["returns"]) == 100
-    assert made["score"] == pytest.approx(statistics.fmean(made["returns"]))
-    assert 1 < len(made["curve"]) <= 20 and made["curve"][-1][0] == 640
-    assert record["settings"]["train.horizon"] == "16"
-    words += ["--peers", sys.executable]  # this Python hasn't SB3
-    again = benchmark("learning", *words, cwd=tmp_path)
-    assert (again.returncode, again.stderr) == (1, "")
-    assert "puffer_mlx" not in again.stdout and "CartPole-v1 sb3 seed 1 failed" in again.stdout
-    assert (tmp_path / "kept" / "CartPole-v1.json").read_text() == text
+    run = json.loads(text)["seeds"]["1"]
+    assert run["steps"] == 640 and run["curve"][-1][0] == 640
+    assert run["score"] == pytest.approx(statistics.fmean(run["returns"]))
     shown = benchmark("learning", "--table", "--out", "kept", cwd=tmp_path)
     assert shown.returncode == 0 and "| CartPole-v1 ↓ |" in shown.stdout
 
 
-def test_words_that_do_nothing(tmp_path, capsys):
-    for words, said in [
-        ("--write", "--write needs --table"),
-        ("--seeds 0", "at least 1"),
-        ("catch --trainers sb3", "needs an interpreter of its own"),
-        ("catch --trainers nobody", "no trainer nobody"),
-        ("catch --jobs 4000", "need 4000 cores"),
-        ("--nightly catch", "no record of catch to compare with"),
-        ("--nightly Ant-v5", "Ant-v5 is none of the night's: CartPole-v1"),
-        ("Nothing-v0", "no task Nothing-v0"),
-        ("upstream-moba", "upstream-moba needs PufferLib"),
-    ]:
-        with contextlib.suppress(SystemExit):
-            assert learning.main([*words.split(), "--out", str(tmp_path)]) == 2
-        assert said in capsys.readouterr().err and not files(tmp_path)
-    assert learning.names_of(["gym"], None) == list(tasks.IN_PYTHON)
-    assert learning.names_of(["catch", "c"], None)[0] == "catch"
-    assert learning.names_of(["upstream-moba"], tmp_path) == ["upstream-moba"]
-
-
-# ---- many seeds ----------------------------------------------------------------------------------
-
-
-def test_a_share_and_when_a_score_was_passed_by_hand():
-    seeds = importlib.import_module("seeds")
-    below, part, low, high = seeds.share(np.array([390.0, 600.0, 860.0, 861.0]), 600)
-    assert (below, part) == (1, 0.25) and 0.04 < low < 0.05 and 0.69 < high < 0.70  # Wilson's
-    records = [{"agent_steps": 10 * i, "env/n": i % 2, "env/score": 300.0 * i} for i in range(4)]
-    assert seeds.passed(records, "env/score", 500) == 30  # at 20 no episode had ended
-    assert seeds.passed(records, "env/score", 901) is None
-
-
 @pytest.mark.slow
-def test_many_seeds_are_scored_by_whole_episodes(tmp_path):
-    """squared's episodes end within 16 steps: each of the 8 agents has one, scored -1 to 1."""
+def test_seeds_scores_one_episode_of_each_agent(tmp_path):
     words = ["squared", "--seeds", "2", "--agents", "8", "--bounds", "2", "--fail-share", "0.5"]
     words += ["--json", "kept.json", "--train.total-timesteps", "30_000", "--device", "cpu"]
     words += ["--vec.total-agents", "64", "--train.minibatch-size", "1024"]
     done = benchmark("seeds", *words, cwd=tmp_path)
     assert done.returncode == 1, done.stderr  # all are below 2
-    assert "2 seeds, median" in done.stdout and "below 2: 2 of 2, 100.0 %" in done.stdout
     first, second = json.loads((tmp_path / "kept.json").read_text())["runs"]
-    assert (first["seed"], second["seed"]) == (1001, 1002)
     assert (first["episodes"], first["unfinished"]) == (8, 0) and -1 <= first["score"] <= 1
     assert first["curve"] != second["curve"]

@@ -1,29 +1,27 @@
-"""A network and an operation have every form: each is a new folder in a copy of the package.
+"""A new folder in a copy of the package adds a network or an operation with all implementations.
 
-The network's PyTorch and ONNX forms are one more file, without which only safetensors hold it.
+One more file exports the network to PyTorch and ONNX.
 """
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from running import ROOT, copied_package
+from running import BATCH, EPOCHS, ROOT, TINY, copied_package, only
 
 from puffer_mlx.config.parts import network_folders
 
-PACKAGE = ROOT / "puffer_mlx"
 PLANTED = ROOT / "tests" / "planted"
 CLOSE = 2e-5  # float32, sums in another order
 
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory) -> Path:
-    """A folder with a copy of the package and both, whose extension is compiled once: a minute."""
+    """A folder with a copy of the package and both parts; compiling takes a minute."""
     folder = tmp_path_factory.mktemp("planted")
     copy = copied_package(folder)
     shutil.copytree(PLANTED / "leaky", copy / "policy" / "networks" / "leaky")
@@ -51,61 +49,30 @@ def found(planted, tmp_path_factory) -> dict:
     return json.loads(run(planted, str(PLANTED / "every_form.py"), str(folder)).splitlines()[-1])
 
 
-def test_the_configuration_knows_it(planted, found):
+def test_configuration_offers_the_network(planted, found):
     assert found["package"] == str(planted / "puffer_mlx")
     assert "Leaky" in found["choices"] and set(network_folders()) < set(found["choices"])
 
 
-@pytest.mark.parametrize(
-    "form", ["compiled step", "cell on a CPU", "Metal's text", "CUDA's text", "ONNX", "torch"]
-)
-def test_a_form_computes_what_mlx_does(found, form):
-    assert found[form] < CLOSE
+def test_every_implementation_computes_what_mlx_does(found):
+    names = ("compiled step", "cell on a CPU", "Metal's text", "CUDA's text", "ONNX", "torch")
+    assert {name: found[name] for name in names if not found[name] < CLOSE} == {}
 
 
-@pytest.mark.parametrize(
-    ("by", "dialect"), [("told by torch's keys", "torch"), ("told by our names", "native")]
-)
-def test_it_is_recognised(found, by, dialect):
+def test_tensor_names_reveal_the_network_and_its_sizes(found):
     settings = {"torch.network": "Leaky", "policy.num_layers": "2", "policy.hidden_size": "12"}
-    assert found[by].items() >= {**settings, "policy.dialect": dialect}.items()
+    for names, layout in ("torch's keys", "torch"), ("our names", "native"):
+        expected = {**settings, "policy.dialect": layout}
+        assert found[f"told by {names}"].items() >= expected.items()
 
 
 @pytest.mark.parametrize("variables", [{}, {"PUFFER_MLX_NO_CPU_OPS": "1"}], ids=["c++", "mlx"])
-def test_it_trains(planted, tmp_path, variables):
-    sizes = {
-        "vec.total-agents": 16,
-        "train.horizon": 8,
-        "train.minibatch-size": 64,
-        "train.total-timesteps": 256,
-        "policy.hidden-size": 8,
-        "policy.num-layers": 1,
-        "checkpoint-dir": tmp_path / "checkpoints",
-        "log-dir": tmp_path / "logs",
-        "eval-episodes": 0,
-    }
-    options = [part for key, value in sizes.items() for part in (f"--{key}", str(value))]
-    command = ["squared", "--torch.network", "Leaky", "--device", "cpu", *options]
-    run(planted, "-m", "puffer_mlx", "train", *command, **variables)
-    (weights,) = (tmp_path / "checkpoints").rglob("0000000000000256/weights.safetensors")
+def test_network_trains_and_saves_its_tensors(planted, tmp_path, variables):
+    folders = ["--checkpoint-dir", tmp_path / "checkpoints", "--log-dir", tmp_path / "logs"]
+    words = [*TINY, "--torch.network", "Leaky", "--eval-episodes", "0", *map(str, folders)]
+    run(planted, "-m", "puffer_mlx", "train", *words, **variables)
+    weights = only(tmp_path, f"checkpoints/squared/*/{EPOCHS * BATCH:016d}/weights.safetensors")
     assert b"network.0.gate" in weights.read_bytes()
-
-
-def test_no_file_outside_its_folder_names_a_network():
-    """But for the configuration: a default, a help, a line about PufferLib's keys."""
-    schema = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.glob("config/schema/*.py")}
-    allowed = schema | {"config/compatibility.py"}
-    for name, folder in network_folders().items():
-        word = re.compile(rf"(?<![A-Za-z]){name}(?![a-z])|(?<![a-z]){folder.name}(?![a-z])", re.I)
-        naming = {
-            path.relative_to(PACKAGE).as_posix()
-            for path in PACKAGE.rglob("*")
-            if path.suffix in {".py", ".h", ".cpp", ".c"}
-            and folder not in path.parents
-            and path != PACKAGE / "export" / "networks" / f"{folder.name}.py"
-            and word.search(path.read_text())
-        }
-        assert naming <= allowed, name
 
 
 HALVES = """
@@ -127,6 +94,6 @@ assert "y[i] = (Low)(0.5f * (float)x[i]);" in text.kernels(TEXT, "cuda")["halve"
 """
 
 
-def test_an_operation_is_one_folder(planted):
+def test_operation_chooses_its_implementation(planted):
     expected = "plain MLX" if "PUFFER_MLX_NO_CPU_OPS" in os.environ else "C++"
     assert run(planted, "-c", HALVES) == f"{expected}\n"

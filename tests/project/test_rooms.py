@@ -1,4 +1,4 @@
-"""Which room may import which: Python read with ``ast``, and the ``#include`` lines of C texts.
+"""Rooms import downwards only: Python's imports, and ``#include`` lines in C.
 
 A room is a folder of the package, or a file beside the folders. A new file in a room needs no edit
 here; a new room needs a floor.
@@ -112,7 +112,7 @@ def hosted(module: str) -> set[str]:
 
 
 def upwards(arrows: dict[str, set[str]]) -> list[str]:
-    """What imports from another room that isn't below its own."""
+    """Return imports of modules of a room that isn't below."""
     return [
         f"{module} imports {other}"
         for module, others in arrows.items()
@@ -121,70 +121,41 @@ def upwards(arrows: dict[str, set[str]]) -> list[str]:
     ]
 
 
-def circle(arrows: dict[str, set[str]]) -> list[str]:
-    """Modules that import each other in a circle, if there is one; a folder's own are its face."""
-    try:
-        graphlib.TopologicalSorter(arrows).prepare()
-    except graphlib.CycleError as error:
-        return error.args[1]
-    return []
-
-
 def test_every_room_has_a_floor():
     assert sorted(PLACE) == sorted({room(module) for module in MODULES})
-    folders = [path for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()]
-    assert 12 <= len(folders) <= 22
 
 
-def test_no_room_imports_upwards():
-    assert upwards(ARROWS) == []
+def test_no_room_imports_or_includes_upwards():
+    included = {dotted(path): includes(path, path.read_text()) for path in HEADERS}
+    assert any("ops.gpu" in targets for targets in included.values())
+    assert upwards(ARROWS) + upwards(included) == []
 
 
-def test_no_header_includes_one_of_a_higher_room():
-    arrows = {dotted(path): includes(path, path.read_text()) for path in HEADERS}
-    assert any("ops.gpu" in targets for targets in arrows.values())
-    assert upwards(arrows) == []
+def test_no_modules_import_each_other_in_a_circle():
+    graphlib.TopologicalSorter(ARROWS).prepare()
 
 
-def test_a_planted_include_is_found():
-    header = PACKAGE / "policy" / "networks" / "gru" / "planted.h"
-    text = '#include "../../../ppo/minibatch/samples.metal.h"\n'
-    assert upwards({"policy.networks.gru.planted": includes(header, text)}) == [
-        "policy.networks.gru.planted imports ppo.minibatch"
-    ]
+def test_every_folder_has_a_docstring():
+    paths = [*PACKAGE.rglob("__init__.py")]
+    assert [path for path in paths if not ast.get_docstring(ast.parse(path.read_text()))] == []
 
 
-def test_no_circle():
-    assert circle(ARROWS) == []
-
-
-def test_planted_faults_are_found():
-    assert upwards({"ppo.loss": {"training.trainer", "policy.policy"}}) == [
-        "ppo.loss imports training.trainer"
-    ]
-    assert upwards({"policy.policy": {"ppo.loss"}}) == ["policy.policy imports ppo.loss"]
-    assert set(circle({"vec.rows": {"vec.base"}, "vec.base": {"vec.rows"}}))
-
-
-def test_rooms_say_what_belongs_there():
-    for path in PACKAGE.rglob("__init__.py"):
-        text = ast.get_docstring(ast.parse(path.read_text()))
-        assert text and text.splitlines()[0].endswith("."), path
+def knows_too_much(module: str, known: set[str]) -> bool:
+    """Return True if a module imports NumPy or MLX and its room mustn't."""
+    if room(module) in NUMPY_ONLY:
+        return "mlx" in known
+    if room(module) in MLX_ONLY:
+        return "numpy" in known
+    below_export = PLACE[room(module)] < PLACE["export"] and room(module) not in BOTH
+    return below_export and {"numpy", "mlx"} <= known
 
 
 def test_numpy_and_mlx_meet_in_few_rooms():
-    for module, names in NAMES.items():
-        known = outsiders(names) & {"numpy", "mlx"}
-        if room(module) in NUMPY_ONLY:
-            assert known <= {"numpy"}, module
-        elif room(module) in MLX_ONLY:
-            assert known <= {"mlx"}, module
-        elif PLACE[room(module)] < PLACE["export"] and room(module) not in BOTH:
-            assert len(known) < 2, module
+    known = {module: outsiders(names) for module, names in NAMES.items()}
+    assert [module for module, names in known.items() if knows_too_much(module, names)] == []
 
 
-def test_one_place_makes_trainers():
-    """``Run.open``. The library's trainer, of the same name, is made in its own module."""
+def test_only_run_and_library_make_trainers():
     makers = {
         module
         for module, path in MODULES.items()
@@ -196,32 +167,38 @@ def test_one_place_makes_trainers():
     assert "training.trainer" not in ARROWS["library.trainer"]
 
 
-def test_guests_are_imported_inside_functions():
-    hosts = {module: hosted(module) for module in NAMES if hosted(module)}
-    assert len(hosts) >= len(HOSTS)
-    for module, names in NAMES.items():
-        assert outsiders(names, at_import=True) & GUESTS <= hosted(module), module
-        assert module in hosts or not ours(names, at_import=True) & set(hosts), module
+def test_optional_packages_are_imported_inside_functions():
+    wrong = {
+        module: outsiders(names, at_import=True) & GUESTS - hosted(module)
+        for module, names in NAMES.items()
+    }
+    assert {module: guests for module, guests in wrong.items() if guests} == {}
+    hosts = {module for module in NAMES if hosted(module)}
+    free = NAMES.keys() - hosts
+    assert [module for module in free if ours(NAMES[module], at_import=True) & hosts] == []
 
 
-def test_light_modules_do_not_load_mlx():
+def test_no_module_imports_an_export_format_by_name():
+    formats = {module for module in ARROWS if module.startswith("export.formats.")}
+    others = {module for module in ARROWS if not module.startswith("export.formats")}
+    assert len(formats) > 3
+    assert [module for module in others if ARROWS[module] & formats] == []
+
+
+def test_config_and_spec_do_not_load_mlx():
     code = "import sys, puffer_mlx.config, puffer_mlx.spec; sys.exit('mlx.core' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_the_loss_brings_no_room_with_it():
-    """Mathematics takes numbers: it is read and used without a configuration or a policy."""
-    program = """
+LOSS = """
 import sys, puffer_mlx
-ours = lambda: {name for name in sys.modules if name.startswith("puffer_mlx")}
-before = ours()
+before = {*sys.modules}
 import puffer_mlx.ppo.loss
-print(*sorted(ours() - before), *sorted(before))
+print(*sorted(name for name in {*sys.modules} - before if name.startswith("puffer_mlx")))
 """
-    python = [sys.executable, "-c", program]
-    subprocess.run([*python[:2], "import puffer_mlx"])  # compiles the BLAS shim, if nobody has yet
-    done = subprocess.run(python, capture_output=True, text=True)
-    loaded = done.stdout.split()
-    assert loaded[:2] == ["puffer_mlx.ppo", "puffer_mlx.ppo.loss"], done.stderr
-    assert loaded[2] == "puffer_mlx.system.plain_functions"  # remembers the names
-    assert len(loaded) <= 10, loaded  # the other seven choose MLX's BLAS before it loads
+
+
+def test_loss_loads_no_other_room():
+    done = subprocess.run([sys.executable, "-c", LOSS], capture_output=True, text=True)
+    plain = "puffer_mlx.system.plain_functions"  # remembers the names
+    assert done.stdout.split() == ["puffer_mlx.ppo", "puffer_mlx.ppo.loss", plain], done.stderr

@@ -17,24 +17,23 @@ def stops(cost, *scores, curves=CURVES, quantile=0.3):
     return [watch.should_stop(cost, score) for score in scores][-1]
 
 
-@pytest.mark.parametrize(
-    ("cost", "score", "expected"),
-    [
-        (100.0, 2.6, True),  # the quantile of 0 to 9 is 2.7
-        (100.0, 2.8, False),
-        (75.0, 2.0, True),  # between two points: three quarters of 2.7 is 2.025
-        (75.0, 2.05, False),
-        (150.0, 2.8, False),  # runs that ended before count with their last scores
-        (DEAR * 200 + 1, 8.0, True),  # more than the best run cost: among the best tenth
-        (DEAR * 200 + 1, 8.2, False),
-        (49.0, -50.0, False),  # nothing is known of the others there
-    ],
-)
-def test_a_run_below_the_others_at_its_cost_stops(cost, score, expected):
-    assert stops(cost, score) == expected
+STOPS = {  # cost, score
+    (100.0, 2.6): True,  # the quantile of 0 to 9 is 2.7
+    (100.0, 2.8): False,
+    (75.0, 2.0): True,  # between two points: three quarters of 2.7 is 2.025
+    (75.0, 2.05): False,
+    (150.0, 2.8): False,  # runs that ended before count with their last scores
+    (DEAR * 200 + 1, 8.0): True,  # more than the best run cost: the best tenth
+    (DEAR * 200 + 1, 8.2): False,
+    (49.0, -50.0): False,  # nothing is known of the others there
+}
 
 
-def test_the_best_score_so_far_counts():
+def test_run_below_the_others_at_its_cost_stops():
+    assert {case: stops(*case) for case in STOPS} == STOPS
+
+
+def test_best_score_so_far_counts():
     assert not stops(100.0, 5.0, -50.0)
 
 
@@ -49,7 +48,7 @@ def test_few_runs_and_quantile_0_stop_nothing():
     assert not stops(100.0, -50.0, quantile=0.0)
 
 
-def test_protein_ends_no_run():
-    for method, usual, asked in ("Protein", 0.0, 0.0), ("Random", 0.3, 0.2):
-        assert SweepSettings(method=method).stop_quantile == usual
-        assert SweepSettings(method=method, early_stop_quantile=0.2).stop_quantile == asked
+def test_protein_stops_no_run_and_random_does():
+    assert SweepSettings(method="Protein", early_stop_quantile=0.2).stop_quantile == 0.0
+    assert SweepSettings(method="Random").stop_quantile == 0.3
+    assert SweepSettings(method="Random", early_stop_quantile=0.2).stop_quantile == 0.2

@@ -29,7 +29,7 @@ AT = Parameters(LENGTHS, scale=0.7, offset=0.4, noise=0.02, mean=0.1, line=0.6)
 
 
 def one_by_one(a, b, p):
-    """The kernel as its formula is written, pair by pair."""
+    """Return the kernel by its formula, pair by pair."""
     values = np.empty((len(a), len(b)))
     for i, u in enumerate(a):
         for j, v in enumerate(b):
@@ -39,7 +39,7 @@ def one_by_one(a, b, p):
     return values
 
 
-def test_likelihood_is_the_normal_densitys(data):
+def test_log_likelihood_is_the_normal_density(data):
     x, y = data
     covariance = one_by_one(x, x, AT) + AT.noise * np.eye(len(y))
     _, logarithm = np.linalg.slogdet(covariance)
@@ -64,7 +64,7 @@ def test_gradient_is_the_slope(data):
         assert slope == pytest.approx((above - below) / (2 * step[k]), rel=1e-4, abs=1e-5)
 
 
-def test_kernel_is_its_formula_and_posterior_the_conditional_normals(data):
+def test_kernel_is_its_formula_and_posterior_the_conditional_normal(data):
     x, y = data
     points = np.random.default_rng(4).uniform(-1, 1, (9, D))
     across = one_by_one(x, points, AT)
@@ -77,14 +77,14 @@ def test_kernel_is_its_formula_and_posterior_the_conditional_normals(data):
     np.testing.assert_allclose(posterior.deviations(points) ** 2, variances, atol=1e-6)
 
 
-def test_fitting_raises_the_likelihood_and_finds_what_matters(data):
+def test_fit_raises_the_likelihood_and_finds_the_important_dimension(data):
     x, y = data
     parameters = fit(x, y, steps=100).parameters
     assert log_likelihood(parameters, x, y)[0] > log_likelihood(first_parameters(D), x, y)[0] + 5
     assert parameters.lengths[0] < min(parameters.lengths[2:]) and parameters.line == 0
 
 
-def test_points_that_are_the_same_can_be_fitted():
+def test_equal_points_can_be_fitted():
     x = np.zeros((12, 2))
     posterior = fit(x, np.linspace(0, 1, 12), steps=60)
     assert posterior.means(x[:1])[0] == pytest.approx(0.5, abs=0.1)

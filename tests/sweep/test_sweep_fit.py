@@ -1,4 +1,4 @@
-"""Suggested sizes that don't fit one another give way, within their ranges."""
+"""Suggested sizes that can't be trained together are adjusted within their ranges."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ AGENTS, BUFFERS, HORIZON, MINIBATCH, REPLAY, STEPS = RANGES
 
 
 def trainings(swept, *words):
-    """Of a sweep over these keys; an epoch has 64 x 16 = 1024 steps unless one of them is swept."""
+    """Return the trainings of a sweep. An epoch has 64 x 16 steps unless one of these is swept."""
     words = [*WORDS, *words]
     space = Space(
         [Parameter(*name.split("."), *RANGES[name], whole=name != REPLAY) for name in swept]
@@ -40,33 +40,34 @@ def trainings(swept, *words):
 FITS = {AGENTS: 128, HORIZON: 8, MINIBATCH: 1024, REPLAY: 1.5, STEPS: 1024}
 
 
-GIVES_WAY = [
-    (FITS, FITS),
-    ({MINIBATCH: 4096}, {MINIBATCH: 1024}),
-    ({MINIBATCH: 4096, HORIZON: 8}, {MINIBATCH: 512, HORIZON: 8}),
-    ({HORIZON: 8, AGENTS: 16}, {HORIZON: 32, AGENTS: 16}),
-    ({AGENTS: 16}, {AGENTS: 32}),
-    ({HORIZON: 64, AGENTS: 256, STEPS: 2000}, {HORIZON: 64, AGENTS: 256, STEPS: 18626}),
-    ({REPLAY: 0.25}, {REPLAY: 0.25 * 1.25**4}),
-    ({BUFFERS: 7, MINIBATCH: 2048}, {BUFFERS: 4, MINIBATCH: 1024}),
-]
-NOTHING_HELPS: list[tuple[dict[str, int | float], list[str]]] = [
-    ({HORIZON: 8}, ["--train.minibatch-size", "8192"]),  # its range ends at 64
-    ({MINIBATCH: 4096}, ["--train.learning-rate", "-1"]),  # not for its size
-]
+@pytest.mark.parametrize(
+    ("suggested", "adjusted"),
+    [
+        (FITS, FITS),
+        ({MINIBATCH: 4096}, {MINIBATCH: 1024}),
+        ({MINIBATCH: 4096, HORIZON: 8}, {MINIBATCH: 512, HORIZON: 8}),
+        ({HORIZON: 8, AGENTS: 16}, {HORIZON: 32, AGENTS: 16}),
+        ({AGENTS: 16}, {AGENTS: 32}),
+        ({HORIZON: 64, AGENTS: 256, STEPS: 2000}, {HORIZON: 64, AGENTS: 256, STEPS: 18626}),
+        ({REPLAY: 0.25}, {REPLAY: 0.25 * 1.25**4}),
+        ({BUFFERS: 7, MINIBATCH: 2048}, {BUFFERS: 4, MINIBATCH: 1024}),
+    ],
+)
+def test_sizes_are_adjusted_until_they_can_be_trained(suggested, adjusted):
+    found = trainings(suggested).adjust(suggested)
+    assert found == {name: pytest.approx(value, rel=0.01) for name, value in adjusted.items()}
+    assert all(isinstance(value, int) for name, value in found.items() if name != REPLAY)
 
 
-def test_sizes_give_way():
-    """What can be run stays as it is."""
-    for swept, fitted in GIVES_WAY:
-        settled = trainings(swept).adjust(swept)
-        assert settled == {name: pytest.approx(value, rel=0.01) for name, value in fitted.items()}
-        assert all(isinstance(value, int) for name, value in settled.items() if name != REPLAY)
-
-
-def test_what_nothing_helps_stays_as_it_is(monkeypatch):
-    for swept, words in NOTHING_HELPS:
-        with monkeypatch.context() as patch:
-            patch.setattr("puffer_mlx.config.validation.find_problems", lambda *_: [])
-            sweep = trainings(swept, *words)
-        assert sweep.adjust(swept) == swept
+@pytest.mark.parametrize(
+    ("suggested", "words"),
+    [
+        ({HORIZON: 8}, ["--train.minibatch-size", "8192"]),  # its range ends at 64
+        ({MINIBATCH: 4096}, ["--train.learning-rate", "-1"]),  # not for its size
+    ],
+)
+def test_values_that_no_adjustment_helps_stay(monkeypatch, suggested, words):
+    with monkeypatch.context() as patch:
+        patch.setattr("puffer_mlx.config.validation.find_problems", lambda *_: [])
+        sweep = trainings(suggested, *words)
+    assert sweep.adjust(suggested) == suggested

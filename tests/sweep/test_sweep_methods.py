@@ -1,4 +1,4 @@
-"""What methods suggest: the same for what is the same, the best, and nothing too dear."""
+"""Methods suggest good values, none that cost too much or fail."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ SETTINGS = SweepSettings(max_suggestion_cost=1000.0, num_random_samples=4)
 
 
 def outcome(vector):
-    """Best at gamma 0.65, better when longer; a second for each 100,000 steps."""
+    """Return score and cost: best at gamma 0.65, better if longer, 1 s for 100,000 steps."""
     steps = SPACE.to_values(vector)[COST]
     return 1 - 4 * (vector[1] - 0.3) ** 2 + 0.3 * vector[0], steps / 1e5
 
@@ -43,14 +43,14 @@ def test_protein_finds_the_best_value(goal):
     assert np.median(np.abs(vectors[-8:, 1] - 0.3)) < 0.15
 
 
-def test_what_would_cost_too_much_is_not_suggested():
+def test_too_expensive_runs_are_not_suggested():
     method = make_method(SPACE, replace(SETTINGS, max_suggestion_cost=60.0), 5)
     costs = [outcome(vector)[1] for vector in run(method, 24)]
     assert max(costs[4:]) < 100 and max(costs) > 25
 
 
 def protein(vectors, **more):
-    """A method that knows these, and its models."""
+    """Return Protein with these observations."""
     method = Protein(SPACE, replace(SETTINGS, **more), 5)
     for vector in vectors:
         method.observe(vector, *outcome(vector))
@@ -62,8 +62,8 @@ def drawn(seed, low, high, count):
 
 
 @pytest.mark.parametrize(("most", "best"), [(100.0, None), (1.0, 0)])
-def test_too_dear_is_excluded_and_not_only_rated_low(most, best):
-    """100 s is a run of coordinate 0; where everything is too dear the cheapest is taken."""
+def test_too_expensive_candidates_are_excluded(most, best):
+    """Coordinate 0 costs 100 s. If everything costs too much the cheapest is best."""
     method = protein(drawn(1, -1, 1, 40), max_suggestion_cost=most)
     lengths = np.column_stack([np.linspace(-1, 1, 9), np.full((9, 2), 0.3)])
     ratings = method.ratings(method.models(np.random.default_rng(0)), lengths, target=1.0)
@@ -74,7 +74,6 @@ def test_too_dear_is_excluded_and_not_only_rated_low(most, best):
 
 
 def test_few_failures_count_as_the_worst_score():
-    """At one end; fewer than teach which vectors fail."""
     means = []
     for failures in (0, 6):
         method = protein(drawn(1, -0.5, 0.5, 20))
@@ -85,8 +84,7 @@ def test_few_failures_count_as_the_worst_score():
     assert means[1] < means[0] - 0.2
 
 
-def test_what_fails_is_left_alone():
-    """Scores grow towards where runs fail."""
+def test_region_of_failures_is_avoided():
     method = make_method(SPACE, SETTINGS, 5)
     for vector in drawn(1, -1, 1, 60):
         score, cost = outcome(vector)
@@ -95,7 +93,7 @@ def test_what_fails_is_left_alone():
     assert np.mean(suggested[:, 2] > 0.1) < 0.2 and suggested[:, 2].max() < 0.3
 
 
-def test_all_runs_may_be_equally_long():
+def test_length_of_runs_need_not_be_swept():
     method = make_method(Space(SPACE.parameters[1:]), SETTINGS, 5)
     for _ in range(25):
         vector = method.suggest()
@@ -103,7 +101,7 @@ def test_all_runs_may_be_equally_long():
     assert abs(vector[0] - 0.3) < 0.3
 
 
-def test_exploration_rates_higher_what_is_less_known():
+def test_exploration_prefers_unknown_candidates():
     near_and_far, ratings = np.array([[0.0, 0.3, 0.0], [0.0, 0.3, 1.0]]), []
     for more in (0.0, 1.0):
         method = protein(drawn(1, -0.3, 0.3, 20), exploration=more)
@@ -113,8 +111,7 @@ def test_exploration_rates_higher_what_is_less_known():
     assert not gains[:, :2].any() and 0 < gains[0, 2] < gains[1, 2]
 
 
-def test_a_suggestion_is_one_that_no_other_beats_in_all_ratings(monkeypatch):
-    """Each of those sooner or later; none that is too dear."""
+def test_suggestion_is_one_that_no_candidate_beats_in_all_ratings(monkeypatch):
     method, rated = protein(drawn(1, -1, 1, 40)), []
 
     def ratings(models, candidates, target):
@@ -132,8 +129,7 @@ def test_a_suggestion_is_one_that_no_other_beats_in_all_ratings(monkeypatch):
     assert {*places} == {0, 1}
 
 
-def test_where_one_score_stands_out_suggestions_are_near_and_dear(monkeypatch):
-    """Near: some have many coordinates of a run that was made; else they have none of them."""
+def test_suggestions_are_near_and_long_where_one_score_stands_out(monkeypatch):
     rest = [Parameter("env", f"p{i}", "uniform", 0.0, 1.0) for i in range(9)]
     space = Space([SPACE.parameters[0], *rest])
     alike, aims, rate = [], [], Protein.ratings
@@ -143,7 +139,7 @@ def test_where_one_score_stands_out_suggestions_are_near_and_dear(monkeypatch):
         return rate(method, models, candidates, target)
 
     monkeypatch.setattr(Protein, "ratings", ratings)
-    for best in (100.0, 1.0):  # of 30 scores, the others of which are between 0 and 1
+    for best in (100.0, 1.0):  # of 30 scores; the others are between 0 and 1
         method = Protein(space, SETTINGS, 5)
         draw = np.random.default_rng(3)
         seen = draw.uniform(-0.4, 0.4, (30, 10))
@@ -157,7 +153,7 @@ def test_where_one_score_stands_out_suggestions_are_near_and_dear(monkeypatch):
     assert aims[0] == {1.1} and len(aims[1]) > 9
 
 
-def test_a_sweep_whose_runs_all_fail_goes_on():
+def test_sweep_whose_runs_all_fail_continues():
     method = make_method(SPACE, SETTINGS, 5)
     vectors = [method.suggest() for _ in range(3)]
     for _ in range(15):
@@ -169,7 +165,7 @@ def test_a_sweep_whose_runs_all_fail_goes_on():
 # ---- observations --------------------------------------------------------------------------------
 
 
-def test_scores_are_kept_so_that_more_is_better():
+def test_stored_scores_are_larger_if_better():
     seen = Observations(replace(SETTINGS, goal="minimize"))
     seen.add(np.zeros(3), 2.0, 1.0)
     assert seen.scores.tolist() == [-2.0]
@@ -179,7 +175,7 @@ def test_scores_are_kept_so_that_more_is_better():
     assert seen.scores.tolist() == pytest.approx([0.0, -5.0, np.log(9)])
 
 
-def test_the_same_vector_is_replaced_and_failures_are_apart():
+def test_repeated_vector_replaces_its_score_and_failures_are_separate():
     seen = Observations(SETTINGS)
     seen.add(np.zeros(3), 2.0, 1.0)
     seen.add(np.full(3, 1e-8), 3.0, 2.0)
@@ -189,12 +185,12 @@ def test_the_same_vector_is_replaced_and_failures_are_apart():
     assert len(seen) == 1 and len(seen.failures) == 3
 
 
-def test_front_by_hand():
+def test_pareto_front_has_no_run_that_is_beaten():
     scores, costs = np.array([1.0, 3, 2, 3, 5, 4]), np.array([1.0, 4, 5, 3, 9, 9])
     assert pareto_front(scores, costs).at.tolist() == [0, 3, 4]
 
 
-def test_pruning_by_hand():
+def test_front_is_pruned_where_it_is_flat():
     scores, costs = np.array([0.0, 0.985, 0.99, 1.0]), np.array([0.0, 10.0, 20.0, 100.0])
     front = pareto_front(scores, costs)
     assert pruned(front).costs.tolist() == [0.0, 10.0]

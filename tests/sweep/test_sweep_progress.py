@@ -1,4 +1,4 @@
-"""What a sweep prints, in a terminal and on a pipe, and its pictures."""
+"""A sweep's output in a terminal and on a pipe, and its pictures."""
 
 import io
 from typing import Any
@@ -44,7 +44,7 @@ def swept(terminal: bool):
     return study, file.getvalue().splitlines()
 
 
-def test_on_a_pipe_a_line_for_each_run(here):
+def test_pipe_gets_a_line_for_each_run(here):
     study, lines = swept(terminal=False)
     score, cost, steps = formula(study.runs()[0].params)[-1]
     assert lines[:2] == [
@@ -58,7 +58,7 @@ def test_on_a_pipe_a_line_for_each_run(here):
     assert lines[6].endswith("5 of 5") and len(lines) == 7
 
 
-def test_in_a_terminal_a_status_line(here):
+def test_terminal_has_a_status_line(here):
     study, lines = swept(terminal=True)
     total = sum(run.values[1] for run in study.runs() if run.values)
     total += next(r.user_attrs["last"][1] for r in study.runs() if "last" in r.user_attrs)
@@ -66,7 +66,7 @@ def test_in_a_terminal_a_status_line(here):
     assert lines == [f"5 of 5 runs, 1 ended early, 1 failed, {minutes}m {seconds}s of training"]
 
 
-def test_held_out_seeds_are_in_the_lines(here):
+def test_lines_of_held_out_seeds_count_down(here):
     how = settings(method="Random", max_runs=3, confirm=2)
     study = open_study("j.log", how)
     file = io.StringIO()
@@ -82,7 +82,7 @@ def test_held_out_seeds_are_in_the_lines(here):
     assert lines[4] == f"run {study.ordinal(best)}, held-out seeds: {words} 1 | 5 to go"
 
 
-def test_pictures_and_what_mattered(here, monkeypatch):
+def test_importances_sum_to_1_and_pictures_are_drawn(here, monkeypatch):
     how = settings(method="Random", max_runs=8, num_random_samples=8)
     study = open_study("j.log", how)
     assert progress.importances(study) == {}

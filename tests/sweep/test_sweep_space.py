@@ -1,7 +1,9 @@
-"""Coordinates of values, by hand."""
+"""Values and their coordinates: -1 to 1 over a parameter's range."""
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from puffer_mlx.sweep.space import DISTRIBUTIONS, Parameter, Space
 
@@ -18,24 +20,34 @@ def one(distribution, low, high, whole=False, **more):
     return Parameter("train", distribution, distribution, low, high, whole=whole, **more)
 
 
-def test_values_by_hand():
+@pytest.mark.parametrize(("distribution", "low", "high", "unit", "value"), BY_HAND)
+def test_value_of_a_coordinate_is_that_by_hand(distribution, low, high, unit, value):
     assert {each[0] for each in BY_HAND} == set(DISTRIBUTIONS)
-    for distribution, low, high, unit, value in BY_HAND:
-        parameter = one(distribution, low, high)
-        ends = [parameter.to_value(unit) for unit in (-3, -1, 1, 7)]
-        assert ends == [low, low, high, high]
-        assert [parameter.to_unit(end) for end in (low, high)] == pytest.approx([-1, 1])
-        assert parameter.to_value(unit) == pytest.approx(value, rel=1e-12)
-        back = parameter.to_unit(parameter.to_value(unit))
-        assert parameter.to_value(back) == pytest.approx(value)
+    assert one(distribution, low, high).to_value(unit) == pytest.approx(value, rel=1e-12)
 
 
-def test_whole_values_are_ints_within_the_range():
-    layers = one("uniform", 1, 8, whole=True)
-    values = [layers.to_value(z) for z in np.linspace(-1, 1, 50)]
-    assert {type(value) for value in values} == {int} and set(values) == set(range(1, 9))
-    assert one("int_uniform", 0.6, 2.4, whole=True).to_value(-1) == 1
-    assert one("log_normal", 3e7, 1e11, whole=True).to_value(1) == 10**11
+@st.composite
+def parameters(draw):
+    distribution = draw(st.sampled_from(sorted(DISTRIBUTIONS)))
+    if distribution == "logit_normal":
+        low, high = draw(st.floats(0.01, 0.5)), draw(st.floats(0.6, 0.9999))
+    elif distribution == "uniform_pow2":
+        low = 2 ** draw(st.integers(0, 10))
+        high = low * 2 ** draw(st.integers(1, 10))
+    else:
+        low = draw(st.floats(1e-3, 10))
+        high = low + draw(st.floats(1.5, 1e4))
+    whole = draw(st.booleans()) and distribution != "logit_normal"
+    return one(distribution, low, high, whole or distribution == "int_uniform")
+
+
+@given(parameters(), st.floats(-3, 3))
+@settings(max_examples=80, deadline=None, derandomize=True)
+def test_values_lie_in_the_range_and_have_one_coordinate(parameter, unit):
+    value = parameter.to_value(unit)
+    assert isinstance(value, int) or not parameter.whole
+    assert parameter.low - 1e-9 <= value <= parameter.high + 1e-9
+    assert parameter.to_value(parameter.to_unit(value)) == pytest.approx(value)
 
 
 def test_values_beyond_the_range_have_their_place():
@@ -53,7 +65,7 @@ def test_vectors_are_rounded_as_they_are_run():
         np.testing.assert_allclose(space.to_unit(space.to_values(vector)), rounded, atol=1e-12)
 
 
-def test_boxes_are_around_their_centres_and_within_the_space():
+def test_candidates_lie_around_their_centres_and_within_the_space():
     space = Space([one("uniform", 0, 1, scale=0.1), one("uniform", 0, 1, scale=2.0)])
     drawn = space.around(np.tile([0.95, -3.0], (400, 1)), np.random.default_rng(0))
     assert drawn[:, 0].min() >= 0.85 and drawn[:, 0].max() == 1.0
@@ -61,7 +73,6 @@ def test_boxes_are_around_their_centres_and_within_the_space():
 
 
 def test_few_coordinates_leave_their_centres_and_not_far():
-    """At least one does; a probability and a size for each vector."""
     space = Space([one("uniform", 0, 1, scale=0.4)] * 5)
     centres = np.full((3000, 5), 0.1)
     moved = np.repeat([[0.0], [0.5], [1.0]], 1000, axis=0)
@@ -74,6 +85,6 @@ def test_few_coordinates_leave_their_centres_and_not_far():
         assert 0.98 * reach < np.abs(group).max() <= reach
 
 
-def test_the_default_is_the_configurations_own():
+def test_default_is_the_configurations_value():
     space = Space([one("uniform", 0, 4, default=3.0), one("log_normal", 1e-3, 1e-1)])
     assert space.default.tolist() == [0.5, 0.0] and space.cost is None

@@ -1,4 +1,4 @@
-"""Where trials are kept: ends that a full disk has torn, damage, and sweeps that begin together."""
+"""Storages of trials: torn ends are cut off, damage is reported, and sweeps share a database."""
 
 from pathlib import Path
 
@@ -16,11 +16,11 @@ from puffer_mlx.sweep.engine import study as studies
 from puffer_mlx.sweep.engine.storage import open_storage, reported
 
 HOW = settings(max_runs=2)
-TORN = [b'{"op_code":5,"wor', b"\0" * 5000, b'{"op_code":5,"wor\n', b'{"op_code":5,"n":"\xc3']
+TORN = [b'{"op_code":5,"wor', b"\0" * 5000, b'{"op_code":5,"n":"\xc3']
 
 
 def add(path: str, data: bytes) -> bytes:
-    """Append to a file; what was in it."""
+    """Append to a file. Returns the contents before."""
     before = Path(path).read_bytes()
     Path(path).write_bytes(before + data)
     return before
@@ -31,8 +31,8 @@ def torn_off(here: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("torn", TORN)
-def test_a_torn_end_is_cut_off(here, capsys, torn):
-    """By whoever opens the journal, and by a sweep that shares it and had opened it before."""
+def test_torn_end_is_cut_off(here, capsys, torn):
+    """When the journal is opened, and by a sweep that had opened it before."""
     one, other = (open_study("j.log", settings(max_runs=4)) for _ in range(2))
     drive(one, HOW)
     trials = known(one)
@@ -49,23 +49,22 @@ def test_a_torn_end_is_cut_off(here, capsys, torn):
     assert len(one.runs(COMPLETE)) == 4 and capsys.readouterr().out == ""
 
 
-def test_the_first_record_may_be_torn(here):
+def test_torn_first_record_is_cut_off(here):
     Path("j.log").write_bytes(b'{"op_c')
     drive(open_study("j.log", HOW), HOW)
     assert len(open_study("j.log", HOW).runs(COMPLETE)) == 2
 
 
-def test_a_file_that_is_no_journal_stays(here):
-    for text in "a note", "a note\n", "[base]\nseed = 1\n", "{}", "5\n":
-        Path("mine").write_text(text)
-        with pytest.raises(
-            UserError, match=r"storage mine can't be used: line 1 isn't a journal record"
-        ):
-            open_storage("mine")
-        assert Path("mine").read_text() == text and not list(here.glob("*.torn-*"))
+@pytest.mark.parametrize("text", ["a note", "5\n"])
+def test_file_that_is_no_journal_is_refused_and_unchanged(here, text):
+    Path("mine").write_text(text)
+    message = r"storage mine can't be used: line 1 isn't a journal record"
+    with pytest.raises(UserError, match=message):
+        open_storage("mine")
+    assert Path("mine").read_text() == text and not torn_off(here)
 
 
-def test_a_journal_that_is_damaged_says_what_is_whole(here):
+def test_damaged_journal_is_refused_with_its_intact_part(here):
     drive(open_study("j.log", HOW), HOW)
     lines = Path("j.log").read_bytes().splitlines(keepends=True)
     damaged = b"".join([*lines[:4], b"garbage\n", *lines[4:]])
@@ -78,7 +77,7 @@ def test_a_journal_that_is_damaged_says_what_is_whole(here):
     Path("other.log").write_bytes(b"".join(lines[:4]))
     study = open_study("other.log", HOW)
     assert study.runs()
-    add("other.log", b"garbage\ngarbage\n")  # while a sweep goes on
+    add("other.log", b"garbage\ngarbage\n")  # during a sweep
     with (
         pytest.raises(UserError, match=r"storage other\.log can't be used: "),
         reported("other.log"),
@@ -86,25 +85,27 @@ def test_a_journal_that_is_damaged_says_what_is_whole(here):
         studies.study_info(study.optuna._storage, "formula")
 
 
-def test_a_study_that_says_nothing_of_itself(here):
+@pytest.mark.parametrize("text", ["garbage", '{"words": [5]}'])
+def test_study_with_an_invalid_description_is_refused(here, text):
     study = open_study("j.log", HOW)
-    for text in "garbage", "5", '{"words": 5}', '{"words": [5]}':
-        study.optuna.set_user_attr(studies.ABOUT, text)
-        with pytest.raises(UserError, match="the description in the study formula is invalid"):
-            open_study("j.log", HOW)
+    study.optuna.set_user_attr(studies.ABOUT, text)
+    with pytest.raises(UserError, match="the description in the study formula is invalid"):
+        open_study("j.log", HOW)
 
 
-def test_what_is_no_database_or_keeps_nothing(here):
+def test_file_that_is_no_database_is_refused(here):
     Path("none.db").write_text("a note, longer than a database's header would have to be" * 20)
     with pytest.raises(UserError, match=r"none\.db can't be used: file is not a database"):
         open_study("sqlite:///none.db", HOW)
-    for where in "", "/", "/:memory:", "/file::memory:?uri=true":
-        with pytest.raises(UserError, match=r"keeps nothing: .* in memory\n.*sqlite:///FILE"):
-            open_storage(f"sqlite://{where}")
 
 
-def test_sweeps_that_begin_together_share_a_database(monkeypatch):
-    """Each makes the tables that it doesn't find; meanwhile another one has."""
+@pytest.mark.parametrize("where", ["", "/file::memory:?uri=true"])
+def test_database_in_memory_is_refused(where):
+    with pytest.raises(UserError, match=r"keeps nothing: .* in memory\n.*sqlite:///FILE"):
+        open_storage(f"sqlite://{where}")
+
+
+def test_sweeps_that_create_tables_at_the_same_time_share_a_database(monkeypatch):
     made = OperationalError("create", {}, Exception("table studies already exists"))
     stamped = IntegrityError("insert", {}, Exception("UNIQUE constraint failed: alembic_version"))
     faults, real = [made, stamped], object()
@@ -122,7 +123,7 @@ def test_sweeps_that_begin_together_share_a_database(monkeypatch):
     assert faults == [made]  # once was enough
 
 
-def test_the_private_names_of_optuna_are_those_of_version_5(here):
+def test_private_names_of_optuna_are_those_of_version_5(here):
     """If this fails with a new Optuna: look at `storage_and_id`, then move the bound."""
     assert optuna.__version__.partition(".")[0] == "5"
     study = open_study("j.log", settings())

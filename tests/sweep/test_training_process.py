@@ -1,4 +1,4 @@
-"""One run of a sweep as a process: its curve, and how it ends: by itself, by us, by a fault."""
+"""A run of a sweep as a process: its curve, how it ends, and its cores and GPUs."""
 
 import json
 import math
@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from running import wait_until
 from swept import settings
 
 from puffer_mlx.errors import UserError
@@ -54,7 +55,7 @@ def record(epoch: int, score: float | None = None, **more: float) -> str:
 # ---- curves --------------------------------------------------------------------------------------
 
 
-def test_a_curve_is_means_of_parts_and_the_result(log, tmp_path):
+def test_curve_is_means_of_parts_and_the_result(log, tmp_path):
     path = tmp_path / "logs" / "1.jsonl"
     path.parent.mkdir()
     assert log.new_points() == [] and log.points(5) == []
@@ -62,7 +63,7 @@ def test_a_curve_is_means_of_parts_and_the_result(log, tmp_path):
     assert log.new_points() == [Point(1.0, 4.0, 200)]  # half a line is none yet
     path.write_text("".join([record(1), *(record(i, i - 1.0) for i in range(2, 9)), record(9)]))
     assert len(log.new_points()) == 6
-    # Of 9 epochs, 900 steps: two parts end with the first record at 450 and 900 steps or more. The
+    # Two parts of 9 epochs, 900 steps, end with the first record at 450 and 900 steps or more. The
     # first has epochs 2 to 5: scores 1, 2, 3, 4, mean 2.5; 350 steps, 7 s. No score at 900.
     assert log.points(3) == [Point(2.5, 7.0, 350), Point(7.0, 18.0, 900)]
     assert log.points(1) == [Point(7.0, 18.0, 900)]
@@ -82,24 +83,21 @@ def test_parts_of_a_run_end_with_the_point_that_reaches_them():
     assert len(means(points[:2], 200, 4)) == 2  # one point ends one part at most
 
 
-@pytest.mark.parametrize("removed", ["file", "folder"])
-def test_a_log_that_is_removed_and_begun_anew_is_read_on(log, tmp_path, removed):
+def test_log_that_is_removed_and_written_again_is_read(log, tmp_path):
     path = tmp_path / "logs" / "squared" / "1.jsonl"
     path.parent.mkdir(parents=True)
     for epochs in range(1, 4):
         path.write_text("".join(record(epoch, epoch) for epoch in range(epochs)))
         log.new_points()
-    path.unlink()
-    if removed == "folder":
-        shutil.rmtree(tmp_path / "logs")
+    shutil.rmtree(tmp_path / "logs")
     assert log.new_points() == []
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True)
     path.write_text(record(3, 9.0))
     assert [point.score for point in log.new_points()] == [9.0]
     assert log.points(1)[-1].score == 9.0 and not log.bad
 
 
-def test_a_torn_line_of_a_log_is_skipped_and_noted(log, tmp_path):
+def test_torn_line_of_a_log_is_skipped_and_noted(log, tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "1.jsonl").write_text(record(1, 1.0) + "{ \n" + record(2, 2.0))
     assert [point.score for point in log.new_points()] == [1.0, 2.0]
@@ -115,7 +113,7 @@ def test_curves_of_several_seeds_are_matched_from_their_ends():
     assert combined([short, long], "worst") == [Point(2, 11, 100), Point(3, 22, 200)]
 
 
-def test_the_noise_seen_is_the_median_of_deviations():
+def test_noise_is_the_median_of_deviations():
     assert noise([SeedScores([1], 1)]) == 0
     # Deviations of two numbers are their distance over the square root of two.
     several = [
@@ -127,23 +125,27 @@ def test_the_noise_seen_is_the_median_of_deviations():
     assert noise(several) == pytest.approx(4 / math.sqrt(2))
 
 
-def test_what_is_beaten():
+BEATEN = {  # score, cost, noise, enough
+    (9.0, 10, 1.5, math.inf): False,  # better than 8 after 5 s
+    (7.0, 10, 1.5, math.inf): False,  # 8 is within the noise
+    (6.5, 10, 1.5, math.inf): True,
+    (6.5, 4, 1.5, math.inf): False,  # nothing is as cheap
+    (6.5, 5, 1.5, math.inf): True,
+    (8.0, 10, 5.0, 8.0): True,  # more than enough: the cheaper one is better
+    (8.0, 4, 5.0, 8.0): False,
+}
+
+
+def test_run_is_beaten_by_a_better_one_that_is_as_cheap():
     rivals = [SeedScores([7.0, 9.0], 5.0), SeedScores([1.0], 1.0)]
-    for score, cost, differ, enough, beaten in (
-        (9.0, 10, 1.5, math.inf, False),  # better than 8 after 5 s
-        (7.0, 10, 1.5, math.inf, False),  # 8 is within the noise
-        (6.5, 10, 1.5, math.inf, True),
-        (6.5, 4, 1.5, math.inf, False),  # nothing is as cheap
-        (6.5, 5, 1.5, math.inf, True),
-        (8.0, 10, 5.0, 8.0, True),  # more isn't asked for: the cheaper one is better
-        (8.0, 10, 5.0, 9.0, False),
-        (8.0, 4, 5.0, 8.0, False),
-    ):
-        one = SeedScores([score], cost)
-        assert is_beaten(one, rivals, "mean", differ, enough) == beaten, (score, cost, enough)
+    found = {
+        case: is_beaten(SeedScores([case[0]], case[1]), rivals, "mean", *case[2:])
+        for case in BEATEN
+    }
+    assert found == BEATEN
 
 
-def test_a_score_above_the_target_counts_as_the_target():
+def test_score_above_the_target_counts_as_the_target():
     how = settings(target_score=5.0)
     assert [how.worth(x) for x in (4, 5, 9)] == [4, 5, 5]
     less = settings(target_score=5.0, goal="minimize")
@@ -164,7 +166,7 @@ CURVE = [Point(2.0, 3.0, 150), Point(3.0, 4.0, 200)]  # the mean, and the result
 def started(
     here: Path, monkeypatch, script: str, log: str = "", hang: float = 60, slot: Slot = ANY_SLOT
 ) -> TrainingProcess:
-    """A run whose program is a shell script, and whose log has been written already."""
+    """Start a run whose program is a shell script and whose log exists."""
     program = here / "program"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -185,23 +187,13 @@ def ended(run: TrainingProcess) -> Outcome:
 
 
 def inner(here: Path) -> Identity:
-    """The process that a run has started, whose number it printed."""
-    deadline = time.monotonic() + 60
-    while not (text := (here / "run" / "output.txt").read_text().strip()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return Identity.of(int(text))
+    """Return the process that a run has started and whose number it printed."""
+    output = here / "run" / "output.txt"
+    wait_until(lambda: output.read_text().strip())
+    return Identity.of(int(output.read_text()))
 
 
-def gone(process: Identity) -> bool:
-    """Whether it ends; a signal takes a moment."""
-    deadline = time.monotonic() + 60
-    while process.find() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return process.find() is None
-
-
-def test_a_run_that_ends_well(here, monkeypatch):
+def test_run_that_succeeds_has_its_curve(here, monkeypatch):
     run = started(here, monkeypatch, 'echo "$@"', GOOD)
     assert ended(run) == Outcome(CURVE)
     assert (here / "run" / "output.txt").read_text() == "-P -m puffer_mlx train squared -q\n"
@@ -222,24 +214,24 @@ def test_a_run_that_ends_well(here, monkeypatch):
         ),
     ],
 )
-def test_a_run_that_fails_says_why(here, monkeypatch, script, log, said):
+def test_run_that_fails_reports_the_reason(here, monkeypatch, script, log, said):
     outcome = ended(started(here, monkeypatch, script, log))
     assert outcome.points == [] and said in outcome.fault
 
 
-def test_a_run_whose_folder_is_removed_is_a_failed_run(here, monkeypatch):
+def test_run_whose_folder_is_removed_fails(here, monkeypatch):
     run = started(here, monkeypatch, "sleep 0.1; exit 3", GOOD)
     shutil.rmtree(here / "run")
     assert ended(run).fault.startswith("no output (exit code 3")
 
 
-def test_a_run_that_hangs_is_ended(here, monkeypatch):
+def test_run_that_hangs_is_ended(here, monkeypatch):
     run = started(here, monkeypatch, "trap '' TERM; sleep 1000 & wait; sleep 1000", GOOD, hang=0.3)
     assert ended(run).fault == "it hung: no new record for 0.3 seconds"
     assert run.identity.find() is None
 
 
-def test_a_run_whose_log_is_touched_does_not_hang(here, monkeypatch):
+def test_run_whose_log_is_touched_does_not_hang(here, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(training_process.time, "monotonic", lambda: now[0])
     run = started(here, monkeypatch, "exec sleep 1000", GOOD, hang=10)
@@ -255,18 +247,17 @@ def test_a_run_whose_log_is_touched_does_not_hang(here, monkeypatch):
     assert asked == [38.0] and outcome and outcome.fault.startswith("it hung")
 
 
-def test_a_run_that_is_ended_early_keeps_its_curve(here, monkeypatch):
+def test_run_that_is_stopped_early_keeps_its_curve(here, monkeypatch):
     script = "trap 'exit 0' TERM; sleep 1000 & echo $!; wait"
     run = started(here, monkeypatch, script, GOOD)
     worker = inner(here)
     run.look()
     run.stop("too little")
     assert ended(run) == Outcome(CURVE, "", "too little")
-    assert gone(worker)  # what it had started, too
+    wait_until(lambda: worker.find() is None)  # the process that it had started
 
 
-def test_files_of_the_working_folder_take_over_no_run(here):
-    """One that is called as the library's is imported by nobody; an environment in one is found."""
+def test_modules_of_the_working_folder_replace_none_of_pythons(here):
     (here / "random.py").write_text('open("ran", "w").close()\n')
     (here / "mine.py").write_text("")
     run = TrainingProcess(["mine:make", "--device", "cpu"], here / "run", Slot(), SCORE, 2, 60)
@@ -274,7 +265,7 @@ def test_files_of_the_working_folder_take_over_no_run(here):
     assert not (here / "ran").exists()
 
 
-def test_a_number_may_be_another_process():
+def test_process_with_another_start_time_is_another_process():
     this = Identity.of(os.getpid())
     assert this.find()
     other = this._replace(began=this.began - 100)
@@ -285,7 +276,7 @@ def test_a_number_may_be_another_process():
 # ---- slots --------------------------------------------------------------------------------------
 
 
-def test_runs_share_cores_and_gpus():
+def test_runs_divide_cores_and_gpus():
     assert make_slots(0, [0, 1, 2, 3]) == make_slots(1, range(4)) == [Slot()]
     two = make_slots(2, [0, 1, 2, 5, 6])
     assert [slot.cores for slot in two] == [(0, 1), (2, 5)]
@@ -295,18 +286,23 @@ def test_runs_share_cores_and_gpus():
     assert [slot.gpus for slot in gpus] == [("3", "4"), ("7", "9")]
     assert [slot.cores for slot in gpus] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert gpus[0].environment()[VISIBLE] == "3,4"
-    assert len(make_slots(1, range(8), ["0", "1"])) == 1
-    for runs, cores, gpus, each, said in (
-        (3, [0, 1], [], 1, "--parallel 3 runs don't fit 2 cores"),
-        (3, range(8), ["0", "1"], 1, "--parallel 3 runs don't fit 2 GPUs, 1 for each run"),
-        (0, range(8), ["0"], 2, "a run takes 2 GPUs, and there are 1"),
-    ):
-        with pytest.raises(UserError, match=said):
-            make_slots(runs, cores, gpus, each)
+
+
+@pytest.mark.parametrize(
+    ("runs", "gpus", "each", "said"),
+    [
+        (9, [], 1, "--parallel 9 runs don't fit 8 cores"),
+        (3, ["0", "1"], 1, "--parallel 3 runs don't fit 2 GPUs, 1 for each run"),
+        (0, ["0"], 2, "a run takes 2 GPUs, and there are 1"),
+    ],
+)
+def test_runs_that_do_not_fit_are_refused(runs, gpus, each, said):
+    with pytest.raises(UserError, match=said):
+        make_slots(runs, range(8), gpus, each)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a Mac's cores can't be chosen")
-def test_a_run_has_its_cores_alone(here, monkeypatch):
+def test_run_uses_only_its_cores(here, monkeypatch):
     before = available_cores()
     slot = Slot(1, (before[-1],), (), 1)
     run = started(here, monkeypatch, "grep Cpus_allowed_list /proc/self/status", slot=slot)
@@ -315,7 +311,6 @@ def test_a_run_has_its_cores_alone(here, monkeypatch):
     assert available_cores() == before
 
 
-def test_gpus_are_those_that_are_visible(monkeypatch):
-    for text, gpus in ("2, 5", ["2", "5"]), ("", []):
-        monkeypatch.setenv(VISIBLE, text)
-        assert available_gpus() == gpus
+def test_visible_gpus_are_used(monkeypatch):
+    monkeypatch.setenv(VISIBLE, "2, 5")
+    assert available_gpus() == ["2", "5"]

@@ -1,4 +1,4 @@
-"""Compiled libraries: synced before they count, compiled again when they are damaged."""
+"""Compiled libraries: one for the same input, on the disk before it is used, again if damaged."""
 
 import ctypes
 import os
@@ -10,18 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
-from kept import compile_program, edit, kept_copy
-from native_envs import make
 from running import ROOT
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import compiler
-from puffer_mlx.vec.native.compiling import compile_environment
-from puffer_mlx.vec.native.make import find_environment
 
 
 def fake(source: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Have a shell script be the compiler."""
+    """Make a shell script the compiler."""
     script = source.with_name("cc")
     script.write_text(f"#!/bin/sh\n{text}\n")
     script.chmod(0o755)
@@ -45,31 +41,35 @@ def returned(library: Path) -> int:
     return ctypes.CDLL(str(library)).one()
 
 
-DAMAGES = {
-    "cut off": lambda data: data[: len(data) // 2],
-    "empty": lambda data: b"",
-    "one bit": lambda data: data[:-500] + bytes([data[-500] ^ 1]) + data[-499:],
-    "something else": lambda data: b"int one(void) { return 2; }\n",
-}
-
-
-def test_a_damaged_library_is_compiled_again(source: Path):
-    """A library that is cut off ends the process that loads it: SIGBUS."""
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:-500] + bytes([data[-500] ^ 1]) + data[-499:],
+        lambda data: b"int one(void) { return 2; }\n",
+    ],
+    ids=["cut off", "one bit", "something else"],
+)
+def test_damaged_library_is_compiled_again(source: Path, damage):
+    """Loading a library that is cut off ends the process by SIGBUS."""
     library = compile_one(source)
     whole = library.read_bytes()
-    for damage in DAMAGES.values():
-        library.write_bytes(damage(whole))
-        assert compile_one(source) == library and library.read_bytes() == whole
+    library.write_bytes(damage(whole))
+    assert compile_one(source) == library and library.read_bytes() == whole
     before = library.stat().st_mtime_ns
     assert compile_one(source) == library and library.stat().st_mtime_ns == before
-    (digest_path,) = library.parent.glob(".*")  # of a machine that went down between the two
+
+
+def test_library_without_its_digest_is_compiled_again(source: Path):
+    """The machine went down between the two."""
+    library = compile_one(source)
+    (digest_path,) = library.parent.glob(".*")
     digest_path.unlink()
     library.write_bytes(b"")
     assert returned(compile_one(source)) == 1 and digest_path.exists()
 
 
-def test_a_copy_of_the_headers_compiles_nothing_anew(source: Path, tmp_path: Path):
-    """Where headers lie doesn't count: what they say does."""
+def test_contents_of_headers_decide_and_not_their_folder(source: Path, tmp_path: Path):
     source.write_text('#include "part.h"\nint one(void) { return PART; }\n')
     libraries = {}
     for folder, number in (("here", 1), ("copy", 1), ("other", 2)):
@@ -81,11 +81,10 @@ def test_a_copy_of_the_headers_compiles_nothing_anew(source: Path, tmp_path: Pat
     assert [returned(library) for library in libraries.values()] == [1, 1, 2]
 
 
-def test_what_is_published_is_on_the_disk_first(source: Path, monkeypatch: pytest.MonkeyPatch):
+def test_library_is_on_the_disk_before_it_is_renamed(source: Path, monkeypatch):
     done: list[tuple[str, str]] = []
-    real_sync, real_replace = os.fsync, os.replace
     paths: dict[int, str] = {}
-    real_open = os.open
+    real_open, real_sync, real_replace = os.open, os.fsync, os.replace
 
     def opened(path, *arguments, **keywords):
         handle = real_open(path, *arguments, **keywords)
@@ -104,8 +103,7 @@ def test_what_is_published_is_on_the_disk_first(source: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "replace", replace)
     monkeypatch.setattr(os, "fsync", sync)
     library = compile_one(source)
-    what = [(verb, re.sub(r"\S*\.partial$", "partial", path)) for verb, path in done]
-    assert what == [
+    assert [(verb, re.sub(r"\S*\.partial$", "partial", path)) for verb, path in done] == [
         ("sync", "partial"),
         ("rename", str(library)),
         ("sync", "partial"),
@@ -114,8 +112,8 @@ def test_what_is_published_is_on_the_disk_first(source: Path, monkeypatch: pytes
     ]
 
 
-def test_what_does_not_load_is_compiled_again_once(source: Path):
-    """Of a machine with another C library, say; but not what was compiled just now."""
+def test_library_that_does_not_load_is_compiled_again_once(source: Path):
+    """It may be of a machine with another C library."""
     compiled: list[bool] = []
     loads = iter([OSError("version `GLIBC_9' not found"), None])
 
@@ -129,28 +127,13 @@ def test_what_does_not_load_is_compiled_again_once(source: Path):
         return returned(path)
 
     compile_one(source)
-    compiler._compiled_now.clear()  # as if another process had
+    compiler._compiled_now.clear()  # as if another process had compiled it
     assert compiler.load_compiled(make, load) == 1 and compiled == [False, True]
 
     loads, compiled = iter([ImportError("no such symbol")]), []
     with pytest.raises(ImportError):
         compiler.load_compiled(make, load)
     assert compiled == [False]
-
-
-def test_a_damaged_environment_and_shim_are_compiled_again(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path))
-    library = compile_environment(find_environment("squared"))
-    library.write_bytes(library.read_bytes()[:5000])
-    make("squared", total_agents=2).close()
-    if sys.platform == "linux":  # macOS uses Accelerate
-        code = "from puffer_mlx.system.blas import blas_name; print(blas_name())"
-        said = []
-        for _ in range(2):
-            said.append(subprocess.check_output([sys.executable, "-c", code]))
-            for shim in tmp_path.glob("blas_shim*.so"):
-                shim.write_bytes(shim.read_bytes()[:3000])
-        assert said[0] == said[1]
 
 
 # ---- several sources ----------------------------------------------------------------------------
@@ -163,8 +146,7 @@ def two_sources(source: Path, second: str) -> list[Path]:
     return [source, other]
 
 
-def test_several_sources_become_one_library(source: Path):
-    """Flags decide what it is, those of one source, too."""
+def test_several_sources_become_one_library_for_each_set_of_flags(source: Path):
     sources = two_sources(source, "int two(void) { return NUMBER; }\n")
     own = {sources[1]: ["-UNUMBER", "-DNUMBER=2"]}
     made = [
@@ -175,32 +157,14 @@ def test_several_sources_become_one_library(source: Path):
     assert sorted(made[0].parent.glob("[!.]*")) == sorted(made)
 
 
-def test_an_error_of_the_second_source_is_told(source: Path):
+def test_error_of_the_second_source_is_shown(source: Path):
     sources = two_sources(source, "int two(void) { return missing; }\n")
     with pytest.raises(UserError, match=r"(?s)one: cc failed with status 1:.*two\.c.*missing"):
         compiler.compile_shared("one", sources, [])
     assert not [*compiler.cache_directory().iterdir()]
 
 
-def test_sources_are_compiled_at_the_same_time(source: Path, monkeypatch):
-    """Each call of this compiler waits until there is another."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    sources = two_sources(source, "int two(void) { return 1; }\n")
-    waiting = source.with_name("waiting")
-    waiting.mkdir()
-    script = f"""case " $* " in *" -c "*)
-  mktemp {waiting}/XXXXXX
-  for i in $(seq 1000); do [ $(ls {waiting} | wc -l) -gt 1 ] && exec cc "$@"; sleep 0.01; done
-  exit 3;;
-esac
-exec cc "$@"
-"""
-    fake(source, monkeypatch, script)
-    assert returned(compiler.compile_shared("one", sources, [])) == 1
-
-
-def test_the_same_thing_is_compiled_once(source: Path, monkeypatch):
-    """By four processes that begin at the same time: the first ranks of a run, say."""
+def test_library_that_four_processes_need_is_compiled_once(source: Path, monkeypatch):
     calls = source.with_name("calls")
     slow = f'case " $* " in *" -shared "*) echo >> {calls}; sleep 0.5;; esac\nexec cc "$@"'
     fake(source, monkeypatch, slow)
@@ -225,45 +189,41 @@ print(compile_shared("one", [Path({str(source)!r})], []))
     assert not [*compiler.cache_directory().glob(".*.lock")]
 
 
-# ---- What is said -------------------------------------------------------------------------------
+# ---- messages -----------------------------------------------------------------------------------
 
 
-def test_how_long_it_takes_is_said(source: Path, monkeypatch, capsys):
+def test_long_compilation_is_announced_and_timed(source: Path, monkeypatch, capsys):
     monkeypatch.setattr(compiler, "NOTICE_SECONDS", 0.0)
-    fake(source, monkeypatch, 'case "$*" in *-shared*) sleep 0.3;; esac\nexec cc "$@"')
     compile_one(source, usually="half a minute")
     compile_one(source)
     first, last = capsys.readouterr().err.splitlines()
-    assert first == ("puffer_mlx: compiling one for the first time, which takes half a minute")
+    assert first == "puffer_mlx: compiling one for the first time, which takes half a minute"
     assert re.fullmatch(r"puffer_mlx: compiling one took \d+ s", last)
 
 
-HINTS = {  # sys.platform, /etc/os-release -> the hints for C and for C++
-    "a Mac": ("darwin", "", "xcode-select --install", "xcode-select --install"),
-    "Debian": ("linux", "ID=debian\n", "apt install gcc libc6-dev", "apt install g++ python3-dev"),
-    "Mint": ("linux", 'ID=linuxmint\nID_LIKE="ubuntu debian"\n', "apt install", "g++ python3-dev"),
-    "Fedora": ("linux", "ID=fedora\n", "dnf install gcc", "dnf install gcc-c++ python3-devel"),
-    "SUSE": ("linux", 'ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', "zypper", "zypper"),
-    "Arch": ("linux", "ID=arch\n", "pacman -S gcc", "pacman -S gcc"),
-    "unknown": ("linux", "NAME=Homemade\n", "your system's package manager", "apt install g++"),
-    "without a name": ("linux", None, "your system's package manager", "Python's headers"),
-}
+@pytest.mark.parametrize(
+    ("platform", "release", "c", "cpp"),
+    [
+        ("darwin", "", "xcode-select --install", "xcode-select --install"),
+        ("linux", "ID=debian\n", "apt install gcc libc6-dev", "apt install g++ python3-dev"),
+        ("linux", 'ID=linuxmint\nID_LIKE="ubuntu debian"\n', "apt install", "g++ python3-dev"),
+        ("linux", 'ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', "zypper", "zypper"),
+        ("linux", None, "your system's package manager", "Python's headers"),
+    ],
+    ids=["macOS", "Debian", "Mint", "SUSE", "unknown"],
+)
+def test_hint_installs_a_compiler_of_the_system(
+    tmp_path: Path, monkeypatch, platform, release, c, cpp
+):
+    path = tmp_path / "os-release"
+    if release is not None:
+        path.write_text(release)
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(compiler, "_RELEASE", path)
+    assert c in compiler.compiler_hint() and cpp in compiler.compiler_hint(cpp=True)
 
 
-def test_the_hint_is_the_systems_own(tmp_path: Path, monkeypatch):
-    for where, (platform, release, c, cpp) in HINTS.items():
-        path = tmp_path / where
-        if release is not None:
-            path.write_text(release)
-        monkeypatch.setattr(sys, "platform", platform)
-        monkeypatch.setattr(compiler, "_RELEASE", path)
-        assert c in compiler.compiler_hint() and cpp in compiler.compiler_hint(cpp=True)
-        if platform == "darwin":
-            assert "Debian" not in compiler.compiler_hint(cpp=True)
-
-
-def test_a_compiler_that_is_not_one_says_why(source: Path, monkeypatch):
-    """macOS has a cc that asks for Xcode's tools."""
+def test_error_of_macos_cc_without_xcode_has_its_hint(source: Path, monkeypatch):
     fake(source, monkeypatch, "echo 'xcrun: error: invalid active developer path' >&2\nexit 1")
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(UserError, match="invalid active developer path") as caught:
@@ -271,53 +231,7 @@ def test_a_compiler_that_is_not_one_says_why(source: Path, monkeypatch):
     assert "xcode-select --install" in caught.value.hint and "or set CC" in caught.value.hint
 
 
-# ---- programs -----------------------------------------------------------------------------------
-
-
-def test_a_program_is_kept_like_a_library(source: Path, tmp_path: Path):
-    """Until a header changes; damaged ones are compiled again."""
-    header = tmp_path / "two.h"
-    header.write_text("#define TWO 2\n")
-    source.write_text('#include "two.h"\nint main(void) { return TWO; }\n')
-
-    def compiled() -> Path:
-        return compile_program("one", [source], [], depends=[header])
-
-    program = compiled()
-    assert subprocess.run([program]).returncode == 2
-    before = program.stat().st_mtime_ns
-    assert compiled() == program and program.stat().st_mtime_ns == before
-    program.write_bytes(b"")
-    assert compiled() == program and subprocess.run([program]).returncode == 2
-    header.write_text("#define TWO 3\n")
-    assert compiled() != program and subprocess.run([compiled()]).returncode == 3
-
-
-def test_a_library_that_is_not_there_is_named(source: Path):
-    with pytest.raises(UserError, match="cannot find -lnowhere"):
-        compiler.compile_shared("one", [source], ["-lnowhere"])
-
-
-def test_a_copy_lies_where_its_contents_say(source: Path):
-    """The same change of the same folder is the same copy; one that was altered is made again."""
-    folder = source.parent / "folder"
-    folder.mkdir()
-    (folder / "one.c").write_text("int one;\n")
-
-    def copied(new: str) -> Path:
-        return kept_copy(folder, lambda copy: edit(copy / "one.c", "one", new))
-
-    first = copied("two")
-    assert first.name == "folder" and (first / "one.c").read_text() == "int two;\n"
-    assert copied("two") == first != copied("three")
-    (first / "one.c").write_text("int four;\n")
-    assert copied("two") == first and (first / "one.c").read_text() == "int two;\n"
-    assert (folder / "one.c").read_text() == "int one;\n"
-    assert not list(first.parents[1].glob("tmp*"))  # no copy half done
-
-
-def test_a_call_that_starts_while_others_are_ended_is_ended_too(monkeypatch):
-    """Ctrl-C ends what runs; a thread that is just starting a compiler mustn't leave it behind."""
+def test_interrupt_ends_a_compiler_that_another_thread_is_starting(monkeypatch):
     start, first, late, begun = subprocess.Popen, [], [], []
 
     def popen(call, **options):
@@ -341,10 +255,13 @@ def test_a_call_that_starts_while_others_are_ended_is_ended_too(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"), [("gcc '", "No closing quotation"), (" ", "it names no compiler")]
+    ("kind", "variable", "text", "problem"),
+    [
+        ("cc", "CC", "gcc '", "No closing quotation"),
+        ("c++", "CXX", " ", "it names no compiler"),
+    ],
 )
-@pytest.mark.parametrize(("kind", "variable"), [("cc", "CC"), ("c++", "CXX")])
-def test_a_variable_that_is_no_command_is_named(source, monkeypatch, kind, variable, text, problem):
+def test_variable_without_a_command_is_named(source, monkeypatch, kind, variable, text, problem):
     monkeypatch.setenv(variable, text)
     with pytest.raises(UserError) as caught:
         compile_one(source, compiler=kind)
@@ -353,7 +270,5 @@ def test_a_variable_that_is_no_command_is_named(source, monkeypatch, kind, varia
 
 
 def test_paths_in_flags_need_not_be_utf_8(source, tmp_path):
-    """A checkout, a cache or a temporary folder may lie in an old disk's folder."""
     flags = [f"-I{tmp_path}/gr\udcf6\udcdfe"]
-    library = compiler.compile_shared("one", [source], flags)
-    assert returned(library) == 1
+    assert returned(compiler.compile_shared("one", [source], flags)) == 1

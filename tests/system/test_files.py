@@ -1,4 +1,4 @@
-"""Files that a user named: only regular ones are written. Links in a run's folder are replaced."""
+"""Only regular files that a user names are written; links in a run's folder are replaced."""
 
 import os
 
@@ -18,9 +18,8 @@ def gif(path):
     write_gif(frames, path, 10)
 
 
-WRITERS = [gif, lambda path: write_json({"score": 1}, path), lambda path: check_writable(str(path))]
-SPECIAL = [  # how the path is made, and what the message says that it is
-    (lambda path: path.symlink_to("target"), "a link to target"),
+LINK = (lambda path: path.symlink_to("target"), "a link to target")
+SPECIAL = [
     (lambda path: path.symlink_to("nothing"), "a link to nothing"),
     (lambda path: path.symlink_to("/dev/stdout"), "a link to /dev/stdout"),
     (lambda path: path.mkdir(), "a folder"),
@@ -28,9 +27,15 @@ SPECIAL = [  # how the path is made, and what the message says that it is
 ]
 
 
-@pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.parametrize(("make", "kind"), SPECIAL)
-def test_a_named_output_that_is_no_regular_file_is_refused(tmp_path, make, kind, write):
+@pytest.mark.parametrize(
+    ("write", "make", "kind"),
+    [
+        (gif, *LINK),
+        (lambda path: write_json({"score": 1}, path), *LINK),
+        *((lambda path: check_writable(str(path)), *special) for special in SPECIAL),
+    ],
+)
+def test_named_output_that_is_no_regular_file_is_refused(tmp_path, make, kind, write):
     (tmp_path / "target").write_text("old")
     path = tmp_path / "path"
     make(path)
@@ -41,15 +46,15 @@ def test_a_named_output_that_is_no_regular_file_is_refused(tmp_path, make, kind,
     assert sorted(os.listdir(tmp_path)) == ["path", "target"]
 
 
-def test_a_regular_file_is_replaced(tmp_path):
+def test_regular_file_is_replaced(tmp_path):
     path = tmp_path / "path"
     path.write_text("old")
     write_json(1, check_writable(str(path)))
     assert path.read_text() == "1\n" and os.listdir(tmp_path) == ["path"]
 
 
-def test_a_link_in_a_folder_of_ours_is_replaced(tmp_path):
-    """A run's folder may be a stranger's, and its links may lead anywhere."""
+def test_link_in_a_run_folder_is_replaced(tmp_path):
+    """Another user may have made it."""
     target, link = tmp_path / "target", tmp_path / "config.ini"
     target.write_text("old")
     link.symlink_to("target")

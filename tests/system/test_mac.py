@@ -1,15 +1,12 @@
-"""What only a Mac has, with stand-ins for its C library and for Accelerate: not a Mac's own."""
+"""Code for Macs, with stand-ins for macOS's C library and for Accelerate."""
 
 import ctypes
-import importlib.util
 import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
-import mlx.core as mx
 import pytest
 
 from puffer_mlx.ops import cpu_extension
@@ -20,7 +17,7 @@ NEW, OLD = LIBC.strlen, LIBC.strcmp  # whatever functions, for Accelerate's two
 
 
 class Library:
-    """A C library that knows two numbers, of 32 and of 64 bits."""
+    """A C library with two numbers, of 32 and of 64 bits."""
 
     @staticmethod
     def sysctlbyname(name, value, size, new, new_size) -> int:
@@ -34,11 +31,6 @@ class Library:
 
 
 @pytest.fixture
-def library():
-    return Library
-
-
-@pytest.fixture
 def darwin(monkeypatch):
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
 
@@ -47,22 +39,21 @@ def address(function) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
-def test_numbers_of_the_kernel(library):
-    assert mac.sysctl("hw.perflevel0.logicalcpu", library) == 6
-    assert mac.sysctl("hw.memsize", library) == 36 << 30
-    assert mac.sysctl("hw.perflevel9.logicalcpu", library) is None
+def test_sysctl_reads_numbers_of_32_and_64_bits(darwin):
+    assert mac.sysctl("hw.perflevel0.logicalcpu", Library) == 6 == mac.performance_cores(Library)
+    assert mac.sysctl("hw.memsize", Library) == 36 << 30
+    assert mac.sysctl("hw.perflevel9.logicalcpu", Library) is None
 
 
-def test_only_fast_cores_count(library, darwin, monkeypatch):
-    assert mac.performance_cores(library) == 6
+@pytest.mark.parametrize(("found", "expected"), [(6, 6), (None, 10), (0, 10)])
+def test_threads_are_the_performance_cores(darwin, monkeypatch, found, expected):
     monkeypatch.delattr(cpu_extension.os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(cpu_extension.os, "cpu_count", lambda: 10)
-    for found, expected in ((6, 6), (None, 10), (0, 10)):  # a Mac with Intel's cores has one kind
-        monkeypatch.setattr(mac, "sysctl", lambda name, library=None, found=found: found)
-        assert cpu_extension.threads() == expected
+    monkeypatch.setattr(mac, "sysctl", lambda name, library=None: found)
+    assert cpu_extension.threads() == expected
 
 
-def test_accelerates_product():
+def test_accelerates_new_function_is_preferred():
     opened, new, old = [], "cblas_sgemm$NEWLAPACK", "cblas_sgemm"
 
     def load(**functions):
@@ -75,8 +66,7 @@ def test_accelerates_product():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="where nothing of a Mac is there")
-def test_elsewhere():
-    """Cores are those that are allowed, command buffers stay, and there is no Accelerate."""
+def test_on_linux_nothing_of_a_mac_applies():
     assert mac.accelerate_gemm() == 0 and mac.performance_cores() is None
     assert cpu_extension.threads() == len(cpu_extension.os.sched_getaffinity(0))
     environment: dict[str, str] = {}
@@ -85,7 +75,7 @@ def test_elsewhere():
 
 
 @pytest.mark.parametrize("found", [0, 4096])
-def test_on_a_mac_the_extension_takes_it_and_does_not_split(darwin, monkeypatch, found):
+def test_extension_uses_accelerates_product_undivided(darwin, monkeypatch, found):
     calls = []
     monkeypatch.setattr(mac, "accelerate_gemm", lambda: found)
     monkeypatch.setattr(blas, "set_blas_threads", lambda threads: calls.append("threads"))
@@ -103,20 +93,24 @@ def test_on_a_mac_the_extension_takes_it_and_does_not_split(darwin, monkeypatch,
     assert "threads" not in calls
 
 
-def test_command_buffers_hold_more_where_there_is_memory(darwin, monkeypatch):
-    for memory, before, expected in [
+FULL = {"MLX_MAX_OPS_PER_BUFFER": "200", "MLX_MAX_MB_PER_BUFFER": "400"}
+
+
+@pytest.mark.parametrize(
+    ("memory", "environment", "expected"),
+    [
         (8 << 30, {}, {}),
         (None, {}, {}),
-        (16 << 30, {}, {"MLX_MAX_OPS_PER_BUFFER": "200", "MLX_MAX_MB_PER_BUFFER": "400"}),
-        (
-            64 << 30,
-            {"MLX_MAX_OPS_PER_BUFFER": "7", "OTHER": "1"},
-            {"MLX_MAX_OPS_PER_BUFFER": "7", "MLX_MAX_MB_PER_BUFFER": "400", "OTHER": "1"},
-        ),
-    ]:
-        monkeypatch.setattr(mac, "sysctl", lambda name, library=None, memory=memory: memory)
-        mac.set_command_buffers(before)
-        assert before == expected
+        (16 << 30, {}, FULL),
+        (64 << 30, {"MLX_MAX_OPS_PER_BUFFER": "7"}, {**FULL, "MLX_MAX_OPS_PER_BUFFER": "7"}),
+    ],
+)
+def test_command_buffers_hold_more_with_more_memory(
+    darwin, monkeypatch, memory, environment, expected
+):
+    monkeypatch.setattr(mac, "sysctl", lambda name, library=None: memory)
+    mac.set_command_buffers(environment)
+    assert environment == expected
 
 
 IMPORTED = """
@@ -131,18 +125,7 @@ print({"mlx.core", "numpy"} & set(sys.modules), os.environ["MLX_MAX_OPS_PER_BUFF
 """
 
 
-def test_tests_compute_on_the_cpu(monkeypatch):
-    """Where MLX has a GPU that is its default device, and a test that is about one asks for it."""
-    chosen = []
-    monkeypatch.setattr(mx, "set_default_device", chosen.append)
-    path = Path(__file__).parents[1] / "conftest.py"
-    spec = importlib.util.spec_from_file_location("conftest_again", path)
-    assert spec is not None and spec.loader is not None
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    assert chosen == [mx.cpu]
-
-
-def test_importing_the_package_sets_them_before_mlx_loads():
+def test_import_sets_command_buffers_before_mlx_loads():
     done = subprocess.run(
         [sys.executable, "-c", IMPORTED],
         env={"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME", "/")},

@@ -1,4 +1,4 @@
-"""Freed memory that MLX keeps: who sets the limit, when, and whose limit stays."""
+"""The limit of MLX's cache is set once, and a program's own limit stays."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def chosen(monkeypatch):
-    """The limit after a process with the limit ``before`` has chosen; of memory, and with Metal?"""
+    """Return a function that chooses a limit. Returns the new one."""
     limit = mx.set_cache_limit(0)
 
     def chosen(before: int, metal: bool = False, memory: int = 64 * GIB) -> int:
@@ -30,23 +30,25 @@ def chosen(monkeypatch):
     mx.set_cache_limit(limit)
 
 
-def test_own_limit(chosen):
-    """MLX's on a CPU is raised; a program's stays, and so does CUDA's, of all memory."""
-    assert chosen(CPU_DEFAULT) == BYTES == 2 * GIB
-    for before in [0, 1 << 20, CPU_DEFAULT + 1, 4 * GIB]:
-        assert chosen(before) == before
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(CPU_DEFAULT, 2 * GIB), (1 << 20, 1 << 20), (4 * GIB, 4 * GIB)],
+)
+def test_own_limit_stays_and_the_cpus_default_is_raised(chosen, before, after):
+    assert chosen(before) == after
 
 
-def test_on_metal_it_is_lowered(chosen):
-    for memory, before, expected in [
+@pytest.mark.parametrize(
+    ("memory", "before", "after"),
+    [
         (8, 7 * GIB, 2 * GIB),
-        (16, 15 * GIB, 4 * GIB),
         (128, 121 * GIB, 32 * GIB),
         (128, 3 * GIB, 3 * GIB),  # the program's own
-        (128, 0, 0),
         (16, CPU_DEFAULT, CPU_DEFAULT),
-    ]:
-        assert chosen(before, metal=True, memory=memory * GIB) == expected
+    ],
+)
+def test_limit_on_metal_is_lowered(chosen, memory, before, after):
+    assert chosen(before, metal=True, memory=memory * GIB) == after
 
 
 BEGIN = """
@@ -74,7 +76,7 @@ EVALUATION = (
 
 @pytest.mark.skipif(mx.is_available(mx.gpu), reason="a GPU build has another limit")
 @pytest.mark.parametrize("begin", ["Trainer(config, environments)", EVALUATION])
-def test_who_begins_to_train_or_to_evaluate_sets_it_once(begin):
+def test_training_and_evaluation_set_the_limit_once(begin):
     code = BEGIN.format(begin=begin)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == [str(CPU_DEFAULT), str(BYTES), "5"], done.stderr

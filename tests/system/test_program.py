@@ -1,4 +1,4 @@
-"""Processes of this package: a file of the working folder is none of their modules."""
+"""Processes of this package don't import modules from the working folder."""
 
 import re
 import subprocess
@@ -23,8 +23,10 @@ raise SystemExit(process.exitcode)
 
 
 @pytest.mark.parametrize(("context", "theirs"), [("forkserver", ""), ("spawn", "1")])
-def test_processes_of_environments(here, monkeypatch, context, theirs):
-    """What they start themselves is not changed by how they were started."""
+def test_environment_process_imports_no_module_of_the_working_folder(
+    here, monkeypatch, context, theirs
+):
+    """And the variable that its own processes inherit is unchanged."""
     monkeypatch.setenv("PYTHONSAFEPATH", theirs)
     if not theirs:
         monkeypatch.delenv("PYTHONSAFEPATH")
@@ -38,7 +40,7 @@ def test_processes_of_environments(here, monkeypatch, context, theirs):
     assert not (here / "ran").exists()
 
 
-def test_python_is_started_in_one_place():
+def test_only_one_module_starts_python():
     package = ROOT / "puffer_mlx"
     found = {
         path.relative_to(package).as_posix()
