@@ -225,8 +225,11 @@ def by_whole_epochs(options: tuple[str, ...]) -> config.Config:
     return given
 
 
-@pytest.mark.parametrize("stored", [False, True], ids=["in one launch", "that store activations"])
-@pytest.mark.parametrize("options", [("--train.algorithm", "puffer4"), FIVE], ids=["4.0", "5.0"])
+@pytest.mark.parametrize(
+    ("options", "stored"),
+    [(("--train.algorithm", "puffer4"), False), (FIVE, True)],
+    ids=["4.0 in one launch", "5.0 with stored activations"],
+)
 def test_a_whole_epoch_in_one_graph_equals_its_minibatches(options, stored, monkeypatch):
     monkeypatch.setattr(update, "device_memory", lambda: 2**30)
     monkeypatch.setattr("puffer_mlx.training.trainer.PROFILE_DELAY_S", 0.0)  # profile an epoch

@@ -76,7 +76,7 @@ def test_a_missing_gpu_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("learner", "rollout", "one_kernel", "precision", "acts_in", "away"),
+    ("learner", "rollout", "one_kernel", "precision", "acting", "recomputes"),
     [
         (CPU, CPU, True, "bf16", "bf16", False),
         (GPU, GPU, False, "fp16", "fp16", False),
@@ -87,10 +87,10 @@ def test_a_missing_gpu_is_an_error():
     ],
 )
 def test_log_probs_are_recomputed_where_acting_and_training_differ(
-    learner, rollout, one_kernel, precision, acts_in, away
+    learner, rollout, one_kernel, precision, acting, recomputes
 ):
     found = Placement(learner, rollout, precision=precision, one_kernel=one_kernel)
-    assert (found.acting_precision, found.needs_recompute) == (acts_in, away)
+    assert (found.acting_precision, found.needs_recompute) == (acting, recomputes)
 
 
 @pytest.fixture
