@@ -1,15 +1,12 @@
 """``train.rpo_alpha``: noise on the means of actions in the loss, and nowhere else."""
 
-import mlx.core as mx
 import numpy as np
 import pytest
 from watching import functions, replace_functions
 
 from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
-from puffer_mlx.policy.distributions import Gaussian
 from puffer_mlx.ppo.algorithms import ppo
-from puffer_mlx.spec import ActionSpec
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.trees import named
 
@@ -30,20 +27,6 @@ WORDS = {
 def settings(name: str, alpha: float = 0.5) -> config.Config:
     words = [*COMMON.split(), *WORDS[name].split(), f"--train.rpo-alpha={alpha}"]
     return config.load("cartpole_continuous", words)
-
-
-def test_moving_actions_moves_means():
-    """log N(a; mean + z, std) = log N(a - z; mean, std)."""
-    normal = Gaussian(ActionSpec((1, 1)))
-    mean, z, actions = np.random.default_rng(1).normal(size=(3, 7, 2))
-    logstd = np.array([0.3, -0.7])
-    away = (actions - (mean + z)) / np.exp(logstd)
-    expected = (-0.5 * away**2 - 0.5 * np.log(2 * np.pi) - logstd).sum(1)
-    outputs = mx.array(mean.T.astype(np.float32)), mx.array(logstd[:, None].astype(np.float32))
-    moved = mx.array((actions - z).astype(np.float32))
-    found, entropy = normal.log_prob_entropy(outputs, moved)
-    assert np.allclose(np.asarray(found), expected, atol=1e-5)
-    assert np.allclose(np.asarray(entropy), (0.5 + 0.5 * np.log(2 * np.pi) + logstd).sum())
 
 
 def first_epoch(chosen: config.Config) -> tuple[np.ndarray, list[np.ndarray], dict[str, float]]:
