@@ -10,7 +10,6 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from mlx.utils import tree_map
 from oracles import same
 from running import ROOT
 from watching import functions, replace_functions
@@ -18,14 +17,10 @@ from watching import functions, replace_functions
 from puffer_mlx import config, vec
 from puffer_mlx.config.notes import unread
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops import take_rows
-from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import small_networks
-from puffer_mlx.ppo.algorithms import ppo
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.ppo.sections import Pass
 from puffer_mlx.training.learner import trainable_steps
-from puffer_mlx.training.reader import Reader
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.trees import named
 
@@ -236,43 +231,6 @@ def test_a_segment_begins_with_its_rollouts_state(network):
     assert first_ratio_error(network) < 1e-5
 
 
-def forget_states(monkeypatch):
-    monkeypatch.setattr(Reader, "first_states", lambda self, rollout: None)
-
-
-def use_other_agents_states(monkeypatch):
-    real = ppo.segments
-
-    def mixed(policy, fields, adv, learned, states, rows):
-        section = real(policy, fields, adv, learned, states, rows)
-        rows = (rows + 1) % adv.shape[1]
-        others = tree_map(lambda a: take_rows(a[None], rows, 1).squeeze(0), states)
-        return section._replace(state=others)
-
-    monkeypatch.setattr(ppo, "segments", mixed)
-
-
-def reset_nowhere_in_training(monkeypatch):
-    real = Policy.not_done
-
-    def not_done(self, terminals):
-        found = real(self, terminals)
-        return found if found is None or terminals.ndim == 1 else 0 * found + 1
-
-    monkeypatch.setattr(Policy, "not_done", not_done)
-
-
-@pytest.mark.parametrize(
-    "broken", [forget_states, use_other_agents_states, reset_nowhere_in_training]
-)
-def test_wrong_states_raise_the_first_ratio_error(monkeypatch, broken):
-    broken(monkeypatch)
-    assert first_ratio_error("GRU") > 1e-2
-
-
-@pytest.mark.parametrize(
-    ("network", "least", "most"), [("MinGRU", 3.5, 4.1), ("LSTM", 3.5, 4.1), ("MLP", 1, 3)]
-)
-def test_only_recurrent_policies_solve_the_maze(network, least, most):
-    *_, last = run_maze(network, 8_000)
-    assert least < last["env/score_100"] < most
+def test_a_recurrent_policy_solves_the_maze():
+    *_, last = run_maze("MinGRU", 8_000)
+    assert last["env/score_100"] > 3.5
