@@ -40,7 +40,7 @@ SMALL = f"""
 # One minibatch is the entire rollout, so each rank trains on its own rollout.
 WHOLE = "--train.minibatch-size", str(T * N), "--train.replay-ratio", "2"
 FIVE = "--train.algorithm", "puffer5", "--reset-state", "0"
-WAITS = 300  # seconds; a run takes a few on an idle machine
+WAITS = 300  # seconds
 LINE = re.compile(r"[\d,]+ of [\d,]+ steps")
 SERVING = [sys.executable, str(Path(__file__).with_name("serving_ranks.py"))]
 

@@ -188,7 +188,7 @@ def chooser(sizes, logits, **more) -> Case:
 def check_choices(case: Case, sizes) -> None:
     """Compare with float64; a uniform within 1e-5 of a boundary may be on either side.
 
-    The tolerance of log-probabilities grows with the largest logit.
+    Log-probabilities have a tolerance for the largest logit.
     """
     actions, logprobs, *_ = (array[0] for array in case.run().found())
     logits, masks = f64(case.views.observations[0]), case.views.masks

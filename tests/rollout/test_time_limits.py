@@ -58,7 +58,7 @@ class Limited(gymnasium.Env):
 
 
 def same_step(num_envs, **keywords):
-    """Make environments with limits of 4, 5, 6 … steps; the first one dies at its limit."""
+    """Create environments with limits of 4, 5, 6 … steps. The first one dies at its limit."""
     return SyncVectorEnv(
         [lambda i=i: Limited(4 + i, i == 0, **keywords) for i in range(num_envs)],
         autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,

@@ -1,4 +1,4 @@
-"""``train.lr_schedule adaptive``: the learning rate follows the KL of the epoch before."""
+"""``train.lr_schedule adaptive``: the learning rate follows the last epoch's KL."""
 
 import pytest
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from native_envs import folder_of
-from oracles import named
 from running import (
     BATCH,
     EPOCHS,
@@ -37,7 +36,7 @@ SMALL = f"""
 """.split()
 LONG = 120  # epochs of a run that takes seconds
 E, STOP = 6, 3  # epochs of a whole run, and after which it is interrupted
-# Of these networks each resumes in another environment; tests/vec restores every environment.
+# Each network resumes in another environment. tests/vec restores every environment.
 ENVIRONMENTS = "squared", "breakout", "connect4", "cartpole_continuous", "target"
 STACKED = "--policy.separate-value 1 --torch.network LSTM"
 PPO = "--train.algorithm ppo --train.optimizer adam"
@@ -132,26 +131,17 @@ def test_a_resumed_compiled_run_is_the_whole_one(tmp_path):
     assert_resumes(configure("squared", "--env.size", "3"), tmp_path)
 
 
-OTHERS = {"muon": set(), "adam": {"optimizer.step", "optimizer.second_moment."}}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_a_state_of_another_optimizer_is_refused(uncompiled, name):
+@pytest.mark.parametrize(("name", "another"), [("muon", "adam"), ("adam", "muon")])
+def test_a_state_of_another_optimizer_is_refused(uncompiled, name, another):
     """States of older versions name no optimizer; theirs is Muon's."""
     settings = configure("squared", "--env.size", "3", "--train.optimizer", name)
     with vec.make(settings, 1) as environments:
         trainer = Trainer(settings, environments)
         trainer.step()
         state = trainer.state()
-        weights = {name for name, _ in named(trainer.weights)}
-        names = {f"momentum.{name}" for name in weights}
-        for other in OTHERS[name]:
-            names |= {f"{other}{name}" for name in weights} if other.endswith(".") else {other}
-        assert {n for n in state.arrays if n.startswith(("momentum", "optimizer"))} == names
         if name == "muon":
             del state.numbers["optimizer"]
         Trainer(settings, environments).restore(trainer.weights, state)
-        (another,) = OTHERS.keys() - {name}
         settings.train.optimizer = another
         refused = Trainer(settings, environments)
         with pytest.raises(UserError) as caught:

@@ -115,7 +115,7 @@ def test_an_update_that_is_ended_twice_is_an_error_and_changes_nothing():
     assert hint.startswith("a smaller --train.minibatch-size (it is 16); or set AGX_RELAX_CDM_")
     np.testing.assert_array_equal(flat(trainer.weights), before)
     for name, array in trainer.state().arrays.items():
-        if name != "recorded":  # belongs to the last rollout; the others to its start
+        if name != "recorded":  # belongs to the previous rollout
             np.testing.assert_array_equal(np.array(array), np.array(state.arrays[name]), name)
     list(trainer)
     np.testing.assert_array_equal(flat(trainer.weights), flat(expected.weights))
@@ -240,7 +240,7 @@ def test_progress_as_text():
 
 
 def watch_uniforms(trainer: Trainer) -> list[np.ndarray]:
-    """Return a list that gets the random numbers by which each minibatch is drawn."""
+    """Return a list that gets each minibatch's random numbers."""
     drawn = []
     real = functions(trainer)
 
