@@ -165,8 +165,9 @@ def test_gradients_are_those_of_an_algorithms_changed_loss(form, monkeypatch):
     given = short_epochs(*options)
     name = given.train.algorithm
     with emulated_gpu() if emulated else nullcontext() as gpu:
-        change_algorithm(monkeypatch, name, at_once=None)
-        _, expected = first_minibatch(given, sizes)
+        with monkeypatch.context() as patch:
+            change_algorithm(patch, name, at_once=None)
+            _, expected = first_minibatch(given, sizes)
         kernels = {*gpu.names} if gpu else set()
         change_algorithm(monkeypatch, name, loss=half_loss)
         _, found = first_minibatch(given, sizes)
@@ -175,9 +176,8 @@ def test_gradients_are_those_of_an_algorithms_changed_loss(form, monkeypatch):
     tolerance = 0.02 if form.startswith("one launch") or "16" in form else 1e-5
     for (_, one), (_, two) in zip(named(found), named(expected), strict=True):
         half = 0.5 * np.array(two)
-        np.testing.assert_allclose(
-            np.array(one), half, rtol=0, atol=2 * tolerance * abs(half).max()
-        )
+        bound = 2 * tolerance * np.abs(half).max()
+        np.testing.assert_allclose(np.array(one), half, rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize("one_launch", ["0", "1"])
