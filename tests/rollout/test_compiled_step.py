@@ -9,13 +9,11 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-import oracles
 import pytest
-from covering import pairs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx.utils import tree_flatten, tree_map
-from oracles import f64, named
+from oracles import named
 from sanitizers import SANITIZERS, C, program, sanitized
 from small_policies import PUFFER5, beyond, policy_of, unknown_policies, weights_of
 
@@ -129,6 +127,7 @@ SIZES = [(3,), (2, 4), (16,), (17, 2), (70, 2), (1, 1), (1, 1, 1)]
     H=st.sampled_from([8, 20, 64, 100]),
     layers=st.integers(1, 2),
     flags=st.tuples(*[st.booleans()] * 4),
+    scale=st.sampled_from([1, 300]),
 )
 @settings(
     max_examples=40,
@@ -136,7 +135,9 @@ SIZES = [(3,), (2, 4), (16,), (17, 2), (70, 2), (1, 1), (1, 1, 1)]
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_every_policy_acts_as_through_mlx(network, dialect, activation, sizes, D, H, layers, flags):
+def test_every_policy_acts_as_through_mlx(
+    network, dialect, activation, sizes, D, H, layers, flags, scale
+):
     reset, separate_value, masked, as_bytes = flags
     parts: dict[str, Any] = {"separate_value": separate_value}
     if dialect == "sb3":
@@ -145,7 +146,13 @@ def test_every_policy_acts_as_through_mlx(network, dialect, activation, sizes, D
     policy = policy_of(network, sizes, D, H, layers, dialect, reset, **parts)
     masked = masked and sizes[0] > 1
     as_bytes = as_bytes and dialect in ("native", "puffer3") and not separate_value
-    check(Case(policy, T=3, masked=masked, as_bytes=as_bytes), most=1)
+    case = Case(policy, T=3, masked=masked, as_bytes=as_bytes)
+    if sizes[0] > 1:
+        case.weights["decoder"] = tree_map(lambda w: scale * w, case.weights["decoder"])
+        case.actor.prepare(case.weights)
+    if case.views.masks is not None:
+        case.views.masks[0, :9] = 0  # no legal action
+    check(case, atol=6e-6, most=1)
 
 
 def test_weights_may_be_strided():
@@ -183,44 +190,6 @@ def chooser(sizes, logits, **more) -> Case:
     case.views.observations[0] = logits
     case.actor.prepare(case.weights)
     return case
-
-
-def check_choices(case: Case, sizes) -> None:
-    """Compare with float64; a uniform within 1e-5 of a boundary may be on either side.
-
-    Log-probabilities have a tolerance for the largest logit.
-    """
-    actions, logprobs, *_ = (array[0] for array in case.run().found())
-    logits, masks = f64(case.views.observations[0]), case.views.masks
-    legal = np.ones(logits.shape, bool) if masks is None else masks[0] != 0
-    start, total, exact, largest = 0, np.zeros(case.N), np.ones(case.N, bool), np.zeros(case.N)
-    for head, size in enumerate(sizes):
-        part = slice(start, start + size)
-        own = np.where(legal[:, part], logits[:, part], -1e4)
-        (logp,) = oracles.head_log_probs(own, (size,))
-        reached, uniform = np.exp(logp).cumsum(1), f64(case.noise[0, :, head, None])
-        last = np.where(legal[:, part], np.arange(size), 0).max(1)
-        expected = np.minimum((reached <= uniform).sum(1), last)
-        near = np.abs(reached - uniform).min(1) < 1e-5
-        found = actions[:, head].astype(int)
-        assert (found == expected)[~near].all() and near.mean() < 0.1
-        exact &= found == expected
-        total += np.take_along_axis(logp, expected[:, None], 1)[:, 0]
-        largest += np.abs(own.max(1))
-        start += size
-    error = np.abs(logprobs - total) - 1e-6 * np.abs(total)
-    assert (error <= 2e-6 + 2e-7 * largest)[exact].all()
-
-
-@pytest.mark.parametrize(
-    ("sizes", "scale", "masked"), pairs([(3,), (2, 5), (33,)], [0.1, 3, 300], [False, True])
-)
-def test_actions_are_those_of_float64(sizes, scale, masked):
-    logits = np.random.default_rng(0).normal(size=(3000, sum(sizes))).astype(np.float32) * scale
-    case = chooser(sizes, logits, masked=masked)
-    if case.views.masks is not None:
-        case.views.masks[0, :9] = 0  # no legal action
-    check_choices(case, sizes)
 
 
 def test_extreme_uniforms_take_the_first_and_last_actions():

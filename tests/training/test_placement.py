@@ -222,23 +222,11 @@ def test_a_policy_acts_on_the_cores_while_its_operations_fit_them(
     monkeypatch.setattr(placement, "rollout_threads", lambda *_: cores)
     monkeypatch.setattr(placement, "make_actor", lambda *_: in_c or None)
     weights = {"one": mx.zeros((hidden * hidden * 10,))}
-    found = [place(given, weights, {}) for _ in range(2)]
-    assert [each.rollout_device for each in found] == [expected] * 2
-    assert reason in found[0].reason and found[0].reason == found[1].reason
-
-
-def test_the_rule_reads_no_clock(on_a_gpu, monkeypatch):
-    """Results must not depend on the machine's load."""
-
-    def clock() -> float:
-        raise AssertionError("a clock was read")
-
-    arguments = on_a_gpu
-    arguments[0].config.train.rollout_device = "auto"
-    placed(arguments)  # builds the extension where it is not built yet
-    for name in "perf_counter", "monotonic", "time", "process_time", "perf_counter_ns":
-        monkeypatch.setattr(time, name, clock)
-    assert placed(arguments).rollout_device == "cpu"
+    found = place(given, weights, {})
+    assert found.rollout_device == expected and reason in found.reason
+    for clock in "perf_counter", "monotonic", "time", "process_time":  # the load must not matter
+        monkeypatch.delattr(time, clock)
+    assert place(given, weights, {}).reason == found.reason
 
 
 @pytest.mark.parametrize(
