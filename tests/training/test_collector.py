@@ -90,18 +90,34 @@ class Failure(Exception):
     pass
 
 
-class FailingOnce:
-    """Raise an error at the n-th send. Record the threads that send."""
+class RaisingAt:
+    """Raise an error at the n-th call of one method. Record the threads that call it."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, method: str, n: int, error: type[BaseException]) -> None:
+        self.method = method
         self.left = n
+        self.error = error
         self.threads: set[str] = set()
 
-    def __call__(self, call, group):
-        self.threads.add(threading.current_thread().name)
-        self.left -= call == "send"
-        if call == "send" and self.left == 0:
-            raise Failure("the environment broke")
+    def __call__(self, method: str, group: int) -> None:
+        if method == self.method:
+            self.threads.add(threading.current_thread().name)
+            self.left -= 1
+            if self.left == 0:
+                raise self.error
+
+
+def once(function: Callable[..., Any], n: int, error: BaseException) -> Callable[..., Any]:
+    """Return a function whose n-th call raises."""
+    left = [n]
+
+    def call(*arguments, **how):
+        left[0] -= 1
+        if not left[0]:
+            raise error
+        return function(*arguments, **how)
+
+    return call
 
 
 def copies(rollout: collector_module.Rollout) -> dict[str, np.ndarray]:
@@ -323,55 +339,35 @@ def assert_resumes(
         assert_same(outcome(going), whole.end)
 
 
-@pytest.mark.parametrize(("name", "at"), [("coded", "first"), ("relay", "last")])
-def test_a_rollout_that_breaks_raises_in_its_epoch_and_is_repeated(name, at):
+@pytest.mark.parametrize(("name", "n"), [("coded", 4 * T + 1), ("relay", 6 * T)])
+def test_a_rollout_that_breaks_raises_in_its_epoch_and_is_repeated(name, n):
+    """It is the third rollout, of 2 T sends; the first or the last of them fails."""
     whole = undisturbed(name)
-    sends = 2 * T  # of a rollout
-    n = {"first": 2 * sends + 1, "last": 3 * sends}[at]
-    fails = FailingOnce(n)
+    fails = RaisingAt("send", n, Failure)
     trainer = start(name, True, before=fails)
     assert [metrics_of(trainer.step()) for _ in range(2)] == whole.records[:2]
     with pytest.raises(Failure):
         trainer.step()
     assert trainer.epoch == 2
     assert_resumes(trainer, name, whole)
-    assert fails.threads == {"collector"}  # the second attempt, too
+    assert fails.threads == {"collector"}
 
 
 @pytest.mark.parametrize(("name", "after"), [("squared", False), ("relay", True)])
 def test_a_rollout_in_c_that_breaks_before_or_after_its_steps_is_repeated(name, after):
     whole = undisturbed(name, before=None)
     trainer = start(name, True)
-    collect, left = trainer.vec.collect, [3]
-
-    def breaks(*arguments):
-        left[0] -= 1
-        if after or left[0]:
-            collected = collect(*arguments)
-        if not left[0]:
-            raise Failure
-        return collected
-
-    trainer.vec.collect = breaks
-    for _ in range(2):
-        trainer.step()
+    collect = trainer.vec.collect
+    if after:
+        checked = once(lambda collected: collected, 3, Failure())
+        trainer.vec.collect = lambda *arguments: checked(collect(*arguments))
+    else:
+        trainer.vec.collect = once(collect, 3, Failure())
+    assert trainer.acts_in_c
     with pytest.raises(Failure):
-        trainer.step()
+        list(trainer)
+    assert trainer.epoch == 2
     assert_resumes(trainer, name, whole, before=None)
-    assert left[0] < -1  # the repeated rollout also was in C
-
-
-def once(function: Callable[..., Any], n: int, error: BaseException) -> Callable[..., Any]:
-    """Return a function whose n-th call raises."""
-    left = [n]
-
-    def call(*arguments, **how):
-        left[0] -= 1
-        if not left[0]:
-            raise error
-        return function(*arguments, **how)
-
-    return call
 
 
 @pytest.mark.parametrize(
@@ -438,18 +434,6 @@ def test_after_a_broken_serial_update_the_saved_state_is_consistent():
 
 # With these options a value depends on the observations so far, and on nothing else.
 STILL = "--train.learning-rate", "0", "--reset-state=False"
-
-
-class RaisingAt:
-    """Raise an error at the n-th call of one method of the environments."""
-
-    def __init__(self, method: str, n: int, error: type[BaseException]) -> None:
-        self.method, self.left, self.error = method, n, error
-
-    def __call__(self, method: str, group: int) -> None:
-        self.left -= method == self.method
-        if method == self.method and self.left == 0:
-            raise self.error
 
 
 def unsaved(trainer: Any) -> None:
