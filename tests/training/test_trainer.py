@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import mlx.core as mx
@@ -239,17 +239,30 @@ def test_progress_as_text():
 # ---- one epoch against float64 -------------------------------------------------------------------
 
 
-def watch_uniforms(trainer: Trainer) -> list[np.ndarray]:
-    """Return a list that gets each minibatch's random numbers."""
-    drawn = []
+class Draws(NamedTuple):
+    """Random numbers of each minibatch, and the values and ratios after each but the last."""
+
+    uniforms: list[np.ndarray]
+    refreshed: list[list[np.ndarray]]
+
+
+def watch_draws(trainer: Trainer) -> Draws:
+    """Return lists that each minibatch extends."""
+    draws = Draws([], [])
     real = functions(trainer)
 
+    def targets(fields, values, ratios, changes):
+        result = real.targets(fields, values, ratios, changes)
+        if changes is not None:
+            draws.refreshed.append([np.array(array) for array in result[:2]])
+        return result
+
     def draw(fields, values, adv, totals, uniforms, beta):
-        drawn.append(np.array(uniforms))
+        draws.uniforms.append(np.array(uniforms))
         return real.draw(fields, values, adv, totals, uniforms, beta)
 
-    replace_functions(trainer, draw=draw)
-    return drawn
+    replace_functions(trainer, targets=targets, draw=draw)
+    return draws
 
 
 def oracle_epoch(c, rollout, weights, momentum, uniforms, epoch):
@@ -272,6 +285,7 @@ def oracle_epoch(c, rollout, weights, momentum, uniforms, epoch):
     }
     parameters = [w for _, w in named(weights)]
     statistics = []
+    refreshed = []
     repeats = False
     for k in range(K):
         clips = train.gamma, train.gae_lambda, train.vtrace_rho_clip, train.vtrace_c_clip
@@ -299,7 +313,8 @@ def oracle_epoch(c, rollout, weights, momentum, uniforms, epoch):
         for w, new in zip(parameters, after, strict=True):
             w[:] = new
         repeats |= len(set(rows)) < S
-    return momentum, np.mean(statistics, axis=0), repeats
+        refreshed.append((values.copy(), ratios.copy()))
+    return momentum, np.mean(statistics, axis=0), repeats, refreshed[:-1]
 
 
 @pytest.mark.parametrize(("form", "bound"), [("V", 1.0), ("S", 1.5)])
@@ -307,13 +322,14 @@ def test_epochs_equal_the_float64_oracle(form, bound):
     c = configure(3, f"--train.advantage={form}", f"--train.reward-clip={bound}")
     assert (c.segments, c.minibatches, c.epochs) == (S, K, 3)
     trainer = Trainer(c, RandomVec())
-    uniforms = watch_uniforms(trainer)
+    draws = watch_draws(trainer)
     repeated, clipped = 0, 0
     for epoch in range(3):
         before = f64(flat(trainer.weights))
         weights = tree_map(f64, trainer.weights)
         momentum = [f64(m) for _, m in named(trainer.train_state.optimizer)]
-        uniforms.clear()
+        draws.uniforms.clear()
+        draws.refreshed.clear()
         logs = trainer.step()
         names = ("observations", "actions", "logprobs", "values", "rewards", "terminals", "masks")
         rollout = {name: np.array(getattr(trainer.collector.buffer, name)) for name in names}
@@ -325,7 +341,12 @@ def test_epochs_equal_the_float64_oracle(form, bound):
         np.testing.assert_allclose(rollout["logprobs"], logprob, rtol=0, atol=1e-5)
         np.testing.assert_allclose(rollout["values"], value, rtol=0, atol=1e-5)
 
-        momentum, statistics, repeats = oracle_epoch(c, rollout, weights, momentum, uniforms, epoch)
+        uniforms = np.concatenate(draws.uniforms)
+        assert 0 < uniforms.min() and uniforms.max() <= 1 and len({*uniforms}) == S * K
+        momentum, statistics, repeats, refreshed = oracle_epoch(
+            c, rollout, weights, momentum, draws.uniforms, epoch
+        )
+        np.testing.assert_allclose(draws.refreshed, refreshed, rtol=0, atol=2e-5)
         assert np.abs(f64(flat(weights)) - before).max() > 1e-3
         np.testing.assert_allclose(flat(trainer.weights), flat(weights), rtol=0, atol=2e-5)
         np.testing.assert_allclose(
