@@ -20,6 +20,7 @@ from stepping import gym_vec
 from watching import acting, functions, replace_functions
 
 from puffer_mlx import config, vec
+from puffer_mlx.errors import UserError
 from puffer_mlx.ops import take_rows
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.training import collector as collector_module
@@ -68,14 +69,13 @@ class Through:
     """Environments with a call before each send and wait."""
 
     def __init__(self, inner: Any, before: Before) -> None:
-        self.inner, self.before = inner, before
-        self.spec, self.num_agents = inner.spec, inner.num_agents
-        self.num_groups, self.finals = inner.num_groups, inner.finals
-        self.num_environments, self.unread = inner.num_environments, inner.unread
-        self.description = inner.description
-        self.reset, self.log, self.state = inner.reset, inner.log, inner.state
-        self.restore, self.close = inner.restore, inner.close
-        self.busy_seconds = inner.busy_seconds
+        self.inner = inner
+        self.before = before
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "collect":  # of rollouts in C
+            raise AttributeError(name)
+        return getattr(self.inner, name)
 
     def send(self, group, actions, out):
         self.before("send", group)
@@ -619,10 +619,10 @@ class Counting(gymnasium.Env):
         return self.observed(), 1.0, False, False, {}
 
 
-def start_counting() -> Trainer:
+def start_counting(env: type[gymnasium.Env] = Counting) -> Trainer:
     c = configure("coded", False, *STILL)
     how: dict[str, Any] = {"total_agents": 8, "num_buffers": 2, "backend": "sync"}
-    return Trainer(c, gym_vec(Counting, name="counting", **how))
+    return Trainer(c, gym_vec(env, name="counting", **how))
 
 
 def test_after_an_interrupt_gymnasium_environments_continue():
@@ -636,6 +636,27 @@ def test_after_an_interrupt_gymnasium_environments_continue():
         trainer.step()
     trainer.step()
     check_rows_follow(rollouts, undisturbed)
+
+
+class Breaking(Counting):
+    """Raise an error in the second rollout."""
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict]:
+        if self.steps == T + 2:
+            raise Failure("the environment broke")
+        return super().step(action)
+
+
+def test_an_exception_closes_gymnasium_environments_and_the_run_resumes_with_new_ones():
+    trainer = start_counting(Breaking)
+    trainer.step()
+    with pytest.raises(UserError, match="the environment broke"):
+        trainer.step()
+    with pytest.raises(RuntimeError, match="counting: the environments are closed"):
+        trainer.step()
+    other = start_counting()
+    assert not other.restore(trainer.weights, trainer.state())
+    assert other.epoch == 1 and len(list(other)) == E - 1
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -342,7 +342,7 @@ def test_epochs_equal_the_float64_oracle(form, bound):
         np.testing.assert_allclose(rollout["values"], value, rtol=0, atol=1e-5)
 
         uniforms = np.concatenate(draws.uniforms)
-        assert 0 < uniforms.min() and uniforms.max() <= 1 and len({*uniforms}) == S * K
+        assert uniforms.min() > 0 and uniforms.max() <= 1 and len({*uniforms}) == S * K
         momentum, statistics, repeats, refreshed = oracle_epoch(
             c, rollout, weights, momentum, draws.uniforms, epoch
         )
