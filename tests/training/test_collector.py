@@ -69,13 +69,14 @@ class Through:
     """Environments with a call before each send and wait."""
 
     def __init__(self, inner: Any, before: Before) -> None:
-        self.inner = inner
-        self.before = before
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "collect":  # of rollouts in C
-            raise AttributeError(name)
-        return getattr(self.inner, name)
+        self.inner, self.before = inner, before
+        self.spec, self.num_agents = inner.spec, inner.num_agents
+        self.num_groups, self.finals = inner.num_groups, inner.finals
+        self.num_environments, self.unread = inner.num_environments, inner.unread
+        self.description = inner.description
+        self.reset, self.log, self.state = inner.reset, inner.log, inner.state
+        self.restore, self.close = inner.restore, inner.close
+        self.busy_seconds = inner.busy_seconds
 
     def send(self, group, actions, out):
         self.before("send", group)
