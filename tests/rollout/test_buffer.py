@@ -121,56 +121,6 @@ def test_groups_and_parts_change_nothing(network):
     assert [few_parts(groups) for groups in range(1, 10)] == [1, 2, 3, 2, 5, 2, 7, 2, 3]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
-def test_minibatch_rows_come_from_one_agent_and_one_time(dtype):
-    train = Train(horizon=T, prio_alpha=0.5, gamma=0.5, gae_lambda=0.5)
-    run = Run(2, (3, 2), True, dtype, train)
-    for _ in range(2):
-        run.rollout()
-    buffer, update, fields = run.buffer, run.update, run.fields()
-    # Values encode their agent and step.
-    values = mx.array(oracles.CodedVec.code(np.arange(N)[None], np.arange(T)[:, None]), mx.float32)
-    uniforms = mx.array([0.01, 0.35, 0.35, 0.7, 0.999, 0.5, 0.2])
-    _, _, *adv = update.targets(fields, values, mx.ones((T, N)), None)
-    rows, batch = update.draw(fields, values, *adv, uniforms, mx.array(0.4))
-    minibatch = update.gather(fields, rows)
-    observations, actions, masks = minibatch.observations, minibatch.actions, minibatch.masks
-    assert minibatch.not_done is None  # of a policy that doesn't reset
-    S = len(uniforms)
-    agents = np.array(rows)
-    assert agents[1] == agents[2] and len(set(agents)) > 3
-    shapes = [array.shape for array in (observations, actions, masks)]
-    assert shapes == [(T, S, 4), (T * S, 2), (T * S, 5)]
-
-    seen = np.array(observations)
-    np.testing.assert_array_equal(seen[..., 0], np.broadcast_to(agents, (T, S)))
-    np.testing.assert_array_equal(seen[..., 1], np.broadcast_to(T + np.arange(T)[:, None], (T, S)))
-    for found, source in (
-        (actions, buffer.actions),
-        (masks, buffer.masks),
-        (batch.old_logprob, buffer.logprobs),
-        (batch.old_value, values),
-    ):
-        expected = np.array(source)[:T, agents]
-        np.testing.assert_array_equal(np.array(found).reshape(expected.shape), expected)
-
-    # rewards and terminals arrive with the next observation: the advantage shifts them by one row
-    shift = oracles.advantages(
-        [np.array(a)[:T] for a in (values, buffer.rewards, buffer.terminals, mx.ones((T, N)))],
-        (0.5, 0.5, 1.0, 1.0),
-        "V",
-    )
-    np.testing.assert_allclose(
-        np.array(batch.adv).reshape(T, S), shift[:, agents], rtol=0, atol=1e-7
-    )
-    p = oracles.probabilities(shift, 0.5)
-    np.testing.assert_array_equal(agents, oracles.draw(p, np.array(uniforms)))
-    weight = (N * p[agents]) ** -0.4
-    np.testing.assert_allclose(
-        np.array(batch.weight).reshape(T, S), np.broadcast_to(weight, (T, S)), rtol=1e-5
-    )
-
-
 @pytest.mark.parametrize("bootstrap", [False, True])
 def test_final_observations_are_not_trained_on(bootstrap):
     train = Train(horizon=T, bootstrap_truncated=bootstrap)

@@ -570,48 +570,36 @@ def test_a_launched_rollout_is_taken_back(on_gpu, monkeypatch, how):
         assert results(record) == results(other)
 
 
-@pytest.mark.parametrize(("failing", "ahead"), [("commit", True), ("fill", False)])
-def test_an_interrupted_rollout_is_repeated(on_gpu, monkeypatch, failing, ahead):
-    """The environments still have the state of its start."""
+INTERRUPTED = {  # class and method that an interrupt ends; whether rollouts are launched ahead
+    "environments": (EnvironmentsOnGPU, "commit", True),
+    "rows": (BufferOnGPU, "fill", False),
+    "states": (collectors.DeviceCollector, "__setattr__", False),
+}
 
-    def interrupted(*_: Any) -> Any:
-        raise KeyboardInterrupt
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("place", INTERRUPTED)
+def test_an_interrupted_rollout_is_undone_and_repeated(on_gpu, monkeypatch, place, after):
+    """``after``: whether the interrupted call was made."""
+    owner, method, ahead = INTERRUPTED[place]
+    real = getattr(owner, method)
+
+    def interrupted(*arguments: Any) -> Any:
+        is_target = method != "__setattr__" or arguments[1] == "states"
+        if after or not is_target:
+            real(*arguments)
+        if is_target:
+            raise KeyboardInterrupt
 
     with emulated_gpu():
         ours, undisturbed = serial_trainer(), serial_trainer()
         ours.collector.launches_ahead = ahead
         for run in ours, undisturbed:
             run.step()
-        owner = EnvironmentsOnGPU if failing == "commit" else BufferOnGPU
-        inner = getattr(owner, failing)
-        for after in False, True:  # whether the interrupted call was made
-            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                calls = (inner, interrupted) if after else (interrupted,)
-                patch.setattr(owner, failing, lambda *a, c=calls: [each(*a) for each in c])
-                ours.step()
-            assert_same(ours, undisturbed)
-        records = [[results(each) for each in run] for run in (ours, undisturbed)]
-        assert records[0] == records[1]
-        assert_same(ours, undisturbed)
-
-
-@pytest.mark.parametrize("is_set", [False, True])
-def test_an_interrupt_at_the_end_of_a_rollout_undoes_it_wholly(on_gpu, monkeypatch, is_set):
-
-    def interrupted(collector: Any, name: str, value: Any) -> None:
-        if is_set or name != "states":
-            object.__setattr__(collector, name, value)
-        if name == "states":
-            raise KeyboardInterrupt
-
-    with emulated_gpu():
-        ours, undisturbed = serial_trainer(), serial_trainer()
-        for run in ours, undisturbed:
-            run.step()
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(collectors.DeviceCollector, "__setattr__", interrupted)
+            patch.setattr(owner, method, interrupted)
             ours.step()
-        assert results(ours.step()) == results(undisturbed.step())
+        assert [results(each) for each in ours] == [results(each) for each in undisturbed]
         assert_same(ours, undisturbed)
 
 

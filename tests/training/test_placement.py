@@ -80,7 +80,6 @@ def test_a_missing_gpu_is_an_error():
     [
         (CPU, CPU, True, "bf16", "bf16", False),
         (GPU, GPU, False, "fp16", "fp16", False),
-        (GPU, CPU, False, "fp32", "fp32", True),
         (CPU, GPU, False, "fp16", "fp32", True),
         (GPU, GPU, True, "fp32", "fp32", False),
         (GPU, GPU, True, "bf16", "fp32", True),  # the rollout kernel's only precision
@@ -169,9 +168,7 @@ def test_a_checkpoint_contains_the_rollout_device(monkeypatch):
         (GPU, 0, 16, 16),
         (CPU, 1, 8, 4),
         (CPU, 1, 3, 1),
-        (CPU, 1, 1, 1),
         (GPU, 1, 16, 12),
-        (GPU, 1, 2, 2),
     ],
 )
 def test_overlapped_training_keeps_cores_for_itself(monkeypatch, device, overlap, cores, expected):

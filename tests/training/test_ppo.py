@@ -22,7 +22,6 @@ from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.ppo.sections import Pass
 from puffer_mlx.training.learner import trainable_steps
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.trees import named
 
 pytest.importorskip("gymnasium")
 
@@ -168,20 +167,6 @@ def test_no_step_is_made_beyond_the_target_kl(more):
     assert min(counts) < chosen.minibatches
 
 
-def test_an_epoch_in_one_operation_ends_at_the_same_minibatch(monkeypatch):
-    chosen = native_settings(*BOUND)
-    at_once, found = trained(chosen, 1)
-    assert small_networks.fits(at_once.policy, chosen.train)
-    monkeypatch.setattr(small_networks, "fits", lambda policy, train: False)
-    steps, expected = trained(chosen, 1)
-    assert found[0]["loss/minibatches"] == expected[0]["loss/minibatches"] < chosen.minibatches
-    assert found[0]["loss/kl"] == pytest.approx(expected[0]["loss/kl"], rel=1e-3)
-    for (name, a), (_, b) in zip(named(at_once.weights), named(steps.weights), strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=0, atol=5e-5, err_msg=name)
-    made = at_once.train_state.optimizer["step"].item()
-    assert made == steps.train_state.optimizer["step"].item() == found[0]["loss/minibatches"] - 1
-
-
 @pytest.mark.parametrize("more", [[], ["--train.optimizer", "muon"]], ids=["at once", "steps"])
 def test_a_target_kl_that_is_never_reached_changes_nothing(more):
     bounded, logs = trained(native_settings("--train.target-kl", "1e6", *more), 2)
@@ -191,11 +176,11 @@ def test_a_target_kl_that_is_never_reached_changes_nothing(more):
     assert logs[1]["loss/kl"] == others[1]["loss/kl"] and "loss/minibatches" not in others[1]
 
 
-def test_an_epoch_without_a_step_is_no_fault():
-    """The first minibatch may be beyond the target already."""
-    chosen = native_settings("--train.target-kl", "1e-30", "--train.optimizer", "muon")
-    trainer, logs = trained(chosen, 2)
-    assert [log["loss/minibatches"] for log in logs] == [1, 1] or logs[0]["loss/minibatches"] == 2
+@pytest.mark.parametrize("more", [[], ["--train.optimizer", "muon"]], ids=["at once", "steps"])
+def test_an_epoch_without_a_step_is_no_fault(more):
+    """The second minibatch is beyond the target at the latest."""
+    trainer, logs = trained(native_settings("--train.target-kl", "1e-30", *more), 2)
+    assert all(log["loss/minibatches"] in (1, 2) for log in logs)
     assert trainer.fault is None and all(np.isfinite(log["loss/total"]) for log in logs)
 
 
