@@ -188,7 +188,7 @@ def test_a_wrong_optimizer_is_an_error(optimizer, message):
 
 # ---- saved and resumed ---------------------------------------------------------------------------
 
-GIVEN = {"loss": extended_loss, "advantage": halved, "optimizer": SGD}
+GIVEN: dict[str, Any] = {"loss": extended_loss, "advantage": halved, "optimizer": SGD}
 
 
 def test_a_program_resumes_with_its_functions_to_the_bit(here):
@@ -196,7 +196,8 @@ def test_a_program_resumes_with_its_functions_to_the_bit(here):
     with puffer_mlx.Trainer(SMALL, "squared", **GIVEN) as half:
         half.step()
         half.save("half")
-    for given in GIVEN, {"allow_code": True}:
+    allowed: dict[str, Any] = {"allow_code": True}
+    for given in GIVEN, allowed:
         with puffer_mlx.Trainer.load("half", **given) as resumed:
             assert len(list(resumed)) == 3 and same_weights(whole, resumed)
     with pytest.raises(UserError, match="names Python code that would be imported"):

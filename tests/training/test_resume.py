@@ -38,7 +38,7 @@ LONG = 120  # epochs of a run that takes seconds
 E, STOP = 6, 3  # epochs of a whole run, and after which it is interrupted
 # Each network resumes in another environment. tests/vec restores every environment.
 ENVIRONMENTS = "squared", "breakout", "connect4", "cartpole_continuous", "target"
-STACKED = "--policy.separate-value 1 --torch.network LSTM"
+SEPARATE = "--policy.separate-value 1 --torch.network LSTM"
 PPO = "--train.algorithm ppo --train.optimizer adam"
 NOISY = "--train.learning-rate 0.001 --train.rpo-alpha 0.5"
 CASES = {  # environment, options
@@ -52,7 +52,7 @@ CASES = {  # environment, options
         "--policy.dialect sb3 --torch.network MLP --policy.separate-value 1",
     ),
     "resets": ("squared", "--policy.reset-on-terminal True --torch.network LSTM"),
-    "carried states": ("squared", f"--reset-state False {STACKED}"),
+    "carried states": ("squared", f"--reset-state False {SEPARATE}"),
     "many groups": ("squared", "--vec.num-buffers 16"),  # more than ten states
     "images": ("catch", "--torch.encoder NatureEncoder --train.minibatch-size 32"),
     "linear schedule": ("squared", "--train.weight-decay 0.1 --train.lr-schedule linear"),
@@ -60,7 +60,7 @@ CASES = {  # environment, options
     "Adam": ("squared", "--train.optimizer adam --train.overlap 1 --train.weight-decay 0.1"),
     "Adam, fp16": ("squared", "--train.optimizer adam --train.precision fp16"),
     "overlapped, bf16": ("squared", "--train.overlap 1 --train.precision bf16"),
-    "overlapped, LSTM": ("breakout", f"--train.overlap 1 --reset-state False {STACKED}"),
+    "overlapped, LSTM": ("breakout", f"--train.overlap 1 --reset-state False {SEPARATE}"),
     "puffer4, noise": ("cartpole_continuous", f"--train.algorithm puffer4 {NOISY}"),
     "puffer5, noise": ("cartpole_continuous", f"--train.algorithm puffer5 {NOISY}"),
     "ppo of segments": ("cartpole", f"{PPO} --torch.network GRU --train.target-kl 1e-4"),
@@ -79,14 +79,16 @@ def outcome(trainer, logs):
     return everything(trainer), [learned(record) for record in logs]
 
 
-def whole_and_resumed(settings, folder):
-    """Return the outcomes of an uninterrupted run and of one resumed from a checkpoint on disk."""
+def assert_resumes(settings, folder):
+    """Compare an uninterrupted run with one that is resumed from a checkpoint on disk."""
     with vec.make(settings, 2) as environments:
         trainer = Trainer(settings, environments)
-        whole = outcome(trainer, list(trainer))
+        whole, logs = outcome(trainer, list(trainer))
+    assert "environments" in whole
+    assert len(logs) == E and len({record["loss/total"] for record in logs}) == E
     with vec.make(settings, 1) as environments:  # another number of threads
         trainer = Trainer(settings, environments)
-        logs = [trainer.step() for _ in range(STOP)]
+        first_logs = [trainer.step() for _ in range(STOP)]
         keeper = checkpoint.CheckpointManager(folder, settings)
         made = keeper.save(1, environments.spec, trainer.policy, trainer.weights, trainer.state())
     del trainer
@@ -95,16 +97,10 @@ def whole_and_resumed(settings, folder):
         found = checkpoint.load(made)
         assert trainer.restore(found.weights, checkpoint.load_state(made))
         assert trainer.epoch == STOP
-        return whole, outcome(trainer, [*logs, *trainer])
-
-
-def assert_resumes(settings, folder):
-    whole, resumed = whole_and_resumed(settings, folder)
-    assert whole[1] == resumed[1]
-    assert whole[0].keys() == resumed[0].keys()
-    assert [name for name in whole[0] if whole[0][name] != resumed[0][name]] == []
-    assert "environments" in whole[0]
-    assert len(whole[1]) == E and len({record["loss/total"] for record in whole[1]}) == E
+        resumed, resumed_logs = outcome(trainer, [*first_logs, *trainer])
+    assert resumed_logs == logs
+    assert resumed.keys() == whole.keys()
+    assert [name for name in whole if whole[name] != resumed[name]] == []
 
 
 @pytest.mark.parametrize("case", CASES)
