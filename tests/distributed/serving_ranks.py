@@ -1,7 +1,7 @@
-"""A rank that trains again and again: a process that tests start once.
+"""A rank that trains repeatedly; tests start its process once.
 
-It reads a line of JSON for each run (``folder``, ``words``, ``fault``), trains in that folder with
-its output in a file there, ``out0`` say, and answers with the exit code.
+It reads a line of JSON for each run (``folder``, ``words``, ``fault``), trains in that folder,
+writes its output to ``out0`` etc. there, and prints the exit code.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ RANK = int(os.environ["MLX_RANK"])
 
 @contextlib.contextmanager
 def other_weights() -> Iterator[None]:
-    """The last rank has weights of its own after its second epoch."""
+    """Change the last rank's weights after its second epoch."""
     real, epochs = Update.wait, iter(range(1000))
 
     def wait(self):
@@ -48,15 +48,8 @@ def other_weights() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def own_gradients() -> Iterator[None]:
-    """No rank hears of the others' gradients."""
-    with mock.patch.object(exchange, "mean_of_ranks", lambda group, *trees: [*trees]):
-        yield
-
-
-@contextlib.contextmanager
 def few_collectives() -> Iterator[None]:
-    """Bytes go through MLX before there are connections, and for checkpoints; never in an epoch."""
+    """Check that MLX sends bytes at the start and for checkpoints, but not in each epoch."""
     real, sizes = exchange.all_bytes, []
 
     def all_bytes(group, data):
@@ -65,15 +58,15 @@ def few_collectives() -> Iterator[None]:
 
     with mock.patch.object(exchange, "all_bytes", all_bytes):
         yield
-    assert 3 <= len(sizes) < 10, sizes  # the beginning, and a few checkpoints; of ten epochs
+    assert 3 <= len(sizes) < 10, sizes  # of ten epochs
 
 
 @contextlib.contextmanager
 def on_gpu() -> Iterator[None]:
-    """A GPU that is the CPU computes all, rollouts in one launch."""
+    """Emulate a GPU that rolls out in one launch."""
 
     def place(given, *others):
-        if RANK:  # what the first rank told
+        if RANK:  # chosen by rank 0
             train = given.config.train
             assert (train.rollout_device, train.overlap) == ("gpu-kernel", False)
         return rolling_out_there(given, *others)
@@ -85,7 +78,7 @@ def on_gpu() -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_without_muon() -> Iterator[None]:
-    """Muon's kernel fails on the last rank's GPU. Both GPUs are emulated."""
+    """Emulate two GPUs; Muon's kernel fails on the last rank's."""
     verifying = {
         "applies": lambda: implementation.backend() != "cpu",
         "machine": lambda: "emulated",
@@ -109,7 +102,7 @@ def one_without_muon() -> Iterator[None]:
 
 
 def train(folder: str, words: list[str], fault: str | None) -> int:
-    """One run; its exit code."""
+    """Train once. Return the exit code."""
     os.chdir(folder)
     out = os.open(f"out{RANK}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(out, 1)

@@ -1,4 +1,4 @@
-"""Small messages between ranks, how ranks connect, and what they make of their statistics."""
+"""Messages between ranks, how ranks connect, and merged statistics."""
 
 import contextlib
 import socket
@@ -24,7 +24,7 @@ from puffer_mlx.distributed.messages import (
 
 @pytest.fixture
 def three_posts():
-    """Those of three ranks, and the first one's connections."""
+    """Return the messengers of three ranks, and the first one's connections."""
     pairs = {rank: Pipe() for rank in (2, 1)}
     ours = {rank: pair[0] for rank, pair in pairs.items()}
     posts = [
@@ -44,7 +44,7 @@ def at_once(posts, parts):
         return [job.result(60) for job in jobs]
 
 
-def test_all_hear_all_in_the_order_of_the_ranks(three_posts):
+def test_all_ranks_get_all_messages_in_the_order_of_ranks(three_posts):
     posts, ours = three_posts
     for parts in ([b"0", b"", b"two"], [b"x" * 3_000_000, b"y", b"z" * 2_000_000], [b""] * 3):
         assert at_once(posts, parts) == [parts] * 3
@@ -54,8 +54,7 @@ def test_all_hear_all_in_the_order_of_the_ranks(three_posts):
 
 
 @pytest.mark.parametrize("rank", range(2))
-def test_nobody_waits_for_one_that_is_lost(rank, three_posts, monkeypatch):
-    """It says nothing, and its connection stays open: a lost heartbeat ends the waiting."""
+def test_a_lost_heartbeat_ends_the_wait_for_a_silent_rank(rank, three_posts, monkeypatch):
     posts, _ = three_posts
     heard = iter([None, None, "rank 2 hangs"])
     monkeypatch.setattr(posts[rank], "_lost", lambda: next(heard))
@@ -64,8 +63,8 @@ def test_nobody_waits_for_one_that_is_lost(rank, three_posts, monkeypatch):
         posts[rank].all_bytes(b"")
 
 
-def test_ranks_that_come_have_connections_and_strangers_none(monkeypatch):
-    """Whatever strangers send, or don't, they hold nobody up, and leave no thread."""
+def test_only_ranks_with_the_token_are_connected():
+    """Strangers delay no rank and leave no thread."""
     ranks = [Heartbeat(rank, 20.0) for rank in range(3)]
     with contextlib.ExitStack() as stack:
         for each in ranks:
@@ -82,12 +81,12 @@ def test_ranks_that_come_have_connections_and_strangers_none(monkeypatch):
         assert ranks[2].connect(address) and ranks[1].connect(address)
         posts = [HostAllGather(each.messages, 3, lambda: None) for each in ranks]
         assert at_once(posts, [b"0", b"1", b"2"]) == [[b"0", b"1", b"2"]] * 3
-        wait_until(lambda: connect(address, 1, MESSAGES) is None)  # all are there: no one gets in
+        wait_until(lambda: connect(address, 1, MESSAGES) is None)  # all have joined
     wait_until(lambda: not any(thread.name == "heartbeat" for thread in threading.enumerate()))
 
 
-@pytest.mark.parametrize("text", [b"{", b"\xff", b"[]", b"{}", b'{"progress": 1}', b"null"])
-def test_a_message_that_is_no_heartbeat_loses_its_rank_at_once(text, monkeypatch):
+@pytest.mark.parametrize("text", [b"\xff", b"[]", b'{"progress": 1}'])
+def test_a_damaged_heartbeat_loses_its_rank_at_once(text, monkeypatch):
     monkeypatch.setattr(Heartbeat, "_end", lambda _: None)
     first = Heartbeat(0, 20.0)
     with contextlib.closing(first):
@@ -98,8 +97,7 @@ def test_a_message_that_is_no_heartbeat_loses_its_rank_at_once(text, monkeypatch
             assert first.wait_lost(5) == "rank 1 has sent a heartbeat that can't be read"
 
 
-def test_half_a_greeting_ends_in_time(monkeypatch):
-    """Of a rank's, and of another program that a rank meets at the first one's address."""
+def test_half_a_greeting_has_a_timeout_on_both_sides(monkeypatch):
     monkeypatch.setattr(messages, "TIMEOUT", 0.2)
     server = RendezvousServer(local=True)
     stranger = socket.create_connection((server.address["hosts"][0], server.address["port"]))
@@ -120,7 +118,7 @@ def test_half_a_greeting_ends_in_time(monkeypatch):
         assert connect(server.address, 1, MESSAGES) is None
         dripping.set()
         helper.join(60)
-    assert connect(server.address, 1, MESSAGES) is None  # nobody listens any more
+    assert connect(server.address, 1, MESSAGES) is None
 
 
 def moments(*parts: np.ndarray) -> dict[str, np.ndarray]:
@@ -129,7 +127,7 @@ def moments(*parts: np.ndarray) -> dict[str, np.ndarray]:
     return {"x.count": count, "x.mean": seen.mean(axis=0), "x.variance": seen.var(axis=0)}
 
 
-def test_statistics_are_those_of_all_that_was_seen():
+def test_merged_statistics_are_those_of_all_samples():
     draw = np.random.default_rng(0)
     first, one, other = (draw.normal(at, 1 + at, (at + 3, 2)) for at in range(3))
     merged = merged_moments(moments(first), [moments(first, one), moments(first, other)])

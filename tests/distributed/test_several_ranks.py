@@ -1,4 +1,4 @@
-"""Ranks that train together: equal to one process, and to themselves after a restart."""
+"""Distributed training: the results of one process, resuming, lost ranks, signals and messages."""
 
 import contextlib
 import json
@@ -22,11 +22,13 @@ import psutil
 import pytest
 import running
 
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import load
 from puffer_mlx.distributed import joining, launching
 from puffer_mlx.distributed.launching import free_ports
 from puffer_mlx.distributed.ranks import Ranks
 from puffer_mlx.distributed.single_process import SINGLE_PROCESS
+from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 from puffer_mlx.vec.native.sources import environments_folder, sources_digest
 
@@ -37,10 +39,10 @@ SMALL = f"""
     --train.total-timesteps {EPOCHS * T * N} --train.learning-rate 0.005 --checkpoint-interval 5
     --vec.num-threads 1 --vec.num-buffers 1
 """.split()
-# One minibatch is the whole rollout, so each rank's part of it is all that the rank has collected.
+# One minibatch is the entire rollout, so each rank trains on its own rollout.
 WHOLE = "--train.minibatch-size", str(T * N), "--train.replay-ratio", "2"
 FIVE = "--train.algorithm", "puffer5", "--reset-state", "0"
-WAITS = 300  # seconds for a run of a few, on a machine that does other things, too
+WAITS = 300  # seconds
 LINE = re.compile(r"[\d,]+ of [\d,]+ steps")
 SERVING = [sys.executable, str(Path(__file__).with_name("serving_ranks.py"))]
 
@@ -52,9 +54,9 @@ LONG += ["--checkpoint-interval", "0"]
 def started(
     commands: list[list[str]], folder: Path, **how: Any
 ) -> Iterator[list[subprocess.Popen]]:
-    """A process of each command, ranks on ports that the system picks; gone afterwards.
+    """Start a process for each command, with free ports. They are killed afterwards.
 
-    Standard error, and output unless ``how`` says otherwise, are files, ``out0`` say.
+    Standard error is the file ``out0`` etc., and so is standard output except with ``how``.
     """
     hosts = folder / "hosts.json"
     hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(len(commands))]))
@@ -72,21 +74,21 @@ def started(
 
 
 class Serving:
-    """Ranks that train again and again: see ``serving_ranks.py``."""
+    """Ranks that train repeatedly (``serving_ranks.py``)."""
 
     def __init__(self, count: int, folder: Path) -> None:
         self.count, self._folder, self._stack = count, folder, contextlib.ExitStack()
         self._processes: list[subprocess.Popen] = []
 
     def run(self, folder: Path, words: list[str], fault: str = "", of: dict | None = None):
-        """Exit codes of a run; ``of`` has further words of some ranks."""
+        """Return the exit codes of a run; ``of``: additional words of some ranks."""
         codes = []
-        for _ in range(3):  # another program takes a port now and then
+        for _ in range(3):  # another program may take a port
             codes = self._run(folder, words, fault, of or {})
             if not any("can't join" in text(folder, rank) for rank in range(self.count)):
                 break
             self.close()
-        if fault and any(codes):  # ranks that have lost others end, whatever else they would do
+        if fault and any(codes):  # ranks end when they have lost others
             self.close()
         return codes
 
@@ -127,7 +129,7 @@ def serving(tmp_path_factory):
 
 @pytest.fixture
 def train(serving):
-    """Train on two ranks, or as many, to the end; what the first rank said."""
+    """Return a function that trains on several ranks and returns the first one's output."""
 
     def run(folder: Path, *words: str, fault: str = "", count: int = 2) -> str:
         with contextlib.ExitStack() as stack:
@@ -143,7 +145,7 @@ def train(serving):
 
 @pytest.fixture
 def train_alone(script, monkeypatch):
-    """Train in this process."""
+    """Return a function that trains in this process."""
 
     def run(folder: Path, *words: str) -> None:
         monkeypatch.chdir(folder)
@@ -153,7 +155,7 @@ def train_alone(script, monkeypatch):
 
 
 def wait_for_epochs(folder: Path, process: subprocess.Popen) -> None:
-    """Wait until the first rank, or what started it, has said how far it is for a while."""
+    """Wait until the first rank, or its launcher, has reported two epochs."""
     until = time.monotonic() + WAITS
     while len(LINE.findall(text(folder))) < 2:
         assert time.monotonic() < until and process.poll() is None, text(folder)
@@ -189,7 +191,7 @@ def two_folders(tmp_path):
 
 CASES = {
     "puffer5": [*FIVE],
-    # Samples of the last step aren't learned from.
+    # The last step of a rollout isn't trained on.
     "ppo, samples": [
         *("--train.algorithm", "ppo", "--torch.network", "MLP"),
         *("--train.minibatch-size", str((T - 1) * N)),
@@ -215,18 +217,18 @@ def test_ranks_train_what_one_process_trains(case, two_folders, train, train_alo
         )
 
 
-def test_each_ranks_own_minibatches_learn_something_else(two_folders, train, train_alone):
-    """As PufferLib's: the same agents act, but others are drawn. An epoch sends no bytes by MLX."""
+def test_each_rank_draws_its_own_minibatches(two_folders, train, train_alone):
+    """The ranks act as one process does, and learn something else, as PufferLib's do."""
     alone, several = two_folders
     train_alone(alone)
     said = train(several, fault="few_collectives")
     assert differ(alone, several) > 1e-4
     assert len(LINE.findall(said)) >= 1 and not text(several, 1)
     one, other = (records(folder)[0] for folder in two_folders)
-    assert one["env/score"] == pytest.approx(other["env/score"])  # they act by the same weights
+    assert one["env/score"] == pytest.approx(other["env/score"])
 
 
-def test_a_run_that_goes_on_is_the_run(two_folders, train):
+def test_a_resumed_run_is_the_whole_one(two_folders, train):
     whole, stopped = two_folders
     train(whole, "--vec.normalize-observations", "1")
     half = ["--vec.normalize-observations", "1", "--stop-at", str(5 * T * N)]
@@ -237,8 +239,9 @@ def test_a_run_that_goes_on_is_the_run(two_folders, train):
     assert "ranks.1" in arrays(stopped, "state")
 
 
-def test_ranks_are_started_here(tmp_path, train_alone, script, capsys):
-    """Another number of ranks doesn't go on with them."""
+def test_the_command_starts_ranks_and_refuses_to_resume_with_another_number(
+    tmp_path, train_alone, script, capsys
+):
     train_alone(tmp_path, "--train.gpus", "2")
     assert "gpus = 2" in (newest(tmp_path) / "config.ini").read_text()
     assert "ranks.1" in arrays(tmp_path, "state")
@@ -249,10 +252,20 @@ def test_ranks_are_started_here(tmp_path, train_alone, script, capsys):
     assert "hint: go on with --train.gpus 2" in said
 
 
-def test_what_ranks_say_of_bad_input_is_said_once(here, script, capfd):
+def test_an_error_of_all_ranks_is_reported_once(here, script, capfd):
     words = "--train.gpus", "2", "--load-model-path", "nowhere.bin"
     assert script.main([*SMALL[1:], *words]) == 2
     assert capfd.readouterr().err.count("error: can't read nowhere.bin") == 1
+
+
+def test_an_error_is_reported_once_by_two_ranks(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(launching.SAID, str(tmp_path))
+
+    def fails(_):
+        raise UserError("broken", "mend it")
+
+    assert [reported(fails)([]) for _ in range(2)] == [2, 2]
+    assert capsys.readouterr().err.count("error: broken") == 1
 
 
 WAITING = """
@@ -268,8 +281,7 @@ time.sleep(60)
 """
 
 
-def test_a_rank_that_dies_while_the_first_one_waits(tmp_path, monkeypatch, capfd):
-    """For it to join, say: nothing in the first one notices."""
+def test_the_launcher_ends_the_others_and_names_the_rank_that_died(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launching, "NOTICE_TIMEOUT", 0.5)
     words = [sys.executable, "-c", WAITING]
@@ -300,7 +312,7 @@ sys.exit(reported(lambda _: start_ranks(2, words, on_gpus=False))([]))
 
 @pytest.mark.parametrize("to", [os.kill, os.killpg], ids=["the launcher", "all processes"])
 def test_each_rank_gets_each_signal_once(to, tmp_path):
-    """A second one would end the ranks before they have saved everything."""
+    """A second signal would end a rank before it has saved."""
     numbers = [signal.SIGINT, signal.SIGHUP, signal.SIGINT, signal.SIGTERM]
     ranks = [tmp_path / "rank0", tmp_path / "rank1"]
 
@@ -334,33 +346,12 @@ def test_ctrl_z_stops_ranks_until_they_are_continued(tmp_path):
         assert process.end() == (0, "", "")
 
 
-PLAIN = """
-import gymnasium, numpy as np
-class Env(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-    def reset(self, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t = 0
-        return np.zeros(3, np.float32), {}
-    def step(self, action):
-        self.t += 1
-        return np.zeros(3, np.float32), 1.0, self.t >= 20, False, {}
-"""
-
-
 @pytest.mark.parametrize("ended_by", ["kill -9", "closed terminal"])
-def test_ranks_are_saved_and_end_when_what_started_them_does(ended_by, tmp_path):
-    words = [*SMALL, *LONG, "--train.gpus", "2"]
-    if ended_by == "closed terminal":  # also the processes that environments step in
-        (tmp_path / "plain.py").write_text(PLAIN)
-        words[1] = "plain:Env"
-        words.remove("--env.size")
-        words.remove("3")
-        words += ["--vec.backend", "async", "--wrap.max-episode-steps", "50"]
+def test_ranks_save_and_end_when_their_launcher_ends(ended_by, tmp_path):
+    words = program.of_package(*SMALL, *LONG, "--train.gpus", "2")
     with open(tmp_path / "out0", "w") as out:
         parent = subprocess.Popen(
-            program.of_package(*words), cwd=tmp_path, stdout=out, stderr=out, start_new_session=True
+            words, cwd=tmp_path, stdout=out, stderr=out, start_new_session=True
         )
     left = []
     try:
@@ -377,9 +368,7 @@ def test_ranks_are_saved_and_end_when_what_started_them_does(ended_by, tmp_path)
             with contextlib.suppress(psutil.Error):
                 process.kill()
         parent.wait()
-    (run,) = (tmp_path / "checkpoints").glob("*/*")
-    last = sorted(run.glob("0*"))[-1]
-    assert (last / "state.safetensors").exists()
+    assert (newest(tmp_path) / "state.safetensors").exists()
     said = text(tmp_path)
     if ended_by == "kill -9":
         assert said.count("the process that started the ranks has ended") == 1
@@ -388,8 +377,7 @@ def test_ranks_are_saved_and_end_when_what_started_them_does(ended_by, tmp_path)
     assert re.search(r"saved \S+$", said, re.MULTILINE)
 
 
-def test_rollouts_in_one_launch_are_the_hosts(two_folders, train, train_alone):
-    """On each rank's GPU, of its own environments; and they go on from a checkpoint."""
+def test_ranks_whose_gpus_roll_out_train_and_resume_as_one_process(two_folders, train, train_alone):
     alone, several = two_folders
     words = [*FIVE, *WHOLE, "--train.total-timesteps", str(4 * T * N)]
     train_alone(alone, *words)
@@ -424,13 +412,12 @@ def test_a_rank_that_is_lost_is_named(lost, number, said, tmp_path):
         processes[lost].send_signal(number)
         assert processes[left].wait(WAITS) == 2
     assert re.search(f"error: {said}", text(tmp_path, left))
-    if left == 0:  # else --resume goes on from the last checkpoint
+    if left == 0:
         assert re.search(r"saved \S+ \(weights only", text(tmp_path))
         assert (newest(tmp_path) / "weights.safetensors").exists()
 
 
-def test_a_rank_may_take_long_in_two_epochs(monkeypatch):
-    """It compiles in the first, and in the second what only a measured epoch computes."""
+def test_heartbeats_expect_progress_after_the_two_epochs_that_compile(monkeypatch):
     ranks = Ranks(SimpleNamespace(rank=lambda: 0, size=lambda: 1), load("squared"))  # type: ignore
     monkeypatch.setattr(ranks, "_exchange", lambda data: [data])
     begun = []
@@ -440,22 +427,14 @@ def test_a_rank_may_take_long_in_two_epochs(monkeypatch):
     assert begun == [False, True, True]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--train.gamma", "0.9"], "rank 0 has train.gamma 0.99, and rank 1 has 0.9"),
-        (["--vec.total-agents", "48"], "rank 0 has vec.total_agents 24, and rank 1 has 48"),
-    ],
-    ids=["options", "agents"],
-)
-def test_ranks_that_were_started_otherwise(words, said, tmp_path, serving):
-    assert serving.run(tmp_path, [], of={1: words}) == [2, 2]
+def test_ranks_with_different_options_are_refused(tmp_path, serving):
+    assert serving.run(tmp_path, [], of={1: ["--train.gamma", "0.9"]}) == [2, 2]
     for rank in range(2):
-        assert f"error: {said}" in text(tmp_path, rank)
+        said = text(tmp_path, rank)
+        assert "error: rank 0 has train.gamma 0.99, and rank 1 has 0.9" in said
 
 
-def test_environments_of_other_sources(tmp_path, serving):
-    """Their C may differ where the versions of the package don't."""
+def test_different_sources_of_an_environment_are_found(tmp_path):
     folders = [tmp_path / name / "squared" for name in ("here", "there")]
     for folder in folders:
         shutil.copytree(environments_folder() / "squared", folder)
@@ -469,12 +448,11 @@ def test_environments_of_other_sources(tmp_path, serving):
     )
 
 
-def test_waiting_for_ranks_that_never_come(tmp_path):
+def test_waiting_for_other_ranks_has_a_timeout(tmp_path):
     code = "import puffer_mlx\nfrom puffer_mlx.config import load\n"
     code += "from puffer_mlx.distributed.joining import init_distributed\n"
     code += "init_distributed(load('squared'), timeout=0.5)"
     words = [sys.executable, "-P", "-c", code]
-    (tmp_path / "signal.py").write_text("raise SystemExit")  # imported for the library's by nobody
     with started([words, ["true"]], tmp_path) as processes:
         assert processes[0].wait(WAITS) == -signal.SIGKILL
     assert text(tmp_path).startswith(
@@ -485,46 +463,41 @@ def test_waiting_for_ranks_that_never_come(tmp_path):
 NO_LIST = "MLX_HOSTFILE hosts.json is no list of each rank's addresses"
 
 
-WRONG = [  # MLX_RANK, what MLX_HOSTFILE has, further words
-    ("x", "[]", "", "MLX_RANK is 'x', not a rank's number: 0, 1, ..."),
-    ("3", None, "", "rank 3 can't join: MLX_HOSTFILE 'hosts.json' is no file"),
-    ("3", "no list", "", f"rank 3 can't join: {NO_LIST}"),
-    ("3", '{"0": "127.0.0.1:5000"}', "", f"rank 3 can't join: {NO_LIST}"),
-    ("3", '[["127.0.0.1:1"]]', "", "MLX_HOSTFILE hosts.json has no rank 3: it lists 1"),
-    (
-        None,
-        None,
-        f"--train.gpus 2 --train.minibatch-size {3 * T}",
-        "train.minibatch_size 24 is not a multiple of 2 ranks x train.horizon 8",
-    ),
-]
+@pytest.mark.parametrize(
+    ("rank", "hosts", "message"),
+    [
+        ("x", "[]", "MLX_RANK is 'x', not a rank's number: 0, 1, ..."),
+        ("3", None, "rank 3 can't join: MLX_HOSTFILE 'hosts.json' is no file"),
+        ("3", '{"0": "127.0.0.1:5000"}', f"rank 3 can't join: {NO_LIST}"),
+        ("3", '[["127.0.0.1:1"]]', "MLX_HOSTFILE hosts.json has no rank 3: it lists 1"),
+    ],
+)
+def test_a_wrong_rank_or_hostfile_is_an_error(
+    here, script, monkeypatch, capsys, rank, hosts, message
+):
+    monkeypatch.setenv("MLX_RANK", rank)
+    monkeypatch.setenv("MLX_HOSTFILE", "hosts.json")
+    if hosts:
+        (here / "hosts.json").write_text(hosts)
+    assert script.main(SMALL[1:]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and message in said and said.count("error") == 1
 
 
-def test_a_wrong_start_is_one_message(here, script, monkeypatch, capsys):
-    for rank, hosts, words, said in WRONG:
-        with monkeypatch.context() as patch:
-            if rank:
-                patch.setenv("MLX_RANK", rank)
-                patch.setenv("MLX_HOSTFILE", "hosts.json")
-            if hosts:
-                (here / "hosts.json").write_text(hosts)
-            assert script.main([*SMALL[1:], *words.split()]) == 2
-        err = capsys.readouterr().err
-        assert err.startswith("error: ") and said in err and err.count("error") == 1
-        (here / "hosts.json").unlink(missing_ok=True)
+def test_a_minibatch_must_be_a_multiple_of_ranks(here, script, capsys):
+    words = [*SMALL[1:], "--train.gpus", "2", "--train.minibatch-size", str(3 * T)]
+    assert script.main(words) == 2
+    expected = "train.minibatch_size 24 is not a multiple of 2 ranks x train.horizon 8"
+    assert expected in capsys.readouterr().err
 
 
 def test_a_process_without_a_launcher_is_alone():
     assert joining.init_distributed(load("squared")) is SINGLE_PROCESS
 
 
-@pytest.mark.parametrize(
-    ("fault", "epoch"), [("other_weights", EPOCHS), ("own_gradients", 1)], ids=str
-)
-def test_weights_that_differ_are_noticed(fault, epoch, tmp_path, serving):
-    """Of one rank after its second epoch; of both, which never heard of the other's gradients."""
-    assert serving.run(tmp_path, [], fault) == [2, 2]
+def test_weights_that_differ_between_ranks_are_an_error(tmp_path, serving):
+    assert serving.run(tmp_path, [], "other_weights") == [2, 2]
     for rank in range(2):
         said = text(tmp_path, rank)
-        assert f"error: after epoch {epoch} the weights of ranks [1] differ from those of" in said
+        assert f"error: after epoch {EPOCHS} the weights of ranks [1] differ from those of" in said
         assert said.count("error: ") == 1

@@ -1,6 +1,6 @@
-"""Run beside a package that has the network Leaky: each of its forms against the one in MLX.
+"""Compare each implementation of the network Leaky with MLX's, in a package that contains it.
 
-Prints a line of JSON: of each form what it found, or how far from MLX's it is.
+Prints a line of JSON: each implementation's largest error, or its result.
 """
 
 import ctypes
@@ -38,7 +38,7 @@ def normal(*shape):
 
 
 def apart(found, expected):
-    """The largest difference of two trees."""
+    """Return the largest difference of two trees."""
     pairs = zip(tree_flatten(found), tree_flatten(expected), strict=True)
     return max(float(np.abs(np.array(a) - np.array(b)).max()) for (_, a), (_, b) in pairs)
 
@@ -49,7 +49,7 @@ def policy_of(dialect):
 
 
 def step_by_step(policy, weights, observations):
-    """Log-probabilities, values and the last state, through MLX."""
+    """Return outputs, values and the last state, computed by MLX."""
     state, outputs, values = policy.initial_state(N), [], []
     for row in observations:
         out, value, state = policy.step(weights, mx.array(row), state)
@@ -59,7 +59,7 @@ def step_by_step(policy, weights, observations):
 
 
 def compiled_step(policy, weights):
-    """How far actions, log-probabilities, values and states of the step in C are from MLX's."""
+    """Return the largest error of the step in C: actions, log-probabilities, values, states."""
     slot = SimpleNamespace(observations=normal(T, N, D), masks=None)
     slot.terminals = np.zeros((T, N), np.float32)
     slot.actions, slot.logprobs = np.zeros((T, N, 1), np.float32), np.zeros((T, N), np.float32)
@@ -81,7 +81,7 @@ def compiled_step(policy, weights):
 
 
 def cpu_cell():
-    """How far the cell of the extension, forward and backward, is from plain MLX."""
+    """Return the largest error of the extension's cell, forward and backward."""
     case = kernels.cases()["Leaky"]
     found = case.run(mx.Device(mx.cpu), mx.float32)
     assert found is not None, "there is no extension"
@@ -89,7 +89,7 @@ def cpu_cell():
 
 
 def gpu_text(backend, folder):
-    """The same of the kernels' text, compiled as C++."""
+    """Return the largest error of the kernels' text, compiled as C++."""
     from puffer_mlx.policy.networks.leaky import (  # pyright: ignore[reportMissingImports]
         leaky_backward,
         leaky_forward,

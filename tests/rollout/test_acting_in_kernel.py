@@ -1,4 +1,4 @@
-"""Acting by one kernel, which runs as C++, beside acting through MLX: the same rollouts."""
+"""Acting in one kernel, which runs as C++, writes the rollouts of acting through MLX."""
 
 from typing import Any
 
@@ -6,7 +6,6 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
-from covering import pairs
 from emulated_run import emulated_gpu
 from oracles import named
 
@@ -26,9 +25,9 @@ CPU = mx.Device(mx.cpu)
 
 
 class Run:
-    """Coded environments, a policy and a buffer; the policy acts as the back-end has it.
+    """Coded environments, a policy and a buffer. The backend decides how the policy acts.
 
-    With `acts` (N,), which of three policies acts for each agent; `weights` are their list then.
+    acts: (N,), the index of the policy that acts for each agent, of three; None for one policy.
     """
 
     def __init__(
@@ -83,8 +82,7 @@ def assert_same(ours: Run, plain: Run) -> None:
 @pytest.mark.parametrize(
     ("network", "groups"), [("MinGRU", 4), ("LSTM", 1), ("GRU", 2), ("MLP", 2)]
 )
-def test_rollouts_are_those_of_acting_through_mlx(network, groups):
-    """Of several, one after the other: what environments get and write, and every state."""
+def test_rollouts_equal_those_of_acting_through_mlx(network, groups):
     ours, plain, timer = Run(groups, network=network), Run(groups, network=network), PhaseTimer("")
     for _ in range(2):
         with emulated_gpu() as gpu:
@@ -96,10 +94,12 @@ def test_rollouts_are_those_of_acting_through_mlx(network, groups):
 
 
 @pytest.mark.parametrize(
-    ("own_memory", "dtype", "sizes"), pairs([False, True], [np.float32, np.uint8], [(3, 2), (1, 1)])
+    ("own_memory", "dtype", "sizes"),
+    [(False, np.float32, (1, 1)), (True, np.uint8, (3, 2)), (True, np.float32, (1, 1))],
 )
-def test_a_gpu_with_memory_of_its_own_keeps_what_it_saw(monkeypatch, own_memory, dtype, sizes):
-    """Training reads that copy; nobody else's rollout is taken for it."""
+def test_training_reads_the_observations_that_a_gpu_with_separate_memory_copied(
+    monkeypatch, own_memory, dtype, sizes
+):
     monkeypatch.setattr(acting_in_kernel, "unified", lambda: not own_memory)
     ours, plain = Run(2, sizes, dtype), Run(2, sizes, dtype)
     for _ in range(2):
@@ -115,7 +115,7 @@ def test_a_gpu_with_memory_of_its_own_keeps_what_it_saw(monkeypatch, own_memory,
     assert ours.buffer.fields["observations"] is ours.buffer.observations
 
 
-def test_which_way_is_taken():
+def test_the_kernel_acts_in_fp32_for_enough_agents():
     def no_kernel(name, **_):
         raise AssertionError(name)
 
@@ -132,7 +132,7 @@ def test_which_way_is_taken():
     assert run.way().parts(8) == 8
 
 
-def test_choices_that_mlx_put_elsewhere_are_noticed(monkeypatch):
+def test_actions_that_mlx_writes_elsewhere_are_an_error(monkeypatch):
     run = Run()
     with emulated_gpu():
         way = run.way()
@@ -146,9 +146,9 @@ def test_choices_that_mlx_put_elsewhere_are_noticed(monkeypatch):
 
 # ---- several policies ----------------------------------------------------------------------------
 
-TURNS = np.resize([0, 1, 0, 0, 2], N)  # neighbours of different policies
-HALVES = np.repeat([0, 2, 0, 1], N // 4)  # whole parts in which some policy has no row
-WAYS = {  # groups, who acts, action sizes (two are masked; of one choice: continuous), network
+TURNS = np.resize([0, 1, 0, 0, 2], N)  # neighbours have different policies
+HALVES = np.repeat([0, 2, 0, 1], N // 4)  # each half lacks a policy
+WAYS = {  # groups, policy of each agent, action sizes (two: masked; ones: continuous), network
     "MLP": (2, TURNS, (3, 2), "MLP"),
     "continuous": (2, TURNS, (1, 1), "GRU"),
     "one part": (1, TURNS, (3, 2), "MinGRU"),
@@ -159,7 +159,7 @@ OWN_MEMORY = "MLP", "continuous", "parts without some policy"
 
 
 def made(run: Run, rows: Any = slice(None)) -> list[np.ndarray]:
-    """What was written for some agents in the last rollout, and their states."""
+    """Return what the last rollout wrote for some agents, and their states."""
     fields = (array for array in run.buffer.fields.values() if array is not None)
     arrays = [np.array(array)[:T, rows] for array in fields]
     states = [[array for _, array in named(state)] for state in run.states]
@@ -168,8 +168,8 @@ def made(run: Run, rows: Any = slice(None)) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(("way", "own_memory"), [(way, way in OWN_MEMORY) for way in WAYS])
-def test_each_row_is_its_policys_to_the_bit(monkeypatch, way, own_memory):
-    """As if that one acted for all agents, who see the same whatever is done."""
+def test_each_row_has_the_bits_of_its_policy(monkeypatch, way, own_memory):
+    """Observations don't depend on actions, so each policy can act for all agents alone."""
     monkeypatch.setattr(acting_in_kernel, "unified", lambda: not own_memory)
     groups, acts, sizes, network = WAYS[way]
     several = Run(groups, sizes, acts=acts, network=network)
@@ -192,19 +192,7 @@ def test_each_row_is_its_policys_to_the_bit(monkeypatch, way, own_memory):
         np.testing.assert_array_equal(ours[-T:], np.array(several.buffer.actions)[:, acted])
 
 
-def test_equal_policies_are_one():
-    several, one = Run(2, acts=TURNS, network="LSTM"), Run(2, network="LSTM")
-    several.weights = [one.weights] * 3
-    for _ in range(2):
-        with emulated_gpu():
-            several.rollout()
-            one.rollout()
-        for ours, theirs in zip(made(several), made(one), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-
-
-def test_weights_that_are_replaced(monkeypatch):
-    """What a way of acting keeps of weights is theirs whose they are."""
+def test_replaced_weights_act(monkeypatch):
     kept, anew = Run(2, acts=TURNS), Run(2, acts=TURNS)
     with emulated_gpu():
         way = kept.way()
@@ -218,8 +206,7 @@ def test_weights_that_are_replaced(monkeypatch):
             np.testing.assert_array_equal(ours, theirs)
 
 
-def test_a_launch_is_built_once(monkeypatch):
-    """Whose rows a part's blocks have is an input: no other graph for each part, or rollout."""
+def test_all_parts_and_rollouts_share_one_graph(monkeypatch):
     built = []
 
     def kernel(name, output_shapes, output_dtypes, **_):
@@ -235,7 +222,7 @@ def test_a_launch_is_built_once(monkeypatch):
     assert built.count("mingru_act") == 1
 
 
-def test_crews():
+def test_crews_group_the_rows_of_each_policy():
     crews = crews_of(np.array([0, 2, 0, 0, 2, 0, 0]), 4)
     assert np.array(crews.block_rows).tolist() == [
         [0, 0, 2, 3, 5],

@@ -1,4 +1,4 @@
-"""The buffer law: from environment to minibatch, a row is one agent's and one time's throughout."""
+"""From environment to minibatch, a row belongs to one agent and one time."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ T, N = 5, 12
 
 
 class Run:
-    """A buffer, coded environments and a policy; every `rollout` has its own noise."""
+    """A buffer, coded environments and a policy."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Run:
     ("finals", "groups", "masked", "dtype"),
     pairs([False, True], [1, 2, 4], [False, True], [np.float32, np.uint8]),
 )
-def test_rows_hold_what_arrived_together(finals, groups, masked, dtype):
+def test_a_row_contains_what_arrived_together(finals, groups, masked, dtype):
     run = Run(groups, (3, 2), masked, dtype, finals=finals)
     for rollout in range(3):
         run.rollout()
@@ -82,7 +82,7 @@ def test_rows_hold_what_arrived_together(finals, groups, masked, dtype):
                 if array is not None:
                     expected = np.asarray(expected).astype(np.array(array).dtype)
                     np.testing.assert_array_equal(np.array(array)[t], expected)
-        # the environment got at step k what is stored at k, agent for agent
+        # Actions are stored in the row in which they were sent.
         sent = [
             np.concatenate([run.vec.sent[g][rollout * T + t] for g in range(groups)])
             for t in range(T)
@@ -95,96 +95,34 @@ def test_rows_hold_what_arrived_together(finals, groups, masked, dtype):
             assert legal.all(), "an illegal action was taken"
 
 
-def test_grouping_changes_nothing():
-    runs = [Run(groups, (3, 2), masked=True) for groups in (1, 2, 4)]
+@pytest.mark.parametrize("network", ["MinGRU", "LSTM"])
+def test_groups_and_parts_change_nothing(network):
+    """Neither stored rows, nor states; four groups can act in two parts."""
+
+    def states(run):
+        leaves = [[np.array(a) for _, a in oracles.named(state)] for state in run.states]
+        return [np.concatenate(groups) for groups in zip(*leaves, strict=True)]
+
+    ways = [(1, each_group), (2, each_group), (4, each_group), (4, few_parts)]
+    runs = [Run(groups, (3, 2), True, network=network) for groups, _ in ways]
     for _ in range(2):
-        for run in runs:
-            run.rollout()
+        for run, (_, parts) in zip(runs, ways, strict=True):
+            run.rollout(parts)
         one, *others = runs
         for other in others:
-            for name, array in one.fields().items():
-                if array is not None and name != "logprobs":
-                    np.testing.assert_array_equal(array, getattr(other.buffer, name))
-            for name in ("logprobs", "values"):
-                found = np.array(getattr(other.buffer, name))
-                np.testing.assert_allclose(found, getattr(one.buffer, name), rtol=0, atol=1e-6)
+            for name, array in {**one.fields(), "values": one.buffer.values}.items():
+                rounding = 1e-6 if name in ("logprobs", "values") else 0
+                if array is not None:
+                    found = getattr(other.buffer, name)
+                    np.testing.assert_allclose(found, array, rtol=0, atol=rounding, err_msg=name)
+            for found, state in zip(states(other), states(one), strict=True):
+                np.testing.assert_allclose(found, state, rtol=0, atol=1e-6)
     assert len(np.unique(np.array(runs[0].buffer.actions)[..., 0])) == 3
     assert [few_parts(groups) for groups in range(1, 10)] == [1, 2, 3, 2, 5, 2, 7, 2, 3]
 
 
-@pytest.mark.parametrize("network", ["MinGRU", "LSTM"])
-def test_acting_for_several_groups_together_changes_nothing(network):
-    """Whatever environments get and write, and every state; four groups are two parts."""
-    runs = Run(4, (3, 2), True, network=network), Run(4, (3, 2), True, network=network)
-    for _ in range(2):
-        for run, parts in zip(runs, (each_group, few_parts), strict=True):
-            run.rollout(parts)
-        one, other = runs
-        for (name, array), found in zip(one.fields().items(), other.fields().values(), strict=True):
-            if array is not None:
-                rounding = 1e-6 if name == "logprobs" else 0
-                np.testing.assert_allclose(array, found, rtol=0, atol=rounding, err_msg=name)
-        for g in range(4):
-            np.testing.assert_array_equal(one.vec.sent[g], other.vec.sent[g])
-        assert len(one.states) == len(other.states) == 4
-        named_states = zip(oracles.named(one.states), oracles.named(other.states), strict=True)
-        for (name, array), (same, found) in named_states:
-            assert name == same
-            np.testing.assert_allclose(np.array(array), np.array(found), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
-def test_minibatch_rows_come_from_one_agent_and_one_time(dtype):
-    train = Train(horizon=T, prio_alpha=0.5, gamma=0.5, gae_lambda=0.5)
-    run = Run(2, (3, 2), True, dtype, train)
-    for _ in range(2):
-        run.rollout()
-    buffer, update, fields = run.buffer, run.update, run.fields()
-    # values that tell where they're from
-    values = mx.array(oracles.CodedVec.code(np.arange(N)[None], np.arange(T)[:, None]), mx.float32)
-    uniforms = mx.array([0.01, 0.35, 0.35, 0.7, 0.999, 0.5, 0.2])
-    _, _, *adv = update.targets(fields, values, mx.ones((T, N)), None)
-    rows, batch = update.draw(fields, values, *adv, uniforms, mx.array(0.4))
-    minibatch = update.gather(fields, rows)
-    observations, actions, masks = minibatch.observations, minibatch.actions, minibatch.masks
-    assert minibatch.not_done is None  # of a policy that doesn't reset
-    S = len(uniforms)
-    agents = np.array(rows)
-    assert agents[1] == agents[2] and len(set(agents)) > 3
-    shapes = [array.shape for array in (observations, actions, masks)]
-    assert shapes == [(T, S, 4), (T * S, 2), (T * S, 5)]
-
-    seen = np.array(observations)
-    np.testing.assert_array_equal(seen[..., 0], np.broadcast_to(agents, (T, S)))
-    np.testing.assert_array_equal(seen[..., 1], np.broadcast_to(T + np.arange(T)[:, None], (T, S)))
-    for found, source in (
-        (actions, buffer.actions),
-        (masks, buffer.masks),
-        (batch.old_logprob, buffer.logprobs),
-        (batch.old_value, values),
-    ):
-        expected = np.array(source)[:T, agents]
-        np.testing.assert_array_equal(np.array(found).reshape(expected.shape), expected)
-
-    # rewards and terminals arrive with the next observation: the advantage shifts them by one row
-    shift = oracles.advantages(
-        [np.array(a)[:T] for a in (values, buffer.rewards, buffer.terminals, mx.ones((T, N)))],
-        (0.5, 0.5, 1.0, 1.0),
-        "V",
-    )
-    np.testing.assert_allclose(
-        np.array(batch.adv).reshape(T, S), shift[:, agents], rtol=0, atol=1e-7
-    )
-    p = oracles.probabilities(shift, 0.5)
-    np.testing.assert_array_equal(agents, oracles.draw(p, np.array(uniforms)))
-    weight = (N * p[agents]) ** -0.4
-    np.testing.assert_allclose(
-        np.array(batch.weight).reshape(T, S), np.broadcast_to(weight, (T, S)), rtol=1e-5
-    )
-
-
 @pytest.mark.parametrize("bootstrap", [False, True])
-def test_last_observations_are_not_acted_from(bootstrap):
+def test_final_observations_are_not_trained_on(bootstrap):
     train = Train(horizon=T, bootstrap_truncated=bootstrap)
     run = Run(2, (3, 2), train=train, finals=True)
     for _ in range(2):
@@ -201,15 +139,15 @@ def test_last_observations_are_not_acted_from(bootstrap):
     weight = np.array(batch.weight).reshape(taken.shape)
     np.testing.assert_array_equal(weight == 0, taken > 0)
     assert not np.array(adv)[finals > 0].any() and np.array(adv)[:-1][finals[:-1] == 0].all()
-    # only with bootstrap does a truncated one matter to the row before it
+    # Only with bootstrap a truncated step's value changes the row before it.
     _, _, changed, _ = update.targets(fields, values + mx.array(finals == 2), ones, None)
     before = (finals[1:] == 2) & (finals[:-1] == 0)
     moved = np.array(changed)[:-1] != np.array(adv)[:-1]
     assert before.any() and moved[before].all() == bootstrap and (bootstrap or not moved.any())
 
 
-def test_laps_sum_to_the_whole(monkeypatch):
-    """Of a clock that only environments and the policy move."""
+def test_phases_add_up_to_the_rollout(monkeypatch):
+    """The environments and the policy advance the clock."""
     clock = SimpleNamespace(now=100.0)
     run = Run(2)
     run.lane = PhaseTimer("rollout", clock=lambda: clock.now)

@@ -1,4 +1,4 @@
-"""Whole rollouts in one launch, which runs as C++, beside environments and policies of the host."""
+"""Whole rollouts of a GPU, whose kernels run as C++ here, compared with those of the host."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -43,10 +43,10 @@ from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
 
 CPU = mx.Device(mx.cpu)
-N, T, GROUPS = 18, 24, 2  # a block that isn't full
+N, T, GROUPS = 18, 24, 2  # a block is not full
 LONG = ("craftax_classic", "g2048")  # an episode takes some 150 steps
 TIMER = PhaseTimer("", enabled=False)
-SETTINGS = {  # that let episodes end soon; of breakout, that the ball falls at once
+SETTINGS = {  # for short episodes
     "squared": {"size": 5},
     "memory": {"length": 3},
     "g2048": {},
@@ -57,7 +57,7 @@ SETTINGS = {  # that let episodes end soon; of breakout, that the ball falls at 
     "breakout": {"frameskip": 40},
     "craftax_classic": {},
 }
-SEATS = {"soccer": 4, "connect4_two": 2, "rock_paper_scissors": 2}  # of an environment
+SEATS = {"soccer": 4, "connect4_two": 2, "rock_paper_scissors": 2}  # agents per environment
 SEVERAL = {"soccer": {}, "connect4_two": {"opening_stones": 20}, "rock_paper_scissors": {}}
 
 
@@ -82,9 +82,9 @@ def streams() -> list[Any]:
 
 
 class Run:
-    """Environments, a policy, and a way of acting: on a GPU, or through MLX on the host.
+    """Environments, a policy, and rollouts on a GPU (``whole``) or through MLX on the host.
 
-    On a GPU in one launch, or ``in_steps``.
+    A GPU's rollout is one launch, or a few launches per step (``in_steps``).
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Run:
             self.way = choose_acting(CPU, "fp32", *given, seats)
 
     def rollout(self, seed: int) -> dict[str, np.ndarray]:
-        """The rollout's fields, of T steps."""
+        """Return the fields of a rollout of T steps."""
         self.buffer.begin(self.buffer)
         noise = self.policy.distribution.noise(mx.random.key(seed), (T, self.agents))
         mx.eval(noise, self.states)
@@ -133,16 +133,19 @@ class Run:
         return {name: np.array(a)[:T] for name, a in fields if a is not None}
 
 
-BY_ROWS = "memory", "cartpole", "cartpole_continuous", "breakout", "squared", "connect4"
+BY_ROWS = "memory", "cartpole_continuous", "breakout", "connect4"
 WAYS = [*zip(SETTINGS, cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"]), cycle([""]))]
-
-
-STEPS = [(name, network, "steps") for name, network, _ in WAYS]
+STEPS = [
+    ("g2048", "MinGRU", "steps"),
+    ("connect4", "GRU", "steps"),
+    ("cartpole_continuous", "LSTM", "steps"),
+    ("breakout", "MLP", "steps"),
+]
 
 
 def assert_alike(ours: Run, host: Run, form: str, rollouts: int, name: str) -> None:
-    """Rollouts of kernels of a form beside the host's: whole numbers are the same to the bit."""
-    rounded, ends = name == "cartpole_continuous", 0.0  # actions are rounded as features are
+    """Compare rollouts. Discrete actions and all that follows from them have the same bits."""
+    rounded, ends = name == "cartpole_continuous", 0.0  # actions differ by rounding
     for seed in range(rollouts):
         with emulated_gpu() as gpu:
             found = ours.rollout(seed)
@@ -165,12 +168,21 @@ def assert_alike(ours: Run, host: Run, form: str, rollouts: int, name: str) -> N
         np.testing.assert_array_equal(ours.vec.state(), host.vec.state())
 
 
+def assert_equal(expected: dict, found: dict, one: Run, other: Run) -> None:
+    """Assert that two rollouts and the recurrent states after them have the same bits."""
+    assert found.keys() == expected.keys()
+    for field, array in expected.items():
+        np.testing.assert_array_equal(found[field], array, field)
+    for state, same in zip(named(one.states), named(other.states), strict=True):
+        np.testing.assert_array_equal(np.array(state[1]), np.array(same[1]))
+
+
 @pytest.mark.parametrize(
     ("name", "network", "precision"),
     [*WAYS, *((name, "MinGRU", "fp32") for name in BY_ROWS), *STEPS],
 )
 def test_rollouts_are_the_hosts(name, network, precision):
-    """In blocks of few agents, of many by matrix units, and in a few launches a step."""
+    """In blocks of few agents, in blocks of many by matrix units, and in steps."""
     in_steps = precision == "steps"
     precision = "" if in_steps else precision
     ours, host = Run(name, True, network, precision, in_steps), Run(name, False, network, precision)
@@ -179,8 +191,7 @@ def test_rollouts_are_the_hosts(name, network, precision):
 
 
 @pytest.mark.parametrize(("form", "precision"), [("rollout", ""), ("rows", "fp32"), ("step", "")])
-def test_hidden_observations_are_the_hosts(form, precision, monkeypatch):
-    """Observations that Breakout can leave at 0."""
+def test_observations_that_breakout_hides_are_0(form, precision, monkeypatch):
     monkeypatch.setitem(SETTINGS, "breakout", {"frameskip": 40, "hide_balls_and_width": 1})
     ours = Run("breakout", True, "MinGRU", precision, form == "step")
     host = Run("breakout", False, "MinGRU", precision)
@@ -188,21 +199,25 @@ def test_hidden_observations_are_the_hosts(form, precision, monkeypatch):
     assert not np.array(ours.buffer.fields["observations"])[..., 8:10].any()
 
 
-@pytest.mark.parametrize("form", ["rollout", "step"])
-@pytest.mark.parametrize("opponents", [0, 2])
 @pytest.mark.parametrize(
-    ("name", "network"), [*zip(SEVERAL, ["MinGRU", "LSTM", "MLP"], strict=True)]
+    ("name", "network", "opponents", "form"),
+    [
+        ("soccer", "MinGRU", 2, "rollout"),
+        ("soccer", "MinGRU", 0, "step"),
+        ("connect4_two", "LSTM", 0, "rollout"),
+        ("connect4_two", "LSTM", 2, "step"),
+        ("rock_paper_scissors", "MLP", 0, "step"),
+    ],
 )
-def test_agents_of_one_environment_and_opponents(name, network, opponents, form):
-    """Opponents have weights of their own."""
+def test_agents_of_one_environment_may_have_different_policies(name, network, opponents, form):
     ours = Run(name, True, network, in_steps=form == "step", opponents=opponents)
     host = Run(name, False, network, opponents=opponents)
     assert_alike(ours, host, f"{form}_", 3 if name == "soccer" else 2, name)
 
 
 @pytest.mark.parametrize(("name", "rows"), [("connect4", 32), ("cartpole_continuous", 16)])
-def test_weights_from_memory_change_nothing(name, rows, monkeypatch):
-    """To the bit: two layers that a block has room for beside its agents, or a tile of them."""
+def test_weights_from_memory_change_no_bit(name, rows, monkeypatch):
+    """Shared memory contains two layers, or a tile of them."""
     monkeypatch.setattr(kernels, "ROWS_OF_A_BLOCK", (rows,))
     runs = [Run(name, True, precision="bf16", width=128) for _ in range(2)]
 
@@ -215,31 +230,24 @@ def test_weights_from_memory_change_nothing(name, rows, monkeypatch):
     for seed in range(2):
         expected = rollout(runs[0], seed, 10**6, 2)
         found = rollout(runs[1], seed, 232448, 0)
-        for field, array in expected.items():
-            np.testing.assert_array_equal(found[field], array, field)
-        for state, other in zip(*(named(run.states) for run in runs), strict=True):
-            np.testing.assert_array_equal(np.array(state[1]), np.array(other[1]))
+        assert_equal(expected, found, *runs)
 
 
-@pytest.mark.parametrize(("steps", "in_steps"), [(1, False), (7, False), (7, True)])
-def test_steps_of_a_launch_change_nothing(steps, in_steps):
-    """To the bit; connect4 has masks and a player that draws."""
+@pytest.mark.parametrize(("steps", "in_steps"), [(7, False), (7, True)])
+def test_the_steps_per_launch_change_no_bit(steps, in_steps):
+    """connect4 has masks and a random player."""
     whole, parts = (Run("connect4", True, in_steps=in_steps) for _ in range(2))
     parts.way.steps = steps
     for seed in range(2):
         with emulated_gpu():
             expected, found = whole.rollout(seed), parts.rollout(seed)
-        assert found.keys() == expected.keys()
-        for field, array in expected.items():
-            np.testing.assert_array_equal(found[field], array, field)
-        for state, other in zip(named(parts.states), named(whole.states), strict=True):
-            np.testing.assert_array_equal(np.array(state[1]), np.array(other[1]))
+        assert_equal(expected, found, whole, parts)
         assert parts.vec.log() == pytest.approx(whole.vec.log(), rel=1e-6)
     np.testing.assert_array_equal(parts.vec.state(), whole.vec.state())
 
 
 class Watchdog:
-    """A kernel of which launches of more than some steps are ended, as macOS does."""
+    """A kernel whose launches of more than ``most`` steps are ended, as macOS does."""
 
     def __init__(self, kernel: Any, most: int) -> None:
         self._kernel, self._most = kernel, most
@@ -258,18 +266,17 @@ class Watchdog:
         return self._kernel.launch(horizon, *given)
 
 
-def test_a_rollout_that_was_ended_is_made_again():
+def test_an_ended_rollout_is_repeated_in_shorter_launches():
     whole, ended = Run("connect4", True), Run("connect4", True)
     ended.way._kernel = watchdog = Watchdog(ended.way._kernel, T // 4)
     for seed in range(2):
         with emulated_gpu():
             expected, found = whole.rollout(seed), ended.rollout(seed)
-        for field, array in expected.items():
-            np.testing.assert_array_equal(found[field], array, field)
-    assert watchdog.launches == [T, *[T // 4] * 8]  # the next rollout begins with the short ones
+        assert_equal(expected, found, whole, ended)
+    assert watchdog.launches == [T, *[T // 4] * 8]
 
 
-def test_a_rollout_that_is_always_ended_is_one_message():
+def test_a_rollout_that_is_ended_twice_is_an_error_and_changes_no_environment():
     run = Run("connect4", True)
     before = run.vec.state()
     run.way._kernel = watchdog = Watchdog(run.way._kernel, 0)
@@ -282,8 +289,8 @@ def test_a_rollout_that_is_always_ended_is_one_message():
 
 
 @pytest.mark.parametrize(("backend", "name"), [("metal", "breakout"), ("cuda", "connect4")])
-def test_texts(backend, name, tmp_path):
-    """Each back-end's text, a block's threads in two orders: see ``Compiled.run``."""
+def test_the_kernels_text_of_each_backend_computes_the_hosts_observations(backend, name, tmp_path):
+    """``Compiled.run`` runs a block's threads in two orders."""
     run, host = Run(name, True), Run(name, False)
     kernel = run.way._kernel
 
@@ -305,7 +312,7 @@ def test_texts(backend, name, tmp_path):
     assert len(played) == (10 if name == "connect4" else 9)
 
 
-# ---- Training ------------------------------------------------------------------------------------
+# ---- training ------------------------------------------------------------------------------------
 
 OPTIONS = """
     --device cpu --policy.hidden-size 8 --policy.num-layers 1 --vec.total-agents 16
@@ -322,10 +329,7 @@ def configured(name: str = "connect4", *options: str):
 
 @pytest.fixture
 def on_gpu(monkeypatch, request):
-    """Trainers roll out on a GPU that is the CPU; the parameter: overlapped, or ``steps``.
-
-    In one launch, or in a few launches a step.
-    """
+    """Make trainers roll out on an emulated GPU. The parameter: True for overlap, or ``steps``."""
     asked = getattr(request, "param", False)
     overlap = asked is True
 
@@ -350,10 +354,10 @@ def make_trainer(name: str = "connect4", *options: str) -> trainer.Trainer:
 
 @pytest.mark.parametrize(
     ("on_gpu", "name"),
-    [(way, name) for way in (False, "steps") for name in ("connect4", "connect4_two-selfplay")],
+    [("steps", "connect4"), (False, "connect4_two-selfplay")],
     indirect=["on_gpu"],
 )
-def test_training_is_the_hosts(on_gpu, monkeypatch, name):
+def test_training_equals_the_hosts(on_gpu, monkeypatch, name):
     options = SELF_PLAY if name.endswith("selfplay") else ()
     with emulated_gpu():
         ours = make_trainer(name, *options)
@@ -372,8 +376,8 @@ def test_training_is_the_hosts(on_gpu, monkeypatch, name):
 
 
 @pytest.mark.parametrize("on_gpu", [False, True], indirect=True)
-def test_a_rollout_is_waited_for_in_sampled_epochs_alone(on_gpu):
-    """Where it is not, it counts as long as the last one that was, and training as much less."""
+def test_only_profiled_epochs_wait_for_the_rollout(on_gpu):
+    """In other epochs its time is the last measured one."""
     waited = []
     with emulated_gpu():
         ours = make_trainer()
@@ -391,8 +395,8 @@ def test_a_rollout_is_waited_for_in_sampled_epochs_alone(on_gpu):
     assert waited == ([True] * EPOCHS if ours.collector.overlap else [False, True, False, False])
 
 
-def test_on_a_mac_every_rollout_is_waited_for(on_gpu, monkeypatch):
-    """Or an end by macOS would be told to whoever trains."""
+def test_a_mac_waits_for_each_rollout(on_gpu, monkeypatch):
+    """Otherwise training would report that macOS ended a rollout."""
     with emulated_gpu():
         assert make_trainer().collector.launches_ahead
         monkeypatch.setattr(collectors, "backend", lambda: "metal")
@@ -402,13 +406,14 @@ def test_on_a_mac_every_rollout_is_waited_for(on_gpu, monkeypatch):
 @pytest.mark.parametrize(
     ("asked", "seconds", "launches"),
     [
-        *(("0", 1e-6, [4, 4, 8]), ("0", 0.016, [4, 4, 2, 2, 2, 2]), ("0", 1, [4, 4, *[1] * 8])),
-        *(("3", 0, [3, 3, 2]), ("99", 0, [8])),
+        ("0", 1e-6, [4, 4, 8]),
+        ("0", 0.016, [4, 4, 2, 2, 2, 2]),
+        ("3", 0, [3, 3, 2]),
     ],
 )
-def test_train_launch_steps(on_gpu, monkeypatch, asked, seconds, launches):
-    """On a Mac, where 0 is measured, by a clock for which a launch takes so long."""
-    clock = SimpleNamespace(perf_counter=iter([0, 9, 0, seconds]).__next__)  # 9: it is compiled
+def test_launch_steps_are_measured_or_typed(on_gpu, monkeypatch, asked, seconds, launches):
+    """On a Mac 0 means that the second launch is measured: the first one compiles."""
+    clock = SimpleNamespace(perf_counter=iter([0, 9, 0, seconds]).__next__)
     monkeypatch.setattr(on_gpu_rollouts, "time", clock)
     monkeypatch.setattr(on_gpu_rollouts, "backend", lambda: "metal")
     monkeypatch.setattr(on_gpu_rollouts, "kernel_substitute", lambda: None)
@@ -421,13 +426,10 @@ def test_train_launch_steps(on_gpu, monkeypatch, asked, seconds, launches):
 
 @pytest.mark.parametrize(
     ("on_gpu", "name"),
-    [
-        *((each, "connect4") for each in (False, True, "steps")),
-        *((each, "connect4_two-selfplay") for each in (True, "steps")),
-    ],
+    [(False, "connect4"), (True, "connect4_two-selfplay"), ("steps", "connect4")],
     indirect=["on_gpu"],
 )
-def test_resume_is_exact(on_gpu, name):
+def test_a_resumed_run_is_the_whole_one(on_gpu, name):
     given = name, *(SELF_PLAY if name.endswith("selfplay") else ())
     with emulated_gpu():
         whole = make_trainer(*given)
@@ -441,15 +443,10 @@ def test_resume_is_exact(on_gpu, name):
         assert second.restore(weights, state)
         for _ in second:
             pass
-    theirs = dict(named(whole.weights))
-    for name, array in named(second.weights):
-        np.testing.assert_array_equal(np.array(array), np.array(theirs[name]), name)
-    for name, array in second.state().arrays.items():
-        np.testing.assert_array_equal(np.array(array), np.array(whole.state().arrays[name]), name)
+    assert_same(second, whole)
 
 
-@pytest.mark.parametrize("on_gpu", [False, "steps"], indirect=True)
-def test_a_checkpoint_goes_to_the_host_and_back(on_gpu, monkeypatch):
+def test_the_host_resumes_a_checkpoint_of_a_gpu(on_gpu, monkeypatch):
     with emulated_gpu():
         first = make_trainer()
         first.step()
@@ -464,11 +461,11 @@ def test_a_checkpoint_goes_to_the_host_and_back(on_gpu, monkeypatch):
     np.testing.assert_array_equal(np.array(first.last_buffer.observations), expected)
 
 
-# ---- The next rollout is launched before losses are read -----------------------------------------
+# ---- the next rollout is launched before losses are read -----------------------------------------
 
 
 def serial_trainer() -> trainer.Trainer:
-    """One that waits for each rollout, and launches it when its epoch begins."""
+    """Return a trainer that launches each rollout at the start of its epoch."""
     serial = make_trainer()
     serial.collector.launches_ahead = False
     return serial
@@ -484,8 +481,8 @@ def results(record: dict[str, float]) -> dict[str, float]:
     return {key: x for key, x in record.items() if key.startswith(("env/", "loss/", "epoch"))}
 
 
-def test_what_is_seen_of_an_epoch_is_that_epochs(on_gpu):
-    """Records, weights and checkpoints, though the next rollout is under way."""
+def test_metrics_weights_and_checkpoints_seen_after_an_epoch_belong_to_it(on_gpu):
+    """The next rollout is in progress."""
     with emulated_gpu():
         ours, serial = make_trainer(), serial_trainer()
         for k, expected in enumerate(serial):
@@ -507,8 +504,7 @@ def test_a_rollout_is_launched_before_the_losses_are_read(on_gpu, monkeypatch):
     assert done == [*first, *profiled, "collect", "check", "check"]
 
 
-def test_training_on_it_is_built_then(on_gpu, monkeypatch):
-    """And built again where the learning rate was changed meanwhile."""
+def test_an_update_that_was_built_then_is_rebuilt_for_another_learning_rate(on_gpu, monkeypatch):
     monkeypatch.setattr(update, "device_memory", lambda: 2**30)
     with emulated_gpu():
         ours, serial = make_trainer(), serial_trainer()
@@ -522,8 +518,8 @@ def test_training_on_it_is_built_then(on_gpu, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [(), ("--train.lr-schedule", "adaptive")])
-def test_each_step_may_come_from_another_thread(on_gpu, monkeypatch, options):
-    """Also where the training on the next rollout was built by the thread before."""
+def test_each_step_may_be_called_by_another_thread(on_gpu, monkeypatch, options):
+    """The previous thread may have built the update of the next rollout."""
     monkeypatch.setattr(update, "device_memory", lambda: 2**30)
     prepared, submitted, submit = [], [], Update.submit
     monkeypatch.setattr(Update, "submit", lambda one: submitted.append(one) or submit(one))
@@ -547,8 +543,8 @@ def test_each_step_may_come_from_another_thread(on_gpu, monkeypatch, options):
 
 
 @pytest.mark.parametrize("how", ["weights", "a failure", "an evaluation"])
-def test_a_rollout_is_taken_back(on_gpu, monkeypatch, how):
-    """As if it had never been launched, wherever the newest weights come from."""
+def test_a_launched_rollout_is_taken_back(on_gpu, monkeypatch, how):
+    """Then the run is that of a trainer that launched none."""
 
     def failing(*_: Any) -> Any:
         raise UserError("no", "")
@@ -566,7 +562,7 @@ def test_a_rollout_is_taken_back(on_gpu, monkeypatch, how):
                 with monkeypatch.context() as patch, pytest.raises(UserError):
                     patch.setattr(run.learner.health, "check", failing)
                     run.step()
-        if how != "a failure":  # there the serial one's environments are where its rollout ended
+        if how != "a failure":  # the serial trainer's environments have stepped
             assert_same(ours, serial)
         records = [(run.step(), run.step()) for run in (ours, serial)]
         assert_same(ours, serial)
@@ -574,54 +570,40 @@ def test_a_rollout_is_taken_back(on_gpu, monkeypatch, how):
         assert results(record) == results(other)
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("failing", ["commit", "fill"])
-def test_a_rollout_that_fails_is_made_again(on_gpu, monkeypatch, failing, ahead):
-    """The environments have its first state still, wherever an interrupt comes."""
+INTERRUPTED = {  # class and method that an interrupt ends; whether rollouts are launched ahead
+    "environments": (EnvironmentsOnGPU, "commit", True),
+    "rows": (BufferOnGPU, "fill", False),
+    "states": (collectors.DeviceCollector, "__setattr__", False),
+}
 
-    def interrupted(*_: Any) -> Any:
-        raise KeyboardInterrupt
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("place", INTERRUPTED)
+def test_an_interrupted_rollout_is_undone_and_repeated(on_gpu, monkeypatch, place, after):
+    """``after``: whether the interrupted call was made."""
+    owner, method, ahead = INTERRUPTED[place]
+    real = getattr(owner, method)
+
+    def interrupted(*arguments: Any) -> Any:
+        is_target = method != "__setattr__" or arguments[1] == "states"
+        if after or not is_target:
+            real(*arguments)
+        if is_target:
+            raise KeyboardInterrupt
 
     with emulated_gpu():
         ours, undisturbed = serial_trainer(), serial_trainer()
         ours.collector.launches_ahead = ahead
         for run in ours, undisturbed:
             run.step()
-        owner = EnvironmentsOnGPU if failing == "commit" else BufferOnGPU
-        inner = getattr(owner, failing)
-        for after in False, True:  # the call that is interrupted was made, or wasn't
-            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                calls = (inner, interrupted) if after else (interrupted,)
-                patch.setattr(owner, failing, lambda *a, c=calls: [each(*a) for each in c])
-                ours.step()
-            assert_same(ours, undisturbed)
-        records = [[results(each) for each in run] for run in (ours, undisturbed)]
-        assert records[0] == records[1]
-        assert_same(ours, undisturbed)
-
-
-@pytest.mark.parametrize("is_set", [False, True])
-def test_an_interrupt_at_the_end_of_a_rollout(on_gpu, monkeypatch, is_set):
-    """Environments, rows and recurrent states are those of its start, all of them."""
-
-    def interrupted(collector: Any, name: str, value: Any) -> None:
-        if is_set or name != "states":
-            object.__setattr__(collector, name, value)
-        if name == "states":
-            raise KeyboardInterrupt
-
-    with emulated_gpu():
-        ours, undisturbed = serial_trainer(), serial_trainer()
-        for run in ours, undisturbed:
-            run.step()
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(collectors.DeviceCollector, "__setattr__", interrupted)
+            patch.setattr(owner, method, interrupted)
             ours.step()
-        assert results(ours.step()) == results(undisturbed.step())
+        assert [results(each) for each in ours] == [results(each) for each in undisturbed]
         assert_same(ours, undisturbed)
 
 
-# ---- What can't be -------------------------------------------------------------------------------
+# ---- refusals and limits -------------------------------------------------------------------------
 
 
 def refused(name: str, *options: str) -> str:
@@ -634,7 +616,7 @@ def refused(name: str, *options: str) -> str:
     return str(caught.value)
 
 
-def test_what_no_kernel_does(monkeypatch):
+def test_rollouts_without_a_kernel_are_refused(monkeypatch):
     no_gpu = "train.rollout_device is gpu-kernel, but this build of MLX has no GPU"
     assert no_gpu in refused("squared")
     monkeypatch.setattr(placement, "has_gpu", lambda: True)
@@ -646,8 +628,7 @@ def test_what_no_kernel_does(monkeypatch):
     assert "there are 16 environments, expected at least 8" in refused("squared")
 
 
-def test_rollouts_that_do_not_fit_the_gpus_memory(monkeypatch):
-    """512 channels are acted by in steps; 16 agents for 8 steps of 121 bytes, and structs."""
+def test_rollouts_beyond_the_gpus_memory_are_refused(monkeypatch):
     monkeypatch.setattr(placement, "has_gpu", lambda: True)
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     monkeypatch.setattr(placement, "device_memory", lambda: 40_000)
@@ -664,8 +645,7 @@ def test_rollouts_that_do_not_fit_the_gpus_memory(monkeypatch):
         ("catch", [], "in a few launches a step"),
     ],
 )
-def test_which_form_a_policy_takes(monkeypatch, name, options, form):
-    """Of 512 channels a block of threads has no room, and no kernel of ours reads images."""
+def test_wide_policies_and_images_roll_out_in_steps(monkeypatch, name, options, form):
     monkeypatch.setattr(placement, "has_gpu", lambda: True)
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     given = configured(name, "--train.rollout-device", "gpu-kernel", *options)
@@ -676,7 +656,7 @@ def test_which_form_a_policy_takes(monkeypatch, name, options, form):
     assert found.rollout_device == "gpu-kernel" and not found.overlap
 
 
-def test_a_kernel_counts_in_32_bits(monkeypatch):
+def test_no_kernel_takes_more_elements_than_32_bits_count(monkeypatch):
     with environments("squared") as vec:
         policy = make_policy(vec.spec, Policy(hidden_size=8), Torch())
         assert rollouts_in_one_launch(policy, vec, T)

@@ -1,4 +1,4 @@
-"""Ends by time limit of vector environments that reset within the step: worth their value."""
+"""Time limits of vector environments that reset within a step: rewards contain the last value."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class Limited(gymnasium.Env):
-    """Sees the step and the number of the episode; some end, others are out of time."""
+    """Observes the step and the episode. Episodes end by their time limit, or by death."""
 
     action_space = Discrete(2)
 
@@ -58,7 +58,7 @@ class Limited(gymnasium.Env):
 
 
 def same_step(num_envs, **keywords):
-    """Environments with limits of 4, 5, 6 … steps; the first of a group dies at its own."""
+    """Create environments with limits of 4, 5, 6 … steps. The first one dies at its limit."""
     return SyncVectorEnv(
         [lambda i=i: Limited(4 + i, i == 0, **keywords) for i in range(num_envs)],
         autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
@@ -66,7 +66,7 @@ def same_step(num_envs, **keywords):
 
 
 def value(policy, weights, rows) -> float:
-    """The value of the last of one agent's observations, seen one after the other."""
+    """Return the value of the last one of an agent's successive observations."""
     state = policy.initial_state(1)
     for row in rows:
         seen = mx.array(np.asarray(row, np.float32)[None])
@@ -74,11 +74,11 @@ def value(policy, weights, rows) -> float:
     return float(v[0])
 
 
-@pytest.mark.parametrize("overlap", [0, 1])
-@pytest.mark.parametrize("network", ["MLP", "GRU"])
-@pytest.mark.parametrize("nested", [False, True])
-def test_rewards_of_time_limits_have_the_value_of_the_last_observation(network, overlap, nested):
-    """Beyond the clip; where an episode is over, and elsewhere, rewards are the clipped ones."""
+@pytest.mark.parametrize(
+    ("network", "overlap", "nested"), [("MLP", 0, False), ("GRU", 1, False), ("GRU", 0, True)]
+)
+def test_a_time_limit_adds_the_value_of_the_last_observation(network, overlap, nested):
+    """The value is added after rewards are clipped. Other rewards are only clipped."""
 
     def make(num_envs):
         return same_step(num_envs, nested=nested)
@@ -87,7 +87,7 @@ def test_rewards_of_time_limits_have_the_value_of_the_last_observation(network, 
     with puffer_mlx.Trainer(settings, make) as trainer:
         policy, weights = trainer.policy, trainer.weights
         next(iter(trainer))
-        buffer = trainer.collector.buffers[overlap]  # of the first rollout
+        buffer = trainer.collector.buffers[overlap]
         rewards, terminals = buffer.rows.rewards, buffer.rows.terminals
         expected = np.full((T + 1, N), CLIP)
         expected[0] = 0
@@ -103,8 +103,8 @@ def test_rewards_of_time_limits_have_the_value_of_the_last_observation(network, 
         assert abs(expected - CLIP)[1:].max() > 1e-3
 
 
-def test_what_is_taken_is_of_the_steps_since():
-    """Each group counts its own steps; nothing is kept before it is asked for."""
+def test_take_last_returns_the_last_observations_since_the_previous_call():
+    """The first call begins the recording. Each group counts its steps."""
     with gym_vec(
         same_step, name="x", total_agents=4, num_buffers=2, backend="vector", finals=True
     ) as env:
@@ -121,7 +121,7 @@ def test_what_is_taken_is_of_the_steps_since():
         assert len(env.take_last().rows) == 0
 
 
-def test_what_is_taken_is_normalised():
+def test_last_observations_are_normalized():
     inner = gym_vec(same_step, name="x", total_agents=2, backend="vector", finals=True)
     with Normalized(inner, True, True, GAMMA) as env:
         rows = started(env)
@@ -133,7 +133,7 @@ def test_what_is_taken_is_normalised():
         assert abs(seen).max() < 5
 
 
-def test_without_the_last_observation_there_is_one_message():
+def test_a_missing_last_observation_is_an_error():
     class Silent(gymnasium.vector.VectorWrapper):
         def step(self, actions):
             *rest, infos = super().step(actions)
@@ -153,7 +153,7 @@ def test_without_the_last_observation_there_is_one_message():
     played(finals=False)
 
 
-def test_the_key_counts_for_them():
+def test_bootstrap_truncated_is_used_and_can_be_switched_off():
     with puffer_mlx.Trainer(SETTINGS, same_step) as trainer:
         assert not any("bootstrap" in key for key in vec.unused_keys(trainer.config, trainer.vec))
         assert trainer.config.train.reward_clip == CLIP

@@ -1,11 +1,11 @@
-"""Rollouts beside training: what that must not change, and how it stops, fails and goes on."""
+"""Rollouts that are collected during training: results, failures, interrupts and resuming."""
 
 import gc
-import json
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
+from functools import cache
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -22,14 +22,12 @@ from watching import acting, functions, replace_functions
 from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import take_rows
-from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
-from puffer_mlx.rollout import acting as acting_module
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.training import collector as collector_module
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.c_functions import OpenHandle
 
-Before = Callable[[str, int], None]  # gets "send" or "wait", and the group
+Before = Callable[[str, int], None]  # is called with "send" or "wait", and the group
 
 T, E = 4, 5  # steps of a rollout, epochs of a run
 AGENTS = {"coded": 8, "squared": 8, "breakout": 8, "relay": 12}  # groups of six fill relay's
@@ -61,14 +59,14 @@ def environments(c: config.Config, name: str) -> Any:
 def start(
     name: str, overlap: bool, *more: str, epochs: int = E, before: Before | None = None
 ) -> Any:
-    """A trainer. Its environments are behind ``before`` if that is given."""
+    """Return a trainer; ``before`` is called before each send and wait of its environments."""
     c = configure(name, overlap, *more, epochs=epochs)
     made = environments(c, name)
     return Trainer(c, Through(made, before) if before else made)
 
 
 class Through:
-    """Other environments, with something before every call; not more than the contract."""
+    """Environments with a call before each send and wait."""
 
     def __init__(self, inner: Any, before: Before) -> None:
         self.inner, self.before = inner, before
@@ -93,18 +91,34 @@ class Failure(Exception):
     pass
 
 
-class FailingOnce:
-    """Raises at the n-th send since it was made; notes which threads send."""
+class RaisingAt:
+    """Raise an error at the n-th call of one method. Record the threads that call it."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, method: str, n: int, error: type[BaseException]) -> None:
+        self.method = method
         self.left = n
+        self.error = error
         self.threads: set[str] = set()
 
-    def __call__(self, call, group):
-        self.threads.add(threading.current_thread().name)
-        self.left -= call == "send"
-        if call == "send" and self.left == 0:
-            raise Failure("the environment broke")
+    def __call__(self, method: str, group: int) -> None:
+        if method == self.method:
+            self.threads.add(threading.current_thread().name)
+            self.left -= 1
+            if self.left == 0:
+                raise self.error
+
+
+def once(function: Callable[..., Any], n: int, error: BaseException) -> Callable[..., Any]:
+    """Return a function whose n-th call raises."""
+    left = [n]
+
+    def call(*arguments, **how):
+        left[0] -= 1
+        if not left[0]:
+            raise error
+        return function(*arguments, **how)
+
+    return call
 
 
 def copies(rollout: collector_module.Rollout) -> dict[str, np.ndarray]:
@@ -113,7 +127,7 @@ def copies(rollout: collector_module.Rollout) -> dict[str, np.ndarray]:
 
 
 def watch_rollouts(trainer: Trainer) -> list[dict[str, np.ndarray]]:
-    """Copies of every rollout, taken when training takes it: then nothing is under way."""
+    """Return a list that gets a copy of each rollout when training takes it."""
     seen, take = [], trainer.collector.take
 
     def watched(*wait):
@@ -125,16 +139,16 @@ def watch_rollouts(trainer: Trainer) -> list[dict[str, np.ndarray]]:
     return seen
 
 
-def check_same(one: Any, other: Any) -> None:
-    """Trees of arrays, bit for bit."""
+def assert_same(one: Any, other: Any) -> None:
+    """Assert that two trees of arrays have the same bits."""
     mine, theirs = dict(named(one)), dict(named(other))
     assert mine.keys() == theirs.keys()
     different = [n for n in mine if np.array(mine[n]).tobytes() != np.array(theirs[n]).tobytes()]
     assert not different
 
 
-def told(logs: dict[str, float]) -> dict[str, float]:
-    """What of a record depends on the seed only; the deviation isn't found in every epoch."""
+def metrics_of(logs: dict[str, float]) -> dict[str, float]:
+    """Return the metrics that depend on the seed only and are in every epoch."""
     return {k: v for k, v in learned(logs).items() if k != "loss/first_ratio_error"}
 
 
@@ -142,35 +156,11 @@ def outcome(trainer: Trainer) -> dict[str, Any]:
     return {"weights": trainer.weights, **trainer.state().arrays}
 
 
-# ---- what it computes ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "reset"), [("squared", False), ("relay", True)])
-def test_without_updates_rollouts_are_those_of_a_serial_run(name, reset):
-    """Every field of every buffer, and what the environments report of it."""
-    more = ["--train.learning-rate", "0", f"--reset-state={reset}"]
-    found = []
-    for overlap in (False, True):
-        trainer = start(name, overlap, *more, epochs=12)
-        rollouts = watch_rollouts(trainer)
-        logs = [{k: v for k, v in r.items() if k.startswith("env/")} for r in trainer]
-        found.append((rollouts, logs))
-    (serial, serial_logs), (overlapped, overlapped_logs) = found
-    assert serial_logs == overlapped_logs
-    assert len(serial) == len(overlapped) == 12
-    for one, other in zip(serial, overlapped, strict=True):
-        check_same(one, other)
-    assert len({one["observations"].tobytes() for one in serial}) > 6
-    if name != "coded":
-        assert sum(record.get("env/n", 0) for record in serial_logs) > 4
+# ---- results -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "reset"), [("coded", False), ("breakout", True)])
-def test_the_weights_that_act_are_those_before_the_last_update(name, reset):
-    """A serial run whose rollouts are given the older weights by hand is the overlapped one.
-
-    So the lag is one update, and threads and streams change nothing else.
-    """
+def test_an_overlapped_run_is_a_serial_one_whose_acting_weights_are_one_update_old(name, reset):
     overlapped, by_hand, newest = (
         start(name, overlap, f"--reset-state={reset}") for overlap in (True, False, False)
     )
@@ -180,22 +170,22 @@ def test_the_weights_that_act_are_those_before_the_last_update(name, reset):
         now = overlapped.weights
         by_hand.queue.start_next(before)
         newest.weights = now
-        logs = told(overlapped.step())
-        assert logs == told(by_hand.step())
-        check_same(rollouts[-1], expected[-1])
-        check_same(overlapped.weights, by_hand.weights)
+        logs = metrics_of(overlapped.step())
+        assert logs == metrics_of(by_hand.step())
+        assert_same(rollouts[-1], expected[-1])
+        assert_same(overlapped.weights, by_hand.weights)
         newest.step()
         same = np.array_equal(rollouts[-1]["values"], other[-1]["values"])
         assert same == (epoch == 0), "the case is too easy"
         before = now
-    check_same(outcome(overlapped), outcome(by_hand))
+    assert_same(outcome(overlapped), outcome(by_hand))
     moved = [np.array(w["encoder"]["weight"]) for w in (began, overlapped.weights)]
     assert np.abs(moved[1] - moved[0]).max() > 1e-3
 
 
-def test_evaluation_after_an_overlapped_run_acts_by_the_last_weights():
+def test_an_evaluation_after_an_overlapped_run_acts_by_the_last_weights():
     trainer = start("coded", True)
-    assert len(list(trainer)) == E and trainer.collector.begun is None  # none for a sixth epoch
+    assert len(list(trainer)) == E and trainer.collector.begun is None
     assert trainer.vec.steps == [E * T, E * T]
     rollouts = watch_rollouts(trainer)
     evaluation = list(trainer.evaluate())
@@ -217,58 +207,33 @@ ARRIVING = ("observations", "rewards", "terminals", "masks")
 
 
 class Watch:
-    """Which buffer is written and which is trained on at any time; and what training reads.
-
-    Training sleeps now and then, and reads again whatever it gathers: ``check`` compares that with
-    what the environments sent.
-    """
+    """Records what training gathers, and during how many minibatches a rollout was in progress."""
 
     def __init__(self, trainer: Any, sleep: Callable[[], None]) -> None:
-        self.trainer, self.sleep = trainer, sleep
-        self.writing: Any = None
-        self.reading: Any = None
-        self.both = 0  # minibatches with a rollout beside them
-        self.kept: list[tuple[np.ndarray, dict[str, mx.array]]] = []
-        learner = trainer.learner
-        acting(trainer, self.collect)
-        self._prepare, learner.prepare = learner.prepare, self.prepare
+        self.trainer = trainer
+        self.sleep = sleep
+        self.is_collecting = False
+        self.overlapping = 0
+        self.gathered: list[tuple[np.ndarray, dict[str, mx.array]]] = []
         self._steps = functions(trainer)
+        acting(trainer, self.collect)
         replace_functions(trainer, gather=self.gather, gradients=self.gradients)
 
-    def collect(self, collect, buffer, *arguments):
-        assert buffer is not self.reading
-        self.writing = buffer
+    def collect(self, collect, *arguments):
+        self.is_collecting = True
         try:
-            return collect(buffer, *arguments)
+            return collect(*arguments)
         finally:
-            self.writing = None
-
-    def prepare(self, rollout, *arguments):
-        update = self._prepare(rollout, *arguments)
-        submit, wait = update.submit, update.wait
-
-        def submitted():
-            assert self.writing is not rollout.buffer
-            self.reading = rollout.buffer
-            submit()
-
-        def waited():
-            try:
-                return wait()
-            finally:
-                self.reading = None
-
-        update.submit, update.wait = submitted, waited
-        return update
+            self.is_collecting = False
 
     def gather(self, fields, rows):
-        self.both += self.writing is not None
-        written = self.reading.fields
-        read = {n: take_rows(a, rows, T) for n, a in written.items() if a is not None}
+        self.overlapping += self.is_collecting
+        read = {name: take_rows(a, rows, T) for name, a in fields.items() if a is not None}
         minibatch = self._steps.gather(fields, rows)
-        observations, actions, masks, not_done, *_ = minibatch
-        read |= {"seen": observations, "done": actions, "legal": masks, "ended": 1 - not_done}
-        self.kept.append((np.array(rows), {n: a for n, a in read.items() if a is not None}))
+        read["minibatch.observations"] = minibatch.observations
+        read["minibatch.actions"] = minibatch.actions
+        read["minibatch.masks"] = minibatch.masks
+        self.gathered.append((np.array(rows), read))
         self.sleep()
         return minibatch
 
@@ -277,30 +242,28 @@ class Watch:
         return self._steps.gradients(*arguments)
 
     def check(self, epoch: int, rollout: dict[str, np.ndarray]) -> None:
-        """Each row is one agent's, of this epoch's times, and whole."""
-        environments, k = self.trainer.vec.inner, epoch * T + np.arange(T)
+        """Compare each gathered row with what its environment sent in this epoch."""
+        environments = self.trainer.vec.inner
+        steps = epoch * T + np.arange(T)
         sent = np.concatenate([np.stack(sent[-2 * T :]) for sent in environments.sent], axis=1)
         first = len(environments.sent[0]) - len(environments.sent[0][-2 * T :])
-        for agents, read in self.kept:
-            read = {name: np.array(array) for name, array in read.items()}
-            for name in "actions", "logprobs", "values":  # the policy's: as when it was taken
+        for agents, lazy in self.gathered:
+            read = {name: np.array(array) for name, array in lazy.items()}
+            for name in "actions", "logprobs", "values":
                 assert np.array_equal(read[name], rollout[name][:, agents]), name
-            assert np.array_equal(read["actions"], sent[k - first][:, agents])
-            for t, step in enumerate(k):
+            assert np.array_equal(read["actions"], sent[steps - first][:, agents])
+            for t, step in enumerate(steps):
                 expected = dict(zip(ARRIVING, environments.rows(agents, step), strict=True))
                 for name, array in expected.items():
                     assert np.array_equal(read[name][t], np.float32(array)), (name, step)
-            assert np.array_equal(read["seen"], read["observations"])
-            assert np.array_equal(read["done"], read["actions"].reshape(read["done"].shape))
-            assert np.array_equal(read["legal"], read["masks"].reshape(read["legal"].shape))
-            assert np.array_equal(read["ended"], read["terminals"])
-        self.kept = []
+            for name in "observations", "actions", "masks":
+                assert np.array_equal(read[f"minibatch.{name}"].ravel(), read[name].ravel())
+        self.gathered = []
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_no_buffer_is_torn_in_epochs_of_random_length(overlap):
-    """Both halves sleep at random, so each is the longer one at times, in all orders."""
-    epochs = 150 if overlap else 30
+def test_overlapped_rollouts_tear_no_minibatch():
+    """Acting and training sleep at random, so each of them takes longer at times."""
+    epochs = 80
     rng = {name: np.random.default_rng(i) for i, name in enumerate(("environments", "training"))}
 
     def sleep(name, share):
@@ -309,60 +272,22 @@ def test_no_buffer_is_torn_in_epochs_of_random_length(overlap):
 
     more = ["--policy.reset-on-terminal", "True", "--policy.num-layers", "1"]
     before = lambda *_: sleep("environments", 0.1)  # noqa: E731
-    trainer = start("coded", overlap, *more, epochs=epochs, before=before)
+    trainer = start("coded", True, *more, epochs=epochs, before=before)
     rollouts = watch_rollouts(trainer)
     watch = Watch(trainer, lambda: sleep("training", 0.3))
     for epoch in range(epochs):
         trainer.step()
         watch.check(epoch, rollouts.pop())
     assert trainer.vec.inner.steps == [epochs * T, epochs * T]
-    assert (watch.both > epochs / 4) if overlap else not watch.both
+    assert watch.overlapping > epochs / 4
 
 
-def test_both_halves_work_at_the_same_time(tmp_path):
-    """As the timeline shows it; one after the other without overlap."""
-    epochs = 12
-    for overlap in (False, True):
-        path = tmp_path / f"{overlap}.json"
-        before = lambda *_: time.sleep(0.001)  # noqa: E731
-        trainer = start("coded", overlap, epochs=epochs, before=before)
-        trainer.profiler.trace = Trace(path, 1, epochs)
-        real = functions(trainer)
-
-        def gradients(*arguments, real=real):
-            time.sleep(0.002)
-            return real.gradients(*arguments)
-
-        replace_functions(trainer, gradients=gradients)
-        list(trainer)
-        trainer.profiler.close()
-        events = json.loads(path.read_text())["traceEvents"]
-        rows = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-        spans = {ROLLOUT: [], TRAIN: []}
-        for event in events:
-            waits = event["name"] in ("train_wait", "eval_idle")
-            if event["ph"] == "X" and not waits and rows[event["tid"]] in spans:
-                begin = event["ts"]
-                spans[rows[event["tid"]]].append((begin, begin + event["dur"]))
-        marks = [e["ts"] for e in events if e["name"].startswith("epoch ")]
-        assert len(marks) == epochs - 1 and spans[ROLLOUT] and spans[TRAIN]
-        shared = [
-            max(begin, b)
-            for begin, end in spans[TRAIN]
-            for b, e in spans[ROLLOUT]
-            if min(end, e) - max(begin, b) > 1  # a microsecond: times are rounded
-        ]
-        epochs_shared = set(np.searchsorted(marks, shared).tolist())
-        # the last epoch has no next rollout
-        assert len(epochs_shared) >= epochs - 3 if overlap else not shared
-
-
-def test_memory_is_a_buffer_and_the_weights_more():
+def test_overlap_takes_the_memory_of_a_second_buffer_and_the_weights():
     used = {}
     for overlap in (False, True):
-        gc.collect()  # what tests before left, so that nothing of it is freed meanwhile
+        gc.collect()
         before = mx.get_active_memory()
-        for _ in range(50):
+        for _ in range(50):  # other threads may still free memory
             time.sleep(0.01)
             before = min(before, mx.get_active_memory())
         trainer = start("squared", overlap, "--policy.hidden-size", "64", epochs=200)
@@ -370,15 +295,13 @@ def test_memory_is_a_buffer_and_the_weights_more():
         buffer = sum(a.nbytes for a in trainer.collector.buffer.fields.values() if a is not None)
         weights = sum(w.nbytes for _, w in named(trainer.weights))
         del trainer
-    # A reading may be too high: threads may be about to free something. The least of many is
-    # off by a few numbers at most; what grows by 8 bytes an epoch is seen.
-    for readings in used.values():
+    for readings in used.values():  # the minimum, because a reading may be too high
         assert min(readings[150:]) <= min(readings[5:50]) + 1024
     more = min(used[True][5:]) - min(used[False][5:])
     assert 0 < more <= buffer + weights + 32768, (more, buffer, weights)
 
 
-# ---- what stops it -------------------------------------------------------------------------------
+# ---- failures and interrupts of overlapped runs --------------------------------------------------
 
 
 def nothing(call: str, group: int) -> None:
@@ -386,125 +309,103 @@ def nothing(call: str, group: int) -> None:
 
 
 class Whole(NamedTuple):
-    """A run that nothing stops."""
+    """An undisturbed run."""
 
     records: list[dict[str, float]]
     weights: list[Any]  # before every epoch, and at the end
     end: dict[str, Any]
 
 
+@cache
 def undisturbed(name: str, before: Before | None = nothing) -> Whole:
     trainer = start(name, True, before=before)
     records, weights = [], [trainer.weights]
     for logs in trainer:
-        records.append(told(logs))
+        records.append(metrics_of(logs))
         weights.append(trainer.weights)
     return Whole(records, weights, outcome(trainer))
 
 
-def check_goes_on(
+def assert_resumes(
     trainer: Trainer, name: str, whole: Whole, before: Before | None = nothing
 ) -> None:
-    """Nothing is under way. A new trainer goes on from the state as the whole run did, and so does
-    the trainer itself."""
+    """Assert that this trainer and a new one with its state both end as the undisturbed run did."""
     assert not trainer.collector.in_progress
-    check_same(trainer.weights, whole.weights[trainer.epoch])
+    assert_same(trainer.weights, whole.weights[trainer.epoch])
     other = start(name, True, before=before)
     assert other.restore(trainer.weights, trainer.state()) and other.epoch == trainer.epoch
     for going in (other, trainer):
         epoch = going.epoch
-        assert [told(logs) for logs in going] == whole.records[epoch:]
-        check_same(outcome(going), whole.end)
+        assert [metrics_of(logs) for logs in going] == whole.records[epoch:]
+        assert_same(outcome(going), whole.end)
 
 
-@pytest.mark.parametrize(("name", "at"), [("coded", "first"), ("relay", "last")])
-def test_an_environment_that_breaks_beside_training(name, at):
-    """It shows at the step that needs the rollout, and the next one begins it again."""
+@pytest.mark.parametrize(("name", "n"), [("coded", 4 * T + 1), ("relay", 6 * T)])
+def test_a_rollout_that_breaks_raises_in_its_epoch_and_is_repeated(name, n):
+    """It is the third rollout, of 2 T sends; the first or the last of them fails."""
     whole = undisturbed(name)
-    sends = 2 * T  # of a rollout
-    n = {"first": 2 * sends + 1, "last": 3 * sends}[at]
-    fails = FailingOnce(n)
+    fails = RaisingAt("send", n, Failure)
     trainer = start(name, True, before=fails)
-    assert [told(trainer.step()) for _ in range(2)] == whole.records[:2]
+    assert [metrics_of(trainer.step()) for _ in range(2)] == whole.records[:2]
     with pytest.raises(Failure):
         trainer.step()
     assert trainer.epoch == 2
-    check_goes_on(trainer, name, whole)
-    assert fails.threads == {"collector"}  # the second attempt too: streams are a thread's own
+    assert_resumes(trainer, name, whole)
+    assert fails.threads == {"collector"}
 
 
 @pytest.mark.parametrize(("name", "after"), [("squared", False), ("relay", True)])
-def test_a_rollout_in_c_that_breaks_beside_training(name, after):
-    """Before its first step, or after its last one."""
+def test_a_rollout_in_c_that_breaks_before_or_after_its_steps_is_repeated(name, after):
     whole = undisturbed(name, before=None)
     trainer = start(name, True)
-    collect, left = trainer.vec.collect, [3]
-
-    def breaks(*arguments):
-        left[0] -= 1
-        if after or left[0]:
-            collected = collect(*arguments)
-        if not left[0]:
-            raise Failure
-        return collected
-
-    trainer.vec.collect = breaks
-    for _ in range(2):
-        trainer.step()
+    collect = trainer.vec.collect
+    if after:
+        checked = once(lambda collected: collected, 3, Failure())
+        trainer.vec.collect = lambda *arguments: checked(collect(*arguments))
+    else:
+        trainer.vec.collect = once(collect, 3, Failure())
+    assert trainer.acts_in_c
     with pytest.raises(Failure):
-        trainer.step()
-    check_goes_on(trainer, name, whole, before=None)
-    assert left[0] < -1  # not by other means
-
-
-def once(function: Callable[..., Any], n: int, error: BaseException) -> Callable[..., Any]:
-    """The function, but its n-th call raises."""
-    left = [n]
-
-    def call(*arguments, **how):
-        left[0] -= 1
-        if not left[0]:
-            raise error
-        return function(*arguments, **how)
-
-    return call
+        list(trainer)
+    assert trainer.epoch == 2
+    assert_resumes(trainer, name, whole, before=None)
 
 
 @pytest.mark.parametrize(
-    ("name", "function", "error"),
-    [("coded", "targets", Failure), ("squared", "gradients", KeyboardInterrupt)],
+    ("name", "function", "error", "n"),
+    [
+        ("coded", "targets", Failure, 1),
+        ("coded", "targets", Failure, 4),
+        ("squared", "gradients", KeyboardInterrupt, 7),
+    ],
 )
-def test_training_that_breaks(name, function, error):
-    """In the first minibatch of an epoch or its second, with the next rollout beside it."""
+def test_an_update_that_breaks_beside_a_rollout_is_repeated(name, function, error, n):
     whole = undisturbed(name)
-    for n in (1, 4, 7):
-        trainer = start(name, True, before=nothing)
-        steps = functions(trainer)
-        broken = {function: once(getattr(steps, function), n, error())}
-        replace_functions(trainer, **broken)
-        epoch = (n - 1) // 2
-        assert [told(trainer.step()) for _ in range(epoch)] == whole.records[:epoch]
-        with pytest.raises(error):
-            trainer.step()
-        assert trainer.epoch == epoch
-        check_goes_on(trainer, name, whole)
+    trainer = start(name, True, before=nothing)
+    broken = {function: once(getattr(functions(trainer), function), n, error())}
+    replace_functions(trainer, **broken)
+    epoch = (n - 1) // 2
+    assert [metrics_of(trainer.step()) for _ in range(epoch)] == whole.records[:epoch]
+    with pytest.raises(error):
+        trainer.step()
+    assert trainer.epoch == epoch
+    assert_resumes(trainer, name, whole)
 
 
 @pytest.mark.parametrize("n", (1, 2, 2 * E - 1))
-def test_ctrl_c_while_a_rollout_is_waited_for(monkeypatch, n):
-    """In ``take`` (odd) or in ``settle``: the rollout is finished first, and isn't lost."""
+def test_ctrl_c_while_waiting_for_a_rollout_loses_nothing(monkeypatch, n):
+    """An odd wait is in ``take``, an even one in ``settle``."""
     whole = undisturbed("coded")
-    trainer = start("coded", True, before=lambda *_: time.sleep(0.002))  # so there is a wait
+    trainer = start("coded", True, before=lambda *_: time.sleep(0.002))
     monkeypatch.setattr(collector_module, "wait", once(wait, n, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         list(trainer)
     assert not trainer.collector.in_progress
-    assert trainer.epoch == n // 2  # an epoch that only waits for the next rollout is trained
-    check_goes_on(trainer, "coded", whole)
+    assert trainer.epoch == n // 2
+    assert_resumes(trainer, "coded", whole)
 
 
-def test_ctrl_c_during_the_evaluation(monkeypatch):
-    """No thread steps the environments when it is out: they may be closed then."""
+def test_after_ctrl_c_in_an_evaluation_no_thread_steps_environments(monkeypatch):
     trainer = start("coded", True, before=lambda *_: time.sleep(0.002))
     list(trainer)
     monkeypatch.setattr(collector_module, "wait", once(wait, 1, KeyboardInterrupt()))
@@ -513,8 +414,7 @@ def test_ctrl_c_during_the_evaluation(monkeypatch):
     assert trainer.collector.begun is not None and not trainer.collector.in_progress
 
 
-def test_training_that_breaks_without_overlap():
-    """The rollout is lost; what is saved are environments and rows that belong together."""
+def test_after_a_broken_serial_update_the_saved_state_is_consistent():
     trainer = start("coded", False)
     trainer.step()
     broken = once(functions(trainer).gradients, 2, Failure())
@@ -531,34 +431,21 @@ def test_training_that_breaks_without_overlap():
     np.testing.assert_array_equal(rollouts[0]["observations"][:T], np.asarray(expected, np.float32))
 
 
-# ---- a rollout that fails in the middle ----------------------------------------------------------
+# ---- failures within a rollout -------------------------------------------------------------------
 
-# With these a value depends on all observations before it, and on nothing else.
+# With these options a value depends on the observations so far, and on nothing else.
 STILL = "--train.learning-rate", "0", "--reset-state=False"
 
 
-class RaisingAt:
-    """Raises an error at the n-th call of one method of the environments."""
-
-    def __init__(self, method: str, n: int, error: type[BaseException]) -> None:
-        self.method, self.left, self.error = method, n, error
-
-    def __call__(self, method: str, group: int) -> None:
-        self.left -= method == self.method
-        if method == self.method and self.left == 0:
-            raise self.error
-
-
 def unsaved(trainer: Any) -> None:
-    """Have the environments say that their state can't be saved, as those in Python do."""
+    """Make environments report that their state can't be saved, as Python ones do."""
     trainer.vec.state = lambda: None
 
 
 def check_rows_follow(rollouts: list[dict[str, np.ndarray]], whole: list[dict[str, np.ndarray]]):
-    """The last rollout has rows and values of an undisturbed run, up to T steps further on.
+    """Assert that the last rollout is the undisturbed run's, up to T steps later.
 
-    Values show that the recurrent states are right, too.
-    Nothing of these environments' observations depends on actions.
+    Values are functions of the recurrent states. Observations don't depend on actions.
     """
     done, last = (len(rollouts) - 1) * T, rollouts[-1]
     seen, values = (
@@ -574,6 +461,7 @@ def check_rows_follow(rollouts: list[dict[str, np.ndarray]], whole: list[dict[st
         assert gaps, f"agent {agent}"
 
 
+@cache
 def undisturbed_rollouts(name: str) -> list[dict[str, np.ndarray]]:
     trainer = start(name, False, *STILL, before=nothing)
     rollouts = watch_rollouts(trainer)
@@ -581,11 +469,17 @@ def undisturbed_rollouts(name: str) -> list[dict[str, np.ndarray]]:
     return rollouts
 
 
-@pytest.mark.parametrize("error", [Failure, KeyboardInterrupt])
-@pytest.mark.parametrize(("method", "n"), [("send", 9), ("send", 13), ("wait", 15), ("wait", 20)])
-@pytest.mark.parametrize("name", ["coded", "relay"])
-def test_a_failed_rollout_is_dropped_and_the_next_begins_with_what_is_there(name, method, n, error):
-    """Acting through MLX, one group after the other, so the groups are at different steps."""
+@pytest.mark.parametrize(
+    ("name", "method", "n", "error"),
+    [
+        ("coded", "send", 9, Failure),
+        ("relay", "send", 13, KeyboardInterrupt),
+        ("relay", "wait", 15, Failure),
+        ("coded", "wait", 20, KeyboardInterrupt),
+    ],
+)
+def test_after_a_failed_rollout_the_next_begins_where_environments_are(name, method, n, error):
+    """The groups are at different steps when it fails."""
     trainer = start(name, False, *STILL, before=RaisingAt(method, n, error))
     rollouts = watch_rollouts(trainer)
     trainer.step()
@@ -597,37 +491,39 @@ def test_a_failed_rollout_is_dropped_and_the_next_begins_with_what_is_there(name
     check_rows_follow(rollouts, undisturbed_rollouts(name))
 
 
-@pytest.mark.parametrize("name", ["coded", "relay", "squared"])
-def test_a_checkpoint_after_a_failed_rollout_goes_on_as_the_trainer_does(name):
-    trainer = start(name, False, before=RaisingAt("send", 13, Failure))
+def test_a_checkpoint_after_a_failed_rollout_resumes_as_the_trainer_does():
+    trainer = start("relay", False, before=RaisingAt("send", 13, Failure))
     trainer.step()
     with pytest.raises(Failure):
         trainer.step()
-    other = start(name, False, before=nothing)
+    other = start("relay", False, before=nothing)
     assert other.restore(trainer.weights, trainer.state()) and other.epoch == 1
-    expected, found = ([told(logs) for logs in each] for each in (trainer, other))
+    expected, found = ([metrics_of(logs) for logs in each] for each in (trainer, other))
     assert found == expected and len(found) == E - 1
-    check_same(outcome(other), outcome(trainer))
+    assert_same(outcome(other), outcome(trainer))
 
 
-@pytest.mark.parametrize("again", [1, 2])
-def test_a_rollout_that_fails_twice(again):
-    """Also where the second one fails before its first step."""
-    trainer = start("coded", False, *STILL, before=RaisingAt("send", 13, Failure))
+@pytest.mark.parametrize(
+    ("overlap", "n", "again"), [(False, 13, 1), (True, 4 * T + 5, 0), (True, 4 * T + 5, 2)]
+)
+def test_a_rollout_may_fail_twice_where_states_can_not_be_saved(overlap, n, again):
+    """The next rollout begins where the environments are, however the failed ones ended."""
+    trainer = start("coded", overlap, *STILL, before=RaisingAt("send", n, Failure))
+    unsaved(trainer)
     rollouts = watch_rollouts(trainer)
-    trainer.step()
     with pytest.raises(Failure):
-        trainer.step()
-    trainer.vec.before = RaisingAt("send", 2 * again - 1, Failure)
-    with pytest.raises(Failure):
-        trainer.step()
+        list(trainer)
+    if again:
+        trainer.vec.before = RaisingAt("send", again, Failure)
+        with pytest.raises(Failure):
+            trainer.step()
     trainer.step()
     check_rows_follow(rollouts, undisturbed_rollouts("coded"))
 
 
 @pytest.mark.parametrize("is_marked", [False, True])
-def test_an_interrupt_while_a_rollout_marks_its_last_row(monkeypatch, is_marked):
-    """That row is the first of the next rollout, which must not contain the mark."""
+def test_an_interrupt_while_a_rollout_marks_its_last_row_leaves_no_mark(monkeypatch, is_marked):
+    """That row is the first one of the next rollout."""
     mark_last = RolloutBuffer.mark_last
 
     def interrupted(buffer):
@@ -646,24 +542,6 @@ def test_an_interrupt_while_a_rollout_marks_its_last_row(monkeypatch, is_marked)
     check_rows_follow(rollouts, undisturbed_rollouts("coded"))
 
 
-@pytest.mark.parametrize("again", [0, 2, 3])
-def test_failed_rollouts_beside_training_without_a_saved_state(again):
-    """The next attempt begins where the environments are, also after a second failure."""
-    trainer = start("coded", True, *STILL, before=RaisingAt("send", 2 * 2 * T + 5, Failure))
-    unsaved(trainer)
-    rollouts = watch_rollouts(trainer)
-    for _ in range(2):
-        trainer.step()
-    with pytest.raises(Failure):
-        trainer.step()
-    if again:
-        trainer.vec.before = RaisingAt("send", again, Failure)
-        with pytest.raises(Failure):
-            trainer.step()
-    trainer.step()
-    check_rows_follow(rollouts, undisturbed_rollouts("coded"))
-
-
 def start_in_c(sleep_ms: int) -> Trainer:
     counts = {"total_agents": AGENTS["relay"], "num_buffers": 2, "num_threads": 2}
     vec = native_envs.make("relay", seed=5, env={"length": 7, "sleep_ms": sleep_ms}, **counts)
@@ -672,8 +550,8 @@ def start_in_c(sleep_ms: int) -> Trainer:
     return trainer
 
 
-def test_a_rollout_in_c_that_is_interrupted(monkeypatch):
-    """Its threads stop after the steps that they are in, so agents are at different steps."""
+def test_an_interrupted_rollout_in_c_is_dropped_and_the_run_resumes(monkeypatch):
+    """Each thread stops after its current step, so agents are at different steps."""
     trainer, whole = start_in_c(sleep_ms=5), start_in_c(sleep_ms=0)
     rollouts, undisturbed = watch_rollouts(trainer), watch_rollouts(whole)
     list(whole)
@@ -683,7 +561,7 @@ def test_a_rollout_in_c_that_is_interrupted(monkeypatch):
     def interrupted(handle, call, *arguments):
         monkeypatch.setattr(OpenHandle, "until_done", until_done)
         first = trainer.collector.buffer.views.terminals[1]
-        while not np.any(first == 0):  # until an agent has made a step
+        while not np.any(first == 0):  # no agent has made a step
             time.sleep(0.001)
         return until_done(handle, once(call, 1, KeyboardInterrupt()), *arguments)
 
@@ -696,13 +574,12 @@ def test_a_rollout_in_c_that_is_interrupted(monkeypatch):
     trainer.step()
     other.step()
     check_rows_follow(rollouts, undisturbed)
-    check_same(resumed[0], rollouts[-1])
-    check_same(outcome(other), outcome(trainer))
+    assert_same(resumed[0], rollouts[-1])
+    assert_same(outcome(other), outcome(trainer))
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_an_evaluation_after_training_that_broke(overlap):
-    """It needs the memory of the rollout that was to be trained on, which is dropped."""
+def test_an_evaluation_after_a_broken_update_drops_its_rollout(overlap):
     trainer = start("coded", overlap)
     trainer.step()
     replace_functions(trainer, gradients=once(functions(trainer).gradients, 2, Failure()))
@@ -720,45 +597,38 @@ def test_an_evaluation_after_training_that_broke(overlap):
     trainer.learner.prepare = watched
     trainer.step()
     assert 0 < evaluated < len(rollouts)
-    check_same(trained[0], rollouts[evaluated])
+    assert_same(trained[0], rollouts[evaluated])
 
 
 class Counting(gymnasium.Env):
-    """Observes how often it has stepped, and fails in one step if it is told to."""
+    """Observes the number of its steps."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, fails_at: int = 0) -> None:
-        self.fails_at = fails_at
 
     def observed(self) -> np.ndarray:
         return np.array([self.offset, self.steps / 100], np.float32)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
         super().reset(seed=seed)
-        self.steps, self.offset = 0, self.np_random.random()
+        self.steps = 0
+        self.offset = self.np_random.random()
         return self.observed(), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict]:
         self.steps += 1
-        if self.steps == self.fails_at:
-            raise Failure("the environment broke")
         return self.observed(), 1.0, False, False, {}
 
 
-def start_counting(fails_at: int = 0) -> Trainer:
+def start_counting(env: type[gymnasium.Env] = Counting) -> Trainer:
     c = configure("coded", False, *STILL)
     how: dict[str, Any] = {"total_agents": 8, "num_buffers": 2, "backend": "sync"}
-    return Trainer(c, gym_vec(Counting, name="counting", env={"fails_at": fails_at}, **how))
+    return Trainer(c, gym_vec(env, name="counting", **how))
 
 
-@pytest.mark.parametrize("in_c", [False, True])
-def test_an_interrupt_between_steps_of_gymnasium(monkeypatch, in_c):
-    if not in_c:
-        monkeypatch.setattr(acting_module, "make_actor", lambda *_: None)
+def test_after_an_interrupt_gymnasium_environments_continue():
     trainer, whole = start_counting(), start_counting()
-    assert trainer.acts_in_c == in_c
+    assert trainer.acts_in_c
     rollouts, undisturbed = watch_rollouts(trainer), watch_rollouts(whole)
     list(whole)
     trainer.step()
@@ -769,9 +639,17 @@ def test_an_interrupt_between_steps_of_gymnasium(monkeypatch, in_c):
     check_rows_follow(rollouts, undisturbed)
 
 
-def test_an_exception_in_a_step_of_gymnasium():
-    """The environments are closed then; what was learned can be saved and goes on with new ones."""
-    trainer = start_counting(fails_at=T + 2)
+class Breaking(Counting):
+    """Raise an error in the second rollout."""
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict]:
+        if self.steps == T + 2:
+            raise Failure("the environment broke")
+        return super().step(action)
+
+
+def test_an_exception_closes_gymnasium_environments_and_the_run_resumes_with_new_ones():
+    trainer = start_counting(Breaking)
     trainer.step()
     with pytest.raises(UserError, match="the environment broke"):
         trainer.step()
@@ -779,13 +657,12 @@ def test_an_exception_in_a_step_of_gymnasium():
         trainer.step()
     other = start_counting()
     assert not other.restore(trainer.weights, trainer.state())
-    assert other.epoch == 1
-    assert len(list(other)) == E - 1
+    assert other.epoch == 1 and len(list(other)) == E - 1
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_going_on_with_overlap_changed(overlap):
-    """Not identical, since the lag changes, but from the same weights and environments."""
+def test_a_run_may_resume_with_overlap_switched(overlap):
+    """It differs by the lag, but begins with the same weights and environments."""
     trainer = start("relay", overlap)
     for _ in range(3):
         trainer.step()
@@ -796,8 +673,7 @@ def test_going_on_with_overlap_changed(overlap):
     assert [record["epoch"] for record in logs] == [4, 5]
     assert all(np.isfinite(record["loss/total"]) for record in logs)
     list(trainer)
-    for name in ("observations", "masks"):  # both begin with what the environments last sent
+    for name in ("observations", "masks"):
         np.testing.assert_array_equal(mine[0][name][0], rollouts[0][name][0])
-    # The lag is gone at once, or there is none before an update.
     same = [np.array_equal(a["values"], b["values"]) for a, b in zip(mine, rollouts, strict=True)]
     assert same == ([False, False] if overlap else [True, False])

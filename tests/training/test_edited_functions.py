@@ -1,4 +1,4 @@
-"""A plain function that is edited, replaced or given is heard, whatever form was faster."""
+"""An edit of a plain function changes a run, although a kernel would be faster."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ TESTS = ROOT / "tests"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Of each edit: what a run was without it, and with it."""
+    """Return each edit's results: of the run without it, and of the run with it."""
     folder: Path = tmp_path_factory.mktemp("copy")
     copied_package(folder)
     command = [sys.executable, TESTS / "edited_functions.py", folder]
@@ -24,7 +24,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_is_heard(runs, name):
+def test_an_edited_function_replaces_its_kernel_and_is_reported(runs, name):
     (before, kernels, _), (after, others, said) = runs[name]
     assert after != before
     lines = [line for line in said if f"puffer_mlx: {EDITS[name].file} changed: " in line]

@@ -3,11 +3,7 @@
 from running import planted, records
 
 REINFORCE = '''
-"""Williams (1992), with the value as baseline: every step once, by what came after it.
-
-What came after is discounted to the rollout's end, where the value stands for the rest. There are
-no ratios and no clips: that is right for minibatches as large as the rollout.
-"""
+"""REINFORCE of Williams (1992): discounted returns, with the value as baseline."""
 
 import mlx.core as mx
 from mlx.utils import tree_map
@@ -70,7 +66,7 @@ CARTPOLE = """
 """
 
 
-def test_one_file_learns(tmp_path):
+def test_an_algorithm_is_one_file(tmp_path):
     train = planted(tmp_path, "ppo/algorithms/reinforce.py", REINFORCE)
     text, status = train(tmp_path, *CARTPOLE.split(), "--train.clip-coef", 0.3)
     assert status == 0, text

@@ -1,9 +1,7 @@
-"""PufferLib 5.0's trainer: its arithmetic by hand, whole epochs against float64, its order."""
+"""PufferLib 5.0's trainer: epochs against float64, the order of agents, and the lag."""
 
 import math
-from functools import partial
 
-import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
@@ -13,51 +11,8 @@ from watching import functions, replace_functions
 
 from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
-from puffer_mlx.policy.distributions import distribution
-from puffer_mlx.ppo.advantage import advantages
-from puffer_mlx.ppo.loss import METRICS, Targets, ppo_loss
-from puffer_mlx.spec import ActionSpec
+from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.training.trainer import Trainer
-
-# ---- by hand -------------------------------------------------------------------------------------
-
-LOGITS = [[0.2, -0.1, 0.4], [1, 0, -1], [0.3, 0.3, -0.5], [-0.2, 0.6, 0.1]]
-LIVE = [0.45, -0.4, 0.1, 0.3]
-
-
-def test_a_minibatch_by_hand():
-    """One agent, four steps, three actions: the loss, its statistics and its gradients."""
-    column = lambda numbers: mx.array(numbers, mx.float32)[:, None]  # noqa: E731
-    rewards, terminals = column([0, 1, -2, 0.5]), column([0, 0, 1, 0])
-    estimate = partial(advantages, gamma=0.9, gae_lambda=0.8, rho_clip=1, c_clip=1, reward_clip=1)
-    adv = estimate(column(LIVE), rewards, terminals, None)
-    np.testing.assert_allclose(np.array(adv)[:, 0], [-0.242, -0.6, 0.67, 0], rtol=0, atol=1e-6)
-    batch = Targets(
-        mx.array([-1.2, -1.35, -0.5, -0.9]), mx.array([0.3, 0.1, 0.05, 0.9]), adv.reshape(-1)
-    )
-    actions = mx.array([[2], [1], [0], [1]], mx.float32)
-
-    def loss(logits, value):
-        found = distribution(ActionSpec((3,))).log_prob_entropy(logits, actions, None)
-        settings = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2}
-        return ppo_loss(*found, value, batch, ent_coef=mx.array(0.01), **settings)
-
-    logits = mx.array(np.array(LOGITS, np.float32).T)
-    (_, metrics), grads = mx.value_and_grad(loss, (0, 1))(logits, mx.array(LIVE))
-    found = dict(zip(METRICS, map(float, np.array(metrics)), strict=True))
-    expected = {
-        **{"policy": 0.1116766, "value": 0.1846830, "entropy": 0.9991312, "total": 0.4710512},
-        **{"old_kl": -0.0099866, "kl": 0.0356417, "clipfrac": 0.5},
-    }
-    assert found == pytest.approx(expected, abs=2e-6)
-    assert 1 + found["kl"] - found["old_kl"] == pytest.approx(1.0456283, abs=2e-6)  # importance
-    dlogits = [
-        *([-0.0279660, -0.0209053, 0.0488713], [-0.0934938, 0.1065970, -0.0131032]),
-        *([-0.0665669, 0.0461826, 0.0203843], [-0.0002610, 0.0003920, -0.0001310]),
-    ]
-    np.testing.assert_allclose(np.array(grads[0]).T, dlogits, rtol=0, atol=2e-6)
-    np.testing.assert_allclose(np.array(grads[1]), [0.121, 0, -0.335, 0], rtol=0, atol=2e-6)
-
 
 # ---- epochs against float64 ----------------------------------------------------------------------
 
@@ -79,13 +34,13 @@ def start(epochs, *more):
 
 
 def states_of(trainer):
-    """Each layer's recurrent state (N, H) of all agents."""
+    """Return each layer's recurrent state (N, H) of all agents."""
     groups = trainer.collector.states
     return [np.concatenate([f64(group[layer]) for group in groups]) for layer in range(2)]
 
 
 def oracle_epoch(c, rollout, firsts, weights, momentum, epoch):
-    """In float64, gradients by finite differences; changes the weights in place."""
+    """Compute an epoch in float64, gradients by finite differences. Changes weights in place."""
     train, E = c.train, c.epochs
     rewards, terminals = np.clip(f64(rollout["rewards"])[:T], -1, 1), rollout["terminals"][:T]
     lr = oracles.cosine(train.learning_rate, 0, epoch, E)
@@ -124,7 +79,7 @@ def oracle_epoch(c, rollout, firsts, weights, momentum, epoch):
 
 
 @pytest.mark.parametrize("vtrace", [False, True])
-def test_epochs_against_float64(vtrace):
+def test_epochs_equal_the_float64_oracle(vtrace):
     trainer = start(3, f"--train.vtrace={vtrace}")
     c = trainer.config
     assert (c.segments, c.minibatches, c.epochs) == (S, K, 3)
@@ -135,7 +90,7 @@ def test_epochs_against_float64(vtrace):
         logs = trainer.step()
         names = ("observations", "actions", "logprobs", "values", "rewards", "terminals", "masks")
         rollout = {name: np.array(getattr(trainer.collector.buffer, name)) for name in names}
-        # the rollout: from the states of the one before, zeroed where an episode ended
+        # Acting begins with the previous rollout's states, zeroed after an episode's end.
         logits, value, lasts = oracles.carried_policy(
             weights, rollout["observations"][:T], firsts, rollout["terminals"][:T]
         )
@@ -154,7 +109,6 @@ def test_epochs_against_float64(vtrace):
         np.testing.assert_allclose(optimizer, expected, rtol=0, atol=2e-5)
         found = [logs[f"loss/{name}"] for name in METRICS]
         np.testing.assert_allclose(found, statistics, rtol=0, atol=2e-5)
-        # acting and training are the same policy, from the same states
         assert logs["loss/first_ratio_error"] < 1e-5
         clipped += logs["loss/clipfrac"] > 0
     assert clipped, "the case is too easy"
@@ -164,7 +118,7 @@ def test_epochs_against_float64(vtrace):
 
 
 def watch(trainer):
-    """Rows that are trained on, and the weights that acted for each epoch, as they happen."""
+    """Return two lists that get the trained agents, and each epoch's acting weights."""
     rows, acted, real = [], [], functions(trainer)
 
     def gradients(weights, minibatch, *others):
@@ -182,7 +136,7 @@ def watch(trainer):
     return rows, acted
 
 
-def test_agents_in_their_order_and_the_first_ones_again():
+def test_minibatches_take_agents_in_order_and_begin_again():
     trainer = start(2)
     rows, _ = watch(trainer)
     list(trainer)
@@ -191,15 +145,14 @@ def test_agents_in_their_order_and_the_first_ones_again():
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_the_lag_is_one_epoch(overlap):
-    """Epoch 0 trains on a rollout of its own weights, epoch e on one of those of epoch e - 1."""
+def test_overlapped_weights_act_one_epoch_late(overlap):
+    """In epoch 0 the initial weights act and are trained."""
     trainer = start(4, f"--train.overlap={overlap}")
     _, acted = watch(trainer)
-    before = []  # what each epoch begins to train
+    before = []
     for epoch in range(4):
         before.append(trainer.weights)
         logs = trainer.step()
-        # acting and training are the same policy, from the same states
         assert logs.get("loss/first_ratio_error", 0) < 1e-5
         assert "loss/first_ratio_error" in logs or (overlap and epoch != 1)
     expected = [0, 0, 1, 2] if overlap else [0, 1, 2, 3]
@@ -207,7 +160,7 @@ def test_the_lag_is_one_epoch(overlap):
     assert [identities.index(id(weights)) for weights in acted] == expected
 
 
-def test_without_carrying_every_rollout_and_its_training_begin_from_zeros():
+def test_with_reset_state_acting_and_training_begin_from_zeros():
     trainer = start(2, "--reset-state", "True")
     trainer.step()
     assert np.abs(states_of(trainer)).max() > 0
@@ -215,8 +168,8 @@ def test_without_carrying_every_rollout_and_its_training_begin_from_zeros():
     assert math.isclose(trainer.global_step, 2 * N * T)
 
 
-def test_normalized_advantages_are_its_alone():
-    """They change the weights; the other trainers normalise anyway."""
+def test_normalized_advantages_are_an_option_of_puffer5_alone():
+    """The other trainers always normalise."""
 
     def trained(algorithm: str, loss: str) -> np.ndarray:
         words = "--device cpu --vec.total-agents 8 --train.horizon 8 --train.minibatch-size 32"

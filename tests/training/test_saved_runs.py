@@ -1,8 +1,8 @@
-"""Runs that earlier versions saved can be resumed, with the bits those versions would have had.
+"""Runs that earlier versions saved can be resumed, and continue as in those versions.
 
-``tests/data/runs/NAME.zip`` has a checkpoint of a tiny run of each shipped environment, and what
-the version that wrote it did next. ``PYTHONPATH=tests python tests/training/test_saved_runs.py
-NAME`` writes such a file with the present code, for a new environment; never replace one.
+``tests/data/runs/NAME.zip`` contains a checkpoint of a tiny run of each shipped environment, and
+the results of the version that wrote it. ``PYTHONPATH=tests python
+tests/training/test_saved_runs.py NAME`` writes this file for a new environment; never replace one.
 """
 
 import sys
@@ -47,13 +47,7 @@ def as_arrays(tree: object, prefix: str) -> dict[str, np.ndarray]:
 
 
 def play(vec: NativeVec, state: np.ndarray, actions: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the rows that environments write when they continue from a saved state.
-
-    Args:
-        vec: environments of a new process.
-        state: from a checkpoint.
-        actions: (PLAYED, agents, heads).
-    """
+    """Return the rows that environments write after a saved state; actions: (PLAYED, N, heads)."""
     vec.restore(state)
     stepper = Stepper(vec, reset=False)
     seen = [[array.copy() for array in stepper.step(step) if array is not None] for step in actions]
@@ -100,20 +94,19 @@ def write(name: str) -> None:
                 archive.write(path, f"{folder.name}/{path.name}")
 
 
-@pytest.fixture
-def saved(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
-    """Return the folder of a checkpoint, unpacked, and the arrays that came next."""
-    with zipfile.ZipFile(RUNS / f"{request.param}.zip") as archive:
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_run_that_an_earlier_version_saved_resumes(uncompiled, tmp_path, name):
+    """The saved state has its bits, and weights after two more epochs are equal up to rounding.
+
+    Environments continue to the same bits, except where the C library has another sine or cosine.
+    Matrix products are rounded differently by other CPUs. A step of the optimizer changes weights
+    by about 0.01.
+    """
+    with zipfile.ZipFile(RUNS / f"{name}.zip") as archive:
         archive.extractall(tmp_path)
     (folder,) = tmp_path.iterdir()
     with np.load(folder / "expected.npz") as arrays:
-        return folder, dict(arrays)
-
-
-@pytest.mark.parametrize(("name", "saved"), [(name, name) for name in SHIPPED], indirect=["saved"])
-def test_environments_continue_to_the_same_bits(name, saved):
-    """Exact where rules use no sine or cosine, or those of the C library that recorded them."""
-    folder, expected = saved
+        expected = dict(arrays)
     state = checkpoint.load_state(folder)
     settings = checkpoint.load(folder).config
     with make(name, total_agents=settings.vec.total_agents, env=settings.env) as vec:
@@ -122,20 +115,9 @@ def test_environments_continue_to_the_same_bits(name, saved):
     for key, found in rows.items():
         assert found.dtype == expected[key].dtype
         np.testing.assert_allclose(found, expected[key], rtol=0, atol=0 if exact else 1e-4)
-
-
-@pytest.mark.parametrize(("name", "saved"), [(name, name) for name in SHIPPED], indirect=["saved"])
-def test_a_saved_run_resumes(uncompiled, name, saved):
-    """All that was saved is there to the bit; weights after two more epochs, up to rounding.
-
-    Matrix products are rounded differently by other CPUs. A step of the optimizer changes weights
-    by about 0.01.
-    """
-    folder, expected = saved
-    state = checkpoint.load_state(folder)
     began, after = resume(folder)
     for key, array in state.arrays.items():
-        if key not in ("environments", "recorded"):  # compared above; of the last rollout, not read
+        if key not in ("environments", "recorded"):
             np.testing.assert_array_equal(began[f"state.{key}"], np.array(array), err_msg=key)
     for key, array in after.items():
         np.testing.assert_allclose(array, expected[key], rtol=0, atol=1e-4, err_msg=key)

@@ -1,24 +1,29 @@
-"""Streams to act on and their shares of the cores: who has which, and that results don't change."""
+"""The rollout thread, and streams whose operations use a part of the cores."""
 
+import functools
+import signal
 import subprocess
 import sys
-import textwrap
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from running import ROOT, errors, wait_until
 
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.training import streams
-from puffer_mlx.training.streams import acting_streams, learner_width, set_width
+from puffer_mlx.training.streams import Worker, acting_streams, learner_width, set_width, worker
 
 CPU = mx.Device(mx.cpu)
 
 
 @pytest.fixture(autouse=True)
-def as_before():
-    """The main thread's streams, which last as long as the process."""
+def reset_streams():
+    """Reset the main thread's streams, which last as long as the process."""
     yield
     module = cpu_extension.load()
     for stream in getattr(streams._of_thread, "streams", []):
@@ -29,30 +34,38 @@ def as_before():
 
 
 @pytest.fixture
-def thread():
-    """Runs functions in another thread, one and the same."""
+def in_thread():
+    """Return a function that calls a function in a second thread."""
     with ThreadPoolExecutor(1) as pool:
         yield lambda function, *arguments: pool.submit(function, *arguments).result()
         pool.submit(mx.clear_streams).result()
 
 
-def test_a_stream_for_each_group_while_there_are_cores(extension):
-    for cores, groups, widths in (
-        *((1, 1, [1]), (1, 8, [1]), (2, 1, [2]), (2, 8, [1, 1]), (3, 2, [1, 1])),
-        *((16, 1, [16]), (16, 8, [2] * 8), (16, 16, [1] * 16), (16, 32, [1] * 16)),
-    ):
-        made = acting_streams(CPU, cores, groups)
-        assert [extension.width(stream) for stream in made] == widths
-        assert len(set(map(str, made))) == len(made)
+# ---- streams -------------------------------------------------------------------------------------
 
 
-def test_made_once_for_each_thread(thread):
+@pytest.mark.parametrize(
+    ("cores", "groups", "widths"),
+    [
+        (1, 8, [1]),
+        (2, 1, [2]),
+        (3, 2, [1, 1]),
+        (16, 8, [2] * 8),
+        (16, 32, [1] * 16),
+    ],
+)
+def test_each_group_has_a_stream_while_there_are_cores(extension, cores, groups, widths):
+    made = acting_streams(CPU, cores, groups)
+    assert [extension.width(stream) for stream in made] == widths
+    assert len(set(map(str, made))) == len(made)
+
+
+def test_each_thread_keeps_its_streams(in_thread):
     four = acting_streams(CPU, 4, 4)
-    assert acting_streams(CPU, 4, 4) == four
     assert acting_streams(CPU, 2, 2) == four[:2]
     assert acting_streams(CPU, 9, 6)[:4] == four
-    theirs = thread(acting_streams, CPU, 4, 4)
-    assert thread(acting_streams, CPU, 4, 4) == theirs
+    theirs = in_thread(acting_streams, CPU, 4, 4)
+    assert in_thread(acting_streams, CPU, 4, 4) == theirs
     assert not set(map(str, four)) & set(map(str, theirs))
     assert str(mx.default_stream(mx.cpu)) not in set(map(str, four))
 
@@ -60,44 +73,35 @@ def test_made_once_for_each_thread(thread):
         with mx.stream(acting_streams(CPU, 4, 4)[-1]):
             return (mx.ones(3) + 1).tolist()
 
-    assert add() == thread(add) == [2, 2, 2]
+    assert add() == in_thread(add) == [2, 2, 2]
 
 
-def test_a_gpu_has_its_default_stream(monkeypatch):
+def test_a_gpu_acts_on_its_default_stream(monkeypatch):
     monkeypatch.setattr(mx, "default_stream", lambda device: ("default", device))
     gpu = mx.Device(mx.gpu)
     assert acting_streams(gpu, 16, 8) == [("default", gpu)]
 
 
-def test_a_share_is_its_streams_alone(extension, thread):
-    default = extension.width(mx.default_stream(mx.cpu))
-    mine, theirs = mx.default_stream(mx.cpu), thread(mx.default_stream, mx.cpu)
-    assert default == cpu_extension.threads()
+def test_a_width_belongs_to_one_stream(extension, in_thread):
+    mine = mx.default_stream(mx.cpu)
+    theirs = in_thread(mx.default_stream, mx.cpu)
+    assert extension.width(mine) == cpu_extension.threads()
     learner_width(3)
-    set_width(theirs, 5)  # from outside its thread
+    set_width(theirs, 5)
     assert (extension.width(mine), extension.width(theirs)) == (3, 5)
-    assert extension.depth(mine) > 0 and extension.depth(theirs) == 0
     extension.set_threads(7)
     assert (extension.width(mine), extension.width(theirs)) == (3, 5)
     learner_width(0)
     set_width(theirs, 0)
     assert (extension.width(mine), extension.width(theirs)) == (7, 7)
     assert extension.depth(mine) > 0 and extension.depth(theirs) == 0
+    with pytest.raises(ValueError, match=r"or 0 for"):
+        set_width(mine, -1)
+    with pytest.raises(ValueError, match=r"or 0 for"):
+        extension.set_depth(mine, -1)
 
 
-def test_negative_widths(extension):
-    stream = mx.default_stream(mx.cpu)
-    for call in (
-        lambda: extension.set_width(stream, -1),
-        lambda: extension.set_depth(stream, -1),
-        lambda: learner_width(-1),
-        lambda: set_width(stream, -1),
-    ):
-        with pytest.raises(ValueError, match=r"or 0 for"):
-            call()
-
-
-def test_without_the_extension(monkeypatch):
+def test_without_the_extension_widths_do_nothing(monkeypatch):
     monkeypatch.setattr(cpu_extension, "load", lambda: None)
     made = acting_streams(CPU, 4, 2)
     learner_width(1)
@@ -106,42 +110,27 @@ def test_without_the_extension(monkeypatch):
         assert (mx.ones(2) * 2).tolist() == [2, 2]
 
 
-LOAD_TWICE = """
-    import sys
-    import threading
-    import puffer_mlx
-    from puffer_mlx.ops import cpu_extension as cpu_ops
+def test_two_threads_load_the_extension_once(monkeypatch):
+    loaded = []
 
-    sys.setswitchinterval(1e-6)
-    found = []
-    both = threading.Barrier(2)
-
+    @functools.cache
     def load():
-        both.wait()
-        found.append(cpu_ops.load())
+        loaded.append(threading.get_ident())
+        time.sleep(0.05)  # the other thread calls it, too
 
-    other = threading.Thread(target=load)
-    other.start()
-    load()
-    other.join()
-    print(found[0] is found[1])
-"""
-
-
-def test_two_threads_get_one_extension(extension):
-    code = textwrap.dedent(LOAD_TWICE)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("True\n", "")
-
-
-def values(shape, seed):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    monkeypatch.setattr(cpu_extension, "_load", load)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: cpu_extension.load.__wrapped__(), range(2)))
+    assert len(loaded) == 1
 
 
 def every_operation(extension, seed):
-    """A result of each of the extension's operations, on the current stream."""
+    """Return a result of each operation of the extension, on the current stream."""
     T, S, H = 3, 900, 24
     n = T * S
+
+    def values(shape, seed):
+        return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
     def array(*shape):
         return mx.array(values(shape, seed + sum(shape)))
@@ -172,8 +161,8 @@ def every_operation(extension, seed):
     return found
 
 
-def test_two_threads_at_once_compute_what_one_does(extension, thread):
-    """All operations of two threads at a time, widths and depth changing: the same bits."""
+def test_two_threads_at_once_compute_the_bits_of_one(extension):
+    """Each operation runs in both threads while widths and the depth change."""
 
     def arrays(stream, seed):
         with mx.stream(stream):
@@ -187,7 +176,7 @@ def test_two_threads_at_once_compute_what_one_does(extension, thread):
     extension.set_threads(3)
 
     def check(seed):
-        stream = acting_streams(CPU, 3, 1)[0] if seed else mx.default_stream(mx.cpu)
+        stream = acting_streams(CPU, 3, 1)[0] if seed else default
         for k in range(12):
             set_width(stream, k % 4)
             if not seed:
@@ -200,3 +189,131 @@ def test_two_threads_at_once_compute_what_one_does(extension, thread):
         check(0)
         other.result()
         pool.submit(mx.clear_streams).result()
+
+
+# ---- the rollout thread --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def thread():
+    made = Worker("test")
+    yield made
+    made.close()
+
+
+def test_one_thread_does_all_submitted_jobs_in_order(thread):
+    done: list[tuple[int, int]] = []
+    jobs = [thread.submit(lambda i=i: done.append((i, threading.get_ident()))) for i in range(50)]
+    thread.close()
+    assert [job.result(10) for job in jobs] == [None] * 50
+    numbers, idents = zip(*done, strict=True)
+    assert numbers == tuple(range(50))
+    assert len(set(idents)) == 1 and threading.get_ident() not in idents
+    assert not thread._thread.is_alive()
+
+
+def test_a_jobs_error_does_not_end_the_thread(thread):
+    def fails():
+        raise SystemExit("not the process's")
+
+    with pytest.raises(SystemExit, match="not the process's"):
+        thread.submit(fails).result(10)
+    assert thread.submit(lambda: 17).result(10) == 17
+
+
+def test_the_thread_frees_a_finished_job(thread):
+    class Thing:
+        pass
+
+    thing = Thing()
+    reference = weakref.ref(thing)
+    job: Future | None = thread.submit(lambda thing=thing: thing)
+    assert job is not None and job.result(10) is thing
+    del thing, job
+    wait_until(lambda: reference() is None)
+
+
+def test_a_process_has_one_rollout_thread():
+    assert worker() is worker()
+    assert [each.name for each in threading.enumerate()].count("collector") == 1
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys, threading, time
+sys.path.insert(0, "tests")
+import oracles
+from watching import acting
+from puffer_mlx import config, vec
+from puffer_mlx.training.trainer import Trainer
+import mlx.core as mx
+mx.disable_compile()
+
+options = '''--device cpu --env.size 3 --policy.hidden-size 8 --vec.total-agents 8
+    --train.horizon 4 --train.minibatch-size 16 --train.overlap 1
+    --train.total-timesteps 1e9'''.split()
+settings = config.load("squared", options)
+t = Trainer(settings, vec.make(settings, 2))
+"""
+ENDINGS = {  # code, the exit code, and the end of standard error
+    "an error in training": (
+        """
+def fails(*arguments):
+    raise ValueError("broken")
+t.step()
+t.learner.functions.gradients = fails
+t.step()
+""",
+        1,
+        "ValueError: broken\n",
+    ),
+    "the end of the program": (
+        """
+begun = threading.Event()
+def slow(real, *arguments):
+    begun.set()
+    time.sleep(0.3)
+    return real(*arguments)
+acting(t, slow)
+t.queue.start_next(t.weights)
+begun.wait()
+""",
+        0,
+        "",
+    ),
+    "Ctrl-C": (
+        """
+import os, signal
+t.step()
+threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+for logs in t:
+    pass
+""",
+        -signal.SIGINT,
+        "KeyboardInterrupt\n",
+    ),
+    "sys.exit": (
+        """
+settings.train.horizon = 512
+t = Trainer(settings, oracles.SmallVec(8, 2, (5,)))
+t.queue.start_next(t.weights)
+while t.vec.steps[0] < 50:
+    time.sleep(0.001)
+sys.exit(3)
+""",
+        3,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_process_ends_cleanly_while_a_rollout_is_in_progress(ending):
+    text, code, end = ENDINGS[ending]
+    words = [sys.executable, "-X", "faulthandler", "-c", SCRIPT + text]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    stderr = errors(done.stderr)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert stderr.endswith(end) if end else not stderr
+    assert "Fatal" not in stderr and stderr.count("Traceback") <= 1
