@@ -1,4 +1,4 @@
-"""Many arrays in one: the kernel and plain MLX against NumPy."""
+"""The kernel that packs many arrays into one, and plain MLX, against NumPy."""
 
 import mlx.core as mx
 import numpy as np
@@ -7,13 +7,9 @@ from emulated_gpu import Compiled, recording
 
 from puffer_mlx.ops.pack import launch_pack, launch_pack_as, pack
 
-# Of few, of as many as a launch takes and one more, and of a third launch.
-CASES = {
-    "one": ([(3, 7)], 1024),
-    "some": ([(5,), (), (40, 30), (1, 1), (1024,), (2, 3, 1, 2)], 1024),
-    "scalars": ([()] * 5, 1),
-    "a launch": ([(n % 5 + 1,) for n in range(24)], 1),
-    "one more": ([(n % 5 + 1,) for n in range(25)], 1),
+CASES = {  # shapes, multiple. A launch takes 24 arrays.
+    "one launch": ([(5,), (), (40, 30), (1, 1), (1024,), (2, 3, 1, 2)], 1024),
+    "two launches": ([(n % 5 + 1,) for n in range(25)], 1),
     "three launches": ([(n % 7 + 1, 3) for n in range(49)], 16),
 }
 
@@ -40,13 +36,13 @@ def check(found, case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_plain(case):
+def test_pack_equals_numpy(case):
     shapes, multiple = CASES[case]
     check(pack([mx.array(a) for a in drawn(shapes)], multiple), case)
 
 
 @pytest.mark.parametrize("backend", ["metal", "cuda"])
-def test_kernel(backend, tmp_path):
+def test_kernel_packs_in_few_launches(backend, tmp_path):
     def function(multiple):
         return lambda *arrays: launch_pack(arrays, multiple)
 
@@ -55,18 +51,16 @@ def test_kernel(backend, tmp_path):
             case: recorder.record_all(function(multiple), *drawn(shapes))
             for case, (shapes, multiple) in CASES.items()
         }
-    assert [len(numbers) for numbers in calls.values()] == [1, 1, 1, 1, 2, 3]
+    assert [len(numbers) for numbers in calls.values()] == [1, 2, 3]
     compiled = Compiled(recorder, tmp_path)
     for case, (shapes, multiple) in CASES.items():
         arrays = [mx.array(a) for a in drawn(shapes)]
         check(compiled.play(calls[case], function(multiple), *arrays), case)
 
 
-@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float32])
-@pytest.mark.parametrize("backend", ["metal", "cuda"])
-def test_packs_in_another_type(backend, dtype, tmp_path):
-    """As MLX casts, in one launch."""
-    cases = [drawn(CASES[name][0]) for name in ("some", "a launch")]
+@pytest.mark.parametrize(("backend", "dtype"), [("metal", mx.bfloat16), ("cuda", mx.float32)])
+def test_pack_as_casts_like_mlx(backend, dtype, tmp_path):
+    cases = [drawn(CASES["one launch"][0]), drawn([(n % 5 + 1,) for n in range(24)])]
 
     def function(*arrays):
         return [launch_pack_as(dtype, arrays)]

@@ -26,18 +26,18 @@ def run_driver(program: Path, batches: int, patience: int = 60) -> subprocess.Co
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_clean(sanitizer: str):
+def test_driver_has_no_race_or_leak(sanitizer: str):
     done = run_driver(driver(HEADERS, sanitizer), 2000)
     assert (done.returncode, done.stdout, done.stderr) == (0, "clean\n", "")
 
 
-BUGS = {  # sanitizer or none, file, text, its replacement, what the report says
+BUGS = {  # sanitizer or none, file, text, its replacement, part of the report
     "a batch ends before its helpers": (
         "threads",
         "threads.h",
         "    batch.left.wait(lock, [&batch] { return batch.inside == 0; });\n",
         "",
-        "",  # whatever comes first
+        "",
     ),
     "one helper too many": (
         "",
@@ -71,7 +71,7 @@ BUGS = {  # sanitizer or none, file, text, its replacement, what the report says
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_planted_bugs_are_seen(bug: str):
+def test_driver_finds_planted_bug(bug: str):
     sanitizer, file, old, new, report = BUGS[bug]
     faulty = driver(kept_copy(HEADERS, lambda folder: edit(folder / file, old, new)), sanitizer)
     for _ in range(20):  # a race needs its moment: on an idle machine a run may pass without it
