@@ -4,7 +4,6 @@ import functools
 import importlib
 import pkgutil
 import sys
-from pathlib import Path
 
 import fingerprints
 import pytest
@@ -115,37 +114,6 @@ def test_passed_function_adds_its_file(monkeypatch):
 
 
 # ---- edited files --------------------------------------------------------------------------------
-
-
-def edited(monkeypatch, tmp_path: Path, before: str, after: str) -> bool:
-    """Return True if ppo/loss.py with another text is used as it was released."""
-    text = Path(str(loss.__file__)).read_text()
-    assert text.count(before) == 1
-    path = tmp_path / "puffer_mlx" / "ppo" / "loss.py"
-    path.parent.mkdir(parents=True)
-    path.write_text(text.replace(before, after))
-    monkeypatch.setattr(loss, "__file__", str(path))
-    monkeypatch.setattr(choosing, "PACKAGE", tmp_path / "puffer_mlx")
-    try:
-        return choosing._edited(loss.__name__) == ""
-    finally:
-        choosing._edited.cache_clear()
-
-
-FORMULA = "loss = pg + vf_coef * vl - ent_coef * ent\n"
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "same"),
-    [
-        (FORMULA, FORMULA.replace("pg +", "pg -"), False),
-        (FORMULA, FORMULA.replace("\n", "  # a comment\n"), True),
-        (FORMULA, FORMULA, True),
-    ],
-    ids=["edited", "a comment", "as it was"],
-)
-def test_edited_file_is_noticed(monkeypatch, tmp_path, before, after, same):
-    assert edited(monkeypatch, tmp_path, before, after) == same
 
 
 def test_edited_file_is_reported(monkeypatch, capsys):

@@ -41,25 +41,6 @@ def test_linear_and_its_gradients_equal_numpy(products, sizes, columns, biased):
     close(mx.grad(loss, argnums=list(range(len(given))))(*map(mx.array, given)), gradients)
 
 
-def test_gradient_functions_equal_numpy(products):
-    n, K, M = SIZES
-    dy, x, weight, add = arrays((n, M), (n, K), (M, K), (n, K))
-    expected = [
-        f64(dy) @ f64(weight),
-        f64(dy) @ f64(weight) + f64(add),
-        f64(dy).T @ f64(x),
-        f64(dy).sum(0),
-    ]
-    dy, x, weight, add = map(mx.array, (dy, x, weight, add))
-    found = [
-        ops.input_gradient(dy, weight),
-        ops.input_gradient(dy, weight, add),
-        ops.weight_gradient(dy, x),
-        ops.bias_gradient(dy),
-    ]
-    close(found, expected)
-
-
 @pytest.mark.parametrize("shape", [(1, 5, 4, 7), (5, 411, 3, 8)])  # T, S, H, M
 def test_recurrent_weight_gradient_equals_numpy(products, shape):
     T, S, H, M = shape

@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
-from emulated_gpu import Compiled, recording
+from emulated_gpu import Compiled, from_memory, recording, to_memory
 from kernel_oracles import close, gelu_oracle, gru_oracle, lstm_oracle, mingru_oracle, random_keep
 from oracles import f64
 
@@ -179,53 +179,81 @@ METAL_CASES = [case for case in GPU_CASES if case[1] in ENOUGH]
 PAIRS = [("metal", *case) for case in METAL_CASES] + [("cuda", *case) for case in GPU_CASES]
 LEFT_OUT = [("mingru", "first"), ("lstm", "h0 c0"), ("gru", "h0")]
 LEFT_OUT += [(name, "not_done") for name in CASES]
-LEFT_OUT_SHAPE = 3, 5, 9
+SMALL = 3, 5, 9
+LOW = {"metal": mx.bfloat16, "cuda": mx.float16}
+STATES = {"first", "not_done", "states", "h0", "c0", "h", "c", "dh"}  # float32 in all precisions
 
 
 @pytest.fixture(scope="module", params=["metal", "cuda"])
 def compiled(request, tmp_path_factory):
-    """Kernels 2 i and 2 i + 1: forward and backward of cases[i], then of LEFT_OUT[i]."""
-    cases = METAL_CASES if request.param == "metal" else GPU_CASES
+    """Compiled kernels. `numbers`: of forward and backward by name, shape and left-out arrays."""
     with recording(request.param) as recorder, pytest.MonkeyPatch.context() as patch:
+        numbers = {}
 
-        def record(name, shape, left_out=""):
+        def record(name, shape, left_out="", dtype=mx.float32):
             case = CASES[name]
-            arrays: dict[str, Any] = case.saved(case.drawn(shape))
-            arrays |= dict.fromkeys(left_out.split(), None)
+            arrays = {
+                word: mx.array(array).astype(mx.float32 if word in STATES else dtype)
+                for word, array in case.saved(case.drawn(shape)).items()
+                if word not in left_out.split()
+            }
             words = {"forward": [*case.inputs, "not_done"], "backward": case.backward.split()}
-            for way, names in words.items():
-                given = [None if arrays[word] is None else mx.array(arrays[word]) for word in names]
-                recorder.record(getattr(case.module, f"{name}_{way}"), *given)
+            numbers[name, shape, "low" if dtype != mx.float32 else left_out] = [
+                recorder.record(getattr(case.module, f"{name}_{way}"), *map(arrays.get, names))
+                for way, names in words.items()
+            ]
 
-        for name, shape in cases:
+        for name, shape in METAL_CASES if request.param == "metal" else GPU_CASES:
             rows = GPU_SHAPES.get(shape, 1)
             patch.setattr(recurrence, "rows_of_block", lambda *_, rows=rows: rows)
             record(name, shape)
         for name, left_out in LEFT_OUT:
-            record(name, LEFT_OUT_SHAPE, left_out)
+            record(name, SMALL, left_out)
+        for name in CASES:
+            record(name, SMALL)
+            record(name, SMALL, dtype=LOW[request.param])
     found = Compiled(recorder, tmp_path_factory.mktemp("kernels"))
-    found.cases = cases  # type: ignore
+    found.numbers = numbers  # type: ignore
     return found
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(("compiled", "name", "shape"), PAIRS, indirect=["compiled"])
 def test_recurrence_on_gpu_equals_numpy(compiled, name, shape):
-    number = 2 * compiled.cases.index((name, shape))
     arrays = CASES[name].drawn(shape, seed=7)
-    found = run_both(compiled, number, CASES[name].saved(arrays))
+    found = run_both(compiled, (name, shape, ""), CASES[name].saved(arrays))
     for ours, expected in zip(found, CASES[name].oracle(*arrays.values()), strict=True):
         close(ours, expected, tolerance=1e-5)
 
 
-def run_both(compiled, number, arrays):
-    """Yield the outputs of kernels `number` and `number + 1`, forward and backward."""
+def run_both(compiled, key, arrays):
+    """Yield the outputs of the forward and of the backward kernel."""
     forward = dict(arrays)
     if "weight_hh" in arrays:
         forward["weight_hh"] = arrays["weight_hh"].T.copy()  # as forward gets it
-    for k, given in ((number, forward), (number + 1, arrays)):
-        names = compiled.calls[k]["input_names"]
-        yield compiled.run(k, *(given[word] for word in names if word != "sizes"))
+    for number, given in zip(compiled.numbers[key], (forward, arrays), strict=True):
+        names = compiled.calls[number]["input_names"]
+        yield compiled.run(number, *(given[word] for word in names if word != "sizes"))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", CASES)
+def test_16_bit_kernels_round_the_results_of_float32_kernels(compiled, name):
+    low = LOW[compiled.backend]
+    arrays = {
+        word: array if word in STATES else from_memory(to_memory(array, low), low)
+        for word, array in CASES[name].saved(CASES[name].drawn(SMALL)).items()
+    }
+    for one, other, number in zip(
+        run_both(compiled, (name, SMALL, "low"), arrays),
+        run_both(compiled, (name, SMALL, ""), arrays),
+        compiled.numbers[name, SMALL, "low"],
+        strict=True,
+    ):
+        dtypes = compiled.calls[number]["output_dtypes"]
+        assert low in dtypes
+        for ours, exact, dtype in zip(one, other, dtypes, strict=True):
+            np.testing.assert_array_equal(ours, from_memory(to_memory(exact, dtype), dtype))
 
 
 @pytest.mark.processes
@@ -235,13 +263,12 @@ def run_both(compiled, number, arrays):
     indirect=["compiled"],
 )
 def test_missing_state_is_zero_and_missing_not_done_is_one(compiled, name, left_out):
-    number = 2 * len(compiled.cases) + 2 * LEFT_OUT.index((name, left_out))
     value, words = float(left_out == "not_done"), left_out.split()
-    given = CASES[name].drawn(LEFT_OUT_SHAPE)
+    given = CASES[name].drawn(SMALL)
     given |= {word: np.full_like(given[word], value) for word in words}
     forward, backward = CASES[name].oracle(*given.values())
     arrays = CASES[name].saved(given) | {word: np.full(8, value, np.float32) for word in words}
-    ours, gradients = run_both(compiled, number, arrays)
+    ours, gradients = run_both(compiled, (name, SMALL, left_out), arrays)
     close(ours, forward, tolerance=1e-5)
     wanted = len(backward) - (0 if left_out == "not_done" else len(words))
     close(gradients[:wanted], backward[:wanted], tolerance=1e-5)
