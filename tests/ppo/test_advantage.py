@@ -47,7 +47,7 @@ ALONE = {  # without V-trace the clips apply to 1
 
 
 @pytest.mark.parametrize("rho_clip", ALONE)
-def test_golden_without_ratios(path, rho_clip):
+def test_advantages_without_ratios_equal_hand_arithmetic(path, rho_clip):
     values, rewards, terminals, _ = (mx.array(row, mx.float32)[:, None] for row in GOLDEN.tolist())
     hyper = dict(zip(NAMES, (0.9, 0.8, rho_clip, 1.0), strict=True))
     found = advantages(values, rewards, terminals, None, **hyper, reward_clip=1.0)
@@ -55,13 +55,13 @@ def test_golden_without_ratios(path, rho_clip):
 
 
 @pytest.mark.parametrize("form", EXPECTED)
-def test_golden(path, form):
+def test_advantages_equal_hand_arithmetic(path, form):
     found = compute(GOLDEN[..., None], (0.9, 0.8, 1.1, 1.0), form)
     np.testing.assert_allclose(found[:, 0], EXPECTED[form], rtol=0, atol=2e-7)
 
 
 @pytest.mark.parametrize(("file", "form"), [("puffer4", "S"), ("puffer3", "V")])
-def test_upstream(path, fixtures, file, form):
+def test_advantages_equal_upstream(path, fixtures, file, form):
     data = np.load(fixtures / f"{file}_advantage.npz")
     for case in ("c0", "c1", "c2", "c3"):
         names = ("values", "rewards", "dones", "importance")
@@ -73,7 +73,7 @@ def test_upstream(path, fixtures, file, form):
 
 
 @pytest.mark.parametrize(("shape", "form"), [((2, 1), "V"), ((64, 33), "S"), ((127, 2), "V")])
-def test_random(path, form, shape):
+def test_advantages_equal_float64(path, form, shape):
     rng = np.random.default_rng(shape[0])
     rows = (
         rng.normal(size=shape),
@@ -90,7 +90,7 @@ def test_random(path, form, shape):
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * scale)
 
 
-def test_shapes_must_agree():
+def test_different_shapes_are_refused():
     rows = [mx.zeros((4, 3)) for _ in range(4)]
     for i in range(4):
         wrong = [*rows[:i], mx.zeros((3, 4)), *rows[i + 1 :]]
@@ -119,7 +119,7 @@ AFTER = [0, 1.5668, 0.94, 0]
 
 
 @pytest.mark.parametrize("form", ["V", "S"])
-def test_last_observations(path, form):
+def test_final_observations_end_advantages(path, form):
     arrays = [mx.array(row[:, None].astype(np.float32)) for row in LAST]
     hyper = dict(zip(NAMES, (0.9, 0.8, 1.0, 1.0), strict=True))
     for final, bootstrap, before in (
@@ -133,8 +133,7 @@ def test_last_observations(path, form):
 
 
 @pytest.mark.parametrize("form", ["V", "S"])
-def test_terminated_rows_could_be_left_out(path, form):
-    """Without bootstrap the others' advantages are those of a rollout that has no such rows."""
+def test_final_observations_without_bootstrap_change_no_other_advantage(path, form):
     rng = np.random.default_rng(1)
     T, N = 40, 8
     ended = rng.random((T, N)) < 0.2

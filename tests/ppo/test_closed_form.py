@@ -227,25 +227,21 @@ CASES = {
     "bf16": Case((4,), n=64, dtype=mx.bfloat16),
     "masked fp16": Case((3, 2), n=64, masked=True, dtype=mx.float16, scale=1024.0),
     "continuous fp16": Case((1, 1), n=64, dtype=mx.float16, scale=1024.0),
-    "fewer parts": Case((2,), n=600, parts=2),
     "many blocks": Case((1, 1, 1), n=700 * 256 - 3),
-    "two samples": Case((2,), n=2),
     "with two others": Case((3, 2), n=600, others=2),
     "with many others": Case((2,), n=600, others=99),
     "one sample, with others": Case((2,), n=1, others=3),
     "live": Case((4,), live=True),
     "live masked": Case((3, 2, 5), n=257, masked=True, live=True),
     "live continuous": Case((1, 1, 1), live=True),
-    "live bf16": Case((4,), n=64, dtype=mx.bfloat16, live=True),
     "live continuous, limited": Case((1, 1, 1), live=True, limit=1e6),
     "live masked fp16": Case((3, 2), n=64, masked=True, dtype=mx.float16, scale=1024.0, live=True),
-    "live continuous fp16": Case((1, 1), n=64, dtype=mx.float16, scale=1024.0, live=True),
     "live, one sample": Case((2,), n=1, live=True),
     "one sample": Case((2,), n=1),
 }
 # The texts of Metal and of CUDA differ in little: of all cases, these are enough of Metal's.
 ON_METAL = ["discrete", "continuous", "masked, one head", "masked fp16", "with two others"]
-ON_METAL += ["live masked fp16", "live continuous fp16", "one sample", "many blocks"]
+ON_METAL += ["live masked fp16", "one sample", "many blocks"]
 EVERY = [name for name in CASES if name not in ("one sample", "many blocks")]
 PAIRS = [(b, name) for b in ("metal", "cuda") for name in EVERY if b == "cuda" or name in ON_METAL]
 
@@ -331,14 +327,14 @@ def compare(found, oracle, case):
 
 
 @pytest.mark.parametrize(("compiled", "name"), PAIRS, indirect=["compiled"])
-def test_kernels(compiled, name):
+def test_kernels_equal_float64_and_plain_mlx(compiled, name):
     case, found = CASES[name], compiled(name)
     compare(found, plain(case), case)
     if not case.headless:
         compare(found, expected(case), case)
 
 
-def test_every_branch_is_taken():
+def test_cases_take_every_branch():
     """Of the cases above: clipped and not, on both sides; held values; legal actions and not."""
     for name in ("discrete", "masked", "continuous", "live", "live masked", "live continuous"):
         case = CASES[name]
@@ -353,8 +349,7 @@ def test_every_branch_is_taken():
             assert set(heads[0].sum(axis=1)) == {1, 2, 3}
 
 
-def test_moments_of_parts(compiled):
-    """What is summed of a minibatch's own advantages, on a GPU and in plain MLX."""
+def test_moments_equal_numpy(compiled):
     case = CASES["with two others"]
     found = compiled("with two others", function=moments)["moments"]
     np.testing.assert_allclose(found, case.arrays["moments"][0], rtol=1e-5)
@@ -362,8 +357,7 @@ def test_moments_of_parts(compiled):
     np.testing.assert_allclose(moments(case)["moments"], whole, rtol=1e-5)
 
 
-def test_one_sample_has_no_deviation(compiled):
-    """Its advantage counts as it is, as in the plain form."""
+def test_single_advantage_is_not_normalized(compiled):
     found, other = compiled("one sample"), plain(CASES["one sample"])
     for name in ("total", "dy", "value"):
         assert np.isfinite(found[name]).all()
@@ -378,8 +372,7 @@ def changed(name, **arrays):
     return other
 
 
-def test_what_is_not_finite(compiled):
-    """A logit or value that isn't finite shows in the loss; an illegal logit doesn't."""
+def test_loss_is_not_finite_if_a_legal_logit_or_value_is_not(compiled):
     for name, row, wrong, shows in (
         *(("discrete", row, wrong, True) for row, wrong in ((2, np.nan), (2, np.inf), (4, np.nan))),
         *(("continuous", row, np.nan, True) for row in (0, 3)),
@@ -396,8 +389,7 @@ def test_what_is_not_finite(compiled):
             compare(found, other, case)
 
 
-def test_a_ratio_that_overflows(compiled):
-    """Its loss may be finite, clipped as it is; but not its gradient, as MLX has it."""
+def test_gradient_of_an_overflowing_ratio_is_nan(compiled):
     old_logprob, adv = (CASES["discrete"].arrays[name].copy() for name in ("old_logprob", "adv"))
     old_logprob[:2], adv[:2] = -200, 5.0
     case = changed("discrete", old_logprob=old_logprob, adv=adv)
@@ -422,8 +414,7 @@ def at_the_bound(rng, n):
     return old, value, np.where(moved < value, 1, -1) * np.float32(0.5)
 
 
-def test_corners(compiled):
-    """Ties go to the unclipped branch, and a change at its bound has no gradient, as in MLX."""
+def test_values_at_the_clip_have_the_gradient_of_mlx(compiled):
     arrays = CASES["discrete"].arrays
     y, old_value, adv, weight = (arrays[n].copy() for n in ("y", "old_value", "adv", "weight"))
     half = len(adv) // 2
@@ -439,8 +430,7 @@ def test_corners(compiled):
     compare(found, other, case)
 
 
-def test_sums_of_many_blocks(compiled):
-    """More than a block has threads; each sum in its place."""
+def test_sums_over_more_blocks_than_threads_equal_numpy(compiled):
     blocks, n = 700, 700 * 256 - 3
     sums = np.random.default_rng(1).normal(size=(8, blocks)).astype(np.float32)
     logstd = np.zeros((1, 3), np.float32)
@@ -455,8 +445,7 @@ def test_sums_of_many_blocks(compiled):
 
 
 @pytest.mark.parametrize("name", ["discrete", "masked fp16", "live", "live continuous"])
-def test_few_launches_and_nothing_else(name):
-    """Three, of live advantages two; neither casts nor slices nor zeros, forth and back."""
+def test_loss_is_few_launches_without_other_operations(name):
     case, launched, read = CASES[name], [], []
 
     def kernel(name, **given):
@@ -474,8 +463,7 @@ def test_few_launches_and_nothing_else(name):
     assert nodes(seen) <= VIEWS, nodes(seen)
 
 
-def test_a_product_of_the_loss_that_is_compiled():
-    """The factor isn't known when the function is traced."""
+def test_compiled_product_of_the_loss_has_the_right_gradient():
 
     def kernel(name, **given):
         shapes = zip(given["output_shapes"], given["output_dtypes"], strict=True)
@@ -497,9 +485,3 @@ def nodes(arrays):
     text = io.StringIO()
     mx.export_to_dot(text, *arrays)
     return set(re.findall(r'label ?="(\w+)", shape=rectangle', text.getvalue()))
-
-
-def test_nodes_are_found():
-    x = mx.ones(3)
-    mx.eval(x)
-    assert nodes([x[1:], x.reshape(1, 3)]) == {"Slice", "Reshape"}

@@ -193,7 +193,7 @@ def plan_of(case: Case, backend: str) -> minibatch.MinibatchPlan | None:
 @pytest.fixture(scope="module", params=["metal", "cuda"])
 def kernels(request, tmp_path_factory):
     backend = request.param
-    names = [name for name in CASES if backend == "cuda" or name not in (*ON_CUDA_ALONE, LIMITED)]
+    names = [name for each, name in RUNS if each == backend]
     block = MAC if backend == "metal" else H200
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(minibatch, "BLOCKS", 2)  # so that most take several tiles
@@ -220,16 +220,18 @@ def expected(case: Case) -> list[np.ndarray]:
         ]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_gradients_are_the_plain_ones(kernels, name):
+RUNS = [
+    (backend, name)
+    for backend in ("metal", "cuda")
+    for name in CASES
+    if backend == "cuda" or name not in (*ON_CUDA_ALONE, LIMITED)
+]
+
+
+@pytest.mark.parametrize(("kernels", "name"), RUNS, indirect=["kernels"])
+def test_gradients_equal_plain_mlx(kernels, name):
     backend, functions = kernels
     case, plan = CASES[name], plan_of(CASES[name], backend)
-    if backend == "metal" and name in ON_CUDA_ALONE:
-        assert plan is None
-        return
-    if name not in functions.calls:
-        assert name == LIMITED
-        return
     assert plan is not None and plan.chunks == CHUNKS.get((backend, name), 1), plan
     launches = 2 + (not case.live and not case.together)
     assert len(functions.calls[name]) == launches
@@ -269,7 +271,7 @@ def wide_kernels(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", WIDE)
-def test_gradients_of_wide_layers(wide_kernels, name):
+def test_gradients_of_wide_layers_are_close_to_plain_mlx(wide_kernels, name):
     names = [wide_kernels.compiled.calls[n]["name"] for n in wide_kernels.calls[name]]
     assert any(each.startswith("mingru_minibatch_wide") for each in names)
     for one, other in zip(wide_kernels.run(name), expected(WIDE[name]), strict=True):
@@ -277,8 +279,7 @@ def test_gradients_of_wide_layers(wide_kernels, name):
         assert np.linalg.norm(one - other) <= 0.04 * np.linalg.norm(other)
 
 
-def test_what_no_kernel_knows_is_plain(monkeypatch):
-    """Another loss, precision, width, network or encoder; and what is measured on CUDA alone."""
+def test_unsupported_policies_and_precisions_use_plain_mlx(monkeypatch):
     case, patch = Case(), monkeypatch
     policy, scoring = case.policy, case.scoring
     patch.setattr(minibatch, "gpu_backend", lambda: "cuda")
@@ -312,17 +313,15 @@ SHAPES = {  # T, S, D, H, L; and which precisions have a plan on a Mac and on an
 }
 
 
-@pytest.mark.parametrize("block", [MAC, H200])
-@pytest.mark.parametrize("kind", ["fp32", "bf16"])
-def test_plans(block, kind):
-    """They divide what there is, in the room that there is."""
-    for shape, ways in SHAPES.items():
-        sizes = minibatch.MinibatchSizes(*shape, 3, 1, True, kind == "bf16", *block)
-        plan = minibatch.choose_plan(sizes)
-        assert (plan is not None) == (kind in ways[block == H200]), shape
-        if plan is not None:
-            T, S, *_ = shape
-            steps, segments = plan.sizes["STEPS"], plan.sizes["SEGMENTS"]
-            assert S % segments == 0 and steps * plan.chunks == T
-            assert steps * segments % 16 == 0 and steps * segments <= 64
-            assert 4 * plan.sizes["POOL"] <= block[1]
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("block", "kind"), [(MAC, "bf16"), (H200, "fp32")])
+def test_plan_divides_the_minibatch_and_fits_shared_memory(shape, block, kind):
+    sizes = minibatch.MinibatchSizes(*shape, 3, 1, True, kind == "bf16", *block)
+    plan = minibatch.choose_plan(sizes)
+    assert (plan is not None) == (kind in SHAPES[shape][block == H200])
+    if plan is not None:
+        T, S, *_ = shape
+        steps, segments = plan.sizes["STEPS"], plan.sizes["SEGMENTS"]
+        assert S % segments == 0 and steps * plan.chunks == T
+        assert steps * segments % 16 == 0 and steps * segments <= 64
+        assert 4 * plan.sizes["POOL"] <= block[1]

@@ -86,7 +86,7 @@ def advantages_on_gpu(request, tmp_path_factory):
     return Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
 
 
-def test_advantages(advantages_on_gpu):
+def test_advantages_on_gpu_equal_float64_and_plain_mlx(advantages_on_gpu):
     for case in [(9, *variant) for variant in VARIANTS] + [(T, "V", 1, 1) for T in (1, 2, 37)]:
         T, form, ends, boot = case
         arrays = series(T, ends, seed=7)
@@ -100,7 +100,7 @@ def test_advantages(advantages_on_gpu):
             np.testing.assert_allclose(found, oracle, rtol=0, atol=4e-6, err_msg=str(case))
 
 
-def test_without_ratios_and_of_16_bits(advantages_on_gpu):
+def test_advantages_without_ratios_and_of_16_bits_equal_plain_mlx(advantages_on_gpu):
     arrays = series(9, 0, seed=7)
     for form in "VS":
         (found,) = advantages_on_gpu.run(form, *arrays[:3])
@@ -113,8 +113,7 @@ def test_without_ratios_and_of_16_bits(advantages_on_gpu):
         np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
 
 
-def test_what_is_not_finite_is_not_hidden_by_a_clip(advantages_on_gpu):
-    """A minibatch with NaN is skipped and counted: it must arrive there."""
+def test_advantages_keep_nan(advantages_on_gpu):
     for place in range(4):
         arrays = series(9, 0)
         arrays[2][:] = 0
@@ -125,7 +124,7 @@ def test_what_is_not_finite_is_not_hidden_by_a_clip(advantages_on_gpu):
         np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
 
 
-def test_without_a_bound_rewards_are_not_clipped(advantages_on_gpu):
+def test_advantages_with_infinite_bound_do_not_clip_rewards(advantages_on_gpu):
     _, *rest = arrays = series(9, 0)
     arrays = [np.zeros_like(rest[0]), 5 * np.ones_like(rest[0]), np.zeros_like(rest[0]), rest[2]]
     (found,) = advantages_on_gpu.run(
@@ -183,7 +182,7 @@ def check_draw(found, adv, uniforms, beta):
     assert (uniforms >= reached[rows] - 1e-6).all()
 
 
-def test_draw(draw_on_gpu):
+def test_draw_equals_plain_mlx(draw_on_gpu):
     for name, (_, N, _) in DRAWS.items():
         adv, uniforms, beta = draw_case(*DRAWS[name], seed=3)
         check_draw(draw_on_gpu.run(name, adv, uniforms, beta), adv, uniforms, beta)
@@ -191,15 +190,15 @@ def test_draw(draw_on_gpu):
         np.testing.assert_array_equal(rows, N - 1)  # the last row takes what none reaches
 
 
-def test_an_advantage_that_is_not_finite_gives_no_chance(draw_on_gpu):
+def test_draw_ignores_advantages_that_are_not_finite(draw_on_gpu):
     adv, uniforms, beta = draw_case(*DRAWS["shares"])
     for bad in (np.nan, np.inf, -np.inf):
         adv[7, 20] = bad
         check_draw(draw_on_gpu.run("shares", adv, uniforms, beta), adv, uniforms, beta)
 
 
-def test_no_advantage_at_all_and_all_of_it(draw_on_gpu):
-    """Every p is 1: the first row's reaches every uniform; (37 * 1)^-.4 is its weight."""
+def test_draw_without_advantages_and_with_one_row_of_them(draw_on_gpu):
+    """Without advantages every p is 1: all uniforms draw the first row, its weight is 37^-.4."""
     adv, uniforms, beta = draw_case(*DRAWS["few"])
     rows, weights, *_ = draw_on_gpu.run("few", adv * 0, uniforms, beta)
     np.testing.assert_array_equal(rows, 0)
@@ -211,8 +210,8 @@ def test_no_advantage_at_all_and_all_of_it(draw_on_gpu):
         np.testing.assert_array_equal(rows, agent)
 
 
-def test_a_uniform_at_a_cumulative_sum_belongs_to_its_row(draw_on_gpu):
-    """16 steps of 2^36 are 2^40, to the power .8 is 2^32: of 1024 such rows, p = 2^-10 exactly."""
+def test_uniform_at_a_cumulative_sum_draws_its_row(draw_on_gpu):
+    """Advantages of 2^36 in 16 steps: 2^40, to the power .8 2^32. 1024 rows: p is 2^-10."""
     adv, uniforms, beta = draw_case(*DRAWS["whole"])
     rows = np.arange(1024)[-len(uniforms) :]
     reached = ((rows + 1) / 1024).astype(np.float32)
@@ -319,7 +318,7 @@ def rows_on_gpu(request, tmp_path_factory):
     return Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
 
 
-def test_take_rows(rows_on_gpu):
+def test_take_rows_equals_numpy(rows_on_gpu):
     for name, (dtype, tail) in FIELDS.items():
         source, steps = field(name, seed=2)
         (found,) = rows_on_gpu.run(name, source, rows_of(2))
@@ -328,7 +327,7 @@ def test_take_rows(rows_on_gpu):
 
 
 @pytest.mark.parametrize("names", TOGETHER)
-def test_take_several(rows_on_gpu, names):
+def test_take_several_equals_numpy(rows_on_gpu, names):
     given = [field(name, seed=3) for name in names]
     found = rows_on_gpu.run(names, *(source for source, _ in given), rows_of(3))
     for (source, _), array in zip(given, found, strict=True):
@@ -337,7 +336,7 @@ def test_take_several(rows_on_gpu, names):
         np.testing.assert_array_equal(array, wanted)
 
 
-def test_rows_outside_never_read_other_memory(rows_on_gpu):
+def test_gathers_clip_rows_that_are_out_of_range(rows_on_gpu):
     rows = rows_of()
     rows[:4] = -1, N, 2**31 - 1, -(2**31)
     inside = rows.clip(0, N - 1)
@@ -351,7 +350,7 @@ def test_rows_outside_never_read_other_memory(rows_on_gpu):
 
 
 @pytest.mark.parametrize("ends", [0, 1])
-def test_take_targets(rows_on_gpu, ends):
+def test_take_targets_equals_numpy(rows_on_gpu, ends):
     arrays = target_case(ends, seed=4)
     *found, moments = rows_on_gpu.run(f"targets {ends}", *arrays)
     count, mean, squares = moments.astype(np.float64)
@@ -372,7 +371,7 @@ def test_take_targets(rows_on_gpu, ends):
 
 
 @pytest.mark.parametrize("ok", [1, 0])
-def test_put_rows(ok):
+def test_put_rows_writes_the_last_of_repeated_rows(ok):
     arrays = put_case(ok, seed=5)
     values, ratios, rows, new_values, new_ratios, _ = arrays
     assert len(set(rows)) < S
@@ -383,9 +382,8 @@ def test_put_rows(ok):
         np.testing.assert_array_equal(found, oracle)
 
 
-@pytest.mark.parametrize("ok", [1, 0])
-@pytest.mark.parametrize("vtrace", [True, False])
-def test_advantages_after_a_minibatch(rows_on_gpu, ok, vtrace):
+@pytest.mark.parametrize(("ok", "vtrace"), [(1, True), (1, False), (0, True)])
+def test_advantages_after_a_minibatch_equal_plain_mlx(rows_on_gpu, ok, vtrace):
     arrays = after_case(ok, seed=6)
     found = rows_on_gpu.run(f"after {vtrace}", *arrays)
     expected = plainly(partial(after, vtrace=vtrace), *arrays)
@@ -393,10 +391,3 @@ def test_advantages_after_a_minibatch(rows_on_gpu, ok, vtrace):
         np.testing.assert_array_equal(ours, plain)
     for ours, plain in zip(found[2:], expected[2:], strict=True):
         np.testing.assert_allclose(ours, plain, rtol=2e-6, atol=4e-6)
-
-
-@pytest.mark.parametrize("ok", [True, False])
-def test_whether_it_counted_may_be_a_bool(ok):
-    arrays = put_case(ok)
-    as_bool = plainly(ops.put_rows, *arrays[:-1], np.bool_(ok))
-    np.testing.assert_array_equal(as_bool, plainly(ops.put_rows, *arrays))
