@@ -18,8 +18,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from emulated_gpu import COMMON_TYPES
-from emulated_run import minibatch_texts
+from emulated_run import COMMON_TYPES, minibatch_texts
 
 import puffer_mlx
 from puffer_mlx.config import Policy, Torch

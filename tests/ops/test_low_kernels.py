@@ -7,7 +7,6 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from emulated_gpu import recording
 from emulated_run import minibatch_texts
 from test_gpu_front_ends import plans, rows_kernels
 
@@ -21,20 +20,20 @@ from puffer_mlx.system.backend import building_for
 
 
 def test_launch_casts_arrays_to_the_types_of_the_kernel():
-    t, s, h = 3, 5, 9
-    shapes = {"u": (t, s, 3 * h), "x": (t, s, h), "first": (s, h), "not_done": (t, s)}
-    wrong = [mx.bfloat16, mx.float32, mx.float16, mx.int32]
-    given = [mx.zeros(shape, d) for shape, d in zip(shapes.values(), wrong, strict=True)]
-    with recording("cuda") as recorder:
-        recorder.record(mingru.mingru_forward, *given)
-    (call,) = recorder.calls
-    found = dict(zip(call["input_names"], (a.dtype for a in call["inputs"]), strict=True))
-    assert found == {
-        **dict.fromkeys(("u", "x"), mx.bfloat16),
-        **dict.fromkeys(("first", "not_done"), mx.float32),
-        "sizes": mx.int32,
-    }
-    assert call["output_dtypes"] == [mx.bfloat16, mx.float32]
+    given = {}
+
+    def kernel(name, **arguments):
+        given.update(arguments)
+        shapes = zip(arguments["output_shapes"], arguments["output_dtypes"], strict=True)
+        return [mx.zeros(shape, dtype) for shape, dtype in shapes]
+
+    u, x = mx.zeros((3, 5, 27), mx.bfloat16), mx.zeros((3, 5, 9))
+    first, not_done = mx.zeros((5, 9), mx.float16), mx.zeros((3, 5), mx.int32)
+    with building_for("cuda", kernel):
+        mingru.mingru_forward(u, x, first, not_done)
+    dtypes = [array.dtype for array in given["inputs"]]
+    assert dtypes == [mx.bfloat16, mx.bfloat16, mx.float32, mx.float32, mx.int32]
+    assert given["output_dtypes"] == [mx.bfloat16, mx.float32]
     dtypes = [launch.constant_array(n, 61).dtype for n in (7, 7.0, 7)]
     assert dtypes == [mx.int32, mx.float32, mx.int32]
 

@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
-from emulated_gpu import Compiled, from_memory, recording, to_memory
+from emulated_run import emulated_gpu
 from kernel_oracles import close, gelu_oracle, gru_oracle, lstm_oracle, mingru_oracle, random_keep
 from oracles import f64
 
@@ -108,7 +108,10 @@ def passes(name, module, arrays):
     forward, backward = (getattr(module, f"{name}_{way}") for way in ("forward", "backward"))
     case = CASES[name]
     words = [*case.inputs, "not_done"], case.backward.split()
-    given = ([mx.array(arrays[word]) for word in each] for each in words)
+    given = (
+        [None if arrays[word] is None else mx.array(arrays[word]) for word in each]
+        for each in words
+    )
     return *forward(*next(given)), *backward(*next(given))
 
 
@@ -162,21 +165,16 @@ def test_extension_refuses_wrong_arguments(extension, name):
 
 # ---- GPU kernels as C++ --------------------------------------------------------------------------
 
-GPU_SHAPES = {  # T, S, H: segments of a block
-    (1, 1, 1): 1,
-    (2, 7, 9): 1,  # more blocks than chunks of inputs
-    (3, 5, 33): 4,  # a block with one segment, a warp with one channel
-    (2, 9, 40): 8,
-    (2, 3, 300): 2,  # two channels a thread
-}
-# 3 and 300 threads; one and more chunks of 8 steps that are read at once
-MINGRU_SHAPES = [(1, 1, 3), (5, 3, 100), (8, 1, 3), (19, 2, 5)]
-GPU_CASES = [(name, shape) for name in ("lstm", "gru") for shape in GPU_SHAPES]
-GPU_CASES += [("mingru", shape) for shape in MINGRU_SHAPES]
-# The texts of Metal and of CUDA differ in little: these shapes are enough of Metal's.
-ENOUGH = [(3, 5, 33), (2, 3, 300), (19, 2, 5)]
-METAL_CASES = [case for case in GPU_CASES if case[1] in ENOUGH]
-PAIRS = [("metal", *case) for case in METAL_CASES] + [("cuda", *case) for case in GPU_CASES]
+GPU_CASES = [  # network, T, S, H, segments of a block
+    *(("lstm", (1, 1, 1), 1), ("gru", (1, 1, 1), 1)),
+    ("gru", (2, 7, 9), 1),  # more blocks than chunks of inputs
+    ("lstm", (3, 5, 33), 4),  # a block with one segment, a warp with one channel
+    *(("gru", (2, 9, 40), 8), ("lstm", (2, 9, 40), 8)),
+    *(("gru", (2, 3, 300), 2), ("lstm", (2, 3, 300), 2)),  # two channels a thread
+    *(("mingru", (1, 1, 3), 1), ("mingru", (8, 1, 3), 1)),  # chunks of 8 steps
+    *(("mingru", (19, 2, 5), 1), ("mingru", (5, 3, 100), 1)),
+]
+METAL_CASES = [case for case in GPU_CASES if case[1] in [(3, 5, 33), (2, 3, 300), (19, 2, 5)]]
 LEFT_OUT = [("mingru", "first"), ("lstm", "h0 c0"), ("gru", "h0")]
 LEFT_OUT += [(name, "not_done") for name in CASES]
 SMALL = 3, 5, 9
@@ -184,95 +182,55 @@ LOW = {"metal": mx.bfloat16, "cuda": mx.float16}
 STATES = {"first", "not_done", "states", "h0", "c0", "h", "c", "dh"}  # float32 in all precisions
 
 
-@pytest.fixture(scope="module", params=["metal", "cuda"])
-def compiled(request, tmp_path_factory):
-    """Compiled kernels. `numbers`: of forward and backward by name, shape and left-out arrays."""
-    with recording(request.param) as recorder, pytest.MonkeyPatch.context() as patch:
-        numbers = {}
-
-        def record(name, shape, left_out="", dtype=mx.float32):
-            case = CASES[name]
-            arrays = {
-                word: mx.array(array).astype(mx.float32 if word in STATES else dtype)
-                for word, array in case.saved(case.drawn(shape)).items()
-                if word not in left_out.split()
-            }
-            words = {"forward": [*case.inputs, "not_done"], "backward": case.backward.split()}
-            numbers[name, shape, "low" if dtype != mx.float32 else left_out] = [
-                recorder.record(getattr(case.module, f"{name}_{way}"), *map(arrays.get, names))
-                for way, names in words.items()
-            ]
-
-        for name, shape in METAL_CASES if request.param == "metal" else GPU_CASES:
-            rows = GPU_SHAPES.get(shape, 1)
-            patch.setattr(recurrence, "rows_of_block", lambda *_, rows=rows: rows)
-            record(name, shape)
-        for name, left_out in LEFT_OUT:
-            record(name, SMALL, left_out)
-        for name in CASES:
-            record(name, SMALL)
-            record(name, SMALL, dtype=LOW[request.param])
-    found = Compiled(recorder, tmp_path_factory.mktemp("kernels"))
-    found.numbers = numbers  # type: ignore
-    return found
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(("compiled", "name", "shape"), PAIRS, indirect=["compiled"])
-def test_recurrence_on_gpu_equals_numpy(compiled, name, shape):
-    arrays = CASES[name].drawn(shape, seed=7)
-    found = run_both(compiled, (name, shape, ""), CASES[name].saved(arrays))
-    for ours, expected in zip(found, CASES[name].oracle(*arrays.values()), strict=True):
-        close(ours, expected, tolerance=1e-5)
-
-
-def run_both(compiled, key, arrays):
-    """Yield the outputs of the forward and of the backward kernel."""
-    forward = dict(arrays)
-    if "weight_hh" in arrays:
-        forward["weight_hh"] = arrays["weight_hh"].T.copy()  # as forward gets it
-    for number, given in zip(compiled.numbers[key], (forward, arrays), strict=True):
-        names = compiled.calls[number]["input_names"]
-        yield compiled.run(number, *(given[word] for word in names if word != "sizes"))
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("name", CASES)
-def test_16_bit_kernels_round_the_results_of_float32_kernels(compiled, name):
-    low = LOW[compiled.backend]
-    arrays = {
-        word: array if word in STATES else from_memory(to_memory(array, low), low)
-        for word, array in CASES[name].saved(CASES[name].drawn(SMALL)).items()
-    }
-    for one, other, number in zip(
-        run_both(compiled, (name, SMALL, "low"), arrays),
-        run_both(compiled, (name, SMALL, ""), arrays),
-        compiled.numbers[name, SMALL, "low"],
-        strict=True,
-    ):
-        dtypes = compiled.calls[number]["output_dtypes"]
-        assert low in dtypes
-        for ours, exact, dtype in zip(one, other, dtypes, strict=True):
-            np.testing.assert_array_equal(ours, from_memory(to_memory(exact, dtype), dtype))
+def passes_on_gpu(backend, name, arrays):
+    with emulated_gpu(backend=backend, checked=True):
+        return passes(name, CASES[name].module, arrays)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("compiled", "name", "left_out"),
-    [(("metal", "cuda")[n % 2], *case) for n, case in enumerate(LEFT_OUT)],
-    indirect=["compiled"],
+    ("backend", "name", "shape", "rows"),
+    [("cuda", *case) for case in GPU_CASES] + [("metal", *case) for case in METAL_CASES],
 )
-def test_missing_state_is_zero_and_missing_not_done_is_one(compiled, name, left_out):
+def test_recurrence_on_gpu_equals_numpy(monkeypatch, backend, name, shape, rows):
+    monkeypatch.setattr(recurrence, "rows_of_block", lambda *_: rows)
+    arrays = CASES[name].drawn(shape, seed=7)
+    forward, backward = CASES[name].oracle(*arrays.values())
+    found = passes_on_gpu(backend, name, CASES[name].saved(arrays))
+    close(found, (*forward, *backward), tolerance=1e-5)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("backend", LOW)
+def test_16_bit_kernels_round_the_results_of_float32_kernels(backend, name):
+    low = LOW[backend]
+    arrays = {
+        word: mx.array(array).astype(mx.float32 if word in STATES else low)
+        for word, array in CASES[name].saved(CASES[name].drawn(SMALL)).items()
+    }
+    found = passes_on_gpu(backend, name, arrays)
+    wide = {word: array.astype(mx.float32) for word, array in arrays.items()}
+    assert low in {array.dtype for array in found}
+    for ours, exact in zip(found, passes_on_gpu(backend, name, wide), strict=True):
+        assert mx.array_equal(ours, exact.astype(ours.dtype))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("backend", "name", "left_out"),
+    [(("metal", "cuda")[n % 2], *case) for n, case in enumerate(LEFT_OUT)],
+)
+def test_missing_state_is_zero_and_missing_not_done_is_one(backend, name, left_out):
     value, words = float(left_out == "not_done"), left_out.split()
     given = CASES[name].drawn(SMALL)
     given |= {word: np.full_like(given[word], value) for word in words}
     forward, backward = CASES[name].oracle(*given.values())
-    arrays = CASES[name].saved(given) | {word: np.full(8, value, np.float32) for word in words}
-    ours, gradients = run_both(compiled, (name, SMALL, left_out), arrays)
-    close(ours, forward, tolerance=1e-5)
-    wanted = len(backward) - (0 if left_out == "not_done" else len(words))
-    close(gradients[:wanted], backward[:wanted], tolerance=1e-5)
-    assert all(gradient.shape == (1,) for gradient in gradients[wanted:])  # nobody needs them
+    arrays = {**CASES[name].saved(given), **dict.fromkeys(words)}
+    found = passes_on_gpu(backend, name, arrays)
+    wanted = len(found) - (0 if left_out == "not_done" else len(words))
+    close(found[:wanted], [*forward, *backward][:wanted], tolerance=1e-5)
+    assert all(gradient.shape == (1,) for gradient in found[wanted:])  # unused
 
 
 def test_rows_of_a_block_fit_shared_memory(monkeypatch):
