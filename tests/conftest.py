@@ -29,7 +29,7 @@ from puffer_mlx.system.files import shipped
 from puffer_mlx.tracking import tracked_run
 
 pytest.register_assert_rewrite(
-    "emulated_gpu", "kernel_oracles", "native_envs", "oracles", "played", "running", "stepping"
+    "emulated_run", "kernel_oracles", "native_envs", "oracles", "played", "running", "stepping"
 )
 mx.set_default_device(mx.cpu)  # tests of a GPU say so themselves
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background jobs inherit it

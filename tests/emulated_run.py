@@ -82,9 +82,8 @@ struct __nv_bfloat16 {
 KERNEL = """
 namespace of_{name} {{
 {header}
-static void kernel({parameters}, Place at) {{
-  const uint3 thread_position_in_grid = at.grid, threadgroup_position_in_grid = at.block;
-  const uint3 thread_position_in_threadgroup = at.me;
+static void kernel({parameters}, const uint3 thread_position_in_grid,
+    const uint3 threadgroup_position_in_grid, const uint3 thread_position_in_threadgroup) {{
 {constants}
 {source}
 }}
@@ -92,7 +91,7 @@ extern "C" int of_{name}_run(void** p, uint threads, uint block, uint turn) {{
   blockDim.x = block;
   return run_blocks({threads}, block, turn, {cluster}, [=](Place at) {{
     blockIdx = at.block, threadIdx = at.me;
-    kernel({pointers}, at);
+    kernel({pointers}, at.grid, at.block, at.me);
   }});
 }}
 }}

@@ -2,7 +2,7 @@
 
 Warnings are errors.
 
-`emulated_gpu.py` runs the kernels as C++, where all memory is alike. Here nothing runs, but device,
+`emulated_run.py` runs the kernels as C++, where all memory is alike. Here nothing runs, but device,
 block and thread memory are distinct, as on a GPU. clang comes from PyPI's `ziglang`. Metal is
 tested twice: up to 4.0 a member function's object is in the thread's memory, from 4.1 on (macOS 27)
 in any memory.

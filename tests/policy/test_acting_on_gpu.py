@@ -1,14 +1,11 @@
-"""`policy/acting_on_gpu.py`: a policy's step as one kernel, against the policy's step in MLX.
-
-The kernels run as C++: see `emulated_gpu.py`.
-"""
+"""A policy's step as one kernel, run as C++, against the policy's step in MLX."""
 
 import itertools
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from emulated_gpu import Compiled, recording
+from emulated_run import emulated_gpu
 from mlx.utils import tree_map
 from oracles import named
 from small_policies import PUFFER5, beyond, policy_of, unknown_policies, weights_of
@@ -52,55 +49,31 @@ class Case:
         step = step_on_gpu(self.policy)
         kernel = forms_of(self.policy.network).gpu_step
         assert step is not None and kernel is not None
-        self.step, self.kernel = step, kernel
+        self.step = step
         self.layout = layout(self.policy, kernel, agents)
-        self.number, self.inputs = -1, {}
         self.copied = n % 2 == 1
 
-    def arrays(self) -> list[mx.array | None]:
-        """What `act` is given; what it writes is filled with a number that it isn't."""
-        weights, state = self.step.weights(self.weights), self.step.state(self.state)
+    def by_kernel(self, backend) -> list[np.ndarray]:
+        """Return actions (n, heads), log-probabilities, values, and the state's arrays."""
         read = (self.noise, self.observations, self.mask, self.terminals)
         given = [None if a is None else mx.array(a) for a in read]
         sizes = self.noise.shape, (self.n,), (self.n,)
+        written = [mx.full(size, -777.0) for size in sizes]
         seen = mx.full(self.observations.shape, 77, given[1].dtype) if self.copied else None  # type: ignore
-        return [weights, state, *given, *(mx.full(size, -777.0) for size in sizes), seen]
-
-    def record(self, recorder) -> None:
-        places = [i for i, array in enumerate(self.arrays()) if array is not None]
-
-        def act(*given):
-            arrays = dict(zip(places, given, strict=True))
-            return self._act(*(arrays.get(i) for i in range(10)))
-
-        self.number = recorder.record(act, *(self.arrays()[i] for i in places))
-        kernel = text.kernels(self.kernel.layers, recorder.backend)[self.kernel.kernel]
-        with pytest.MonkeyPatch.context() as patch:  # with numbers, which those recorded lack
-            patch.setattr(acting_on_gpu, "launch", self._keep)
-            self._act(*self.arrays())
-        self.inputs = {name: np.array(self.given[name]) for name in kernel.inputs}
-
-    def _act(self, *arrays):
-        with pytest.MonkeyPatch.context() as patch:
+        mx.eval(given, written, seen)
+        with (
+            emulated_gpu(backend=backend, checked=True) as gpu,
+            pytest.MonkeyPatch.context() as patch,
+        ):
             patch.setattr(acting_on_gpu, "choose_layout", lambda *_: self.layout)
-            return self.step.act(*arrays)
-
-    def _keep(self, text, kernel, inputs, outputs, **_):
-        self.given = inputs
-        return [mx.zeros(shape) for shape in outputs.values()]
-
-    def run(self, compiled: Compiled) -> list[np.ndarray]:
-        """Actions (n, heads), log-probabilities, values, and the state's arrays."""
-        (states,) = compiled.run(self.number, *self.inputs.values())
-        after = dict(zip(self.inputs, compiled.inputs, strict=True))
-        found = [*states] if states.ndim == 3 else []
-        written = ["actions", "logprobs", "values", *(["seen"] if self.copied else [])]
-        for name, before in self.inputs.items():
-            if name not in written:
-                np.testing.assert_array_equal(after[name], before, f"{name} was written")
-        if self.copied:
-            np.testing.assert_array_equal(after["seen"], self.observations)
-        return [*(after[name] for name in ("actions", "logprobs", "values")), *found]
+            weights, state = self.step.weights(self.weights), self.step.state(self.state)
+            gpu.launches.clear()  # weights are packed
+            after = self.step.act(weights, state, *given, *written, seen)
+            assert len(gpu.launches) == 1
+            states = [np.array(array) for _, array in named(self.step.state_after(after))]
+        if seen is not None:
+            np.testing.assert_array_equal(np.array(seen), self.observations)
+        return [*map(np.array, written), *states]
 
     def expected(self) -> list[np.ndarray]:
         """The same through MLX."""
@@ -162,18 +135,12 @@ def unfinished(sizes, logits) -> Case:
 CASES = {**cases(), **{case.name: case for case in special_cases()}}
 
 
-@pytest.fixture(scope="module", params=["metal", "cuda"])
-def compiled(request, tmp_path_factory):
-    with recording(request.param) as recorder:
-        for case in CASES.values():
-            case.record(recorder)
-    return Compiled(recorder, tmp_path_factory.mktemp("kernels"))
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_step(compiled, name):
+@pytest.mark.parametrize(
+    ("name", "backend"), [(name, ("metal", "cuda")[n % 2]) for n, name in enumerate(CASES)]
+)
+def test_step_by_kernel_equals_mlx(name, backend):
     case = CASES[name]
-    for found, expected in zip(case.run(compiled), case.expected(), strict=True):
+    for found, expected in zip(case.by_kernel(backend), case.expected(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-5)
 
 

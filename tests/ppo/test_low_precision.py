@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from covering import pairs
-from emulated_gpu import from_memory, to_memory
+from emulated_run import from_memory, to_memory
 from kernel_oracles import EPSILON, LOW
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from oracles import assert_close, f64, named, sigmoid

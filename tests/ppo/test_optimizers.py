@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
-from emulated_gpu import Functions
+from emulated_run import emulated_gpu
 
 from puffer_mlx.config.schema import OPTIMIZERS
 from puffer_mlx.ops import cpu_extension
@@ -68,35 +68,25 @@ def stepping(name, case, max_norm=1.5, decay=0.3, **betas):
     return step
 
 
-@pytest.fixture(scope="module", params=["fused", "pure", "metal", "cuda"])
-def form(request, tmp_path_factory):
-    """What runs a step in one of its forms."""
-    kernels = None
-    if request.param in ("metal", "cuda"):
-        cases = {
-            key: (stepping(*key), *arguments(drawn(*key))) for key in CASES if key[0] == "muon"
-        }
-        kernels = Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
-        found = {key: len(calls) for key, calls in kernels.calls.items()}
-        assert found == {key: LAUNCHES.get(key, 2) for key in cases}
-        products = [kernels.compiled.calls[n] for n in kernels.calls["muon", "of bf16"][2:-1]]
-        assert all(call["output_dtypes"] == [mx.bfloat16] for call in products)
+@pytest.fixture(params=["fused", "pure", "metal", "cuda"])
+def form(request, monkeypatch):
+    """A function that makes a step in one of its implementations."""
+    if request.param == "pure":
+        monkeypatch.setattr(cpu_extension, "load", lambda: None)
     elif request.param == "fused" and cpu_extension.load() is None:
         pytest.skip("the extension can't be built here")
 
     def run(name, case, trees, loss=1.0, lr=LR, steps=STEPS, **numbers):
-        """New weights, moments and number of steps, and whether they count."""
-        if kernels and name == "adam":
-            pytest.skip("Adam has no kernel")
+        """Return new weights and moments, the number of steps, and 1 if the step counts."""
         step, given = stepping(name, case, **numbers), arguments(trees, loss, lr, steps)
-        with pytest.MonkeyPatch.context() as patch:
-            if request.param == "pure":
-                patch.setattr(cpu_extension, "load", lambda: None)
-            found = (
-                kernels.run((name, case), *given, function=step)
-                if kernels
-                else [np.array(a) for a in step(*map(mx.array, given))]
-            )
+        if request.param in ("metal", "cuda"):
+            if name == "adam":
+                pytest.skip("Adam has no kernel")
+            with emulated_gpu(backend=request.param, checked=True) as gpu:
+                found = [np.array(a) for a in step(*map(mx.array, given))]
+            assert len(gpu.launches) == LAUNCHES.get((name, case), 2)
+        else:
+            found = [np.array(a) for a in step(*map(mx.array, given))]
         *arrays, ok = found
         assert {array.dtype for array in arrays} == {np.dtype(np.float32)}
         count, made = len(SHAPES[case]), arrays.pop() if name == "adam" else np.array(steps)
@@ -174,12 +164,13 @@ def test_muon_by_a_cluster_equals_float64(backend, low, blocks, tmp_path, monkey
     muon.layout.cache_clear()
     case, trees = "of a cluster", drawn("muon", "of a cluster")
     step = stepping("muon", case, low=low)
-    kernels = Functions(backend, tmp_path, {case: (step, *arguments(trees))}, cluster=blocks)
-    names = [kernels.compiled.calls[n]["name"] for n in kernels.calls[case]]
-    assert len(names) == 2 and names[1].startswith("muon_by_cluster")
 
     def form(*_, loss=1.0, **__):
-        found, count = kernels.run(case, *arguments(trees, loss)), len(SHAPES[case])
+        given = map(mx.array, arguments(trees, loss))
+        with emulated_gpu(backend=backend, checked=True, cluster=blocks) as gpu:
+            found = [np.array(array) for array in step(*given)]
+        assert gpu.launches == ["pack", "muon_by_cluster"]
+        count = len(SHAPES[case])
         return [found[:count], found[count:-1]], STEPS, found[-1]
 
     check(form, "muon", case, trees, rounded=low)

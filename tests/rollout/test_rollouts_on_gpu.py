@@ -9,7 +9,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from emulated_gpu import Compiled, recording
 from emulated_run import emulated_gpu
 from mlx.utils import tree_map
 from oracles import named
@@ -282,8 +281,7 @@ def test_a_rollout_that_is_always_ended_is_one_message():
 
 
 @pytest.mark.parametrize(("backend", "name"), [("metal", "breakout"), ("cuda", "connect4")])
-def test_texts(backend, name, tmp_path):
-    """Each back-end's text, a block's threads in two orders: see ``Compiled.run``."""
+def test_texts(backend, name):
     run, host = Run(name, True), Run(name, False)
     kernel = run.way._kernel
 
@@ -297,9 +295,8 @@ def test_texts(backend, name, tmp_path):
     packed = kernel.step.weights(run.weights), kernel.step.state(*run.states)
     arrived = [array for array in run.buffer.last if array is not None]
     given = *packed, noise, run.vec.structs, *arrived
-    with recording(backend) as recorder:
-        calls = recorder.record_all(launch, *given)
-    played = Compiled(recorder, tmp_path).play(calls, launch, *given)
+    with emulated_gpu(backend=backend, checked=True):
+        played = launch(*given)
     expected = host.rollout(0)
     np.testing.assert_array_equal(np.array(played[0]), expected["observations"])
     assert len(played) == (10 if name == "connect4" else 9)
