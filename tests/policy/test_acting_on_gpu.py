@@ -1,6 +1,7 @@
 """A policy's step as one kernel, run as C++, against the policy's step in MLX."""
 
 import itertools
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -68,7 +69,8 @@ class Case:
             patch.setattr(acting_on_gpu, "choose_layout", lambda *_: self.layout)
             weights, state = self.step.weights(self.weights), self.step.state(self.state)
             gpu.launches.clear()  # weights are packed
-            after = self.step.act(weights, state, *given, *written, seen)
+            arguments: Any = weights, state, *given, *written, seen
+            after = self.step.act(*arguments)
             assert len(gpu.launches) == 1
             states = [np.array(array) for _, array in named(self.step.state_after(after))]
         if seen is not None:
@@ -148,8 +150,7 @@ def test_step_by_kernel_equals_mlx(name, backend):
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_memory_and_threads_of_all_sizes(network):
-    """Whatever is taken fits, by the text's own account of what it shares."""
+def test_layouts_of_all_sizes_fit_shared_memory(network):
     sizes = [1, 64, 100, 255, MAX_HIDDEN], [1, 127, 20000], [1, 18, 300, 5000]
     for H, D, A in itertools.product(*sizes):
         policy = policy_of(network, (A + 1,), D, H)
@@ -174,13 +175,28 @@ def test_memory_and_threads_of_all_sizes(network):
     assert [block.agents for block in blocks if block] == [4, 8, 16, 16]
 
 
-def test_policies_without_such_a_kernel():
-    assert not any(map(step_on_gpu, unknown_policies())) and step_on_gpu(policy_of())
-    assert step_on_gpu(policy_of(H=MAX_HIDDEN)) and step_on_gpu(policy_of(H=MAX_HIDDEN + 1)) is None
-    assert step_on_gpu(policy_of(sizes=(5000,))) is None
+@pytest.mark.parametrize(
+    ("how", "kernel"),
+    [
+        ({"H": MAX_HIDDEN}, True),
+        ({"H": MAX_HIDDEN + 1}, False),
+        ({"sizes": (5000,)}, False),
+        ({"network": "MLP", "dialect": "torch"}, True),
+        ({"network": "MLP", "dialect": "torch", "separate_value": True}, False),
+        ({"network": "MLP", "dialect": "sb3"}, False),
+        ({"network": "MLP", "dialect": "sb3", "activation": "gelu"}, True),
+    ],
+)
+def test_kernel_takes_supported_policies(how, kernel):
+    assert (step_on_gpu(policy_of(**how)) is not None) == kernel
 
 
-def test_both_sides_have_the_same_sizes():
+@pytest.mark.parametrize("policy", unknown_policies(), ids=["images", "custom network"])
+def test_kernel_takes_no_images_and_no_custom_networks(policy):
+    assert step_on_gpu(policy) is None
+
+
+def test_struct_of_sizes_equals_the_kernels():
     source = (text.FOLDER / "acting" / "functions.metal.h").read_text()
     names = source.partition("enum {")[2].partition("}")[0].replace(",", " ").split()
     assert names == [*acting_on_gpu.ActingSizes._fields, "CHOICES"]

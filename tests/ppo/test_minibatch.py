@@ -309,7 +309,8 @@ SHAPES = {  # T, S, D, H, L; and which precisions have a plan on a Mac and on an
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("block", "kind"), [(MAC, "bf16"), (H200, "fp32")])
 def test_plan_divides_the_minibatch_and_fits_shared_memory(shape, block, kind):
-    sizes = minibatch.MinibatchSizes(*shape, 3, 1, True, kind == "bf16", *block)
+    given: Any = *shape, 3, 1, True, kind == "bf16", *block
+    sizes = minibatch.MinibatchSizes(*given)
     plan = minibatch.choose_plan(sizes)
     assert (plan is not None) == (kind in SHAPES[shape][block == H200])
     if plan is not None:
