@@ -100,7 +100,7 @@ def gpu_text(backend):
     out, *gradients = case.expect(mx.float32)
     after = [*inputs, np.array(out), case.cotangent]
     with emulated_gpu(backend=backend, checked=True):
-        found = [*leaky_forward(*map(mx.array, inputs)), *leaky_backward(*map(mx.array, after))]
+        found = [leaky_forward(*map(mx.array, inputs)), *leaky_backward(*map(mx.array, after))]
     return apart([np.array(array) for array in found], [out, *gradients])
 
 
