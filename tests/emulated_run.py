@@ -9,10 +9,11 @@ package is computed by MLX on the CPU.
 import contextlib
 import ctypes
 import functools
+import itertools
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -318,6 +319,12 @@ def on_gpu(
     with emulated_gpu(backend=backend, checked=True, cluster=cluster):
         found = function(*(None if array is None else mx.array(array) for array in arrays))
         return [to_numpy(array) for array in found]
+
+
+def alternate(cases: Iterable[tuple]) -> list[tuple]:
+    """Return cases with a back-end first, metal and cuda in turn: their texts differ in little."""
+    backends = itertools.cycle(["metal", "cuda"])
+    return [(backend, *case) for backend, case in zip(backends, cases, strict=False)]
 
 
 def rolling_out_there(acting: Acting, *_: Any) -> Placement:

@@ -21,8 +21,7 @@ def arrays(*shapes, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "columns", "biased"),
-    [((1, 1, 1), True, True), (SIZES, False, True), (SIZES, True, False)],
+    ("sizes", "columns", "biased"), [(SIZES, False, True), (SIZES, True, False)]
 )
 def test_linear_and_its_gradients_equal_numpy(products, sizes, columns, biased):
     n, K, M = sizes
@@ -41,9 +40,8 @@ def test_linear_and_its_gradients_equal_numpy(products, sizes, columns, biased):
     close(mx.grad(loss, argnums=list(range(len(given))))(*map(mx.array, given)), gradients)
 
 
-@pytest.mark.parametrize("shape", [(1, 5, 4, 7), (5, 411, 3, 8)])  # T, S, H, M
-def test_recurrent_weight_gradient_equals_numpy(products, shape):
-    T, S, H, M = shape
+def test_recurrent_weight_gradient_equals_numpy(products):
+    T, S, H, M = 5, 411, 3, 8
     dy, states, first = arrays((T, S, M), (T, S, H), (S, H))
     keep = random_keep(np.random.default_rng(1), T, S)
     expected = np.zeros((M, H))
@@ -188,14 +186,10 @@ STEPS, STATES, FIRST, KEEP = (mx.zeros(shape) for shape in ((2, 5, 4), (2, 5, 3)
     ("function", "arguments"),
     [
         ("linear", (X[:, :2], WEIGHT, False)),
-        ("linear", (X, WEIGHT.astype(mx.float16), True)),
-        ("linear", (X, WEIGHT, False, BIAS[:1])),
-        ("linear_input_gradient", (DY, WEIGHT, True)),
         ("linear_input_gradient", (DY, WEIGHT, False, X[:4])),
         ("linear_weight_gradient", (DY[:4], X, False)),
         ("linear_bias_gradient", (DY[0], False)),
         ("dense_gradients", (X, mx.zeros((5, 4)), mx.zeros((5, 5)), 2)),
-        ("recurrent_weight_gradient", (STEPS[:1], STATES, FIRST, KEEP)),
         ("recurrent_weight_gradient", (STEPS, STATES, FIRST[:4], KEEP)),
         ("recurrent_weight_gradient", (STEPS, STATES, FIRST, KEEP[:, :4])),
     ],
@@ -224,7 +218,7 @@ LARGE = 1100, 6, 33  # more rows than a part has
 
 @pytest.mark.parametrize(
     ("sizes", "activation"),
-    [((1, 1, 1), "gelu"), ((64, 17, 64), "relu"), (LARGE, "tanh"), (LARGE, "gelu")],
+    [((64, 17, 64), "relu"), (LARGE, "tanh"), (LARGE, "gelu")],
 )
 def test_dense_and_its_gradients_equal_numpy(products, sizes, activation):
     n, K, M = sizes

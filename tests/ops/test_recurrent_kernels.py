@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
-from emulated_run import emulated_gpu
+from emulated_run import alternate, emulated_gpu
 from kernel_oracles import close, gelu_oracle, gru_oracle, lstm_oracle, mingru_oracle, random_keep
 from oracles import f64
 
@@ -174,7 +174,6 @@ GPU_CASES = [  # network, T, S, H, segments of a block
     *(("mingru", (1, 1, 3), 1), ("mingru", (8, 1, 3), 1)),  # chunks of 8 steps
     *(("mingru", (19, 2, 5), 1), ("mingru", (5, 3, 100), 1)),
 ]
-METAL_CASES = [case for case in GPU_CASES if case[1] in [(3, 5, 33), (2, 3, 300), (19, 2, 5)]]
 LEFT_OUT = [("mingru", "first"), ("lstm", "h0 c0"), ("gru", "h0")]
 LEFT_OUT += [(name, "not_done") for name in CASES]
 SMALL = 3, 5, 9
@@ -188,10 +187,7 @@ def passes_on_gpu(backend, name, arrays):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(
-    ("backend", "name", "shape", "rows"),
-    [("cuda", *case) for case in GPU_CASES] + [("metal", *case) for case in METAL_CASES],
-)
+@pytest.mark.parametrize(("backend", "name", "shape", "rows"), alternate(GPU_CASES))
 def test_recurrence_on_gpu_equals_numpy(monkeypatch, backend, name, shape, rows):
     monkeypatch.setattr(recurrence, "rows_of_block", lambda *_: rows)
     arrays = CASES[name].drawn(shape, seed=7)
@@ -217,10 +213,7 @@ def test_16_bit_kernels_round_the_results_of_float32_kernels(backend, name):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(
-    ("backend", "name", "left_out"),
-    [(("metal", "cuda")[n % 2], *case) for n, case in enumerate(LEFT_OUT)],
-)
+@pytest.mark.parametrize(("backend", "name", "left_out"), alternate(LEFT_OUT))
 def test_missing_state_is_zero_and_missing_not_done_is_one(backend, name, left_out):
     value, words = float(left_out == "not_done"), left_out.split()
     given = CASES[name].drawn(SMALL)

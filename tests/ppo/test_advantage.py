@@ -72,7 +72,11 @@ def test_advantages_equal_upstream(path, fixtures, file, form):
         assert np.abs(other - expected).max() > 1e-3, "the file can't tell the two forms apart"
 
 
-@pytest.mark.parametrize(("shape", "form"), [((2, 1), "V"), ((64, 33), "S"), ((127, 2), "V")])
+@pytest.mark.parametrize(
+    ("path", "shape", "form"),
+    [("pure", (2, 1), "V"), ("fused", (64, 33), "S"), ("fused", (127, 2), "V")],
+    indirect=["path"],
+)
 def test_advantages_equal_float64(path, form, shape):
     rng = np.random.default_rng(shape[0])
     rows = (
@@ -118,7 +122,9 @@ LAST = np.array(
 AFTER = [0, 1.5668, 0.94, 0]
 
 
-@pytest.mark.parametrize("form", ["V", "S"])
+@pytest.mark.parametrize(
+    ("path", "form"), [("pure", "V"), ("fused", "S"), ("fused", "V")], indirect=["path"]
+)
 def test_final_observations_end_advantages(path, form):
     arrays = [mx.array(row[:, None].astype(np.float32)) for row in LAST]
     hyper = dict(zip(NAMES, (0.9, 0.8, 1.0, 1.0), strict=True))
@@ -132,7 +138,9 @@ def test_final_observations_end_advantages(path, form):
         np.testing.assert_allclose(np.array(found)[:, 0], [*before, *AFTER], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("form", ["V", "S"])
+@pytest.mark.parametrize(
+    ("path", "form"), [("pure", "V"), ("fused", "S"), ("fused", "V")], indirect=["path"]
+)
 def test_final_observations_without_bootstrap_change_no_other_advantage(path, form):
     rng = np.random.default_rng(1)
     T, N = 40, 8

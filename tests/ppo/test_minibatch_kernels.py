@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
-from emulated_run import on_gpu
+from emulated_run import alternate, on_gpu
 
 from puffer_mlx import ops
 from puffer_mlx.ops import cpu_extension
@@ -61,10 +61,9 @@ def advantages_of(form, boot, reward_clip=1.0):
 
 
 @pytest.mark.parametrize(
-    ("T", "form", "ends", "boot"),
-    [*((9, *variant) for variant in VARIANTS), *((T, "V", 1, 1) for T in (1, 2, 37))],
+    ("backend", "T", "form", "ends", "boot"),
+    alternate([*((9, *variant) for variant in VARIANTS), *((T, "V", 1, 1) for T in (1, 2, 37))]),
 )
-@BACKENDS
 def test_advantages_on_gpu_equal_float64_and_plain_mlx(backend, T, form, ends, boot):
     arrays = series(T, ends, seed=7)
     (found,) = on_gpu(backend, advantages_of(form, boot), *arrays)
@@ -77,8 +76,7 @@ def test_advantages_on_gpu_equal_float64_and_plain_mlx(backend, T, form, ends, b
         np.testing.assert_allclose(found, oracle, rtol=0, atol=4e-6)
 
 
-@BACKENDS
-@pytest.mark.parametrize("form", ["V", "S"])
+@pytest.mark.parametrize(("backend", "form"), [("metal", "V"), ("cuda", "S")])
 def test_advantages_without_ratios_equal_plain_mlx_with_ones(backend, form):
     arrays = series(9, 0, seed=7)
     (found,) = on_gpu(backend, advantages_of(form, 1), *arrays[:3])
@@ -157,8 +155,7 @@ def check_draw(found, adv, uniforms, beta):
     assert (uniforms >= reached[rows] - 1e-6).all()
 
 
-@BACKENDS
-@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize(("backend", "name"), alternate((name,) for name in DRAWS))
 def test_draw_equals_plain_mlx(backend, name):
     adv, uniforms, beta = draw_case(*DRAWS[name], seed=3)
     check_draw(on_gpu(backend, choose, adv, uniforms, beta), adv, uniforms, beta)
@@ -291,9 +288,8 @@ def target_case(ends, seed=0):
     return [logprobs, values, adv, rows_of(seed), weights, *([finals] if ends else [])]
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_take_rows_equals_numpy(name):
-    backend = ("metal", "cuda")[[*FIELDS].index(name) % 2]
+@pytest.mark.parametrize(("backend", "name"), alternate((name,) for name in FIELDS))
+def test_take_rows_equals_numpy(backend, name):
     source, steps = field(name, seed=2)
     (found,) = on_gpu(backend, taken(name), source, rows_of(2))
     expected = np.ascontiguousarray(source[:steps, rows_of(2)])
@@ -301,8 +297,7 @@ def test_take_rows_equals_numpy(name):
     assert found.tobytes() == expected.tobytes()
 
 
-@BACKENDS
-@pytest.mark.parametrize("names", TOGETHER)
+@pytest.mark.parametrize(("backend", "names"), alternate((names,) for names in TOGETHER))
 def test_take_several_equals_numpy(backend, names):
     sources = [field(name, seed=3)[0] for name in names]
     found = on_gpu(backend, several, *sources, rows_of(3))
@@ -325,8 +320,7 @@ def test_gathers_clip_rows_that_are_out_of_range(backend):
     np.testing.assert_array_equal(found[2], adv[:, inside].ravel())
 
 
-@BACKENDS
-@pytest.mark.parametrize("ends", [0, 1])
+@pytest.mark.parametrize(("backend", "ends"), [("metal", 0), ("cuda", 1)])
 def test_take_targets_equals_numpy(backend, ends):
     arrays = target_case(ends, seed=4)
     *found, moments = on_gpu(backend, targets, *arrays)
@@ -359,8 +353,10 @@ def test_put_rows_writes_the_last_of_repeated_rows(ok):
         np.testing.assert_array_equal(found, oracle)
 
 
-@BACKENDS
-@pytest.mark.parametrize(("ok", "vtrace"), [(1, True), (1, False), (0, True)])
+@pytest.mark.parametrize(
+    ("backend", "ok", "vtrace"),
+    [("metal", 1, True), ("cuda", 1, True), ("metal", 1, False), ("cuda", 0, True)],
+)
 def test_advantages_after_a_minibatch_equal_plain_mlx(backend, ok, vtrace):
     arrays = after_case(ok, seed=6)
     found = on_gpu(backend, partial(after, vtrace=vtrace), *arrays)

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
-from emulated_run import emulated_gpu
+from emulated_run import alternate, emulated_gpu
 
 from puffer_mlx.config.schema import OPTIMIZERS
 from puffer_mlx.ops import cpu_extension
@@ -68,7 +68,10 @@ def stepping(name, case, max_norm=1.5, decay=0.3, **betas):
     return step
 
 
-@pytest.fixture(params=["fused", "pure", "metal", "cuda"])
+FORMS = pytest.mark.parametrize("form", ["fused", "pure", "metal", "cuda"], indirect=True)
+
+
+@pytest.fixture
 def form(request, monkeypatch):
     """A function that makes a step in one of its implementations."""
     if request.param == "pure":
@@ -119,12 +122,17 @@ def check(
             np.testing.assert_allclose(one, other, rtol=2e-5, atol=most)
 
 
-@pytest.mark.parametrize(("name", "case"), CASES)
+RUNS = [("fused", *run) for run in CASES] + alternate(CASES[:-1])
+RUNS += [("pure", "muon", "all ranks"), ("pure", "muon", "Breakout"), ("pure", "adam", "all ranks")]
+
+
+@pytest.mark.parametrize(("form", "name", "case"), RUNS, indirect=["form"])
 def test_step_equals_float64(form, name, case):
     for max_norm, decay in ((0.5, 0.3), (1e3, 0.0)):  # clipped and not
         check(form, name, case, drawn(name, case), max_norm=max_norm, decay=decay)
 
 
+@pytest.mark.parametrize("form", ["fused", "pure"], indirect=True)
 def test_adam_corrects_its_moments_at_every_step(form):
     for beta1, beta2, steps in (
         *((0.9, 0.999, 0), (0.0, 0.0, 3), (0.95, 0.99999, 3)),
@@ -135,7 +143,11 @@ def test_adam_corrects_its_moments_at_every_step(form):
         check(form, "adam", "all ranks", trees, lr=0.01, **betas)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [*(("fused", name) for name in OPTIMIZERS), ("pure", "adam"), *alternate([("muon",)] * 2)],
+    indirect=["form"],
+)
 def test_step_that_is_not_finite_changes_nothing(form, name):
     numbers = {"nan": math.nan, "inf": -math.inf, "one that overflows": 3e38}
     losses = {"loss": math.nan, "-loss": -math.inf}
@@ -181,6 +193,7 @@ def test_muon_by_a_cluster_equals_float64(backend, low, blocks, tmp_path, monkey
             np.testing.assert_array_equal(one, other)
 
 
+@FORMS
 def test_muon_without_gradient_and_momentum_only_decays(form):
     for case in ("all ranks", "in groups"):
         weights, *others = drawn("muon", case)
@@ -188,6 +201,7 @@ def test_muon_without_gradient_and_momentum_only_decays(form):
         check(form, "muon", case, trees)
 
 
+@FORMS
 def test_muon_does_not_scale_up_norms_below_1e_7(form):
     trees, lr = drawn("muon", "tall, wide, square"), 1e3
     for tree in trees[1:]:

@@ -339,38 +339,3 @@ def test_resumed_run_has_the_scale_of_an_uninterrupted_one(kind, overlap, monkey
         assert [learned(record) for record in trainer] == logs[epoch:]
         ours, theirs = (dict(t.state().arrays) for t in (trainer, whole))
         assert bits([trainer.weights, ours]) == bits([whole.weights, theirs])
-
-
-# ---- what trains ---------------------------------------------------------------------------------
-
-
-def check_trains(trainer: Trainer, like: Trainer) -> None:
-    """Two epochs: finite, fp32 weights and optimizer, about the losses of fp32."""
-    kind = trainer.config.train.precision
-    before = bits(trainer.weights)
-    for _ in range(2):
-        logs, expected = trainer.step(), like.step()
-        assert logs["loss/skipped_steps"] == 0
-        for name in METRICS:
-            assert np.isfinite(logs[f"loss/{name}"])
-        for name in "value", "entropy":  # of 8 segments: what rounding changes is visible
-            assert logs[f"loss/{name}"] == pytest.approx(expected[f"loss/{name}"], rel=0.1)
-        assert logs["loss/first_ratio_error"] < 16 * EPSILON[kind]
-        assert expected["loss/first_ratio_error"] < 1e-5
-    arrays = [*named(trainer.weights), *named(trainer.train_state.optimizer)]
-    assert {a.dtype for _, a in arrays} == {mx.float32}
-    assert all(np.isfinite(np.array(a)).all() for _, a in arrays)
-    assert bits(trainer.weights) != before and bits(trainer.weights) != bits(like.weights)
-
-
-@pytest.mark.parametrize(
-    ("network", "dialect", "kind", "sizes", "masked"),
-    [
-        ("MinGRU", "native", "bf16", (3, 2), True),
-        ("MLP", "torch", "fp16", (1, 1), False),
-    ],
-)
-def test_low_precision_trains_like_fp32(network, dialect, kind, sizes, masked):
-    more = ["--torch.network", network, "--policy.dialect", dialect]
-    low, full = (start(k, *more, sizes=sizes, masked=masked) for k in (kind, "fp32"))
-    check_trains(low, full)
