@@ -1,4 +1,4 @@
-"""What the extension is built with: nanobind of MLX's kind, or one line and no extension."""
+"""Building and loading the CPU extension."""
 
 import re
 import tomllib
@@ -79,7 +79,7 @@ OURS = SimpleNamespace(gelu_forward=lambda array: array)
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
-    """A function that puts an extension for some MLX into the package's folder; none compiles."""
+    """Return a function that adds a prebuilt extension to the package's folder."""
     monkeypatch.setattr(prebuilt, "FOLDER", tmp_path)
     monkeypatch.delenv("PUFFER_MLX_NO_PREBUILT", raising=False)
     monkeypatch.delenv("PUFFER_MLX_NO_CPU_OPS", raising=False)

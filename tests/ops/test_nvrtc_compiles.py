@@ -19,7 +19,7 @@ ELF = b"\x7fELF"
 
 
 def library() -> Any:
-    """Return NVRTC, or None if it isn't installed."""
+    """Load NVRTC. Returns None without it."""
     try:
         files = metadata.files("nvidia-cuda-nvrtc") or []
     except metadata.PackageNotFoundError:

@@ -63,7 +63,7 @@ def apart(one: Trainer, other: Trainer) -> float:
 
 @contextlib.contextmanager
 def a_gpu_with(fault, kernel):
-    """An emulated GPU one of whose kernels fails."""
+    """Emulate a GPU with a failing kernel."""
     with emulated_gpu() as gpu, pytest.MonkeyPatch.context() as patch:
         real = type(gpu).__call__
 
@@ -75,7 +75,7 @@ def a_gpu_with(fault, kernel):
 
 
 def written(gpu, name, given) -> list[np.ndarray]:
-    """The inputs that a kernel writes to, without placeholders."""
+    """Return the inputs that a kernel writes to, without placeholders."""
     kernel = emulated_run._text(name, gpu._folders)
     arrays = zip(kernel.inputs, given["inputs"], strict=True)
     names = emulated_run._written(kernel)

@@ -20,7 +20,7 @@ METALS = 32768  # bytes of a block's shared memory
 
 
 class Case:
-    """A policy's step with numbers to act on, n agents; `agents` in a block."""
+    """A policy's step with random inputs for n agents, `agents` in a block."""
 
     def __init__(
         self, name, n=7, masked=False, as_bytes=False, agents=4, logits=None, **policy
@@ -78,7 +78,7 @@ class Case:
         return [*map(np.array, written), *states]
 
     def expected(self) -> list[np.ndarray]:
-        """The same through MLX."""
+        """Return the same results by MLX."""
         keep = self.policy.not_done(mx.array(self.terminals))
         mask = None if self.mask is None else mx.array(self.mask)
         arrays = mx.array(self.observations), self.state, mx.array(self.noise), mask, keep
@@ -107,7 +107,7 @@ def cases() -> dict[str, Case]:
 
 
 def chooser(name, sizes, logits, noise, masked=False) -> Case:
-    """Of a policy whose outputs are these logits (n, A)."""
+    """Return a case of a policy whose outputs are these logits (n, A)."""
     n, A = np.shape(logits)
     given = {"network": "MLP", "sizes": sizes, "D": A, "H": A, "layers": 0}
     case = Case(name, n, masked, logits=logits, **given)
@@ -116,7 +116,7 @@ def chooser(name, sizes, logits, noise, masked=False) -> Case:
 
 
 def special_cases() -> list[Case]:
-    """Where a choice is at an edge."""
+    """Return cases at the edges of choices."""
     only = chooser("one legal choice", (5,), 50 * np.eye(5), [2.0**-24, 0.5, 1, 1, 0.7], True)
     only.mask = np.eye(5, dtype=np.uint8)[:, ::-1].copy()
     none = chooser("no legal choice", (2, 3), np.ones((3, 5)), [2.0**-24, 0.5, 1], True)
@@ -127,7 +127,7 @@ def special_cases() -> list[Case]:
 
 
 def unfinished(sizes, logits) -> Case:
-    """Of outputs that a policy has where something went wrong: its biases, the same for all."""
+    """Return a case with outputs that aren't finite."""
     case = Case(f"not finite {sizes}", len(logits), sizes=sizes, dialect="torch", H=3, D=3)
     case.weights["decoder"]["actions"]["bias"] = mx.array(logits[2], mx.float32)
     case.observations = np.array(logits, np.float32)

@@ -34,7 +34,7 @@ def test_noise_has_its_moments():
 
 
 def legal_masks(rng, n, sizes):
-    """(n, A): half of the actions legal, at least one of each head; any non-zero byte is legal."""
+    """Return masks (n, A) with half of the actions legal, and at least one of each head."""
     mask = (rng.random((n, sum(sizes))) < 0.5).astype(np.uint8) * 3
     stops = np.cumsum(sizes)
     for start, stop in zip(stops - sizes, stops, strict=True):
@@ -117,7 +117,7 @@ def test_gaussian_log_prob_and_entropy_equal_the_density():
     np.testing.assert_allclose(np.array(found), np.log(density).sum(axis=-1), rtol=1e-5, atol=1e-5)
     x = np.linspace(-12, 12, 200_001)
     p = np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi)
-    standard = -(p * np.log(p)).sum() * (x[1] - x[0])  # of N(0, 1); a scale adds its logarithm
+    standard = -(p * np.log(p)).sum() * (x[1] - x[0])  # entropy of N(0, 1)
     expected = a * standard + f64(logstd).sum()
     assert entropy.shape == (20,)
     np.testing.assert_allclose(np.array(entropy), expected, rtol=1e-5)
@@ -157,7 +157,6 @@ def test_limits_clip_actions_and_not_gradients():
     wide = np.exp(np.float32(2))  # a log standard deviation is at most 2
     expected = [[1e6, 1e6], [wide - 1e6, 1 - 1e6], [wide, 1], [0.5 + wide, 1.5]]
     np.testing.assert_allclose(np.array(actions), expected, rtol=1e-6)
-    # what is stored is what was chosen: the first one's noise was cut off
     each = -2 - math.log(2 * math.pi)
     np.testing.assert_allclose(np.array(logprobs)[[0, 2]], [each, each - 1], rtol=1e-5)
 

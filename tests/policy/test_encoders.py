@@ -1,4 +1,4 @@
-"""What is said of encoders that PufferLib would have chosen otherwise."""
+"""Notes about encoders that differ from PufferLib's."""
 
 import shutil
 

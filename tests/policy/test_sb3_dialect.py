@@ -1,4 +1,4 @@
-"""The sb3 dialect against a twin in PyTorch; values with a network of their own, in any dialect."""
+"""The sb3 dialect against PyTorch, and separate value networks in all dialects."""
 
 import mlx.core as mx
 import numpy as np
@@ -24,7 +24,7 @@ def normal(seed, *shape):
 
 
 def twin(weights, observations, activation, separate):
-    """Outputs (n, A) and values (n,) by PyTorch: Stable-Baselines3's MlpPolicy, written anew."""
+    """Return outputs (n, A) and values (n,) of Stable-Baselines3's MlpPolicy in PyTorch."""
     import torch
     from torch.nn import functional
 

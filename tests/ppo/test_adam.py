@@ -71,6 +71,6 @@ def test_steps_equal_torch(path):
 def test_cpu_uses_the_extension(extension, monkeypatch):
     assert cpu_extension.load() is extension
     weights, grads = drawn()
-    monkeypatch.setenv(COMPARING, "1")  # nothing gives way to what was replaced
+    monkeypatch.setenv(COMPARING, "1")
     monkeypatch.setattr(adam, "adam", None)  # the graph
     steps(weights, grads[:1], [0.1])

@@ -1,4 +1,4 @@
-"""`ppo/advantage.py` against hand arithmetic, upstream's numbers and a float64 loop."""
+"""Advantages against hand arithmetic, upstream's numbers and a float64 loop."""
 
 import mlx.core as mx
 import numpy as np
@@ -104,7 +104,7 @@ def test_different_shapes_are_refused():
         advantages(*rows, gamma=1, gae_lambda=1, rho_clip=1, c_clip=1, form="v")
 
 
-# ---- last observations that have rows of their own -----------------------------------------------
+# ---- final observations --------------------------------------------------------------------------
 
 LAST = np.array(
     [

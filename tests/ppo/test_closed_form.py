@@ -29,7 +29,7 @@ TARGETS = "old_logprob", "old_value", "adv", "weight", "moments"
 
 @dataclasses.dataclass
 class Case:
-    """Inputs of n samples, float32, rounded to what is in memory."""
+    """Inputs of n samples, float32, rounded to the dtype."""
 
     sizes: tuple[int, ...]
     n: int = 300
@@ -84,7 +84,7 @@ class Case:
         return from_memory(to_memory(array, self.dtype), self.dtype)
 
     def low(self, name) -> Any:
-        """As MLX gets it: of the case's dtype, or None."""
+        """Return an array of the case's dtype, or None."""
         return self.given(name, self.dtype)
 
     def given(self, name, dtype: Any = None) -> Any:
@@ -100,7 +100,7 @@ class Case:
 
 
 def moments_of(minibatches, parts):
-    """Of each minibatch (n,) its parts' counts, means, squares, as kernels give them: (R, 3, G)."""
+    """Return counts, means and squares of each minibatch's parts, (R, 3, G), as kernels do."""
     found = []
     for adv in minibatches:
         block = np.arange(len(adv)) // 256 % parts
@@ -110,7 +110,7 @@ def moments_of(minibatches, parts):
 
 
 def legal_masks(rng, n, sizes, actions):
-    """(n, A): what was chosen is legal, and half of the others, or none of one head's."""
+    """Return masks (n, A) in which chosen actions and half of the others are legal."""
     mask = (rng.random((n, sum(sizes))) < 0.5).astype(np.uint8) * 3
     first = np.cumsum([0, *sizes[:-1]])
     mask[: n // 8, : sizes[0]] = 0
@@ -147,7 +147,7 @@ def log_probs(case):
 
 
 def expected(case):
-    """All that the kernels give, in float64; gradients by cases, not by differentiation."""
+    """Return the kernels' results in float64, with gradients by cases."""
     logprob, entropy, slopes = log_probs(case)
     value = f64(case.arrays["y"])[-1]
     old_logprob, old_value, adv, *weights = (f64(a) for a in case.targets() if a is not None)
@@ -178,7 +178,7 @@ def expected(case):
 
 
 def loss_of(case):
-    """The loss, and the arrays that it is differentiated by."""
+    """Return the loss as a function, and the arrays of its gradients."""
     decoder, weights = Fused(case.action, 1, ActionBounds(case.limit)), {"y": case.low("y")}
     if case.action.continuous:
         weights["logstd"] = case.low("logstd")
@@ -192,7 +192,7 @@ def loss_of(case):
 
 
 def results(case):
-    """The same of ``output_loss``: by plain MLX, or by kernels where a GPU is emulated."""
+    """Return the results of ``output_loss``, by plain MLX or by kernels."""
     losses, weights = loss_of(case)
     (loss, metrics, ratio, value), slopes = mx.value_and_grad(losses)(weights)
     assert {slope.dtype for slope in slopes.values()} == {case.dtype}
@@ -265,7 +265,6 @@ def test_kernels_equal_float64_and_plain_mlx(backend, name):
 
 
 def test_cases_take_every_branch():
-    """Of the cases above: clipped and not, on both sides; held values; legal actions and not."""
     for name in ("discrete", "masked", "continuous", "live", "live masked", "live continuous"):
         case = CASES[name]
         found, adv = expected(case), case.arrays["adv"]
@@ -399,7 +398,7 @@ VIEWS = {"Reshape", "Copy", "StopGradient", "CustomTransforms"}  # what launches
 
 
 def nodes(arrays):
-    """Names of the graph's operations."""
+    """Return the names of the graph's operations."""
     text = io.StringIO()
     mx.export_to_dot(text, *arrays)
     return set(re.findall(r'label ?="(\w+)", shape=rectangle', text.getvalue()))

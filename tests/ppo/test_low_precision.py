@@ -1,8 +1,6 @@
-"""Every part of a policy in bfloat16 and float16: dtypes, rounding, gradients, range.
+"""Every part of a policy in bfloat16 and float16: types, rounding, gradients, range.
 
-What must be low and what must stay float32 is checked by dtype; where numbers are rounded, against
-float64 oracles that round at the same places. Forms for a GPU are plain MLX and run here too: the
-tests say that the default device is one. Its kernels are in ``test_low_kernels.py``.
+Operations for a GPU in plain MLX run here too. Its kernels are in ``tests/ops``.
 """
 
 import math
@@ -42,12 +40,12 @@ def normal(rng, *shape):
 
 
 def lower(tree, dtype):
-    """As training casts its float32 weights."""
+    """Cast weights like training."""
     return tree_map(lambda w: w.astype(dtype), tree)
 
 
 def rounded(x, dtype):
-    """A float64 array to the numbers that ``dtype`` has."""
+    """Round a float64 array to a type."""
     return f64(from_memory(to_memory(f64(x).astype(np.float32), dtype), dtype))
 
 
@@ -73,7 +71,7 @@ def parts(network):
 
 
 def flat(outputs):
-    """A decoder's outputs as a list."""
+    """Return a decoder's outputs as a list."""
     return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
@@ -224,7 +222,7 @@ def test_small_changes_of_a_state_add_up(path, dtype):
 
 
 def cosine(found, expected):
-    """Of the angle between two arrays, or two trees of them."""
+    """Return the cosine of the angle between two trees of arrays."""
     a, b = (np.concatenate([f64(g).ravel() for _, g in named(t)]) for t in (found, expected))
     return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
 
@@ -258,7 +256,7 @@ def test_linear_in_16_bits_on_gpu_sums_in_float32(on_a_gpu, dtype, columns, bias
 
 
 def dtypes_of_sums(function, weights):
-    """Of what is summed in the graph of a function of a tree; MLX's own gradients included."""
+    """Return the types of all sums in the graph of a function of a tree."""
     leaves: Any = tree_flatten(weights)
     seen: list[Any] = []
 

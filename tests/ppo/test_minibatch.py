@@ -1,7 +1,4 @@
-"""`ppo/minibatch/`: a minibatch's gradients in two launches, kernels run as C++, against plain MLX.
-
-Which other tests hold against float64. Blocks' threads run in two orders.
-"""
+"""A minibatch's gradients in two launches, run as C++, against plain MLX."""
 
 import dataclasses
 from functools import partial
@@ -77,7 +74,7 @@ class Case:
         return minibatch.LossSpec(NUMBERS, DISCOUNTS if self.live else None, self.vtrace)
 
     def arrays(self) -> list[Any]:
-        """What a step takes: weights, inputs, what is compared, states; NumPy's or None."""
+        """Return weights, inputs, targets and states as NumPy arrays or None."""
         rng, T, S = np.random.default_rng([self.T, self.S, self.H]), self.T, self.S
         n, A, shape = T * S, sum(self.sizes), (T, S, self.D)
         initial = [np.array(w) * 3 for _, w in tree_flatten(self.policy.init(mx.random.key(1)))]
@@ -115,7 +112,7 @@ class Case:
         return bytes_
 
     def called(self, step: Any, *arrays: Any) -> list[mx.array]:
-        """The results of a step, gradients first."""
+        """Return the results of a step, gradients first."""
         names = [name for name, _ in tree_flatten(self.policy.init(mx.random.key(1)))]
         weights: Any = tree_unflatten([*zip(names, arrays, strict=False)])
         observations, actions, masks, not_done, *rest = arrays[len(names) :]
@@ -140,7 +137,7 @@ class Case:
         return [*(flat[name] for name in names), *others]
 
     def plain(self) -> Any:
-        """What `ppo/gradients.py` makes of it."""
+        """Return the plain function of the gradients."""
         recompute = None
         if self.live:
             given = self.policy, DISCOUNTS, self.vtrace, advantages

@@ -18,7 +18,7 @@ BACKENDS = pytest.mark.parametrize("backend", ["metal", "cuda"])
 
 
 def plainly(function, *arrays):
-    """What plain MLX computes, as NumPy arrays."""
+    """Return the results of plain MLX as NumPy arrays."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_extension, "load", lambda: None)
         return [np.array(a) for a in function(*map(mx.array, arrays))]
@@ -31,7 +31,7 @@ SHAPES = {1: (1, 3), 2: (2, 33), 9: (9, 40), 37: (37, 7)}  # T: steps are read 1
 
 
 def series(T, ends, seed=0):
-    """values, rewards, terminals, ratios, and finals if episodes' ends have rows."""
+    """Return values, rewards, terminals, ratios and, with ``ends``, finals."""
     rng, shape = np.random.default_rng(seed), SHAPES[T]
     found = [
         rng.normal(size=shape),
@@ -127,7 +127,7 @@ ALPHA = 0.8
 
 
 def draw_case(T, N, S, seed=0):
-    """adv, uniforms, beta."""
+    """Return adv, uniforms and beta."""
     rng = np.random.default_rng(seed)
     adv = rng.normal(size=(T, N)).astype(np.float32) ** 3
     uniforms = (1 - rng.random(S)).astype(np.float32)
@@ -140,7 +140,7 @@ def choose(adv, uniforms, beta):
 
 
 def check_draw(found, adv, uniforms, beta):
-    """Rows and weights are plain MLX's but where rounding decides."""
+    """Compare rows and weights with plain MLX, except where rounding decides."""
     rows, weights = found[:2]
     plain, importance = plainly(choose, adv, uniforms, beta)
     p = oracles.probabilities(adv, ALPHA)
@@ -221,7 +221,7 @@ FIELDS = {  # dtype, what follows (T, N): words and bytes, fewer than 32 of them
 STEPS = {"wide": 2, "floats": 2}  # a thread of the machine's stands for each of a GPU's
 
 
-# Of four bytes, one and two; and more arrays than a launch has.
+# Elements of one, two and four bytes; more arrays than a launch takes.
 TOGETHER = [("floats", "masks"), ("actions", "coordinates", "masks", "doubled", "terminals")]
 
 
@@ -235,7 +235,7 @@ def rows_of(seed=0):
 
 
 def field(name, seed=0):
-    """An array with the row that the next rollout begins with, and the steps that are taken."""
+    """Return an array with one more step than is taken, and the number of taken steps."""
     dtype, tail = FIELDS[name]
     steps = STEPS.get(name, 4)
     numbers = np.random.default_rng(seed).integers(0, 250, (steps + 1, N, *tail))
@@ -248,7 +248,7 @@ def taken(name):
 
 
 def grids(seed=0):
-    """values, ratios, logprobs, adv, finals: (T, N)."""
+    """Return values, ratios, logprobs, adv and finals, (T, N)."""
     rng = np.random.default_rng(seed)
     arrays = [rng.normal(size=(T, N)).astype(np.float32) for _ in range(4)]
     return [*arrays, rng.choice([0, 0, 1, 2], (T, N)).astype(np.float32)]
@@ -268,7 +268,7 @@ NUMBERS = Discounts(*HYPER.values(), reward_clip=1.0)
 
 
 def after(values, *back, vtrace=True):
-    """New values and ratios, advantages, and sums of their magnitudes."""
+    """Return new values and ratios, advantages, and sums of their magnitudes."""
     ratios, *back, rewards, terminals, finals = back
     fields = {"rewards": rewards, "terminals": terminals, "finals": finals}
     *new, totals = after_minibatch(fields, values, ratios, tuple(back), NUMBERS, vtrace)

@@ -1,4 +1,4 @@
-"""Every optimizer in all of its forms against float64: C++, plain MLX, and kernels for a GPU."""
+"""All implementations of every optimizer against float64."""
 
 import math
 
@@ -38,7 +38,7 @@ LR, STEPS = 0.1, 3
 
 
 def drawn(name, case):
-    """Weights, gradients and moments in the middle of a run."""
+    """Return weights, gradients and moments."""
     rng, count = np.random.default_rng(0), 2 + len(MOMENTS[name])
     trees = [[rng.normal(size=s).astype(np.float32) for s in SHAPES[case]] for _ in range(count)]
     return trees if name == "muon" else [*trees[:3], [np.abs(v) for v in trees[3]]]
@@ -49,7 +49,7 @@ def arguments(trees, loss=1.0, lr=LR, steps=STEPS):
 
 
 def stepping(name, case, max_norm=1.5, decay=0.3, **betas):
-    """A step as a function of arrays, which returns arrays."""
+    """Return a step as a function of arrays."""
     numbers = {**BETAS[name], "max_grad_norm": max_norm, "weight_decay": decay, **betas}
     numbers |= {"low": True} if case == "of bf16" else {}
     count, kinds = len(SHAPES[case]), MOMENTS[name]
@@ -101,7 +101,7 @@ def form(request, monkeypatch):
 def check(
     form, name, case, trees, bound=5e-6, lr=LR, steps=STEPS, max_norm=1.5, rounded=None, **numbers
 ):
-    """A step against float64; numbers are ``decay`` and betas."""
+    """Compare a step with float64."""
     found, made, ok = form(name, case, trees, lr=lr, steps=steps, max_norm=max_norm, **numbers)
     assert ok == 1
     rounded = case == "of bf16" if rounded is None else rounded

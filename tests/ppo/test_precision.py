@@ -1,4 +1,4 @@
-"""Mixed precision: the scale, skipped minibatches, and what is said when it can't go on."""
+"""Mixed precision: the scale, skipped minibatches, and the message that ends a run."""
 
 import contextlib
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def set_scale(trainer: Trainer, scale: float) -> None:
 
 
 def wrap(trainer: Trainer, **wrappers: Callable[..., Any]) -> None:
-    """Replace the learner's functions; each gets the real one first."""
+    """Replace the learner's functions. Replacements get the real function first."""
     real = functions(trainer)
     wrapped = {
         name: lambda *arguments, name=name, f=f: f(getattr(real, name), *arguments)
@@ -64,7 +64,7 @@ def wrap(trainer: Trainer, **wrappers: Callable[..., Any]) -> None:
 
 
 class Scale:
-    """Dynamic loss scaling, as the module's text says it, in Python."""
+    """Dynamic loss scaling in Python."""
 
     def __init__(self, kind: str, interval: int, scale: float) -> None:
         self.fp16, self.interval = kind == "fp16", interval
@@ -138,9 +138,9 @@ def test_lower_casts_weights():
 
 
 class Unchanged:
-    """Checks that a skipped minibatch writes no values and ratios, and a good one its own.
+    """Checks that only minibatches that count write values and ratios.
 
-    ``counted``: of all but an epoch's last one, whose values and ratios nobody reads.
+    ``counted`` has a bool for each minibatch except an epoch's last one, which isn't read.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -208,7 +208,6 @@ def test_minibatch_with_one_gradient_that_is_not_finite_changes_nothing(kind, va
     unchanged = Unchanged(trainer)
     logs = trainer.step()
     assert unchanged.counted == [True, False]
-    # what there is after the epoch is what there was after its first minibatch
     assert bits([trainer.weights, trainer.train_state.optimizer]) == bits(list(trained[0][:2]))
     assert bits(trainer.weights) != bits(before.weights)
     assert logs["loss/skipped_steps"] == scaler(trainer)["in_a_row"] == 2

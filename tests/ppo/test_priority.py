@@ -10,7 +10,7 @@ from puffer_mlx.ppo import priority
 
 
 def probabilities(totals, alpha):
-    """Of rows whose total absolute advantages over T = 2 steps are given."""
+    """Return probabilities of rows with these total absolute advantages over two steps."""
     totals = np.asarray(totals, dtype=np.float32)
     return np.array(
         priority.probabilities(mx.array(np.stack([totals * 0.25, totals * -0.75])), alpha)
@@ -70,7 +70,6 @@ def test_draw_equals_searchsorted(n):
         assert (np.diff(cdf) >= 0).all()
         uniforms = np.concatenate([1 - rng.random(300), cdf, np.nextafter(cdf, 2), [1.0, 1e-12]])
         uniforms = uniforms.astype(np.float32)
-        # the smallest k with cdf[k] >= u, the last row if there is none
         expected = np.minimum(np.searchsorted(cdf, uniforms, side="left"), n - 1)
         np.testing.assert_array_equal(draw(p, uniforms), expected)
 

@@ -39,7 +39,7 @@ POLICIES = {
 
 
 def made(sizes, masks=False, **others):
-    """A policy, its weights, and a rollout whose old probabilities are a little off."""
+    """Return a policy, weights, and a rollout whose old probabilities are a little off."""
     layers, away = others.pop("layers", 2), others.pop("away", 0.2)
     policy = policy_of("MLP", sizes, layers=layers, **others)
     weights, rng = weights_of(policy), np.random.default_rng(1)
@@ -70,7 +70,7 @@ def made(sizes, masks=False, **others):
 
 
 def one_by_one(policy, weights, fields, adv, order, train=TRAIN):
-    """What the steps make of it."""
+    """Return the results of separate minibatches."""
     run, state = compiled(policy, train), optimizers.find("adam").init(weights)
     scaler, metrics, oks = precision.first_scaler("fp32"), [], []
     for minibatch in run.shuffle(fields, adv, None, mx.ones((T, N)), order):
@@ -88,7 +88,7 @@ def at_once(policy, weights, fields, adv, order, train=TRAIN):
 
 
 def differences(found, expected):
-    """The largest one of each tree of arrays, by its names."""
+    """Return the largest difference between arrays of two trees, by name."""
     pairs = zip(named(found), named(expected), strict=True)
     return {
         name: float(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max())
@@ -121,7 +121,6 @@ def test_minibatches_of_one_sample_equal_separate_ones():
 
 @pytest.mark.parametrize("made_steps", [0, 2, 4])
 def test_epoch_ends_at_the_first_minibatch_beyond_target_kl(made_steps):
-    """The steps until there are those without a bound, to the bit; what comes after is 0."""
     away = 0.2 if made_steps == 0 else 0  # the first is too far away only where rollouts are older
     policy, weights, fields, adv, order = made((1, 1), dialect="sb3", away=away)
     given = policy, weights, fields, adv
