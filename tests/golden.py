@@ -1,9 +1,8 @@
-"""Files of what is given and what comes of it: ``python tests/golden.py`` writes them anew.
+"""Files of inputs and the program's messages: ``python tests/golden.py`` rewrites them.
 
 An entry's first line is ``$ WORDS``, a command line; lines ``| TEXT`` are its file toy.ini, and a
-line ``% PATH TEXT`` is another file, with ``\\n`` in its text. All lines below are what comes of
-it, in the words of the program. Entries have a blank line between.
-Read the difference of what was written: it is what a user will see.
+line ``% PATH TEXT`` is another file, with ``\\n`` in its text. All lines below are the program's
+messages. Entries are separated by a blank line. Read the diff: users will see these messages.
 """
 
 import importlib
@@ -23,7 +22,7 @@ FILES = {
 
 
 def entries(name: str) -> list[tuple[list[str], str]]:
-    """What is given, a line each, and what comes of it."""
+    """Return the lines of input and the messages of each entry."""
     read = []
     for entry in (TESTS / name).read_text().strip().split("\n\n"):
         lines = entry.splitlines()
@@ -33,7 +32,7 @@ def entries(name: str) -> list[tuple[list[str], str]]:
 
 
 def write_toy(given: list[str]) -> None:
-    """Write an entry's files into the working directory, where others of before are gone."""
+    """Write an entry's files into the working directory, and remove earlier ones."""
     for name in "ocean", "config", "configs", "mine":
         shutil.rmtree(name, ignore_errors=True)
     Path("toy.ini").write_text("\n".join(line[2:] for line in given if line[0] == "|"))
@@ -44,12 +43,12 @@ def write_toy(given: list[str]) -> None:
 
 
 def placed(text: str) -> str:
-    """A text without this machine's paths."""
+    """Return a text without this machine's paths."""
     return text.replace(os.getcwd(), "HERE").replace(str(TESTS.parent), "ROOT")
 
 
 def write(name: str, outcome: Callable[[list[str]], str], prepare: Callable[[], object]) -> None:
-    """Write what comes of each entry now, in an empty folder; ``prepare`` fills that."""
+    """Write the current messages of all entries. ``prepare`` fills the empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         prepare()
