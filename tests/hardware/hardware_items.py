@@ -13,7 +13,6 @@ DEVELOPER_ITEMS = (
     Item("acting", kernels.acting, "a rollout's step as one kernel, against the CPU"),
     Item("several", kernels.several, "several policies in one launch, each as in its own"),
     Item("round-trip", runs.round_trip, "arrays from CPU to GPU and back"),
-    Item("where-to-act", runs.where_to_act, "auto finds the device to act on"),
     Item("losses", overlap.same_losses, "overlap: losses as in a serial run of the same lag"),
     Item("overlap", overlap.real, "overlap: both halves at once"),
     Item("memory", runs.memory, "memory stays"),

@@ -53,14 +53,6 @@ def round_trip(quick: bool) -> str:
     return f"right; {NBYTES[-1] >> 20} MiB in one graph takes {last:.0f} us"
 
 
-def where_to_act(quick: bool) -> str:
-    """Check that ``train.rollout_device auto`` reports its reason."""
-    need_gpu()
-    with trainer("--train.rollout-device", "auto") as run:
-        require(bool(run.placement.reason), "no reason was given")
-        return run.placement.reason
-
-
 # ---- what a run leaves behind ------------------------------------------------------------------
 
 
