@@ -29,7 +29,7 @@ from puffer_mlx.system.files import shipped
 from puffer_mlx.tracking import tracked_run
 
 pytest.register_assert_rewrite(
-    "emulated_gpu", "kernel_oracles", "native_envs", "oracles", "played", "running", "stepping"
+    "emulated_run", "kernel_oracles", "native_envs", "oracles", "played", "running", "stepping"
 )
 mx.set_default_device(mx.cpu)  # tests of a GPU say so themselves
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background jobs inherit it
@@ -51,7 +51,7 @@ COMPILING = {"compiled", "copied"}  # fixtures
 
 
 def is_fast(item: pytest.Item) -> bool:
-    """Whether it belongs to the fast tier: by its room, file, fixtures and mark."""
+    """Return True if a test belongs to the fast tier, by its room, file, fixtures and mark."""
     name = item.path.stem.removeprefix("test_")
     slow = name in WHOLE.split() or item.get_closest_marker("processes")
     fixtures = {*getattr(item, "fixturenames", ())}
@@ -92,7 +92,7 @@ def what_is_there_stays():
 
 @pytest.fixture(scope="session")
 def fixtures() -> Path:
-    """The folder of upstream's own numbers; tests/data/README.md says what they are."""
+    """The folder of upstream's recorded results: see tests/data/README.md."""
     return Path(__file__).parent / "data" / "upstream"
 
 
@@ -137,7 +137,7 @@ def products(request, monkeypatch):
 
 @pytest.fixture
 def uncompiled():
-    """MLX compiles nothing: each thread compiles for itself, which takes seconds for each test."""
+    """Disable compilation by MLX, which takes seconds in each thread."""
     mx.disable_compile()
     yield
     mx.enable_compile()
@@ -145,7 +145,7 @@ def uncompiled():
 
 @pytest.fixture
 def told(here, monkeypatch):
-    """What tests/tracking/faulty's planted tracker was told; the working directory is empty."""
+    """A function that returns the records of tests/tracking/faulty's planted tracker."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "tracking" / "faulty"))
     monkeypatch.setenv("TRACKER_TOLD", str(here / "told"))
     monkeypatch.setattr(tracked_run, "QUIET_WAIT", 30)  # no line about waiting on a busy machine
@@ -159,7 +159,7 @@ def told(here, monkeypatch):
 
 @pytest.fixture
 def permissions() -> Iterator[None]:
-    """This thread obeys what files' permissions say, also root's, who else may write everywhere."""
+    """Enforce file permissions in this thread, even for root."""
     if os.geteuid() != 0:
         yield
         return

@@ -26,7 +26,7 @@ MLP = {"torch.network": "MLP", "train.algorithm": "ppo", "train.optimizer": "ada
 
 
 class Edit(NamedTuple):
-    """One function that says something else."""
+    """One edited function."""
 
     file: str
     before: str
@@ -34,7 +34,7 @@ class Edit(NamedTuple):
     env: str = "squared"
     settings: dict = {}
     kernel: str = ""
-    """What a GPU's graph has without it, and not with it."""
+    """Kernel of a GPU's graph that isn't used with the edit."""
 
 
 ADVANTAGE = "delta = rho * (rewards[1:] + target) if"
@@ -98,7 +98,7 @@ EDITS = {
         MLP,
     ),
 }
-# What has no equations, and stays as it is from edit to edit.
+# Modules without equations, which are imported once.
 KEPT = "system errors spec trees config vec moved ops.cpu_extension"
 old_modules = []
 
@@ -167,7 +167,7 @@ def kernels(spec, config) -> list[str]:
 
 
 def run(edit: Edit) -> tuple[str, list[str], list[str]]:
-    """What ``trained`` returns, and the lines that were said."""
+    """Return the results of ``trained`` and the lines of standard error."""
     imported_again()
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
@@ -191,7 +191,7 @@ def main(folder: Path) -> None:
         sys.dont_write_bytecode = True
         changed = run(edit)
         path.write_text(text)
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # what was compiled is its again
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # so compiled files stay valid
         print(json.dumps([name, whole[kind], changed]), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of pictures share: GIF and MP4 files read back."""
+"""Read GIF and MP4 files."""
 
 import io
 import re
@@ -12,7 +12,7 @@ from PIL import Image
 
 
 def gif_pages(data: bytes) -> list[tuple[np.ndarray, int]]:
-    """The pictures (h, w, 3) of a GIF and how long they are shown, in milliseconds."""
+    """Return the pictures (h, w, 3) of a GIF and their durations in milliseconds."""
     pages = []
     with Image.open(io.BytesIO(data)) as gif:
         assert gif.info["loop"] == 0
@@ -29,7 +29,7 @@ class Video(NamedTuple):
 
 
 def read_video(path: Path) -> Video:
-    """A video's frames, and what ffmpeg says of it."""
+    """Return a video's frames, codec and frame rate."""
     words = ["-i", path, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     done = subprocess.run(
         [imageio_ffmpeg.get_ffmpeg_exe(), *words], capture_output=True, check=True

@@ -19,12 +19,12 @@ from puffer_mlx.system.private_folders import cache_directory
 def kept_copy(
     folder: Path, change: Callable[[Path], object] = lambda _: None, only: Iterable[str] = (".",)
 ) -> Path:
-    """A folder's copy to which ``change`` was done; to be read only.
+    """Return a cached, read-only copy of a folder after a change.
 
     Args:
-        folder: what is copied; the copy has its name.
-        change: gets the copy's path, which is another one until it is done.
-        only: what of it is copied, else everything.
+        folder: Folder to copy. The copy has its name.
+        change: Called with the path of the copy.
+        only: Paths to copy, by default everything.
     """
     copies = cache_directory() / "test-copies"
     private_folders.make(copies)

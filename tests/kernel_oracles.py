@@ -1,4 +1,4 @@
-"""Float64 oracles of the fused operations, forward and backward, and what their tests share."""
+"""Float64 oracles of the fused operations, forward and backward."""
 
 import math
 
@@ -12,7 +12,7 @@ LOW = pytest.mark.parametrize("dtype", list(EPSILON), ids=["bf16", "fp16"])
 
 
 def random_keep(rng, T, S):
-    """(T, S) ones, a third of them zeroed: where an episode ended."""
+    """Return not_done (T, S): ones, a third of them zeros."""
     return (rng.random((T, S)) > 1 / 3).astype(np.float32)
 
 
@@ -24,7 +24,7 @@ def close(found, expected, tolerance=4e-6):
 
 
 def mingru_oracle(u, x, first, keep, dout):
-    """Outputs and states, and all gradients, in float64."""
+    """Return (outputs, states) and the gradients in float64."""
     T, _, H = x.shape
     u, x, first, keep, dout = map(f64, (u, x, first, keep, dout))
     hidden, z, q = u[..., :H], sigmoid(u[..., H : 2 * H]), sigmoid(u[..., 2 * H :])
@@ -46,7 +46,7 @@ def mingru_oracle(u, x, first, keep, dout):
 
 
 def lstm_oracle(z, weight, h0, c0, keep, dh):
-    """(h, c, gates) and (dz, dh0, dc0)."""
+    """Return (h, c, gates) and (dz, dh0, dc0)."""
     z, weight, h0, c0, keep, dh = map(f64, (z, weight, h0, c0, keep, dh))
     T, S, H = dh.shape
     h, c, gates = np.zeros((T, S, H)), np.zeros((T, S, H)), np.zeros((T, S, 4 * H))
@@ -76,7 +76,7 @@ def lstm_oracle(z, weight, h0, c0, keep, dh):
 
 
 def gru_oracle(z, weight, bias, h0, keep, dh):
-    """(h, gates) and (dz, dhidden, dh0)."""
+    """Return (h, gates) and (dz, dhidden, dh0)."""
     z, weight, bias, h0, keep, dh = map(f64, (z, weight, bias, h0, keep, dh))
     T, S, H = dh.shape
     h, gates = np.zeros((T, S, H)), np.zeros((T, S, 4 * H))
@@ -103,7 +103,7 @@ def gru_oracle(z, weight, bias, h0, keep, dh):
 
 
 def gelu_oracle(x):
-    """x Phi(x) and its derivative; the limits at infinity."""
+    """Return x Phi(x) and its derivative, with their limits at infinity."""
     x = np.clip(f64(x), -40, None)
     tail = np.array([math.erfc(-v / math.sqrt(2)) / 2 for v in x])
     bell = np.exp(-(np.minimum(x, 40) ** 2) / 2) / math.sqrt(2 * math.pi)

@@ -1,4 +1,4 @@
-"""What the tests of native environments share: parameters, and a plain loop around a NativeVec."""
+"""Native environments for tests: folders, parameters and recordings."""
 
 import platform
 import re
@@ -31,12 +31,12 @@ UPSTREAM_5 = ("glider", "locks", "peloton")  # the same in 5.0's form
 UPSTREAM_5_ROOT = OURS / "upstream_5"
 AGENTS_OF = {"connect4_two": 2, "rock_paper_scissors": 2, "soccer": 4, "target": 8}  # others 1
 GROUP = 24  # agents, which environments of 1, of AGENTS_OF and of 1, 2, 3, 1, 2, ... (relay) fill
-# Whether sinf and cosf are those of the C library that recordings were made with.
+# True if sinf and cosf are the same as in the recordings.
 SAME_LIBM = sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 def folder_of(name: str) -> Path:
-    """Where an environment of ours, or one that is shipped, is."""
+    """Return the folder of a test's or a shipped environment."""
     if name in UPSTREAM:
         return UPSTREAM_ROOT / "ocean" / name
     if name in UPSTREAM_5:
@@ -45,7 +45,7 @@ def folder_of(name: str) -> Path:
 
 
 def edited(name: str, *edits: tuple[str, str]) -> Path:
-    """A folder of UPSTREAM_5's whose header is edited, in a copy of them all; to be read only."""
+    """Return a read-only copy of a folder of UPSTREAM_5 with an edited header."""
 
     def change(root: Path) -> None:
         for old, new in edits:
@@ -55,7 +55,7 @@ def edited(name: str, *edits: tuple[str, str]) -> Path:
 
 
 def parameters(name: str) -> dict[str, Any]:
-    """Its [env], a copy: that of its file, or OWN's."""
+    """Return a copy of an environment's [env], from its file or OWN."""
     if name in UPSTREAM + UPSTREAM_5:
         return dict(load(str(folder_of(name))).env)
     return dict(OWN[name] if name in OWN else load(name).env)
@@ -65,12 +65,12 @@ BREAKOUT = parameters("breakout")
 
 
 def make(name: str, **keywords: Any) -> NativeVec:
-    """A NativeVec of an environment of ours, or of one that is shipped, configured as shipped."""
+    """Return a NativeVec of a test's or a shipped environment."""
     return NativeVec(folder_of(name), **{"env": parameters(name), **keywords})
 
 
 def assert_match_log(log: dict[str, float], results: np.ndarray, lengths: np.ndarray) -> None:
-    """What the log says of games of two sides: by how much the first one won, 0 of a draw."""
+    """Compare a log of two-player games with results: positive if the first player won."""
     won = np.sign(results)
     assert log["n"] == len(results)
     assert log["score"] == log["episode_return"] == pytest.approx(results.mean())
@@ -161,7 +161,7 @@ def bot_of(name: str, word: str = "choose") -> Any:
 
 
 def draw_of(name: str) -> Any:
-    """What draws an environment's observation."""
+    """Return the function that draws an environment's observation."""
     return runpy.run_path(str(folder_of(name) / "draw.py"))["draw"]
 
 
@@ -169,9 +169,9 @@ def plays_the_recording(path: Path, name: str, tolerance: float = 0.0) -> None:
     """Compare with upstream's recording: observations, rewards, terminals and the log, exactly.
 
     Args:
-        path: of the recording.
-        name: of the environment.
-        tolerance: of observations.
+        path: Path of the recording.
+        name: Name of the environment.
+        tolerance: Tolerance for observations.
     """
     recorded = np.load(path, allow_pickle=False)
     env = dict(zip(recorded["env_kwargs_keys"], recorded["env_kwargs_vals"], strict=True))

@@ -16,14 +16,14 @@ Array = NDArray[Any]
 
 
 def f64(x: Any) -> Array:
-    """Of an array of any library and dtype."""
+    """Convert an array of any library and type to float64."""
     x = x.detach().numpy() if hasattr(x, "detach") else x
     low = "bfloat16" in str(getattr(x, "dtype", ""))  # which NumPy doesn't have
     return np.array(x.tolist() if low else x, dtype=np.float64)
 
 
 def assert_close(found: Any, expected: Any, name: str = "", bound: float = 1e-5) -> None:
-    """Within ``bound`` of the expected array's largest number."""
+    """Compare arrays within ``bound`` of the largest expected value."""
     found, expected = f64(found), f64(expected)
     assert found.shape == expected.shape, (name, found.shape, expected.shape)
     scale = np.abs(expected).max()
@@ -32,7 +32,7 @@ def assert_close(found: Any, expected: Any, name: str = "", bound: float = 1e-5)
 
 
 def named(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    """The arrays of nested dictionaries and lists, in order, under their dotted names."""
+    """Return the arrays of nested dictionaries and lists with their dotted names."""
     if not isinstance(tree, dict | list):
         return [(prefix[1:], tree)]
     items = tree.items() if isinstance(tree, dict) else enumerate(tree)
@@ -40,12 +40,12 @@ def named(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def flat(tree: Any) -> Array:
-    """All its numbers, one array after the other."""
+    """Return all values of a tree in one array."""
     return np.concatenate([np.array(array).ravel() for _, array in named(tree)])
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two trees have the same names, in the same order, and numbers."""
+    """Return True if two trees have the same names, in the same order, and values."""
     pairs = zip(named(one), named(other), strict=True)
     return all(a[0] == b[0] and np.array_equal(a[1], b[1]) for a, b in pairs)
 
@@ -181,7 +181,7 @@ def ppo_loss(logprob, entropy, value, old_logprob, old_value, adv, weight, **c):
 
 
 def clipped_loss(logprob, entropy, value, old_logprob, old_value, gain, ret, **c):
-    """What both trainers' losses share: gain is what the ratio is multiplied by."""
+    """Return the clipped loss and its metrics. ``gain`` is the factor of the ratio."""
     logratio = logprob - old_logprob
     ratio = np.exp(logratio)
     clipped = np.minimum(np.maximum(ratio, 1 - c["clip_coef"]), 1 + c["clip_coef"])
@@ -206,7 +206,7 @@ COEFFICIENTS = """
 
 
 def orthogonalise(x):
-    """Odd quintics of the singular values; the same polynomial whichever side is multiplied."""
+    """Apply Muon's polynomials to the singular values of x."""
     u, s, vt = np.linalg.svd(f64(x), full_matrices=False)
     s = s / max(np.sqrt((s**2).sum()), 1e-7)
     for line in COEFFICIENTS.strip().splitlines():
@@ -285,7 +285,7 @@ class CodedVec:
         return (agent + 100 * step) / 1e5
 
     def rows(self, agents: Array, k: int) -> list[Array | None]:
-        """What arrives together at step k."""
+        """Return the rows of step k."""
         others = [np.full_like(agents, 250), (agents * 7 + k * 3) % 11]
         mask = np.ones((len(agents), self.spec.mask_size), np.uint8)
         if self.spec.mask_size:
@@ -354,7 +354,7 @@ class SmallVec(CodedVec):
 
 
 class RandomVec(CodedVec):
-    """Random, but the same in every run; a fifth of the steps ends an episode.
+    """Random rows, the same in every run. A fifth of the steps ends an episode.
 
     ``change`` edits the rewards (N,) of step k.
     """

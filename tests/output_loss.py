@@ -33,7 +33,7 @@ def output_loss(
     """Return the loss, its metrics, and ratios and values (n,) of n samples.
 
     Args:
-        decoder: its actions and limits count.
+        decoder: Decoder with the action space and limits.
         weights: the output ``y`` (A + 1, n), and ``logstd`` for continuous actions.
         actions: (n, heads) float32.
         masks: (n, A) uint8, or None.

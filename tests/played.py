@@ -1,4 +1,4 @@
-"""What a trained policy scores in whole episodes: as it is in memory, and by its files."""
+"""Scores of a trained policy in complete episodes, from memory and from its files."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ EVALUATION = f"--episodes {EPISODES} --greedy --device cpu --seed 3 --vec.total-
 
 @contextmanager
 def trained(settings: Config) -> Iterator[tuple[Trainer, Path]]:
-    """A trainer that has trained, and its checkpoint; its environments are closed afterwards."""
+    """Train. Yields the trainer and the path of its checkpoint."""
     with vec.make(settings, 1) as environments:
         trainer = Trainer(settings, environments)
         for _ in trainer:
@@ -55,7 +55,7 @@ def live(trainer: Trainer, **changed: Any) -> float:
 
 
 def by_file(script: Any, word: str, path: Path | str, *more: str) -> float:
-    """What scripts/evaluate.py says of a file's policy on the environment of this name."""
+    """Return the score of a file's policy by ``evaluate``."""
     line = [word, "--load-model-path", str(path), *EVALUATION.split(), "--json", "x.json", *more]
     assert script.main(line) == 0
     return json.loads(Path("x.json").read_text())["summary"]["score"]["mean"]
@@ -73,20 +73,18 @@ def files_play(
     words: Sequence[str],
     expected: float,
 ) -> list[str]:
-    """Check that all files of a policy score as it does in memory.
-
-    A checkpoint, what is exported of it, and what is imported of that.
+    """Check that a policy's checkpoint, exports and imports have the score of its memory.
 
     Args:
-        scripts: see the fixture.
-        folder: the working one.
-        word: for the environment.
-        saved: the checkpoint.
-        words: what the policy needs where its file doesn't say so.
-        expected: its score.
+        scripts: The fixture.
+        folder: Working directory.
+        word: Name of the environment.
+        saved: Path of the checkpoint.
+        words: Words for files without settings.
+        expected: Score of the policy in memory.
 
     Returns:
-        The notes of each export; what was imported lies in ``torch``, ``safetensors`` and ``onnx``.
+        Notes of each export. Imports are in ``torch``, ``safetensors`` and ``onnx``.
     """
     script, made, notes = scripts("evaluate"), checkpoint.load(saved), []
     assert by_file(script, word, saved) == close(expected)

@@ -1,4 +1,4 @@
-"""What the tests of the scripts share: tiny settings, and running a script here or on its own."""
+"""Tiny settings, and functions that run a command in this or another process."""
 
 import contextlib
 import importlib.util
@@ -73,15 +73,16 @@ def copied_package(folder: Path) -> Path:
 
 
 def planted(folder: Path, file: str, text: str) -> Callable[..., tuple[str, int]]:
-    """What trains with a copy of the package, made in a folder, that has one file more.
+    """Copy the package into a folder and add a file to it.
 
     Args:
-        folder: an empty one.
-        file: its path in the package.
-        text: what is in it.
+        folder: An empty folder.
+        file: Path of the added file in the package.
+        text: Text of the added file.
 
     Returns:
-        A function of the folder to run in and of words for ``train``: what is said, and the status.
+        Function of a working directory and words for ``train`` that trains with the copy. It
+        returns the output and the exit status.
     """
     (copied_package(folder) / file).write_text(text)
 
@@ -128,7 +129,7 @@ class Process:
             assert not over and time.monotonic() < deadline, f"no {text!r}, but {self._lines}"
 
     def wait_for_error(self, text: str) -> None:
-        """The same of standard error."""
+        """Wait for a text in standard error."""
         self.wait_for(text, "stderr")
 
     def end(self) -> tuple[int, str, str]:
@@ -238,7 +239,7 @@ def records(folder: Path) -> list[dict[str, float]]:
 
 
 def learned(record: dict[str, float]) -> dict[str, float]:
-    """What of a record depends on the seed only, not on time and memory."""
+    """Return the metrics of a record that depend on the seed only."""
     return {
         key: value
         for key, value in record.items()
@@ -247,18 +248,16 @@ def learned(record: dict[str, float]) -> dict[str, float]:
 
 
 def killed_and_resumed(words: Sequence[Any], env: str, folder: Path, kills: int) -> int:
-    """Start a training, kill it up to so many times after its first epoch, and resume it each time.
-
-    Moments are drawn, the same ones each time; how far a run has come by then isn't the same.
+    """Train to the end, with kills at random times after the first epoch and resumes.
 
     Args:
-        words: of the training; it keeps a checkpoint of every epoch.
-        env: what is trained in.
-        folder: where.
-        kills: with SIGKILL, at most.
+        words: Words of the training, which saves a checkpoint every epoch.
+        env: Name of the environment.
+        folder: Working directory.
+        kills: Maximum number of kills (SIGKILL).
 
     Returns:
-        How many there were. The run has ended well.
+        Number of kills.
     """
     rng, done = np.random.default_rng(0), 0
     line = command("train", *words)

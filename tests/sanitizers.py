@@ -79,7 +79,7 @@ def environment_driver(
 
 
 def run_upstream(name: str, sanitizer: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a folder of upstream's, compiled as it says, prints in 2,000 steps without a fault."""
+    """Return the output of 2,000 steps of an upstream environment with its compiler flags."""
     monkeypatch.setenv("RAYLIB_PATH", "none")
     optimised = ("-O3", "-DNDEBUG", "-fvisibility=hidden", "-lm")
     flags = [flag for flag in environment_flags(folder_of(name)) if flag not in optimised]

@@ -51,7 +51,7 @@ def send(vec: Any, rows: Rows, actions: np.ndarray, *groups: int) -> None:
 
 
 def step(vec: Any, rows: Rows, actions: Any = 0) -> Rows:
-    """All groups at once, with actions (N, heads), (N,) or one number; what it wrote, copied."""
+    """Step all groups with actions (N, heads), (N,) or a number. Returns a copy of the rows."""
     actions = np.asarray(actions, np.float32)
     actions = actions[:, None] if actions.ndim == 1 else actions
     shape = vec.num_agents, vec.spec.action.heads
@@ -62,7 +62,7 @@ def step(vec: Any, rows: Rows, actions: Any = 0) -> Rows:
 
 
 def played(vec: Any, steps: int, seed: int = 0) -> list[Rows]:
-    """What a reset wrote, and each of some random steps."""
+    """Return copies of the rows of a reset and of random steps."""
     rows, rng = started(vec), np.random.default_rng(seed)
     random = (random_actions(vec, vec.num_agents, rng) for _ in range(steps))
     return [copied(rows), *(step(vec, rows, actions) for actions in random)]
@@ -79,7 +79,7 @@ def times_of(vec: Any, steps: int) -> Rows:
 
 
 def address_of(act: Callable[[int, int, int], object]) -> tuple[int, int]:
-    """What ``collect`` takes for a function of the step, the first agent and their number."""
+    """Return a function of step, first agent and number of agents as ``collect`` takes it."""
     function = ACT(lambda _, *numbers: act(*numbers))
     _FUNCTIONS.append(function)
     return ctypes.cast(function, ctypes.c_void_p).value or 0, 0
@@ -117,7 +117,7 @@ def same(ours: Rows, theirs: Rows) -> None:
 
 
 def alike(ours: list[Rows], theirs: list[Rows]) -> bool:
-    """Whether two histories are equal to the bit."""
+    """Return True if two histories are equal to the bit."""
     return all(
         np.array_equal(one, other)
         for a, b in zip(ours, theirs, strict=True)

@@ -1,4 +1,4 @@
-"""What the tests of sweeps share: a space, and runs that are no processes but a formula."""
+"""A sweep space, and runs that compute a formula in place of training."""
 
 import math
 from collections.abc import Iterator
@@ -101,14 +101,14 @@ def driver(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) 
 
 
 def drive(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> list[FrozenTrial]:
-    """Sweep to the end; the runs that ended, in their order."""
+    """Sweep to the end. Returns the ended runs in order."""
     over: list[FrozenTrial] = []
     driver(study, how, start, **{"ended": over.append, **more}).run()
     return over
 
 
 def known(study: Study) -> list[tuple]:
-    """All that a study knows of its trials, but when that was."""
+    """Return everything that a study stores about its trials, except times."""
     return [
         (
             trial.state.name,
@@ -131,12 +131,12 @@ DEAD = ["this machine", 2**22 + 1, 1.0]  # no process
 
 
 class Died(BaseException):
-    """What no code catches, as nothing catches a SIGKILL."""
+    """Stands in for a SIGKILL: no code catches it."""
 
 
 @contextmanager
 def dying(monkeypatch: pytest.MonkeyPatch, writes: int) -> Iterator[None]:
-    """What is driven here belongs to a process that is gone, and ends before its next write."""
+    """Let a study's process die before a write."""
     backend, left = storage.JournalFileBackend, [writes]
     real = backend.append_logs
 

@@ -1,4 +1,4 @@
-"""Looking on at a trainer, and interfering, through what it shows to the outside."""
+"""Observe and change a trainer through its public parts."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from puffer_mlx.trees import named
 
 
 def everything(trainer: Trainer) -> dict[str, bytes]:
-    """Weights, and all that a checkpoint would have besides, by name."""
+    """Return weights and all other arrays of a checkpoint by name."""
     arrays = {**dict(named(trainer.weights)), **trainer.state().arrays}
     return {name: np.array(array).tobytes() for name, array in arrays.items()}
 

@@ -1,4 +1,4 @@
-// What a kernel that runs as C++ has of a GPU's; ../emulated_gpu.py puts the rest before its text.
+// What a kernel that runs as C++ has of a GPU's; ../emulated_run.py puts the rest before its text.
 #include <bit>
 #include <cmath>
 #include <cstdint>

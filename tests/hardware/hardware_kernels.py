@@ -1,4 +1,4 @@
-"""Items: each form of a kernel, against the CPU."""
+"""Items that compare kernels with the CPU."""
 
 import itertools
 from collections.abc import Callable
@@ -9,57 +9,30 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx import ops
-from puffer_mlx.check.gpu.kernels import FUSED_BOUND, S, T, inputs, small_policy
-from puffer_mlx.check.gpu.tools import Worst, at_most, difference, need_gpu, on, require, unit
+from puffer_mlx.check.gpu.kernels import FUSED_BOUND, S, small_policy
+from puffer_mlx.check.gpu.tools import Worst, at_most, difference, need_gpu, on, require
 from puffer_mlx.policy.acting_on_gpu import PolicyBlocks, step_on_gpu
 from puffer_mlx.policy.decoders import Fused
-from puffer_mlx.policy.networks.catalog import FORMS, NETWORKS
+from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import priority
 from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.ppo.closed_form import LOSS, logprobs
 from puffer_mlx.ppo.loss import Coefficients, Forward, Targets, ppo_loss
-from puffer_mlx.ppo.precision import DTYPES, lower
+from puffer_mlx.ppo.precision import DTYPES
 from puffer_mlx.rollout.acting_in_kernel import crews_of
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED
 
-ACTING = 2e-5  # how far one step's numbers may be apart, of which the largest are near 1
-SCAN = 16  # of ``unit``: how far a policy's steps and its scan may be apart
-GRADIENTS = 8  # of ``unit``: how far gradients by one array may be off, by their norm
+ACTING = 2e-5  # tolerance for the results of one step, whose largest values are near 1
 
 
 # ---- policies ----------------------------------------------------------------------------------
 
 
-def steps_and_scan(quick: bool) -> str:
-    """T times ``act`` is ``scan``, for every network and precision on the default device."""
-    worst = Worst()
-    for network in NETWORKS:
-        policy, observations = small_policy(network), inputs()
-        weights = policy.init(mx.random.key(0))
-        for precision in DTYPES:
-            low = lower(weights, precision)
-            outputs, values, _last = policy.scan(low, observations, policy.initial_state(S))
-            logprobs = mx.max(outputs, axis=0) - mx.logsumexp(outputs, axis=0)
-            state, results = policy.initial_state(S), []
-            for t in range(T):
-                actions, chosen, value, state = policy.act(low, observations[t], state, None)
-                require(actions.dtype == mx.float32, f"actions are {actions.dtype}")
-                results.append(mx.stack([chosen, value]))
-            mx.eval(results, values, logprobs)
-            bound = SCAN * unit(precision)
-            for i, expected in enumerate((logprobs, values)):
-                ours = mx.concatenate([rows[i] for rows in results])
-                off = difference(ours, expected)
-                what = f"{network} {precision} {('log-probabilities', 'values')[i]}"
-                worst.add(what, off, bound)
-    return worst.text
-
-
 def acting(quick: bool) -> str:
-    """A rollout's step as one kernel, for every network, against the step in MLX on the CPU."""
+    """Check the kernel of a rollout's step against MLX on the CPU, for every network."""
     need_gpu()
     worst = Worst()
     for network in NETWORKS:
@@ -70,7 +43,7 @@ def acting(quick: bool) -> str:
 
 
 def _acting_apart(policy: Policy, masked: bool) -> float:
-    """The largest difference of log-probabilities, values and states, of agents that act alike."""
+    """Return the largest difference of results between agents with equal actions."""
     action, rng = policy.decoder.action, np.random.default_rng(3)
     mask = (rng.random((S, action.logits)) < 0.6).astype(np.uint8)
     terminals = (rng.random(S) < 0.2).astype(np.float32)
@@ -115,54 +88,11 @@ def _acting_apart(policy: Policy, masked: bool) -> float:
     return float(max(apart, np.abs(states - their_states).max(initial=0)))
 
 
-def gradients(quick: bool) -> str:
-    """A policy's gradients on the default device against float32 on the CPU, array by array."""
-    worst = Worst()
-    rng = np.random.default_rng(2)
-    factors = [rng.normal(size=shape).astype(np.float32) for shape in ((5, T * S), (T * S,))]
-    for network in NETWORKS:
-        policy = small_policy(network)
-        with on(mx.Device(mx.cpu)):
-            weights = policy.init(mx.random.key(0))
-            expected = _gradients(policy, weights, "fp32", factors)
-        for precision in DTYPES:
-            bound = max(_gradient_bound(network, unit(precision)), 1e-5)
-            for name, ours in _gradients(policy, weights, precision, factors).items():
-                off = float(np.linalg.norm(ours - expected[name]) / np.linalg.norm(expected[name]))
-                what = f"{network} {precision} gradient by {name}"
-                worst.add(what, off, bound)
-    return worst.text
-
-
-def _gradient_bound(network: str, rounding: float) -> float:
-    """What rounding carries to the other side of a kink has another gradient.
-
-    The number of those grows with the rounding, so their norm does with its root.
-    """
-    return rounding**0.5 if FORMS[network].non_smooth else GRADIENTS * rounding
-
-
-def _gradients(
-    policy: Policy, weights: Any, precision: str, factors: list[np.ndarray]
-) -> dict[str, Any]:
-    """Gradients of a sum of outputs and values by float32 weights, by name, in float64."""
-
-    def total(weights: Any) -> mx.array:
-        low = lower(weights, precision)
-        outputs, values, _ = policy.scan(low, inputs(), None)  # as training does
-        by_outputs, by_values = map(mx.array, factors)
-        return mx.sum(outputs * by_outputs) + mx.sum(values * by_values)
-
-    grads = dict(named(mx.grad(total)(weights)))
-    require(all(g.dtype == mx.float32 for g in grads.values()), "a gradient isn't float32")
-    return {name: np.array(g).astype(np.float64) for name, g in grads.items()}
-
-
 POLICIES = (0, 1, 0, 2, 0)  # who acts for five agents, and for the next five
 
 
 def several(quick: bool) -> str:
-    """Of every network, for choices, masked ones and continuous actions."""
+    """Check that policies in one launch act as in separate launches, for every network."""
     need_gpu()
     worst = Worst()
     for network in NETWORKS:
@@ -173,7 +103,7 @@ def several(quick: bool) -> str:
 
 
 def _several_apart(policy: Policy, masked: bool) -> float:
-    """The largest difference of what is written, and of states."""
+    """Return the largest difference of results and states."""
     rng, step = np.random.default_rng(5), step_on_gpu(policy)
     assert step is not None
     action, acts = policy.decoder.action, np.resize(POLICIES, S)
@@ -212,7 +142,7 @@ COEFFICIENTS = Coefficients(clip_coef=0.2, vf_coef=1.5, vf_clip_coef=0.3)
 
 
 class LossCase:
-    """Random samples of an action space."""
+    """Random samples for an action space."""
 
     def __init__(self, space: str) -> None:
         sizes, masked = SPACES[space]
@@ -232,9 +162,12 @@ class LossCase:
         self.targets[0] -= 1.5  # log-probabilities
 
     def run(self, dtype: mx.Dtype, computed_in: mx.Dtype, live: bool) -> dict[str, mx.array]:
-        """All that a minibatch takes from the loss, of samples that are rounded to a dtype.
+        """Return what a minibatch reads from the loss, for samples rounded to a dtype.
 
-        ``live``: of advantages that count as they are, which have no weight.
+        Args:
+            dtype: Type that the samples are rounded to.
+            computed_in: Type of the computation.
+            live: Use advantages without normalization and importance weights.
         """
         low = {name: mx.array(a).astype(dtype).astype(computed_in) for name, a in self.low.items()}
         targets = self.targets[:3] if live else self.targets
@@ -266,7 +199,7 @@ class LossCase:
 
 
 def closed_form(quick: bool) -> str:
-    """Numbers and gradients of every kind of action space, in every precision."""
+    """Check the loss and its gradients for every action space and precision."""
     need_gpu()
     worst = Worst()
     for precision, space, live in itertools.product(DTYPES, SPACES, (False, True)):
@@ -330,7 +263,7 @@ def _computed(a: dict[str, mx.array]) -> dict[str, mx.array]:
 
 
 def around_gradients(quick: bool) -> str:
-    """Advantages, draw, gathers and writing back on the GPU: those of the CPU."""
+    """Check advantages, draws, gathers and writes on the GPU against the CPU."""
     need_gpu()
     arrays, results = _rollout(), {}
     for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):

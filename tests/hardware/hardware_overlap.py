@@ -1,20 +1,17 @@
-"""Items: rollout and training go on at the same time, and nothing but time tells."""
+"""Items that compare overlapped and serial training."""
 
 import json
 import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+import time
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
-from coded_environment import Coded, Faulty, pause
 
-from puffer_mlx import config
-from puffer_mlx.check.gpu.runs import OVERLAP, SERIAL, undisturbed
+from puffer_mlx.check.gpu.runs import OVERLAP, SERIAL
 from puffer_mlx.check.gpu.tools import (
     at_most,
     determinism_tolerance,
@@ -24,23 +21,20 @@ from puffer_mlx.check.gpu.tools import (
 )
 from puffer_mlx.display.run_view import MISC, WAITS
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
-from puffer_mlx.training.collector import Rollout
-from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from halves import Halves  # pyright: ignore[reportMissingImports]
 
-TOGETHER = 1.15  # an overlapped iteration, beside the longer half
-MEETING = 0.2  # of the shorter half's time, that the other half must be at work meanwhile
+TOGETHER = 1.15  # longest overlapped iteration, relative to the longer half
+MEETING = 0.2  # least share of the shorter half's time with work in the other half
 IDLE = {*WAITS, *MISC.values(), "train_copy"}  # handing weights over is no training
-CODED = (16, 2)  # agents and groups
 
 Spans = list[tuple[float, float]]
 
 
 def timed(quick: bool) -> list[str]:
-    """Options of runs that are timed: Breakout, acting on the CPU."""
+    """Return options of timed runs of Breakout that act on the CPU."""
     agents, buffers = 256 if quick else 4096, "8"
     if mx.default_device() == mx.cpu:  # in the same time
         agents, buffers = min(agents, 1024), "2"
@@ -51,11 +45,8 @@ def timed(quick: bool) -> list[str]:
     ]
 
 
-# ---- real ----------------------------------------------------------------------------------------
-
-
 def recorded(run: Trainer, epochs: int) -> dict[str, Any]:
-    """A trace of a trainer's next epochs but one."""
+    """Return a timeline of the epochs after the next one."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         run.profiler.trace = Trace(path, run.epoch + 1, epochs)
@@ -66,10 +57,7 @@ def recorded(run: Trainer, epochs: int) -> dict[str, Any]:
 
 
 def work(trace: dict[str, Any], row: str) -> Spans:
-    """When a lane was at work: begin and end in microseconds.
-
-    Waiting is left out, and what would hold the other half's work, if it weren't beside.
-    """
+    """Return begin and end of a lane's work in microseconds, without waiting."""
     events = trace["traceEvents"]
     rows = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     spans = [e for e in events if e["ph"] == "X" and rows[e["tid"]] == row]
@@ -77,13 +65,13 @@ def work(trace: dict[str, Any], row: str) -> Spans:
 
 
 def meeting(one: Spans, other: Spans) -> float:
-    """The time that both were at work, as a share of the one that worked less."""
+    """Return the time with work in both lanes, relative to the lane with less work."""
     both = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in one for b in other)
     return both / min(sum(end - begin for begin, end in spans) for spans in (one, other))
 
 
 def real(quick: bool) -> str:
-    """Spans of both halves meet with overlap, never without; an iteration is the longer half."""
+    """Check that rollout and training run at the same time with overlap, and never without."""
     shares, times = {}, [0.0]
     for name, options in (("serial", SERIAL), ("overlapped", OVERLAP)):
         with trainer(*options, env="breakout", base=timed(quick)) as run:
@@ -105,7 +93,7 @@ def real(quick: bool) -> str:
 
 
 def measured(halves: Halves, rounds: int) -> list[float]:
-    """Milliseconds of a rollout, of training, and of an overlapped iteration; medians, in turns."""
+    """Return the median milliseconds of a rollout, of training and of an overlapped iteration."""
     kinds = (halves.rollout, halves.training, halves.iteration)
     for kind in kinds:
         kind()
@@ -113,111 +101,45 @@ def measured(halves: Halves, rounds: int) -> list[float]:
     return [statistics.median(column) for column in zip(*rows, strict=True)]
 
 
-# ---- safe ----------------------------------------------------------------------------------------
+class Pausing:
+    """Environments whose groups finish in random order, because steps take random time."""
 
+    def __init__(self, environments: Any) -> None:
+        self._environments = environments
+        self._random = random.Random(0)
 
-def watched(run: Trainer, look: Callable[[Any], None]) -> None:
-    """Have every buffer looked at before and after it is trained on."""
-    real_prepare = run.learner.prepare
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._environments, name)
 
-    def prepare(rollout: Rollout, *arguments: Any, **more: Any) -> Any:
-        update = real_prepare(rollout, *arguments, **more)
-        submit, wait = update.submit, update.wait
+    def collect(self, *arguments: Any, **more: Any) -> Any:
+        """Run a rollout in one call."""
+        self._pause()
+        return self._environments.collect(*arguments, **more)
 
-        def submitted() -> None:
-            look(rollout.buffer)
-            submit()
+    def wait(self, group: int) -> None:
+        """Finish a group's step."""
+        self._pause()
+        self._environments.wait(group)
 
-        def waited() -> dict[str, float]:
-            metrics = wait()
-            look(rollout.buffer)
-            return metrics
-
-        update.submit, update.wait = submitted, waited  # type: ignore
-        return update
-
-    run.learner.prepare = prepare
-
-
-def same_rollouts(quick: bool) -> str:
-    """With a learning rate of 0 the lag means nothing: serial and overlapped rollouts are equal."""
-    runs: list[list[dict[str, np.ndarray]]] = []
-    for options in (SERIAL, OVERLAP):
-        seen: list[dict[str, np.ndarray]] = []
-
-        def look(buffer: Any, seen: list = seen) -> None:
-            fields = buffer.fields.items()
-            seen.append({name: np.array(a) for name, a in fields if a is not None})
-
-        with trainer(*options, "--train.learning-rate", "0") as run:
-            watched(run, look)
-            for _ in range(4):
-                run.step()
-        runs.append(seen)
-    for k, (one, other) in enumerate(zip(*runs, strict=True)):
-        for name in one:
-            equal = np.array_equal(one[name], other[name])
-            require(equal, f"{name} of rollout {k // 2} are different")
-    return f"{len(runs[0]) // 2} rollouts, {len(runs[0][0])} fields, every number"
+    def _pause(self) -> None:
+        if self._random.random() < 0.3:
+            time.sleep(1e-3 * self._random.random())
 
 
 def same_losses(quick: bool) -> str:
-    """Overlap is a lag of one update and nothing else: threads and streams change no number.
+    """Check that overlap is a lag of one update: threads and streams change no number.
 
-    A serial run has the same losses if its rollouts are given the weights before the last update.
+    A serial run has the same losses if its rollouts use the weights before the last update.
     """
-    with trainer(*OVERLAP) as run:
-        overlapped = [run.step() for _ in range(4)]
+    epochs = 10 if quick else 100
+    with trainer(*OVERLAP, wrap=Pausing) as run:
+        overlapped = [run.step() for _ in range(epochs)]
     with trainer(*SERIAL) as run:
-        by_hand, before = [], run.weights
-        for _ in range(4):
+        serial = []
+        before = run.weights
+        for _ in range(epochs):
             run.queue.start_next(before)
             before = run.weights
-            by_hand.append(run.step())
-    return at_most(
-        "losses apart by", max_loss_difference(overlapped, by_hand), determinism_tolerance()
-    )
-
-
-def no_torn_slot(quick: bool) -> str:
-    """Threads that pause at random never see a buffer that is half of another rollout."""
-    agents, groups = CODED
-    options = [
-        *("--vec.total-agents", str(agents), "--vec.num-buffers", str(groups)),
-        *("--train.horizon", "4", "--train.minibatch-size", "32", "--train.learning-rate", "0"),
-        *("--policy.hidden-size", "8", "--policy.num-layers", "1"),
-        *("--train.total-timesteps", "1e12", "--train.rollout-device", "cpu", *OVERLAP),
-    ]
-    environments, generator, firsts = Coded(agents, groups), random.Random(1), []
-    run = Run.open(config.load("squared", options), environments).trainer
-    watched(run, lambda buffer: firsts.append(environments.check(buffer)))
-    steps = run.learner.functions.steps
-    real = steps["targets"]
-
-    def targets(*arguments: Any) -> Any:
-        pause(generator)  # between minibatches
-        return real.function(*arguments)
-
-    steps["targets"] = real._replace(function=targets)
-    skewed = 100 if quick else 1000
-    for _ in range(skewed):
-        run.step()
-    expected = [4 * k for k in range(skewed) for _ in range(2)]
-    require(firsts == expected, "rollouts were left out or trained on twice")
-    return f"{skewed:,} iterations, every field of every buffer before and after"
-
-
-def exceptions(quick: bool) -> str:
-    """An environment that fails beside training costs nothing: the next step tries again."""
-    expected = undisturbed(5)
-    raised, logs = 0, []
-    with trainer(*OVERLAP, wrap=lambda real: Faulty(real, 2)) as run:
-        while len(logs) < len(expected):
-            try:
-                logs.append(run.step())
-            except OSError:
-                raised += 1
-                require(raised < 3, "it goes on failing")
-    require(raised == 1, f"the exception came {raised} times, expected once")
-    difference = max_loss_difference(logs, expected)
-    return f"raised once; {at_most('losses apart by', difference, determinism_tolerance())}"
+            serial.append(run.step())
+    apart = max_loss_difference(overlapped, serial)
+    return f"{epochs} epochs; {at_most('losses apart by', apart, determinism_tolerance())}"

@@ -1,7 +1,6 @@
-"""What the extension is built with: nanobind of MLX's kind, or one line and no extension."""
+"""Building and loading the CPU extension."""
 
 import re
-import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,8 +27,7 @@ def refuse(*_):
     raise TypeError("gelu_forward(): incompatible function arguments. The following ...\n  1. ...")
 
 
-def test_a_nanobind_of_another_kind_costs_one_line(monkeypatch, capfd):
-    """What nanobind 2.15 does beside MLX 0.32.4: it loads, then refuses MLX's arrays."""
+def test_incompatible_nanobind_prints_one_line(monkeypatch, capfd):
     monkeypatch.delenv("PUFFER_MLX_NO_CPU_OPS", raising=False)
     monkeypatch.setattr(cpu_extension, "_build", lambda: SimpleNamespace(gelu_forward=refuse))
     assert cpu_extension._load.__wrapped__() is None
@@ -43,32 +41,20 @@ def test_a_nanobind_of_another_kind_costs_one_line(monkeypatch, capfd):
     )
 
 
-def test_the_hint_is_what_the_project_asks_for():
-    """And the next version's internals may be others: those between the bounds were looked at."""
+def test_hint_names_the_version_in_pyproject():
     assert Requirement(cpu_extension.NANOBIND) == dependencies()["nanobind"]
     for name in ("nanobind", "mlx"):
         assert {">=", "<"} <= {each.operator for each in dependencies()[name].specifier}
 
 
-def test_the_extension_is_of_mlxs_kind(extension):
+def test_extension_has_the_nanobind_abi_of_mlx(extension):
     ours, mlxs = (
         set(KIND.findall(Path(str(module.__file__)).read_bytes())) for module in (extension, mx)
     )
     assert ours == mlxs and len(ours) == 1
 
 
-def test_without_a_compiler_the_hint_is_the_systems(monkeypatch, capfd):
-    monkeypatch.delenv("PUFFER_MLX_NO_CPU_OPS", raising=False)
-    monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert cpu_extension._load.__wrapped__() is None
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "'no-such-compiler' can't be run" in line and "xcode-select --install" in line
-    assert "Debian" not in line and "apt" not in line
-
-
-def test_a_damaged_extension_is_compiled_again(monkeypatch):
-    """What doesn't load from the cache; the hash of what was written is tested in test_build.py."""
+def test_extension_that_does_not_load_is_compiled_again(monkeypatch):
     asked = []
 
     def make(again: bool = False, because: str = "") -> Path:
@@ -93,7 +79,7 @@ OURS = SimpleNamespace(gelu_forward=lambda array: array)
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
-    """A function that puts an extension for some MLX into the package's folder; none compiles."""
+    """Return a function that adds a prebuilt extension to the package's folder."""
     monkeypatch.setattr(prebuilt, "FOLDER", tmp_path)
     monkeypatch.delenv("PUFFER_MLX_NO_PREBUILT", raising=False)
     monkeypatch.delenv("PUFFER_MLX_NO_CPU_OPS", raising=False)
@@ -111,15 +97,14 @@ def no_compiler(again: bool = False, because: str = ""):
     raise UserError("the compiler 'c++' can't be run", f"because {because}")
 
 
-def test_the_wheels_extension_needs_no_compiler(wheel, monkeypatch):
+def test_extension_of_the_wheel_needs_no_compiler(wheel, monkeypatch):
     monkeypatch.setattr(cpu_extension, "compile_extension", no_compiler)
     wheel()
     assert cpu_extension._build() is OURS
 
 
 @pytest.mark.parametrize("fault", ["for MLX 0.1.2, not", "no such symbol", "refused"])
-def test_an_extension_for_another_mlx_or_that_does_not_load_is_replaced(wheel, monkeypatch, fault):
-    """One is compiled here; whoever waits is told why."""
+def test_unusable_extension_of_the_wheel_is_replaced(wheel, monkeypatch, fault):
     asked, loaded = [], []
     errors = {"no such symbol": ImportError("no such symbol\n..."), "refused": TypeError("refused")}
 
@@ -142,7 +127,7 @@ def test_an_extension_for_another_mlx_or_that_does_not_load_is_replaced(wheel, m
 
 
 @pytest.mark.parametrize("made_for", [{"MLX": "0.1.2"}, {"sources": "others"}, None])
-def test_without_compiler_and_library_there_is_one_sentence(wheel, monkeypatch, capfd, made_for):
+def test_missing_compiler_and_library_print_one_line(wheel, monkeypatch, capfd, made_for):
     monkeypatch.setattr(cpu_extension, "compile_extension", no_compiler)
     if made_for:
         wheel(**made_for)
@@ -151,14 +136,3 @@ def test_without_compiler_and_library_there_is_one_sentence(wheel, monkeypatch, 
     assert line.startswith("puffer_mlx: training on the CPU will be several times slower: the comp")
     assert "install a C++20 compiler" in line
     assert ("pip install 'mlx==0.1.2'" in line) == (made_for == {"MLX": "0.1.2"})
-
-
-def test_what_decides_is_in_made_for(monkeypatch, tmp_path):
-    """A header that was changed, or another network's: not what the wheel was built of."""
-    before = cpu_extension.made_for()
-    header = tmp_path / "new.h"
-    header.write_text("int new;\n")
-    real = cpu_extension.headers
-    monkeypatch.setattr(cpu_extension, "headers", lambda *given: [*real(*given), header])
-    after = cpu_extension.made_for()
-    assert {what for what in before if before[what] != after[what]} == {"sources"}

@@ -1,133 +1,45 @@
-"""GPU kernels of 16-bit arrays, as C++: compared bit by bit with their float32 forms."""
+"""Texts of GPU kernels, and the checks before a launch."""
 
-import inspect
 import math
 import re
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 import pytest
-from emulated_gpu import Compiled, from_memory, recording, to_memory
 from emulated_run import minibatch_texts
-from kernel_oracles import EPSILON, LOW
-from oracles import sigmoid
 from test_gpu_front_ends import plans, rows_kernels
 
 from puffer_mlx import ops
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import advantages, draw
 from puffer_mlx.ops.gpu import launch, nvrtc, text
-from puffer_mlx.policy.networks import gru, lstm, mingru
+from puffer_mlx.policy.networks import mingru
 from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.system.backend import building_for
 
-SIZES = {"T": 3, "S": 5, "H": 9}
-MODULES = {"mingru": mingru, "lstm": lstm, "gru": gru}
-# In the order in which the kernels are recorded.
-FUNCTIONS = [f"{name}_{way}" for name in MODULES for way in ("forward", "backward")]
-STATES = {"first", "not_done", "states", "dfirst", "h0", "c0", "h", "c", "dh", "dh0", "dc0"}
 
+def test_launch_casts_arrays_to_the_types_of_the_kernel():
+    given = {}
 
-def kernel_of(function):
-    return getattr(MODULES[function.partition("_")[0]], function)
+    def kernel(name, **arguments):
+        given.update(arguments)
+        shapes = zip(arguments["output_shapes"], arguments["output_dtypes"], strict=True)
+        return [mx.zeros(shape, dtype) for shape, dtype in shapes]
 
-
-def arguments(function):
-    """Random arguments of a function that launches a kernel, by name, float32."""
-    t, s, h = SIZES.values()
-    gates = 4 if function.startswith("lstm") else 3
-    backward_gates = 4 * h if function.startswith(("lstm", "gru")) else 3 * h
-    shapes = {
-        "u": (t, s, 3 * h),
-        "z": (t, s, gates * h),
-        "gates": (t, s, backward_gates),
-        "weight_hh": (gates * h, h),
-        "bias_hh": (gates * h,),
-        "not_done": (t, s),
-        **dict.fromkeys(("first", "h0", "c0"), (s, h)),
-        **dict.fromkeys(("x", "states", "dout", "h", "c", "dh", "dy"), (t, s, h)),
-    }
-    rng = np.random.default_rng(len(function))
-    names = inspect.signature(kernel_of(function)).parameters
-    drawn = {name: rng.normal(size=shapes[name]).astype(np.float32) for name in names}
-    if "gates" in drawn:
-        drawn["gates"] = sigmoid(drawn["gates"]).astype(np.float32)
-    if "not_done" in drawn:
-        drawn["not_done"] = (drawn["not_done"] > -0.5).astype(np.float32)
-    return drawn
-
-
-def as_given(drawn, dtype):
-    return [
-        mx.array(a).astype(mx.float32 if name in STATES else dtype) for name, a in drawn.items()
-    ]
-
-
-@pytest.fixture(scope="module", params=["metal", "cuda"])
-def compiled(request, tmp_path_factory):
-    """FUNCTIONS in float32, then in bfloat16, then in float16."""
-    with recording(request.param) as recorder:
-        for dtype in (mx.float32, *EPSILON):
-            for function in FUNCTIONS:
-                given = as_given(arguments(function), dtype)
-                recorder.record(kernel_of(function), *given)
-    return Compiled(recorder, tmp_path_factory.mktemp("kernels"))
-
-
-@pytest.mark.processes
-@LOW
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_kernels_differ_by_casts_alone(compiled, function, dtype):
-    """Low numbers in, the float32 kernel's numbers out: rounded, or bit by bit where float32."""
-    exact = FUNCTIONS.index(function)
-    number = exact + len(FUNCTIONS) * (1 + list(EPSILON).index(dtype))
-    call = compiled.calls[number]
-    names = [*call["input_names"], *call["output_names"]]
-    dtypes = [*(a.dtype for a in call["inputs"]), *call["output_dtypes"]]
-    given = {**dict.fromkeys(STATES, mx.float32), "sizes": mx.int32}
-    wanted = [given.get(name, dtype) for name in names]
-    assert dtypes == wanted and dict(call["template"])["Low"] == dtype
-
-    inputs = dict(arguments(function))
-    if function.endswith("forward") and "weight_hh" in inputs:
-        inputs["weight_hh"] = inputs["weight_hh"].T.copy()  # as the kernel gets it
-    order = [inputs[name] for name in call["input_names"] if name in inputs]
-    given = [from_memory(to_memory(a, t), t) for a, t in zip(order, dtypes, strict=False)]
-    for name, one, other, t in zip(
-        call["output_names"],
-        compiled.run(number, *given),
-        compiled.run(exact, *given),
-        call["output_dtypes"],
-        strict=True,
-    ):
-        assert np.abs(other).max() > 0
-        np.testing.assert_array_equal(one, from_memory(to_memory(other, t), t), err_msg=name)
-
-
-def test_every_array_has_the_type_of_its_name():
-    """Whatever it is given as: MLX would run what it compiled for another type."""
-    t, s, h = SIZES.values()
-    shapes = {"u": (t, s, 3 * h), "x": (t, s, h), "first": (s, h), "not_done": (t, s)}
-    wrong = [mx.bfloat16, mx.float32, mx.float16, mx.int32]
-    given = [mx.zeros(shape, d) for shape, d in zip(shapes.values(), wrong, strict=True)]
-    with recording("cuda") as recorder:
-        recorder.record(mingru.mingru_forward, *given)
-    (call,) = recorder.calls
-    found = dict(zip(call["input_names"], (a.dtype for a in call["inputs"]), strict=True))
-    assert found == {
-        **dict.fromkeys(("u", "x"), mx.bfloat16),
-        **dict.fromkeys(("first", "not_done"), mx.float32),
-        "sizes": mx.int32,
-    }
-    assert call["output_dtypes"] == [mx.bfloat16, mx.float32]
+    u, x = mx.zeros((3, 5, 27), mx.bfloat16), mx.zeros((3, 5, 9))
+    first, not_done = mx.zeros((5, 9), mx.float16), mx.zeros((3, 5), mx.int32)
+    with building_for("cuda", kernel):
+        mingru.mingru_forward(u, x, first, not_done)
+    dtypes = [array.dtype for array in given["inputs"]]
+    assert dtypes == [mx.bfloat16, mx.bfloat16, mx.float32, mx.float32, mx.int32]
+    assert given["output_dtypes"] == [mx.bfloat16, mx.float32]
     dtypes = [launch.constant_array(n, 61).dtype for n in (7, 7.0, 7)]
     assert dtypes == [mx.int32, mx.float32, mx.int32]
 
 
-def test_another_text_is_another_kernel(monkeypatch, tmp_path):
-    """MLX keeps compiled kernels on disk by name: an older version's must not be taken."""
+def test_kernel_names_differ_if_their_texts_do(monkeypatch, tmp_path):
+    """MLX caches compiled kernels by name."""
     names = []
 
     def make(**given):
@@ -148,7 +60,7 @@ def test_another_text_is_another_kernel(monkeypatch, tmp_path):
 # ---- texts ---------------------------------------------------------------------------------------
 
 
-def test_a_text_says_what_its_arrays_are(tmp_path):
+def test_text_of_a_kernel_is_parsed(tmp_path):
     (tmp_path / "part.metal.h").write_text("  y[i] = SCALE * x[i];\n#undef SCALE\n")
     (tmp_path / "twice.metal.h").write_text(
         '#pragma once\n#include "gpu/functions.metal.h"\n#include "twice.metal.h"\n'
@@ -166,8 +78,7 @@ def test_a_text_says_what_its_arrays_are(tmp_path):
         assert "KERNEL" not in kernel.before + kernel.body
 
 
-def test_every_text_is_read_whole():
-    """A kernel that the pattern of a kernel misses would be left among what goes before."""
+def test_all_kernels_of_all_files_are_found():
     paths = sorted(Path(ops.__file__).parents[1].rglob("*.metal.h"))
     composed = minibatch_texts()
     steps = sum(path.name == text.LAYERS for path in paths)
@@ -190,7 +101,7 @@ BYTES = {"float": 4, "int": 4, "Rows<4>": 16}
 
 
 def metal_kernels(tmp_path):
-    """Those of all files, and whole rollouts of each network; an environment adds no arrays."""
+    """Yield the kernels of all files and the rollouts of every network."""
     for path in (*sorted(PACKAGE.rglob("*.metal.h")), *minibatch_texts()):
         yield from text.kernels(path, "metal").values()
     (tmp_path / "rules.h").write_text("struct None {};\n")
@@ -198,11 +109,7 @@ def metal_kernels(tmp_path):
         yield text.rollout(path, text.EnvRules(tmp_path / "rules.h", "None", False), "metal")
 
 
-def test_every_kernel_has_metals_room(tmp_path):
-    """Of memory that grows with a policy or an environment, those who launch it ask for less.
-
-    A pool is all of a kernel's memory, with the arrays beside it.
-    """
+def test_kernels_keep_metals_limits(tmp_path):
     given = {"THREADS": draw.BLOCK["metal"]}
     shared: dict[str, int] = {}
     arrays: dict[str, int] = {}
@@ -231,8 +138,7 @@ def test_every_kernel_has_metals_room(tmp_path):
     assert max(shared.values()) <= launch.SHARED_BYTES
 
 
-def test_no_block_of_metal_keeps_a_matrix():
-    """Not even the smallest: there Muon has another form."""
+def test_muon_uses_a_block_on_cuda_and_a_cluster_on_metal():
     weights = {"w": mx.zeros((32, 32))}
     one = mx.zeros(())
     step: Any = *[weights] * 3, one, one, 1.0, 0.9, 0.0, ((1.0, 1.0, 1.0),)
@@ -248,7 +154,7 @@ def test_no_block_of_metal_keeps_a_matrix():
         assert {"muon_by_block", "muon_by_cluster"} & {*names} == {expected}
 
 
-def test_parameters_are_read_and_passed_by_name(tmp_path):
+def test_struct_parameters_are_passed_by_name(tmp_path):
     path, passed = tmp_path / "named.metal.h", []
     path.write_text(
         "KERNEL named: float x, int sizes{T S} -> float y {\n  y[i] = sizes.S * x[sizes.T];\n}\n"
@@ -275,7 +181,7 @@ def test_parameters_are_read_and_passed_by_name(tmp_path):
         (1, 2**31, 256, "many has 2147483648 threads; on a Mac 2147483647 are the most"),
     ],
 )
-def test_what_metal_has_no_room_for_is_refused(tmp_path, arrays, threads, block, message):
+def test_launch_beyond_metals_limits_is_refused(tmp_path, arrays, threads, block, message):
     path, names = tmp_path / "many.metal.h", [f"a{n}" for n in range(arrays)]
     path.write_text(f"KERNEL many: float {' '.join(names)} -> float y {{\n  y[i] = 0;\n}}\n")
 

@@ -14,7 +14,7 @@ FORWARD = text.kernels(KERNELS, "cuda")["mingru_forward"]
 
 
 class Library:
-    """NVRTC's functions; what it compiles is the text, backwards."""
+    """NVRTC's functions. The machine code is the reversed text."""
 
     version, compiled, log = (13, 5), 0, b""
 
@@ -68,7 +68,7 @@ def made(**template):
     return nvrtc.program(FORWARD, {"Low": mx.float32, "FAST": 1, **template})
 
 
-def test_the_declaration():
+def test_program_declares_the_kernel_with_its_types():
     program = made()
     head = f'extern "C" __global__ void {program.name}(const float* u, const float* x, const float*'
     assert head in program.text and "#include" not in program.text
@@ -84,7 +84,7 @@ def test_the_declaration():
     assert "  constexpr int H = 32;\n" in one.text and one.name != two.name
 
 
-def test_what_was_compiled_is_kept(cache):
+def test_machine_code_is_cached_and_damaged_files_are_compiled_again(cache):
     library, program = Library(), made()
     code = nvrtc.machine_code(library, program, "sm_90")
     assert code == program.text.encode()[::-1]
@@ -100,7 +100,7 @@ def test_what_was_compiled_is_kept(cache):
     assert nvrtc.machine_code(again, program, "sm_90") == code and again.compiled == 1
 
 
-def test_all_that_decides_is_in_the_name(cache):
+def test_cache_file_depends_on_template_options_architecture_and_version(cache):
     kernel = FORWARD._replace(exact=True, resident=512)
     exact = nvrtc.program(kernel, {"Low": mx.float32, "FAST": 1, "THREADS": 128})
     assert exact.options == ("--fmad=false",) and "__launch_bounds__(128, 4) " in exact.text
@@ -115,7 +115,7 @@ def test_all_that_decides_is_in_the_name(cache):
     assert library.compiled == 6 == len(list(cache.iterdir()))
 
 
-def test_a_cache_that_cannot_be_written_costs_time_alone(cache):
+def test_unwritable_cache_is_no_error(cache):
     cache.rmdir()
     cache.write_text("no folder")
     library = Library()
@@ -124,7 +124,7 @@ def test_a_cache_that_cannot_be_written_costs_time_alone(cache):
         assert library.compiled == count
 
 
-def test_what_the_compiler_says_is_told(cache):
+def test_compiler_message_is_in_the_error(cache):
     library = Library()
     library.log = b"kernel.cu(3): error: no such thing\0"
     with pytest.raises(RuntimeError, match=r"mingru_forward_\w+ for sm_90: .* no such thing$"):
@@ -134,7 +134,7 @@ def test_what_the_compiler_says_is_told(cache):
 
 @pytest.fixture
 def launched(monkeypatch):
-    """What MLX is given to launch, on a machine with CUDA."""
+    """Arguments of launches, on a machine with CUDA."""
     launched: list[dict[str, Any]] = []
 
     def precompiled(**given):
@@ -150,8 +150,7 @@ def launched(monkeypatch):
     launch.compiled.cache_clear()
 
 
-def test_a_launch(cache, launched, monkeypatch):
-    """It is compiled once for each type, and launched with what MLX's own kernels are given."""
+def test_kernel_is_compiled_once_per_type_and_launched(cache, launched, monkeypatch):
     library = Library()
     monkeypatch.setattr(nvrtc, "library", lambda: library)
     for dtype in (mx.float32, mx.float32, mx.float16):
@@ -175,8 +174,7 @@ def test_a_launch(cache, launched, monkeypatch):
     }
 
 
-def test_without_the_library_mlx_compiles(monkeypatch):
-    """On CUDA where it isn't found, and elsewhere."""
+def test_mlx_compiles_if_nvrtc_is_missing(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: name)
     for on_cuda in (False, True):
         nvrtc.library.cache_clear()

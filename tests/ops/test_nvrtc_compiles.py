@@ -1,7 +1,6 @@
-"""GPU kernels compiled by CUDA's own compiler, NVRTC, to the code of an H200; nothing is run.
+"""GPU kernels compiled by NVRTC to the machine code of an H200, hardly optimized. Nothing is run.
 
-The library is PyPI's `nvidia-cuda-nvrtc`. It needs no GPU and no driver. Little is optimised, since
-nothing is run: that takes a fifth of the time.
+The library is PyPI's `nvidia-cuda-nvrtc`, which needs no GPU and no driver.
 """
 
 import ctypes
@@ -20,7 +19,7 @@ ELF = b"\x7fELF"
 
 
 def library() -> Any:
-    """NVRTC; None where it isn't installed."""
+    """Load NVRTC. Returns None without it."""
     try:
         files = metadata.files("nvidia-cuda-nvrtc") or []
     except metadata.PackageNotFoundError:
@@ -37,13 +36,11 @@ def code(kernel: text.Kernel, **template: Any) -> bytes:
     given = {name: template.get(name, SIZES.get(name, 3)) for name in kernel.template}
     program = nvrtc.program(kernel, given)
     quickly = program._replace(options=(*program.options, "--Ofast-compile=max"))
-    return nvrtc.machine_code(NVRTC, quickly, H200)  # kept
+    return nvrtc.machine_code(NVRTC, quickly, H200)
 
 
-@pytest.mark.parametrize("low", [mx.float32, mx.bfloat16])
-@pytest.mark.parametrize("seats", [0, 1])
-def test_every_text(low, seats):
-    """Of one policy, and those that act for several; but for those that ask for memory."""
+@pytest.mark.parametrize(("low", "seats"), [(mx.float32, 0), (mx.bfloat16, 0), (mx.float32, 1)])
+def test_kernels_without_a_pool_compile(low, seats):
     for kernel in (each for each in kernels("cuda", seats) if "POOL" not in each.template):
         given = {"Low": low, "SEATS": seats, "HEADS": 0 if seats else 3}
         for plan in plans(kernel, "cuda", low == mx.bfloat16):
@@ -52,8 +49,7 @@ def test_every_text(low, seats):
 
 @pytest.mark.processes
 @pytest.mark.parametrize("low", [mx.float32, mx.bfloat16])
-def test_those_that_ask_for_memory(low):
-    """As they are launched; a rollout by matrix units is of one type alone."""
+def test_kernels_with_a_pool_compile(low):
     every = [kernel for kernel in kernels("cuda") if "POOL" in kernel.template]
     names = [
         "mingru_minibatch",
@@ -70,7 +66,7 @@ def test_those_that_ask_for_memory(low):
 
 
 @pytest.mark.parametrize("environment", [*ON_GPU, *OF_SEVERAL])
-def test_steps_of_environments(environment):
+def test_environment_steps_compile(environment):
     spec, rules, given = game(environment)
     low = mx.float32 if spec.observation_dtype == "float32" else mx.uint8
     kernel = text.environments(rules, "cuda")

@@ -12,8 +12,7 @@ from puffer_mlx import ops
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.system.blas import take_over_gemm
 
-# n, K, M: 2060 rows are three runs of partial sums and five parts
-SIZES = [(1, 1, 1), (2060, 7, 19)]
+SIZES = 2060, 7, 19  # n, K, M: these rows have three runs of partial sums and five parts
 
 
 def arrays(*shapes, seed=0):
@@ -22,13 +21,9 @@ def arrays(*shapes, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "columns", "biased"),
-    [
-        (SIZES[0], True, True),
-        *((SIZES[-1], columns, biased) for columns in (False, True) for biased in (False, True)),
-    ],
+    ("sizes", "columns", "biased"), [(SIZES, False, True), (SIZES, True, False)]
 )
-def test_linear(products, sizes, columns, biased):
+def test_linear_and_its_gradients_equal_numpy(products, sizes, columns, biased):
     n, K, M = sizes
     x, weight, bias, dy = arrays((n, K), (M, K), (M,), (n, M))
     function = ops.linear_columns if columns else linear
@@ -45,29 +40,8 @@ def test_linear(products, sizes, columns, biased):
     close(mx.grad(loss, argnums=list(range(len(given))))(*map(mx.array, given)), gradients)
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-def test_gradients_alone(products, sizes):
-    n, K, M = sizes
-    dy, x, weight, add = arrays((n, M), (n, K), (M, K), (n, K))
-    expected = [
-        f64(dy) @ f64(weight),
-        f64(dy) @ f64(weight) + f64(add),
-        f64(dy).T @ f64(x),
-        f64(dy).sum(0),
-    ]
-    dy, x, weight, add = map(mx.array, (dy, x, weight, add))
-    found = [
-        ops.input_gradient(dy, weight),
-        ops.input_gradient(dy, weight, add),
-        ops.weight_gradient(dy, x),
-        ops.bias_gradient(dy),
-    ]
-    close(found, expected)
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 5, 4, 7), (5, 411, 3, 8)])  # T, S, H, M
-def test_recurrent_weight_gradient(products, shape):
-    T, S, H, M = shape
+def test_recurrent_weight_gradient_equals_numpy(products):
+    T, S, H, M = 5, 411, 3, 8
     dy, states, first = arrays((T, S, M), (T, S, H), (S, H))
     keep = random_keep(np.random.default_rng(1), T, S)
     expected = np.zeros((M, H))
@@ -78,8 +52,8 @@ def test_recurrent_weight_gradient(products, shape):
     close([ops.recurrent_weight_gradient(*given)], [expected])
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (2060, 19), (7, 64)])
-def test_add_rms_norm(path, shape):
+@pytest.mark.parametrize("shape", [(2060, 19), (7, 64)])
+def test_add_rms_norm_and_its_gradients_equal_numpy(path, shape):
     H = shape[1]
     x, residual, weight, dy = arrays(shape, shape, (H,), shape)
     total = f64(x) + f64(residual)
@@ -100,7 +74,7 @@ def test_add_rms_norm(path, shape):
 def test_results_do_not_depend_on_threads(extension):
     if not extension.has_gemm():
         pytest.skip("MLX's own products are used here")
-    n, K, M = SIZES[-1]
+    n, K, M = SIZES
     x, weight, bias, dy = map(mx.array, arrays((n, K), (M, K), (M,), (n, M)))
     results = []
     for threads in (1, 2, 5):
@@ -129,8 +103,7 @@ GEMM = ctypes.CFUNCTYPE(
 
 
 @pytest.mark.parametrize("split", [True, False])
-def test_a_product_is_split_or_one_call(extension, split):
-    """What Accelerate is asked for, whose matrix unit several cores share; its numbers, too."""
+def test_product_is_split_only_if_asked(extension, split):
     found = take_over_gemm()
     if not found.address:
         pytest.skip("the extension has no BLAS here")
@@ -140,7 +113,7 @@ def test_a_product_is_split_or_one_call(extension, split):
         sizes.append(arguments[3:6])
         blas(*arguments)
 
-    n, K, M = SIZES[-1]
+    n, K, M = SIZES
     x, weight, bias, dy = map(mx.array, arrays((n, K), (M, K), (M,), (n, M)))
     states, first, keep = mx.array(x).reshape(20, -1, K), x[: n // 20], mx.ones((20, n // 20))
     operations = {
@@ -170,8 +143,8 @@ def test_a_product_is_split_or_one_call(extension, split):
         assert np.sum([np.prod(part) for part in several]) == np.prod(size)
 
 
-def test_a_weights_gradient_of_many_rows_is_a_few_calls(extension):
-    """Unsplit, what a recurrent one needs besides is as large as 32,768 rows at most."""
+def test_weight_gradient_of_more_rows_than_its_buffer_is_right(extension):
+    """The buffer of an unsplit recurrent product has 32,768 rows."""
     found = take_over_gemm()
     if not found.address:
         pytest.skip("the extension has no BLAS here")
@@ -193,8 +166,7 @@ def test_a_weights_gradient_of_many_rows_is_a_few_calls(extension):
         extension.set_gemm(*found)
 
 
-def test_what_is_added_stays_what_it_was(extension):
-    """The sum takes over its memory only where nothing else needs it."""
+def test_input_gradient_leaves_the_added_array_unchanged(extension):
     if not extension.has_gemm():
         pytest.skip("MLX's own products are used here")
     dy, weight, add = map(mx.array, arrays((40, 3), (3, 4), (40, 4)))
@@ -206,38 +178,34 @@ def test_what_is_added_stays_what_it_was(extension):
     np.testing.assert_array_equal(np.array(again), np.array(found))
 
 
-def test_wrong_arguments(extension):
+X, WEIGHT, BIAS, DY = mx.zeros((5, 3)), mx.zeros((2, 3)), mx.zeros(2), mx.zeros((5, 2))
+STEPS, STATES, FIRST, KEEP = (mx.zeros(shape) for shape in ((2, 5, 4), (2, 5, 3), (5, 3), (2, 5)))
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        ("linear", (X[:, :2], WEIGHT, False)),
+        ("linear_input_gradient", (DY, WEIGHT, False, X[:4])),
+        ("linear_weight_gradient", (DY[:4], X, False)),
+        ("linear_bias_gradient", (DY[0], False)),
+        ("dense_gradients", (X, mx.zeros((5, 4)), mx.zeros((5, 5)), 2)),
+        ("recurrent_weight_gradient", (STEPS, STATES, FIRST[:4], KEEP)),
+        ("recurrent_weight_gradient", (STEPS, STATES, FIRST, KEEP[:, :4])),
+    ],
+)
+def test_extension_refuses_wrong_arguments(extension, function, arguments):
     if not extension.has_gemm():
         pytest.skip("MLX's own products are used here")
-    x, weight, bias, dy = map(mx.array, arrays((5, 3), (2, 3), (2,), (5, 2)))
-    states, first, keep = mx.zeros((2, 5, 3)), mx.zeros((5, 3)), mx.zeros((2, 5))
-    steps = mx.zeros((2, 5, 4))
-    wrong = [
-        lambda: extension.linear(x[:, :2], weight, False),
-        lambda: extension.linear(x, weight.astype(mx.float16), True),
-        lambda: extension.linear(x, weight, False, bias[:1]),
-        lambda: extension.linear_input_gradient(dy, weight, True),
-        lambda: extension.linear_input_gradient(dy, weight, False, x[:4]),
-        lambda: extension.linear_weight_gradient(dy[:4], x, False),
-        lambda: extension.linear_weight_gradient(dy.astype(mx.float16), x, False),
-        lambda: extension.linear_bias_gradient(dy[0], False),
-        lambda: extension.dense_gradients(x, mx.zeros((5, 4)), mx.zeros((5, 5)), 2),
-        lambda: extension.recurrent_weight_gradient(steps[:1], states, first, keep),
-        lambda: extension.recurrent_weight_gradient(steps, states, first[:4], keep),
-        lambda: extension.recurrent_weight_gradient(steps, states, first, keep[:, :4]),
-    ]
-    for call in wrong:
-        with pytest.raises(ValueError, match=r"^(linear|recurrent|dense)"):
-            call()
+    with pytest.raises(ValueError, match=r"^(linear|recurrent|dense)"):
+        getattr(extension, function)(*arguments)
 
 
 # ---- with an activation --------------------------------------------------------------------------
 
-ACTIVATIONS = pytest.mark.parametrize("activation", ["tanh", "relu", "gelu"])
-
 
 def functions(activation, z):
-    """The activation of z and its slope there, float64."""
+    """Return the activation of z and its derivative in float64."""
     if activation == "tanh":
         return np.tanh(z), 1 - np.tanh(z) ** 2
     if activation == "relu":
@@ -245,10 +213,15 @@ def functions(activation, z):
     return [part.reshape(z.shape) for part in gelu_oracle(z.ravel())]
 
 
-@ACTIVATIONS
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (64, 17, 64), (1100, 6, 33)])
-def test_dense(products, sizes, activation):
-    n, K, M = sizes  # of the last, more rows than a part has
+LARGE = 1100, 6, 33  # more rows than a part has
+
+
+@pytest.mark.parametrize(
+    ("sizes", "activation"),
+    [((64, 17, 64), "relu"), (LARGE, "tanh"), (LARGE, "gelu")],
+)
+def test_dense_and_its_gradients_equal_numpy(products, sizes, activation):
+    n, K, M = sizes
     x, weight, bias, dy = arrays((n, K), (M, K), (M,), (n, M))
 
     def loss(*given):
@@ -265,7 +238,7 @@ def test_dense(products, sizes, activation):
 @pytest.mark.parametrize(
     ("activation", "dtype"), [("tanh", mx.bfloat16), ("relu", mx.float16), ("gelu", mx.bfloat16)]
 )
-def test_low_weights(products, activation, dtype):
+def test_dense_in_16_bits_is_close_to_float32(activation, dtype):
     x, weight, bias, dy = (mx.array(a) for a in arrays((9, 4), (6, 4), (6,), (9, 6)))
     low = [weight.astype(dtype), bias.astype(dtype)]
     wide = [w.astype(mx.float32) for w in low]
@@ -282,11 +255,9 @@ def test_low_weights(products, activation, dtype):
     assert {g.dtype for g in mx.grad(loss, argnums=(0, 1))(*low)} == {dtype}
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_numbers_that_are_none_stay_visible(products, activation):
-    """And inputs that are needed later are never written to."""
+def test_dense_keeps_nan_and_leaves_its_inputs_unchanged(products):
     x, weight = mx.array([[np.nan, 0.0], [1.0, 1.0]]), mx.eye(2)
-    y = np.array(ops.dense(x, weight, mx.zeros(2), activation=activation))
+    y = np.array(ops.dense(x, weight, mx.zeros(2), activation="relu"))
     assert np.isnan(y[0]).any() and np.isfinite(y[1]).all()
-    mx.eval(mx.grad(lambda w: mx.sum(ops.dense(x, w, w[0], activation=activation)))(weight))
+    mx.eval(mx.grad(lambda w: mx.sum(ops.dense(x, w, w[0], activation="relu")))(weight))
     assert np.array_equal(np.array(weight), np.eye(2)) and np.isnan(np.array(x)).sum() == 1

@@ -1,19 +1,15 @@
-"""Many arrays in one: the kernel and plain MLX against NumPy."""
+"""The kernel that packs many arrays into one, and plain MLX, against NumPy."""
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from emulated_gpu import Compiled, recording
+from emulated_run import emulated_gpu
 
 from puffer_mlx.ops.pack import launch_pack, launch_pack_as, pack
 
-# Of few, of as many as a launch takes and one more, and of a third launch.
-CASES = {
-    "one": ([(3, 7)], 1024),
-    "some": ([(5,), (), (40, 30), (1, 1), (1024,), (2, 3, 1, 2)], 1024),
-    "scalars": ([()] * 5, 1),
-    "a launch": ([(n % 5 + 1,) for n in range(24)], 1),
-    "one more": ([(n % 5 + 1,) for n in range(25)], 1),
+CASES = {  # shapes, multiple. A launch takes 24 arrays.
+    "one launch": ([(5,), (), (40, 30), (1, 1), (1024,), (2, 3, 1, 2)], 1024),
+    "two launches": ([(n % 5 + 1,) for n in range(25)], 1),
     "three launches": ([(n % 7 + 1, 3) for n in range(49)], 16),
 }
 
@@ -40,43 +36,26 @@ def check(found, case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_plain(case):
+def test_pack_equals_numpy(case):
     shapes, multiple = CASES[case]
     check(pack([mx.array(a) for a in drawn(shapes)], multiple), case)
 
 
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("backend", ["metal", "cuda"])
-def test_kernel(backend, tmp_path):
-    def function(multiple):
-        return lambda *arrays: launch_pack(arrays, multiple)
-
-    with recording(backend) as recorder:
-        calls = {
-            case: recorder.record_all(function(multiple), *drawn(shapes))
-            for case, (shapes, multiple) in CASES.items()
-        }
-    assert [len(numbers) for numbers in calls.values()] == [1, 1, 1, 1, 2, 3]
-    compiled = Compiled(recorder, tmp_path)
-    for case, (shapes, multiple) in CASES.items():
-        arrays = [mx.array(a) for a in drawn(shapes)]
-        check(compiled.play(calls[case], function(multiple), *arrays), case)
+def test_kernel_packs_in_few_launches(backend, case):
+    shapes, multiple = CASES[case]
+    with emulated_gpu(backend=backend, checked=True) as gpu:
+        check(launch_pack([mx.array(a) for a in drawn(shapes)], multiple), case)
+    assert len(gpu.launches) == 1 + [*CASES].index(case)
 
 
-@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float32])
-@pytest.mark.parametrize("backend", ["metal", "cuda"])
-def test_packs_in_another_type(backend, dtype, tmp_path):
-    """As MLX casts, in one launch."""
-    cases = [drawn(CASES[name][0]) for name in ("some", "a launch")]
-
-    def function(*arrays):
-        return [launch_pack_as(dtype, arrays)]
-
-    with recording(backend) as recorder:
-        calls = [recorder.record_all(function, *arrays) for arrays in cases]
-    assert [len(numbers) for numbers in calls] == [1, 1]
-    compiled = Compiled(recorder, tmp_path)
-    for numbers, arrays in zip(calls, cases, strict=True):
-        (found,) = compiled.play(numbers, function, *map(mx.array, arrays))
-        flat, _ = expected(arrays, 1024)
-        assert found.dtype == dtype
-        assert mx.array_equal(found, mx.array(flat.astype(np.float32)).astype(dtype))
+@pytest.mark.parametrize("shapes", [CASES["one launch"][0], [(n % 5 + 1,) for n in range(24)]])
+@pytest.mark.parametrize(("backend", "dtype"), [("metal", mx.bfloat16), ("cuda", mx.float32)])
+def test_pack_as_casts_like_mlx(backend, dtype, shapes):
+    arrays = drawn(shapes)
+    with emulated_gpu(backend=backend, checked=True) as gpu:
+        found = launch_pack_as(dtype, [mx.array(array) for array in arrays])
+    assert len(gpu.launches) == 1 and found.dtype == dtype
+    flat, _ = expected(arrays, 1024)
+    assert mx.array_equal(found, mx.array(flat.astype(np.float32)).astype(dtype))

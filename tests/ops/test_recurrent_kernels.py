@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
-from emulated_gpu import Compiled, recording
+from emulated_run import alternate, emulated_gpu
 from kernel_oracles import close, gelu_oracle, gru_oracle, lstm_oracle, mingru_oracle, random_keep
 from oracles import f64
 
@@ -19,7 +19,7 @@ from puffer_mlx.policy.networks import gru, lstm, mingru
 from puffer_mlx.system.backend import building_for
 
 # T, S, H. 16 channels are a vector, 6 or 8 rows a tile, 64 channels a panel, 512 steps a part.
-SHAPES = [(1, 1, 1), (1, 9, 16), (5, 13, 33), (2, 7, 130), (9, 70, 20)]
+SHAPES = [(5, 13, 33), (2, 7, 130), (9, 70, 20)]
 GELU_POINTS = np.concatenate(
     [np.linspace(-16, 16, 4001), [0.0, 1e-30, -1e-30, 1e30, -1e30, np.inf]]
 ).astype(np.float32)
@@ -33,7 +33,7 @@ def random(rng, *shape):
 
 
 class Recurrence(NamedTuple):
-    """A network's recurrence. Arrays by name: shapes of what is drawn, and words of each pass."""
+    """A network's recurrence, with shapes and names of its arrays."""
 
     oracle: Callable[..., tuple]  # of inputs and the gradient: outputs, and gradients
     module: Any  # its kernels
@@ -43,7 +43,7 @@ class Recurrence(NamedTuple):
     places: dict[int, int]  # of the inputs, those that have a gradient, and which it is
 
     def drawn(self, shape, seed=0) -> dict[str, np.ndarray]:
-        """The inputs, and last the gradient by the first output."""
+        """Return random inputs and, last, the gradient by the first output."""
         rng, sizes = np.random.default_rng(seed), dict(zip("TSH", shape, strict=True))
         arrays = {}
         for name, letters in self.inputs.items():
@@ -53,7 +53,7 @@ class Recurrence(NamedTuple):
         return {**arrays, self.backward.split()[-1]: random(rng, *shape)}
 
     def saved(self, arrays) -> dict[str, np.ndarray]:
-        """And what the forward pass returns, as float32."""
+        """Return inputs and outputs of the forward pass, as float32."""
         forward, _ = self.oracle(*arrays.values())
         outputs = zip(self.outputs.split(), rounded(forward), strict=True)
         return {**arrays, **dict(outputs)}
@@ -89,8 +89,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_oracles_against_differences(name):
-    """The hand-written gradients of oracles are those of their forward passes."""
+def test_gradients_of_oracle_equal_numerical_differences(name):
     case = CASES[name]
     inputs = [f64(a) for a in case.drawn((3, 2, 2)).values()]
     inputs[-2][1:] = [[0, 1], [1, 0]]
@@ -105,16 +104,19 @@ def test_oracles_against_differences(name):
 
 
 def passes(name, module, arrays):
-    """Outputs of the forward and, from what it saved, of the backward pass of ``module``."""
+    """Return the outputs of the forward and of the backward pass of ``module``."""
     forward, backward = (getattr(module, f"{name}_{way}") for way in ("forward", "backward"))
     case = CASES[name]
     words = [*case.inputs, "not_done"], case.backward.split()
-    given = ([mx.array(arrays[word]) for word in each] for each in words)
+    given = (
+        [None if arrays[word] is None else mx.array(arrays[word]) for word in each]
+        for each in words
+    )
     return *forward(*next(given)), *backward(*next(given))
 
 
 def rounded(forward):
-    """What an oracle's forward pass returned, as float32."""
+    """Return arrays as float32."""
     return [a.astype(np.float32) for a in forward]
 
 
@@ -123,8 +125,7 @@ def rounded(forward):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", CASES)
-def test_recurrence(extension, name, shape):
-    """Close to float64, and bit-equal for 1, 2 and 5 threads."""
+def test_recurrence_equals_numpy_for_any_number_of_threads(extension, name, shape):
     arrays = CASES[name].drawn(shape, seed=sum(shape))
     forward, backward = CASES[name].oracle(*arrays.values())
     results = []
@@ -139,11 +140,7 @@ def test_recurrence(extension, name, shape):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_extremes(extension, name):
-    """Saturated gates; and NaN, which stays in its own segment and channel until the next step.
-
-    At exactly 0 MinGRU's candidate has the gradient of its positive branch.
-    """
+def test_recurrence_of_saturated_gates_equals_numpy_and_nan_stays_in_its_channel(extension, name):
     arrays = CASES[name].drawn((3, 7, 17))
     gates = next(iter(arrays.values()))
     gates[:2] = np.random.default_rng(0).choice([-1e4, 0, 1e4], gates[:2].shape)
@@ -156,8 +153,7 @@ def test_extremes(extension, name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_wrong_arguments(extension, name):
-    """One argument too small, of another dtype or of too few dimensions."""
+def test_extension_refuses_wrong_arguments(extension, name):
     arrays = CASES[name].saved(CASES[name].drawn((3, 4, 5)))
     used = {*CASES[name].inputs, *CASES[name].backward.split()}
     for word in used:
@@ -169,90 +165,68 @@ def test_wrong_arguments(extension, name):
 
 # ---- GPU kernels as C++ --------------------------------------------------------------------------
 
-GPU_SHAPES = {  # T, S, H: segments of a block
-    (1, 1, 1): 1,
-    (2, 7, 9): 1,  # more blocks than chunks of inputs
-    (3, 5, 33): 4,  # a block with one segment, a warp with one channel
-    (2, 9, 40): 8,
-    (2, 3, 300): 2,  # two channels a thread
-}
-# 3 and 300 threads; one and more chunks of 8 steps that are read at once
-MINGRU_SHAPES = [(1, 1, 3), (5, 3, 100), (8, 1, 3), (19, 2, 5)]
-GPU_CASES = [(name, shape) for name in ("lstm", "gru") for shape in GPU_SHAPES]
-GPU_CASES += [("mingru", shape) for shape in MINGRU_SHAPES]
-# The texts of Metal and of CUDA differ in little: these shapes are enough of Metal's.
-ENOUGH = [(3, 5, 33), (2, 3, 300), (19, 2, 5)]
-METAL_CASES = [case for case in GPU_CASES if case[1] in ENOUGH]
-PAIRS = [("metal", *case) for case in METAL_CASES] + [("cuda", *case) for case in GPU_CASES]
+GPU_CASES = [  # network, T, S, H, segments of a block
+    *(("lstm", (1, 1, 1), 1), ("gru", (1, 1, 1), 1)),
+    ("gru", (2, 7, 9), 1),  # more blocks than chunks of inputs
+    ("lstm", (3, 5, 33), 4),  # a block with one segment, a warp with one channel
+    *(("gru", (2, 9, 40), 8), ("lstm", (2, 9, 40), 8)),
+    *(("gru", (2, 3, 300), 2), ("lstm", (2, 3, 300), 2)),  # two channels a thread
+    *(("mingru", (1, 1, 3), 1), ("mingru", (8, 1, 3), 1)),  # chunks of 8 steps
+    *(("mingru", (19, 2, 5), 1), ("mingru", (5, 3, 100), 1)),
+]
 LEFT_OUT = [("mingru", "first"), ("lstm", "h0 c0"), ("gru", "h0")]
 LEFT_OUT += [(name, "not_done") for name in CASES]
-LEFT_OUT_SHAPE = 3, 5, 9
+SMALL = 3, 5, 9
+LOW = {"metal": mx.bfloat16, "cuda": mx.float16}
+STATES = {"first", "not_done", "states", "h0", "c0", "h", "c", "dh"}  # float32 in all precisions
 
 
-@pytest.fixture(scope="module", params=["metal", "cuda"])
-def compiled(request, tmp_path_factory):
-    """Kernels 2 i and 2 i + 1: forward and backward of cases[i], of GELU, of LEFT_OUT[i]."""
-    cases = METAL_CASES if request.param == "metal" else GPU_CASES
-    with recording(request.param) as recorder, pytest.MonkeyPatch.context() as patch:
-
-        def record(name, shape, left_out=""):
-            case = CASES[name]
-            arrays: dict[str, Any] = case.saved(case.drawn(shape))
-            arrays |= dict.fromkeys(left_out.split(), None)
-            words = {"forward": [*case.inputs, "not_done"], "backward": case.backward.split()}
-            for way, names in words.items():
-                given = [None if arrays[word] is None else mx.array(arrays[word]) for word in names]
-                recorder.record(getattr(case.module, f"{name}_{way}"), *given)
-
-        for name, shape in cases:
-            rows = GPU_SHAPES.get(shape, 1)
-            patch.setattr(recurrence, "rows_of_block", lambda *_, rows=rows: rows)
-            record(name, shape)
-        for name, left_out in LEFT_OUT:
-            record(name, LEFT_OUT_SHAPE, left_out)
-    found = Compiled(recorder, tmp_path_factory.mktemp("kernels"))
-    found.cases = cases  # type: ignore
-    return found
+def passes_on_gpu(backend, name, arrays):
+    with emulated_gpu(backend=backend, checked=True):
+        return passes(name, CASES[name].module, arrays)
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("compiled", "name", "shape"), PAIRS, indirect=["compiled"])
-def test_recurrence_on_a_gpu(compiled, name, shape):
-    number = 2 * compiled.cases.index((name, shape))
+@pytest.mark.parametrize(("backend", "name", "shape", "rows"), alternate(GPU_CASES))
+def test_recurrence_on_gpu_equals_numpy(monkeypatch, backend, name, shape, rows):
+    monkeypatch.setattr(recurrence, "rows_of_block", lambda *_: rows)
     arrays = CASES[name].drawn(shape, seed=7)
-    found = run_both(compiled, number, CASES[name].saved(arrays))
-    for ours, expected in zip(found, CASES[name].oracle(*arrays.values()), strict=True):
-        close(ours, expected, tolerance=1e-5)
-
-
-def run_both(compiled, number, arrays):
-    """The outputs of kernels `number` and `number + 1`, forward and backward, of arrays by name."""
-    forward = dict(arrays)
-    if "weight_hh" in arrays:
-        forward["weight_hh"] = arrays["weight_hh"].T.copy()  # as forward gets it
-    for k, given in ((number, forward), (number + 1, arrays)):
-        names = compiled.calls[k]["input_names"]
-        yield compiled.run(k, *(given[word] for word in names if word != "sizes"))
+    forward, backward = CASES[name].oracle(*arrays.values())
+    found = passes_on_gpu(backend, name, CASES[name].saved(arrays))
+    close(found, (*forward, *backward), tolerance=1e-5)
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("name", "left_out"), LEFT_OUT)
-def test_nothing_stands_for_zeros_and_ones(compiled, name, left_out):
-    """A first state, or `not_done`, that isn't there: one number that is read by all."""
-    number = 2 * len(compiled.cases) + 2 * LEFT_OUT.index((name, left_out))
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("backend", LOW)
+def test_16_bit_kernels_round_the_results_of_float32_kernels(backend, name):
+    low = LOW[backend]
+    arrays = {
+        word: mx.array(array).astype(mx.float32 if word in STATES else low)
+        for word, array in CASES[name].saved(CASES[name].drawn(SMALL)).items()
+    }
+    found = passes_on_gpu(backend, name, arrays)
+    wide = {word: array.astype(mx.float32) for word, array in arrays.items()}
+    assert low in {array.dtype for array in found}
+    for ours, exact in zip(found, passes_on_gpu(backend, name, wide), strict=True):
+        assert mx.array_equal(ours, exact.astype(ours.dtype))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("backend", "name", "left_out"), alternate(LEFT_OUT))
+def test_missing_state_is_zero_and_missing_not_done_is_one(backend, name, left_out):
     value, words = float(left_out == "not_done"), left_out.split()
-    given = CASES[name].drawn(LEFT_OUT_SHAPE)
+    given = CASES[name].drawn(SMALL)
     given |= {word: np.full_like(given[word], value) for word in words}
     forward, backward = CASES[name].oracle(*given.values())
-    arrays = CASES[name].saved(given) | {word: np.full(8, value, np.float32) for word in words}
-    ours, gradients = run_both(compiled, number, arrays)
-    close(ours, forward, tolerance=1e-5)
-    wanted = len(backward) - (0 if left_out == "not_done" else len(words))
-    close(gradients[:wanted], backward[:wanted], tolerance=1e-5)
-    assert all(gradient.shape == (1,) for gradient in gradients[wanted:])  # nobody needs them
+    arrays = {**CASES[name].saved(given), **dict.fromkeys(words)}
+    found = passes_on_gpu(backend, name, arrays)
+    wanted = len(found) - (0 if left_out == "not_done" else len(words))
+    close(found[:wanted], [*forward, *backward][:wanted], tolerance=1e-5)
+    assert all(gradient.shape == (1,) for gradient in found[wanted:])  # unused
 
 
-def test_rows_of_a_block(monkeypatch):
+def test_rows_of_a_block_fit_shared_memory(monkeypatch):
     monkeypatch.setattr(launch, "backend", lambda: "metal")
     assert recurrence.rows_of_block(4096, 128, 4) == 4
     monkeypatch.setattr(launch, "backend", lambda: "cuda")
@@ -268,7 +242,7 @@ def test_rows_of_a_block(monkeypatch):
 # ---- GELU ----------------------------------------------------------------------------------------
 
 
-def test_gelu(path):
+def test_gelu_and_its_gradient_equal_numpy(path):
     points = GELU_POINTS if path == "fused" else GELU_POINTS[:-1]  # at infinity: infinity times 0
     x = mx.array(points)
     slope = mx.grad(lambda a: mx.sum(gelu(a)))(x)
@@ -277,7 +251,7 @@ def test_gelu(path):
     np.testing.assert_allclose(np.array(slope), expected[1], rtol=0, atol=5e-7)
 
 
-def test_gelu_in_16_bits_on_a_gpu_is_rounded_once():
+def test_gelu_in_16_bits_on_gpu_rounds_once():
     x = mx.array(GELU_POINTS[:-1]).astype(mx.bfloat16)
     with building_for("cuda", lambda *_, **__: []):
         y = gelu(x)
@@ -286,8 +260,7 @@ def test_gelu_in_16_bits_on_a_gpu_is_rounded_once():
     np.testing.assert_allclose(np.array(y.astype(mx.float32)), expected, rtol=2**-8, atol=1e-6)
 
 
-def test_gelu_of_any_shape(extension):
-    """Bit-equal for any number of threads, and whatever memory it may take over."""
+def test_gelu_does_not_depend_on_threads_or_memory(extension):
     x = np.random.default_rng(0).normal(size=(3, 211, 70)).astype(np.float32)
     results, array = [], mx.array(x)
     for threads in (1, 5):

@@ -14,7 +14,7 @@ import puffer_mlx
 # isort: split
 import mlx.core as mx
 import numpy as np
-from emulated_gpu import Compiled, recording
+from emulated_run import emulated_gpu
 from mlx.utils import tree_flatten, tree_map
 
 from puffer_mlx import config
@@ -88,7 +88,7 @@ def cpu_cell():
     return apart(found, case.expect(mx.float32))
 
 
-def gpu_text(backend, folder):
+def gpu_text(backend):
     """Return the largest error of the kernels' text, compiled as C++."""
     from puffer_mlx.policy.networks.leaky import (  # pyright: ignore[reportMissingImports]
         leaky_backward,
@@ -99,13 +99,9 @@ def gpu_text(backend, folder):
     inputs = [*case.low, *case.states, case.not_done]
     out, *gradients = case.expect(mx.float32)
     after = [*inputs, np.array(out), case.cotangent]
-    with recording(backend) as recorder:
-        recorder.record(leaky_forward, *inputs)
-        recorder.record(leaky_backward, *after)
-    folder.mkdir()
-    compiled = Compiled(recorder, folder)
-    found = [*compiled.run(0, *inputs), *compiled.run(1, *after)]
-    return apart(found, [out, *gradients])
+    with emulated_gpu(backend=backend, checked=True):
+        found = [leaky_forward(*map(mx.array, inputs)), *leaky_backward(*map(mx.array, after))]
+    return apart([np.array(array) for array in found], [out, *gradients])
 
 
 def torch_module(policy, weights, expected, observations):
@@ -146,8 +142,8 @@ def main() -> None:
                 "choices": config.Torch.__dataclass_fields__["network"].metadata["key"].choices,
                 "compiled step": compiled_step(native, drawn),
                 "cell on a CPU": cpu_cell(),
-                "Metal's text": gpu_text("metal", folder / "metal"),
-                "CUDA's text": gpu_text("cuda", folder / "cuda"),
+                "Metal's text": gpu_text("metal"),
+                "CUDA's text": gpu_text("cuda"),
                 "ONNX": onnx_graph(policy, weights, expected, observations, folder),
                 "torch": torch_apart,
                 "told by torch's keys": torch_told,

@@ -1,14 +1,12 @@
-"""`policy/acting_on_gpu.py`: a policy's step as one kernel, against the policy's step in MLX.
-
-The kernels run as C++: see `emulated_gpu.py`.
-"""
+"""A policy's step as one kernel, run as C++, against the policy's step in MLX."""
 
 import itertools
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from emulated_gpu import Compiled, recording
+from emulated_run import alternate, emulated_gpu
 from mlx.utils import tree_map
 from oracles import named
 from small_policies import PUFFER5, beyond, policy_of, unknown_policies, weights_of
@@ -22,7 +20,7 @@ METALS = 32768  # bytes of a block's shared memory
 
 
 class Case:
-    """A policy's step with numbers to act on, n agents; `agents` in a block."""
+    """A policy's step with random inputs for n agents, `agents` in a block."""
 
     def __init__(
         self, name, n=7, masked=False, as_bytes=False, agents=4, logits=None, **policy
@@ -52,58 +50,35 @@ class Case:
         step = step_on_gpu(self.policy)
         kernel = forms_of(self.policy.network).gpu_step
         assert step is not None and kernel is not None
-        self.step, self.kernel = step, kernel
+        self.step = step
         self.layout = layout(self.policy, kernel, agents)
-        self.number, self.inputs = -1, {}
         self.copied = n % 2 == 1
 
-    def arrays(self) -> list[mx.array | None]:
-        """What `act` is given; what it writes is filled with a number that it isn't."""
-        weights, state = self.step.weights(self.weights), self.step.state(self.state)
+    def by_kernel(self, backend) -> list[np.ndarray]:
+        """Return actions (n, heads), log-probabilities, values, and the state's arrays."""
         read = (self.noise, self.observations, self.mask, self.terminals)
         given = [None if a is None else mx.array(a) for a in read]
         sizes = self.noise.shape, (self.n,), (self.n,)
+        written = [mx.full(size, -777.0) for size in sizes]
         seen = mx.full(self.observations.shape, 77, given[1].dtype) if self.copied else None  # type: ignore
-        return [weights, state, *given, *(mx.full(size, -777.0) for size in sizes), seen]
-
-    def record(self, recorder) -> None:
-        places = [i for i, array in enumerate(self.arrays()) if array is not None]
-
-        def act(*given):
-            arrays = dict(zip(places, given, strict=True))
-            return self._act(*(arrays.get(i) for i in range(10)))
-
-        self.number = recorder.record(act, *(self.arrays()[i] for i in places))
-        kernel = text.kernels(self.kernel.layers, recorder.backend)[self.kernel.kernel]
-        with pytest.MonkeyPatch.context() as patch:  # with numbers, which those recorded lack
-            patch.setattr(acting_on_gpu, "launch", self._keep)
-            self._act(*self.arrays())
-        self.inputs = {name: np.array(self.given[name]) for name in kernel.inputs}
-
-    def _act(self, *arrays):
-        with pytest.MonkeyPatch.context() as patch:
+        mx.eval(given, written, seen)
+        with (
+            emulated_gpu(backend=backend, checked=True) as gpu,
+            pytest.MonkeyPatch.context() as patch,
+        ):
             patch.setattr(acting_on_gpu, "choose_layout", lambda *_: self.layout)
-            return self.step.act(*arrays)
-
-    def _keep(self, text, kernel, inputs, outputs, **_):
-        self.given = inputs
-        return [mx.zeros(shape) for shape in outputs.values()]
-
-    def run(self, compiled: Compiled) -> list[np.ndarray]:
-        """Actions (n, heads), log-probabilities, values, and the state's arrays."""
-        (states,) = compiled.run(self.number, *self.inputs.values())
-        after = dict(zip(self.inputs, compiled.inputs, strict=True))
-        found = [*states] if states.ndim == 3 else []
-        written = ["actions", "logprobs", "values", *(["seen"] if self.copied else [])]
-        for name, before in self.inputs.items():
-            if name not in written:
-                np.testing.assert_array_equal(after[name], before, f"{name} was written")
-        if self.copied:
-            np.testing.assert_array_equal(after["seen"], self.observations)
-        return [*(after[name] for name in ("actions", "logprobs", "values")), *found]
+            weights, state = self.step.weights(self.weights), self.step.state(self.state)
+            gpu.launches.clear()  # weights are packed
+            arguments: Any = weights, state, *given, *written, seen
+            after = self.step.act(*arguments)
+            assert len(gpu.launches) == 1
+            states = [np.array(array) for _, array in named(self.step.state_after(after))]
+        if seen is not None:
+            np.testing.assert_array_equal(np.array(seen), self.observations)
+        return [*map(np.array, written), *states]
 
     def expected(self) -> list[np.ndarray]:
-        """The same through MLX."""
+        """Return the same results by MLX."""
         keep = self.policy.not_done(mx.array(self.terminals))
         mask = None if self.mask is None else mx.array(self.mask)
         arrays = mx.array(self.observations), self.state, mx.array(self.noise), mask, keep
@@ -132,7 +107,7 @@ def cases() -> dict[str, Case]:
 
 
 def chooser(name, sizes, logits, noise, masked=False) -> Case:
-    """Of a policy whose outputs are these logits (n, A)."""
+    """Return a case of a policy whose outputs are these logits (n, A)."""
     n, A = np.shape(logits)
     given = {"network": "MLP", "sizes": sizes, "D": A, "H": A, "layers": 0}
     case = Case(name, n, masked, logits=logits, **given)
@@ -141,7 +116,7 @@ def chooser(name, sizes, logits, noise, masked=False) -> Case:
 
 
 def special_cases() -> list[Case]:
-    """Where a choice is at an edge."""
+    """Return cases at the edges of choices."""
     only = chooser("one legal choice", (5,), 50 * np.eye(5), [2.0**-24, 0.5, 1, 1, 0.7], True)
     only.mask = np.eye(5, dtype=np.uint8)[:, ::-1].copy()
     none = chooser("no legal choice", (2, 3), np.ones((3, 5)), [2.0**-24, 0.5, 1], True)
@@ -152,7 +127,7 @@ def special_cases() -> list[Case]:
 
 
 def unfinished(sizes, logits) -> Case:
-    """Of outputs that a policy has where something went wrong: its biases, the same for all."""
+    """Return a case with outputs that aren't finite."""
     case = Case(f"not finite {sizes}", len(logits), sizes=sizes, dialect="torch", H=3, D=3)
     case.weights["decoder"]["actions"]["bias"] = mx.array(logits[2], mx.float32)
     case.observations = np.array(logits, np.float32)
@@ -162,18 +137,10 @@ def unfinished(sizes, logits) -> Case:
 CASES = {**cases(), **{case.name: case for case in special_cases()}}
 
 
-@pytest.fixture(scope="module", params=["metal", "cuda"])
-def compiled(request, tmp_path_factory):
-    with recording(request.param) as recorder:
-        for case in CASES.values():
-            case.record(recorder)
-    return Compiled(recorder, tmp_path_factory.mktemp("kernels"))
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_step(compiled, name):
+@pytest.mark.parametrize(("backend", "name"), alternate((name,) for name in CASES))
+def test_step_by_kernel_equals_mlx(backend, name):
     case = CASES[name]
-    for found, expected in zip(case.run(compiled), case.expected(), strict=True):
+    for found, expected in zip(case.by_kernel(backend), case.expected(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-5)
 
 
@@ -181,8 +148,7 @@ def test_a_step(compiled, name):
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_memory_and_threads_of_all_sizes(network):
-    """Whatever is taken fits, by the text's own account of what it shares."""
+def test_layouts_of_all_sizes_fit_shared_memory(network):
     sizes = [1, 64, 100, 255, MAX_HIDDEN], [1, 127, 20000], [1, 18, 300, 5000]
     for H, D, A in itertools.product(*sizes):
         policy = policy_of(network, (A + 1,), D, H)
@@ -207,13 +173,28 @@ def test_memory_and_threads_of_all_sizes(network):
     assert [block.agents for block in blocks if block] == [4, 8, 16, 16]
 
 
-def test_policies_without_such_a_kernel():
-    assert not any(map(step_on_gpu, unknown_policies())) and step_on_gpu(policy_of())
-    assert step_on_gpu(policy_of(H=MAX_HIDDEN)) and step_on_gpu(policy_of(H=MAX_HIDDEN + 1)) is None
-    assert step_on_gpu(policy_of(sizes=(5000,))) is None
+@pytest.mark.parametrize(
+    ("how", "kernel"),
+    [
+        ({"H": MAX_HIDDEN}, True),
+        ({"H": MAX_HIDDEN + 1}, False),
+        ({"sizes": (5000,)}, False),
+        ({"network": "MLP", "dialect": "torch"}, True),
+        ({"network": "MLP", "dialect": "torch", "separate_value": True}, False),
+        ({"network": "MLP", "dialect": "sb3"}, False),
+        ({"network": "MLP", "dialect": "sb3", "activation": "gelu"}, True),
+    ],
+)
+def test_kernel_takes_supported_policies(how, kernel):
+    assert (step_on_gpu(policy_of(**how)) is not None) == kernel
 
 
-def test_both_sides_have_the_same_sizes():
+@pytest.mark.parametrize("policy", unknown_policies(), ids=["images", "custom network"])
+def test_kernel_takes_no_images_and_no_custom_networks(policy):
+    assert step_on_gpu(policy) is None
+
+
+def test_struct_of_sizes_equals_the_kernels():
     source = (text.FOLDER / "acting" / "functions.metal.h").read_text()
     names = source.partition("enum {")[2].partition("}")[0].replace(",", " ").split()
     assert names == [*acting_on_gpu.ActingSizes._fields, "CHOICES"]

@@ -47,7 +47,7 @@ def oracle(weights, x, h=0.0):
     return h @ w["head.weight"].T + w["head.bias"], (h @ w["value.weight"].T + w["value.bias"]), h
 
 
-def test_it_computes_what_the_module_does():
+def test_policy_equals_its_module():
     module = Both()
     policy = actor_critic(module, SPEC, config.Config())
     weights = policy.init(mx.random.key(0))
@@ -65,7 +65,7 @@ def test_it_computes_what_the_module_does():
     assert (np.array(again) == before).all()
 
 
-def test_with_a_memory_steps_equal_a_scan_and_forget_where_they_should():
+def test_recurrent_module_steps_like_scan_and_resets():
     policy = actor_critic(Remembering(), SPEC, config.Config())
     assert policy.is_recurrent
     weights, T, S = policy.init(mx.random.key(0)), 4, 2
@@ -91,7 +91,7 @@ def test_with_a_memory_steps_equal_a_scan_and_forget_where_they_should():
     assert all(np.array(gradient).any() for _, gradient in named(gradients))
 
 
-def test_images_come_in_their_shape_and_continuous_actions_have_deviations():
+def test_module_gets_images_in_their_shape_and_deviations_for_continuous_actions():
     class Sees(Both):
         def __init__(self):
             super().__init__(12, 2)
@@ -134,12 +134,12 @@ class Nothing(nn.Module):
         (Nothing(), "Nothing has no weights"),
     ],
 )
-def test_what_is_wrong_with_a_module(module, message):
+def test_wrong_module_is_refused(module, message):
     with pytest.raises(UserError, match=re.escape(message)):
         actor_critic(module, SPEC, config.Config())
 
 
-def test_a_configuration_alone_does_not_make_one():
+def test_configuration_without_the_module_is_refused():
     settings = config.Config(torch=parts_of(Both()))
     assert settings.torch.network == "MLP" and parts_of(Remembering()).network.endswith("bering")
     with pytest.raises(UserError, match=r"Policy\.load\(path, policy=module\)"):

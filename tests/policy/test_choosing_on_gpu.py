@@ -1,14 +1,8 @@
-"""`policy/choosing_on_gpu.py`: the kernel that chooses actions, against the plain functions.
-
-The kernel runs as C++: see `emulated_gpu.py`.
-"""
-
-from functools import partial
+"""The kernel that chooses actions, run as C++, against the plain functions."""
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from emulated_gpu import Compiled, recording
 from emulated_run import emulated_gpu
 from small_policies import PUFFER5, policy_of, weights_of
 
@@ -54,23 +48,17 @@ def plain(policy: Policy, outputs, logstd, values, noise, mask) -> mx.array:
     return mx.concatenate([actions.T, logprobs[None], values[None]])
 
 
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("backend", ["metal", "cuda"])
-def test_kernel(backend, tmp_path):
-    cases = {case: given(case) for case in CASES}
-    functions = {case: partial(by_kernel, policy) for case, (policy, _) in cases.items()}
-    with recording(backend) as recorder:
-        calls = {
-            case: recorder.record_all(functions[case], *arrays)
-            for case, (_, arrays) in cases.items()
-        }
-    assert all(len(numbers) == 1 for numbers in calls.values())
-    compiled = Compiled(recorder, tmp_path)
-    for case, (policy, arrays) in cases.items():
-        found = np.array(compiled.play(calls[case], functions[case], *arrays))
-        expected = np.array(plain(policy, *arrays))
-        first = 0 if policy.decoder.action.continuous else -2  # choices are equal
-        np.testing.assert_array_equal(found[:first], expected[:first], case)
-        np.testing.assert_allclose(found[first:], expected[first:], 2e-5, 2e-5, err_msg=case)
+def test_kernel_chooses_like_the_plain_functions(backend, case):
+    policy, arrays = given(case)
+    with emulated_gpu(backend=backend, checked=True) as gpu:
+        found = np.array(by_kernel(policy, *arrays))
+    assert gpu.launches == ["choose_actions"]
+    expected = np.array(plain(policy, *arrays))
+    first = 0 if policy.decoder.action.continuous else -2  # choices are equal
+    np.testing.assert_array_equal(found[:first], expected[:first])
+    np.testing.assert_allclose(found[first:], expected[first:], 2e-5, 2e-5)
 
 
 def acted(policy: Policy, agents: int) -> list[np.ndarray]:
@@ -87,8 +75,7 @@ def acted(policy: Policy, agents: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("agents", [FEWEST - 1, N])
-def test_a_step_through_mlx_chooses_by_it(agents):
-    """But for so few agents that Metal has their numbers elsewhere."""
+def test_step_uses_the_kernel_unless_agents_are_few(agents):
     policy = policy_of(sizes=(3, 4))
     with emulated_gpu() as gpu:
         found = acted(policy, agents)

@@ -90,8 +90,7 @@ def make(encoder="mine:Wide", network="MinGRU"):
     return make_policy(SPEC, size, config.Torch(encoder=encoder, network=network))
 
 
-def test_an_mlx_module_is_an_encoder(mine):
-    """Its parameters are weights that the key decides, given at each call, and get gradients."""
+def test_mlx_module_as_encoder_has_weights_and_gradients(mine):
     policy = make()
     before = generator()
     weights, *others = (make().init(mx.random.key(k)) for k in (0, 0, 1))
@@ -112,8 +111,7 @@ def test_an_mlx_module_is_an_encoder(mine):
     assert not np.array(encode(tree_map(mx.zeros_like, weights["encoder"]))).any()
 
 
-def test_each_thread_has_a_module_of_its_own():
-    """Two threads use a policy at once, each with its weights: acting and training overlap."""
+def test_threads_use_a_module_with_their_own_weights():
     both = threading.Barrier(2, timeout=60)
 
     class Meets(nn.Module):
@@ -140,7 +138,7 @@ def test_each_thread_has_a_module_of_its_own():
     assert found == {2.0: 2.0, 3.0: 3.0}
 
 
-def test_functional_classes(mine):
+def test_functional_encoder_and_network_step_like_scan(mine):
     policy = make("mine:Scale", "mine:Decay")
     weights = policy.init(mx.random.key(0))
     observations = mx.ones((4, 2, 6))
@@ -161,7 +159,7 @@ def test_functional_classes(mine):
         ("mine:Silent", "lacks __call__", "docs/custom_policy.md"),
     ],
 )
-def test_what_is_not_an_encoder_is_said(mine, name, message, hint):
+def test_class_that_is_no_encoder_is_refused(mine, name, message, hint):
     with pytest.raises(UserError, match=message) as error:
         make(name)
     assert hint in str(error.value)

@@ -13,8 +13,6 @@ from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.distributions import Categorical, Gaussian
 from puffer_mlx.spec import ActionSpec
 
-HEADS = pytest.mark.parametrize("sizes", [(4,), (3, 2, 5)])
-
 
 def normal(rng, *shape):
     return rng.normal(size=shape).astype(np.float32)
@@ -23,7 +21,7 @@ def normal(rng, *shape):
 # ---- sampling ------------------------------------------------------------------------------------
 
 
-def test_noise():
+def test_noise_has_its_moments():
     for heads, mean, deviation in (
         (Categorical(ActionSpec((3, 2))), 0.5, 12**-0.5),
         (Gaussian(ActionSpec((1, 1))), 0, 1),
@@ -36,7 +34,7 @@ def test_noise():
 
 
 def legal_masks(rng, n, sizes):
-    """(n, A): half of the actions legal, at least one of each head; any non-zero byte is legal."""
+    """Return masks (n, A) with half of the actions legal, and at least one of each head."""
     mask = (rng.random((n, sum(sizes))) < 0.5).astype(np.uint8) * 3
     stops = np.cumsum(sizes)
     for start, stop in zip(stops - sizes, stops, strict=True):
@@ -44,9 +42,8 @@ def legal_masks(rng, n, sizes):
     return mask
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@HEADS
-def test_inverse_of_the_distribution(sizes, masked):
+@pytest.mark.parametrize(("sizes", "masked"), [((4,), False), ((3, 2, 5), True)])
+def test_sample_inverts_the_distribution(sizes, masked):
     rng = np.random.default_rng(len(sizes))
     n = 4000
     logits, uniforms = (
@@ -83,7 +80,7 @@ def test_inverse_of_the_distribution(sizes, masked):
     np.testing.assert_array_equal(np.array(again), np.array(logprobs))
 
 
-def test_logits_that_are_not_finite():
+def test_logits_that_are_not_finite_choose_a_legal_action():
     nan, inf = np.nan, np.inf
     logits = mx.array([[nan, 5, -inf, nan, inf], [0, inf, 0, nan, inf], [0, 0, -inf, nan, -inf]])
     heads = Categorical(ActionSpec((3,)))
@@ -108,10 +105,8 @@ def gaussian(rng, a, n):
     return mx.array(normal(rng, a, n)), mx.array(normal(rng, a, 1))
 
 
-@pytest.mark.parametrize("a", [1, 3])
-def test_gaussian_log_prob_and_entropy(a):
-    """Against the density, and against the entropy by numerical integration."""
-    rng = np.random.default_rng(a)
+def test_gaussian_log_prob_and_entropy_equal_the_density():
+    a, rng = 3, np.random.default_rng(3)
     mean, logstd = gaussian(rng, a, 20)
     actions = normal(rng, 20, a) * 3
     found, entropy = Gaussian(ActionSpec((1,) * a)).log_prob_entropy(
@@ -122,28 +117,13 @@ def test_gaussian_log_prob_and_entropy(a):
     np.testing.assert_allclose(np.array(found), np.log(density).sum(axis=-1), rtol=1e-5, atol=1e-5)
     x = np.linspace(-12, 12, 200_001)
     p = np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi)
-    standard = -(p * np.log(p)).sum() * (x[1] - x[0])  # of N(0, 1); a scale adds its logarithm
+    standard = -(p * np.log(p)).sum() * (x[1] - x[0])  # entropy of N(0, 1)
     expected = a * standard + f64(logstd).sum()
     assert entropy.shape == (20,)
     np.testing.assert_allclose(np.array(entropy), expected, rtol=1e-5)
 
 
-def test_gaussian_golden():
-    # x = mean + std * noise = 1 + 2 * .5 = 2; log p = -.5 * .25 - .9189385 - log 2 = -1.7370857
-    one = Gaussian(ActionSpec((1,)))
-    outputs = mx.array([[1.0]]), mx.array([[np.log(2.0)]], dtype=mx.float32)
-    actions, logprob = one.sample(outputs, mx.array([[0.5]]))
-    assert actions.item() == pytest.approx(2)
-    assert logprob.item() == pytest.approx(-1.7370857, abs=1e-6)
-    # 1.4189385 + log 2 = 2.1120857
-    _, entropy = one.log_prob_entropy(outputs, actions)
-    assert entropy.item() == pytest.approx(2.1120857, abs=1e-6)
-    greedy, _ = one.sample(outputs, None)
-    assert greedy.item() == 1
-
-
-def test_gaussian_gradient():
-    """By mean and log std: (x - mean) / std^2, and ((x - mean) / std)^2 - 1."""
+def test_gaussian_gradient_equals_its_formula():
     rng = np.random.default_rng(0)
     mean, logstd = gaussian(rng, 2, 6)
     actions = mx.array(normal(rng, 6, 2))
@@ -159,7 +139,7 @@ def test_gaussian_gradient():
     np.testing.assert_allclose(np.array(by_logstd), expected, rtol=2e-5, atol=2e-5)
 
 
-def test_a_mean_that_is_nan_acts_as_0():
+def test_mean_that_is_nan_acts_as_0():
     heads = Gaussian(ActionSpec((1,)))
     outputs = mx.array([[np.nan, 3.0]], dtype=mx.float32), mx.zeros((1, 1))
     actions, logprobs = heads.sample(outputs, mx.array([[0.5], [0.5]]))
@@ -167,8 +147,7 @@ def test_a_mean_that_is_nan_acts_as_0():
     assert np.isfinite(np.array(logprobs)).all()
 
 
-def test_puffer5_keeps_continuous_actions_within_limits():
-    """By hand; gradients pass as if there were no limits."""
+def test_limits_clip_actions_and_not_gradients():
     decoder = Fused(ActionSpec((1, 1)), 1, PUFFER5)
     weights = {"weight": mx.array([[1.0], [1.0], [0.0]]), "logstd": mx.array([[5.0, np.nan]])}
     h = mx.array([[2e6], [-2e6], [np.nan], [0.5]])
@@ -178,7 +157,6 @@ def test_puffer5_keeps_continuous_actions_within_limits():
     wide = np.exp(np.float32(2))  # a log standard deviation is at most 2
     expected = [[1e6, 1e6], [wide - 1e6, 1 - 1e6], [wide, 1], [0.5 + wide, 1.5]]
     np.testing.assert_allclose(np.array(actions), expected, rtol=1e-6)
-    # what is stored is what was chosen: the first one's noise was cut off
     each = -2 - math.log(2 * math.pi)
     np.testing.assert_allclose(np.array(logprobs)[[0, 2]], [each, each - 1], rtol=1e-5)
 
@@ -193,7 +171,7 @@ def test_puffer5_keeps_continuous_actions_within_limits():
 # ---- the most probable action --------------------------------------------------------------------
 
 
-def test_greedy_takes_the_largest_legal_logit_of_every_head():
+def test_deterministic_action_is_the_largest_legal_logit():
     heads = Categorical(ActionSpec((3, 2)))
     logits = mx.array([[1.0, 5.0], [3.0, 0.0], [2.0, 1.0], [0.0, 1.0], [0.5, 0.0]])
     actions, logprobs = heads.sample(logits, None)

@@ -1,4 +1,4 @@
-"""What is said of encoders that PufferLib would have chosen otherwise."""
+"""Notes about encoders that differ from PufferLib's."""
 
 import shutil
 
@@ -11,7 +11,7 @@ from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.policy.encoders.default import Linear
 
 
-def test_a_linear_encoder_instead_of_ones_own_is_said():
+def test_linear_encoder_in_place_of_a_special_one_is_reported():
     note = plainer_note("nmmo3", Linear(1707, 8))
     assert "PufferLib has a special encoder for it" in note and "a linear one" in note
     assert plainer_note("breakout", Linear(118, 8)) == ""
@@ -19,7 +19,7 @@ def test_a_linear_encoder_instead_of_ones_own_is_said():
 
 
 @pytest.mark.parametrize("why", ["its name", "a file in CUDA"])
-def test_a_network_of_its_own_in_5_0_is_said(script, here, capsys, monkeypatch, why):
+def test_missing_special_network_of_5_0_is_reported(script, here, capsys, monkeypatch, why):
     monkeypatch.setenv("RAYLIB_PATH", "none")
     name = "craftax" if why == "its name" else "glider"
     ocean = here / "ocean" / name

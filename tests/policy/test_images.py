@@ -31,7 +31,7 @@ def torch_conv(layer, x, **keywords):
 
 
 def torch_linear(layer, x):
-    """torch's images are channel first; the weight's columns are height, width, channel."""
+    """Apply a linear layer to torch's images, whose channels come first."""
     return x.permute(0, 2, 3, 1).flatten(1) @ layer["weight"].T + layer["bias"]
 
 
@@ -67,8 +67,7 @@ CASES = [
     CASES,
     ids=[f"{case[0].__name__}-{'x'.join(map(str, case[2]))}" for case in CASES],
 )
-def test_torch_computes_the_same(path, encoder, reference, shape):
-    """Features and gradients by all weights, compiled."""
+def test_features_and_gradients_equal_torch(encoder, reference, shape):
     torch = pytest.importorskip("torch")
     n = 3
     rng = np.random.default_rng(sum(shape))
@@ -121,8 +120,7 @@ def test_torch_computes_the_same(path, encoder, reference, shape):
     ],
     ids=["Nature", "Impala"],
 )
-def test_initial_weights(made, shapes):
-    """Uniform within ±1/sqrt(inputs of a unit), weights and biases, all different."""
+def test_initial_weights_are_uniform_within_fan_in(made, shapes):
     weights = dict(named(made.init(mx.random.key(7))))
     assert {name: weights[name].shape for name in shapes} == shapes
     for name, weight in weights.items():
@@ -148,8 +146,7 @@ def beside(parts, size, dtype: Any = np.float32):
 
 
 @pytest.mark.parametrize(("parts", "size"), [BESIDE, ALONE], ids=["beside", "alone"])
-def test_each_image_goes_to_its_encoder_and_the_rest_beside_it(parts, size):
-    """Features and gradients, compiled: as of the parts by hand."""
+def test_combined_encoder_equals_its_parts_by_hand(parts, size):
     made = make_encoder(beside(parts, size), HIDDEN, "native", "auto")
     assert type(made) is Combined
     weights = made.init(mx.random.key(1))
@@ -180,7 +177,7 @@ def test_each_image_goes_to_its_encoder_and_the_rest_beside_it(parts, size):
         assert_close(one, other, name)
 
 
-def test_bytes_beside_bytes():
+def test_combined_encoder_of_bytes_equals_that_of_floats():
     spec = beside(((1, (5, 7, 2), False),), 73, np.uint8)
     made = make_encoder(spec, HIDDEN, "native", "CombinedEncoder")
     weights = made.init(mx.random.key(0))
@@ -191,7 +188,7 @@ def test_bytes_beside_bytes():
     np.testing.assert_array_equal(np.array(made(weights, mx.array(x))), np.array(expected))
 
 
-def test_encoders_that_do_not_fit_the_parts():
+def test_encoder_that_does_not_fit_the_observations_is_refused():
     spec, whole = beside(*BESIDE), config.Config("e")
     whole.torch.encoder = "NatureEncoder"
     with pytest.raises(UserError, match=r"images among other parts\n.*CombinedEncoder, or auto"):
@@ -206,7 +203,7 @@ def test_encoders_that_do_not_fit_the_parts():
 
 
 @pytest.mark.parametrize("shape", [(35, 36, 1), (36, 35, 1)])
-def test_too_small_for_nature(shape):
+def test_image_too_small_for_nature_is_refused(shape):
     with pytest.raises(UserError, match=f"36x36.*got {shape[0]}x{shape[1]}") as error:
         Nature(shape, HIDDEN)
     assert "ImpalaEncoder" in error.value.hint
@@ -217,7 +214,7 @@ def test_too_small_for_nature(shape):
     ("shape", "expected"),
     [((36, 40, 3), Nature), ((36, 35, 3), Impala), ((8, 8, 1), Impala), ((), Linear)],
 )
-def test_auto_is_the_encoder_for_the_observations(shape, expected):
+def test_auto_chooses_the_encoder_by_the_observations(shape, expected):
     size = math.prod(shape) if shape else 5
     spec = EnvSpec("e", size, np.dtype(np.uint8), ActionSpec((3,)), 0, shape)
     settings = config.Policy(hidden_size=8, num_layers=1)

@@ -43,7 +43,11 @@ def close(found, expected, atol=3e-6):
 
 
 @EVERY
-@pytest.mark.parametrize(("T", "layers", "resets"), [(1, 1, True), (11, 1, False), (64, 3, True)])
+@pytest.mark.parametrize(
+    ("path", "T", "layers", "resets"),
+    [("fused", 64, 3, True), ("fused", 11, 1, False), ("pure", 11, 2, True)],
+    indirect=["path"],
+)
 def test_steps_equal_scan(path, name, T, layers, resets):
     rng = np.random.default_rng(T)
     S = 5
@@ -61,7 +65,7 @@ def test_steps_equal_scan(path, name, T, layers, resets):
 
 
 @EVERY
-def test_a_compiled_step_and_scan_are_the_same(path, name):
+def test_compiled_step_and_scan_equal_plain_ones(name):
     rng = np.random.default_rng(4)
     made, weights = network(name)
     h, state, keep = normal(rng, 11, 5, 8), state_of(made, rng, 5), keep_of(rng, 11, 5)
@@ -74,8 +78,7 @@ def test_a_compiled_step_and_scan_are_the_same(path, name):
 
 
 @RECURRENT
-def test_a_reset_forgets_everything_before_it(path, name):
-    """From there on outputs are those of a fresh start, and teach nothing about what was before."""
+def test_reset_stops_outputs_and_gradients(name):
     rng = np.random.default_rng(1)
     T, S, at = 9, 4, 5
     made, weights = network(name)
@@ -94,8 +97,8 @@ def test_a_reset_forgets_everything_before_it(path, name):
     assert not gradient[:at, ::2].any() and np.abs(gradient[:at, 1::2]).max() > 1e-3
 
 
-@EVERY
-def test_the_last_state_carries_no_gradient(path, name):
+@RECURRENT
+def test_last_state_has_no_gradient(path, name):
     rng = np.random.default_rng(3)
     made, weights = network(name)
     h, state = normal(rng, 4, 3, 8), state_of(made, rng, 3)
@@ -108,11 +111,9 @@ def test_the_last_state_carries_no_gradient(path, name):
         assert not any(np.array(g).any() for _, g in named(gradient))
 
 
-@pytest.mark.parametrize("T", [1, 11])
 @RECURRENT
-def test_fused_gradients_equal_those_of_the_reference(products, name, T):
-    """By the layer's input, every weight and the first state, with resets."""
-    rng = np.random.default_rng(20 + T)
+def test_fused_gradients_equal_those_of_the_reference(products, name):
+    rng, T = np.random.default_rng(31), 11
     S, H, gates = 5, 4, {"LSTM": 4, "GRU": 3, "MinGRU": 3}[name]
     layer = {
         "weight_ih": normal(rng, gates * H, H),

@@ -98,8 +98,7 @@ def test_initial_weights():
     assert not mx.array_equal(weights["network.0.weight"], weights["network.1.weight"])
 
 
-def test_policy_forward(products):
-    """scan and act against float64, uint8 observations taken as they are."""
+def test_scan_and_act_equal_float64(path):
     rng = np.random.default_rng(2)
     T, S, D = 6, 5, 9
     spec = EnvSpec("x", D, np.dtype(np.uint8), ActionSpec((3, 2)))

@@ -1,4 +1,4 @@
-"""`ppo/advantage.py` against hand arithmetic, upstream's numbers and a float64 loop."""
+"""Advantages against hand arithmetic, upstream's numbers and a float64 loop."""
 
 import mlx.core as mx
 import numpy as np
@@ -47,7 +47,7 @@ ALONE = {  # without V-trace the clips apply to 1
 
 
 @pytest.mark.parametrize("rho_clip", ALONE)
-def test_golden_without_ratios(path, rho_clip):
+def test_advantages_without_ratios_equal_hand_arithmetic(path, rho_clip):
     values, rewards, terminals, _ = (mx.array(row, mx.float32)[:, None] for row in GOLDEN.tolist())
     hyper = dict(zip(NAMES, (0.9, 0.8, rho_clip, 1.0), strict=True))
     found = advantages(values, rewards, terminals, None, **hyper, reward_clip=1.0)
@@ -55,13 +55,13 @@ def test_golden_without_ratios(path, rho_clip):
 
 
 @pytest.mark.parametrize("form", EXPECTED)
-def test_golden(path, form):
+def test_advantages_equal_hand_arithmetic(path, form):
     found = compute(GOLDEN[..., None], (0.9, 0.8, 1.1, 1.0), form)
     np.testing.assert_allclose(found[:, 0], EXPECTED[form], rtol=0, atol=2e-7)
 
 
 @pytest.mark.parametrize(("file", "form"), [("puffer4", "S"), ("puffer3", "V")])
-def test_upstream(path, fixtures, file, form):
+def test_advantages_equal_upstream(path, fixtures, file, form):
     data = np.load(fixtures / f"{file}_advantage.npz")
     for case in ("c0", "c1", "c2", "c3"):
         names = ("values", "rewards", "dones", "importance")
@@ -72,8 +72,12 @@ def test_upstream(path, fixtures, file, form):
         assert np.abs(other - expected).max() > 1e-3, "the file can't tell the two forms apart"
 
 
-@pytest.mark.parametrize(("shape", "form"), [((2, 1), "V"), ((64, 33), "S"), ((127, 2), "V")])
-def test_random(path, form, shape):
+@pytest.mark.parametrize(
+    ("path", "shape", "form"),
+    [("pure", (2, 1), "V"), ("fused", (64, 33), "S"), ("fused", (127, 2), "V")],
+    indirect=["path"],
+)
+def test_advantages_equal_float64(path, form, shape):
     rng = np.random.default_rng(shape[0])
     rows = (
         rng.normal(size=shape),
@@ -90,7 +94,7 @@ def test_random(path, form, shape):
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * scale)
 
 
-def test_shapes_must_agree():
+def test_different_shapes_are_refused():
     rows = [mx.zeros((4, 3)) for _ in range(4)]
     for i in range(4):
         wrong = [*rows[:i], mx.zeros((3, 4)), *rows[i + 1 :]]
@@ -100,7 +104,7 @@ def test_shapes_must_agree():
         advantages(*rows, gamma=1, gae_lambda=1, rho_clip=1, c_clip=1, form="v")
 
 
-# ---- last observations that have rows of their own -----------------------------------------------
+# ---- final observations --------------------------------------------------------------------------
 
 LAST = np.array(
     [
@@ -118,8 +122,10 @@ LAST = np.array(
 AFTER = [0, 1.5668, 0.94, 0]
 
 
-@pytest.mark.parametrize("form", ["V", "S"])
-def test_last_observations(path, form):
+@pytest.mark.parametrize(
+    ("path", "form"), [("pure", "V"), ("fused", "S"), ("fused", "V")], indirect=["path"]
+)
+def test_final_observations_end_advantages(path, form):
     arrays = [mx.array(row[:, None].astype(np.float32)) for row in LAST]
     hyper = dict(zip(NAMES, (0.9, 0.8, 1.0, 1.0), strict=True))
     for final, bootstrap, before in (
@@ -132,9 +138,10 @@ def test_last_observations(path, form):
         np.testing.assert_allclose(np.array(found)[:, 0], [*before, *AFTER], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("form", ["V", "S"])
-def test_terminated_rows_could_be_left_out(path, form):
-    """Without bootstrap the others' advantages are those of a rollout that has no such rows."""
+@pytest.mark.parametrize(
+    ("path", "form"), [("pure", "V"), ("fused", "S"), ("fused", "V")], indirect=["path"]
+)
+def test_final_observations_without_bootstrap_change_no_other_advantage(path, form):
     rng = np.random.default_rng(1)
     T, N = 40, 8
     ended = rng.random((T, N)) < 0.2

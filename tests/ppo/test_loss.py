@@ -41,7 +41,7 @@ def oracle(logits, value, actions, batch, sizes, mask=None, **coefficients):
     return oracles.ppo_loss(logprob, entropy, value, *batch, **coefficients)
 
 
-def test_golden():
+def test_loss_equals_hand_arithmetic():
     # adv 1, -.5: mean .25, unbiased variance 2 * .75^2 / 1 = 1.125: advn = +-.75 / 1.0606602
     #   = +-.7071068
     # logp of action 2 in (.2, -.1, .4): .4 - log(e^.2 + e^-.1 + e^.4) = .4 - 1.2859394 = -.8859394
@@ -75,15 +75,14 @@ def test_golden():
     np.testing.assert_allclose(dvalue, [-0.85, 0], rtol=0, atol=2e-7)
 
 
-def test_advantages_are_normalised_with_the_unbiased_variance():
+def test_normalise_uses_the_unbiased_variance():
     adv = np.random.default_rng(0).normal(3, 5, 9).astype(np.float32)
     expected = (adv - adv.mean()) / (adv.std(ddof=1) + 1e-8)
     np.testing.assert_allclose(np.array(normalise(mx.array(adv))), expected, rtol=2e-5, atol=1e-6)
     np.testing.assert_array_equal(np.array(normalise(mx.ones(4))), 0)  # no spread: 0 / 1e-8
 
 
-def test_one_advantage_has_no_deviation_and_is_taken_as_it_is():
-    """Also as the only one of all ranks, by its moments: count, mean, squares."""
+def test_single_advantage_is_not_normalised():
     alone = mx.array([3.5])
     assert normalise(alone).tolist() == [3.5]
     assert normalise(alone, mx.array([[[1.0], [3.5], [0.0]]])).tolist() == [3.5]
@@ -93,7 +92,7 @@ CASES = {"one head": ((4,), False), "heads": ((3, 2, 5), False), "masks": ((3, 2
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_random(case):
+def test_loss_and_gradients_equal_float64(case):
     sizes, masked = CASES[case]
     rng = np.random.default_rng(len(case))
     n, A = 60, sum(sizes)
@@ -161,21 +160,25 @@ def gradient_at(ratio, adv, clip_coef=0.25):
     return mx.grad(loss)(mx.log(mx.array([ratio, 1.0])))[0].item()
 
 
-def test_gradient_of_the_ratio():
-    # advn = +-1 / sqrt(2), so dL/dlogprob = -(1/2) * sign(adv) * .7071068 * ratio where it flows
-    for ratio, adv, flows in (
-        (1.0, 1.0, True),  # inside: both branches are equal, the gradient counts once
-        *((1.0, -1.0, True), (1.2, 1.0, True)),
-        (1.3, 1.0, False),  # better already than the clip lets it be
-        (1.3, -1.0, True),  # worse: pulled back
-        *((0.7, 1.0, True), (0.7, -1.0, False)),
-    ):
-        expected = -0.5 * adv * 0.5**0.5 * ratio if flows else 0
-        assert gradient_at(ratio, adv) == pytest.approx(expected, rel=1e-5), (ratio, adv)
+@pytest.mark.parametrize(
+    ("ratio", "adv", "flows"),
+    [
+        (1.0, 1.0, True),  # both branches are equal: the gradient counts once
+        (1.2, 1.0, True),
+        (1.3, 1.0, False),
+        (1.3, -1.0, True),
+        (0.7, 1.0, True),
+        (0.7, -1.0, False),
+    ],
+)
+def test_gradient_flows_unless_the_ratio_is_clipped(ratio, adv, flows):
+    # advn = +-1 / sqrt(2), so dL/dlogprob = -(1/2) * sign(adv) * .7071068 * ratio
+    expected = -0.5 * adv * 0.5**0.5 * ratio if flows else 0
+    assert gradient_at(ratio, adv) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.25])
-def test_gradient_of_a_value_at_its_clip(limit):
+def test_gradient_of_a_value_at_its_clip_is_the_unclipped_one(limit):
     # value - old_value = limit exactly: neither branch is larger, and the unclipped one's counts,
     # vf_coef / n * (value - ret) = 2 / 2 * (.5 + limit - 1.5), for both entries
     old = mx.array([0.5, 0.5])
@@ -189,7 +192,7 @@ def test_gradient_of_a_value_at_its_clip(limit):
     np.testing.assert_allclose(np.array(mx.grad(loss)(old + limit)), limit - 1, rtol=1e-6)
 
 
-def test_shapes_must_agree():
+def test_different_shapes_are_refused():
     right = [mx.zeros(6) for _ in range(7)]
     for i in range(7):
         wrong = [*right[:i], mx.zeros((2, 3)), *right[i + 1 :]]
@@ -199,8 +202,7 @@ def test_shapes_must_agree():
             ppo_loss(logprob, entropy, value, Targets(*targets), **numbers)
 
 
-def test_normalized_of_live_advantages():
-    """The policy's part of advantages with mean 0 and deviation 1; returns are of them as are."""
+def test_normalized_loss_equals_numpy():
     draw = np.random.default_rng(5)
     logprob, entropy, old, value, old_value, adv = draw.normal(size=(6, 9))
     old_value = value + 0.05  # within the clip

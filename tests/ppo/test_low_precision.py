@@ -1,8 +1,6 @@
-"""Every part of a policy in bfloat16 and float16: dtypes, rounding, gradients, range.
+"""Every part of a policy in bfloat16 and float16: types, rounding, gradients, range.
 
-What must be low and what must stay float32 is checked by dtype; where numbers are rounded, against
-float64 oracles that round at the same places. Forms for a GPU are plain MLX and run here too: the
-tests say that the default device is one. Its kernels are in ``test_low_kernels.py``.
+Operations for a GPU in plain MLX run here too. Its kernels are in ``tests/ops``.
 """
 
 import math
@@ -12,8 +10,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from covering import pairs
-from emulated_gpu import from_memory, to_memory
-from kernel_oracles import EPSILON, LOW, gelu_oracle, gru_oracle, lstm_oracle, mingru_oracle
+from emulated_run import from_memory, to_memory
+from kernel_oracles import EPSILON, LOW
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from oracles import assert_close, f64, named, sigmoid
 
@@ -31,9 +29,6 @@ from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
 LOW_TYPES, PATHS = [*EPSILON], ["fused", "pure"]
-EVERY = pytest.mark.parametrize(
-    ("path", "name", "dtype"), pairs(PATHS, NETWORKS, LOW_TYPES), indirect=["path"]
-)
 D, H, T, S = 6, 16, 5, 7
 
 DISCRETE, MULTI = ActionSpec((4,)), ActionSpec((3, 2))
@@ -45,12 +40,12 @@ def normal(rng, *shape):
 
 
 def lower(tree, dtype):
-    """As training casts its float32 weights."""
+    """Cast weights like training."""
     return tree_map(lambda w: w.astype(dtype), tree)
 
 
 def rounded(x, dtype):
-    """A float64 array to the numbers that ``dtype`` has."""
+    """Round a float64 array to a type."""
     return f64(from_memory(to_memory(f64(x).astype(np.float32), dtype), dtype))
 
 
@@ -76,7 +71,7 @@ def parts(network):
 
 
 def flat(outputs):
-    """A decoder's outputs as a list."""
+    """Return a decoder's outputs as a list."""
     return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
@@ -90,7 +85,7 @@ def assert_dtypes(tree, dtype):
 
 
 @LOW
-def test_in_float32(dtype):
+def test_in_float32_casts_arguments_and_results(dtype):
     def both(tree, number, none):
         assert none is None and number == 3
         assert_dtypes(tree, mx.float32)
@@ -131,21 +126,25 @@ def form(request):
         request.getfixturevalue("monkeypatch").setattr(cpu_extension, "load", lambda: None)
 
 
-SPACES = [(DISCRETE, "native"), (MULTI, "torch"), (CONTINUOUS, "native"), (CONTINUOUS, "puffer3")]
-
-
 @pytest.mark.parametrize(
-    ("form", "name", "dtype", "space"),
-    pairs(["fused", "pure", "gpu"], NETWORKS, LOW_TYPES, SPACES),
+    ("form", "name", "dtype", "action", "dialect"),
+    [
+        ("fused", "MinGRU", mx.bfloat16, DISCRETE, "native"),
+        ("fused", "GRU", mx.float16, MULTI, "torch"),
+        ("pure", "LSTM", mx.float16, MULTI, "torch"),
+        ("pure", "MinGRU", mx.float16, CONTINUOUS, "native"),
+        ("gpu", "GRU", mx.bfloat16, CONTINUOUS, "native"),
+        ("gpu", "MLP", mx.float16, CONTINUOUS, "puffer3"),
+        ("gpu", "LSTM", mx.bfloat16, DISCRETE, "native"),
+        ("gpu", "MinGRU", mx.float16, MULTI, "torch"),
+    ],
     indirect=["form"],
 )
-def test_what_is_low_and_what_is_not(form, name, dtype, space):
-    """States, outputs, values, log-probabilities: float32. Gradients: as what they are by.
-
-    Their directions are those of float32; measured: 1 - cosine is 2e-5 at most for bfloat16 and
-    2e-6 for float16.
-    """
-    rng, (action, dialect) = np.random.default_rng(0), space
+def test_results_are_float32_and_gradients_have_their_weights_type(
+    form, name, dtype, action, dialect
+):
+    """Measured 1 - cosine between gradients and those of float32: bf16 2e-5, fp16 2e-6 at most."""
+    rng = np.random.default_rng(0)
     policy, weights = make(name, action, dialect)
     low = lower(weights, dtype)
     observations, keep = normal(rng, T, S, D), keep_of(rng, T, S)
@@ -186,8 +185,7 @@ def test_what_is_low_and_what_is_not(form, name, dtype, space):
 
 
 @LOW
-def test_only_legal_actions(path, dtype):
-    """Masked logits are float32: float16 has no -1e4 whose softmax would be finite sums."""
+def test_masked_actions_are_never_chosen(path, dtype):
     policy, weights = make("MinGRU", MULTI)
     mask = np.tile(np.array([0, 1, 0, 1, 0], np.uint8), (S, 1))
     noise = policy.distribution.noise(mx.random.key(0), (S,))
@@ -198,62 +196,6 @@ def test_only_legal_actions(path, dtype):
     np.testing.assert_allclose(np.array(logprobs), 0, atol=1e-6)
 
 
-def oracle(name, weights, observations, keep, dtype):
-    """Logits (T S, A), values and last states in float64, rounded where memory is low."""
-    r = lambda x: rounded(x, dtype)  # noqa: E731
-    w = tree_map(lambda a: f64(a), lower(weights, dtype))
-    head, zeros, last = np.zeros((T, S, H)), np.zeros((S, H)), []
-    x = h = r(r(observations) @ w["encoder"]["weight"].T)
-    for layer in w["network"]["layers"] if name == "GRU" else w["network"]:
-        if name == "MLP":
-            y = r(h @ layer["weight"].T + layer["bias"])
-            h = r(gelu_oracle(y.ravel())[0].reshape(y.shape))
-        elif name == "MinGRU":
-            u = r(h @ layer["weight"].T)
-            h, states = mingru_oracle(u, h, zeros, keep, head)[0]
-            h = r(h)
-            last.append(states[-1])
-        elif name == "LSTM":
-            bias = r(layer["bias_ih"] + layer["bias_hh"])
-            z = r(h @ layer["weight_ih"].T + bias)
-            h, c, _ = lstm_oracle(z, layer["weight_hh"], zeros, zeros, keep, head)[0]
-            last.append({"h": h[-1], "c": c[-1]})
-            h = r(h)
-        else:
-            z = r(h @ layer["weight_ih"].T + layer["bias_ih"])
-            h = gru_oracle(z, layer["weight_hh"], layer["bias_hh"], zeros, keep, head)[0][0]
-            last.append(h[-1])
-            h = r(h)
-    if name == "GRU":
-        total = h + x
-        h = r(
-            total
-            / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-7)
-            * w["network"]["norm"]["weight"]
-        )
-    y = r(h.reshape(T * S, H) @ w["decoder"]["weight"].T)
-    return y[:, :-1], y[:, -1], last
-
-
-@EVERY
-def test_rounding(path, name, dtype):
-    """Memory is low exactly where it is said to be: nearer than one rounding more would be."""
-    rng = np.random.default_rng(1)
-    policy, weights = make(name)
-    observations, keep = normal(rng, T, S, D), keep_of(rng, T, S)
-    logits, values, state = policy.scan(
-        lower(weights, dtype), observations, policy.initial_state(S), keep
-    )
-    expected = oracle(name, weights, np.array(observations), np.array(keep), dtype)
-    # a float32 sum may fall to the other side of a rounding boundary, here and there
-    differs = expected[0] != np.array(logits).T
-    assert differs.mean() < 0.1
-    assert_close(logits.T, expected[0], bound=2 * EPSILON[dtype])
-    assert_close(values, expected[1], bound=2 * EPSILON[dtype])
-    for (_, found), (_, other) in zip(named(state), named(expected[2]), strict=True):
-        assert_close(found, other, bound=EPSILON[dtype] / 4)
-
-
 def accumulating(dtype):
     """A layer 4 wide whose state goes from 0 to 1 with z = sigma(-7) at every step, and its z."""
     hidden, gate, projection = np.eye(4) / 2, -7 * np.eye(4), np.zeros((4, 4))
@@ -262,8 +204,8 @@ def accumulating(dtype):
 
 
 @LOW
-def test_small_steps_add_up(path, dtype):
-    """A state of 16 bits would stop at 0.5, or 0.75: further steps are less than half a unit."""
+def test_small_changes_of_a_state_add_up(path, dtype):
+    """A state of 16 bits would stop at 0.5 or 0.75."""
     network, (weight, z) = NETWORKS["MinGRU"](4, 1), accumulating(dtype)
     expected = 1 - (1 - z) ** 2000
     assert expected > 0.8
@@ -280,7 +222,7 @@ def test_small_steps_add_up(path, dtype):
 
 
 def cosine(found, expected):
-    """Of the angle between two arrays, or two trees of them."""
+    """Return the cosine of the angle between two trees of arrays."""
     a, b = (np.concatenate([f64(g).ravel() for _, g in named(t)]) for t in (found, expected))
     return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
 
@@ -288,23 +230,11 @@ def cosine(found, expected):
 # ---- what a GPU computes, by MLX's own operations on this CPU ------------------------------------
 
 
-AFFINE = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("dtype", "columns", "biased"), pairs(LOW_TYPES, [False, True], [False, True])
 )
-
-
-@AFFINE
-def test_linear(path, dtype, columns, biased):
-    check_linear(dtype, columns, biased, rows=3)
-
-
-@AFFINE
-def test_linear_on_a_gpu(on_a_gpu, dtype, columns, biased):
-    """Of many rows: 256 + 1 is 256 in bfloat16."""
-    check_linear(dtype, columns, biased, rows=5000)
-
-
-def check_linear(dtype, columns, biased, rows):
+def test_linear_in_16_bits_on_gpu_sums_in_float32(on_a_gpu, dtype, columns, biased):
+    rows = 5000  # 256 + 1 is 256 in bfloat16
     rng = np.random.default_rng(5)
     x, weight, bias = normal(rng, rows, 3), normal(rng, 4, 3), normal(rng, 4)
     given = [x, *(lower(a, dtype) for a in (weight, bias)[: 1 + biased])]
@@ -326,7 +256,7 @@ def check_linear(dtype, columns, biased, rows):
 
 
 def dtypes_of_sums(function, weights):
-    """Of what is summed in the graph of a function of a tree; MLX's own gradients included."""
+    """Return the types of all sums in the graph of a function of a tree."""
     leaves: Any = tree_flatten(weights)
     seen: list[Any] = []
 
@@ -343,19 +273,9 @@ def dtypes_of_sums(function, weights):
 SUM = 2  # mlx::core::Reduce::Sum
 
 
-def test_the_number_of_sums():
-    x = {"x": mx.ones((2, 3), mx.float16)}
-    assert dtypes_of_sums(lambda t: mx.sum(t["x"]), x) == [mx.float16]
-    assert dtypes_of_sums(lambda t: mx.max(t["x"]), x) == []
-
-
-@LOW
-@pytest.mark.parametrize("columns", [False, True])
-def test_sums_of_a_bias(on_a_gpu, dtype, columns):
-    """In float32: in CUDA each thread of MLX's sums adds up in the type that it is given."""
-    function = ops.linear_columns if columns else linear
-
-    given = [mx.ones(shape, dtype) for shape in ((5, 3), (4, 3), (4,))]
+@pytest.mark.parametrize("function", [linear, ops.linear_columns])
+def test_sums_of_a_bias_are_float32(on_a_gpu, function):
+    given = [mx.ones(shape, mx.bfloat16) for shape in ((5, 3), (4, 3), (4,))]
     scalar = lambda a: mx.sum(function(*a).astype(mx.float32))  # noqa: E731
     found = dtypes_of_sums(mx.grad(scalar), given)
     assert found and all(d == mx.float32 for d in found)
@@ -364,8 +284,7 @@ def test_sums_of_a_bias(on_a_gpu, dtype, columns):
 # ---- range ---------------------------------------------------------------------------------------
 
 
-def test_no_needless_overflow(path):
-    """Squares, exponentials and polynomials of numbers that float16 has, and they have not."""
+def test_squares_beyond_float16_do_not_overflow(path):
     x = mx.array([[300.0, -6e4, 2.0, 1e-4]]).astype(mx.float16)
     weight = mx.ones(4, mx.float16)
     total = f64(x) + f64(x)
@@ -417,18 +336,17 @@ IMAGES = pairs([Nature((36, 36, 2), 24), Impala((9, 7, 2), 24)], LOW_TYPES, PATH
 
 
 @pytest.mark.parametrize(("encoder", "dtype", "path"), IMAGES, indirect=["path"])
-def test_images(path, encoder, dtype):
-    """On a CPU they are float32 between the casts of weights and features."""
+def test_image_encoders_in_16_bits_are_close_to_float32(path, encoder, dtype):
     weights = encoder.init(mx.random.key(0))
     check_images(encoder, dtype, weights, bound=2, angle=1e-4)
 
 
-@pytest.mark.parametrize(("encoder", "dtype"), [case[:2] for case in IMAGES])
-def test_images_on_a_gpu(on_a_gpu, encoder, dtype):
+@pytest.mark.parametrize(("encoder", "dtype"), [case[:2] for case in IMAGES[:2]])
+def test_image_encoders_in_16_bits_on_gpu_are_close_to_float32(on_a_gpu, encoder, dtype):
     check_images(encoder, dtype, encoder.init(mx.random.key(0)), bound=8, angle=0.03)
 
 
-def test_sums_of_a_convolution_s_bias():
+def test_sums_of_a_convolutions_bias_are_float32():
     layer = {"weight": mx.ones((2, 3, 3, 1), mx.bfloat16), "bias": mx.ones(2, mx.bfloat16)}
     x = mx.ones((2, 5, 5, 1), mx.bfloat16)
     gradient = mx.grad(lambda layer: mx.sum(convolve(layer, x).astype(mx.float32)))
@@ -436,8 +354,7 @@ def test_sums_of_a_convolution_s_bias():
 
 
 @pytest.mark.parametrize("encoder", [Nature((36, 36, 2), 24), Impala((9, 7, 2), 24)])
-def test_small_weights_keep_their_digits(on_a_gpu, encoder):
-    """A weight of 1e-4, divided by 255, has one digit left in float16."""
+def test_small_weights_are_not_divided_in_float16(on_a_gpu, encoder):
     biased = encoder.init(mx.random.key(0))
     weights = tree_map(lambda w: w if w.ndim > 1 else mx.zeros_like(w), biased)
     first = weights["convs"][0] if "convs" in weights else weights["blocks"][0]["conv"]
@@ -448,12 +365,10 @@ def test_small_weights_keep_their_digits(on_a_gpu, encoder):
 # ---- a user's own classes ------------------------------------------------------------------------
 
 
-@LOW
-def test_an_mlx_module(dtype):
-    """It gets weights and observations of one dtype; what it returns goes on as it is."""
+def test_mlx_module_gets_weights_and_observations_of_one_type():
     from mlx import nn
 
-    seen = []
+    dtype, seen = mx.bfloat16, []
 
     class Own(nn.Module):
         def __init__(self, inputs, hidden):
@@ -476,9 +391,9 @@ def test_an_mlx_module(dtype):
     assert_dtypes(gradient, dtype)
 
 
-@EVERY
-def test_features_are_cast_to_the_weights_dtype(path, name, dtype):
-    """Float32 features of an encoder of one's own count as rounded ones."""
+@pytest.mark.parametrize("name", NETWORKS)
+def test_float32_features_are_cast_to_the_type_of_the_weights(name):
+    dtype = mx.float16
     rng = np.random.default_rng(9)
     network = NETWORKS[name](H, 1)
     low, h = lower(network.init(mx.random.key(0)), dtype), normal(rng, T, S, H)

@@ -1,7 +1,4 @@
-"""`ppo/minibatch/`: a minibatch's gradients in two launches, kernels run as C++, against plain MLX.
-
-Which other tests hold against float64. Blocks' threads run in two orders.
-"""
+"""A minibatch's gradients in two launches, run as C++, against plain MLX."""
 
 import dataclasses
 from functools import partial
@@ -10,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from emulated_gpu import Functions, pretend_gpu
+from emulated_run import alternate, emulated_gpu, to_numpy
 from mlx.utils import tree_flatten, tree_unflatten
 
 from puffer_mlx.ops import cpu_extension
@@ -79,7 +76,7 @@ class Case:
         return minibatch.LossSpec(numbers, DISCOUNTS if self.live else None, self.vtrace)
 
     def arrays(self) -> list[Any]:
-        """What a step takes: weights, inputs, what is compared, states; NumPy's or None."""
+        """Return weights, inputs, targets and states as NumPy arrays or None."""
         rng, T, S = np.random.default_rng([self.T, self.S, self.H]), self.T, self.S
         n, A, shape = T * S, sum(self.sizes), (T, S, self.D)
         initial = [np.array(w) * 3 for _, w in tree_flatten(self.policy.init(mx.random.key(1)))]
@@ -117,7 +114,7 @@ class Case:
         return bytes_
 
     def called(self, step: Any, *arrays: Any) -> list[mx.array]:
-        """The results of a step, gradients first."""
+        """Return the results of a step, gradients first."""
         names = [name for name, _ in tree_flatten(self.policy.init(mx.random.key(1)))]
         weights: Any = tree_unflatten([*zip(names, arrays, strict=False)])
         observations, actions, masks, not_done, *rest = arrays[len(names) :]
@@ -144,7 +141,7 @@ class Case:
         return [*(flat[name] for name in names), *others]
 
     def plain(self) -> Any:
-        """What `ppo/gradients.py` makes of it."""
+        """Return the plain function of the gradients."""
         recompute = None
         if self.live:
             given = self.policy, DISCOUNTS, self.vtrace, advantages
@@ -154,7 +151,6 @@ class Case:
         )
 
 
-LIMITED = "numbers within limits"  # MLX doesn't write down its function of limits: run as CUDA
 CASES = {
     "given": Case(),
     "scheduled": Case(scheduled=True),
@@ -166,7 +162,9 @@ CASES = {
     ),
     "bytes": Case(bytes=True, live=True, sizes=(4, 3), strip=True),
     "numbers": Case(sizes=(1,), D=5, live=True, vtrace=True, begins=True, strip=True),
-    LIMITED: Case(sizes=(1, 1, 1), limits=ActionBounds(1.5, -1.0, 0.5), L=1, together=1),
+    "numbers within limits": Case(
+        sizes=(1, 1, 1), limits=ActionBounds(1.5, -1.0, 0.5), L=1, together=1
+    ),
     "in chunks": Case(T=24, S=6, L=3, live=True, begins=True, resets=True, room=40_000),
     "Breakout": Case(T=64, S=2, H=64, D=118),
     "stretches of six steps": Case(
@@ -195,24 +193,29 @@ def plan_of(case: Case, backend: str) -> minibatch.MinibatchPlan | None:
     return minibatch.choose_plan(sizes)
 
 
-@pytest.fixture(scope="module", params=["metal", "cuda"])
-def kernels(request, tmp_path_factory):
-    backend = request.param
-    names = [name for name in CASES if backend == "cuda" or name not in (*ON_CUDA_ALONE, LIMITED)]
-    block = MAC if backend == "metal" else H200
+def by_kernels(case: Case, backend: str, **replaced: Any) -> tuple[list[str], list[np.ndarray]]:
+    """Return the launched kernels and the results of a minibatch on an emulated GPU.
+
+    Args:
+        case: The minibatch.
+        backend: metal or cuda.
+        replaced: Attributes of ``ppo/minibatch`` and their replacements.
+    """
+    threads, room = MAC if backend == "metal" else H200
+    minibatch.choose_plan.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(minibatch, "BLOCKS", 2)  # so that most take several tiles
-        minibatch.choose_plan.cache_clear()
-
-        def called(case, *arrays):
-            room = min(block[1], case.room or block[1])
-            patch.setattr(minibatch, "shared_pool_limits", lambda: (block[0], room))
+        limits = threads, min(room, case.room or room)
+        patch.setattr(minibatch, "shared_pool_limits", lambda: limits)
+        for name, value in replaced.items():
+            patch.setattr(minibatch, name, value)
+        with emulated_gpu(backend=backend, checked=True) as gpu:
             given = case.plain(), case.policy, case.kind, case.scoring
-            return case.called(minibatch.with_fused_gradients(*given), *arrays)
-
-        cases = {name: (partial(called, CASES[name]), *CASES[name].arrays()) for name in names}
-        yield backend, Functions(backend, tmp_path_factory.mktemp("kernels"), cases)
+            arrays = [None if a is None else mx.array(a) for a in case.arrays()]
+            found = case.called(minibatch.with_fused_gradients(*given), *arrays)
+            results = [to_numpy(array) for array in found]
     minibatch.choose_plan.cache_clear()
+    return gpu.launches, results
 
 
 def expected(case: Case) -> list[np.ndarray]:
@@ -225,20 +228,18 @@ def expected(case: Case) -> list[np.ndarray]:
         ]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_gradients_are_the_plain_ones(kernels, name):
-    backend, functions = kernels
+RUNS = alternate((name,) for name in CASES if name not in ON_CUDA_ALONE)
+RUNS += [("cuda", name) for name in ON_CUDA_ALONE]
+RUNS += [("cuda", "in chunks"), ("metal", "in chunks"), ("metal", "Breakout")]
+
+
+@pytest.mark.parametrize(("backend", "name"), sorted({*RUNS}))
+def test_gradients_equal_plain_mlx(backend, name):
     case, plan = CASES[name], plan_of(CASES[name], backend)
-    if backend == "metal" and name in ON_CUDA_ALONE:
-        assert plan is None
-        return
-    if name not in functions.calls:
-        assert name == LIMITED
-        return
     assert plan is not None and plan.chunks == CHUNKS.get((backend, name), 1), plan
-    launches = 2 + (not case.live and not case.together)
-    assert len(functions.calls[name]) == launches
-    for one, other in zip(functions.run(name), expected(case), strict=True):
+    launches, found = by_kernels(case, backend)
+    assert len(launches) == 2 + (not case.live and not case.together)
+    for one, other in zip(found, expected(case), strict=True):
         assert one.shape == other.shape
         if case.kind == "fp32":
             np.testing.assert_allclose(one, other, 0, 2e-5 * np.abs(other).max())
@@ -255,39 +256,26 @@ WIDE = {  # T times as many segments as fill 64 rows
 }
 
 
-@pytest.fixture(scope="module")
-def wide_kernels(tmp_path_factory):
-    """By the kernel that keeps no layer's weights."""
-
-    def called(case, *arrays):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(minibatch, "BLOCKS", 2)
-            patch.setattr(minibatch, "choose_plan", lambda *_: None)
-            patch.setattr(minibatch, "TILES_AT_ONCE", 16)  # two parts of 256 samples
-            patch.setattr(minibatch, "choose_wide", minibatch.choose_wide.__wrapped__)
-            patch.setattr(minibatch, "shared_pool_limits", lambda: H200)
-            given = case.plain(), case.policy, case.kind, case.scoring
-            return case.called(minibatch.with_fused_gradients(*given), *arrays)
-
-    cases = {name: (partial(called, case), *case.arrays()) for name, case in WIDE.items()}
-    return Functions("cuda", tmp_path_factory.mktemp("kernels"), cases)
-
-
 @pytest.mark.parametrize("name", WIDE)
-def test_gradients_of_wide_layers(wide_kernels, name):
-    names = [wide_kernels.compiled.calls[n]["name"] for n in wide_kernels.calls[name]]
-    assert any(each.startswith("mingru_minibatch_wide") for each in names)
-    for one, other in zip(wide_kernels.run(name), expected(WIDE[name]), strict=True):
+def test_gradients_of_wide_layers_are_close_to_plain_mlx(name):
+    launches, found = by_kernels(
+        WIDE[name],
+        "cuda",
+        choose_plan=lambda *_: None,
+        TILES_AT_ONCE=16,  # two parts of 256 samples
+        choose_wide=minibatch.choose_wide.__wrapped__,
+    )
+    assert "mingru_minibatch_wide" in launches
+    for one, other in zip(found, expected(WIDE[name]), strict=True):
         assert one.shape == other.shape
         assert np.linalg.norm(one - other) <= 0.04 * np.linalg.norm(other)
 
 
-def test_what_no_kernel_knows_is_plain(monkeypatch):
-    """Another loss, precision, width, network or encoder; and what is measured on CUDA alone."""
+def test_unsupported_policies_and_precisions_use_plain_mlx(monkeypatch):
     case, patch = Case(), monkeypatch
     policy, scoring = case.policy, case.scoring
     patch.setattr(minibatch, "gpu_backend", lambda: "cuda")
-    pretend_gpu(patch)
+    patch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     for wanted in (True, "auto"):
         assert minibatch.supports_fused(policy, "fp32", scoring, wanted)
     assert not minibatch.supports_fused(policy, "fp32", scoring, False)
@@ -317,17 +305,16 @@ SHAPES = {  # T, S, D, H, L; and which precisions have a plan on a Mac and on an
 }
 
 
-@pytest.mark.parametrize("block", [MAC, H200])
-@pytest.mark.parametrize("kind", ["fp32", "bf16"])
-def test_plans(block, kind):
-    """They divide what there is, in the room that there is."""
-    for shape, ways in SHAPES.items():
-        sizes = minibatch.MinibatchSizes(*shape, 3, 1, True, kind == "bf16", *block)
-        plan = minibatch.choose_plan(sizes)
-        assert (plan is not None) == (kind in ways[block == H200]), shape
-        if plan is not None:
-            T, S, *_ = shape
-            steps, segments = plan.sizes["STEPS"], plan.sizes["SEGMENTS"]
-            assert S % segments == 0 and steps * plan.chunks == T
-            assert steps * segments % 16 == 0 and steps * segments <= 64
-            assert 4 * plan.sizes["POOL"] <= block[1]
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("block", "kind"), [(MAC, "bf16"), (H200, "fp32")])
+def test_plan_divides_the_minibatch_and_fits_shared_memory(shape, block, kind):
+    given: Any = *shape, 3, 1, True, kind == "bf16", *block
+    sizes = minibatch.MinibatchSizes(*given)
+    plan = minibatch.choose_plan(sizes)
+    assert (plan is not None) == (kind in SHAPES[shape][block == H200])
+    if plan is not None:
+        T, S, *_ = shape
+        steps, segments = plan.sizes["STEPS"], plan.sizes["SEGMENTS"]
+        assert S % segments == 0 and steps * plan.chunks == T
+        assert steps * segments % 16 == 0 and steps * segments <= 64
+        assert 4 * plan.sizes["POOL"] <= block[1]

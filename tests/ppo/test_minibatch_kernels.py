@@ -1,35 +1,24 @@
-"""What a minibatch does around its gradients, on a GPU: kernels run as C++, called as users do.
+"""Kernels of advantages, draws and gathers, run as C++, against plain MLX and NumPy."""
 
-`targets`, `draw` and `gather` of a minibatch: against plain MLX, which other
-tests hold against float64 and hand arithmetic.
-"""
-
-import importlib
-import sys
 from functools import partial
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
-from emulated_gpu import Functions
-from running import ROOT
+from emulated_run import alternate, on_gpu
 
 from puffer_mlx import ops
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ppo import priority
 from puffer_mlx.ppo.advantage import Discounts, advantages, after_minibatch
 
-sys.path.append(str(ROOT / "benchmarks"))
-Graphs = importlib.import_module("graphs_of_a_gpu").Graphs
-
 HYPER = {"gamma": 0.97, "gae_lambda": 0.9, "rho_clip": 1.1, "c_clip": 0.9}
-BACKENDS = ("metal", "cuda")
+BACKENDS = pytest.mark.parametrize("backend", ["metal", "cuda"])
 
 
 def plainly(function, *arrays):
-    """What plain MLX computes, as NumPy arrays."""
+    """Return the results of plain MLX as NumPy arrays."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_extension, "load", lambda: None)
         return [np.array(a) for a in function(*map(mx.array, arrays))]
@@ -38,12 +27,11 @@ def plainly(function, *arrays):
 # ---- advantages ----------------------------------------------------------------------------------
 
 VARIANTS = [(form, ends, boot) for form in "VS" for ends, boot in ((0, 1), (1, 0), (1, 1))]
-LOW = {"float16": mx.float16, "bfloat16": mx.bfloat16}
 SHAPES = {1: (1, 3), 2: (2, 33), 9: (9, 40), 37: (37, 7)}  # T: steps are read 16 at a time
 
 
 def series(T, ends, seed=0):
-    """values, rewards, terminals, ratios, and finals if episodes' ends have rows."""
+    """Return values, rewards, terminals, ratios and, with ``ends``, finals."""
     rng, shape = np.random.default_rng(seed), SHAPES[T]
     found = [
         rng.normal(size=shape),
@@ -72,69 +60,59 @@ def advantages_of(form, boot, reward_clip=1.0):
     return function
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
-def advantages_on_gpu(request, tmp_path_factory):
-    cases = {
-        (T, *variant): (advantages_of(variant[0], variant[2]), *series(T, variant[1]))
-        for T in SHAPES
-        for variant in VARIANTS
-        if T == 9 or variant == ("V", 1, 1)
-    }
-    cases |= {form: (advantages_of(form, 1), *series(9, 0)[:3]) for form in "VS"}
-    values, *rest = map(mx.array, series(9, 0))
-    cases |= {n: (advantages_of("V", 1), values.astype(low), *rest) for n, low in LOW.items()}
-    return Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
+@pytest.mark.parametrize(
+    ("backend", "T", "form", "ends", "boot"),
+    alternate([*((9, *variant) for variant in VARIANTS), *((T, "V", 1, 1) for T in (1, 2, 37))]),
+)
+def test_advantages_on_gpu_equal_float64_and_plain_mlx(backend, T, form, ends, boot):
+    arrays = series(T, ends, seed=7)
+    (found,) = on_gpu(backend, advantages_of(form, boot), *arrays)
+    (expected,) = plainly(advantages_of(form, boot), *arrays)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
+    assert not found[-1].any()
+    if not ends:
+        arrays[1] = arrays[1].clip(-1, 1)
+        oracle = oracles.advantages(arrays, [float(x) for x in HYPER.values()], form)
+        np.testing.assert_allclose(found, oracle, rtol=0, atol=4e-6)
 
 
-def test_advantages(advantages_on_gpu):
-    for case in [(9, *variant) for variant in VARIANTS] + [(T, "V", 1, 1) for T in (1, 2, 37)]:
-        T, form, ends, boot = case
-        arrays = series(T, ends, seed=7)
-        (found,) = advantages_on_gpu.run(case, *arrays)
-        (expected,) = plainly(advantages_of(form, boot), *arrays)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6, err_msg=str(case))
-        assert not found[-1].any()
-        if not ends:
-            arrays[1] = arrays[1].clip(-1, 1)
-            oracle = oracles.advantages(arrays, [float(x) for x in HYPER.values()], form)
-            np.testing.assert_allclose(found, oracle, rtol=0, atol=4e-6, err_msg=str(case))
-
-
-def test_without_ratios_and_of_16_bits(advantages_on_gpu):
+@pytest.mark.parametrize(("backend", "form"), [("metal", "V"), ("cuda", "S")])
+def test_advantages_without_ratios_equal_plain_mlx_with_ones(backend, form):
     arrays = series(9, 0, seed=7)
-    for form in "VS":
-        (found,) = advantages_on_gpu.run(form, *arrays[:3])
-        (expected,) = plainly(advantages_of(form, 1), *arrays[:3], np.ones_like(arrays[0]))
-        np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
-    for name, dtype in LOW.items():
-        values = mx.array(arrays[0]).astype(dtype)
-        (found,) = advantages_on_gpu.run(name, values, *arrays[1:])
-        (expected,) = plainly(advantages_of("V", 1), values.astype(mx.float32), *arrays[1:])
-        np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
+    (found,) = on_gpu(backend, advantages_of(form, 1), *arrays[:3])
+    (expected,) = plainly(advantages_of(form, 1), *arrays[:3], np.ones_like(arrays[0]))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
 
 
-def test_what_is_not_finite_is_not_hidden_by_a_clip(advantages_on_gpu):
-    """A minibatch with NaN is skipped and counted: it must arrive there."""
-    for place in range(4):
-        arrays = series(9, 0)
-        arrays[2][:] = 0
-        arrays[place][4, 5] = np.nan
-        (found,) = advantages_on_gpu.run((9, "V", 0, 1), *arrays)
-        (expected,) = plainly(advantages_of("V", 1), *arrays)
-        assert np.isnan(expected[:, 5]).any()
-        np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+@pytest.mark.parametrize(("backend", "dtype"), [("metal", mx.bfloat16), ("cuda", mx.float16)])
+def test_advantages_of_16_bit_values_equal_plain_mlx(backend, dtype):
+    values, *arrays = series(9, 0, seed=7)
+    low = mx.array(values).astype(dtype)
+    (found,) = on_gpu(backend, advantages_of("V", 1), low, *arrays)
+    (expected,) = plainly(advantages_of("V", 1), low.astype(mx.float32), *arrays)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
 
 
-def test_without_a_bound_rewards_are_not_clipped(advantages_on_gpu):
-    _, *rest = arrays = series(9, 0)
+@pytest.mark.parametrize(
+    ("backend", "place"), [("metal", 0), ("cuda", 1), ("metal", 2), ("cuda", 3)]
+)
+def test_advantages_keep_nan(backend, place):
+    arrays = series(9, 0)
+    arrays[2][:] = 0
+    arrays[place][4, 5] = np.nan
+    (found,) = on_gpu(backend, advantages_of("V", 1), *arrays)
+    (expected,) = plainly(advantages_of("V", 1), *arrays)
+    assert np.isnan(expected[:, 5]).any()
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+
+
+@BACKENDS
+def test_advantages_with_infinite_bound_do_not_clip_rewards(backend):
+    _, *rest = series(9, 0)
     arrays = [np.zeros_like(rest[0]), 5 * np.ones_like(rest[0]), np.zeros_like(rest[0]), rest[2]]
-    (found,) = advantages_on_gpu.run(
-        (9, "V", 0, 1), *arrays, function=advantages_of("V", 1, np.inf)
-    )
-    (expected,) = plainly(advantages_of("V", 1, np.inf), *arrays)
+    (found,) = on_gpu(backend, advantages_of("V", 1, np.inf), *arrays)
     (clipped,) = plainly(advantages_of("V", 1), *arrays)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    np.testing.assert_allclose(expected, 5 * clipped, rtol=1e-6)
+    np.testing.assert_allclose(found, 5 * clipped, rtol=1e-6)
 
 
 # ---- the draw ------------------------------------------------------------------------------------
@@ -149,7 +127,7 @@ ALPHA = 0.8
 
 
 def draw_case(T, N, S, seed=0):
-    """adv, uniforms, beta."""
+    """Return adv, uniforms and beta."""
     rng = np.random.default_rng(seed)
     adv = rng.normal(size=(T, N)).astype(np.float32) ** 3
     uniforms = (1 - rng.random(S)).astype(np.float32)
@@ -161,14 +139,8 @@ def choose(adv, uniforms, beta):
     return priority.choose(adv, uniforms, beta, ALPHA)
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
-def draw_on_gpu(request, tmp_path_factory):
-    cases: dict[str, Any] = {name: (choose, *draw_case(*shape)) for name, shape in DRAWS.items()}
-    return Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
-
-
 def check_draw(found, adv, uniforms, beta):
-    """Rows and weights are plain MLX's but where rounding decides."""
+    """Compare rows and weights with plain MLX, except where rounding decides."""
     rows, weights = found[:2]
     plain, importance = plainly(choose, adv, uniforms, beta)
     p = oracles.probabilities(adv, ALPHA)
@@ -183,44 +155,52 @@ def check_draw(found, adv, uniforms, beta):
     assert (uniforms >= reached[rows] - 1e-6).all()
 
 
-def test_draw(draw_on_gpu):
-    for name, (_, N, _) in DRAWS.items():
-        adv, uniforms, beta = draw_case(*DRAWS[name], seed=3)
-        check_draw(draw_on_gpu.run(name, adv, uniforms, beta), adv, uniforms, beta)
-        rows, *_ = draw_on_gpu.run(name, adv, uniforms * 0 + 1.5, beta)
-        np.testing.assert_array_equal(rows, N - 1)  # the last row takes what none reaches
+@pytest.mark.parametrize(("backend", "name"), alternate((name,) for name in DRAWS))
+def test_draw_equals_plain_mlx(backend, name):
+    adv, uniforms, beta = draw_case(*DRAWS[name], seed=3)
+    check_draw(on_gpu(backend, choose, adv, uniforms, beta), adv, uniforms, beta)
+    rows, *_ = on_gpu(backend, choose, adv, uniforms * 0 + 1.5, beta)
+    np.testing.assert_array_equal(rows, adv.shape[1] - 1)  # the last row takes the rest
 
 
-def test_an_advantage_that_is_not_finite_gives_no_chance(draw_on_gpu):
+@pytest.mark.parametrize(
+    ("backend", "bad"), [("metal", np.nan), ("cuda", np.inf), ("cuda", -np.inf)]
+)
+def test_draw_ignores_advantages_that_are_not_finite(backend, bad):
     adv, uniforms, beta = draw_case(*DRAWS["shares"])
-    for bad in (np.nan, np.inf, -np.inf):
-        adv[7, 20] = bad
-        check_draw(draw_on_gpu.run("shares", adv, uniforms, beta), adv, uniforms, beta)
+    adv[7, 20] = bad
+    check_draw(on_gpu(backend, choose, adv, uniforms, beta), adv, uniforms, beta)
 
 
-def test_no_advantage_at_all_and_all_of_it(draw_on_gpu):
-    """Every p is 1: the first row's reaches every uniform; (37 * 1)^-.4 is its weight."""
+@BACKENDS
+def test_draw_without_advantages_takes_the_first_row(backend):
     adv, uniforms, beta = draw_case(*DRAWS["few"])
-    rows, weights, *_ = draw_on_gpu.run("few", adv * 0, uniforms, beta)
+    rows, weights, *_ = on_gpu(backend, choose, adv * 0, uniforms, beta)
     np.testing.assert_array_equal(rows, 0)
-    np.testing.assert_allclose(weights, 37**-0.4, rtol=1e-6)
+    np.testing.assert_allclose(weights, 37**-0.4, rtol=1e-6)  # every p is 1
+
+
+@pytest.mark.parametrize(  # at either end of a thread's share of three, and the last
+    ("backend", "agent"), [("metal", 0), ("cuda", 2), ("metal", 3), ("cuda", 1300)]
+)
+def test_draw_takes_the_only_row_with_advantages(backend, agent):
     adv, uniforms, beta = draw_case(*DRAWS["shares"])
-    for agent in (0, 2, 3, 1300):  # at either end of a thread's share of three, and the last
-        one = np.where(np.arange(1301) == agent, adv * 1e6, 0).astype(np.float32)
-        rows, *_ = draw_on_gpu.run("shares", one, uniforms.clip(0.01, 0.99), beta)
-        np.testing.assert_array_equal(rows, agent)
+    one = np.where(np.arange(1301) == agent, adv * 1e6, 0).astype(np.float32)
+    rows, *_ = on_gpu(backend, choose, one, uniforms.clip(0.01, 0.99), beta)
+    np.testing.assert_array_equal(rows, agent)
 
 
-def test_a_uniform_at_a_cumulative_sum_belongs_to_its_row(draw_on_gpu):
-    """16 steps of 2^36 are 2^40, to the power .8 is 2^32: of 1024 such rows, p = 2^-10 exactly."""
+@BACKENDS
+def test_uniform_at_a_cumulative_sum_draws_its_row(backend):
+    """Advantages of 2^36 in 16 steps: 2^40, to the power .8 2^32. 1024 rows: p is 2^-10."""
     adv, uniforms, beta = draw_case(*DRAWS["whole"])
+    adv = adv * 0 + 2.0**36
     rows = np.arange(1024)[-len(uniforms) :]
     reached = ((rows + 1) / 1024).astype(np.float32)
-    found, weights, *_ = draw_on_gpu.run("whole", adv * 0 + 2.0**36, reached, beta)
+    found, weights, *_ = on_gpu(backend, choose, adv, reached, beta)
     np.testing.assert_array_equal(found, rows)
     np.testing.assert_array_equal(weights, 1)
-    above = np.nextafter(reached, np.float32(2))
-    found, *_ = draw_on_gpu.run("whole", adv * 0 + 2.0**36, above, beta)
+    found, *_ = on_gpu(backend, choose, adv, np.nextafter(reached, np.float32(2)), beta)
     np.testing.assert_array_equal(found, (rows + 1).clip(0, 1023))
 
 
@@ -241,7 +221,7 @@ FIELDS = {  # dtype, what follows (T, N): words and bytes, fewer than 32 of them
 STEPS = {"wide": 2, "floats": 2}  # a thread of the machine's stands for each of a GPU's
 
 
-# Of four bytes, one and two; and more arrays than a launch has.
+# Elements of one, two and four bytes; more arrays than a launch takes.
 TOGETHER = [("floats", "masks"), ("actions", "coordinates", "masks", "doubled", "terminals")]
 
 
@@ -255,7 +235,7 @@ def rows_of(seed=0):
 
 
 def field(name, seed=0):
-    """An array with the row that the next rollout begins with, and the steps that are taken."""
+    """Return an array with one more step than is taken, and the number of taken steps."""
     dtype, tail = FIELDS[name]
     steps = STEPS.get(name, 4)
     numbers = np.random.default_rng(seed).integers(0, 250, (steps + 1, N, *tail))
@@ -268,7 +248,7 @@ def taken(name):
 
 
 def grids(seed=0):
-    """values, ratios, logprobs, adv, finals: (T, N)."""
+    """Return values, ratios, logprobs, adv and finals, (T, N)."""
     rng = np.random.default_rng(seed)
     arrays = [rng.normal(size=(T, N)).astype(np.float32) for _ in range(4)]
     return [*arrays, rng.choice([0, 0, 1, 2], (T, N)).astype(np.float32)]
@@ -288,7 +268,7 @@ NUMBERS = Discounts(*HYPER.values(), reward_clip=1.0)
 
 
 def after(values, *back, vtrace=True):
-    """New values and ratios, advantages, and sums of their magnitudes."""
+    """Return new values and ratios, advantages, and sums of their magnitudes."""
     ratios, *back, rewards, terminals, finals = back
     fields = {"rewards": rewards, "terminals": terminals, "finals": finals}
     *new, totals = after_minibatch(fields, values, ratios, tuple(back), NUMBERS, vtrace)
@@ -308,71 +288,61 @@ def target_case(ends, seed=0):
     return [logprobs, values, adv, rows_of(seed), weights, *([finals] if ends else [])]
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
-def rows_on_gpu(request, tmp_path_factory):
-    cases: dict[str, Any] = {name: (taken(name), field(name)[0], rows_of()) for name in FIELDS}
-    cases |= {f"targets {ends}": (targets, *target_case(ends)) for ends in (0, 1)}
-    for names in TOGETHER:
-        cases[names] = (several, *(field(name)[0] for name in names), rows_of())
-    for vtrace in True, False:
-        cases[f"after {vtrace}"] = (partial(after, vtrace=vtrace), *after_case(1))
-    return Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
+@pytest.mark.parametrize(("backend", "name"), alternate((name,) for name in FIELDS))
+def test_take_rows_equals_numpy(backend, name):
+    source, steps = field(name, seed=2)
+    (found,) = on_gpu(backend, taken(name), source, rows_of(2))
+    expected = np.ascontiguousarray(source[:steps, rows_of(2)])
+    assert found.shape == expected.shape and found.dtype == FIELDS[name][0]
+    assert found.tobytes() == expected.tobytes()
 
 
-def test_take_rows(rows_on_gpu):
-    for name, (dtype, tail) in FIELDS.items():
-        source, steps = field(name, seed=2)
-        (found,) = rows_on_gpu.run(name, source, rows_of(2))
-        assert found.shape == (steps, S, *tail) and found.dtype == dtype
-        assert found.tobytes() == np.ascontiguousarray(source[:steps, rows_of(2)]).tobytes(), name
+@pytest.mark.parametrize(("backend", "names"), alternate((names,) for names in TOGETHER))
+def test_take_several_equals_numpy(backend, names):
+    sources = [field(name, seed=3)[0] for name in names]
+    found = on_gpu(backend, several, *sources, rows_of(3))
+    for source, array in zip(sources, found, strict=True):
+        assert array.dtype == source.dtype
+        np.testing.assert_array_equal(array, source[:2, rows_of(3)])
 
 
-@pytest.mark.parametrize("names", TOGETHER)
-def test_take_several(rows_on_gpu, names):
-    given = [field(name, seed=3) for name in names]
-    found = rows_on_gpu.run(names, *(source for source, _ in given), rows_of(3))
-    for (source, _), array in zip(given, found, strict=True):
-        wanted = source[:2, rows_of(3)]
-        assert array.dtype == source.dtype and array.shape == wanted.shape
-        np.testing.assert_array_equal(array, wanted)
-
-
-def test_rows_outside_never_read_other_memory(rows_on_gpu):
+@BACKENDS
+def test_gathers_clip_rows_that_are_out_of_range(backend):
     rows = rows_of()
     rows[:4] = -1, N, 2**31 - 1, -(2**31)
     inside = rows.clip(0, N - 1)
     for name in ("actions", "masks"):
         source, steps = field(name)
-        (found,) = rows_on_gpu.run(name, source, rows)
-        np.testing.assert_array_equal(found, source[:steps, inside].reshape(found.shape))
+        (found,) = on_gpu(backend, taken(name), source, rows)
+        np.testing.assert_array_equal(found, source[:steps, inside])
     logprobs, values, adv, _, weights = target_case(0)
-    found = rows_on_gpu.run("targets 0", logprobs, values, adv, rows, weights)
+    found = on_gpu(backend, targets, logprobs, values, adv, rows, weights)
     np.testing.assert_array_equal(found[2], adv[:, inside].ravel())
 
 
-@pytest.mark.parametrize("ends", [0, 1])
-def test_take_targets(rows_on_gpu, ends):
+@pytest.mark.parametrize(("backend", "ends"), [("metal", 0), ("cuda", 1)])
+def test_take_targets_equals_numpy(backend, ends):
     arrays = target_case(ends, seed=4)
-    *found, moments = rows_on_gpu.run(f"targets {ends}", *arrays)
+    *found, moments = on_gpu(backend, targets, *arrays)
     count, mean, squares = moments.astype(np.float64)
-    adv = arrays[2][:, arrays[3]].ravel().astype(np.float64)
-    assert count.sum() == adv.size and len(count) == -(-adv.size // 256)
-    whole = (count * mean).sum() / adv.size
+    logprobs, values, adv, rows, weights, *finals = arrays
+    taken_adv = adv[:, rows].ravel().astype(np.float64)
+    assert count.sum() == taken_adv.size and len(count) == -(-taken_adv.size // 256)
+    whole = (count * mean).sum() / taken_adv.size
     spread = squares.sum() + (count * (mean - whole) ** 2).sum()
-    np.testing.assert_allclose([whole, spread], [adv.mean(), adv.size * adv.var()], rtol=1e-5)
-    for ours, expected in zip(found, plainly(targets, *arrays), strict=True):
-        assert ours.shape == (T * S,)
-        np.testing.assert_array_equal(ours, expected)
-    logprobs, _, _, rows, weights, *finals = arrays
-    np.testing.assert_array_equal(found[0], logprobs[:, rows].ravel())
+    expected = [taken_adv.mean(), taken_adv.size * taken_adv.var()]
+    np.testing.assert_allclose([whole, spread], expected, rtol=1e-5)
     weight = np.broadcast_to(weights, (T, S))
     if ends:
         weight = np.where(finals[0][:, rows] > 0, 0, weight)
-    np.testing.assert_array_equal(found[3], weight.ravel())
+    expected = [array[:, rows].ravel() for array in (logprobs, values, adv)]
+    for results in (found, plainly(targets, *arrays)[:4]):
+        for one, other in zip(results, [*expected, weight.ravel()], strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("ok", [1, 0])
-def test_put_rows(ok):
+def test_put_rows_writes_the_last_of_repeated_rows(ok):
     arrays = put_case(ok, seed=5)
     values, ratios, rows, new_values, new_ratios, _ = arrays
     assert len(set(rows)) < S
@@ -383,20 +353,15 @@ def test_put_rows(ok):
         np.testing.assert_array_equal(found, oracle)
 
 
-@pytest.mark.parametrize("ok", [1, 0])
-@pytest.mark.parametrize("vtrace", [True, False])
-def test_advantages_after_a_minibatch(rows_on_gpu, ok, vtrace):
+@pytest.mark.parametrize(
+    ("backend", "ok", "vtrace"),
+    [("metal", 1, True), ("cuda", 1, True), ("metal", 1, False), ("cuda", 0, True)],
+)
+def test_advantages_after_a_minibatch_equal_plain_mlx(backend, ok, vtrace):
     arrays = after_case(ok, seed=6)
-    found = rows_on_gpu.run(f"after {vtrace}", *arrays)
+    found = on_gpu(backend, partial(after, vtrace=vtrace), *arrays)
     expected = plainly(partial(after, vtrace=vtrace), *arrays)
     for ours, plain in zip(found[:2], expected, strict=False):
         np.testing.assert_array_equal(ours, plain)
     for ours, plain in zip(found[2:], expected[2:], strict=True):
         np.testing.assert_allclose(ours, plain, rtol=2e-6, atol=4e-6)
-
-
-@pytest.mark.parametrize("ok", [True, False])
-def test_whether_it_counted_may_be_a_bool(ok):
-    arrays = put_case(ok)
-    as_bool = plainly(ops.put_rows, *arrays[:-1], np.bool_(ok))
-    np.testing.assert_array_equal(as_bool, plainly(ops.put_rows, *arrays))

@@ -1,4 +1,4 @@
-"""Every optimizer in all of its forms against float64: C++, plain MLX, and kernels for a GPU."""
+"""All implementations of every optimizer against float64."""
 
 import math
 
@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
-from emulated_gpu import Functions
+from emulated_run import alternate, emulated_gpu
 
 from puffer_mlx.config.schema import OPTIMIZERS
 from puffer_mlx.ops import cpu_extension
@@ -18,7 +18,6 @@ from puffer_mlx.trees import named
 SHAPES = {
     "tall, wide, square": ((20, 3), (3, 20), (6, 6)),
     "all ranks": ((5,), (4, 9), (6, 2, 3, 2), (1, 7), (9, 1), (1, 1), (1030,)),
-    "vectors": ((5,), (1,)),
     "Breakout": ((64, 118), (192, 64), (4, 64)),
     "a block's largest": ((64, 256), (70, 33)),
     "in groups": ((65, 3, 23), (70, 3), (7,), (72, 136), (136, 72)),
@@ -34,13 +33,12 @@ MOMENTS = {"adam": ("momentum", "second_moment"), "muon": ("momentum",)}
 CASES = [
     *(("muon", case) for case in SHAPES),
     ("adam", "all ranks"),
-    ("adam", "vectors"),
 ]
 LR, STEPS = 0.1, 3
 
 
 def drawn(name, case):
-    """Weights, gradients and moments in the middle of a run."""
+    """Return weights, gradients and moments."""
     rng, count = np.random.default_rng(0), 2 + len(MOMENTS[name])
     trees = [[rng.normal(size=s).astype(np.float32) for s in SHAPES[case]] for _ in range(count)]
     return trees if name == "muon" else [*trees[:3], [np.abs(v) for v in trees[3]]]
@@ -51,7 +49,7 @@ def arguments(trees, loss=1.0, lr=LR, steps=STEPS):
 
 
 def stepping(name, case, max_norm=1.5, decay=0.3, **betas):
-    """A step as a function of arrays, which returns arrays."""
+    """Return a step as a function of arrays."""
     numbers = {**BETAS[name], "max_grad_norm": max_norm, "weight_decay": decay, **betas}
     numbers |= {"low": True} if case == "of bf16" else {}
     count, kinds = len(SHAPES[case]), MOMENTS[name]
@@ -70,35 +68,28 @@ def stepping(name, case, max_norm=1.5, decay=0.3, **betas):
     return step
 
 
-@pytest.fixture(scope="module", params=["fused", "pure", "metal", "cuda"])
-def form(request, tmp_path_factory):
-    """What runs a step in one of its forms."""
-    kernels = None
-    if request.param in ("metal", "cuda"):
-        cases = {
-            key: (stepping(*key), *arguments(drawn(*key))) for key in CASES if key[0] == "muon"
-        }
-        kernels = Functions(request.param, tmp_path_factory.mktemp("kernels"), cases)
-        found = {key: len(calls) for key, calls in kernels.calls.items()}
-        assert found == {key: LAUNCHES.get(key, 2) for key in cases}
-        products = [kernels.compiled.calls[n] for n in kernels.calls["muon", "of bf16"][2:-1]]
-        assert all(call["output_dtypes"] == [mx.bfloat16] for call in products)
+FORMS = pytest.mark.parametrize("form", ["fused", "pure", "metal", "cuda"], indirect=True)
+
+
+@pytest.fixture
+def form(request, monkeypatch):
+    """A function that makes a step in one of its implementations."""
+    if request.param == "pure":
+        monkeypatch.setattr(cpu_extension, "load", lambda: None)
     elif request.param == "fused" and cpu_extension.load() is None:
         pytest.skip("the extension can't be built here")
 
     def run(name, case, trees, loss=1.0, lr=LR, steps=STEPS, **numbers):
-        """New weights, moments and number of steps, and whether they count."""
-        if kernels and name == "adam":
-            pytest.skip("Adam has no kernel")
+        """Return new weights and moments, the number of steps, and 1 if the step counts."""
         step, given = stepping(name, case, **numbers), arguments(trees, loss, lr, steps)
-        with pytest.MonkeyPatch.context() as patch:
-            if request.param == "pure":
-                patch.setattr(cpu_extension, "load", lambda: None)
-            found = (
-                kernels.run((name, case), *given, function=step)
-                if kernels
-                else [np.array(a) for a in step(*map(mx.array, given))]
-            )
+        if request.param in ("metal", "cuda"):
+            if name == "adam":
+                pytest.skip("Adam has no kernel")
+            with emulated_gpu(backend=request.param, checked=True) as gpu:
+                found = [np.array(a) for a in step(*map(mx.array, given))]
+            assert len(gpu.launches) == LAUNCHES.get((name, case), 2)
+        else:
+            found = [np.array(a) for a in step(*map(mx.array, given))]
         *arrays, ok = found
         assert {array.dtype for array in arrays} == {np.dtype(np.float32)}
         count, made = len(SHAPES[case]), arrays.pop() if name == "adam" else np.array(steps)
@@ -110,7 +101,7 @@ def form(request, tmp_path_factory):
 def check(
     form, name, case, trees, bound=5e-6, lr=LR, steps=STEPS, max_norm=1.5, rounded=None, **numbers
 ):
-    """A step against float64; numbers are ``decay`` and betas."""
+    """Compare a step with float64."""
     found, made, ok = form(name, case, trees, lr=lr, steps=steps, max_norm=max_norm, **numbers)
     assert ok == 1
     rounded = case == "of bf16" if rounded is None else rounded
@@ -131,14 +122,18 @@ def check(
             np.testing.assert_allclose(one, other, rtol=2e-5, atol=most)
 
 
-@pytest.mark.parametrize(("name", "case"), CASES)
-def test_float64(form, name, case):
+RUNS = [("fused", *run) for run in CASES] + alternate(CASES[:-1])
+RUNS += [("pure", "muon", "all ranks"), ("pure", "muon", "Breakout"), ("pure", "adam", "all ranks")]
+
+
+@pytest.mark.parametrize(("form", "name", "case"), RUNS, indirect=["form"])
+def test_step_equals_float64(form, name, case):
     for max_norm, decay in ((0.5, 0.3), (1e3, 0.0)):  # clipped and not
         check(form, name, case, drawn(name, case), max_norm=max_norm, decay=decay)
 
 
-def test_adam_s_betas_and_steps(form):
-    """Corrections of the first step, of none, and of so many that nothing is left of them."""
+@pytest.mark.parametrize("form", ["fused", "pure"], indirect=True)
+def test_adam_corrects_its_moments_at_every_step(form):
     for beta1, beta2, steps in (
         *((0.9, 0.999, 0), (0.0, 0.0, 3), (0.95, 0.99999, 3)),
         *((0.95, 0.99999, 700), (0.9, 0.999, 2**24)),
@@ -148,8 +143,12 @@ def test_adam_s_betas_and_steps(form):
         check(form, "adam", "all ranks", trees, lr=0.01, **betas)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_what_is_not_finite_changes_nothing(form, name):
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [*(("fused", name) for name in OPTIMIZERS), ("pure", "adam"), *alternate([("muon",)] * 2)],
+    indirect=["form"],
+)
+def test_step_that_is_not_finite_changes_nothing(form, name):
     numbers = {"nan": math.nan, "inf": -math.inf, "one that overflows": 3e38}
     losses = {"loss": math.nan, "-loss": -math.inf}
     wrong = [("all ranks", where) for where in (*numbers, *losses)]
@@ -164,44 +163,29 @@ def test_what_is_not_finite_changes_nothing(form, name):
                 np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("low", [False, True])
-@pytest.mark.parametrize("backend", ["metal", "cuda"])
-def test_muon_of_a_cluster(backend, low, tmp_path, monkeypatch, request):
-    """In one launch, of matrices that are larger than a block's tile."""
-    monkeypatch.setenv(COMPARING, "1")  # what is replaced here is no reason for the plain form
-    monkeypatch.setattr(muon, "BLOCK_ROWS", 1000)
-    monkeypatch.setattr(muon, "shared_pool_limits", lambda: (512, 0))
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("backend", "low", "blocks"), [("metal", False, 1), ("cuda", True, 1), ("cuda", True, 8)]
+)
+def test_muon_by_a_cluster_equals_float64(backend, low, blocks, tmp_path, monkeypatch, request):
+    if blocks == 1:
+        monkeypatch.setenv(COMPARING, "1")  # the kernels are used in spite of the changes here
+        monkeypatch.setattr(muon, "BLOCK_ROWS", 1000)
+        monkeypatch.setattr(muon, "shared_pool_limits", lambda: (512, 0))
     request.addfinalizer(muon.layout.cache_clear)
     muon.layout.cache_clear()
     case, trees = "of a cluster", drawn("muon", "of a cluster")
-    step, given = stepping("muon", case, low=low), arguments(trees)
-    kernels = Functions(backend, tmp_path, {case: (step, *given)})
-    assert len(kernels.calls[case]) == 2  # one of them packs
-    names = [kernels.compiled.calls[n]["name"] for n in kernels.calls[case]]
-    assert names[1].startswith("muon_by_cluster")
+    step = stepping("muon", case, low=low)
 
-    def form(*_, **__):
-        found, count = kernels.run(case, *given), len(SHAPES[case])
+    def form(*_, loss=1.0, **__):
+        given = map(mx.array, arguments(trees, loss))
+        with emulated_gpu(backend=backend, checked=True, cluster=blocks) as gpu:
+            found = [np.array(array) for array in step(*given)]
+        assert gpu.launches == ["pack", "muon_by_cluster"]
+        count = len(SHAPES[case])
         return [found[:count], found[count:-1]], STEPS, found[-1]
 
     check(form, "muon", case, trees, rounded=low)
-
-
-@pytest.mark.processes
-def test_muon_by_a_cluster_of_several_blocks(tmp_path):
-    case = "of a cluster"
-    trees = drawn("muon", case)
-    step, given = stepping("muon", case, low=True), arguments(trees)
-    kernels = Functions("cuda", tmp_path, {case: (step, *given)}, cluster=8)
-    names = [kernels.compiled.calls[n]["name"] for n in kernels.calls[case]]
-    assert len(names) == 2 and names[1].startswith("muon_by_cluster")
-
-    def form(*_, loss=1.0, **__):
-        now = arguments(trees, loss)
-        found, count = kernels.run(case, *now), len(SHAPES[case])
-        return [found[:count], found[count:-1]], STEPS, found[-1]
-
-    check(form, "muon", case, trees, rounded=True)
     found, _, ok = form(loss=math.nan)
     assert ok == 0
     for ours, before in zip(found, (trees[0], trees[2]), strict=True):
@@ -209,16 +193,16 @@ def test_muon_by_a_cluster_of_several_blocks(tmp_path):
             np.testing.assert_array_equal(one, other)
 
 
-def test_muon_without_a_gradient(form):
-    """Of no momentum either: weights decay, and nothing is divided by 0."""
+@FORMS
+def test_muon_without_gradient_and_momentum_only_decays(form):
     for case in ("all ranks", "in groups"):
         weights, *others = drawn("muon", case)
         trees = [weights, *([np.zeros_like(a) for a in tree] for tree in others)]
         check(form, "muon", case, trees)
 
 
-def test_muon_of_a_tiny_gradient(form):
-    """A norm below 1e-7 isn't scaled up to 1."""
+@FORMS
+def test_muon_does_not_scale_up_norms_below_1e_7(form):
     trees, lr = drawn("muon", "tall, wide, square"), 1e3
     for tree in trees[1:]:
         tree[:] = [a * np.float32(1e-10) for a in tree]
@@ -231,7 +215,7 @@ def test_muon_of_a_tiny_gradient(form):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_threads_change_nothing(extension, name):
+def test_step_does_not_depend_on_threads(extension, name):
     step, given = stepping(name, "Breakout"), map(mx.array, arguments(drawn(name, "Breakout")))
     given, found = [*given], []
     for threads in (1, 3):
@@ -241,24 +225,25 @@ def test_threads_change_nothing(extension, name):
         np.testing.assert_array_equal(alone, together)
 
 
-def test_the_extension_refuses_what_does_not_fit(extension):
-    w, one = mx.zeros((3, 2)), mx.array(1.0)
-    for name, moments, more, numbers in (
-        ("adam_step", 2, [one], (1.5, 0.9, 0.999, 1e-5, 0.0)),
-        ("muon_step", 1, [], (1.5, 0.9, 0.0, [(1.0, 1.0, 1.0)] * 5)),
-    ):
-        right = [[w]] * moments
-        if name == "muon_step" and not extension.has_gemm():
-            continue  # the products are MLX's here
-        for wrong in (
-            ([w], [w], *right[1:], [], *more, one, one),
-            ([w], [w.T], *right, *more, one, one),
-            ([w], [w], *right[1:], [w.astype(mx.float16)], *more, one, one),
-            ([w], [w], *right, *more, one[None], one),
-            ([w], [w], *right, *more, one, mx.array(1)),
-        ):
-            with pytest.raises(ValueError, match=name):
-                getattr(extension, name)(*wrong, *numbers)
+W, ONE = mx.zeros((3, 2)), mx.array(1.0)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("place", "wrong"), [(1, [W.T]), (-3, []), (-3, [W.astype(mx.float16)]), (-2, ONE[None])]
+)
+def test_extension_refuses_wrong_arguments(extension, name, place, wrong):
+    if name == "muon" and not extension.has_gemm():
+        pytest.skip("MLX's own products are used here")
+    moments = {"adam": [[W], [W], ONE], "muon": [[W]]}[name]
+    numbers = {
+        "adam": (1.5, 0.9, 0.999, 1e-5, 0.0),
+        "muon": (1.5, 0.9, 0.0, [(1.0, 1.0, 1.0)] * 5),
+    }[name]
+    given: list = [[W], [W], *moments, ONE, ONE]
+    given[-4 if place == -3 and name == "adam" else place] = wrong
+    with pytest.raises(ValueError, match=f"{name}_step"):
+        getattr(extension, f"{name}_step")(*given, *numbers)
 
 
 # ---- the clip, by hand arithmetic ----------------------------------------------------------------
@@ -269,7 +254,7 @@ def test_the_extension_refuses_what_does_not_fit(extension):
     # norm of (3, 4) * scale is 5 * scale; g * min(1, 2 / (norm + 1e-6))
     [(0.2, (0.6, 0.8)), (1.0, (1.1999998, 1.5999997)), (100.0, (1.2, 1.6)), (0.0, (0, 0))],
 )
-def test_clip(scale, expected):
+def test_clip_scales_gradients_above_the_norm(scale, expected):
     grads = {"a": mx.array([3.0 * scale]), "b": {"c": mx.array([[4.0 * scale]])}}
     clipped, norm = clip_by_global_norm(grads, 2.0)
     assert norm.item() == pytest.approx(5 * scale)

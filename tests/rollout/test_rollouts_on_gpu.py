@@ -9,7 +9,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from emulated_gpu import Compiled, recording
 from emulated_run import emulated_gpu
 from mlx.utils import tree_map
 from oracles import named
@@ -289,8 +288,7 @@ def test_a_rollout_that_is_ended_twice_is_an_error_and_changes_no_environment():
 
 
 @pytest.mark.parametrize(("backend", "name"), [("metal", "breakout"), ("cuda", "connect4")])
-def test_the_kernels_text_of_each_backend_computes_the_hosts_observations(backend, name, tmp_path):
-    """``Compiled.run`` runs a block's threads in two orders."""
+def test_the_kernels_text_of_each_backend_computes_the_hosts_observations(backend, name):
     run, host = Run(name, True), Run(name, False)
     kernel = run.way._kernel
 
@@ -304,9 +302,8 @@ def test_the_kernels_text_of_each_backend_computes_the_hosts_observations(backen
     packed = kernel.step.weights(run.weights), kernel.step.state(*run.states)
     arrived = [array for array in run.buffer.last if array is not None]
     given = *packed, noise, run.vec.structs, *arrived
-    with recording(backend) as recorder:
-        calls = recorder.record_all(launch, *given)
-    played = Compiled(recorder, tmp_path).play(calls, launch, *given)
+    with emulated_gpu(backend=backend, checked=True):
+        played = launch(*given)
     expected = host.rollout(0)
     np.testing.assert_array_equal(np.array(played[0]), expected["observations"])
     assert len(played) == (10 if name == "connect4" else 9)
