@@ -67,11 +67,11 @@ class Learner:
     Attributes:
         local: configuration of this process.
         algorithm: defines the minibatches and their loss.
-        functions: compiled functions of an update. They may be replaced between two epochs. Set
-            ``graph`` to None then: it has functions of its own.
+        functions: compiled functions of an update. They may be replaced between two epochs. Then
+            also set ``graph`` to None, because it contains the old ones.
         graph: an epoch as one compiled function. None with several ranks, with a limit of the KL,
             or if it would store too much. ``Update.fits_graph`` decides for each epoch.
-        unverified: the epoch function, not compiled, until a call verifies its kernels; then None.
+        unverified: ``epoch_in_graph``, not compiled. Called once to verify its kernels, then None.
         reader: loads rollouts onto the training device.
         health: checks that results are finite.
         update: the update in progress, or the last one.
@@ -144,9 +144,9 @@ class Learner:
             epoch: number of the epoch, from 0.
             profiled: True to evaluate after each phase and charge its time.
         """
-        # The first minibatch's ratios should be 1. Where other weights acted, they take a forward
-        # pass more, so they are checked in few epochs. Those of opponents' actions and of actions
-        # that RPO has shifted always differ from 1.
+        # The first minibatch's ratios should be 1. If other weights acted, this check costs another
+        # forward pass, so it is made every PROFILE_EVERY epochs. Ratios of opponents' actions and
+        # of actions that RPO shifted always differ from 1.
         checks_ratios = self.first_ratios_are_one or epoch % PROFILE_EVERY == 1
         if self.config.selfplay.train_on_opponents or self.local.train.rpo_alpha:
             checks_ratios = False
@@ -231,7 +231,7 @@ class Update:
         return same and self._prepared_by is threading.current_thread()
 
     def submit(self) -> None:
-        """Start the update on the device, without waiting for it."""
+        """Start the update. Doesn't wait for it, except with a KL limit, profiled or retried."""
         algorithm = self.learner.algorithm
         self.learner.update = self
         try:
@@ -310,7 +310,7 @@ class Update:
         return len(self.results.minibatches) / self.learner.local.minibatches
 
     def fits_graph(self) -> bool:
-        """Return True if the epoch can be one compiled function, unless it stores too much."""
+        """Return True if the epoch may be one compiled function; ``build_graph`` may refuse."""
         return (
             self.learner.graph is not None
             and backend() == "cuda"
@@ -350,7 +350,8 @@ class Update:
     def _observe_first(self, minibatch: Minibatch, rows: mx.array | None) -> None:
         """Measure the first minibatch: the time of its forward pass, and its ratios.
 
-        These are exp(logprob - recorded logprob), where logprob is by the weights that acted.
+        A ratio is the probability of an action, computed again with the weights that acted, over
+        the recorded probability. It should be 1.
 
         Args:
             minibatch: the first minibatch of the epoch.
@@ -419,7 +420,7 @@ class Update:
             raise error
         times = "twice, at last step by step" if self.retrying else "once"
         if self.learner.ranks.size > 1:
-            times += ", and other ranks wait for no second try"
+            times += " (with several processes it isn't tried again)"
         if times == "once":
             self.retrying = True
             self.is_graph = False

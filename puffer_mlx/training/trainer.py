@@ -72,8 +72,8 @@ class Trainer:
         vec: environments with the configuration's agents and buffers; the caller closes them.
         policy: the policy to train. None to build it from the configuration.
         weights: initial weights. None for random ones from ``base.seed``.
-        like: saved state of the run to resume. Options that are ``auto`` take the values that were
-            chosen in that run.
+        like: saved state of the run to resume, read only for the choices that it made for ``auto``
+            options. Call ``restore`` for the rest.
         ranks: the processes that train together. ``vec`` contains the agents of this process:
             ``ranks.local_config(config)``.
 
@@ -83,14 +83,14 @@ class Trainer:
         stop: set to True, e.g. from a signal handler, to stop after the current epoch.
         placement: the devices that act and train.
         profiler: measures seconds by phase, and records a trace if it has one.
-        schedules: functions from the fraction of completed epochs, in [0, 1), to a coefficient, by
-            the key of [train]: ``ppo.schedules.SCHEDULED``. Other coefficients follow the
-            configuration.
+        schedules: custom schedules. Maps a key of [train] (``ppo.schedules.SCHEDULED``) to a
+            function that takes the fraction of completed epochs, in [0, 1), and returns the
+            coefficient. Other coefficients follow the configuration.
 
     Components. Change them only between two steps:
 
     Attributes:
-        queue: the rollout to train on, the next one, and the random key.
+        queue: the current rollout, the next one if it was started, and the random key.
         collector: collects rollouts.
         learner: trains on rollouts.
         train_state: weights, optimizer state and loss scaler.
@@ -158,11 +158,13 @@ class Trainer:
         """Train for one epoch: a rollout of N * T steps, then an update of K minibatches on it.
 
         With ``train.overlap`` another thread collects the next rollout during the update, with the
-        weights from before it, and finishes before this method returns. If the GPU steps the
-        environments, the next rollout is launched after the last minibatch, before the update's
-        results are read. The GPU may still compute that rollout when this method returns.
+        weights from before the update, and finishes before this method returns. Without it, if the
+        GPU steps the environments, the next rollout is launched after the last minibatch is
+        submitted and before the update's results are read. The GPU may still compute that rollout
+        when this method returns.
 
-        A failed step changes neither weights nor optimizer, and the next call uses the same keys:
+        A failed step changes neither weights nor optimizer, unless an interrupt hits the lines that
+        commit the update. The next call uses the same keys:
 
             - If the rollout raises, its steps are dropped and the next call collects a new one.
               The environments have moved, unless their state was saved: see ``Collector.resync``.
@@ -201,8 +203,8 @@ class Trainer:
             next_rate = self._next_rate(metrics)
             used = update.scheduled
             metrics |= {**used.loss, "learning_rate": used.lr, "ent_coef": used.ent_coef}
-            # The rollout is released first: an interrupt before the last of these lines loses the
-            # update or counts it wrongly, but no rollout is trained on twice.
+            # Commit the update. The rollout is released first: an interrupt within these lines may
+            # lose the update or a counter, but no rollout is trained on twice.
             self.queue.release()
             self.train_state = update.state
             self.rate = next_rate
@@ -230,8 +232,8 @@ class Trainer:
         """Collect rollouts without training, as PufferLib 4.0 does after its last epoch.
 
         Evaluation ends after more than ``base.eval_episodes`` episodes, or after half as many
-        rollouts as training has epochs. A rollout left by a failed ``step`` is dropped, because its
-        memory is needed. The evaluation of 5.0 is in ``evaluation/evaluator.py``.
+        rollouts as training has epochs. A rollout left by a failed ``step`` is dropped, because
+        evaluation fills its buffer. The evaluation of 5.0 is in ``evaluation/evaluator.py``.
 
         Yields:
             The environments' means since the evaluation began.
@@ -330,7 +332,7 @@ class Trainer:
 
     @property
     def last_buffer(self) -> Any:
-        """Buffer of the latest rollout that is collected, not of one launched ahead."""
+        """Buffer of the latest complete rollout, not of one that was launched ahead."""
         rollout = self.queue.rollout
         ahead = rollout is not None and rollout.launched_ahead
         return self.collector.previous_buffer if ahead else self.collector.buffer
@@ -353,7 +355,7 @@ class Trainer:
 
     def _count_games(self, rollout: Rollout, self_play: SelfPlay) -> None:
         """Count the games of a rollout, and choose the opponents of the next rollout."""
-        # With overlap a checkpoint replays this rollout, so it needs the state from before.
+        # With overlap a checkpoint repeats this rollout, so it saves the state before its games.
         if self.placement.overlap:
             rollout.self_play = self_play.state()
         rollout.games = self_play.after(rollout, self.global_step, self.weights)
@@ -398,7 +400,7 @@ class Trainer:
         seconds = time.perf_counter() - update_began - update.extra_seconds
         waiting = min(rollout.late, seconds)  # in seconds, for a rollout that was launched ahead
         self.profiler.train.apply_profiled_shares(update.profiled, waiting)
-        if waiting:  # so no other thread uses this timer
+        if waiting:  # a rollout launched ahead is computed by no other thread that uses this timer
             self.profiler.rollout.charge("eval_act", waiting)
         following = self.queue.rollout  # None unless it was launched ahead
         launching = min(following.seconds, seconds - waiting) if following else 0.0
