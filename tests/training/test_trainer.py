@@ -143,7 +143,7 @@ def test_one_of_several_ranks_does_not_retry():
     trainer = Trainer(configure(3), RandomVec())
     trainer.ranks = trainer.learner.ranks = OneOfTwo()
     counted = failing(trainer, ENDED, 1)
-    with pytest.raises(GPUError, match="once .with several processes it isn't tried again."):
+    with pytest.raises(GPUError, match="with several processes it isn't tried again"):
         trainer.step()
     assert (len(counted), trainer.epoch) == (1, 0)
 
