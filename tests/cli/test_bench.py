@@ -8,6 +8,7 @@ import pytest
 from running import BATCH, ROOT, TINY, files, run
 
 from puffer_mlx.cli import bench_run, options
+from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
 
 NAMES = {"date", "command", "cpu", "cores", "load_before", "blas", "blas_threads", "versions"}
@@ -68,6 +69,22 @@ def test_placements_are_compared_and_the_fastest_is_printed(script, here, capsys
     best = max((0, 1), key=lambda o: results[f"cpu, overlap {o}, steps/s"]["median"])
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == f"fastest: --train.rollout-device cpu --train.overlap {best}"
+
+
+def test_an_impossible_placement_does_not_hide_the_others(script, here, capsys, monkeypatch):
+    real = bench_run.Run.open
+
+    def opened(config):
+        if not config.train.overlap:
+            raise UserError("not here")
+        return real(config)
+
+    monkeypatch.setattr(bench_run.Run, "open", opened)
+    words = [*TINY, "--placements", "--device", "cpu", "--epochs", "1", "--warm-up", "1"]
+    assert script.main([*words, "--json", "record.json"]) == 0
+    results = json.loads((here / "record.json").read_text())["results"]
+    assert set(results) == {"cpu, overlap 1, epoch ms", "cpu, overlap 1, steps/s"}
+    assert "cpu is impossible: not here" in capsys.readouterr().err
 
 
 def test_progress_is_on_standard_error_and_no_number_is_nan_in_json(script, monkeypatch, capsys):

@@ -289,6 +289,13 @@ def test_a_small_terminal_shows_the_largest_phases_and_a_high_one_all():
         assert any(words in line for line in low), words
 
 
+@pytest.mark.parametrize(("width", "beside"), [(60, True), (50, False)])
+def test_losses_are_beside_the_phases_if_they_fit(width, beside):
+    lines = drawn(shown_by(full()), width, 50)
+    assert any("Time of an epoch" in line and "Losses" in line for line in lines) == beside
+    assert any("Rollout" in line and "policy" in line for line in lines) == beside
+
+
 NUMBERS = {
     "long": (
         {"env/score": -123456.789, "agent_steps": 999.9e9, "SPS": 99.9e6},

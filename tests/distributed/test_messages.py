@@ -130,7 +130,8 @@ def moments(*parts: np.ndarray) -> dict[str, np.ndarray]:
 def test_merged_statistics_are_those_of_all_samples():
     draw = np.random.default_rng(0)
     first, one, other = (draw.normal(at, 1 + at, (at + 3, 2)) for at in range(3))
-    merged = merged_moments(moments(first), [moments(first, one), moments(first, other)])
+    ranks = [moments(first), moments(first, one), moments(first, other)]  # one saw nothing new
+    merged = merged_moments(moments(first), ranks)
     for name, array in moments(first, one, other).items():
         np.testing.assert_allclose(merged[name], array, err_msg=name)
     same = moments(first)
