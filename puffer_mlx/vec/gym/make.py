@@ -58,9 +58,8 @@ class GymFactory(EnvFactory):
     def __post_init__(self) -> None:
         gymnasium()
         self._finals_wanted = self.finals
-        for key in wrapping.changed(self.wrap):
-            need_newer(f"{self.name}: wrap.{key}")
         if isinstance(self.constructor, str):
+            self._check_wrappers()
             with self.explained():
                 self.specification = _specification(self.constructor)
             if self.specification.namespace == "ALE":
@@ -141,6 +140,7 @@ class GymFactory(EnvFactory):
                 env = self.constructor(**self.arguments())
             gym = gymnasium()  # VectorEnv is an Env, too, in 0.29
             if isinstance(env, gym.Env) and not isinstance(env, gym.vector.VectorEnv):
+                self._check_wrappers()
                 self._refuse_spaces(env)
                 return wrapping.wrapped(self.name, env, self.wrap, self.channels)
         close_if_possible(env)
@@ -149,6 +149,11 @@ class GymFactory(EnvFactory):
             old = any(kind.__module__.partition(".")[0] == "gym" for kind in type(env).__mro__)
             hint = SUCCESSOR if old else "derive it from gymnasium.Env"
         raise other_kind(self.name, env, "gymnasium.Env", hint)
+
+    def _check_wrappers(self) -> None:
+        """Refuse wrappers that the installed Gymnasium lacks."""
+        for key in wrapping.changed(self.wrap):
+            need_newer(f"{self.name}: wrap.{key}")
 
     def vector(self, num_envs: int) -> Any:
         """Return the environment's own vectorised form, a ``gymnasium.vector.VectorEnv``.
