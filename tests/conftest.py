@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # torch's threads spin while they wait: on a busy machine its tests took 30 s of CPU, not 5.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -32,6 +33,8 @@ pytest.register_assert_rewrite(
     "emulated_run", "kernel_oracles", "native_envs", "oracles", "played", "running", "stepping"
 )
 mx.set_default_device(mx.cpu)  # tests of a GPU say so themselves
+settings.register_profile("tests", deadline=None, derandomize=True)  # the same on any machine
+settings.load_profile("tests")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background jobs inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # as nohup's jobs inherit it

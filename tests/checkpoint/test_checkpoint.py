@@ -309,8 +309,6 @@ SAVES = st.tuples(st.none() | st.integers(0, 5), st.integers(1, 3), st.none() | 
 
 @settings(
     max_examples=25,
-    deadline=None,
-    derandomize=True,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -117,8 +117,6 @@ def test_files_without_a_checksum_are_read(tmp_path):
 
 @settings(
     max_examples=200,
-    deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
@@ -176,8 +174,6 @@ WRONG = {  # header, part of the message
 
 @pytest.mark.parametrize("read", [tensor_files.read, tensor_files.read_header])
 @settings(
-    deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.sampled_from([*WRONG.values()]))

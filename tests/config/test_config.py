@@ -72,7 +72,7 @@ def test_known_environments_exist():
     assert {name for name in c.known_envs() if ":" not in name} == folders
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(max_examples=40)
 @given(
     option=st.sampled_from(["train.minibatch_size", "vec.num_buffers", "train.total_timesteps"]),
     number=st.integers(1, 300_000),

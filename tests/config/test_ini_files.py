@@ -16,7 +16,7 @@ from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.config.values import read_value
 from puffer_mlx.errors import UserError
 
-properties = settings(deadline=None, derandomize=True, max_examples=60)
+properties = settings(max_examples=60)
 
 HEADERS = st.sampled_from(["[train]", "[env]", "[env] rest", " [vec]"])
 INDENTS = st.sampled_from(["", "", "", "  ", "    "])

@@ -22,8 +22,6 @@ from puffer_mlx.config.writing import parameter_text
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.settings import configured
 
-settings.register_profile("writing", deadline=None, derandomize=True, max_examples=100)
-settings.load_profile("writing")
 through_a_file = settings(max_examples=25)  # each is written and loaded
 
 GLIDER = Path(__file__).parents[1] / "envs" / "upstream_5" / "ocean" / "glider"  # 5.0's: texts, too

@@ -310,7 +310,7 @@ NUMBERS = {
     "none": ({"env/score": None}, 10**6, ("no episode has ended yet", "SPS 400")),
 }
 WINDOWS = {"width": st.integers(40, 160), "height": st.integers(10, 60)}
-windows = settings(deadline=None, derandomize=True, max_examples=20)
+windows = settings(max_examples=20)
 
 
 @windows

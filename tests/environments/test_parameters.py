@@ -44,7 +44,7 @@ def wrong_values(draw):
     return name, key, draw(st.sampled_from(values))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(wrong_values())
 def test_value_outside_its_range_is_refused(wrong):
     name, key, value = wrong

@@ -91,7 +91,7 @@ class Game:
 
 
 def eager(vec, rng: np.random.Generator) -> np.ndarray:
-    """Return random actions, 30 % of them forward, so that there are goals."""
+    """Return random actions, 30 % of them forward, so that teams score."""
     actions = random_actions(vec, vec.num_agents, rng)
     return np.where(rng.random(actions.shape) < 0.3, np.float32(FORWARD), actions)
 

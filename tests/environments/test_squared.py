@@ -20,7 +20,7 @@ def walk(vec, moves: list[int]) -> tuple[Stepper, list[float]]:
 
 
 def test_time_limit_ends_the_episode():
-    """33 steps are allowed; the 34th fails even if it reaches the target."""
+    """An episode allows 33 steps; step 34 fails even if it reaches the target."""
     with make("squared", total_agents=1) as vec:
         assert walk(vec, [STAY] * 34)[1] == [0.0] * 33 + [-1.0]
         assert vec.log()["episode_length"] == 34

@@ -86,7 +86,7 @@ def test_a_draw_function_that_returns_no_picture_is_refused(tmp_path, picture, f
 SIZES = st.integers(1, 60)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(size=st.tuples(SIZES, SIZES), room=st.tuples(SIZES, SIZES))
 @example(size=(4, 6), room=(9, 100))
 @example(size=(50, 1), room=(5, 5))

@@ -5,7 +5,7 @@ import json
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_league_parity import EACH, KEYS, TAGS, B, E, league, recorded, steps_of, weights
 
@@ -167,7 +167,6 @@ SENSELESS = [
 ]
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.sampled_from(SENSELESS) | st.sampled_from(["elo", "rng", "entries", "pool"]))
 def test_a_senseless_state_is_refused(change):
     made = league(rules="puffer4", **QUICK)

@@ -91,8 +91,6 @@ KINDS = pytest.mark.parametrize("kind", ["onnx", "safetensors", "bin", "pt"])
 def examples(count: int) -> settings:
     return settings(
         max_examples=count,
-        deadline=None,
-        derandomize=True,
         suppress_health_check=[HealthCheck.function_scoped_fixture],
     )
 

@@ -330,7 +330,7 @@ def read_flat(path, spec, **settings):
     return importing.convert_weights(found, spec, settled)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12)
 @given(
     H=st.sampled_from([8, 16, 64, 128]),
     L=st.integers(1, 4),

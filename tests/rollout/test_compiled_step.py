@@ -131,8 +131,6 @@ SIZES = [(3,), (2, 4), (16,), (17, 2), (70, 2), (1, 1), (1, 1, 1)]
 )
 @settings(
     max_examples=40,
-    deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_every_policy_acts_as_through_mlx(

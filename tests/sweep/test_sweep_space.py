@@ -42,7 +42,7 @@ def parameters(draw):
 
 
 @given(parameters(), st.floats(-3, 3))
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80)
 def test_values_lie_in_the_range_and_have_one_coordinate(parameter, unit):
     value = parameter.to_value(unit)
     assert isinstance(value, int) or not parameter.whole

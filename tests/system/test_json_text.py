@@ -28,7 +28,7 @@ def finite(value):
 
 
 @given(VALUES, st.sampled_from([None, 1, 2]))
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 def test_numbers_that_are_not_finite_are_null(value, indent):
     text = json_text(value, indent)
     json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} isn't JSON"))

@@ -37,8 +37,6 @@ def test_numbers_that_are_not_finite_become_null(tmp_path):
 
 @settings(
     max_examples=100,
-    deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

@@ -17,7 +17,7 @@ from puffer_mlx.vec.episodes import Episodes
 MEANS = st.tuples(st.integers(-1000, 1000), st.integers(1, 150))  # a score, its episodes
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 @given(st.lists(st.lists(MEANS, max_size=40), min_size=1, max_size=6))
 def test_mean_is_of_the_last_100_episodes_also_after_a_restore(epochs):
     last = LastScores()

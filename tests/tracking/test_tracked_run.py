@@ -164,8 +164,6 @@ VALUES = st.recursive(
 DAMAGE = st.text(st.characters(codec="utf-8", exclude_characters="\r\n")) | VALUES.map(json.dumps)
 FEW = settings(
     max_examples=60,
-    deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 

@@ -157,7 +157,7 @@ def two_codes(draw):
     return *texts, one == other
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(two_codes())
 @example(("#define A 1 + 2\n", "#define A 1 \\\n  + 2\n", True))
 @example(("#define A(b) (b+1)\n", "  # define  A(b)  ( b + 1 ) // c\n", True))
@@ -201,7 +201,7 @@ def squares():
         yield vec, saved(vec)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(st.data())
 def test_damaged_state_is_refused(squares, data: st.DataObject):
     vec, state = squares

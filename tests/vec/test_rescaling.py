@@ -33,7 +33,7 @@ BOUNDS_OF = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 @given(BOUNDS_OF, st.sampled_from([F, np.float64, np.int32]), st.integers(0, 99))
 @example([(3, 3), (-3e38, 3e38), (0, 1)], F, 0)  # no width, and more than float32 can hold
 def test_actions_are_rescaled_to_bounds_and_clipped(bounds, dtype, seed):

@@ -101,7 +101,7 @@ def nested(value, kind=None):
 # ---- observations --------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(nested_spaces(boxes() | choices()))
 @example(spaces.Dict(x=spaces.Box(0, 255, (2, 2), np.uint8), y=spaces.Box(0, 9, (3,), np.uint8)))
 def test_rows_are_those_of_gymnasiums_flatten(space):
@@ -229,7 +229,7 @@ def heads_of(space) -> tuple[int, ...]:
     return tuple(size for size in found if continuous or size > 1)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(nested_spaces(boxes()) | nested_spaces(choices()), st.booleans())
 def test_actions_are_in_the_batched_space(space, rescale: bool):
     """A layout read from a file is equal; each agent's action is a part of the batch."""
