@@ -50,7 +50,7 @@ def replace_functions(trainer: Trainer, **replaced: Callable[..., Any]) -> None:
     for name, function in replaced.items():
         if name == "recompute":
             learner.reader.recompute = function
-            learner.reader.is_noop = False  # else nothing is recomputed
+            learner.reader.away = True  # else nothing is recomputed
         elif name in learner.functions.steps:
             steps = learner.functions.steps
             steps[name] = steps[name]._replace(function=function)
@@ -72,7 +72,7 @@ def before_training(patch: pytest.MonkeyPatch, act: Callable[[Trainer, Any], Non
 
     def stepped(trainer: Trainer) -> Any:
         stepping.append(trainer)
-        trainer.learner.reader.is_noop = False  # else nothing is copied
+        trainer.learner.reader.copies = True  # else nothing is copied
         try:
             return step(trainer)
         finally:

@@ -56,8 +56,8 @@ class Rollout:
             collected.
         fresh: numbers (from 1) of the opponents whose recurrent states are reset.
         steps: number of completed steps per agent, (N,) int, counted after a failure.
-        environments: state of the environments at the start, if it was saved: see
-            ``Collector.state_of``.
+        environments: what ``Collector.state_of`` needs for the state of the environments at the
+            start, if it was saved.
         logs: means reported by the environments; empty while ``unread`` is set.
         seconds: duration of collecting.
         scores: scores of single episodes, NumPy arrays: see ``ReportsScores``.

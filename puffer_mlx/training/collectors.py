@@ -1,5 +1,6 @@
 """Collectors of the two kinds of environments: those that the host steps, and those on a GPU."""
 
+from collections.abc import Callable
 from typing import cast
 
 import mlx.core as mx
@@ -14,7 +15,7 @@ from puffer_mlx.rollout.time_limits import add_values, showing_last
 from puffer_mlx.system.backend import backend
 from puffer_mlx.training.collector import Collector, Rollout
 from puffer_mlx.training.placement import Acting, Placement
-from puffer_mlx.vec.base import ReportsScores, VecEnv
+from puffer_mlx.vec.base import ReportsScores, TakesSnapshots, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
 
 SLOW = 1.0  # seconds; if a rollout took longer, the progress of the next one is displayed
@@ -68,7 +69,7 @@ class HostCollector(Collector):
         buffer = rollout.buffer
         if self._shows_last is not None:
             self._shows_last.take_last()  # discard those of an interrupted rollout
-        rollout.environments = self.vec.state() if self.overlap else None
+        rollout.environments = self._snapshot() if self.overlap else None
         buffer.begin(self.buffer)
         buffer.mark()
         self._marked = buffer if self._seconds > SLOW else None
@@ -83,6 +84,13 @@ class HostCollector(Collector):
             rollout.scores = self._reports_scores.scores()
         return after
 
+    def _snapshot(self) -> Callable[[], np.ndarray] | None:
+        """Return a function that returns the current state of the environments, or None."""
+        if isinstance(self.vec, TakesSnapshots):
+            return self.vec.snapshot()
+        state = self.vec.state()
+        return None if state is None else lambda: state
+
     def _undo(self, failed: Rollout) -> None:
         """See ``Collector``.
 
@@ -91,7 +99,7 @@ class HostCollector(Collector):
         rollout. The recurrent states are recomputed from all rows before that one.
         """
         if failed.environments is not None:
-            self.vec.restore(failed.environments)
+            self.vec.restore(failed.environments())
         else:
             for group in range(self.vec.num_groups):
                 self.vec.wait(group)
@@ -103,9 +111,9 @@ class HostCollector(Collector):
             )
             self.buffer.restore(failed.buffer.rows_after(steps))
 
-    def state_of(self, rollout: Rollout) -> object:
+    def state_of(self, rollout: Rollout) -> np.ndarray | None:
         """See ``Collector``."""
-        return rollout.environments
+        return None if rollout.environments is None else rollout.environments()
 
     @property
     def progress(self) -> float | None:

@@ -105,7 +105,8 @@ class Learner:
         kind = config.train.precision
         raw = partial(logprobs, policy, kind)
         context = f"log-probabilities {policy}"
-        self.logprobs = verification.verified(raw, mx.compile(raw), context=context, kind=kind)
+        verified = partial(verification.verified, raw, context=context, kind=kind)
+        self.logprobs = verified(mx.compile(raw))
         gather = self.functions.steps["gather"].function
         self.reader = Reader(gather, self.logprobs, placement, local, trained_agents)
         self.health = Health(config, self.algorithm.metrics)
@@ -118,7 +119,9 @@ class Learner:
         self.unverified: Callable[..., Any] | None = None
         if ranks.size == 1 and self.algorithm.largest_kl == math.inf:
             functions = update_in_graph(policy, local, self.algorithm)
-            self.unverified = partial(epoch_in_graph, self.algorithm, functions, local)
+            forward = functions.steps["gather"].function, verified(raw)
+            recompute = partial(self.reader.recompute, functions=forward)
+            self.unverified = partial(epoch_in_graph, self.algorithm, functions, local, recompute)
             self.graph = mx.compile(self.unverified)
 
     def prepare(
@@ -151,7 +154,7 @@ class Learner:
         if self.config.selfplay.train_on_opponents or self.local.train.rpo_alpha:
             checks_ratios = False
         update = Update(self, rollout, before, scheduled, key, checks_ratios, profiled)
-        if self.reader.is_noop and update.fits_graph():
+        if not self.reader.copies and update.fits_graph():
             update.build_graph(rollout.buffer.fields)
         return update
 
@@ -236,9 +239,9 @@ class Update:
         self.learner.update = self
         try:
             if not self.is_graph:  # else ``prepare`` has built the graph
-                fields = self._load_fields()
+                fields = self._copied_fields()
                 if not (self.fits_graph() and self.build_graph(fields)):
-                    epoch = self._epoch(fields)
+                    epoch = self._epoch(self._recomputed(fields))
                     results = self.results
                     if algorithm.at_once is None:
                         self.state = run_minibatches(
@@ -288,19 +291,22 @@ class Update:
             lap=self.lap if self.profiled or self.retrying else None,
         )
 
-    def _load_fields(self) -> Fields:
-        """Return the rollout's arrays on the training device, with recomputed log-probabilities."""
-        reader = self.learner.reader
+    def _copied_fields(self) -> Fields:
+        """Return the rollout's arrays on the training device."""
         fields = self.rollout.buffer.fields
-        if reader.is_noop:
-            return fields
-        copied = reader.copy(fields)
-        if copied is not fields:
-            self.lap("train_copy", copied)
-        loaded = reader.recompute(copied, self.rollout)
-        if loaded is not copied:
-            self.lap("train_recompute", loaded)
-        return loaded
+        if self.learner.reader.copies:
+            fields = self.learner.reader.copy(fields)
+            self.lap("train_copy", fields)
+        return fields
+
+    def _recomputed(self, fields: Fields) -> Fields:
+        """Return the rollout's arrays with the log-probabilities that training computes."""
+        reader = self.learner.reader
+        if reader.away:
+            states = reader.first_states(self.rollout)
+            fields = reader.recompute(fields, self.rollout.weights, states)
+            self.lap("train_recompute", fields)
+        return fields
 
     @property
     def progress(self) -> float | None:
@@ -329,7 +335,8 @@ class Update:
         """
         learner = self.learner
         states = learner.reader.first_states(self.rollout)
-        inputs = fields, states, self.draws, tuple(self.scheduled.as_arrays())
+        acted = self.rollout.weights if learner.reader.away else None
+        inputs = fields, states, acted, self.draws, tuple(self.scheduled.as_arrays())
         assert learner.graph is not None
         try:
             with building:
@@ -497,9 +504,11 @@ def epoch_in_graph(
     algorithm: Algorithm,
     functions: UpdateFunctions,
     config: Config,
+    recompute: Callable[..., Fields],
     checks_ratios: bool,
     fields: Fields,
     states: Any,
+    acted: Any,
     draws: mx.array,
     scheduled: tuple[Any, ...],
     *before: Any,
@@ -510,9 +519,11 @@ def epoch_in_graph(
         algorithm: generates the minibatches.
         functions: functions of an update, not compiled.
         config: configuration of this process.
+        recompute: ``Reader.recompute`` with functions that aren't compiled.
         checks_ratios: True to report how far the first minibatch's ratios are from 1.
         fields: the arrays of a rollout by name.
         states: recurrent states of the agents at the start of the rollout, or None.
+        acted: the weights that acted if ``recompute`` is needed, else None.
         draws: random numbers from ``Algorithm.draws``.
         scheduled: the fields of ``Scheduled.as_arrays()``.
         before: the fields of ``TrainState``.
@@ -520,6 +531,8 @@ def epoch_in_graph(
     Returns:
         The fields of the new TrainState, packed results, and the results of each minibatch.
     """
+    if acted is not None:
+        fields = recompute(fields, acted, states)
     epoch = Epoch(
         functions=functions,
         fields=fields,

@@ -95,7 +95,8 @@ class Reader:
         trained_agents: Selection of the agents to train on; None for all.
 
     Attributes:
-        is_noop: True if rollouts need no preparation.
+        copies: True if ``copy`` does anything.
+        away: True if ``recompute`` does anything.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Reader:
         self._gather = gather
         self._logprobs = logprobs
         self._trained_agents = trained_agents
-        self._away = placement.needs_recompute
+        self.away = placement.needs_recompute
         # Shuffled minibatches may be smaller than a segment. A GPU needs large calls.
         self._segments = max(1, config.segments)
         if placement.learner == mx.gpu:
@@ -117,7 +118,7 @@ class Reader:
         self._carries = not config.base.reset_state
         # The GPU copies rollouts of the host once, instead of reading host memory.
         self._from_host = placement.rollout != placement.learner == mx.gpu
-        self.is_noop = not (self._away or self._from_host or trained_agents)
+        self.copies = bool(self._from_host or trained_agents)
 
     def copy(self, fields: Fields) -> Fields:
         """Return a rollout's arrays for the agents to train on, in the training device's memory."""
@@ -125,29 +126,42 @@ class Reader:
             fields = for_gpu(fields) if self._from_host else fields
             return fields if self._trained_agents is None else self._trained_agents.fields(fields)
 
-    def recompute(self, fields: Fields, rollout: Rollout) -> Fields:
-        """Return a rollout's arrays with log-probabilities (T, N) as training computes them."""
-        if not self._away:
+    def recompute(
+        self,
+        fields: Fields,
+        weights: Any,
+        states: Any,
+        functions: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
+    ) -> Fields:
+        """Return a rollout's arrays with log-probabilities (T, N) as training computes them.
+
+        Args:
+            fields: The rollout's arrays by name.
+            weights: The weights that acted.
+            states: ``first_states`` of the rollout.
+            functions: ``gather`` and ``logprobs``, not compiled, in the graph of an epoch. Outside
+                a graph the GPU starts each part at once.
+        """
+        if not self.away:
             return fields
+        gather, logprobs = functions or (self._gather, self._logprobs)
         N = fields["actions"].shape[1]
         S = self._segments
-        states = self.first_states(rollout)
         parts = []
         for begin in range(0, N, S):
             first = max(0, min(begin, N - S))  # Equal sizes avoid another compilation.
             with building:
                 rows = mx.arange(first, min(first + S, N), dtype=mx.int32)
                 part = states and tree_map(lambda a, f=first: a[f : f + S], states)
-                minibatch = self._gather(fields, rows)
-            logprobs = self.behaviour(rollout, part, minibatch)
-            with building:
-                parts.append(logprobs[:, begin - first :])
-            mx.async_eval(parts[-1])
+                minibatch = gather(fields, rows)._replace(state=part, targets=None)
+                parts.append(logprobs(weights, minibatch)[:, begin - first :])
+            if functions is None:
+                mx.async_eval(parts[-1])
         with building:
-            logprobs = mx.concatenate(parts, axis=1)
+            joined = mx.concatenate(parts, axis=1)
             if self._trained_agents is not None:
-                logprobs = self._trained_agents.of_learner(logprobs, fields["logprobs"])
-            return {**fields, "logprobs": logprobs}
+                joined = self._trained_agents.of_learner(joined, fields["logprobs"])
+            return {**fields, "logprobs": joined}
 
     def first_states(self, rollout: Rollout) -> Any:
         """Return the rollout's initial recurrent states (N, ...), or None if they are zeros."""

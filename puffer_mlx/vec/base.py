@@ -160,6 +160,20 @@ class ReportsScores(Protocol):
 
 
 @runtime_checkable
+class TakesSnapshots(Protocol):
+    """Environments that copy their state faster than ``VecEnv.state`` returns it."""
+
+    def snapshot(self) -> Callable[[], np.ndarray] | None:
+        """Copy the current state.
+
+        Returns:
+            A function that returns the copied state in the form of ``VecEnv.state``, or None for
+            environments without saved states.
+        """
+        ...
+
+
+@runtime_checkable
 class HasSeats(Protocol):
     """Environments with a policy assignment for self-play."""
 

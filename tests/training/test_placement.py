@@ -248,19 +248,19 @@ def test_shipped_environments_roll_out_on_the_gpu_that_trains(monkeypatch, name,
 # ---- old log-probabilities -----------------------------------------------------------------------
 
 
-def copies(buffer: Any) -> dict[str, np.ndarray]:
-    return {name: np.array(array) for name, array in buffer.fields.items() if array is not None}
+def copies(fields: Any) -> dict[str, np.ndarray]:
+    return {name: np.array(array) for name, array in fields.items() if array is not None}
 
 
 def watch_fields(trainer: Any) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
     """Return a list that gets each rollout's fields and their recomputed replacements."""
     steps, seen = functions(trainer), []
 
-    def recompute(fields, rollout):
-        result = steps.recompute(fields, rollout)
-        assert result["logprobs"] is not rollout.buffer.logprobs
+    def recompute(fields, weights, states):
+        result = steps.recompute(fields, weights, states)
+        assert result["logprobs"] is not fields["logprobs"]
         read = {name: np.array(a) for name, a in result.items() if a is not None}
-        seen.append((copies(rollout.buffer), read))
+        seen.append((copies(fields), read))
         return result
 
     replace_functions(trainer, recompute=recompute)

@@ -128,9 +128,9 @@ def watch(trainer):
         rows.append([int(agent) for agent in same.argmax(axis=1)])
         return real.gradients(weights, minibatch, *others)
 
-    def recompute(fields, rollout):
-        acted.append(rollout.weights)
-        return real.recompute(fields, rollout)
+    def recompute(fields, weights, states):
+        acted.append(weights)
+        return real.recompute(fields, weights, states)
 
     replace_functions(trainer, gradients=gradients, recompute=recompute)
     return rows, acted

@@ -9,7 +9,7 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -284,6 +284,11 @@ class NativeVec:
         Returns:
             (bytes,) uint8, for ``restore``.
         """
+        packed = self.snapshot()
+        return None if packed is None else packed()
+
+    def snapshot(self) -> Callable[[], np.ndarray] | None:
+        """Copy the current state without its checksum: see ``TakesSnapshots``."""
         handle = self._handle.address()
         size = self._library.puffer_save(handle, None, -1)
         if size < 0:
@@ -292,7 +297,7 @@ class NativeVec:
             body = np.empty(size, np.uint8)
             size = self._library.puffer_save(handle, body.ctypes.data, len(body))
             if size <= len(body):
-                return pack(self._identity, body[:size])
+                return partial(pack, self._identity, body[:size])
 
     def restore(self, state: np.ndarray) -> None:
         """Resume from a result of ``state``, bit for bit, without a reset.
