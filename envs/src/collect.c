@@ -71,14 +71,15 @@ void puffer_collect_part(PufferVec* self, int first, int end) {
     }
 }
 
-// Return the number of environments that act together: about PUFFER_PART_AGENTS agents, fewer if
-// threads would be idle.
+// Return the number of environments that act together: at most about PUFFER_PART_AGENTS agents, and so
+// many that every thread gets equally many parts.
 static int part_size(const PufferVec* self) {
-    const int threads = puffer_pool_threads(self->pool);
-    const int agents = self->vec.total_agents / threads;
-    const int most = agents < PUFFER_PART_AGENTS ? agents : PUFFER_PART_AGENTS;
-    const int size = (int)((int64_t)most * self->vec.size / self->vec.total_agents);
-    return size > 0 ? size : 1;
+    const int64_t threads = puffer_pool_threads(self->pool);
+    const int64_t agents = self->vec.total_agents;
+    const int64_t at_once = threads * PUFFER_PART_AGENTS;
+    const int64_t parts = (agents + at_once - 1) / at_once * threads;
+    const int64_t size = (self->vec.size + parts - 1) / parts;
+    return size > 0 ? (int)size : 1;
 }
 
 int puffer_collect(PufferVec* self, int steps, PufferAct act, void* act_context,

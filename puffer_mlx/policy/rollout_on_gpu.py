@@ -152,10 +152,9 @@ def rollout_on_gpu(
 
 
 def has_linear_encoder_and_decoder(policy: Policy) -> bool:
-    """Return True if the matrix-unit kernel supports the encoder, the decoder, H and the layers."""
+    """Return True if the matrix-unit kernels support the encoder, the decoder and the layers."""
     return (
         type(policy.encoder) is Linear
-        and policy.network.hidden % 32 == 0
         and policy.network.layers <= LAYERS  # type: ignore
         and type(policy.decoder) is Fused
         and not policy.separate_value
@@ -178,6 +177,8 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     if forms_of(policy.network).matrix_units is None or not has_linear_encoder_and_decoder(policy):
         return None
     H = policy.network.hidden
+    if H % 32:
+        return None
     L = policy.network.layers  # type: ignore
     A = spec.action.logits
     wide = -(-spec.observation_size // 32) * 32

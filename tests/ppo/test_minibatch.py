@@ -171,6 +171,8 @@ CASES = {
         T=48, S=2, H=64, D=10, sizes=(17,), live=True, begins=True, resets=True
     ),
     "wide": Case(T=16, S=4, H=64, D=70, sizes=(17,)),
+    "8 units": Case(T=8, S=16, D=4, H=8, L=3, live=True, begins=True, resets=True),
+    "24 units": Case(H=24, L=1, live=True, begins=True, masked=True),
     "bf16": Case(kind="bf16", live=True, begins=True, resets=True),
     "bf16, wide": Case(kind="bf16", H=64, S=4, D=70, masked=True),
     "bf16, bytes and numbers": Case(kind="bf16", bytes=True, sizes=(1, 1)),
@@ -180,7 +182,7 @@ CHUNKS = {  # else 1
     ("cuda", "in chunks"): 3,
     ("metal", "Breakout"): 4,
 }
-ON_CUDA_ALONE = "wide", "bf16, wide", "stretches of six steps"  # too large for a Mac's block
+ON_CUDA_ALONE = "8 units", "wide", "bf16, wide", "stretches of six steps"  # too large for a Mac
 
 
 def plan_of(case: Case, backend: str) -> minibatch.MinibatchPlan | None:
@@ -230,7 +232,7 @@ def expected(case: Case) -> list[np.ndarray]:
 
 RUNS = alternate((name,) for name in CASES if name not in ON_CUDA_ALONE)
 RUNS += [("cuda", name) for name in ON_CUDA_ALONE]
-RUNS += [("cuda", "in chunks"), ("metal", "in chunks"), ("metal", "Breakout")]
+RUNS += [("metal", "24 units"), ("cuda", "24 units"), ("cuda", "in chunks"), ("metal", "in chunks"), ("metal", "Breakout")]
 
 
 @pytest.mark.parametrize(("backend", "name"), sorted({*RUNS}))
@@ -282,7 +284,6 @@ def test_unsupported_policies_and_precisions_use_plain_mlx(monkeypatch):
     assert not minibatch.supports_fused(policy, "fp32", None)
     assert not minibatch.supports_fused(policy, "fp16", scoring)
     for other in (
-        dataclasses.replace(policy, network=MinGRU(48, 2)),
         dataclasses.replace(policy, network=MinGRU(32, 5)),
         dataclasses.replace(policy, separate_value=True),
         dataclasses.replace(policy, encoder=Affine(11, 32)),
@@ -299,6 +300,7 @@ def test_unsupported_policies_and_precisions_use_plain_mlx(monkeypatch):
 SHAPES = {  # T, S, D, H, L; and which precisions have a plan on a Mac and on an H200
     (32, 2048, 118, 64, 2): ("", "fp32 bf16"),
     (64, 1024, 4, 32, 2): ("fp32 bf16", "fp32 bf16"),
+    (8, 4096, 4, 8, 3): ("bf16", "fp32 bf16"),
     (1, 64, 8, 32, 1): ("fp32 bf16", "fp32 bf16"),
     (20, 7, 9, 32, 4): ("", ""),  # no tile of 16 rows divides it
     (32, 64, 118, 512, 4): ("", ""),

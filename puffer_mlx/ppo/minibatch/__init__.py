@@ -185,17 +185,20 @@ def with_fused_gradients(
 def choose_plan(given: MinibatchSizes) -> MinibatchPlan | None:
     """Return the division of a minibatch among blocks, or None if it doesn't fit.
 
-    The first choice is the widest tile of complete segments that fits shared memory, with as many
+    A hidden size that isn't a multiple of 32 is rounded up. The first choice is the widest tile of complete segments that fits shared memory, with as many
     weights and activations as possible, so that fewer are recomputed. The second choice is the
     widest tile of some of the steps. In 16 bits, all weights must fit.
     """
-    T, S, D, H, L, A, heads, live, low, threads, room = given
+    T, S, D, width, L, A, heads, live, low, threads, room = given
+    H = -(-width // 32) * 32
     seen, out = -(-D // (16 if low else 8)) * (16 if low else 8), -(-(A + 1) // 16) * 16
     gradients = _gradients(seen, H, L, out, threads // 32)
     if out > 64 or gradients is None:
         return None
     wide, dy = -(-seen // 32) * 32, 32 if out <= 32 else 64
     for steps, segments, every, kept in _ways(T, S, low):
+        if width < H and kept < 2:
+            continue
         rows = steps * segments
         floats = rows * (out + 2 + (heads or A) + (2 if live else 4)) + (
             6 * T * segments if live else 0
@@ -208,8 +211,8 @@ def choose_plan(given: MinibatchSizes) -> MinibatchPlan | None:
         lows += sum(sizes_of_weights[:kept])
         pool = -(-floats // 32) * 32 + (-(-lows // 2) if low else lows)
         if 4 * pool <= room and threads <= rows * u // (2 if low else 1):
-            sizes = _constants(given, rows, segments, pool)
-            sizes |= {"STEPS": steps, "KEPT": kept, "ALL": every, **gradients}
+            sizes = _constants(given._replace(H=H), rows, segments, pool)
+            sizes |= {"WIDTH": width, "STEPS": steps, "KEPT": kept, "ALL": every, **gradients}
             return MinibatchPlan(sizes, min(BLOCKS, S // segments), T // steps)
     return None
 

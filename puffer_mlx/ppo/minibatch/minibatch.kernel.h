@@ -14,13 +14,15 @@
 //   else   given: advantages; further: their weights; last: moments (R, 3, G), see loss.metal.h
 //
 // KEPT, ALL: contents of shared memory besides a chunk's activations. KEPT 1: the decoder's weights; 2: also the layers'; 3: all.
+// WIDTH: the network's hidden size; H: rounded up to a multiple of 32. The units beyond WIDTH have weights of 0 and reach no output. Then
+// KEPT is at least 2.
 // ALL: gates and states of every layer, and the observations; otherwise these are computed or loaded again.
 
 #pragma once
 
 #include "samples.metal.h"
 
-KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, ALL, EXACT, POOL, HIDDEN_C,
+KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, WIDTH, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, ALL, EXACT, POOL, HIDDEN_C,
                  GATE_R, GATE_C, INPUT_R, INPUT_C, OUTPUT_C>:
   Observed observations, float actions, uint8_t masks, float not_done old_logprob old_value given further last first0 first1 first2
   first3 encoder decoder logstd layer0 layer1 layer2 layer3 ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef limit gamma
@@ -53,13 +55,16 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
                                   ent_coef[0]};
   SampleSums sums = {};
   if (!LIVE) spread_of(last, n, (uint)shape.G, (uint)shape.R, part, me, (uint)THREADS, rows.mean, rows.deviation);
-  auto decoding = Either<(KEPT > 0)>::of(decodes, Padded<H>{decoder, A + 1, H});
-  auto encoding = Either<(KEPT > 2)>::of(encodes, Padded<D>{encoder, H, D});
-  if (KEPT > 0) keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
+  auto decoding = Either<(KEPT > 0)>::of(decodes, Padded<WIDTH>{decoder, A + 1, WIDTH});
+  auto encoding = Either<(KEPT > 2)>::of(encodes, Padded<D>{encoder, WIDTH, D});
+  if (KEPT > 0) keep_weight<OUT, H, THREADS>(decoder, A + 1, WIDTH, decodes, me);
 #pragma unroll
   for (int l = 0; l < L && KEPT > 1; ++l)
-    keep_weight<3 * H, H, THREADS>(OF_LAYER(layer, l), 3 * H, H, Swizzled<Low, H>{low + AT_LAYERS + l * LAYER}, me);
-  if (KEPT > 2) keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate)
+      keep_weight<H, H, THREADS>(OF_LAYER(layer, l) + gate * WIDTH * WIDTH, WIDTH, WIDTH,
+                                 Swizzled<Low, H>{low + AT_LAYERS + l * LAYER + gate * H * H}, me);
+  if (KEPT > 2) keep_weight<H, W, THREADS>(encoder, WIDTH, D, encodes, me);
   for (uint k = me; k < M * DY; k += THREADS) dy.put(k / DY, k % DY, 0.0f);
 
   float of_encoder[INPUT_R][INPUT_C][4], of_decoder[1][OUTPUT_C][4], of_layers[L][GATE_R][GATE_C][4];
@@ -100,7 +105,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
           Swizzled<Low, U> u = {low + AT_U + (ALL ? l : 0) * M * U};
           Swizzled<Low, H> held = {low + AT_LAYERS + l * LAYER};
           auto weight = Either<(KEPT > 1)>::of(held, Padded<H>{OF_LAYER(layer, l), 3 * H, H});
-          layer_forward<EXACT, H>(rows, x, out, u, states, weight, OF_LAYER(first, l), first_step, begins,
+          layer_forward<EXACT, H, WIDTH>(rows, x, out, u, states, weight, OF_LAYER(first, l), first_step, begins,
                                   (uint)(chunk * L + l) * S * (uint)H, (uint)(L * H) * S, chunk, segment, !back);
         }
         multiply_rows<EXACT, H, M, OUT, 1, THREADS>(dout, transposed(decoding), Apart<Tile::Y>{rows.y}, false, me);
@@ -125,7 +130,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
         Swizzled<Low, H> x = {low + l * M * H}, states = {low + AT_S + (ALL ? l : 0) * M * H}, held = {low + AT_LAYERS + l * LAYER};
         Swizzled<Low, U> u = {low + AT_U + (ALL ? l : 0) * M * U};
         auto weight = Either<(KEPT > 1)>::of(held, Padded<H>{OF_LAYER(layer, l), 3 * H, H});
-        layer_backward<EXACT, H>(rows, l < L - 1 && !ALL, x, dout, u, states, weight, OF_LAYER(first, l), first_step,
+        layer_backward<EXACT, H, WIDTH>(rows, l < L - 1 && !ALL, x, dout, u, states, weight, OF_LAYER(first, l), first_step,
                                  begins, (uint)(chunk * L + l) * S * (uint)H, carries + l * Tile::UNITS, chunk, segment);
         BARRIER
         add_gradient<EXACT, M, 3 * H, H, GATE_R, GATE_C>(transposed(u), x, me, of_layers[l]);
@@ -140,15 +145,15 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGM
     }
   }
 
-  IN_DEVICE float* mine = grads + block * (uint)(H * D + (A + 1) * H + L * LAYER + Tile::MEANS);
-  store_gradient<H, SEEN>(mine, (uint)H, (uint)D, me, of_encoder);
-  mine += H * D;
-  store_gradient<OUT, H>(mine, (uint)(A + 1), (uint)H, me, of_decoder);
-  mine += (A + 1) * H;
+  IN_DEVICE float* mine = grads + block * (uint)(WIDTH * D + (A + 1) * WIDTH + L * 3 * WIDTH * WIDTH + Tile::MEANS);
+  store_gradient<H, SEEN, 1>(mine, (uint)WIDTH, (uint)D, me, of_encoder);
+  mine += WIDTH * D;
+  store_gradient<OUT, H, 1>(mine, (uint)(A + 1), (uint)WIDTH, me, of_decoder);
+  mine += (A + 1) * WIDTH;
 #pragma unroll
   for (int l = 0; l < L; ++l) {
-    store_gradient<3 * H, H>(mine, (uint)(3 * H), (uint)H, me, of_layers[l]);
-    mine += LAYER;
+    store_gradient<3 * H, H, 3>(mine, (uint)WIDTH, (uint)WIDTH, me, of_layers[l]);
+    mine += 3 * WIDTH * WIDTH;
   }
 #pragma unroll
   for (int k = 0; k < Tile::MEANS; ++k) {

@@ -184,8 +184,8 @@ FUNCTION void add_gradient(Left left, Right right, uint me, IN_THREAD float (&su
   if (item < ITEMS) add_product<EXACT, M, R, C, 8>(left, row, right, item % ACROSS * 8 * C, me, sums);
 }
 
-// Store such a gradient without its padding, as (rows, columns).
-template <int ROWS, int COLUMNS, int R, int C>
+// Store such a gradient of GATES stacked weights without their padding, as (GATES, rows, columns).
+template <int ROWS, int COLUMNS, int GATES, int R, int C>
 FUNCTION void store_gradient(IN_DEVICE float* to, uint rows, uint columns, uint me, IN_THREAD const float (&sums)[R][C][4]) {
   constexpr uint ACROSS = COLUMNS / 8 / C, ITEMS = ROWS / 16 / R * ACROSS;
   uint item = me / 32;
@@ -197,6 +197,7 @@ FUNCTION void store_gradient(IN_DEVICE float* to, uint rows, uint columns, uint 
 #pragma unroll
       for (int v = 0; v < 4; ++v) {
         uint row = (item / ACROSS * R + (uint)i) * 16 + row_of(v, me), column = (item % ACROSS * C + (uint)j) * 8 + column_of(v, me);
-        if (row < rows && column < columns) to[row * columns + column] = sums[i][j][v];
+        uint gate = row / (uint)(ROWS / GATES), unit = row % (uint)(ROWS / GATES);
+        if (unit < rows && column < columns) to[(gate * rows + unit) * columns + column] = sums[i][j][v];
       }
 }

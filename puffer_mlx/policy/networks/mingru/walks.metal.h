@@ -125,9 +125,16 @@ FUNCTION float walk_back(Gates u, Features x, Features dout, Features s, IN_SHAR
   return carries[0];
 }
 
+// Return a state before the minibatch, 0 for padding. unit: segment H + channel; first: (S, WIDTH), or one number if first_step is 0.
+template <int H, int WIDTH>
+FUNCTION float first_state(IN_DEVICE const float* first, uint first_step, uint unit) {
+  uint channel = unit % (uint)H;
+  return channel < (uint)WIDTH ? first[(unit / (uint)H * (uint)WIDTH + channel) * first_step] : 0.0f;
+}
+
 // Compute a chunk of a layer forward, from x to out; gates and states stay in u and s. first: states before the minibatch;
 // begins: states before the chunks, this layer's from `begin` on, the next chunk's `apart` after them. store: store the next chunk's.
-template <int EXACT, int H, class Block, class Features, class Gates, class Weight>
+template <int EXACT, int H, int WIDTH, class Block, class Features, class Gates, class Weight>
 FUNCTION void layer_forward(IN_THREAD const Block& rows, Features x, Features out, Gates u, Features s, Weight weight,
                             IN_DEVICE const float* first, uint first_step, IN_DEVICE float* begins, uint begin, uint apart,
                             int chunk, uint segment, bool store) {
@@ -136,7 +143,7 @@ FUNCTION void layer_forward(IN_THREAD const Block& rows, Features x, Features ou
   BARRIER
   for (uint k = rows.me; k < UNITS * PARTS; k += THREADS) {
     uint unit = segment * (uint)H + k % UNITS;
-    float state = chunk == 0 ? first[unit * first_step] : begins[begin + unit];
+    float state = chunk == 0 ? first_state<H, WIDTH>(first, first_step, unit) : begins[begin + unit];
     state = walk<Block::STEPS, Block::SEGMENTS, H, PARTS>(u, s, rows.not_done, rows.y, rows.y + THREADS, k, state);
     if (store && chunk + 1 < Block::CHUNKS && k >= UNITS * (PARTS - 1)) begins[begin + unit + apart] = state;
   }
@@ -150,7 +157,7 @@ FUNCTION void layer_forward(IN_THREAD const Block& rows, Features x, Features ou
 
 // The same backward: gates in u become gradients by them, and dout becomes the highway's part of the gradient by x. again: compute
 // gates and states first; carries: dL/dstate of the segments' channels after the chunk, which become those before it.
-template <int EXACT, int H, class Block, class Features, class Gates, class Weight>
+template <int EXACT, int H, int WIDTH, class Block, class Features, class Gates, class Weight>
 FUNCTION void layer_backward(IN_THREAD const Block& rows, bool again, Features x, Features dout, Gates u, Features s, Weight weight,
                              IN_DEVICE const float* first, uint first_step, IN_DEVICE const float* begins, uint begin,
                              IN_SHARED float* carries, int chunk, uint segment) {
@@ -161,7 +168,7 @@ FUNCTION void layer_backward(IN_THREAD const Block& rows, bool again, Features x
   }
   for (uint k = rows.me; k < UNITS * PARTS; k += THREADS) {
     uint unit = segment * (uint)H + k % UNITS;
-    float before = chunk == 0 ? first[unit * first_step] : begins[begin + unit];
+    float before = chunk == 0 ? first_state<H, WIDTH>(first, first_step, unit) : begins[begin + unit];
     float carry = chunk + 1 < Block::CHUNKS ? carries[k % UNITS] : 0.0f;
     if (again) walk<STEPS, SEGMENTS, H, PARTS>(u, s, rows.not_done, rows.y, rows.y + THREADS, k, before);
     if (PARTS > 1) BARRIER
