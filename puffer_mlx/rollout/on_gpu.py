@@ -307,6 +307,7 @@ class RolloutsOnGPU:
         self.steps = steps
         self._after: list[State] | None = None  # states returned by the last rollout
         self._held: Any = None  # the same states in the kernel's layout
+        self._compiled = mx.compile(self._in_one_launch)
 
     def collect(
         self,
@@ -356,61 +357,104 @@ class RolloutsOnGPU:
         T = buffer.horizon
         stream = self._streams()[0]
         with building, mx.stream(stream):
-            packed = kernel.weights(weights, environments.num_agents)
             held = self._held if states is self._after else kernel.state(*states)
             structs = environments.structs
-        first = buffer.first
+        inputs = weights, held, noise, structs, buffer.first
         if not self.steps:
             measured = backend() == "metal" and kernel_substitute() is None
-            arrays = packed, held, noise, structs, first
-            self.steps = self._measured(stream, *arrays) if measured else T
-        launches = []
-        log = None
-        for t in range(0, T, self.steps):
-            part = noise if self.steps >= T else noise[t : t + self.steps]
+            self.steps = self._measured(stream, *inputs) if measured else T
+        if self.steps < T:
+            launches, first, log = self._in_launches(stream, T, *inputs)
             with building, mx.stream(stream):
-                launched, first, logged = self._launch(packed, held, part, structs, first)
-                log = logged if log is None else log + logged
-            structs = launched.structs
-            held = launched.states
-            launches.append(launched)
-            if self.steps < T:
-                mx.eval(log, first.observations)  # or MLX submits several launches as one
-        with building, mx.stream(stream):
-            whole = joined(launches)
-            after = split_states(kernel.state_after(whole.states), len(states))
-            actions = _last(whole.actions)
+                fields, after, actions = self._joined(launches, len(states))
+        else:
+            compute = self._compiled if isinstance(kernel, RolloutOnGPU) else self._in_one_launch
+            with building, mx.stream(stream):
+                fields, after, actions, arrived, log = compute(len(states), *inputs)
+            first = EnvOutputs(**{"masks": None, **arrived})
+        whole = DeviceRollout(**{"masks": None, **fields})
         arrays = *whole, *first, log, actions  # all, because another thread may read them
         evaluate = mx.eval if self.waits else mx.async_eval
         evaluate(after, *(array for array in arrays if array is not None))
         self._after = after
         self._held = whole.states
-        assert log is not None
-        environments.commit(EnvSnapshot(structs, actions, first), log)
+        environments.commit(EnvSnapshot(whole.structs, actions, first), log)
         names = ["observations", "actions", "logprobs", "rewards", "terminals", "masks", "values"]
         buffer.fill({**{name: getattr(whole, name) for name in names}, "finals": None}, first)
         return after
 
+    def _in_one_launch(self, groups: int, *inputs: Any) -> tuple[Any, ...]:
+        """Compute a rollout in one launch. It can be compiled: results that are None are left out.
+
+        Args:
+            groups: Number of groups of agents.
+            inputs: Arguments of ``_launch``.
+
+        Returns:
+            The results of ``_joined``, the last environment outputs by name, and sums of logs.
+        """
+        launched, last, log = self._launch(*inputs)
+        arrived = {name: array for name, array in last._asdict().items() if array is not None}
+        return *self._joined([launched], groups), arrived, log
+
+    def _in_launches(
+        self,
+        stream: Any,
+        T: int,
+        weights: Any,
+        held: Any,
+        noise: mx.array,
+        structs: mx.array,
+        first: EnvOutputs,
+    ) -> tuple[list[DeviceRollout], EnvOutputs, mx.array]:
+        """Compute a rollout in launches of ``steps`` steps.
+
+        Returns:
+            The launches' results, the last environment outputs, and sums of logs.
+        """
+        launches = []
+        logs = []
+        for t in range(0, T, self.steps):
+            part = noise[t : t + self.steps]
+            with building, mx.stream(stream):
+                launched, first, logged = self._launch(weights, held, part, structs, first)
+                logs.append(logs[-1] + logged if logs else logged)
+            structs = launched.structs
+            held = launched.states
+            launches.append(launched)
+            mx.eval(logs[-1], first.observations)  # or MLX submits several launches as one
+        return launches, first, logs[-1]
+
+    def _joined(
+        self, launches: list[DeviceRollout], groups: int
+    ) -> tuple[dict[str, Any], list[State], mx.array]:
+        """Return a rollout's fields that aren't None, each group's states, and last actions."""
+        whole = joined(launches)
+        after = split_states(self._kernel.state_after(whole.states), groups)
+        fields = {name: field for name, field in whole._asdict().items() if field is not None}
+        return fields, after, _last(whole.actions)
+
     def _launch(
-        self, packed: Any, held: Any, noise: mx.array, structs: mx.array, first: EnvOutputs
+        self, weights: Any, held: Any, noise: mx.array, structs: mx.array, first: EnvOutputs
     ) -> tuple[DeviceRollout, EnvOutputs, mx.array]:
         """Launch ``len(noise)`` steps. Returns results, last environment outputs, sums of logs."""
         game = self._kernel.game
+        packed = self._kernel.weights(weights, noise.shape[1])
         launched = self._kernel.launch(len(noise), packed, held, noise, structs, first)
         log = launched.structs[:, game.log : game.log + game.logs].view(mx.float32).sum(0)
         masks = None if launched.masks is None else _last(launched.masks)
         arrived = launched.last_observations, _last(launched.rewards), _last(launched.terminals)
         return launched, EnvOutputs(*arrived, masks), log
 
-    def _measured(self, stream: Any, packed: Any, held: Any, noise: mx.array, *rest: Any) -> int:
+    def _measured(self, stream: Any, weights: Any, held: Any, noise: mx.array, *rest: Any) -> int:
         """Measure and return the number of steps in a launch of ``LAUNCH_SECONDS``."""
         noise = noise[:PROBE_STEPS]
-        mx.eval(packed, held, noise)
+        mx.eval(held, noise)
         seconds = 0.0
         for _ in range(2):  # the first launch compiles the kernel
             began = time.perf_counter()
             with building, mx.stream(stream):
-                launched, *_ = self._launch(packed, held, noise, *rest)
+                launched, *_ = self._launch(weights, held, noise, *rest)
             mx.eval(launched.values)
             seconds = time.perf_counter() - began
         return max(1, int(LAUNCH_SECONDS * len(noise) / seconds))

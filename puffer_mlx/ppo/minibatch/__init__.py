@@ -185,9 +185,10 @@ def with_fused_gradients(
 def choose_plan(given: MinibatchSizes) -> MinibatchPlan | None:
     """Return the division of a minibatch among blocks, or None if it doesn't fit.
 
-    A hidden size that isn't a multiple of 32 is rounded up. The first choice is the widest tile of complete segments that fits shared memory, with as many
-    weights and activations as possible, so that fewer are recomputed. The second choice is the
-    widest tile of some of the steps. In 16 bits, all weights must fit.
+    A hidden size that isn't a multiple of 32 is rounded up. The first choice is the widest tile of
+    complete segments that fits shared memory, with as many weights and activations as possible, so
+    that fewer are recomputed. The second choice is the widest tile of some of the steps. In 16
+    bits, all weights must fit.
     """
     T, S, D, width, L, A, heads, live, low, threads, room = given
     H = -(-width // 32) * 32
