@@ -43,7 +43,11 @@ CASES = {  # action sizes, whether they are masked, options
     "5.0, continuous": ((1, 1), False, (*FIVE, "--train.vtrace", "1")),
     "5.0, GRU": ((3,), False, (*FIVE, "--torch.network", "GRU", "--train.vtrace", "0")),
     "5.0, MLP": ((3,), False, (*FIVE, "--torch.network", "MLP", "--train.vtrace-rho-clip", "0.5")),
-    "5.0, bf16": ((1, 1), False, (*FIVE, "--train.precision", "bf16")),
+    "5.0, bf16": (
+        (1, 1),
+        False,
+        (*FIVE, "--train.precision", "bf16", "--train.one-launch", "0"),
+    ),
     "5.0, fp16": ((3, 2), True, (*FIVE, "--train.precision", "fp16")),
 }
 
@@ -112,9 +116,9 @@ FORMS = {  # ways to compute a minibatch's gradients: whether a GPU is emulated,
         False,
         ("--train.algorithm", "ppo", "--torch.network", "MLP", "--train.optimizer", "adam"),
     ),
-    "closed form": (True, ()),
-    "closed form, continuous": (True, ("--train.vtrace", "1", *FIVE)),
-    "closed form, bf16": (True, ("--train.precision", "bf16")),
+    "closed form": (True, ("--train.one-launch", "0")),
+    "closed form, continuous": (True, ("--train.one-launch", "0", "--train.vtrace", "1", *FIVE)),
+    "closed form, bf16": (True, ("--train.one-launch", "0", "--train.precision", "bf16")),
     "one launch": (True, ("--policy.hidden-size", "32", "--train.one-launch", "1")),
     "one launch, 5.0": (True, ("--policy.hidden-size", "32", "--train.one-launch", "1", *FIVE)),
 }
