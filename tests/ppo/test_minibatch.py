@@ -232,7 +232,13 @@ def expected(case: Case) -> list[np.ndarray]:
 
 RUNS = alternate((name,) for name in CASES if name not in ON_CUDA_ALONE)
 RUNS += [("cuda", name) for name in ON_CUDA_ALONE]
-RUNS += [("metal", "24 units"), ("cuda", "24 units"), ("cuda", "in chunks"), ("metal", "in chunks"), ("metal", "Breakout")]
+RUNS += [
+    ("metal", "24 units"),
+    ("cuda", "24 units"),
+    ("cuda", "in chunks"),
+    ("metal", "in chunks"),
+    ("metal", "Breakout"),
+]
 
 
 @pytest.mark.parametrize(("backend", "name"), sorted({*RUNS}))
