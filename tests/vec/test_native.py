@@ -6,6 +6,7 @@ import shutil
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +25,10 @@ from stepping import address_of, alike, played, same, started, times_of, whole_r
 from puffer_mlx.config import memory_needs
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.private_folders import cache_directory
+from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
-from puffer_mlx.vec.rollout_loop import measure_stepping
 from puffer_mlx.vec.rows import random_actions
 
 # ---- The contract -------------------------------------------------------------------------------
@@ -56,6 +57,16 @@ def test_whole_rollout_has_each_step_of_each_part_in_order():
     assert sum(count for _, count in parts) == 8 * GROUP and len(parts) >= 3
     assert {first for _, first, _, _ in collected.spans} == {first for first, _ in parts}
     assert all(begin < end for _, _, begin, end in collected.spans)
+
+
+def test_rollout_of_the_loop_in_python_has_threads_that_act_for_parts():
+    """The loop of environments in Python; of 160 agents, the last part is smaller than 64."""
+    counts = {"total_agents": 320, "num_buffers": 2}
+    with make("connect4", **counts) as vec, make("connect4", **counts) as twin:
+        vec.collect = partial(rollout_loop.collect, vec, threads=3)  # type: ignore
+        calls, _ = whole_rollout(vec, twin, 9, seed=4)
+    parts = {(first, count) for _, first, count in calls}
+    assert parts == {(start + k, min(64, 160 - k)) for start in (0, 160) for k in (0, 64, 128)}
 
 
 def test_steps_and_rollouts_are_refused_while_a_group_steps():
@@ -196,7 +207,7 @@ def test_environment_i_of_seed_s_is_environment_i_plus_s_of_seed_0(
 
 def test_measure_stepping_counts_whole_steps_and_waits_for_all_groups():
     with make("squared", total_agents=64, num_buffers=4) as vec:
-        result = measure_stepping(vec, 0.1)
+        result = rollout_loop.measure_stepping(vec, 0.1)
         assert result["steps"] % 64 == 0 and result["seconds"] >= 0.1
         assert result["steps_per_second"] == pytest.approx(result["steps"] / result["seconds"])
         assert 0 < result["busy_seconds"] < result["seconds"]
