@@ -112,23 +112,6 @@ def test_seeds_are_those_of_sync_vector_env():
         assert not (started(vec).observations == expected).all()  # the next episode
 
 
-def test_log_is_the_mean_of_complete_episodes():
-    with make(agents=2, finals=True, env={"size": 2, "limit": 4}) as vec:
-        rows = started(vec)
-        step(vec, rows, RIGHT)
-        assert vec.log() == {} and vec.reset(rows) is None  # what is cut off isn't counted
-        for _ in range(5):  # the reset takes a step
-            step(vec, rows, [STAY, RIGHT])  # -1 -1 -1 -1, and twice 1 2
-        assert vec.log() == {
-            "episode_return": (-4 + 3 + 3) / 3,
-            "episode_length": (4 + 2 + 2) / 3,
-            "score": (-4 + 3 + 3) / 3,
-            "final_position": (-1 + 2 + 2) / 3,
-            "n": 3,
-        }
-        assert vec.log() == {} and vec.episodes() == []
-
-
 def test_masks_are_those_of_infos():
     with make(agents=3, env={"masked": True, "size": 2, "limit": 4}) as vec:
         rows = started(vec)
@@ -309,17 +292,14 @@ def test_missing_picture_is_reported(picture, message: str, backend: str):
     [
         ("1.0.0", r"Gymnasium 1\.0\.0 is installed, expected 0\.29, or 1\.1"),
         ("0.29.1", r"x needs Gymnasium 1\.1 or newer, 0\.29\.1 is installed"),
-        ("1.10", ""),
     ],
 )
 def test_gymnasium_must_be_supported(version: str, message: str, monkeypatch):
+    monkeypatch.setattr(gymnasium, "__version__", "1.10")
+    installed.need_newer("x")
     monkeypatch.setattr(gymnasium, "__version__", version)
-    if not message:
-        assert installed.gymnasium() is gymnasium and installed.has_own_vector_forms()
-        return installed.need_newer("x")
     with pytest.raises(UserError, match=message):
         installed.gymnasium()
-        assert not installed.has_own_vector_forms()
         installed.need_newer("x")
 
 

@@ -118,36 +118,38 @@ def test_fault_of_vectorized_form_is_reported(nothing_left):
         play(vec)
 
 
+class Old(gymnasium.Env):
+    """Has habits of gym before 0.26."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, paired: bool) -> None:
+        self.paired = paired
+
+    def reset(self, **keywords):
+        return (np.zeros(2, np.float32), {}) if self.paired else np.zeros(2, np.float32)
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, False, {}
+
+
+class NoSeed(Old):
+    def reset(self):  # type: ignore
+        return super().reset()
+
+
 @pytest.mark.parametrize(
-    ("how", "message", "hint"),
-    [  # habits of gym before 0.26
-        ("four values", "step: it returned 4 values, expected 5", "terminated, truncated"),
-        ("of two numbers", "reset: it returned an observation alone", "return observation, info"),
-        ("no seed", "reset: it doesn't take seed", "seed=None, options=None"),
+    ("made", "message"),
+    [
+        (Old(True), "step: it returned 4 values, expected 5(.*\n)*.*terminated, truncated"),
+        (Old(False), "reset: it returned an observation alone(.*\n)*.*return observation, info"),
+        (NoSeed(True), "reset: it doesn't take seed(.*\n)*.*seed=None, options=None"),
     ],
 )
-def test_environment_written_for_gym_gets_advice(how: str, message: str, hint: str):
-    size = 2 if how == "of two numbers" else 3  # which unpacks as an observation and an info
-    seen = np.zeros(size, np.float32)
-
-    class Old(gymnasium.Env):
-        observation_space = gymnasium.spaces.Box(-1, 1, (size,))
-        action_space = gymnasium.spaces.Discrete(2)
-
-        def reset(self, **keywords):
-            return (seen, {}) if how == "four values" else seen
-
-        def step(self, action):
-            return seen, 0.0, False, {}
-
-    class NoSeed(Old):
-        def reset(self):  # type: ignore
-            return seen
-
-    made = NoSeed() if how == "no seed" else Old()
-    with pytest.raises(UserError, match=rf"old: environment 0 \(seed 0\) failed in {message}") as e:
+def test_environment_written_for_gym_gets_advice(made: Old, message: str):
+    with pytest.raises(UserError, match=rf"old: environment 0 \(seed 0\) failed in {message}"):
         play(gym_vec(lambda: made, name="old", total_agents=1, backend="sync"), 1)
-    assert hint in e.value.hint
 
 
 def test_close_that_fails_is_reported_in_one_line(nothing_left, capfd, monkeypatch):
@@ -327,14 +329,12 @@ def test_step_interrupted_by_ctrl_c_is_complete(backend: str, nothing_left):
         assert step(vec, rows, 1).observations[0, 1] == 4
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_ctrl_c_ends_a_step_that_hangs(count: int, nothing_left):
-    """A second Ctrl-C ends it at once, a single one after half a second."""
+def test_ctrl_c_ends_a_step_that_hangs(nothing_left):
+    """After half a second."""
 
     class Hangs(Walk):
         def step(self, action):
-            for _ in range(count):
-                os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
             time.sleep(20)
             raise AssertionError("it was held back")
 
@@ -343,7 +343,7 @@ def test_ctrl_c_ends_a_step_that_hangs(count: int, nothing_left):
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             step(vec, rows, 2)
-        assert count == 2 or 0.4 < time.monotonic() - began < 10
+        assert 0.4 < time.monotonic() - began < 10
         with pytest.raises(RuntimeError, match="closed"):
             vec.wait(0)
 

@@ -24,7 +24,6 @@ from stepping import address_of, alike, played, same, started, times_of, whole_r
 
 from puffer_mlx.config import memory_needs
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment
@@ -205,15 +204,6 @@ def test_environment_i_of_seed_s_is_environment_i_plus_s_of_seed_0(
         assert not np.array_equal(mine, its)
 
 
-def test_measure_stepping_counts_whole_steps_and_waits_for_all_groups():
-    with make("squared", total_agents=64, num_buffers=4) as vec:
-        result = rollout_loop.measure_stepping(vec, 0.1)
-        assert result["steps"] % 64 == 0 and result["seconds"] >= 0.1
-        assert result["steps_per_second"] == pytest.approx(result["steps"] / result["seconds"])
-        assert 0 < result["busy_seconds"] < result["seconds"]
-        Stepper(vec).step(0)  # all steps are complete
-
-
 # ---- Configuration ------------------------------------------------------------------------------
 
 
@@ -299,17 +289,6 @@ def test_cache_that_can_not_be_written_is_reported(copy: Path, monkeypatch: pyte
     monkeypatch.setenv("PUFFER_MLX_CACHE", str(copy.parent / "file" / "cache"))
     with pytest.raises(UserError, match=r"can't write compiled libraries.*\n.*PUFFER_MLX_CACHE"):
         compile_environment(copy)
-
-
-def test_cache_folder_follows_variables_and_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path))
-    assert cache_directory() == tmp_path
-    monkeypatch.delenv("PUFFER_MLX_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert cache_directory() == tmp_path / "xdg" / "puffer_mlx"
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert cache_directory().parts[-3:] == ("Library", "Caches", "puffer_mlx")
 
 
 def test_observations_beyond_memory_are_refused(monkeypatch):

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import zoo_relay
-from stepping import alike, played, started, step, zoo_vec
+from stepping import started, step, zoo_vec
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
 from puffer_mlx.errors import UserError
-from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.python_vec import PythonVec
@@ -226,15 +225,6 @@ def test_masks_of_observations_or_infos(told: str):
 # ---- Groups and statistics -----------------------------------------------------------------------
 
 
-def test_async_backend_gives_equal_rows():
-    """Two groups of two environments each."""
-    keywords = {"agents": 12, "num_buffers": 2, "num_threads": 4, "seed": 3}
-    with make(**keywords) as sync, make(backend="async", **keywords) as processes:
-        assert processes.description.startswith("async: 4 instances in 4 processes")
-        assert alike(played(sync, 12), played(processes, 12))
-        assert sync.log() == processes.log() != {}
-
-
 def test_statistics_ignore_absent_agents():
     with Normalized(make(), observations=True, rewards=True, gamma=0.5) as env:
         rows = started(env)
@@ -302,15 +292,14 @@ def test_agents_that_take_turns_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("name", "message", "hint"),
+    ("name", "message"),
     [
-        ("classic/rsp_v2", "PettingZoo has no such parallel", "pettingzoo:classic/rps-v2"),
-        ("classic/chess_v6", "its agents take turns", "name a function of yours that returns "),
-        ("quite/other_v1", "PettingZoo has no such parallel", "puffer-mlx list has what is "),
+        ("classic/rsp_v2", "PettingZoo has no such parallel.*\n.*pettingzoo:classic/rps-v2"),
+        ("classic/chess_v6", "its agents take turns.*\n.*name a function of yours that returns "),
+        ("quite/other_v1", "PettingZoo has no such parallel.*\n.*puffer-mlx list has what is "),
     ],
 )
-def test_unknown_name_suggests_another(name: str, message: str, hint: str, monkeypatch):
-    """PettingZoo's message would list its registry."""
+def test_unknown_name_suggests_another(name: str, message: str, monkeypatch):
     pettingzoo = types.SimpleNamespace(
         parallel_registry={"classic/rps-v2": 0, "sisl/pursuit-v5": 0},
         aec_registry={"classic/rps-v2": 0, "classic/chess-v6": 0},
@@ -318,9 +307,8 @@ def test_unknown_name_suggests_another(name: str, message: str, hint: str, monke
         spec=lambda kind, name: 1 / 0,
     )
     monkeypatch.setitem(sys.modules, "pettingzoo", pettingzoo)
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(UserError, match=message):
         find_parallel(name)
-    assert caught.value.hint.startswith(hint) and len(caught.value.message) < 150
 
 
 def test_names_are_read_without_an_import(monkeypatch, tmp_path):
@@ -357,17 +345,6 @@ def test_module_without_a_parallel_environment_is_reported(name: str, message: s
 
 
 # ---- Trained -------------------------------------------------------------------------------------
-
-
-def test_policy_is_trained_while_an_agent_is_absent():
-    """One of two agents ends early."""
-    words = ["--vec.total-agents", "8", "--train.total-timesteps", "1024", "--device", "cpu"]
-    words += ["--train.horizon", "32", "--train.minibatch-size", "64", "--train.replay-ratio", "1"]
-    config = c.load("zoo_relay:Guess", [*words, "--family", "discrete"])
-    with vec.make(config, 1) as env:
-        records = list(Trainer(config, env))
-    assert len(records) == 4 and records[-1]["loss/skipped_steps"] == 0
-    assert 7 < records[-1]["env/episode_length"] < 20
 
 
 # ---- The real package ----------------------------------------------------------------------------
