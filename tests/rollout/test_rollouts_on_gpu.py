@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import mlx.core as mx
 import numpy as np
@@ -132,14 +133,10 @@ class Run:
         return {name: np.array(a)[:T] for name, a in fields if a is not None}
 
 
-BY_ROWS = "memory", "cartpole_continuous", "breakout", "connect4"
-WAYS = [*zip(SETTINGS, cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"]), cycle([""]))]
-STEPS = [
-    ("g2048", "MinGRU", "steps"),
-    ("connect4", "GRU", "steps"),
-    ("cartpole_continuous", "LSTM", "steps"),
-    ("breakout", "MLP", "steps"),
-]
+NETWORKS = cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"])
+WAYS = [(name, network, "") for name, network in zip(SETTINGS, NETWORKS, strict=False)]
+WAYS += [(name, "MinGRU", "fp32") for name in ("memory", "cartpole_continuous", "connect4")]
+WAYS += [("connect4", "GRU", "steps"), ("cartpole_continuous", "LSTM", "steps")]
 
 
 def assert_alike(ours: Run, host: Run, form: str, rollouts: int, name: str) -> None:
@@ -176,10 +173,7 @@ def assert_equal(expected: dict, found: dict, one: Run, other: Run) -> None:
         np.testing.assert_array_equal(np.array(state[1]), np.array(same[1]))
 
 
-@pytest.mark.parametrize(
-    ("name", "network", "precision"),
-    [*WAYS, *((name, "MinGRU", "fp32") for name in BY_ROWS), *STEPS],
-)
+@pytest.mark.parametrize(("name", "network", "precision"), WAYS)
 def test_rollouts_are_the_hosts(name, network, precision):
     """In blocks of few agents, in blocks of many by matrix units, and in steps."""
     in_steps = precision == "steps"
@@ -289,24 +283,15 @@ def test_a_rollout_that_is_ended_twice_is_an_error_and_changes_no_environment():
 
 @pytest.mark.parametrize(("backend", "name"), [("metal", "breakout"), ("cuda", "connect4")])
 def test_the_kernels_text_of_each_backend_computes_the_hosts_observations(backend, name):
+    """In memory whose bounds are checked."""
     run, host = Run(name, True), Run(name, False)
     kernel = run.way._kernel
-
-    def launch(weights, states, noise, structs, *arrived):
-        first = EnvOutputs(*arrived, *([None] if len(arrived) == 3 else []))
-        return [
-            a for a in kernel.launch(T, weights, states, noise, structs, first) if a is not None
-        ]
-
     noise = run.policy.distribution.noise(mx.random.key(0), (T, N))
     packed = kernel.step.weights(run.weights), kernel.step.state(*run.states)
-    arrived = [array for array in run.buffer.last if array is not None]
-    given = *packed, noise, run.vec.structs, *arrived
+    first = EnvOutputs(*run.buffer.last)
     with emulated_gpu(backend=backend, checked=True):
-        played = launch(*given)
-    expected = host.rollout(0)
-    np.testing.assert_array_equal(np.array(played[0]), expected["observations"])
-    assert len(played) == (10 if name == "connect4" else 9)
+        observations = kernel.launch(T, *packed, noise, run.vec.structs, first)[0]
+        np.testing.assert_array_equal(np.array(observations), host.rollout(0)["observations"])
 
 
 # ---- training ------------------------------------------------------------------------------------
@@ -322,6 +307,9 @@ EPOCHS = 4
 def configured(name: str = "connect4", *options: str):
     steps = str(EPOCHS * 16 * 8)
     return config.load(name, [*OPTIONS.split(), "--train.total-timesteps", steps, *options])
+
+
+SELF_PLAY = "--vec.num-policies", "2", "--vec.hist-policy-percent", "0.5"
 
 
 @pytest.fixture
@@ -341,10 +329,9 @@ def on_gpu(monkeypatch, request):
     monkeypatch.setattr(trainer, "place", place)
 
 
-SELF_PLAY = "--vec.num-policies", "2", "--vec.hist-policy-percent", "0.5"
-
-
 def make_trainer(name: str = "connect4", *options: str) -> trainer.Trainer:
+    if name.endswith("selfplay"):
+        options = *options, *SELF_PLAY
     given = configured(name, *options)
     return trainer.Trainer(given, opened(given.env_name, 16, 2, given.env))
 
@@ -355,41 +342,19 @@ def make_trainer(name: str = "connect4", *options: str) -> trainer.Trainer:
     indirect=["on_gpu"],
 )
 def test_training_equals_the_hosts(on_gpu, monkeypatch, name):
-    options = SELF_PLAY if name.endswith("selfplay") else ()
     with emulated_gpu():
-        ours = make_trainer(name, *options)
+        ours = make_trainer(name)
         logs = [*ours]
     monkeypatch.undo()
-    host = make_trainer(name, *options)
+    host = make_trainer(name)
     expected = [*host]
-    theirs = dict(named(host.weights))
-    for name, array in named(ours.weights):
-        np.testing.assert_allclose(np.array(array), np.array(theirs[name]), 0, 3e-4, err_msg=name)
+    for (key, array), (_, other) in zip(named(ours.weights), named(host.weights), strict=True):
+        np.testing.assert_allclose(np.array(array), np.array(other), 0, 3e-4, err_msg=key)
     for record, other in zip(logs, expected, strict=True):
-        keys = {key for key in other if key.startswith(("env/", "selfplay/"))}
-        assert keys and {key: record[key] for key in keys} == pytest.approx(
-            {key: other[key] for key in keys}, rel=1e-5
-        )
-
-
-@pytest.mark.parametrize("on_gpu", [False, True], indirect=True)
-def test_only_profiled_epochs_wait_for_the_rollout(on_gpu):
-    """In other epochs its time is the last measured one."""
-    waited = []
-    with emulated_gpu():
-        ours = make_trainer()
-        collect = ours.collector.acting.collect
-
-        def observed(*arguments: Any) -> Any:
-            waited.append(ours.collector.acting.waits)  # type: ignore
-            return collect(*arguments)
-
-        ours.collector.acting.collect = observed  # type: ignore
-        for record in ours:
-            assert record["env/n"] > 0 and record["perf/train"] >= 0
-            if not ours.collector.overlap:
-                assert record["perf/rollout"] + record["perf/train"] <= record["perf/epoch"]
-    assert waited == ([True] * EPOCHS if ours.collector.overlap else [False, True, False, False])
+        keys = [key for key in other if key.startswith(("env/", "selfplay/"))]
+        assert keys
+        found, theirs = ([each[key] for key in keys] for each in (record, other))
+        assert found == pytest.approx(theirs, rel=1e-5)
 
 
 def test_a_mac_waits_for_each_rollout(on_gpu, monkeypatch):
@@ -401,12 +366,7 @@ def test_a_mac_waits_for_each_rollout(on_gpu, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("asked", "seconds", "launches"),
-    [
-        ("0", 1e-6, [4, 4, 8]),
-        ("0", 0.016, [4, 4, 2, 2, 2, 2]),
-        ("3", 0, [3, 3, 2]),
-    ],
+    ("asked", "seconds", "launches"), [("0", 0.016, [4, 4, 2, 2, 2, 2]), ("3", 0, [3, 3, 2])]
 )
 def test_launch_steps_are_measured_or_typed(on_gpu, monkeypatch, asked, seconds, launches):
     """On a Mac 0 means that the second launch is measured: the first one compiles."""
@@ -416,7 +376,8 @@ def test_launch_steps_are_measured_or_typed(on_gpu, monkeypatch, asked, seconds,
     monkeypatch.setattr(on_gpu_rollouts, "kernel_substitute", lambda: None)
     with emulated_gpu():
         ours = make_trainer("connect4", "--train.launch-steps", asked)
-        ours.collector.acting._kernel = watchdog = Watchdog(ours.collector.acting._kernel, 99)  # type: ignore
+        acting: Any = ours.collector.acting
+        acting._kernel = watchdog = Watchdog(acting._kernel, 99)
         ours.step()
     assert watchdog.launches == launches
 
@@ -427,19 +388,13 @@ def test_launch_steps_are_measured_or_typed(on_gpu, monkeypatch, asked, seconds,
     indirect=["on_gpu"],
 )
 def test_a_resumed_run_is_the_whole_one(on_gpu, name):
-    given = name, *(SELF_PLAY if name.endswith("selfplay") else ())
     with emulated_gpu():
-        whole = make_trainer(*given)
-        for _ in whole:
-            pass
-        first = make_trainer(*given)
+        whole, first, second = (make_trainer(name) for _ in range(3))
+        list(whole)
         first.step()
         first.step()
-        weights, state = first.weights, first.state()
-        second = make_trainer(*given)
-        assert second.restore(weights, state)
-        for _ in second:
-            pass
+        assert second.restore(first.weights, first.state())
+        list(second)
     assert_same(second, whole)
 
 
@@ -448,14 +403,13 @@ def test_the_host_resumes_a_checkpoint_of_a_gpu(on_gpu, monkeypatch):
         first = make_trainer()
         first.step()
         weights, state = first.weights, first.state()
+        first.step()
     monkeypatch.undo()
     host = make_trainer()
     assert host.restore(weights, state)
     host.step()
-    expected = np.array(host.collector.buffer.observations)[:8]
-    with emulated_gpu():
-        first.step()
-    np.testing.assert_array_equal(np.array(first.last_buffer.observations), expected)
+    found = np.array(first.last_buffer.observations)
+    np.testing.assert_array_equal(found, np.array(host.collector.buffer.observations)[:8])
 
 
 # ---- the next rollout is launched before losses are read -----------------------------------------
@@ -489,18 +443,6 @@ def test_metrics_weights_and_checkpoints_seen_after_an_epoch_belong_to_it(on_gpu
             assert_same(ours, serial)
 
 
-def test_a_rollout_is_launched_before_the_losses_are_read(on_gpu, monkeypatch):
-    done = []
-    with emulated_gpu():
-        ours = make_trainer()
-        for part, name in (ours.collector.acting, "collect"), (ours.learner.health, "check"):
-            inner = getattr(part, name)
-            monkeypatch.setattr(part, name, lambda *a, f=inner, n=name: done.append(n) or f(*a))
-        list(ours)
-    first, profiled = ["collect", "check"], ["collect", "collect", "check"]
-    assert done == [*first, *profiled, "collect", "check", "check"]
-
-
 def test_an_update_that_was_built_then_is_rebuilt_for_another_learning_rate(on_gpu, monkeypatch):
     monkeypatch.setattr(update, "device_memory", lambda: 2**30)
     with emulated_gpu():
@@ -514,38 +456,29 @@ def test_an_update_that_was_built_then_is_rebuilt_for_another_learning_rate(on_g
         assert_same(ours, serial)
 
 
-@pytest.mark.parametrize("options", [(), ("--train.lr-schedule", "adaptive")])
-def test_each_step_may_be_called_by_another_thread(on_gpu, monkeypatch, options):
-    """The previous thread may have built the update of the next rollout."""
+def in_new_thread(call: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()
+
+
+def test_each_step_may_be_called_by_another_thread(on_gpu, monkeypatch):
+    """Only the thread that prepared an update can evaluate its arrays."""
     monkeypatch.setattr(update, "device_memory", lambda: 2**30)
-    prepared, submitted, submit = [], [], Update.submit
+    submitted, submit = [], Update.submit
     monkeypatch.setattr(Update, "submit", lambda one: submitted.append(one) or submit(one))
-
-    def in_new_thread(call: Callable[[], Any]) -> Any:
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(call).result()
-
     with emulated_gpu():
-        ours, serial = (make_trainer("connect4", *options) for _ in range(2))
-        in_new_thread(lambda: [np.array(array) for array in ours.state().arrays.values()])
+        ours, serial = make_trainer(), make_trainer()
         for expected in serial:
             assert results(in_new_thread(ours.step)) == results(expected)
-            prepared.append(ours.prepared)
+            prepared = ours.prepared
             in_new_thread(lambda: [np.array(array) for array in ours.state().arrays.values()])
+            assert prepared is None or not any(prepared is one for one in submitted)
         assert_same(ours, serial)
-    graphs = [one for one in prepared if one is not None and one.is_graph]
-    assert bool(graphs) == (not options)
-    assert submitted  # Only the thread that prepared an update can evaluate its arrays.
-    assert not any(one is other for one in prepared for other in submitted)
 
 
 @pytest.mark.parametrize("how", ["weights", "a failure", "an evaluation"])
 def test_a_launched_rollout_is_taken_back(on_gpu, monkeypatch, how):
     """Then the run is that of a trainer that launched none."""
-
-    def failing(*_: Any) -> Any:
-        raise UserError("no", "")
-
     with emulated_gpu():
         ours, serial = make_trainer(), serial_trainer()
         for run in ours, serial:
@@ -557,33 +490,33 @@ def test_a_launched_rollout_is_taken_back(on_gpu, monkeypatch, how):
                 list(run.evaluate())
             else:
                 with monkeypatch.context() as patch, pytest.raises(UserError):
-                    patch.setattr(run.learner.health, "check", failing)
+                    patch.setattr(run.learner.health, "check", mock.Mock(side_effect=UserError("")))
                     run.step()
         if how != "a failure":  # the serial trainer's environments have stepped
             assert_same(ours, serial)
-        records = [(run.step(), run.step()) for run in (ours, serial)]
+        for _ in range(2):
+            assert results(ours.step()) == results(serial.step())
         assert_same(ours, serial)
-    for record, other in zip(*records, strict=True):
-        assert results(record) == results(other)
 
 
-INTERRUPTED = {  # class and method that an interrupt ends; whether rollouts are launched ahead
-    "environments": (EnvironmentsOnGPU, "commit", True),
-    "rows": (BufferOnGPU, "fill", False),
-    "states": (collectors.DeviceCollector, "__setattr__", False),
-}
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("place", INTERRUPTED)
-def test_an_interrupted_rollout_is_undone_and_repeated(on_gpu, monkeypatch, place, after):
-    """``after``: whether the interrupted call was made."""
-    owner, method, ahead = INTERRUPTED[place]
+@pytest.mark.parametrize(
+    ("owner", "method", "before", "ahead"),
+    [
+        (EnvironmentsOnGPU, "commit", True, True),
+        (EnvironmentsOnGPU, "commit", False, True),
+        (BufferOnGPU, "fill", False, False),
+        (collectors.DeviceCollector, "__setattr__", True, False),  # of its states
+    ],
+)
+def test_an_interrupted_rollout_is_undone_and_repeated(
+    on_gpu, monkeypatch, owner, method, before, ahead
+):
+    """``before``, or after the method; ``ahead``: whether rollouts are launched ahead."""
     real = getattr(owner, method)
 
     def interrupted(*arguments: Any) -> Any:
         is_target = method != "__setattr__" or arguments[1] == "states"
-        if after or not is_target:
+        if not (before and is_target):
             real(*arguments)
         if is_target:
             raise KeyboardInterrupt
@@ -603,31 +536,38 @@ def test_an_interrupted_rollout_is_undone_and_repeated(on_gpu, monkeypatch, plac
 # ---- refusals and limits -------------------------------------------------------------------------
 
 
-def refused(name: str, *options: str) -> str:
-    asked = "--train.rollout-device", "gpu-kernel", *options
-    given = config.load(name, [*OPTIONS.split(), *asked])
+def placed(name: str, *options: str) -> Placement:
+    given = configured(name, "--train.rollout-device", "gpu-kernel", *options)
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
-        with pytest.raises(UserError) as caught:
-            placement.place(Acting(given, vec, policy), None, {})
+        return placement.place(Acting(given, vec, policy), None, {})
+
+
+def refused(name: str, *options: str) -> str:
+    with pytest.raises(UserError) as caught:
+        placed(name, *options)
     return str(caught.value)
 
 
-def test_rollouts_without_a_kernel_are_refused(monkeypatch):
-    no_gpu = "train.rollout_device is gpu-kernel, but this build of MLX has no GPU"
-    assert no_gpu in refused("squared")
+@pytest.fixture
+def pretended(monkeypatch):
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+
+
+def test_rollouts_without_a_gpu_are_refused(monkeypatch):
+    said = "train.rollout_device is gpu-kernel, but this build of MLX has no GPU"
+    assert said in refused("squared")
     monkeypatch.setattr(placement, "has_gpu", lambda: True)
     assert "training is on the CPU" in refused("squared")
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+
+
+def test_rollouts_without_a_kernel_or_memory_are_refused(pretended, monkeypatch):
     assert "the rules of target compile for a CPU alone" in refused("target")
-    monkeypatch.setattr(in_steps, "FEWEST", 17)
-    monkeypatch.setattr(kernels, "FEWEST", 17)
-    assert "there are 16 environments, expected at least 8" in refused("squared")
-
-
-def test_rollouts_beyond_the_gpus_memory_are_refused(monkeypatch):
-    monkeypatch.setattr(placement, "has_gpu", lambda: True)
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    with monkeypatch.context() as patch:
+        patch.setattr(in_steps, "FEWEST", 17)
+        patch.setattr(kernels, "FEWEST", 17)
+        assert "there are 16 environments, expected at least 8" in refused("squared")
     monkeypatch.setattr(placement, "device_memory", lambda: 40_000)
     said = refused("squared", "--policy.hidden-size", "512")
     assert "16 agents for 8 steps need 0.0 GB at least, and the GPU has 0.0 GB" in said
@@ -635,20 +575,15 @@ def test_rollouts_beyond_the_gpus_memory_are_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "form"),
+    ("name", "width", "form"),
     [
-        ("squared", [], "in one launch"),
-        ("squared", ["--policy.hidden-size", "512"], "in a few launches a step"),
-        ("catch", [], "in a few launches a step"),
+        ("squared", "8", "in one launch"),
+        ("squared", "512", "in a few launches a step"),
+        ("catch", "8", "in a few launches a step"),
     ],
 )
-def test_wide_policies_and_images_roll_out_in_steps(monkeypatch, name, options, form):
-    monkeypatch.setattr(placement, "has_gpu", lambda: True)
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
-    given = configured(name, "--train.rollout-device", "gpu-kernel", *options)
-    with opened(name, 16, 1, given.env) as vec:
-        policy = trainer.configured_policy(vec.spec, given)
-        found = placement.place(Acting(given, vec, policy), None, {})
+def test_wide_policies_and_images_roll_out_in_steps(pretended, name, width, form):
+    found = placed(name, "--policy.hidden-size", width)
     assert found.gpu_rollouts is not None and found.gpu_rollouts.form == form
     assert found.rollout_device == "gpu-kernel" and not found.overlap
 
