@@ -464,16 +464,17 @@ def in_new_thread(call: Callable[[], Any]) -> Any:
 def test_each_step_may_be_called_by_another_thread(on_gpu, monkeypatch):
     """Only the thread that prepared an update can evaluate its arrays."""
     monkeypatch.setattr(update, "device_memory", lambda: 2**30)
-    submitted, submit = [], Update.submit
+    prepared, submitted, submit = [], [], Update.submit
     monkeypatch.setattr(Update, "submit", lambda one: submitted.append(one) or submit(one))
     with emulated_gpu():
         ours, serial = make_trainer(), make_trainer()
         for expected in serial:
             assert results(in_new_thread(ours.step)) == results(expected)
-            prepared = ours.prepared
+            prepared.append(ours.prepared)
             in_new_thread(lambda: [np.array(array) for array in ours.state().arrays.values()])
-            assert prepared is None or not any(prepared is one for one in submitted)
         assert_same(ours, serial)
+    assert submitted and any(one is not None and one.is_graph for one in prepared)
+    assert not any(one is other for one in prepared for other in submitted)
 
 
 @pytest.mark.parametrize("how", ["weights", "a failure", "an evaluation"])
