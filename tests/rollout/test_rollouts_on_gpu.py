@@ -44,8 +44,8 @@ from puffer_mlx.vec.native.vec import NativeVec
 
 CPU = mx.Device(mx.cpu)
 N, T, GROUPS = 18, 24, 2  # a block is not full
-LONG = ("craftax_classic", "g2048")  # an episode takes some 150 steps
 TIMER = PhaseTimer("", enabled=False)
+
 SETTINGS = {  # for short episodes
     "squared": {"size": 5},
     "memory": {"length": 3},
@@ -56,25 +56,22 @@ SETTINGS = {  # for short episodes
     "cartpole_continuous": {},
     "breakout": {"frameskip": 40},
     "craftax_classic": {},
+    "soccer": {},
+    "connect4_two": {"opening_stones": 20},
+    "rock_paper_scissors": {},
 }
 SEATS = {"soccer": 4, "connect4_two": 2, "rock_paper_scissors": 2}  # agents per environment
-SEVERAL = {"soccer": {}, "connect4_two": {"opening_stones": 20}, "rock_paper_scissors": {}}
+ROLLOUTS = {"craftax_classic": 10, "g2048": 10, "soccer": 3}  # until an episode ends
 
 
 def opened(name: str, agents: int, groups: int, env: dict[str, Any]) -> NativeVec:
-    folder = find_environment(name)
-    return NativeVec(
-        folder, total_agents=agents, num_buffers=groups, num_threads=1, env=env, seed=7
-    )
+    counts = {"total_agents": agents, "num_buffers": groups, "num_threads": 1}
+    return NativeVec(find_environment(name), **counts, env=env, seed=7)
 
 
 def environments(name: str) -> NativeVec:
-    return opened(
-        name,
-        N * SEATS.get(name, 1),
-        GROUPS,
-        {**config.load(name).env, **(SETTINGS | SEVERAL)[name]},
-    )
+    env = {**config.load(name).env, **SETTINGS[name]}
+    return opened(name, N * SEATS.get(name, 1), GROUPS, env)
 
 
 def streams() -> list[Any]:
@@ -82,45 +79,40 @@ def streams() -> list[Any]:
 
 
 class Run:
-    """Environments, a policy, and rollouts on a GPU (``whole``) or through MLX on the host.
+    """Environments, a policy, and rollouts on a GPU or through MLX on the host.
 
-    A GPU's rollout is one launch, or a few launches per step (``in_steps``).
+    form: ``rollout`` (one launch, in blocks of few agents), ``step`` (a few launches per step),
+        ``fp32`` or ``bf16`` (one launch, in blocks of many by matrix units); empty: the host.
     """
 
     def __init__(
-        self,
-        name: str,
-        whole: bool,
-        network: str = "MinGRU",
-        precision: str = "",
-        in_steps: bool = False,
-        opponents: int = 0,
-        width: int = 0,
+        self, name: str, form: str, network: str = "MinGRU", opponents: int = 0, width: int = 8
     ) -> None:
         self.agents = n = N * SEATS.get(name, 1)
         vec = environments(name)
         seats = seats_in_blocks(vec, opponents, 0.17) if opponents else None
-        width = width or (32 if precision else 8)
         settings = Policy(hidden_size=width, num_layers=2, reset_on_terminal=True)
         self.policy = make_policy(vec.spec, settings, Torch(network=network))
         weights = [self.policy.init(mx.random.key(k)) for k in range(1 + opponents)]
         self.weights: Any = weights if opponents else weights[0]
-        with building_for("cuda", lambda *_, **__: []):
-            kernel: Any = rollouts_in_one_launch(self.policy, vec, T, precision, seats)
-            assert kernel is None or bool(precision) == (kernel.rows(N) is not None)
-        if in_steps:
-            kernel = rollouts_in_steps(self.policy, vec, T, "", seats)
-        assert kernel is not None or not whole
-        self.vec: Any = EnvironmentsOnGPU(vec, kernel) if whole and kernel else vec
-        buffer = BufferOnGPU if whole else RolloutBuffer
-        self.buffer: Any = buffer(vec.spec, T, n, GROUPS)
-        self.buffer.reset(self.vec)
-        self.states = [self.policy.initial_state(n // GROUPS) for _ in range(GROUPS)]
-        if whole:
+        self.buffer: Any = (BufferOnGPU if form else RolloutBuffer)(vec.spec, T, n, GROUPS)
+        self.vec: Any = vec
+        if form:
+            self.vec = EnvironmentsOnGPU(vec, self.kernel(vec, form, seats))
             self.way: Any = RolloutsOnGPU(self.vec.kernel, streams, TIMER)
         else:
-            given = self.policy, vec, streams, TIMER
-            self.way = choose_acting(CPU, "fp32", *given, seats)
+            self.way = choose_acting(CPU, "fp32", self.policy, vec, streams, TIMER, seats)
+        self.buffer.reset(self.vec)
+        self.states = [self.policy.initial_state(n // GROUPS) for _ in range(GROUPS)]
+
+    def kernel(self, vec: NativeVec, form: str, seats: Any) -> Any:
+        if form == "step":
+            return rollouts_in_steps(self.policy, vec, T, "", seats)
+        precision = form if form != "rollout" else ""
+        with building_for("cuda", lambda *_, **__: []):
+            kernel: Any = rollouts_in_one_launch(self.policy, vec, T, precision, seats)
+            assert bool(precision) == (kernel.rows(N) is not None)
+        return kernel
 
     def rollout(self, seed: int) -> dict[str, np.ndarray]:
         """Return the fields of a rollout of T steps."""
@@ -133,27 +125,23 @@ class Run:
         return {name: np.array(a)[:T] for name, a in fields if a is not None}
 
 
-NETWORKS = cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"])
-WAYS = [(name, network, "") for name, network in zip(SETTINGS, NETWORKS, strict=False)]
-WAYS += [(name, "MinGRU", "fp32") for name in ("memory", "cartpole_continuous", "connect4")]
-WAYS += [("connect4", "GRU", "steps"), ("cartpole_continuous", "LSTM", "steps")]
-
-
-def assert_alike(ours: Run, host: Run, form: str, rollouts: int, name: str) -> None:
+def compared(name: str, form: str, network: str = "MinGRU", opponents: int = 0) -> Run:
     """Compare rollouts. Discrete actions and all that follows from them have the same bits."""
+    width = 32 if form == "fp32" else 8
+    ours, host = (Run(name, each, network, opponents, width) for each in (form, ""))
     rounded, ends = name == "cartpole_continuous", 0.0  # actions differ by rounding
-    for seed in range(rollouts):
+    for seed in range(ROLLOUTS.get(name, 2)):
         with emulated_gpu() as gpu:
             found = ours.rollout(seed)
         expected = host.rollout(seed)
-        assert {each for each in gpu.names if each.startswith(form)}
-        assert form.startswith("step_") or len(gpu.names) <= 2
+        kernel = "rows_" if form == "fp32" else f"{form}_"
+        assert any(each.startswith(kernel) for each in gpu.names)
+        assert form == "step" or len(gpu.names) <= 2
         ends += found["terminals"].sum()
         for field in ("actions", "observations", "rewards", "terminals", "masks"):
-            if field in expected and rounded:
-                np.testing.assert_allclose(found[field], expected[field], 0, 1e-4, err_msg=field)
-            elif field in expected:
-                np.testing.assert_array_equal(found[field], expected[field], field)
+            if field in expected:
+                atol = 1e-4 if rounded else 0
+                np.testing.assert_allclose(found[field], expected[field], 0, atol, err_msg=field)
         for field in ("logprobs", "values"):
             np.testing.assert_allclose(found[field], expected[field], 0, 2e-4, err_msg=field)
         for state, other in zip(named(ours.states), named(host.states), strict=True):
@@ -162,6 +150,7 @@ def assert_alike(ours: Run, host: Run, form: str, rollouts: int, name: str) -> N
     assert ends > 0, "no episode ended"
     if not rounded:
         np.testing.assert_array_equal(ours.vec.state(), host.vec.state())
+    return ours
 
 
 def assert_equal(expected: dict, found: dict, one: Run, other: Run) -> None:
@@ -173,22 +162,22 @@ def assert_equal(expected: dict, found: dict, one: Run, other: Run) -> None:
         np.testing.assert_array_equal(np.array(state[1]), np.array(same[1]))
 
 
-@pytest.mark.parametrize(("name", "network", "precision"), WAYS)
-def test_rollouts_are_the_hosts(name, network, precision):
-    """In blocks of few agents, in blocks of many by matrix units, and in steps."""
-    in_steps = precision == "steps"
-    precision = "" if in_steps else precision
-    ours, host = Run(name, True, network, precision, in_steps), Run(name, False, network, precision)
-    form = "step_" if in_steps else "rows_" if precision else "rollout_"
-    assert_alike(ours, host, form, 10 if name in LONG else 2, name)
+ALONE = [name for name in SETTINGS if name not in SEATS]
+NETWORKS = cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"])
+WAYS = [(name, network, "rollout") for name, network in zip(ALONE, NETWORKS, strict=False)]
+WAYS += [(name, "MinGRU", "fp32") for name in ("memory", "cartpole_continuous", "connect4")]
+WAYS += [("connect4", "GRU", "step"), ("cartpole_continuous", "LSTM", "step")]
 
 
-@pytest.mark.parametrize(("form", "precision"), [("rollout", ""), ("rows", "fp32"), ("step", "")])
-def test_observations_that_breakout_hides_are_0(form, precision, monkeypatch):
+@pytest.mark.parametrize(("name", "network", "form"), WAYS)
+def test_rollouts_are_the_hosts(name, network, form):
+    compared(name, form, network)
+
+
+@pytest.mark.parametrize("form", ["rollout", "fp32", "step"])
+def test_observations_that_breakout_hides_are_0(form, monkeypatch):
     monkeypatch.setitem(SETTINGS, "breakout", {"frameskip": 40, "hide_balls_and_width": 1})
-    ours = Run("breakout", True, "MinGRU", precision, form == "step")
-    host = Run("breakout", False, "MinGRU", precision)
-    assert_alike(ours, host, f"{form}_", 2, "breakout")
+    ours = compared("breakout", form)
     assert not np.array(ours.buffer.fields["observations"])[..., 8:10].any()
 
 
@@ -203,20 +192,18 @@ def test_observations_that_breakout_hides_are_0(form, precision, monkeypatch):
     ],
 )
 def test_agents_of_one_environment_may_have_different_policies(name, network, opponents, form):
-    ours = Run(name, True, network, in_steps=form == "step", opponents=opponents)
-    host = Run(name, False, network, opponents=opponents)
-    assert_alike(ours, host, f"{form}_", 3 if name == "soccer" else 2, name)
+    compared(name, form, network, opponents)
 
 
 @pytest.mark.parametrize(("name", "rows"), [("connect4", 32), ("cartpole_continuous", 16)])
 def test_weights_from_memory_change_no_bit(name, rows, monkeypatch):
     """Shared memory contains two layers, or a tile of them."""
     monkeypatch.setattr(kernels, "ROWS_OF_A_BLOCK", (rows,))
-    runs = [Run(name, True, precision="bf16", width=128) for _ in range(2)]
+    runs = [Run(name, "bf16", width=128) for _ in range(2)]
 
-    def rollout(run, seed, room, kept):
+    def rollout(run, seed, room, layers):
         monkeypatch.setattr(kernels, "shared_pool_limits", lambda: (512, room))
-        assert run.vec.kernel.rows(N)["KEPT"] == kept
+        assert run.vec.kernel.rows(N)["KEPT"] == layers
         with emulated_gpu():
             return run.rollout(seed)
 
@@ -226,11 +213,11 @@ def test_weights_from_memory_change_no_bit(name, rows, monkeypatch):
         assert_equal(expected, found, *runs)
 
 
-@pytest.mark.parametrize(("steps", "in_steps"), [(7, False), (7, True)])
-def test_the_steps_per_launch_change_no_bit(steps, in_steps):
+@pytest.mark.parametrize("form", ["rollout", "step"])
+def test_the_steps_per_launch_change_no_bit(form):
     """connect4 has masks and a random player."""
-    whole, parts = (Run("connect4", True, in_steps=in_steps) for _ in range(2))
-    parts.way.steps = steps
+    whole, parts = (Run("connect4", form) for _ in range(2))
+    parts.way.steps = 7
     for seed in range(2):
         with emulated_gpu():
             expected, found = whole.rollout(seed), parts.rollout(seed)
@@ -260,7 +247,7 @@ class Watchdog:
 
 
 def test_an_ended_rollout_is_repeated_in_shorter_launches():
-    whole, ended = Run("connect4", True), Run("connect4", True)
+    whole, ended = Run("connect4", "rollout"), Run("connect4", "rollout")
     ended.way._kernel = watchdog = Watchdog(ended.way._kernel, T // 4)
     for seed in range(2):
         with emulated_gpu():
@@ -270,7 +257,7 @@ def test_an_ended_rollout_is_repeated_in_shorter_launches():
 
 
 def test_a_rollout_that_is_ended_twice_is_an_error_and_changes_no_environment():
-    run = Run("connect4", True)
+    run = Run("connect4", "rollout")
     before = run.vec.state()
     run.way._kernel = watchdog = Watchdog(run.way._kernel, 0)
     with emulated_gpu(), pytest.raises(UserError) as caught:
@@ -284,7 +271,7 @@ def test_a_rollout_that_is_ended_twice_is_an_error_and_changes_no_environment():
 @pytest.mark.parametrize(("backend", "name"), [("metal", "breakout"), ("cuda", "connect4")])
 def test_the_kernels_text_of_each_backend_computes_the_hosts_observations(backend, name):
     """In memory whose bounds are checked."""
-    run, host = Run(name, True), Run(name, False)
+    run, host = (Run(name, form) for form in ("rollout", ""))
     kernel = run.way._kernel
     noise = run.policy.distribution.noise(mx.random.key(0), (T, N))
     packed = kernel.step.weights(run.weights), kernel.step.state(*run.states)
