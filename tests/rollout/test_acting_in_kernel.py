@@ -142,13 +142,12 @@ TURNS = np.resize([0, 1, 0, 0, 2], N)  # neighbours have different policies
 HALVES = np.repeat([0, 2, 0, 1], N // 4)  # each half lacks a policy
 
 
-def made(run: Run, rows: Any = slice(None)) -> list[np.ndarray]:
+def made(run: Run, rows: np.ndarray) -> list[np.ndarray]:
     """Return what the last rollout wrote for some agents, and their states."""
     fields = (array for array in run.buffer.fields.values() if array is not None)
-    arrays = [np.array(array)[:T, rows] for array in fields]
     states = [[array for _, array in named(state)] for state in run.states]
     whole = [np.concatenate([np.array(a) for a in own]) for own in zip(*states, strict=True)]
-    return arrays + [array[rows] for array in whole]
+    return [np.array(array)[:T, rows] for array in fields] + [array[rows] for array in whole]
 
 
 @pytest.mark.parametrize(
@@ -161,10 +160,16 @@ def made(run: Run, rows: Any = slice(None)) -> list[np.ndarray]:
     ids=["one part", "parts of two groups", "parts without some policy"],
 )
 def test_each_row_has_the_bits_of_its_policy(monkeypatch, groups, acts, sizes, network, own_memory):
-    """Observations don't depend on actions, so each policy can act for all agents alone."""
+    """Observations don't depend on actions, so each policy can act for all agents alone.
+
+    Weights of ``several`` are replaced, but not what acts by them.
+    """
     monkeypatch.setattr(acting_in_kernel, "unified", lambda: not own_memory)
     several = Run(groups, sizes, acts=acts, network=network)
     alone = [Run(groups, sizes, network=network) for _ in several.weights]
+    with emulated_gpu():
+        way = several.way()
+    several.way = lambda timer: way
     for _ in range(2):
         several.weights = [several.drawn(seed + several.rollouts) for seed in range(3)]
         with emulated_gpu() as gpu:
@@ -181,16 +186,3 @@ def test_each_row_has_the_bits_of_its_policy(monkeypatch, groups, acts, sizes, n
     assert (values[0] != values[1]).all() and (values[0] != values[2]).all()
     for ours, acted in zip(several.vec.sent, several.buffer.groups, strict=True):
         np.testing.assert_array_equal(ours[-T:], np.array(several.buffer.actions)[:, acted])
-
-
-def test_replaced_weights_act():
-    kept, anew = Run(2, acts=TURNS), Run(2, acts=TURNS)
-    with emulated_gpu():
-        way = kept.way()
-        kept.way = lambda timer: way
-        for run in (kept, anew):
-            run.rollout()
-            run.weights = [run.drawn(7), *run.weights[:1], run.weights[2]]
-            run.rollout()
-        for ours, theirs in zip(made(kept), made(anew), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
