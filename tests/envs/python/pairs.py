@@ -39,8 +39,6 @@ class Pairs:
         buf: dict | None = None,
         seed: int = 0,
     ) -> None:
-        if fault == "make":
-            raise RuntimeError("it can't be made")
         self.num_agents = n = 2 * num_envs
         self.single_observation_space = Box(0.0, 1.0, (signs + 2,), np.float32)
         self.single_action_space = MultiDiscrete([signs, 2])
@@ -109,8 +107,6 @@ class Pairs:
     def _break(self) -> None:
         if self._steps < 3:
             return
-        if self._fault == "step":
-            raise RuntimeError("it broke")
         if self._fault == "exit":
             sys.exit(0)
         if self._fault == "nan":
