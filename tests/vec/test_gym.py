@@ -59,16 +59,13 @@ def test_rows_with_finals_show_last_observation():
         rows = started(vec)
         assert vec.finals and not np.any(rows.finals)
         seen = [step(vec, rows, [move, RIGHT]) for move in (STAY, STAY, RIGHT)]
-        seen.append(step(vec, rows, STAY))
         # agent 1 reaches the end when its time is out: the end counts
-        ends = [[0, 0], [TRUNCATED, TERMINATED], [0, 0], [0, 0]]
+        ends = [[0, 0], [TRUNCATED, TERMINATED], [0, 0]]
         assert [np.array(row.finals).tolist() for row in seen] == ends
-        assert [row.terminals.tolist() for row in seen] == [[0, 0], [0, 0], [1, 1], [0, 0]]
-        assert [row.rewards.tolist() for row in seen] == [[-1, 1], [-1, 2], [0, 0], [-1, 0]]
+        assert [row.terminals.tolist() for row in seen] == [[0, 0], [0, 0], [1, 1]]
+        assert [row.rewards.tolist() for row in seen] == [[-1, 1], [-1, 2], [0, 0]]
         assert seen[1].observations.tolist() == [[-1, 2, 1], [2, 2, 1]]
         assert seen[2].observations.tolist() == [[-1, 0, 2], [0, 0, 2]]  # the action meant nothing
-        started(vec)  # in the middle
-        assert not step(vec, rows, STAY).terminals.any()
 
 
 @NEEDS_1_1
@@ -167,15 +164,6 @@ def test_auto_backend_is_async_for_slow_steps(round_trips, agents, cores, expect
     assert chosen.description.startswith(expected) and "\n" not in chosen.description
 
 
-def test_step_time_is_measured_with_legal_actions():
-    class Strict(Walk):
-        def step(self, action):
-            assert self.position > 0 or action >= 0
-            return super().step(action)
-
-    assert 0 < backend_choice.step_time(GymFactory("walk", Strict, {"masked": True})) < 0.1
-
-
 @NEEDS_1_1
 @pytest.mark.parametrize(
     ("factory", "env", "message"),
@@ -257,30 +245,22 @@ def test_ids_with_and_without_version_and_module_are_found():
 # ---- Pictures ------------------------------------------------------------------------------------
 
 
-def test_render_shows_first_environment():
-    with make(agents=2, backend="async", render=True, env={"size": 2}) as vec:
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_render_shows_first_environment_or_says_why_not(backend):
+    with make(agents=2, backend=backend, render=True, env={"size": 2}) as vec:
         rows = started(vec)
         assert np.asarray(vec.render())[0, :, 0].tolist() == [0, 255, 0, 0, 0]
         step(vec, rows, RIGHT)
         assert np.asarray(vec.render())[0, :, 0].tolist() == [0, 0, 255, 0, 0]
 
-
-@pytest.mark.parametrize(
-    ("picture", "message", "backend"),
-    [
-        (None, "its picture is None, expected uint8", "sync"),
-        (RuntimeError("no paint"), r"environment 0 \(seed 0\) failed in render: Run", "async"),
-    ],
-)
-def test_missing_picture_is_reported(picture, message: str, backend: str):
-    class Drawn(Walk):
+    class Undrawn(Walk):
         def render(self):
-            if picture:
-                raise picture
+            return None if backend == "sync" else 1 // 0
 
-    with make(Drawn, 1, backend=backend, render=True) as vec:
+    said = "its picture is None, exp" if backend == "sync" else r"environment 0 .* failed in render"
+    with make(Undrawn, 1, backend=backend, render=True) as vec:
         started(vec)
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(UserError, match=said):
             vec.render()
 
 

@@ -103,27 +103,61 @@ def test_prepared_step_of_several_groups_equals_their_single_steps():
 
 def test_observations_masks_and_rewards_are_those_of_the_environment():
     """By hand: 12 agents of relay are environments of 1, 2, 3, 1, 2 and 3 agents."""
+    environments = [0, 1, 1, 2, 2, 2, 3, 4, 4, 5, 5, 5]
+    agents = np.array([0, 0, 1, 0, 1, 2, 0, 0, 1, 0, 1, 2])
+    actions = np.stack([np.arange(12) % 3, np.arange(12) % 2], 1).astype(np.float32)
+    given = actions.copy()
+    paid = given[:, 0] + 10 * given[:, 1] + 0.5
     with make("relay", total_agents=12, num_buffers=2, vec={"bonus": 0.5}) as vec:
         stepper = Stepper(vec)
-        environments = [0, 1, 1, 2, 2, 2, 3, 4, 4, 5, 5, 5]
-        agents = np.array([0, 0, 1, 0, 1, 2, 0, 0, 1, 0, 1, 2])
         for tick in range(1, 15):
-            actions = np.stack([np.arange(12) % 3, np.arange(12) % 2], 1).astype(np.float32)
-            given = actions.copy()
             rows = stepper.step(actions)
-            np.testing.assert_array_equal(actions, given)  # relay writes -1 into its own copy
-            np.testing.assert_array_equal(rows.observations[:, 0], environments)
-            np.testing.assert_array_equal(rows.observations[:, 1], agents)
-            np.testing.assert_array_equal(rows.observations[:, 2], tick % 7)
-            np.testing.assert_array_equal(rows.rewards, given[:, 0] + 10 * given[:, 1] + 0.5)
+            seen = np.stack([environments, agents, np.full(12, tick % 7)], 1)
+            np.testing.assert_array_equal(rows.observations[:, :3], seen)
+            np.testing.assert_array_equal(rows.rewards, paid)
             np.testing.assert_array_equal(rows.terminals, float(tick % 7 == 0))
-            assert rows.masks is not None
-            legal = (tick % 7 + agents) % 3
-            np.testing.assert_array_equal(rows.masks[:, :3], np.eye(3)[legal])
-            assert rows.masks[:, 3:].all()
+            masks = np.array(rows.masks)
+            np.testing.assert_array_equal(masks[:, :3], np.eye(3)[(tick % 7 + agents) % 3])
+            assert masks[:, 3:].all()
+        np.testing.assert_array_equal(actions, given)  # relay writes -1 into its own copy
         # per environment 7 steps; rewards of all its agents are one sum
-        total = 14 * (given[:, 0] + 10 * given[:, 1] + 0.5).sum()
-        assert vec.log() == {"length": 7.0, "receipts": total / 12, "n": 12.0}
+        assert vec.log() == {"length": 7.0, "receipts": 14 * paid.sum() / 12, "n": 12.0}
+
+
+def test_garbage_collection_ends_threads():
+    def threads() -> set[str]:
+        return set(os.listdir("/proc/self/task"))
+
+    if sys.platform != "linux":
+        pytest.skip("threads are listed by Linux")
+    before = threads()  # some of them may end meanwhile
+    vec = make("squared", total_agents=4, num_threads=3)
+    Stepper(vec).step(0)
+    assert threads() - before
+    del vec
+    gc.collect()
+    deadline = time.monotonic() + 10  # the system lists a thread a little longer than it lives
+    while (left := threads() - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left
+
+
+@pytest.mark.parametrize(("name", "agents_of_3", "seed"), [("squared", 3, -3), ("target", 24, 3)])
+def test_environment_i_of_seed_s_is_environment_i_plus_s_of_seed_0(
+    name: str, agents_of_3: int, seed: int
+):
+    """A negative seed wraps around, as unsigned numbers do."""
+    counts, rng = {"total_agents": 4 * GROUP}, np.random.default_rng(0)
+    first, later = sorted((0, seed))
+    with make(name, **counts, seed=first) as vec, make(name, **counts, seed=later) as moved:
+        one, other = Stepper(vec), Stepper(moved)
+        for _ in range(60):
+            mine, its = one.rows.observations, other.rows.observations
+            np.testing.assert_array_equal(mine[agents_of_3:], its[:-agents_of_3])
+            action = random_actions(vec, 1, rng)  # the same for all
+            one.step(np.repeat(action, 4 * GROUP, axis=0))
+            other.step(np.repeat(action, 4 * GROUP, axis=0))
+        assert not np.array_equal(mine, its)
 
 
 def test_steps_run_in_parallel_without_the_interpreter():
@@ -149,22 +183,6 @@ def test_steps_run_in_parallel_without_the_interpreter():
             assert wait()["n"] == 2
 
 
-def test_garbage_collection_ends_threads():
-    def threads() -> set[str]:
-        return set(os.listdir("/proc/self/task")) if sys.platform == "linux" else set()
-
-    before = threads()  # some of them may end meanwhile
-    vec = make("squared", total_agents=4, num_threads=3)
-    Stepper(vec).step(np.zeros((4, 1), np.float32))
-    assert sys.platform != "linux" or threads() - before
-    del vec
-    gc.collect()
-    deadline = time.monotonic() + 10  # the system lists a thread a little longer than it lives
-    while (left := threads() - before) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not left
-
-
 @pytest.mark.parametrize(
     ("field", "damage", "message"),
     [
@@ -181,27 +199,6 @@ def test_array_that_does_not_fit_is_refused(field: str, damage, message: str):
         vec.wait(0)
         with pytest.raises(ValueError, match=f"{field}.*{message}"):
             vec.send(0, actions, rows._replace(**{field: damage(getattr(rows, field))}))
-
-
-@pytest.mark.parametrize(("name", "agents_of_3", "seed"), [("squared", 3, -3), ("target", 24, 3)])
-def test_environment_i_of_seed_s_is_environment_i_plus_s_of_seed_0(
-    name: str, agents_of_3: int, seed: int
-):
-    """A negative seed wraps around, as unsigned numbers do."""
-    agents, rng = 4 * GROUP, np.random.default_rng(0)
-    first, later = sorted((0, seed))
-    with (
-        make(name, total_agents=agents, seed=first) as vec,
-        make(name, total_agents=agents, seed=later) as moved,
-    ):
-        one, other = Stepper(vec), Stepper(moved)
-        for _ in range(60):
-            mine, its = one.rows.observations, other.rows.observations
-            np.testing.assert_array_equal(mine[agents_of_3:], its[:-agents_of_3])
-            actions = np.repeat(random_actions(vec, 1, rng), agents, axis=0)  # the same for all
-            one.step(actions)
-            other.step(actions)
-        assert not np.array_equal(mine, its)
 
 
 # ---- Configuration ------------------------------------------------------------------------------
