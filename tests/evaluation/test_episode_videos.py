@@ -27,7 +27,7 @@ from puffer_mlx.training.trainer import Trainer
 
 PYTHON = Path(__file__).parents[1] / "envs" / "python"
 WALK = f"{PYTHON / 'gym_walk.py'}:Walk"
-RELAY, GUESS = (f"{PYTHON / 'zoo_relay.py'}:{name}" for name in ("Relay", "Guess"))
+RELAY = f"{PYTHON / 'zoo_relay.py'}:Relay"
 
 N, T, E = 12, 8, 4
 SMALL = f"""
@@ -174,7 +174,7 @@ def refused(config) -> UserError:
     return caught.value
 
 
-@pytest.mark.parametrize("name", [DRIFT["native"], GUESS])
+@pytest.mark.parametrize("name", DRIFT.values())
 def test_an_environment_that_cannot_be_drawn_is_refused(name):
     error = refused(configure(name, *VIDEOS))
     assert error.message.startswith("base.eval_video_interval 2: ")

@@ -3,19 +3,19 @@
 Prints a line of JSON: each implementation's largest error, or its result.
 """
 
-import ctypes
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import puffer_mlx
 
 # isort: split
+sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
 import mlx.core as mx
 import numpy as np
 from emulated_run import emulated_gpu
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_flatten
+from test_compiled_step import Case
 
 from puffer_mlx import config
 from puffer_mlx.check.gpu import kernels
@@ -23,7 +23,6 @@ from puffer_mlx.export.formats.onnx import run_onnx, save_onnx
 from puffer_mlx.export.infer import detect, detect_torch
 from puffer_mlx.export.weight_layouts import from_torch, stacked_state, to_torch
 from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.rollout.acting_in_c import make_actor
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.trees import named
 
@@ -58,26 +57,10 @@ def step_by_step(policy, weights, observations):
     return mx.stack(outputs), mx.stack(values), state
 
 
-def compiled_step(policy, weights):
+def compiled_step(policy):
     """Return the largest error of the step in C: actions, log-probabilities, values, states."""
-    slot = SimpleNamespace(observations=normal(T, N, D), masks=None)
-    slot.terminals = np.zeros((T, N), np.float32)
-    slot.actions, slot.logprobs = np.zeros((T, N, 1), np.float32), np.zeros((T, N), np.float32)
-    slot.values, noise = np.zeros((T, N), np.float32), rng.random((T, N, 1)).astype(np.float32)
-    states = tree_map(lambda a: np.array(a), policy.initial_state(N))
-    actor = make_actor(policy)
-    assert actor is not None
-    actor.prepare(weights)
-    function, context = actor.bind(slot, noise, states)
-    act = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int] * 3)(function)
-    state, worst = policy.initial_state(N), 0.0
-    for t in range(T):
-        act(context, t, 0, N)
-        expected = policy.act(weights, mx.array(slot.observations[t]), state, mx.array(noise[t]))
-        state = expected[-1]
-        found = slot.actions[t], slot.logprobs[t], slot.values[t], states
-        worst = max(worst, apart(found, expected))
-    return worst
+    case = Case(policy).run()
+    return apart(case.found(), case.expected())
 
 
 def cpu_cell():
@@ -140,7 +123,7 @@ def main() -> None:
             {
                 "package": str(Path(puffer_mlx.__file__).parent),
                 "choices": config.Torch.__dataclass_fields__["network"].metadata["key"].choices,
-                "compiled step": compiled_step(native, drawn),
+                "compiled step": compiled_step(native),
                 "cell on a CPU": cpu_cell(),
                 "Metal's text": gpu_text("metal"),
                 "CUDA's text": gpu_text("cuda"),

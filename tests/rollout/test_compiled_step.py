@@ -2,7 +2,6 @@
 
 import ctypes
 import gc
-import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -153,50 +152,46 @@ def test_every_policy_acts_as_through_mlx(
     check(case, atol=6e-6, most=1)
 
 
-def test_weights_may_be_strided():
+def test_prepare_copies_weights_that_may_be_strided():
     case = Case(policy_of("LSTM", dialect="torch"))
-    expected = case.expected()
+    case.actor.prepare(weights_of(case.policy, 1))
     thinned = tree_map(lambda w: mx.stack([w, 0 * w], axis=-1)[..., 0], case.weights)
     mx.eval(thinned)
     assert not np.asarray(thinned["encoder"]["weight"]).flags.c_contiguous
     case.actor.prepare(thinned)
-    for mine, theirs in zip(case.run().found(), expected, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=2e-6, atol=2e-6)
-
-
-def test_prepare_copies_the_weights():
-    case = Case(policy_of())
-    case.actor.prepare(weights_of(case.policy, 1))
-    case.weights = weights_of(case.policy, 2)
-    owned = tree_map(lambda w: np.array(w), case.weights)
-    given = tree_map(mx.array, owned)
-    case.actor.prepare(given)
-    for array in (np.asarray(w) for _, w in tree_flatten(given)):  # type: ignore
-        array.fill(7)
+    for _, array in tree_flatten(thinned):  # type: ignore
+        np.asarray(array).fill(7)
     check(case)
 
 
 # ---- chosen actions ------------------------------------------------------------------------------
 
 
-def chooser(sizes, logits, **more) -> Case:
-    """Return a case whose policy outputs ``logits`` (n, A): its observations, times 1."""
-    n, A = logits.shape
-    case = Case(policy_of("MLP", sizes, A, A, layers=0), T=1, N=n, **more)
-    case.weights["encoder"]["weight"] = mx.eye(A)
-    case.weights["decoder"]["weight"] = mx.concatenate([mx.eye(A), mx.zeros((1, A))])
-    case.views.observations[0] = logits
-    case.actor.prepare(case.weights)
-    return case
-
-
 def test_extreme_uniforms_take_the_first_and_last_actions():
-    logits = np.tile(np.array([-200, 0, 1, -200], np.float32), (2, 1))
-    case = chooser((4,), logits)
+    """The policy's outputs are its observations, times 1."""
+    case = Case(policy_of("MLP", (4,), 4, 4, layers=0), T=1, N=2)
+    case.weights["encoder"]["weight"] = mx.eye(4)
+    case.weights["decoder"]["weight"] = mx.eye(5)[:, :4]
+    case.views.observations[0] = [-200, 0, 1, -200]
+    case.actor.prepare(case.weights)
     case.noise[0, :, 0] = [1, 2.0**-24]
     actions, logprobs, *_ = case.run().found()
     np.testing.assert_array_equal(actions[0, :, 0], [3, 1])
     np.testing.assert_allclose(logprobs[0], [-201.31326, -1.3132617], rtol=1e-6)
+
+
+def test_nan_changes_the_actions_of_its_agent_only():
+    """Its actions are uniform."""
+    clean, case = (Case(policy_of("MinGRU", (4,), dialect="puffer3")) for _ in range(2))
+    case.views.observations[:, ::5] = np.nan
+    clean.run()
+    actions, logprobs, values, *_ = case.run().found()
+    others = np.arange(N) % 5 > 0
+    for mine, theirs in zip(case.found()[:3], clean.found()[:3], strict=True):
+        np.testing.assert_array_equal(mine[:, others], theirs[:, others])
+    assert np.isnan(values[:, ~others]).all()
+    np.testing.assert_array_equal(actions[:, ~others], np.ceil(4 * case.noise - 1)[:, ~others])
+    np.testing.assert_allclose(logprobs[:, ~others], -np.log(4), rtol=1e-6)
 
 
 def test_infinite_outputs_become_the_largest_numbers():
@@ -207,26 +202,6 @@ def test_infinite_outputs_become_the_largest_numbers():
     case.actor.prepare(case.weights)
     check(case)
     np.testing.assert_array_equal(case.views.actions[0, :, 0], np.where(np.arange(40) % 2, 0, 2))
-
-
-@pytest.mark.parametrize(("network", "sizes"), [("MinGRU", (4,)), ("LSTM", (1, 1))])
-def test_nan_changes_the_actions_of_its_agent_only(network, sizes):
-    """Its actions are uniform, or have mean 0."""
-    clean, case = (Case(policy_of(network, sizes, dialect="puffer3")) for _ in range(2))
-    case.views.observations[:, ::5] = np.nan
-    clean.run()
-    actions, logprobs, values, *_ = case.run().found()
-    others = np.arange(N) % 5 > 0
-    for mine, theirs in zip(case.found()[:3], clean.found()[:3], strict=True):
-        np.testing.assert_array_equal(mine[:, others], theirs[:, others])
-    assert np.isnan(values[:, ~others]).all()
-    if sizes == (4,):
-        np.testing.assert_array_equal(actions[:, ~others], np.ceil(4 * case.noise - 1)[:, ~others])
-        np.testing.assert_allclose(logprobs[:, ~others], -np.log(4), rtol=1e-6)
-    else:
-        deviation = np.exp(np.array(case.weights["decoder"]["logstd"]))
-        expected = (deviation * case.noise)[:, ~others]
-        np.testing.assert_allclose(actions[:, ~others], expected, rtol=1e-6)
 
 
 def test_continuous_actions_stay_within_limits():
@@ -245,11 +220,6 @@ def test_continuous_actions_stay_within_limits():
 # ---- ranges of agents ----------------------------------------------------------------------------
 
 
-def assert_same_bits(case: Case, other: Case) -> None:
-    for mine, theirs in zip(case.found(), other.found(), strict=True):
-        assert mine.tobytes() == theirs.tobytes()
-
-
 @pytest.mark.parametrize(
     ("network", "sizes", "H"),
     [*zip(NETWORKS, [(3,), (1, 1), (2, 40), (3,)], [64, 20, 100, 100], strict=True)],
@@ -264,25 +234,8 @@ def test_ranges_in_any_order_compute_the_same_bits(network, sizes, H):
         cuts = [0, *sorted(rng.choice(np.arange(1, 203), 5 + 20 * t, replace=False)), 203]
         for i in rng.permutation(len(cuts) - 1):
             act(t, int(cuts[i]), int(cuts[i + 1] - cuts[i]))
-    assert_same_bits(split, whole)
-
-
-def test_threads_compute_the_same_bits():
-    policy = policy_of("LSTM", H=64, reset=True)
-    whole, split = (Case(policy, T=20, N=203) for _ in range(2))
-    whole.run()
-    act = split.bind()
-
-    def walk(first, count):
-        for t in range(20):
-            act(t, first, count)
-
-    threads = [threading.Thread(target=walk, args=(k, min(29, 203 - k))) for k in range(0, 203, 29)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert_same_bits(split, whole)
+    for mine, theirs in zip(split.found(), whole.found(), strict=True):
+        assert mine.tobytes() == theirs.tobytes()
 
 
 # ---- arguments -----------------------------------------------------------------------------------
@@ -296,78 +249,56 @@ def test_unknown_policies_have_no_actor(monkeypatch):
 
 
 def test_bind_resets_the_counted_seconds():
-    case = Case(policy_of(H=64), N=1000)
-    case.bind()
-    assert case.actor.seconds() == {"act": 0, "sample": 0}
-    case.run()
+    case = Case(policy_of(H=64), N=1000).run()
     first = case.actor.seconds()
     assert 0 < first["sample"] < first["act"] < 10
-    act = case.bind()
-    act(0, 0, 1)
-    assert 0 < case.actor.seconds()["act"] < first["act"]
-
-
-def test_bound_arrays_stay_alive():
-    case = Case(policy_of(reset=True), masked=True)
-    kept = [weakref.ref(array) for array in (case.noise, *case.views, *case.states)]
     case.bind()
-    native, policy = case.actor, case.policy
+    assert case.actor.seconds() == {"act": 0, "sample": 0}
+
+
+def test_bound_arrays_stay_alive_until_others_are_bound():
+    case = Case(policy_of(reset=True), masked=True)
+    bound = [weakref.ref(array) for array in (case.noise, *case.views, *case.states)]
+    case.bind()
+    other = Case(case.policy)
+    other.actor = case.actor
     del case
     gc.collect()
-    assert all(reference() is not None for reference in kept)
-    other = Case(policy)
-    other.actor = native
+    assert all(reference() is not None for reference in bound)
     other.bind()
     gc.collect()
-    assert all(reference() is None for reference in kept)
+    assert all(reference() is None for reference in bound)
 
 
-def of_float16(weights):
-    weights["network"][0]["weight"] = weights["network"][0]["weight"].astype(mx.float16)
-
-
-def of_fewer_actions(weights):
-    weights["decoder"]["actions"]["bias"] = weights["decoder"]["actions"]["bias"][1:]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (of_float16, r"network.0.weight: expected float32 \(24, 8\), found float16 \(24, 8\)"),
-        (of_fewer_actions, r"decoder.actions.bias: expected float32 \(3,\), found float32 \(2,\)"),
-    ],
-)
-def test_wrong_weights_are_refused(change, message):
+def test_wrong_weights_are_refused():
     case = Case(policy_of(dialect="torch"))
-    change(case.weights)
+    bias = case.weights["decoder"]["actions"]["bias"]
+    case.weights["decoder"]["actions"]["bias"] = bias[1:].astype(mx.float16)
+    message = r"decoder.actions.bias: expected float32 \(3,\), found float16 \(2,\)"
     with pytest.raises(ValueError, match=message):
         case.actor.prepare(case.weights)
     with pytest.raises(RuntimeError, match="prepare"):
         case.bind()
 
 
-def read_only(array):
-    array = array.copy()
-    array.flags.writeable = False
-    return array
-
-
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("observations", lambda a: a.astype(np.int16), r"expected float32 \(8, 77, 5\)"),
-        ("observations", lambda a: a[:7], r"found float32 \(7, 77, 5\)"),
+        (
+            "observations",
+            lambda a: a[:7],
+            r"observations: .*found float32 \(7, 77, 5\)",
+        ),
         ("terminals", lambda a: a[:, ::-1], "found float32 .*, not C-contiguous"),
         ("masks", lambda a: a.astype(bool), r"masks: expected uint8 \(8, 77, 3\)"),
-        ("actions", read_only, "actions: expected .*, writable and .*, read-only"),
-        ("noise", lambda a: a[..., 0], r"noise: expected float32 \(8, 77, 1\)"),
+        ("actions", lambda a: np.broadcast_to(a[:1], a.shape), "actions: expected .*, writable"),
         ("states", lambda s: [*s[:1], s[1][:-1]], r"states.1: expected float32 \(77, 8\), .*\(76"),
     ],
 )
 def test_wrong_memory_is_refused(name, change, message):
     case = Case(policy_of(), masked=True)
-    if name in ("noise", "states"):
-        setattr(case, name, change(getattr(case, name)))
+    if name == "states":
+        case.states = change(case.states)
     else:
         case.views = case.views._replace(**{name: change(getattr(case.views, name))})
     with pytest.raises(ValueError, match=message):

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import mlx.core as mx
 import numpy as np
@@ -43,8 +44,8 @@ from puffer_mlx.vec.native.vec import NativeVec
 
 CPU = mx.Device(mx.cpu)
 N, T, GROUPS = 18, 24, 2  # a block is not full
-LONG = ("craftax_classic", "g2048")  # an episode takes some 150 steps
 TIMER = PhaseTimer("", enabled=False)
+
 SETTINGS = {  # for short episodes
     "squared": {"size": 5},
     "memory": {"length": 3},
@@ -55,25 +56,22 @@ SETTINGS = {  # for short episodes
     "cartpole_continuous": {},
     "breakout": {"frameskip": 40},
     "craftax_classic": {},
+    "soccer": {},
+    "connect4_two": {"opening_stones": 20},
+    "rock_paper_scissors": {},
 }
 SEATS = {"soccer": 4, "connect4_two": 2, "rock_paper_scissors": 2}  # agents per environment
-SEVERAL = {"soccer": {}, "connect4_two": {"opening_stones": 20}, "rock_paper_scissors": {}}
+ROLLOUTS = {"craftax_classic": 10, "g2048": 10, "soccer": 3}  # until an episode ends
 
 
 def opened(name: str, agents: int, groups: int, env: dict[str, Any]) -> NativeVec:
-    folder = find_environment(name)
-    return NativeVec(
-        folder, total_agents=agents, num_buffers=groups, num_threads=1, env=env, seed=7
-    )
+    counts = {"total_agents": agents, "num_buffers": groups, "num_threads": 1}
+    return NativeVec(find_environment(name), **counts, env=env, seed=7)
 
 
 def environments(name: str) -> NativeVec:
-    return opened(
-        name,
-        N * SEATS.get(name, 1),
-        GROUPS,
-        {**config.load(name).env, **(SETTINGS | SEVERAL)[name]},
-    )
+    env = {**config.load(name).env, **SETTINGS[name]}
+    return opened(name, N * SEATS.get(name, 1), GROUPS, env)
 
 
 def streams() -> list[Any]:
@@ -81,45 +79,40 @@ def streams() -> list[Any]:
 
 
 class Run:
-    """Environments, a policy, and rollouts on a GPU (``whole``) or through MLX on the host.
+    """Environments, a policy, and rollouts on a GPU or through MLX on the host.
 
-    A GPU's rollout is one launch, or a few launches per step (``in_steps``).
+    form: ``rollout`` (one launch, in blocks of few agents), ``step`` (a few launches per step),
+        ``fp32`` or ``bf16`` (one launch, in blocks of many by matrix units); empty: the host.
     """
 
     def __init__(
-        self,
-        name: str,
-        whole: bool,
-        network: str = "MinGRU",
-        precision: str = "",
-        in_steps: bool = False,
-        opponents: int = 0,
-        width: int = 0,
+        self, name: str, form: str, network: str = "MinGRU", opponents: int = 0, width: int = 8
     ) -> None:
         self.agents = n = N * SEATS.get(name, 1)
         vec = environments(name)
         seats = seats_in_blocks(vec, opponents, 0.17) if opponents else None
-        width = width or (32 if precision else 8)
         settings = Policy(hidden_size=width, num_layers=2, reset_on_terminal=True)
         self.policy = make_policy(vec.spec, settings, Torch(network=network))
         weights = [self.policy.init(mx.random.key(k)) for k in range(1 + opponents)]
         self.weights: Any = weights if opponents else weights[0]
-        with building_for("cuda", lambda *_, **__: []):
-            kernel: Any = rollouts_in_one_launch(self.policy, vec, T, precision, seats)
-            assert kernel is None or bool(precision) == (kernel.rows(N) is not None)
-        if in_steps:
-            kernel = rollouts_in_steps(self.policy, vec, T, "", seats)
-        assert kernel is not None or not whole
-        self.vec: Any = EnvironmentsOnGPU(vec, kernel) if whole and kernel else vec
-        buffer = BufferOnGPU if whole else RolloutBuffer
-        self.buffer: Any = buffer(vec.spec, T, n, GROUPS)
-        self.buffer.reset(self.vec)
-        self.states = [self.policy.initial_state(n // GROUPS) for _ in range(GROUPS)]
-        if whole:
+        self.buffer: Any = (BufferOnGPU if form else RolloutBuffer)(vec.spec, T, n, GROUPS)
+        self.vec: Any = vec
+        if form:
+            self.vec = EnvironmentsOnGPU(vec, self.kernel(vec, form, seats))
             self.way: Any = RolloutsOnGPU(self.vec.kernel, streams, TIMER)
         else:
-            given = self.policy, vec, streams, TIMER
-            self.way = choose_acting(CPU, "fp32", *given, seats)
+            self.way = choose_acting(CPU, "fp32", self.policy, vec, streams, TIMER, seats)
+        self.buffer.reset(self.vec)
+        self.states = [self.policy.initial_state(n // GROUPS) for _ in range(GROUPS)]
+
+    def kernel(self, vec: NativeVec, form: str, seats: Any) -> Any:
+        if form == "step":
+            return rollouts_in_steps(self.policy, vec, T, "", seats)
+        precision = form if form != "rollout" else ""
+        with building_for("cuda", lambda *_, **__: []):
+            kernel: Any = rollouts_in_one_launch(self.policy, vec, T, precision, seats)
+            assert bool(precision) == (kernel.rows(N) is not None)
+        return kernel
 
     def rollout(self, seed: int) -> dict[str, np.ndarray]:
         """Return the fields of a rollout of T steps."""
@@ -132,31 +125,23 @@ class Run:
         return {name: np.array(a)[:T] for name, a in fields if a is not None}
 
 
-BY_ROWS = "memory", "cartpole_continuous", "breakout", "connect4"
-WAYS = [*zip(SETTINGS, cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"]), cycle([""]))]
-STEPS = [
-    ("g2048", "MinGRU", "steps"),
-    ("connect4", "GRU", "steps"),
-    ("cartpole_continuous", "LSTM", "steps"),
-    ("breakout", "MLP", "steps"),
-]
-
-
-def assert_alike(ours: Run, host: Run, form: str, rollouts: int, name: str) -> None:
+def compared(name: str, form: str, network: str = "MinGRU", opponents: int = 0) -> Run:
     """Compare rollouts. Discrete actions and all that follows from them have the same bits."""
+    width = 32 if form == "fp32" else 8
+    ours, host = (Run(name, each, network, opponents, width) for each in (form, ""))
     rounded, ends = name == "cartpole_continuous", 0.0  # actions differ by rounding
-    for seed in range(rollouts):
+    for seed in range(ROLLOUTS.get(name, 2)):
         with emulated_gpu() as gpu:
             found = ours.rollout(seed)
         expected = host.rollout(seed)
-        assert {each for each in gpu.names if each.startswith(form)}
-        assert form.startswith("step_") or len(gpu.names) <= 2
+        kernel = "rows_" if form == "fp32" else f"{form}_"
+        assert any(each.startswith(kernel) for each in gpu.names)
+        assert form == "step" or len(gpu.names) <= 2
         ends += found["terminals"].sum()
         for field in ("actions", "observations", "rewards", "terminals", "masks"):
-            if field in expected and rounded:
-                np.testing.assert_allclose(found[field], expected[field], 0, 1e-4, err_msg=field)
-            elif field in expected:
-                np.testing.assert_array_equal(found[field], expected[field], field)
+            if field in expected:
+                atol = 1e-4 if rounded else 0
+                np.testing.assert_allclose(found[field], expected[field], 0, atol, err_msg=field)
         for field in ("logprobs", "values"):
             np.testing.assert_allclose(found[field], expected[field], 0, 2e-4, err_msg=field)
         for state, other in zip(named(ours.states), named(host.states), strict=True):
@@ -165,6 +150,7 @@ def assert_alike(ours: Run, host: Run, form: str, rollouts: int, name: str) -> N
     assert ends > 0, "no episode ended"
     if not rounded:
         np.testing.assert_array_equal(ours.vec.state(), host.vec.state())
+    return ours
 
 
 def assert_equal(expected: dict, found: dict, one: Run, other: Run) -> None:
@@ -176,25 +162,22 @@ def assert_equal(expected: dict, found: dict, one: Run, other: Run) -> None:
         np.testing.assert_array_equal(np.array(state[1]), np.array(same[1]))
 
 
-@pytest.mark.parametrize(
-    ("name", "network", "precision"),
-    [*WAYS, *((name, "MinGRU", "fp32") for name in BY_ROWS), *STEPS],
-)
-def test_rollouts_are_the_hosts(name, network, precision):
-    """In blocks of few agents, in blocks of many by matrix units, and in steps."""
-    in_steps = precision == "steps"
-    precision = "" if in_steps else precision
-    ours, host = Run(name, True, network, precision, in_steps), Run(name, False, network, precision)
-    form = "step_" if in_steps else "rows_" if precision else "rollout_"
-    assert_alike(ours, host, form, 10 if name in LONG else 2, name)
+ALONE = [name for name in SETTINGS if name not in SEATS]
+NETWORKS = cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"])
+WAYS = [(name, network, "rollout") for name, network in zip(ALONE, NETWORKS, strict=False)]
+WAYS += [(name, "MinGRU", "fp32") for name in ("memory", "cartpole_continuous", "connect4")]
+WAYS += [("connect4", "GRU", "step"), ("cartpole_continuous", "LSTM", "step")]
 
 
-@pytest.mark.parametrize(("form", "precision"), [("rollout", ""), ("rows", "fp32"), ("step", "")])
-def test_observations_that_breakout_hides_are_0(form, precision, monkeypatch):
+@pytest.mark.parametrize(("name", "network", "form"), WAYS)
+def test_rollouts_are_the_hosts(name, network, form):
+    compared(name, form, network)
+
+
+@pytest.mark.parametrize("form", ["rollout", "fp32", "step"])
+def test_observations_that_breakout_hides_are_0(form, monkeypatch):
     monkeypatch.setitem(SETTINGS, "breakout", {"frameskip": 40, "hide_balls_and_width": 1})
-    ours = Run("breakout", True, "MinGRU", precision, form == "step")
-    host = Run("breakout", False, "MinGRU", precision)
-    assert_alike(ours, host, f"{form}_", 2, "breakout")
+    ours = compared("breakout", form)
     assert not np.array(ours.buffer.fields["observations"])[..., 8:10].any()
 
 
@@ -209,20 +192,18 @@ def test_observations_that_breakout_hides_are_0(form, precision, monkeypatch):
     ],
 )
 def test_agents_of_one_environment_may_have_different_policies(name, network, opponents, form):
-    ours = Run(name, True, network, in_steps=form == "step", opponents=opponents)
-    host = Run(name, False, network, opponents=opponents)
-    assert_alike(ours, host, f"{form}_", 3 if name == "soccer" else 2, name)
+    compared(name, form, network, opponents)
 
 
 @pytest.mark.parametrize(("name", "rows"), [("connect4", 32), ("cartpole_continuous", 16)])
 def test_weights_from_memory_change_no_bit(name, rows, monkeypatch):
     """Shared memory contains two layers, or a tile of them."""
     monkeypatch.setattr(kernels, "ROWS_OF_A_BLOCK", (rows,))
-    runs = [Run(name, True, precision="bf16", width=128) for _ in range(2)]
+    runs = [Run(name, "bf16", width=128) for _ in range(2)]
 
-    def rollout(run, seed, room, kept):
+    def rollout(run, seed, room, layers):
         monkeypatch.setattr(kernels, "shared_pool_limits", lambda: (512, room))
-        assert run.vec.kernel.rows(N)["KEPT"] == kept
+        assert run.vec.kernel.rows(N)["KEPT"] == layers
         with emulated_gpu():
             return run.rollout(seed)
 
@@ -232,11 +213,11 @@ def test_weights_from_memory_change_no_bit(name, rows, monkeypatch):
         assert_equal(expected, found, *runs)
 
 
-@pytest.mark.parametrize(("steps", "in_steps"), [(7, False), (7, True)])
-def test_the_steps_per_launch_change_no_bit(steps, in_steps):
+@pytest.mark.parametrize("form", ["rollout", "step"])
+def test_the_steps_per_launch_change_no_bit(form):
     """connect4 has masks and a random player."""
-    whole, parts = (Run("connect4", True, in_steps=in_steps) for _ in range(2))
-    parts.way.steps = steps
+    whole, parts = (Run("connect4", form) for _ in range(2))
+    parts.way.steps = 7
     for seed in range(2):
         with emulated_gpu():
             expected, found = whole.rollout(seed), parts.rollout(seed)
@@ -266,7 +247,7 @@ class Watchdog:
 
 
 def test_an_ended_rollout_is_repeated_in_shorter_launches():
-    whole, ended = Run("connect4", True), Run("connect4", True)
+    whole, ended = Run("connect4", "rollout"), Run("connect4", "rollout")
     ended.way._kernel = watchdog = Watchdog(ended.way._kernel, T // 4)
     for seed in range(2):
         with emulated_gpu():
@@ -276,7 +257,7 @@ def test_an_ended_rollout_is_repeated_in_shorter_launches():
 
 
 def test_a_rollout_that_is_ended_twice_is_an_error_and_changes_no_environment():
-    run = Run("connect4", True)
+    run = Run("connect4", "rollout")
     before = run.vec.state()
     run.way._kernel = watchdog = Watchdog(run.way._kernel, 0)
     with emulated_gpu(), pytest.raises(UserError) as caught:
@@ -289,24 +270,15 @@ def test_a_rollout_that_is_ended_twice_is_an_error_and_changes_no_environment():
 
 @pytest.mark.parametrize(("backend", "name"), [("metal", "breakout"), ("cuda", "connect4")])
 def test_the_kernels_text_of_each_backend_computes_the_hosts_observations(backend, name):
-    run, host = Run(name, True), Run(name, False)
+    """In memory whose bounds are checked."""
+    run, host = (Run(name, form) for form in ("rollout", ""))
     kernel = run.way._kernel
-
-    def launch(weights, states, noise, structs, *arrived):
-        first = EnvOutputs(*arrived, *([None] if len(arrived) == 3 else []))
-        return [
-            a for a in kernel.launch(T, weights, states, noise, structs, first) if a is not None
-        ]
-
     noise = run.policy.distribution.noise(mx.random.key(0), (T, N))
     packed = kernel.step.weights(run.weights), kernel.step.state(*run.states)
-    arrived = [array for array in run.buffer.last if array is not None]
-    given = *packed, noise, run.vec.structs, *arrived
+    first = EnvOutputs(*run.buffer.last)
     with emulated_gpu(backend=backend, checked=True):
-        played = launch(*given)
-    expected = host.rollout(0)
-    np.testing.assert_array_equal(np.array(played[0]), expected["observations"])
-    assert len(played) == (10 if name == "connect4" else 9)
+        observations = kernel.launch(T, *packed, noise, run.vec.structs, first)[0]
+        np.testing.assert_array_equal(np.array(observations), host.rollout(0)["observations"])
 
 
 # ---- training ------------------------------------------------------------------------------------
@@ -322,6 +294,9 @@ EPOCHS = 4
 def configured(name: str = "connect4", *options: str):
     steps = str(EPOCHS * 16 * 8)
     return config.load(name, [*OPTIONS.split(), "--train.total-timesteps", steps, *options])
+
+
+SELF_PLAY = "--vec.num-policies", "2", "--vec.hist-policy-percent", "0.5"
 
 
 @pytest.fixture
@@ -341,10 +316,9 @@ def on_gpu(monkeypatch, request):
     monkeypatch.setattr(trainer, "place", place)
 
 
-SELF_PLAY = "--vec.num-policies", "2", "--vec.hist-policy-percent", "0.5"
-
-
 def make_trainer(name: str = "connect4", *options: str) -> trainer.Trainer:
+    if name.endswith("selfplay"):
+        options = *options, *SELF_PLAY
     given = configured(name, *options)
     return trainer.Trainer(given, opened(given.env_name, 16, 2, given.env))
 
@@ -355,41 +329,19 @@ def make_trainer(name: str = "connect4", *options: str) -> trainer.Trainer:
     indirect=["on_gpu"],
 )
 def test_training_equals_the_hosts(on_gpu, monkeypatch, name):
-    options = SELF_PLAY if name.endswith("selfplay") else ()
     with emulated_gpu():
-        ours = make_trainer(name, *options)
+        ours = make_trainer(name)
         logs = [*ours]
     monkeypatch.undo()
-    host = make_trainer(name, *options)
+    host = make_trainer(name)
     expected = [*host]
-    theirs = dict(named(host.weights))
-    for name, array in named(ours.weights):
-        np.testing.assert_allclose(np.array(array), np.array(theirs[name]), 0, 3e-4, err_msg=name)
+    for (key, array), (_, other) in zip(named(ours.weights), named(host.weights), strict=True):
+        np.testing.assert_allclose(np.array(array), np.array(other), 0, 3e-4, err_msg=key)
     for record, other in zip(logs, expected, strict=True):
-        keys = {key for key in other if key.startswith(("env/", "selfplay/"))}
-        assert keys and {key: record[key] for key in keys} == pytest.approx(
-            {key: other[key] for key in keys}, rel=1e-5
-        )
-
-
-@pytest.mark.parametrize("on_gpu", [False, True], indirect=True)
-def test_only_profiled_epochs_wait_for_the_rollout(on_gpu):
-    """In other epochs its time is the last measured one."""
-    waited = []
-    with emulated_gpu():
-        ours = make_trainer()
-        collect = ours.collector.acting.collect
-
-        def observed(*arguments: Any) -> Any:
-            waited.append(ours.collector.acting.waits)  # type: ignore
-            return collect(*arguments)
-
-        ours.collector.acting.collect = observed  # type: ignore
-        for record in ours:
-            assert record["env/n"] > 0 and record["perf/train"] >= 0
-            if not ours.collector.overlap:
-                assert record["perf/rollout"] + record["perf/train"] <= record["perf/epoch"]
-    assert waited == ([True] * EPOCHS if ours.collector.overlap else [False, True, False, False])
+        keys = [key for key in other if key.startswith(("env/", "selfplay/"))]
+        assert keys
+        found, theirs = ([each[key] for key in keys] for each in (record, other))
+        assert found == pytest.approx(theirs, rel=1e-5)
 
 
 def test_a_mac_waits_for_each_rollout(on_gpu, monkeypatch):
@@ -401,12 +353,7 @@ def test_a_mac_waits_for_each_rollout(on_gpu, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("asked", "seconds", "launches"),
-    [
-        ("0", 1e-6, [4, 4, 8]),
-        ("0", 0.016, [4, 4, 2, 2, 2, 2]),
-        ("3", 0, [3, 3, 2]),
-    ],
+    ("asked", "seconds", "launches"), [("0", 0.016, [4, 4, 2, 2, 2, 2]), ("3", 0, [3, 3, 2])]
 )
 def test_launch_steps_are_measured_or_typed(on_gpu, monkeypatch, asked, seconds, launches):
     """On a Mac 0 means that the second launch is measured: the first one compiles."""
@@ -416,7 +363,8 @@ def test_launch_steps_are_measured_or_typed(on_gpu, monkeypatch, asked, seconds,
     monkeypatch.setattr(on_gpu_rollouts, "kernel_substitute", lambda: None)
     with emulated_gpu():
         ours = make_trainer("connect4", "--train.launch-steps", asked)
-        ours.collector.acting._kernel = watchdog = Watchdog(ours.collector.acting._kernel, 99)  # type: ignore
+        acting: Any = ours.collector.acting
+        acting._kernel = watchdog = Watchdog(acting._kernel, 99)
         ours.step()
     assert watchdog.launches == launches
 
@@ -427,19 +375,13 @@ def test_launch_steps_are_measured_or_typed(on_gpu, monkeypatch, asked, seconds,
     indirect=["on_gpu"],
 )
 def test_a_resumed_run_is_the_whole_one(on_gpu, name):
-    given = name, *(SELF_PLAY if name.endswith("selfplay") else ())
     with emulated_gpu():
-        whole = make_trainer(*given)
-        for _ in whole:
-            pass
-        first = make_trainer(*given)
+        whole, first, second = (make_trainer(name) for _ in range(3))
+        list(whole)
         first.step()
         first.step()
-        weights, state = first.weights, first.state()
-        second = make_trainer(*given)
-        assert second.restore(weights, state)
-        for _ in second:
-            pass
+        assert second.restore(first.weights, first.state())
+        list(second)
     assert_same(second, whole)
 
 
@@ -448,14 +390,13 @@ def test_the_host_resumes_a_checkpoint_of_a_gpu(on_gpu, monkeypatch):
         first = make_trainer()
         first.step()
         weights, state = first.weights, first.state()
+        first.step()
     monkeypatch.undo()
     host = make_trainer()
     assert host.restore(weights, state)
     host.step()
-    expected = np.array(host.collector.buffer.observations)[:8]
-    with emulated_gpu():
-        first.step()
-    np.testing.assert_array_equal(np.array(first.last_buffer.observations), expected)
+    found = np.array(first.last_buffer.observations)
+    np.testing.assert_array_equal(found, np.array(host.collector.buffer.observations)[:8])
 
 
 # ---- the next rollout is launched before losses are read -----------------------------------------
@@ -489,18 +430,6 @@ def test_metrics_weights_and_checkpoints_seen_after_an_epoch_belong_to_it(on_gpu
             assert_same(ours, serial)
 
 
-def test_a_rollout_is_launched_before_the_losses_are_read(on_gpu, monkeypatch):
-    done = []
-    with emulated_gpu():
-        ours = make_trainer()
-        for part, name in (ours.collector.acting, "collect"), (ours.learner.health, "check"):
-            inner = getattr(part, name)
-            monkeypatch.setattr(part, name, lambda *a, f=inner, n=name: done.append(n) or f(*a))
-        list(ours)
-    first, profiled = ["collect", "check"], ["collect", "collect", "check"]
-    assert done == [*first, *profiled, "collect", "check", "check"]
-
-
 def test_an_update_that_was_built_then_is_rebuilt_for_another_learning_rate(on_gpu, monkeypatch):
     monkeypatch.setattr(update, "device_memory", lambda: 2**30)
     with emulated_gpu():
@@ -514,38 +443,30 @@ def test_an_update_that_was_built_then_is_rebuilt_for_another_learning_rate(on_g
         assert_same(ours, serial)
 
 
-@pytest.mark.parametrize("options", [(), ("--train.lr-schedule", "adaptive")])
-def test_each_step_may_be_called_by_another_thread(on_gpu, monkeypatch, options):
-    """The previous thread may have built the update of the next rollout."""
+def in_new_thread(call: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()
+
+
+def test_each_step_may_be_called_by_another_thread(on_gpu, monkeypatch):
+    """Only the thread that prepared an update can evaluate its arrays."""
     monkeypatch.setattr(update, "device_memory", lambda: 2**30)
     prepared, submitted, submit = [], [], Update.submit
     monkeypatch.setattr(Update, "submit", lambda one: submitted.append(one) or submit(one))
-
-    def in_new_thread(call: Callable[[], Any]) -> Any:
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(call).result()
-
     with emulated_gpu():
-        ours, serial = (make_trainer("connect4", *options) for _ in range(2))
-        in_new_thread(lambda: [np.array(array) for array in ours.state().arrays.values()])
+        ours, serial = make_trainer(), make_trainer()
         for expected in serial:
             assert results(in_new_thread(ours.step)) == results(expected)
             prepared.append(ours.prepared)
             in_new_thread(lambda: [np.array(array) for array in ours.state().arrays.values()])
         assert_same(ours, serial)
-    graphs = [one for one in prepared if one is not None and one.is_graph]
-    assert bool(graphs) == (not options)
-    assert submitted  # Only the thread that prepared an update can evaluate its arrays.
+    assert submitted and any(one is not None and one.is_graph for one in prepared)
     assert not any(one is other for one in prepared for other in submitted)
 
 
 @pytest.mark.parametrize("how", ["weights", "a failure", "an evaluation"])
 def test_a_launched_rollout_is_taken_back(on_gpu, monkeypatch, how):
     """Then the run is that of a trainer that launched none."""
-
-    def failing(*_: Any) -> Any:
-        raise UserError("no", "")
-
     with emulated_gpu():
         ours, serial = make_trainer(), serial_trainer()
         for run in ours, serial:
@@ -557,33 +478,33 @@ def test_a_launched_rollout_is_taken_back(on_gpu, monkeypatch, how):
                 list(run.evaluate())
             else:
                 with monkeypatch.context() as patch, pytest.raises(UserError):
-                    patch.setattr(run.learner.health, "check", failing)
+                    patch.setattr(run.learner.health, "check", mock.Mock(side_effect=UserError("")))
                     run.step()
         if how != "a failure":  # the serial trainer's environments have stepped
             assert_same(ours, serial)
-        records = [(run.step(), run.step()) for run in (ours, serial)]
+        for _ in range(2):
+            assert results(ours.step()) == results(serial.step())
         assert_same(ours, serial)
-    for record, other in zip(*records, strict=True):
-        assert results(record) == results(other)
 
 
-INTERRUPTED = {  # class and method that an interrupt ends; whether rollouts are launched ahead
-    "environments": (EnvironmentsOnGPU, "commit", True),
-    "rows": (BufferOnGPU, "fill", False),
-    "states": (collectors.DeviceCollector, "__setattr__", False),
-}
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("place", INTERRUPTED)
-def test_an_interrupted_rollout_is_undone_and_repeated(on_gpu, monkeypatch, place, after):
-    """``after``: whether the interrupted call was made."""
-    owner, method, ahead = INTERRUPTED[place]
+@pytest.mark.parametrize(
+    ("owner", "method", "before", "ahead"),
+    [
+        (EnvironmentsOnGPU, "commit", True, True),
+        (EnvironmentsOnGPU, "commit", False, True),
+        (BufferOnGPU, "fill", False, False),
+        (collectors.DeviceCollector, "__setattr__", True, False),  # of its states
+    ],
+)
+def test_an_interrupted_rollout_is_undone_and_repeated(
+    on_gpu, monkeypatch, owner, method, before, ahead
+):
+    """``before``, or after the method; ``ahead``: whether rollouts are launched ahead."""
     real = getattr(owner, method)
 
     def interrupted(*arguments: Any) -> Any:
         is_target = method != "__setattr__" or arguments[1] == "states"
-        if after or not is_target:
+        if not (before and is_target):
             real(*arguments)
         if is_target:
             raise KeyboardInterrupt
@@ -603,31 +524,38 @@ def test_an_interrupted_rollout_is_undone_and_repeated(on_gpu, monkeypatch, plac
 # ---- refusals and limits -------------------------------------------------------------------------
 
 
-def refused(name: str, *options: str) -> str:
-    asked = "--train.rollout-device", "gpu-kernel", *options
-    given = config.load(name, [*OPTIONS.split(), *asked])
+def placed(name: str, *options: str) -> Placement:
+    given = configured(name, "--train.rollout-device", "gpu-kernel", *options)
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
-        with pytest.raises(UserError) as caught:
-            placement.place(Acting(given, vec, policy), None, {})
+        return placement.place(Acting(given, vec, policy), None, {})
+
+
+def refused(name: str, *options: str) -> str:
+    with pytest.raises(UserError) as caught:
+        placed(name, *options)
     return str(caught.value)
 
 
-def test_rollouts_without_a_kernel_are_refused(monkeypatch):
-    no_gpu = "train.rollout_device is gpu-kernel, but this build of MLX has no GPU"
-    assert no_gpu in refused("squared")
+@pytest.fixture
+def pretended(monkeypatch):
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+
+
+def test_rollouts_without_a_gpu_are_refused(monkeypatch):
+    said = "train.rollout_device is gpu-kernel, but this build of MLX has no GPU"
+    assert said in refused("squared")
     monkeypatch.setattr(placement, "has_gpu", lambda: True)
     assert "training is on the CPU" in refused("squared")
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+
+
+def test_rollouts_without_a_kernel_or_memory_are_refused(pretended, monkeypatch):
     assert "the rules of target compile for a CPU alone" in refused("target")
-    monkeypatch.setattr(in_steps, "FEWEST", 17)
-    monkeypatch.setattr(kernels, "FEWEST", 17)
-    assert "there are 16 environments, expected at least 8" in refused("squared")
-
-
-def test_rollouts_beyond_the_gpus_memory_are_refused(monkeypatch):
-    monkeypatch.setattr(placement, "has_gpu", lambda: True)
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    with monkeypatch.context() as patch:
+        patch.setattr(in_steps, "FEWEST", 17)
+        patch.setattr(kernels, "FEWEST", 17)
+        assert "there are 16 environments, expected at least 8" in refused("squared")
     monkeypatch.setattr(placement, "device_memory", lambda: 40_000)
     said = refused("squared", "--policy.hidden-size", "512")
     assert "16 agents for 8 steps need 0.0 GB at least, and the GPU has 0.0 GB" in said
@@ -635,20 +563,15 @@ def test_rollouts_beyond_the_gpus_memory_are_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "form"),
+    ("name", "width", "form"),
     [
-        ("squared", [], "in one launch"),
-        ("squared", ["--policy.hidden-size", "512"], "in a few launches a step"),
-        ("catch", [], "in a few launches a step"),
+        ("squared", "8", "in one launch"),
+        ("squared", "512", "in a few launches a step"),
+        ("catch", "8", "in a few launches a step"),
     ],
 )
-def test_wide_policies_and_images_roll_out_in_steps(monkeypatch, name, options, form):
-    monkeypatch.setattr(placement, "has_gpu", lambda: True)
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
-    given = configured(name, "--train.rollout-device", "gpu-kernel", *options)
-    with opened(name, 16, 1, given.env) as vec:
-        policy = trainer.configured_policy(vec.spec, given)
-        found = placement.place(Acting(given, vec, policy), None, {})
+def test_wide_policies_and_images_roll_out_in_steps(pretended, name, width, form):
+    found = placed(name, "--policy.hidden-size", width)
     assert found.gpu_rollouts is not None and found.gpu_rollouts.form == form
     assert found.rollout_device == "gpu-kernel" and not found.overlap
 

@@ -1,5 +1,6 @@
 """Time limits of vector environments that reset within a step: rewards contain the last value."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import gymnasium
@@ -103,12 +104,16 @@ def test_a_time_limit_adds_the_value_of_the_last_observation(network, overlap, n
         assert abs(expected - CLIP)[1:].max() > 1e-3
 
 
+def limited(factory=same_step, finals=True):
+    return gym_vec(
+        factory, name="x", total_agents=4, num_buffers=2, backend="vector", finals=finals
+    )
+
+
 def test_take_last_returns_the_last_observations_since_the_previous_call():
     """The first call begins the recording. Each group counts its steps."""
-    with gym_vec(
-        same_step, name="x", total_agents=4, num_buffers=2, backend="vector", finals=True
-    ) as env:
-        assert env.shows_last and not env.finals
+    with limited() as inner, Normalized(inner, True, True, GAMMA) as env:
+        assert inner.shows_last and not env.finals
         rows = started(env)
         for _ in range(5):
             step(env, rows)
@@ -117,46 +122,29 @@ def test_take_last_returns_the_last_observations_since_the_previous_call():
             step(env, rows)
         last = env.take_last()
         assert last.rows.tolist() == [5, 5, 10, 10] and last.agents.tolist() == [1, 3, 1, 3]
-        assert last.observations.tolist() == [[5, 2], [5, 2], [5, 3], [5, 3]]
-        assert len(env.take_last().rows) == 0
+        expected = [[5, 2], [5, 2], [5, 3], [5, 3]]
+        np.testing.assert_allclose(env.raw(last.observations), expected, rtol=1e-5)
+        assert abs(last.observations).max() < 5  # they are normalized
 
 
-def test_last_observations_are_normalized():
-    inner = gym_vec(same_step, name="x", total_agents=2, backend="vector", finals=True)
-    with Normalized(inner, True, True, GAMMA) as env:
-        rows = started(env)
-        env.take_last()
-        for _ in range(5):
-            step(env, rows)
-        (seen,) = env.take_last().observations
-        np.testing.assert_allclose(env.raw(seen), [5, 1], rtol=1e-5)
-        assert abs(seen).max() < 5
-
-
-def test_a_missing_last_observation_is_an_error():
+@pytest.mark.parametrize("finals", [True, False])
+def test_a_missing_last_observation_is_an_error_if_it_is_used(finals):
     class Silent(gymnasium.vector.VectorWrapper):
         def step(self, actions):
             *rest, infos = super().step(actions)
             return *rest, {k: x for k, x in infos.items() if "final_obs" not in k}
 
-    def make(num_envs):
-        return Silent(same_step(num_envs))
-
-    def played(finals):
-        with gym_vec(make, name="x", total_agents=2, backend="vector", finals=finals) as env:
-            rows = started(env)
+    said = r'truncated an episode .* infos\["final_obs"\]'
+    with limited(lambda num_envs: Silent(same_step(num_envs)), finals) as env:
+        rows = started(env)
+        with pytest.raises(UserError, match=said) if finals else nullcontext():
             for _ in range(6):
                 step(env, rows)
-
-    with pytest.raises(UserError, match=r'truncated an episode .* infos\["final_obs"\]'):
-        played(finals=True)
-    played(finals=False)
 
 
 def test_bootstrap_truncated_is_used_and_can_be_switched_off():
     with puffer_mlx.Trainer(SETTINGS, same_step) as trainer:
         assert not any("bootstrap" in key for key in vec.unused_keys(trainer.config, trainer.vec))
-        assert trainer.config.train.reward_clip == CLIP
     with puffer_mlx.Trainer(SETTINGS | {"bootstrap_truncated": 0}, same_step) as trainer:
         next(iter(trainer))
         assert abs(trainer.collector.buffer.rows.rewards).max() == REWARD  # training clips them

@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from kept import edit, kept_copy
 from native_envs import GROUP, SHIPPED, Stepper, make, parameters
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.saved_state import pack, unpack
@@ -22,9 +20,6 @@ from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import random_actions
 
 AGENTS = 2 * GROUP
-REFUSED = r"(checksum|format of this version)\n  hint: "
-
-
 OTHER_CODE = "squared.h", "3 * env->size", "4 * env->size"
 
 
@@ -86,21 +81,14 @@ def test_restored_environments_continue_bit_for_bit(name: str):
         assert all(map(np.array_equal, found, expected)) and its_log == log
 
 
-def test_saving_and_restoring_wait_for_steps_in_progress():
-    env = {"length": 7, "sleep_ms": 100}
-    with make("relay", total_agents=6, num_buffers=2, env=env) as vec:
+def test_saving_waits_for_steps_in_progress():
+    with make("relay", total_agents=6, env={"length": 7, "sleep_ms": 100}) as vec:
         stepper, first = Stepper(vec), saved(vec)
-        start = time.perf_counter()
-        vec.send(1, np.zeros((3, 2), np.float32), stepper.group(1))
+        vec.send(0, np.zeros((6, 2), np.float32), stepper.rows)
         assert len(saved(vec)) > len(first)  # it has the step's receipts
-        assert time.perf_counter() - start > 0.1
-        vec.wait(1)
-        vec.send(0, np.zeros((3, 2), np.float32), stepper.group(0))
+        vec.send(0, np.zeros((6, 2), np.float32), stepper.rows)
         vec.restore(first)
         np.testing.assert_array_equal(saved(vec), first)
-    for use in vec.state, vec.episodes, lambda: vec.restore(first):  # closed
-        with pytest.raises(RuntimeError, match="closed"):
-            use()
 
 
 # ---- What is refused -----------------------------------------------------------------------------
@@ -180,8 +168,7 @@ def test_states_with_a_digest_of_all_bytes_are_accepted():
             content = path.read_bytes()
             digest.update(f"{path.name} {len(content)}\0".encode() + content)
         body = unpack(saved(vec), vec._identity)
-        earlier = {**vec._identity, "sources": digest.hexdigest()[:24]}
-        vec.restore(pack(earlier, body))
+        vec.restore(pack({**vec._identity, "sources": digest.hexdigest()[:24]}, body))
 
 
 def test_code_of_shipped_environments_lists_states_it_resumes():
@@ -211,99 +198,43 @@ def test_damaged_state_is_refused(squares, data: st.DataObject):
         damaged[at] ^= 1 << data.draw(st.integers(0, 7))
     else:
         damaged = damaged[:at]
-    with pytest.raises(UserError, match=REFUSED):
+    with pytest.raises(UserError, match=r"(checksum|format of this version)\n  hint: "):
         vec.restore(damaged)
     np.testing.assert_array_equal(saved(vec), state)
 
 
-def with_number(index: int, value: int):
-    """Return a change of one number: 0 to 3 are of the head, 4 and 5 of the first record."""
-
-    def change(body: np.ndarray) -> np.ndarray:
-        numbers = body.copy()
-        numbers[: len(body) // 8 * 8].view(np.uint64)[index] = value
-        return numbers
-
-    return change
-
-
-def with_receipts(body: np.ndarray) -> np.ndarray:
-    """Write a number of receipts that relay refuses."""
-    body[48:56].view(np.int32)[1] = 1000
-    return body
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda body: body[:40], "ends early"),  # in the record of the first environment
-        (lambda body: np.append(body, np.zeros(16, np.uint8)), "goes on for 16 bytes"),
-        (with_number(0, 8), r"6 environments of 8 bytes and 12 agents.*expected"),
-        (with_number(4, 2), "environment 0 of the state has 2 agents, expected"),
-        (with_number(5, 2**64 - 1), "ends early"),  # bytes of its record
-        (with_receipts, "environment 0 can't load its"),
-    ],
-)
-def test_state_of_another_layout_is_refused(change, message: str):
-    """The C code checks layouts, even if the checksum is right."""
+def test_records_are_checked_even_if_the_checksum_is_right():
     with make("relay", total_agents=12) as vec:
         stepper = Stepper(vec)
         play(stepper, history(vec, 3))
-        body = change(unpack(saved(vec), vec._identity))
-        play(stepper, history(vec, 2))
+        body = unpack(saved(vec), vec._identity)
         state = saved(vec)
-        with pytest.raises(UserError, match=f"relay: .*{message}"):
+        with pytest.raises(UserError, match=r"relay: .*ends early"):
+            vec.restore(pack(vec._identity, body[:40]))
+        np.testing.assert_array_equal(saved(vec), state)  # nothing was changed
+        body[48:56].view(np.int32)[1] = 1000  # receipts of the first environment
+        with pytest.raises(UserError, match=r"relay: .*environment 0 can't load its"):
             vec.restore(pack(vec._identity, body))
-        if change is not with_receipts:
-            np.testing.assert_array_equal(saved(vec), state)  # nothing was changed
         vec.reset(stepper.rows)
         play(stepper, history(vec, 10))
 
 
 @pytest.mark.processes
 def test_environment_without_state_macro_can_not_be_saved():
+    env = parameters("squared")
     folder = changed("binding.c", "#define MY_STATE_PLAIN", "//")
-    with NativeVec(folder, total_agents=4, env=parameters("squared")) as vec:
+    with NativeVec(folder, total_agents=4, env=env) as vec:
         assert vec.state() is None
         with pytest.raises(UserError, match="neither MY_STATE_PLAIN nor MY_STATE"):
             vec.restore(pack(vec._identity, np.zeros(32, np.uint8)))
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    ("new", "message"),
-    [
-        ("#define MY_STATE_PLAIN\n#define MY_STATE", "struct without pointers of its own"),
-        ("#define MY_STATE", "my_state_size|my_save_state|my_load_state"),
-    ],
-)
-def test_contradicting_state_macros_are_refused(new: str, message: str):
-    folder = changed("binding.c", "#define MY_STATE_PLAIN ", new + "\n// ")
-    with pytest.raises(UserError, match=message):
-        NativeVec(folder, total_agents=4, env=parameters("squared"))
+    folder = changed(
+        "binding.c", "#define MY_STATE_PLAIN ", "#define MY_STATE_PLAIN\n#define MY_STATE "
+    )
+    with pytest.raises(UserError, match="struct without pointers of its own"):
+        NativeVec(folder, total_agents=4, env=env)
 
 
 # ---- Episodes of single environments -------------------------------------------------------------
-
-
-def test_episodes_add_up_to_log():
-    with (
-        make("soccer", total_agents=AGENTS, num_buffers=2) as vec,
-        make("soccer", total_agents=AGENTS) as twin,
-    ):
-        actions = history(vec, 400)
-        play(Stepper(vec), actions)
-        play(Stepper(twin), actions)
-        records, log = vec.episodes(), twin.log()
-        numbers = [record["env"] for record in records]
-        assert numbers == sorted(set(numbers)) and set(numbers) <= set(range(vec.num_environments))
-        weights = np.array([record["n"] for record in records])
-        assert weights.sum() == log["n"] and len(records) > vec.num_environments // 2
-        for key in log:
-            mean = np.average([record[key] for record in records], weights=weights)
-            assert mean == pytest.approx(log[key], rel=1e-5) or key == "n"
-        assert list(records[0]) == [*log, "env"]
-        assert vec.episodes() == [] and vec.log() == {}
 
 
 def test_each_episode_has_its_environment_and_return():
@@ -313,11 +244,11 @@ def test_each_episode_has_its_environment_and_return():
         up = np.full((6, 1), 2, np.float32)
         for step in range(1, 40):
             rows = stepper.step(up)
+            ended = np.flatnonzero(rows.terminals)
             if step == 9:
-                vec.log()  # takes those of the ninth step
+                vec.log()  # takes the episodes of this step
                 continue
             records = vec.episodes()
-            ended = np.flatnonzero(rows.terminals)
             assert [record["env"] for record in records] == ended.tolist()
             assert all(record["n"] == 1 for record in records)
             returns = [record["episode_return"] for record in records]
@@ -327,22 +258,18 @@ def test_each_episode_has_its_environment_and_return():
 # ---- Shapes of observations ----------------------------------------------------------------------
 
 
-def with_shape(shape: str) -> Path:
-    return changed(
-        "binding.c", "#define NUM_ATNS", f"#define MY_OBS_SHAPE {shape}\n#define NUM_ATNS"
-    )
-
-
 @pytest.mark.processes
 def test_observation_shape_must_match_size():
-    env = parameters("squared")
-    with NativeVec(with_shape("{11, 11, 1}"), total_agents=4, env=env) as vec:
+    def with_shape(shape: str) -> NativeVec:
+        new = f"#define MY_OBS_SHAPE {shape}\n#define NUM_ATNS"
+        folder = changed("binding.c", "#define NUM_ATNS", new)
+        return NativeVec(folder, total_agents=4, env=parameters("squared"))
+
+    with with_shape("{11, 11, 1}") as vec:
         assert vec.spec.observation_shape == (11, 11, 1)
     message = r"MY_OBS_SHAPE in binding\.c: .*\(11, 11, 2\) doesn't have 121 elements"
     with pytest.raises(UserError, match=message):
-        NativeVec(with_shape("{11, 11, 2}"), total_agents=4, env=env)
-    with pytest.raises(ValueError, match="121 elements"):
-        EnvSpec("x", 121, np.dtype(np.uint8), ActionSpec((5,)), observation_shape=(-11, -11, 1))
+        with_shape("{11, 11, 2}")
 
 
 # ---- Environments made of others -----------------------------------------------------------------
@@ -361,8 +288,5 @@ def test_environment_may_include_another(copied: Path):
         assert vec.spec.name == "wide"
     edit(copied / "squared.h", "3 * env->size", "4 * env->size")
     assert compile_environment(wide) != first and sources_digest(wide) != digest
-    # headers that include each other
-    (copied / "a.h").write_text('#include "squared.h"\n#include "../b.h"\n#include "nowhere.h"\n')
-    (copied.parent / "b.h").write_text('#include "squared/a.h"\n')
-    names = [path.relative_to(copied.parent).as_posix() for path in environment_files(copied)]
-    assert names == ["b.h", "squared/a.h", "squared/binding.c", "squared/squared.h"]
+    (copied / "a.h").write_text('#include "squared.h"\n#include "a.h"\n#include "nowhere.h"\n')
+    assert copied / "a.h" in environment_files(copied)

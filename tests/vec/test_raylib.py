@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kept import edit
-from native_envs import Stepper, folder_of, make, squared
+from native_envs import Stepper, make, squared
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.compiler import compile_shared, source_files
 from puffer_mlx.vec.native import raylib
-from puffer_mlx.vec.native.compiling import environment_flags
 from puffer_mlx.vec.native.raylib import find_raylib
 from puffer_mlx.vec.native.sources import environments_folder
 from puffer_mlx.vec.native.vec import NativeVec
@@ -109,11 +108,6 @@ def affine(upper: np.ndarray, move: np.ndarray | None = None) -> np.ndarray:
     return matrix
 
 
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(5)
-
-
 # ---- Arithmetic ---------------------------------------------------------------------------------
 
 
@@ -123,14 +117,12 @@ def test_functions_of_numbers_equal_values_by_hand(call):
     assert call("Normalize", "f", "fff", 3, 2, 4) == 0.5
     assert call("Remap", "f", "fffff", 3, 2, 4, 10, 30) == 20
     assert call("Wrap", "f", "fff", 370, 0, 360) == 10
-    assert call("Wrap", "f", "fff", -10, 0, 360) == 350
-    assert call("FloatEquals", "i", "ff", 1e6, 1e6 + 0.5)
-    assert not call("FloatEquals", "i", "ff", 1, 1.001)
 
 
-def test_functions_of_vectors_equal_numpy(call, rng):
+def test_functions_of_vectors_equal_numpy(call):
+    rng = np.random.default_rng(5)
     for _ in range(20):
-        a, b, c, d = rng.normal(size=(4, 3))
+        a, b = rng.normal(size=(2, 3))
         p, q = a[:2], b[:2]
         near(call("Vector2Add", "2", "22", p, q), p + q)
         near(call("Vector2Subtract", "2", "22", p, q), p - q)
@@ -140,38 +132,20 @@ def test_functions_of_vectors_equal_numpy(call, rng):
         angle = call("Vector2Angle", "f", "22", p, q)
         turned = call("Vector2Rotate", "2", "2f", p / np.linalg.norm(p), angle)
         near(turned, q / np.linalg.norm(q))
-        near(call("Vector2LineAngle", "f", "22", p, q), -np.arctan2(*(q - p)[::-1]))
-        unit = q / np.linalg.norm(q)
-        near(call("Vector2Reflect", "2", "22", p, unit), p - 2 * (p @ unit) * unit)
-        length = np.linalg.norm(q - p)
-        near(call("Vector2MoveTowards", "2", "22f", p, q, 0.1), p + 0.1 * (q - p) / length)
-        near(call("Vector2MoveTowards", "2", "22f", p, q, 99), q)
-        near(np.linalg.norm(call("Vector2ClampValue", "2", "2ff", 9 * unit, 0.5, 0.7)), 0.7)
         near(call("Vector3CrossProduct", "3", "33", a, b), np.cross(a, b))
         near(call("Vector3DotProduct", "f", "33", a, b), a @ b)
         cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
         near(call("Vector3Angle", "f", "33", a, b), np.arccos(cosine), 1e-4)
-        near(call("Vector3Perpendicular", "3", "3", a) @ a, 0)
-        along = call("Vector3Project", "3", "33", a, b)
-        near(along, (a @ b) / (b @ b) * b)
-        near(call("Vector3Reject", "3", "33", a, b), a - along)
-        weights = rng.dirichlet([1, 1, 1])
-        point = weights @ np.array([b, c, d])
-        near(call("Vector3Barycenter", "3", "3333", point, b, c, d), weights, 1e-3)
-        near(call("Vector3CubicHermite", "3", "3333f", a, b, c, d, 0), a)
-        near(call("Vector3CubicHermite", "3", "3333f", a, b, c, d, 1), c)
     near(call("Vector2Normalize", "2", "2", [0, 0]), [0, 0])
-    straight = call("Vector3Refract", "3", "33f", [0, -1, 0], [0, 1, 0], 0.7)
-    near(straight, [0, -1, 0])  # along the normal nothing is bent
 
 
-def test_functions_of_matrices_equal_numpy(call, rng):
+def test_functions_of_matrices_equal_numpy(call):
+    rng = np.random.default_rng(5)
     for _ in range(20):
         a, b = rng.normal(size=(2, 4, 4))
         v, w = rng.normal(size=(2, 3))
         near(call("MatrixMultiply", "m", "mm", a, b), b @ a)  # a first
         near(call("MatrixTranspose", "m", "m", a), a.T)
-        near(call("MatrixTrace", "f", "m", a), np.trace(a))
         near(call("MatrixDeterminant", "f", "m", a), np.linalg.det(a), 1e-4)
         near(call("MatrixInvert", "m", "m", a), np.linalg.inv(a), 2e-3)
         near(call("Vector3Transform", "3", "3m", v, a), (a @ [*v, 1])[:3])
@@ -182,10 +156,10 @@ def test_functions_of_matrices_equal_numpy(call, rng):
         for axis, turn, angle in zip("XYZ", turns, w, strict=True):
             near(call(f"MatrixRotate{axis}", "m", "f", angle), affine(turn))
         near(call("MatrixRotateXYZ", "m", "3", w), affine(turns[0] @ turns[1] @ turns[2]))
-        near(call("MatrixRotateZYX", "m", "3", w), affine(turns[2] @ turns[1] @ turns[0]))
 
 
-def test_quaternions_rotate_like_matrices(call, rng):
+def test_quaternions_rotate_like_matrices(call):
+    rng = np.random.default_rng(5)
     for _ in range(20):
         axis, v, w = rng.normal(size=(3, 3))
         angle = rng.uniform(-3, 3)
@@ -193,7 +167,6 @@ def test_quaternions_rotate_like_matrices(call, rng):
         q = call("QuaternionFromAxisAngle", "4", "3f", axis, angle)
         near(call("QuaternionToMatrix", "m", "4", q), affine(turn))
         near(call("Vector3RotateByQuaternion", "3", "34", v, q), turn @ v)
-        near(call("Vector3RotateByAxisAngle", "3", "33f", v, axis, angle), turn @ v)
         again = call("QuaternionFromMatrix", "4", "m", affine(turn))
         near(again * np.sign(again @ q), q, 1e-4)
         other = call("QuaternionFromAxisAngle", "4", "3f", w, 0.5)
@@ -201,44 +174,18 @@ def test_quaternions_rotate_like_matrices(call, rng):
         near(call("QuaternionToMatrix", "m", "4", product), affine(turn @ rotation(w, 0.5)))
         inverse = call("QuaternionInvert", "4", "4", 2 * q)
         near(call("QuaternionMultiply", "4", "44", 2 * q, inverse), [0, 0, 0, 1])
-        pitch, yaw, roll = rng.uniform(-1.4, 1.4, 3)
-        turned = call("QuaternionFromEuler", "4", "fff", pitch, yaw, roll)
-        x, y, z = (rotation(a, b) for a, b in zip(np.eye(3), (pitch, yaw, roll), strict=True))
-        near(call("QuaternionToMatrix", "m", "4", turned), affine(z @ y @ x))
-        near(call("QuaternionToEuler", "3", "4", turned), [pitch, yaw, roll], 1e-4)
-        start, end = v / np.linalg.norm(v), w / np.linalg.norm(w)
-        shortest = call("QuaternionFromVector3ToVector3", "4", "33", start, end)
-        near(call("Vector3RotateByQuaternion", "3", "34", start, shortest), end, 1e-4)
-        half = call("QuaternionSlerp", "4", "44f", [0, 0, 0, 1], q, 0.5)
-        near(half, call("QuaternionFromAxisAngle", "4", "3f", axis, angle / 2), 1e-3)
 
 
-def test_shapes_collide_in_two_dimensions(call):
+def test_shapes_collide(call):
     assert call("CheckCollisionRecs", "b", "44", [0, 0, 2, 2], [1, 1, 5, 5])
     assert not call("CheckCollisionRecs", "b", "44", [0, 0, 2, 2], [2, 0, 5, 5])  # they touch
     near(call("GetCollisionRec", "4", "44", [0, 0, 2, 2], [1, -1, 5, 2]), [1, 0, 1, 1])
-    near(call("GetCollisionRec", "4", "44", [0, 0, 2, 2], [3, 3, 5, 2]), [0, 0, 0, 0])
     assert call("CheckCollisionCircles", "b", "2f2f", [0, 0], 1, [3, 4], 4)
     assert not call("CheckCollisionCircles", "b", "2f2f", [0, 0], 1, [3, 4], 3.9)
     assert call("CheckCollisionCircleRec", "b", "2f4", [4, 5], 5.01, [-9, -9, 10, 10])  # its corner
     assert not call("CheckCollisionCircleRec", "b", "2f4", [4, 5], 4.99, [-9, -9, 10, 10])
     assert call("CheckCollisionPointRec", "b", "24", [0, 0], [0, 0, 1, 1])
     assert not call("CheckCollisionPointRec", "b", "24", [1, 0], [0, 0, 1, 1])
-    triangle = [0, 0], [4, 0], [0, 4]
-    assert call("CheckCollisionPointTriangle", "b", "2222", [1, 1], *triangle)
-    assert not call("CheckCollisionPointTriangle", "b", "2222", [3, 3], *triangle)
-    corners = (TYPES["2"] * 4)((0, 0), (4, 0), (4, 4), (2, 1))
-    at = ctypes.addressof(corners)
-    assert call("CheckCollisionPointPoly", "b", "2pi", [3, 2], at, 4)
-    assert not call("CheckCollisionPointPoly", "b", "2pi", [2, 2], at, 4)
-    crossing = TYPES["2"]()
-    at = ctypes.addressof(crossing)
-    assert call("CheckCollisionLines", "b", "2222p", [0, 0], [4, 4], [0, 2], [4, 2], at)
-    assert (crossing.f0, crossing.f1) == (2, 2)
-    assert not call("CheckCollisionLines", "b", "2222p", [0, 0], [1, 1], [0, 2], [4, 2], None)
-
-
-def test_shapes_collide_in_three_dimensions(call):
     box = [0, 0, 0, 2, 2, 2]
     assert call("CheckCollisionBoxes", "b", "66", box, [1, 1, 1, 3, 3, 3])
     assert not call("CheckCollisionBoxes", "b", "66", box, [1, 1, 2.1, 3, 3, 3])
@@ -246,18 +193,14 @@ def test_shapes_collide_in_three_dimensions(call):
     assert not call("CheckCollisionSpheres", "b", "3f3f", [0, 0, 0], 1, [2, 2, 1], 1.9)
 
 
-@pytest.mark.parametrize(
-    ("shape", "letters", "values"),
-    [
-        ("Box", "66", [[0, 0, 0, 2, 2, 2]]),
-        ("Sphere", "63f", [[1, 1, 1], 1]),
-        ("Triangle", "6333", [[0, 0, 0], [0, 4, 0], [0, 0, 4]]),
-    ],
-)
-def test_ray_hits_shapes_at_their_distance(call, shape: str, letters: str, values: list):
-    hit = call(f"GetRayCollision{shape}", "h", letters, [-3, 1, 1, 1, 0, 0], *values)
+def test_ray_hits_shapes_at_their_distance(call):
+    ray, beside = [-3, 1, 1, 1, 0, 0], [-3, 3, 3, 1, 0, 0]
+    hit = call("GetRayCollisionBox", "h", "66", ray, [0, 0, 0, 2, 2, 2])
     assert hit.hit and hit.distance == 3
-    assert not call(f"GetRayCollision{shape}", "h", letters, [-3, 3, 3, 1, 0, 0], *values).hit
+    assert not call("GetRayCollisionBox", "h", "66", beside, [0, 0, 0, 2, 2, 2]).hit
+    hit = call("GetRayCollisionSphere", "h", "63f", ray, [1, 1, 1], 1)
+    assert hit.hit and hit.distance == 3
+    assert not call("GetRayCollisionSphere", "h", "63f", beside, [1, 1, 1], 1).hit
 
 
 def test_random_numbers_are_uniform_and_seeded(call):
@@ -268,14 +211,6 @@ def test_random_numbers_are_uniform_and_seeded(call):
     drawn = draw(1)
     assert set(drawn) == set(range(-4, 6)) and draw(1) == drawn and draw(2) != drawn
     assert np.bincount(np.array(drawn) + 4).min() > 240  # of 300
-    assert call("GetRandomValue", "i", "ii", -(2**31), 2**31 - 1) is not None
-    seen = set()
-    for _ in range(300):
-        at = call("LoadRandomSequence", "p", "uii", 3, 1, 4)
-        seen.add(tuple((ctypes.c_int * 3).from_address(at)))
-        call("UnloadRandomSequence", "", "p", at)
-    assert len(seen) == 24 and all(len(set(one)) == 3 for one in seen)
-    assert call("LoadRandomSequence", "p", "uii", 5, 1, 4) is None
 
 
 def test_functions_that_draw_do_nothing(call):
@@ -283,9 +218,6 @@ def test_functions_that_draw_do_nothing(call):
     assert call("IsKeyUp", "b", "i", 65) and call("GetScreenWidth", "i", "") > 0
     assert call("GetFrameTime", "f", "") == pytest.approx(1 / 60)
     assert call("GetTime", "d", "") <= call("GetTime", "d", "")
-    count = ctypes.c_int(7)
-    assert call("LoadModelAnimations", "p", "sp", b"x", ctypes.addressof(count)) is None
-    assert count.value == 0
 
 
 # ---- Finding one --------------------------------------------------------------------------------
@@ -363,11 +295,6 @@ void puf_log(Log* log, Dict* out) {}
 def test_environment_of_5_0_draws_in_a_window(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     folder = tmp_path / "drawn"
     folder.mkdir()
-    (folder / "drawn.h").write_text(OF_5_0.replace("DrawnFrames()", "GetMouseX()"))
-    with NativeVec(folder, total_agents=1, env={}) as vec:
-        assert not vec.can_render and "no raylib" in vec.description
-        with pytest.raises(UserError, match="raylib isn't installed"):
-            vec.render()
     (folder / "drawn.h").write_text(OF_5_0)
     monkeypatch.setenv("RAYLIB_PATH", str(install(tmp_path / "raylib", static=True)))
     with NativeVec(folder, total_agents=1, env={}) as vec:
@@ -386,33 +313,25 @@ def test_raylib_is_searched_in_known_folders(monkeypatch: pytest.MonkeyPatch, tm
     system = install(tmp_path / "usr")
     assert found().version == "9.9" and found().library.parent == system / "lib"
     assert {f"-L{system / 'lib'}", "-lraylib"} <= {*found().flags()}
+    if shutil.which("pkg-config"):
+        prefix = install(tmp_path / "packaged")
+        (tmp_path / "raylib.pc").write_text(
+            f"prefix={prefix}\nlibdir={prefix}/lib\nincludedir={prefix}/include\n"
+            "Name: raylib\nDescription: x\nVersion: 9.9\nLibs: -L${libdir} -lraylib\n"
+        )
+        monkeypatch.setenv("PKG_CONFIG_LIBDIR", str(tmp_path))
+        assert found().library.parent == prefix / "lib"
     brewed = install(tmp_path / "homebrew", static=True)
-    assert str(brewed / "lib" / "libraylib.a") in found().flags()
+    monkeypatch.delenv("PKG_CONFIG_LIBDIR")
     unpacked = install(tmp_path / "repository" / "raylib-5.5_linux_amd64")
     assert found(tmp_path / "repository").header.is_relative_to(unpacked)
-    monkeypatch.setenv("RAYLIB_PATH", str(system))
-    assert found(tmp_path / "repository").header.is_relative_to(system)
+    monkeypatch.setenv("RAYLIB_PATH", str(brewed))
+    assert str(brewed / "lib" / "libraylib.a") in found(tmp_path / "repository").flags()
     monkeypatch.setenv("RAYLIB_PATH", "none")
     assert find_raylib([tmp_path / "repository"]) is None
     monkeypatch.setenv("RAYLIB_PATH", str(tmp_path))
     with pytest.raises(UserError, match=r"where there is no raylib: include/raylib\.h"):
         find_raylib()
-
-
-@pytest.mark.usefixtures("nothing_installed")
-def test_raylib_is_found_by_pkg_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    if not shutil.which("pkg-config"):
-        pytest.skip("there is no pkg-config")
-    prefix = install(tmp_path / "packaged")
-    (tmp_path / "raylib.pc").write_text(
-        f"prefix={prefix}\nlibdir=${{prefix}}/lib\nincludedir=${{prefix}}/include\n"
-        "Name: raylib\nDescription: x\nVersion: 9.9\nLibs: -L${libdir} -lraylib\n"
-    )
-    monkeypatch.setenv("PKG_CONFIG_LIBDIR", str(tmp_path))
-    packaged = find_raylib()
-    assert packaged and packaged.library.parent == prefix / "lib"
-    monkeypatch.setenv("PATH", str(tmp_path))  # without pkg-config
-    assert find_raylib() is None
 
 
 # ---- Drawing ------------------------------------------------------------------------------------
@@ -448,15 +367,13 @@ def test_environment_draws_until_it_exits(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.usefixtures("nothing_installed")
-@pytest.mark.parametrize(
-    ("name", "reason"), [("orbit", "raylib isn't installed"), ("metro", "doesn't use raylib")]
-)
-def test_missing_window_is_explained(name: str, reason: str):
-    with make(name, total_agents=6) as vec:
+def test_missing_window_is_explained():
+    said = "orbit can't open a window: .*raylib isn't installed"
+    with make("orbit", total_agents=6) as vec:
         assert not vec.can_render
-        with pytest.raises(UserError, match=f"{name} can't open a window: .*{reason}") as caught:
+        with pytest.raises(UserError, match=said) as caught:
             vec.render()
-        assert ("install raylib" in caught.value.hint) == (name == "orbit")
+    assert "install raylib" in caught.value.hint
 
 
 def test_window_needs_the_main_thread_on_macos(monkeypatch: pytest.MonkeyPatch):
@@ -468,16 +385,3 @@ def test_window_needs_the_main_thread_on_macos(monkeypatch: pytest.MonkeyPatch):
             vec.render()
         monkeypatch.setattr(sys, "platform", "linux")
         assert vec.render()
-
-
-# ---- The real one -------------------------------------------------------------------------------
-
-
-def test_environment_links_with_installed_raylib():
-    found = find_raylib()
-    if found is None or not found.version.startswith("5.5"):
-        pytest.skip("there is no raylib 5.5")
-    assert "-lraylib" in environment_flags(folder_of("orbit"))
-    with make("orbit", total_agents=6) as vec:
-        Stepper(vec)
-        assert vec.can_render

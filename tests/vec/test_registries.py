@@ -3,12 +3,12 @@
 import importlib
 import importlib.util
 import multiprocessing
-import os
-import signal
 import sys
 import threading
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -20,13 +20,13 @@ from gymnasium.envs.registration import registry
 from stepping import gym_vec, played, started, step, zoo_vec
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec import backend_choice, registries
+from puffer_mlx.vec import backend_choice, pool, registries
 from puffer_mlx.vec.gym.make import GymFactory
 from puffer_mlx.vec.zoo import find_parallel
 
 
 @pytest.fixture(autouse=True)
-def registered():
+def restored_registry():
     """Restore Gymnasium's registry after each test.
 
     Packages register their environments when they are imported, only once. So a package that the
@@ -65,21 +65,19 @@ def slope_env() -> Any:
     return Slope
 
 
-def shown(make: Any, backend: str, steps: int = 3) -> list[float]:
+def shown(make: Any, backend: str = "async") -> list[float]:
     """Return the observations of the first of two environments."""
     with gym_vec(make, name="it", total_agents=2, backend=backend) as vec:
-        return [float(rows.observations[0, 0]) for rows in played(vec, steps)]
+        return [float(rows.observations[0, 0]) for rows in played(vec, 3)]
 
 
-def register(name: str, slope: Any, entry_point: Any = None) -> None:
-    entry_point = entry_point or slope_env()
-    gymnasium.register(name, entry_point=entry_point, kwargs={"slope": slope})
+def register(name: str, slope: Any) -> None:
+    gymnasium.register(name, entry_point=slope_env(), kwargs={"slope": slope})
 
 
 @pytest.mark.parametrize(
     ("slopes", "constructor", "slope"),
     [
-        ({"Mine-v0": 3}, "Mine-v0", 3),
         ({"Mine-v1": 1, "Mine-v2": 2}, "Mine", 2),
         ({"CartPole-v1": 5}, "CartPole-v1", 5),
         ({"Mine-v0": 3}, lambda: gymnasium.make("Mine-v0"), 3),
@@ -89,19 +87,15 @@ def register(name: str, slope: Any, entry_point: Any = None) -> None:
 def test_registered_environment_is_stepped_in_processes(slopes: dict, constructor, slope: int):
     for name, registered_slope in slopes.items():
         register(name, registered_slope)
-    assert shown(constructor, "async") == [0, slope, 2 * slope, 3 * slope]
+    assert shown(constructor) == [0, slope, 2 * slope, 3 * slope]
 
 
-def test_registered_class_of_the_script_is_stepped_in_processes(monkeypatch):
+def test_registered_class_of_the_script_is_stepped_with_its_time_limit(monkeypatch):
     monkeypatch.setattr(sys.modules["__main__"], "Sloping", slope_env(), raising=False)
-    register("Mine-v0", 4, "__main__:Sloping")
-    assert shown("Mine-v0", "async") == [0, 4, 8, 12]
-
-
-def test_registered_time_limit_counts():
-    entry = gymnasium.spec("CartPole-v1").entry_point
-    gymnasium.register("CartPole-v1", entry_point=entry, max_episode_steps=4)
+    gymnasium.register("CartPole-v1", entry_point="__main__:Sloping", max_episode_steps=4)
     with gym_vec("CartPole-v1", name="it", total_agents=2, backend="async") as vec:
+        assert [rows.observations[0, 0] for rows in played(vec, 3)] == [0, 1, 2, 3]
+        step(vec, started(vec))
         played(vec, 12)
         assert {record["episode_length"] for record in vec.episodes()} == {4}
 
@@ -118,25 +112,18 @@ def test_registered_environment_of_pettingzoo_is_stepped(monkeypatch):
         assert [rows.observations[2, 0] for rows in played(vec, 2)] == [0, 1, 2]
 
 
-def held_lock() -> Any:
-    """Return a function that can't be pickled."""
-    lock, Slope = threading.Lock(), slope_env()
+def test_constructor_that_can_not_be_pickled_is_refused_or_stepped_here(monkeypatch):
+    lock = threading.Lock()
 
     def make(render_mode=None):
         with lock:
-            return Slope()
+            return slope_env()()
 
-    return make
-
-
-def test_constructor_that_can_not_be_pickled_is_refused_or_stepped_here(monkeypatch):
-    make = held_lock()
     with pytest.raises(UserError, match=r"can't be sent to another process: .*lock.*\n.*sync"):
-        shown(make, "async")
+        shown(make)
     monkeypatch.setattr(backend_choice, "step_time", lambda *_: 1.0)
     monkeypatch.setattr(backend_choice, "cores", lambda: 2)
     chosen = backend_choice.choose_backend(GymFactory("it", make), 2, 1, "auto", 2, 0)
-    assert chosen.form == "sync" and chosen.workers == 0
     said = "sync: a step takes 1 s, but what makes it can't be sent to another process: "
     assert chosen.description.startswith(said) and "\n" not in chosen.description
 
@@ -152,66 +139,35 @@ def test_module_of_another_file_in_a_process_is_refused(monkeypatch):
 # ---- Environments that start processes -----------------------------------------------------------
 
 
-def simulate(pipe) -> None:
-    while (steps := pipe.recv()) is not None:
-        pipe.send(steps + 1)
+class Simulated(slope_env()):
+    """Has a forked process, which ``close`` leaves running."""
 
-
-class Simulated(gymnasium.Env):
-    """Steps in a forked process; in a worker, ``close`` may leave that process running."""
-
-    observation_space = gymnasium.spaces.Box(-99, 99, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, closes=True, daemon=True, thread=False, render_mode=None):
-        self.pipe, end = multiprocessing.Pipe()
+    def __init__(self, daemon=True, thread=False, render_mode=None):
+        super().__init__()
         context: Any = multiprocessing.get_context("fork")
-        self.process = context.Process(target=simulate, args=(end,), daemon=daemon)
+        self.process = context.Process(target=time.sleep, args=(600,), daemon=daemon)
         with ThreadPoolExecutor(1) as other:
             other.submit(self.process.start).result() if thread else self.process.start()
-        self.closes = closes or multiprocessing.parent_process() is None
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action):
-        self.pipe.send(self.steps)
-        self.steps = self.pipe.recv()
-        return np.full(1, self.steps, np.float32), 1.0, self.steps == 9, False, {"pid": os.getpid()}
-
-    def close(self):
-        if self.closes:
-            self.pipe.send(None)
-            self.process.join()
+        if multiprocessing.parent_process() is None:  # the probe
+            self.process.kill()
 
 
-def simulators(workers: list[Any]) -> list[psutil.Process]:
-    return [child for each in workers for child in psutil.Process(each.pid).children()]
-
-
-@pytest.mark.parametrize("env", [{}, {"closes": False, "daemon": False}])
-def test_close_ends_processes_of_environments(env):
-    with gym_vec(Simulated, name="it", total_agents=2, env=env, backend="async") as vec:
-        assert step(vec, started(vec)).observations[0, 0] == 1
-        forked = simulators(vec._envs[0].processes)  # type: ignore
-        assert len(forked) == 2
-    gone, left = psutil.wait_procs(forked, timeout=60)
-    assert len(gone) == 2 and not left
-
-
-@pytest.mark.parametrize("thread", [False, True])
-def test_dead_worker_is_noticed_while_its_child_lives(thread):
+@pytest.mark.parametrize(("killed", "thread"), [(False, False), (True, False), (True, True)])
+def test_processes_of_environments_end_with_their_worker(killed, thread, monkeypatch):
     """A child that a thread forked would end with the thread."""
-    env = {"thread": thread, "closes": False}
+    monkeypatch.setattr(pool, "_CLOSE_TIMEOUT", 0.5)
+    env = {"thread": thread, "daemon": killed}
     with gym_vec(Simulated, name="it", total_agents=2, env=env, backend="async") as vec:
         rows = started(vec)
-        worker = vec._envs[0].processes[0]  # type: ignore
-        forked = simulators([worker])
-        os.kill(worker.pid, signal.SIGKILL)
-        with pytest.raises(UserError, match=r"died.*killed by SIGKILL"):
-            step(vec, rows)
-        for process in forked if thread else ():
-            process.kill()
-        assert not psutil.wait_procs(forked, timeout=60)[1]
+        assert step(vec, rows).observations[0, 0] == 1
+        workers = [psutil.Process(each.pid) for each in vec._envs[0].processes]  # type: ignore
+        forked = [child for each in workers for child in each.children()]
+        assert len(forked) == 2
+        if killed:
+            workers[0].kill()
+            with pytest.raises(UserError, match=r"died.*killed by SIGKILL"):
+                step(vec, rows)
+            for process in forked if thread else ():
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+    assert not psutil.wait_procs(forked, timeout=60)[1]

@@ -45,9 +45,6 @@ Env* my_vec_init(int* num_envs_out, int* buffer_env_starts, int* buffer_env_coun
 void my_init(Env* env, Dict* kwargs) {
     env->num_agents = 1;
     env->fault = (int)dict_get(kwargs, "fault")->value;
-    if (env->fault == CRASH_IN_INIT) {
-        *(volatile int*)8 = 1;
-    }
     if (env->fault == OWN_MEMORY) {
         env->own = calloc(1, sizeof(float));
     }

@@ -10,7 +10,6 @@
 
 enum {
     SOUND,
-    CRASH_IN_INIT,
     CRASH_IN_STEP,
     CRASH_IN_CLOSE,
     HANG_IN_STEP,
@@ -29,7 +28,6 @@ enum {
     // What works, but deserves a word.
     NO_REWARD,
     LARGE_REWARD,
-    TINY_REWARD,
     LARGE_OBSERVATION,
     ENDLESS,
     ONE_STEP,
@@ -44,7 +42,6 @@ enum {
     EXIT_IN_RESET,
     EXIT_IN_CLOSE,
     DEEP_STACK,       // 4 MiB of it
-    ENDLESS_RECURSION,
     RECURSION_IN_RESET,
 };
 
@@ -176,9 +173,6 @@ void c_step(Faulty* env) {
     if (env->fault == ABORT_IN_STEP && env->ticks == 9) {
         abort();
     }
-    if (env->fault == ENDLESS_RECURSION && env->ticks == 9) {
-        env->position += (float)recurse(env);
-    }
     if (env->fault == DEEP_STACK) {
         env->position += deep(4096) - 1.0f;
     }
@@ -205,7 +199,6 @@ void c_step(Faulty* env) {
             case INFINITE_REWARD: env->rewards[0] = reward / 0.0f; break;
             case NO_REWARD: break;
             case LARGE_REWARD: env->rewards[0] = 50.0f * reward; break;
-            case TINY_REWARD: env->rewards[0] = 1e-5f * reward; break;
             default: env->rewards[0] = reward;
         }
         if (env->fault == ENDLESS) {

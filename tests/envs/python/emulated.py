@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from pairs import arrays
 
 SPACE = Dict(
     {
@@ -29,11 +30,8 @@ class Counting:
         self.single_observation_space = Box(0, 255, (PACKED.itemsize,), np.uint8)
         self.single_action_space = Discrete(2)
         self.num_agents = 1
-        self.observations = buf["observations"] if buf else np.zeros((1, PACKED.itemsize), np.uint8)
-        self.rewards = buf["rewards"] if buf else np.zeros(1, np.float32)
-        self.terminals = buf["terminals"] if buf else np.zeros(1, bool)
-        self.truncations = buf["truncations"] if buf else np.zeros(1, bool)
-        self.masks = buf["masks"] if buf else np.ones(1, bool)
+        rows = arrays(1, PACKED.itemsize, buf, np.uint8)
+        self.observations, self.rewards, self.terminals, self.truncations, self.masks = rows
         self._struct = self.observations.view(PACKED)
         self._episode = 0
         self.done = True
@@ -77,11 +75,8 @@ class Duel:
         self.single_observation_space = Box(0, 9, (1,), np.float32)
         self.single_action_space = Discrete(2)
         self.num_agents = 2
-        self.observations = buf["observations"] if buf else np.zeros((2, 1), np.float32)
-        self.rewards = buf["rewards"] if buf else np.zeros(2, np.float32)
-        self.terminals = buf["terminals"] if buf else np.zeros(2, bool)
-        self.truncations = buf["truncations"] if buf else np.zeros(2, bool)
-        self.masks = buf["masks"] if buf else np.ones(2, bool)
+        rows = arrays(2, 1, buf)
+        self.observations, self.rewards, self.terminals, self.truncations, self.masks = rows
         self.done = True
 
     def reset(self, seed: int | None = None) -> tuple:

@@ -47,11 +47,6 @@ class Sound(gymnasium.Env):
 # ---- wrong ---------------------------------------------------------------------------------------
 
 
-class FailsToBegin(Sound):
-    def __init__(self, render_mode=None):
-        raise ValueError("no sea to sail on")
-
-
 class EndsItsProcess(Sound):
     def __init__(self, render_mode=None):
         os._exit(3)
@@ -142,13 +137,6 @@ class Overdue(Sound):
     def step(self, action):
         observation, _, _, _, info = super().step(2 * (self.steps % 2))
         return observation, float(action), self.late(), False, info
-
-
-class Endless(Sound):
-    def step(self, action):
-        self.position, self.steps = np.clip(self.position, -0.5, 0.5), self.steps % 20
-        observation, _, _, _, info = super().step(action)
-        return observation, float(self.position * self.goal), False, False, info
 
 
 class Rescaled(Sound):

@@ -27,13 +27,10 @@ class Faulty(Walk):
             trip()
         if fault == "exits when made":
             sys.exit(0)
-        if fault in ("made again", "narrow"):
-            again = os.path.exists(path)
-            self.write_pid()
-            if again and fault == "narrow":
+        if fault == "narrow":
+            if os.path.exists(path):
                 self.observation_space = spaces.Box(-1, 1, (2,))
-            elif again:
-                trip()
+            self.write_pid()
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
         self.seed = self.seed if seed is None else seed
@@ -59,9 +56,6 @@ class Faulty(Walk):
         seen[1] = np.nan
         return seen, *rest
 
-    def infinite(self, seen: Any, _: float, *rest: Any) -> tuple:
-        return seen, float("inf"), *rest
-
     def shape(self, seen: Any, *rest: Any) -> tuple:
         return seen[:2], *rest
 
@@ -83,9 +77,6 @@ class Faulty(Walk):
         while True:
             time.sleep(0.05)
 
-    def interrupts(self, *_: Any) -> tuple:
-        raise KeyboardInterrupt
-
     def closes_descriptors(self, *found: Any) -> tuple:
         os.closerange(3, 256)
         return found
@@ -106,12 +97,6 @@ class Faulty(Walk):
         os.kill(child, signal.SIGTERM)
         os.waitpid(child, 0)
         return found
-
-    def deaf(self, *found: Any) -> tuple:
-        try:
-            return self.hangs(*found)
-        except TimeoutError:
-            return self.deaf(*found)
 
     def stubborn(self, *found: Any) -> tuple:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -14,6 +14,14 @@ import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete
 
 
+def arrays(n: int, size: int, buf: dict | None, dtype: type = np.float32) -> list[np.ndarray]:
+    """Return PufferLib's arrays of n agents, or new ones."""
+    rows = {"observations": np.zeros((n, size), dtype), "rewards": np.zeros(n, np.float32)}
+    rows |= {"terminals": np.zeros(n, bool), "truncations": np.zeros(n, bool)}
+    rows |= {"masks": np.ones(n, bool)}
+    return [(buf or rows)[name] for name in rows]
+
+
 class Pairs:
     """``num_envs`` environments of 2 agents: D = signs + 2.
 
@@ -31,24 +39,13 @@ class Pairs:
         buf: dict | None = None,
         seed: int = 0,
     ) -> None:
-        if fault == "make":
-            raise RuntimeError("it can't be made")
         self.num_agents = n = 2 * num_envs
         self.single_observation_space = Box(0.0, 1.0, (signs + 2,), np.float32)
         self.single_action_space = MultiDiscrete([signs, 2])
         self._signs, self._length, self._leaves = signs, length, leaves
         self._fault, self._report = fault, report
-        if buf is None or fault == "own arrays":
-            buf = {
-                "observations": np.zeros((n, signs + 2), np.float32),
-                "rewards": np.zeros(n, np.float32),
-                "terminals": np.zeros(n, bool),
-                "truncations": np.zeros(n, bool),
-                "masks": np.ones(n, bool),
-            }
-        self.observations, self.rewards = buf["observations"], buf["rewards"]
-        self.terminals, self.truncations = buf["terminals"], buf["truncations"]
-        self.masks = buf["masks"]
+        rows = arrays(n, signs + 2, None if fault == "own arrays" else buf)
+        self.observations, self.rewards, self.terminals, self.truncations, self.masks = rows
         self._agent = np.tile([0, 1], num_envs)
         self.seed = seed
         self.closed = False
@@ -110,8 +107,6 @@ class Pairs:
     def _break(self) -> None:
         if self._steps < 3:
             return
-        if self._fault == "step":
-            raise RuntimeError("it broke")
         if self._fault == "exit":
             sys.exit(0)
         if self._fault == "nan":

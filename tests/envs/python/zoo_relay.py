@@ -74,36 +74,3 @@ def relay(**keywords):
     return Relay(**keywords)
 
 
-class Guess:
-    """Two agents that are shown what to do; 20 times."""
-
-    metadata = {"name": "guess"}
-    possible_agents = ["a", "b"]
-
-    def observation_space(self, agent):
-        return Box(0, 1, (2,), np.float32)
-
-    def action_space(self, agent):
-        return Discrete(2)
-
-    def reset(self, seed=None, options=None):
-        if seed is not None:
-            self.rng = np.random.default_rng(seed)
-        self.t, self.agents = 0, list(self.possible_agents)
-        return self.look(), {a: {} for a in self.agents}
-
-    def look(self):
-        self.right = {a: int(self.rng.integers(2)) for a in self.agents}
-        return {a: np.eye(2, dtype=np.float32)[self.right[a]] for a in self.agents}
-
-    def step(self, actions):
-        rewards = {a: float(actions[a] == self.right[a]) for a in self.agents}
-        self.t += 1
-        died = {a: a == "b" and self.t == 7 for a in self.agents}
-        limit = {a: self.t == 20 for a in self.agents}
-        seen, infos = self.look(), {a: {} for a in self.agents}
-        self.agents = [a for a in self.agents if not (died[a] or limit[a])]
-        return seen, rewards, died, limit, infos
-
-    def close(self):
-        pass
