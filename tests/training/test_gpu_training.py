@@ -34,14 +34,12 @@ BOTH_CLIP = ("--train.clip-coef", "0.02", "--train.max-grad-norm", "0.3")
 CASES = {  # action sizes, whether they are masked, options
     "discrete": ((3,), False, ()),
     "masked": ((3, 2), True, BOTH_CLIP),
-    "continuous": ((1, 1), False, ()),
     "LSTM, resets": ((4,), False, ("--torch.network", "LSTM", "--policy.reset-on-terminal", "1")),
     "torch's layout": ((3, 2), False, ("--policy.dialect", "torch")),
     "Adam": ((3,), False, ("--train.optimizer", "adam", "--train.learning-rate", "0.003")),
     "S": ((3,), False, ("--train.advantage", "S", "--torch.network", "GRU")),
     "5.0, masked": ((3, 2), True, (*FIVE, *BOTH_CLIP, "--train.vtrace", "1")),
     "5.0, continuous": ((1, 1), False, (*FIVE, "--train.vtrace", "1")),
-    "5.0, GRU": ((3,), False, (*FIVE, "--torch.network", "GRU", "--train.vtrace", "0")),
     "5.0, MLP": ((3,), False, (*FIVE, "--torch.network", "MLP", "--train.vtrace-rho-clip", "0.5")),
     "5.0, bf16": ((1, 1), False, (*FIVE, "--train.precision", "bf16")),
     "5.0, fp16": ((3, 2), True, (*FIVE, "--train.precision", "fp16")),
@@ -90,22 +88,6 @@ def test_acting_and_training_compute_the_same_policy(network):
     assert all((np.array(array) != 0).any() for _, array in named(trainer.collector.states))
 
 
-def test_a_minibatch_that_is_not_finite_is_skipped():
-    def poisoned(rewards, k):
-        return np.full_like(rewards, np.nan) if k == 2 else rewards
-
-    sizes, masked, options = CASES["discrete"]
-    configured = config.load("squared", [*OPTIONS.split(), *options])
-    with emulated_gpu():
-        trainer = Trainer(configured, RandomVec(N, sizes, masked, poisoned))
-        before = {name: np.array(array) for name, array in named(trainer.weights)}
-        logs = trainer.step()
-    assert logs["loss/skipped_steps"] == K
-    for name, array in named(trainer.weights):
-        np.testing.assert_array_equal(np.array(array), before[name], err_msg=name)
-    assert trainer.fault is not None and "its rewards aren't" in str(trainer.fault)
-
-
 FORMS = {  # ways to compute a minibatch's gradients: whether a GPU is emulated, options
     "CPU": (False, ()),
     "CPU, a small network": (
@@ -114,7 +96,6 @@ FORMS = {  # ways to compute a minibatch's gradients: whether a GPU is emulated,
     ),
     "closed form": (True, ()),
     "closed form, continuous": (True, ("--train.vtrace", "1", *FIVE)),
-    "closed form, bf16": (True, ("--train.precision", "bf16")),
     "one launch": (True, ("--policy.hidden-size", "32", "--train.one-launch", "1")),
     "one launch, 5.0": (True, ("--policy.hidden-size", "32", "--train.one-launch", "1", *FIVE)),
 }
@@ -173,7 +154,7 @@ def test_gradients_are_those_of_an_algorithms_changed_loss(form, monkeypatch):
         _, found = first_minibatch(given, sizes)
     assert ("mingru_minibatch" in kernels) == ("one launch" in form)
     assert ("finish_loss" in kernels) == (emulated and "one launch" not in form)
-    tolerance = 0.02 if form.startswith("one launch") or "16" in form else 1e-5
+    tolerance = 0.02 if form.startswith("one launch") else 1e-5
     for (_, one), (_, two) in zip(named(found), named(expected), strict=True):
         half = 0.5 * np.array(two)
         bound = 2 * tolerance * np.abs(half).max()

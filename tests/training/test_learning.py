@@ -56,26 +56,22 @@ ADAM += ["--train.beta1", "0.9"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", ["1", "2", "3"])
-def test_adam_learns_cartpole(seed):
-    words = ["--train.learning-rate", "0.02", "--seed", seed, "--vec.seed", seed]
-    settings = config.load("cartpole", [*ADAM, *words])
-    with vec.make(settings, 1) as environments:
-        scores = [logs.get("env/score", 0.0) for logs in Trainer(settings, environments)]
-    assert statistics.fmean(scores[-len(scores) // 10 :]) > 190  # of 200; it was 199 with each
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", ["1", "2", "3"])
-def test_adam_learns_gymnasiums_cartpole(seed):
-    words = ["--train.learning-rate", "0.001", "--seed", seed, "--vec.seed", f"{seed}000"]
-    settings = config.load("gym:CartPole-v1", [*ADAM, *words])
+@pytest.mark.parametrize(
+    ("env", "rate", "solved"),
+    [("cartpole", "0.02", 190), ("gym:CartPole-v1", "0.001", 475)],  # of 200 and 500
+)
+def test_adam_learns_cartpole(env, rate, solved):
+    settings = config.load(env, [*ADAM, "--train.learning-rate", rate, "--seed", "1"])
+    best = 0.0
     with vec.make(settings, 1) as environments:
         trainer = Trainer(settings, environments)
         for logs in trainer:
-            if logs.get("env/score_100", 0.0) >= 475 or trainer.global_step >= 80_000:
+            best = max(best, logs.get("env/score_100", 0.0))
+            if best >= solved:
                 break
-    assert trainer.global_step < 80_000  # 57 to 60 thousand
+    assert best >= solved
+    if env.startswith("gym:"):
+        assert trainer.global_step < 80_000
 
 
 SHORT = "--vec.total-agents 512 --vec.num-buffers 2 --policy.hidden-size 32 --train.horizon 32"
