@@ -34,7 +34,7 @@ SMALL = f"""
     --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size 64 --train.replay-ratio 1
     --train.anneal-ent-coef True --vec.seed 5
 """.split()
-LONG = 120  # epochs of a run that takes seconds
+LONG = 60  # epochs of a run that takes seconds
 E, STOP = 6, 3  # epochs of a whole run, and after which it is interrupted
 # Each network resumes in another environment. tests/vec restores every environment.
 ENVIRONMENTS = "squared", "breakout", "connect4", "cartpole_continuous", "target"
@@ -47,21 +47,16 @@ CASES = {  # environment, options
         for name, env in zip(NETWORKS, ENVIRONMENTS, strict=False)
     },
     "puffer3's layout": ("squared", "--policy.dialect puffer3 --torch.network GRU"),
-    "sb3's layout": (
-        "squared",
-        "--policy.dialect sb3 --torch.network MLP --policy.separate-value 1",
-    ),
     "resets": ("squared", "--policy.reset-on-terminal True --torch.network LSTM"),
-    "carried states": ("squared", f"--reset-state False {SEPARATE}"),
     "many groups": ("squared", "--vec.num-buffers 16"),  # more than ten states
     "images": ("catch", "--torch.encoder NatureEncoder --train.minibatch-size 32"),
-    "linear schedule": ("squared", "--train.weight-decay 0.1 --train.lr-schedule linear"),
     "adaptive schedule": ("squared", "--train.lr-schedule adaptive --train.overlap 1"),
-    "Adam": ("squared", "--train.optimizer adam --train.overlap 1 --train.weight-decay 0.1"),
-    "Adam, fp16": ("squared", "--train.optimizer adam --train.precision fp16"),
+    "Adam, fp16": (
+        "squared",
+        "--train.optimizer adam --train.precision fp16 --train.lr-schedule linear",
+    ),
     "overlapped, bf16": ("squared", "--train.overlap 1 --train.precision bf16"),
     "overlapped, LSTM": ("breakout", f"--train.overlap 1 --reset-state False {SEPARATE}"),
-    "puffer4, noise": ("cartpole_continuous", f"--train.algorithm puffer4 {NOISY}"),
     "puffer5, noise": ("cartpole_continuous", f"--train.algorithm puffer5 {NOISY}"),
     "ppo of segments": ("cartpole", f"{PPO} --torch.network GRU --train.target-kl 1e-4"),
     "ppo at once, noise": ("cartpole_continuous", f"{PPO} --torch.network MLP {NOISY}"),
@@ -121,10 +116,6 @@ def test_a_resumed_run_of_a_folder_of_5_0_is_the_whole_one(uncompiled, tmp_path)
     settings = configure(str(folder_of("peloton")), *sizes, *steps)
     assert settings.train.algorithm == "puffer5"
     assert_resumes(settings, tmp_path)
-
-
-def test_a_resumed_compiled_run_is_the_whole_one(tmp_path):
-    assert_resumes(configure("squared", "--env.size", "3"), tmp_path)
 
 
 @pytest.mark.parametrize(("name", "another"), [("muon", "adam"), ("adam", "muon")])
@@ -294,18 +285,12 @@ def test_options_change_a_resumed_run(whole, script, here):
     ("words", "message", "hint"),
     [
         ("squared --resume=", "the text is empty", "or latest"),
-        ("squared --load-model-path=", "--load-model-path is empty", "leave it out"),
         ("breakout --resume RUN", "is a run of squared, not of breakout", ""),
         ("squared --resume latest --load-model-path latest", "are given", "one of"),
         (
             "squared --resume latest --vec.total-agents 16",
             "state is of another configuration: recurrent.0.0: (4, 8), expected (8, 8)",
             "vec.total_agents",
-        ),
-        (
-            "squared --resume latest --policy.hidden-size 16",
-            "state is of another configuration",
-            "policy",
         ),
     ],
 )
@@ -323,9 +308,7 @@ def test_what_can_not_be_resumed_is_an_error(
     ("name", "value", "message"),
     [
         ("epoch", 10**9, "epoch is 1000000000 after 384 steps"),
-        ("epoch", -1, "epoch is -1, expected a whole number from 0"),
         ("uptime", float("nan"), "uptime is nan, expected a number from 0"),
-        ("learning_rate", float("inf"), "learning_rate is inf, expected a number from 0"),
         ("log_position", True, "log_position is True, expected a whole number from 0"),
     ],
 )
