@@ -9,44 +9,31 @@ import statistics
 import pytest
 
 from puffer_mlx import config, vec
-from puffer_mlx.config import Base, Config, Policy, Train, Vec, validate
 from puffer_mlx.evaluation.games import play_pair
 from puffer_mlx.evaluation.players import policy_player, random_player
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
 
-
-def train(name: str, epochs: int, agents: int, **env: float) -> list[float]:
-    """Train from scratch. Return the mean score of the episodes that ended in each epoch."""
-    folder = find_environment(name)
-    settings = Config(
-        env_name=name,
-        base=Base(seed=0),
-        vec=Vec(total_agents=agents, num_buffers=2, seed=0),
-        env=env,
-        policy=Policy(hidden_size=16, num_layers=1),
-        train=Train(
-            total_timesteps=epochs * agents * 16,
-            learning_rate=0.03,
-            minibatch_size=512,
-            horizon=16,
-            gamma=0.95,
-            ent_coef=0.01,
-        ),
-    )
-    validate(settings)
-    about = {"total_agents": agents, "num_buffers": 2, "num_threads": 2, "env": env, "seed": 0}
-    with NativeVec(folder, **about) as environments:
-        return [logs["env/score"] for logs in Trainer(settings, environments)]
+SMALL = """
+    --policy.hidden-size 16 --policy.num-layers 1 --train.learning-rate 0.03 --train.horizon 16
+    --train.minibatch-size 512 --train.gamma 0.95 --train.ent-coef 0.01 --vec.num-buffers 2
+"""
 
 
 @pytest.mark.parametrize(
-    ("name", "epochs", "agents", "env", "at_first", "at_last"),
-    [("memory", 70, 128, {"length": 4}, 0.6, 0.95), ("squared", 40, 256, {"size": 3}, -0.2, 0.9)],
+    ("name", "more", "epochs", "agents", "at_first", "at_last"),
+    [
+        ("memory", ["--env.length", "4"], 70, 128, 0.6, 0.95),
+        ("squared", ["--env.size", "3"], 40, 256, -0.2, 0.9),
+    ],
 )
-def test_a_task_is_learned(name, epochs, agents, env, at_first, at_last):
-    scores = train(name, epochs, agents, **env)
+def test_a_task_is_learned(name, more, epochs, agents, at_first, at_last):
+    steps = ["--train.total-timesteps", str(epochs * agents * 16)]
+    words = [*SMALL.split(), *steps, "--vec.total-agents", str(agents), "--device", "cpu", *more]
+    settings = config.load(name, words)
+    with vec.make(settings, 2) as environments:
+        scores = [logs["env/score"] for logs in Trainer(settings, environments)]
     assert scores[0] < at_first
     assert statistics.fmean(scores[-5:]) > at_last
 

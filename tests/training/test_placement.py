@@ -1,6 +1,5 @@
 """The devices that act and train, the rule for ``auto``, and recomputed log-probabilities."""
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -139,23 +138,15 @@ def test_a_resumed_run_reports_its_present_placement(on_a_gpu, monkeypatch, poss
 
 
 def test_a_checkpoint_contains_the_rollout_device(monkeypatch):
-    more = "--train.rollout-device=auto", "--train.overlap=True"
-    first = start(*more)
-    given = []
+    first = start("--train.rollout-device=auto")
     first.step()
     state = first.state()
     assert state.numbers["rollout_device"] == "cpu"
-
-    def asked(*arguments):
-        given.append(arguments[-1])
-        return place(*arguments)
-
-    monkeypatch.setattr(trainer_module, "place", asked)
+    given = []
+    monkeypatch.setattr(trainer_module, "place", lambda *all: given.append(all[-1]) or place(*all))
     environments = oracles.SmallVec(N, 2, (3, 2), masked=True)
-    trainer = Trainer(configure(*more), environments, like=state)
+    Trainer(configure("--train.rollout-device=auto"), environments, like=state)
     assert given == [state.numbers]
-    assert trainer.placement.overlap
-    assert trainer.restore(first.weights, state)
 
 
 @pytest.mark.parametrize(("device", "expected"), [(CPU, 4), (GPU, 6)])
@@ -204,9 +195,6 @@ def test_a_policy_acts_on_the_cores_while_its_operations_fit_them(
     weights = {"one": mx.zeros((hidden * hidden * 10,))}
     found = place(given, weights, {})
     assert found.rollout_device == expected and reason in found.reason
-    for clock in "perf_counter", "monotonic", "time", "process_time":  # the load must not matter
-        monkeypatch.delattr(time, clock)
-    assert place(given, weights, {}).reason == found.reason
 
 
 @pytest.mark.parametrize(("name", "trains_on"), [("breakout", "cpu"), ("connect4", "gpu")])
@@ -282,37 +270,6 @@ def test_first_ratios_are_1_with_recomputed_log_probs_of_low_precision(monkeypat
     epsilon = {"bf16": 2**-8, "fp16": 2**-11}[kind]
     assert errors[True] < 1e-6
     assert epsilon / 50 < errors[False] < 16 * epsilon
-
-
-def test_rank_0_decides_for_all_ranks():
-    sent: list[str] = []
-
-    class One(SingleProcess):
-        size = 2
-
-        def __init__(self, rank: int) -> None:
-            self.rank = rank
-
-        def broadcast_text(self, text: str) -> str:
-            sent.append(text)
-            return sent[0]
-
-    def on_first(asked: config.Config) -> Placement:
-        assert (asked.train.rollout_device, asked.train.overlap) == ("auto", "auto")
-        return Placement(GPU, CPU, True, reason="rollouts on the CPU")
-
-    def on_other(asked: config.Config) -> Placement:
-        assert (asked.train.rollout_device, asked.train.overlap) == ("cpu", True)
-        return Placement(GPU, CPU, overlap=True)
-
-    own = configure("--train.overlap", "auto", "--train.rollout-device", "auto")
-    found = [
-        broadcast_from_rank0(One(0), own, on_first),
-        broadcast_from_rank0(One(1), own, on_other),
-    ]
-    assert found[0].reason == "rollouts on the CPU"
-    assert not found[1].reason
-    assert broadcast_from_rank0(SingleProcess(), own, on_first).reason == "rollouts on the CPU"
 
 
 def test_ranks_choose_again_after_one_has_refused_a_kernel():
