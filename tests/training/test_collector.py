@@ -1,11 +1,10 @@
 """Rollouts that are collected during training: results, failures, interrupts and resuming."""
 
 import gc
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -88,20 +87,17 @@ class Failure(Exception):
 
 
 class RaisingAt:
-    """Raise an error at the n-th call of one method. Record the threads that call it."""
+    """Raise an error at the n-th call of one method."""
 
     def __init__(self, method: str, n: int, error: type[BaseException]) -> None:
         self.method = method
         self.left = n
         self.error = error
-        self.threads: set[str] = set()
 
     def __call__(self, method: str, group: int) -> None:
-        if method == self.method:
-            self.threads.add(threading.current_thread().name)
-            self.left -= 1
-            if self.left == 0:
-                raise self.error
+        self.left -= method == self.method
+        if method == self.method and self.left == 0:
+            raise self.error
 
 
 def once(function: Callable[..., Any], n: int, error: BaseException) -> Callable[..., Any]:
@@ -267,55 +263,48 @@ def assert_resumes(
         assert_same(outcome(going), whole.end)
 
 
-@pytest.mark.parametrize(("name", "n"), [("coded", 4 * T + 1), ("relay", 6 * T)])
-def test_a_rollout_that_breaks_raises_in_its_epoch_and_is_repeated(name, n):
-    """It is the third rollout, of 2 T sends; the first or the last of them fails."""
-    whole = undisturbed(name)
-    fails = RaisingAt("send", n, Failure)
-    trainer = start(name, True, before=fails)
-    assert [metrics_of(trainer.step()) for _ in range(2)] == whole.records[:2]
-    with pytest.raises(Failure):
-        trainer.step()
-    assert trainer.epoch == 2
-    assert_resumes(trainer, name, whole)
-    assert fails.threads == {"collector"}
+def breaking_send(trainer: Any, n: int) -> None:
+    trainer.vec.before = RaisingAt("send", n, Failure)
 
 
-@pytest.mark.parametrize(("name", "after"), [("squared", False), ("relay", True)])
-def test_a_rollout_in_c_that_breaks_before_or_after_its_steps_is_repeated(name, after):
-    whole = undisturbed(name, before=None)
-    trainer = start(name, True)
+def breaking_collect(trainer: Any, after: bool) -> None:
+    """Break a rollout that C collects before or after its steps."""
+    assert trainer.acts_in_c
     collect = trainer.vec.collect
+    checked = once(lambda collected: collected, 3, Failure())
     if after:
-        checked = once(lambda collected: collected, 3, Failure())
         trainer.vec.collect = lambda *arguments: checked(collect(*arguments))
     else:
         trainer.vec.collect = once(collect, 3, Failure())
-    assert trainer.acts_in_c
-    with pytest.raises(Failure):
-        list(trainer)
-    assert trainer.epoch == 2
-    assert_resumes(trainer, name, whole, before=None)
+
+
+def breaking_update(trainer: Any, function: str, n: int) -> None:
+    broken = once(getattr(functions(trainer), function), n, Failure())
+    replace_functions(trainer, **{function: broken})
 
 
 @pytest.mark.parametrize(
-    ("name", "function", "error", "n"),
+    ("name", "breaking", "epoch"),
     [
-        ("coded", "targets", Failure, 4),
-        ("squared", "gradients", KeyboardInterrupt, 7),
+        # The third rollout has 2 T sends; the first or the last of them fails.
+        ("coded", partial(breaking_send, n=4 * T + 1), 2),
+        ("relay", partial(breaking_send, n=6 * T), 2),
+        ("squared", partial(breaking_collect, after=False), 2),
+        ("relay", partial(breaking_collect, after=True), 2),
+        ("coded", partial(breaking_update, function="targets", n=4), 1),
+        ("squared", partial(breaking_update, function="gradients", n=7), 3),
     ],
+    ids=lambda value: getattr(getattr(value, "func", None), "__name__", value),
 )
-def test_an_update_that_breaks_beside_a_rollout_is_repeated(name, function, error, n):
-    whole = undisturbed(name)
-    trainer = start(name, True, before=nothing)
-    broken = {function: once(getattr(functions(trainer), function), n, error())}
-    replace_functions(trainer, **broken)
-    epoch = (n - 1) // 2
-    assert [metrics_of(trainer.step()) for _ in range(epoch)] == whole.records[:epoch]
-    with pytest.raises(error):
-        trainer.step()
+def test_what_breaks_in_an_overlapped_run_is_repeated(name, breaking, epoch):
+    before = None if breaking.func is breaking_collect else nothing
+    whole = undisturbed(name, before)
+    trainer = start(name, True, before=before)
+    breaking(trainer)
+    with pytest.raises(Failure):
+        list(trainer)
     assert trainer.epoch == epoch
-    assert_resumes(trainer, name, whole)
+    assert_resumes(trainer, name, whole, before)
 
 
 @pytest.mark.parametrize("n", (2, 2 * E - 1))
@@ -326,7 +315,6 @@ def test_ctrl_c_while_waiting_for_a_rollout_loses_nothing(monkeypatch, n):
     monkeypatch.setattr(collector_module, "wait", once(wait, n, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         list(trainer)
-    assert not collects(trainer)
     assert trainer.epoch == n // 2
     assert_resumes(trainer, "coded", whole)
 

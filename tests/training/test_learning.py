@@ -9,11 +9,7 @@ import statistics
 import pytest
 
 from puffer_mlx import config, vec
-from puffer_mlx.evaluation.games import play_pair
-from puffer_mlx.evaluation.players import policy_player, random_player
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.native.make import find_environment
-from puffer_mlx.vec.native.vec import NativeVec
 
 SMALL = """
     --policy.hidden-size 16 --policy.num-layers 1 --train.learning-rate 0.03 --train.horizon 16
@@ -59,25 +55,3 @@ def test_adam_learns_cartpole(env, rate, solved):
     assert best >= solved
     if env.startswith("gym:"):
         assert trainer.global_step < 80_000
-
-
-SHORT = "--vec.total-agents 512 --vec.num-buffers 2 --policy.hidden-size 32 --train.horizon 32"
-STEPS = "--train.minibatch-size 2048 --train.total-timesteps 320_000 --profile 0"
-
-
-def test_one_policy_for_all_seats_of_soccer_beats_random_players():
-    folder = find_environment("soccer")
-    scores = []
-    settings = config.load("soccer", [*SHORT.split(), *STEPS.split()])
-    with (
-        NativeVec(folder, env={}, total_agents=512, num_buffers=2, num_threads=2) as seats,
-        NativeVec(folder, env={}, total_agents=4 * 32, seed=10_000) as boards,
-    ):
-        trainer = Trainer(settings, seats)
-        others = random_player(seats.spec.action)
-        for training in False, True:
-            if training:
-                list(trainer)
-            ours = policy_player("learner", trainer.policy, trainer.weights, deterministic=False)
-            scores.append(play_pair(ours, others, boards, 4, seed=1).total.score)
-    assert abs(scores[0] - 0.5) < 0.1 and scores[1] > 0.7

@@ -4,7 +4,6 @@ import json
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 from native_envs import folder_of
 from running import (
@@ -23,7 +22,6 @@ from watching import everything
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import tensor_files
-from puffer_mlx.checkpoint.folder import lock_run
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.training.trainer import Trainer
@@ -138,24 +136,6 @@ def test_a_state_of_another_optimizer_is_refused(uncompiled, name, another):
     assert refused.epoch == 0
 
 
-def test_environments_without_a_saved_state_start_again(uncompiled, monkeypatch):
-    settings = configure("squared", "--env.size", "3")
-    with vec.make(settings, 2) as environments:
-        monkeypatch.setattr(type(environments), "state", lambda _: None)
-        trainer = Trainer(settings, environments)
-        for _ in range(STOP):
-            trainer.step()
-        state = trainer.state()
-        assert "environments" not in state.arrays
-        other = Trainer(settings, environments)
-        carry = {name: np.array(row) for name, row in other.collector.buffer.carry().items()}
-        assert not other.restore(trainer.weights, state)
-        assert other.epoch == STOP and other.global_step == trainer.global_step
-        for name, row in other.collector.buffer.carry().items():
-            np.testing.assert_array_equal(np.array(row), carry[name])
-        assert len(list(other)) == E - STOP
-
-
 # ---- the command ---------------------------------------------------------------------------------
 
 
@@ -232,31 +212,6 @@ def test_latest_is_the_newest_checkpoint_of_the_branch_that_was_resumed_last(
     assert latest in capsys.readouterr().out
     assert list(map(learned, records(here))) == list(map(learned, records(whole)))
     assert final(here) == final(whole)
-
-
-def test_a_run_is_resumed_by_one_process_only(whole, script, here, capsys):
-    run_folder = copied(whole, here)
-    before = files(here)
-    with lock_run(run_folder):
-        assert script.main(["squared", "--resume", "latest"]) == 2
-        error = capsys.readouterr().err
-        assert "is in use by another process" in error and "hint: wait" in error
-        assert script.main([*TINY, "--stop-at", "1"]) == 0  # a new run has another folder
-    assert len(list(here.glob("checkpoints/squared/*"))) == 2 and before <= files(here)
-
-
-def test_leftovers_of_a_killed_process_are_removed(whole, script, here, capsys):
-    run_folder = copied(whole, here)
-    (run_folder / f".{64:016d}-abcd1234").mkdir()
-    (run_folder / f".{64:016d}-abcd1234" / "weights.safetensors").write_bytes(b"half")
-    log = only(here, "logs/squared/*")
-    log.write_text(log.read_text() + '{"SPS": 12')
-    kept = sorted(run_folder.glob("0*"))
-    renamed = kept[-2].rename(run_folder / "before the crash")
-    assert script.main(["squared", "--resume", str(renamed), "--stop-at", "1"]) == 0
-    assert "the last record of logs/squared/" in capsys.readouterr().out
-    assert not list(run_folder.glob(".*")) and records(here)
-    assert renamed.is_dir()
 
 
 def test_a_checkpoint_of_a_program_without_a_log_is_resumed(whole, script, here):

@@ -209,17 +209,6 @@ settings = config.load("squared", options)
 t = Trainer(settings, vec.make(settings, 2))
 """
 ENDINGS = {  # code, the exit code, and the end of standard error
-    "an error in training": (
-        """
-def fails(*arguments):
-    raise ValueError("broken")
-t.step()
-t.learner.functions.gradients = fails
-t.step()
-""",
-        1,
-        "ValueError: broken\n",
-    ),
     "the end of the program": (
         """
 begun = threading.Event()
