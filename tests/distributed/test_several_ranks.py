@@ -64,7 +64,7 @@ def started(
             out = stack.enter_context(open(folder / f"out{rank}", "w"))
             streams = {"stdout": out, "stderr": out, **how}
             process = subprocess.Popen(words, cwd=folder, env=env, **streams)
-            stack.callback(process.wait)
+            stack.enter_context(process)  # waits for its end, and closes its pipes
             stack.callback(process.kill)
             processes.append(process)
         yield processes
@@ -79,14 +79,12 @@ class Serving:
 
     def run(self, folder: Path, words: list[str], fault: str = "", of: dict | None = None):
         """Return the exit codes of a run; ``of``: additional words of some ranks."""
-        codes = []
         for _ in range(3):  # another program may take a port
             codes = self._run(folder, words, fault, of or {})
+            if any(codes):  # ranks end when they have lost others
+                self.close()
             if not any("can't join" in text(folder, rank) for rank in range(self.count)):
                 break
-            self.close()
-        if fault and any(codes):  # ranks end when they have lost others
-            self.close()
         return codes
 
     def _run(self, folder: Path, words: list[str], fault: str, of: dict) -> list[int]:
@@ -106,9 +104,6 @@ class Serving:
         return codes
 
     def close(self) -> None:
-        for pipe in (pipe for each in self._processes for pipe in (each.stdin, each.stdout)):
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()  # type: ignore
         self._processes = []
         self._stack.close()
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from puffer_mlx.profiling.phases import PROFILE_EVERY, WAITS, PhaseTimer, Profiler
-from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
+from puffer_mlx.profiling.timeline import Trace
 
 
 class Clock:
@@ -151,29 +151,6 @@ def test_flushing_in_another_thread_loses_no_time():
 
 
 # ---- feeding a trace -----------------------------------------------------------------------------
-
-
-def test_lanes_add_spans_to_a_trace_while_it_records(clock, tmp_path):
-    profiler = Profiler(False, clock)
-    profiler.trace = trace = Trace(tmp_path / "t.json", first=1, epochs=1, clock=clock)
-    spans = []
-    for epoch in range(3):
-        profiler.begin(epoch)
-        profiler.rollout.start()
-        profiler.train.start()
-        assert profiler.should_profile(epoch) == (epoch == 1)
-        clock.now += 2
-        profiler.rollout.lap("eval_act", "acting stream 0")
-        clock.now += 1
-        profiler.train.lap("train_misc")
-        spans += [span[:4] for span in trace._spans] if epoch == 1 else []
-    at = 1003.0
-    assert spans == [
-        (ROLLOUT, "eval_act", at, at + 2),
-        ("acting stream 0", "eval_act", at, at + 2),
-        (TRAIN, "train_misc", at, at + 3),
-    ]
-    assert trace.path.exists()
 
 
 def test_closing_writes_the_trace_of_a_run_that_ends_early(clock, tmp_path):

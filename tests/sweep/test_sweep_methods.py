@@ -61,17 +61,6 @@ def drawn(seed, low, high, count):
     return np.random.default_rng(seed).uniform(low, high, (count, 3))
 
 
-def test_few_failures_count_as_the_worst_score():
-    means = []
-    for failures in (0, 6):
-        method = protein(drawn(1, -0.5, 0.5, 20))
-        for vector in drawn(2, [-0.2, 0.2, 0.7], [0.2, 0.4, 1], failures):
-            method.observe(vector, 0.0, 0.0, failed=True)
-        models = method.models(np.random.default_rng(0))
-        means.append(models.score.means(np.array([[0.0, 0.3, 0.9]]))[0])
-    assert means[1] < means[0] - 0.2
-
-
 def test_region_of_failures_is_avoided():
     method = make_method(SPACE, SETTINGS, 5)
     for vector in drawn(1, -1, 1, 60):

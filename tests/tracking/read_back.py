@@ -14,6 +14,8 @@ import struct
 import sys
 from pathlib import Path
 
+NAMES = "points", "videos", "config", "status", "score", "names"
+
 
 def tensorboard(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -31,14 +33,8 @@ def tensorboard(folder):
         for tag in ("configuration", "run", "status")
     }
     config = json.loads(texts["configuration"][0].removeprefix("```json").removesuffix("```"))
-    return {
-        "points": points,
-        "videos": videos,
-        "config": config,
-        "status": texts["status"],
-        "score": points["final/score"][-1][1],
-        "names": texts["run"][0],
-    }
+    score = points["final/score"][-1][1]
+    return points, videos, config, texts["status"], score, texts["run"][0]
 
 
 def wandb(folder):
@@ -67,14 +63,8 @@ def wandb(folder):
                     names.append(record.artifact.type)
                 case "exit":
                     status.append("failed" if record.exit.exit_code else "finished")
-    return {
-        "points": points,
-        "videos": contents(Path(folder).glob("offline-run-*/files/media/videos/**/*.gif")),
-        "config": config,
-        "status": status,
-        "score": summary.get("final/score"),
-        "names": " ".join(names),
-    }
+    videos = contents(Path(folder).glob("offline-run-*/files/media/videos/**/*.gif"))
+    return points, videos, config, status, summary.get("final/score"), " ".join(names)
 
 
 def contents(paths):
@@ -108,16 +98,13 @@ def trackio(folder):
             else:
                 points.setdefault(name, []).append([step, value])
     ((text,),) = sqlite3.connect(path).execute("SELECT config FROM configs")
-    config = json.loads(text)
-    return {
-        "points": points,
-        "videos": contents(Path(folder).glob("media/*/*/*/*.gif")),
-        "config": {"train": {"gamma": config["train.gamma"]}},
-        "status": status,
-        "score": points["final/score"][-1][1],
-        "names": f"{names} {config['_Group']}",
-    }
+    flat = json.loads(text)
+    videos = contents(Path(folder).glob("media/*/*/*/*.gif"))
+    config = {"train": {"gamma": flat["train.gamma"]}}
+    score = points["final/score"][-1][1]
+    return points, videos, config, status, score, f"{names} {flat['_Group']}"
 
 
 if __name__ == "__main__":
-    print(json.dumps(globals()[sys.argv[1]](sys.argv[2])))
+    found = globals()[sys.argv[1]](sys.argv[2])
+    print(json.dumps(dict(zip(NAMES, found, strict=True))))

@@ -24,7 +24,6 @@ from puffer_mlx.tracking.tracked_run import (
     tracker_names,
 )
 from puffer_mlx.tracking.tracker_process import last_logged_step
-from puffer_mlx.tracking.trackers import RunResult
 
 FAULTY = str(Path(__file__).parent / "faulty")
 PLANTED = "puffer_mlx.tracking.trackers.planted:Planted"
@@ -79,10 +78,7 @@ def test_a_tracker_gets_the_run_its_epochs_and_its_result(told, capsys):
 
 @pytest.mark.parametrize(
     ("more", "scores"),
-    [
-        ({}, {"final/score": 0.2}),
-        ({"eval/score": 0.9, "eval/n": 100.0}, {"final/score": 0.9, "final/n": 100.0}),
-    ],
+    [({}, {"final/score": 0.2}), ({"eval/score": 0.9}, {"final/score": 0.9})],
 )
 def test_final_scores_are_the_last_ones_of_an_epoch_or_its_evaluation(told, more, scores):
     with Trackers(run(), ["planted"]) as trackers:
@@ -90,7 +86,6 @@ def test_final_scores_are_the_last_ones_of_an_epoch_or_its_evaluation(told, more
         trackers.log(record(2, **more))
         trackers.log({"agent_steps": 192, "epoch": 3})
     assert told()[-1]["finish"] == {"status": "stopped", "scores": scores, "weights": ""}
-    assert RunResult("stopped", scores).ok
 
 
 KILLED = """
@@ -247,19 +242,10 @@ def test_a_tracker_whose_process_cannot_start_is_dropped(told, tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     ("words", "names"),
-    [
-        (["--track", "trackio, wandb,trackio", "--wandb"], ["trackio", "wandb"]),
-        (["--track", "none", "--wandb"], ["wandb"]),
-    ],
+    [("--track trackio,wandb,trackio --wandb", ["trackio", "wandb"]), ("--track none", [])],
 )
 def test_track_and_wandb_select_each_tracker_once(words, names):
-    assert tracker_names(c.load("squared", words)) == names
-
-
-def test_an_unknown_tracker_is_refused_with_the_known_ones():
-    with pytest.raises(UserError, match=r"base\.track neptune does not exist here") as error:
-        c.load("squared", ["--track", "wandb,neptune"])
-    assert "tensorboard or trackio or wandb" in error.value.hint
+    assert tracker_names(c.load("squared", words.split())) == names
 
 
 def test_a_tracker_that_is_not_installed_is_refused(monkeypatch):

@@ -195,7 +195,6 @@ def test_a_process_has_one_rollout_thread():
 SCRIPT = """
 import sys, threading, time
 sys.path.insert(0, "tests")
-import oracles
 from watching import acting
 from puffer_mlx import config, vec
 from puffer_mlx.training.trainer import Trainer
@@ -219,8 +218,9 @@ def slow(real, *arguments):
 acting(t, slow)
 t.queue.start_next(t.weights)
 begun.wait()
+sys.exit(3)
 """,
-        0,
+        3,
         "",
     ),
     "Ctrl-C": (
@@ -233,18 +233,6 @@ for logs in t:
 """,
         -signal.SIGINT,
         "KeyboardInterrupt\n",
-    ),
-    "sys.exit": (
-        """
-settings.train.horizon = 512
-t = Trainer(settings, oracles.SmallVec(8, 2, (5,)))
-t.queue.start_next(t.weights)
-while t.vec.steps[0] < 50:
-    time.sleep(0.001)
-sys.exit(3)
-""",
-        3,
-        "",
     ),
 }
 
