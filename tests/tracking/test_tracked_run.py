@@ -248,6 +248,12 @@ def test_track_and_wandb_select_each_tracker_once(words, names):
     assert tracker_names(c.load("squared", words.split())) == names
 
 
+def test_an_unknown_tracker_is_refused_with_the_known_ones():
+    with pytest.raises(UserError, match=r"base\.track neptune does not exist here") as error:
+        c.load("squared", ["--track", "wandb,neptune"])
+    assert "tensorboard or trackio or wandb" in error.value.hint
+
+
 def test_a_tracker_that_is_not_installed_is_refused(monkeypatch):
     class Folder:  # wandb makes a folder ./wandb
         origin = None

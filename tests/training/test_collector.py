@@ -342,11 +342,6 @@ def test_after_a_broken_serial_update_the_saved_state_is_consistent():
 STILL = "--train.learning-rate", "0", "--reset-state=False"
 
 
-def unsaved(trainer: Any) -> None:
-    """Make environments report that their state can't be saved, as Python ones do."""
-    trainer.vec.state = lambda: None
-
-
 def check_rows_follow(rollouts: list[dict[str, np.ndarray]], whole: list[dict[str, np.ndarray]]):
     """Assert that the last rollout is the undisturbed run's, up to T steps later.
 
@@ -414,7 +409,7 @@ def test_a_checkpoint_after_a_failed_rollout_resumes_as_the_trainer_does():
 def test_a_rollout_may_fail_twice_where_states_can_not_be_saved(overlap, n, again):
     """The next rollout begins where the environments are, however the failed ones ended."""
     trainer = start("coded", overlap, *STILL, before=RaisingAt("send", n, Failure))
-    unsaved(trainer)
+    trainer.vec.state = lambda: None  # as Python environments do
     rollouts = watch_rollouts(trainer)
     with pytest.raises(Failure):
         list(trainer)

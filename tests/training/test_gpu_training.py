@@ -101,11 +101,11 @@ FORMS = {  # ways to compute a minibatch's gradients: whether a GPU is emulated,
 }
 
 
-def short_epochs(*options: str) -> config.Config:
-    given = config.load("squared", [*OPTIONS.split(), *options])
+def short_epochs(*options: str, env: str = "squared", epochs: int = 1) -> config.Config:
+    given = config.load(env, [*OPTIONS.split(), *options])
     given.train.horizon = 8
     given.train.minibatch_size = 8 * S
-    given.train.total_timesteps = 8 * N
+    given.train.total_timesteps = epochs * 8 * N
     return given
 
 
@@ -173,15 +173,6 @@ def test_advantages_are_recomputed_by_an_algorithms_changed_function(one_launch,
     assert (np.array(losses[-1]) == 3).all()
 
 
-def by_whole_epochs(options: tuple[str, ...]) -> config.Config:
-    """Return a configuration of cartpole whose minibatches are one launch each."""
-    given = config.load("cartpole", [*OPTIONS.split(), "--policy.hidden-size", "32", *options])
-    given.train.horizon = 8
-    given.train.minibatch_size = 8 * S
-    given.train.total_timesteps = 4 * 8 * N
-    return given
-
-
 @pytest.mark.parametrize(
     ("options", "stored"),
     [(("--train.algorithm", "puffer4"), False), (FIVE, True)],
@@ -190,7 +181,8 @@ def by_whole_epochs(options: tuple[str, ...]) -> config.Config:
 def test_a_whole_epoch_in_one_graph_equals_its_minibatches(options, stored, monkeypatch):
     monkeypatch.setattr(update, "device_memory", lambda: 2**30)
     monkeypatch.setattr("puffer_mlx.training.trainer.PROFILE_DELAY_S", 0.0)  # profile an epoch
-    given = by_whole_epochs((*options, "--train.one-launch", str(int(not stored))))
+    words = *options, "--train.one-launch", str(int(not stored)), "--policy.hidden-size", "32"
+    given = short_epochs(*words, env="cartpole", epochs=4)
 
     def run(whole: bool) -> tuple[Trainer, list[dict[str, float]], list[str]]:
         with make(given, 1) as vec:

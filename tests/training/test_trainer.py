@@ -444,35 +444,35 @@ def test_a_stop_request_survives_the_vote_of_ranks(vote):
     assert trainer.stop
 
 
-def test_evaluation_ends_after_enough_episodes_or_half_the_epochs():
+class Logging(RandomVec):
+    """Report these logs, one for each rollout."""
 
-    class Logging(RandomVec):
-        logs: Any = iter(())
+    logs: Any = iter(())
 
-        def log(self):
-            return next(self.logs, {})
+    def log(self):
+        return next(self.logs, {})
 
-    def evaluation(episodes):
-        environments = Logging()
-        trainer = Trainer(configure(8, f"--eval-episodes={episodes}"), environments)
-        for _ in range(8):
-            trainer.step()
-        before = flat(trainer.weights)
-        scores = {}, {"score": 1.0, "n": 10.0}, {}, {"score": 4.0, "n": 5.0}, {"score": 0, "n": 15}
-        environments.logs = iter(scores)
-        found = list(trainer.evaluate())
-        np.testing.assert_array_equal(flat(trainer.weights), before)
-        assert trainer.global_step == (8 + len(found)) * N * T
-        assert [record["agent_steps"] for record in found] == [
-            (9 + i) * N * T for i in range(len(found))
-        ]
-        return [(record.get("env/score"), record.get("env/n")) for record in found]
 
-    # (10 * 1 + 5 * 4) / 15 = 2; four rollouts are half of eight epochs
-    assert evaluation(10_000) == [(None, None), (1, 10), (1, 10), (2, 15)]
-    # it stops when *more* episodes have ended
-    assert evaluation(10) == [(None, None), (1, 10), (1, 10), (2, 15)]
-    assert evaluation(9) == [(None, None), (1, 10)]
+@pytest.mark.parametrize(
+    ("episodes", "expected"),
+    [
+        # (10 * 1 + 5 * 4) / 15 = 2; four rollouts are half of eight epochs
+        (10_000, [(None, None), (1, 10), (1, 10), (2, 15)]),
+        (9, [(None, None), (1, 10)]),
+    ],
+)
+def test_evaluation_ends_after_enough_episodes_or_half_the_epochs(episodes, expected):
+    environments = Logging()
+    trainer = Trainer(configure(8, f"--eval-episodes={episodes}"), environments)
+    list(trainer)
+    before = flat(trainer.weights)
+    environments.logs = iter([{}, {"score": 1.0, "n": 10.0}, {}, {"score": 4.0, "n": 5.0}])
+    found = list(trainer.evaluate())
+    np.testing.assert_array_equal(flat(trainer.weights), before)
+    assert [logs["agent_steps"] for logs in found] == [
+        (9 + i) * N * T for i in range(len(expected))
+    ]
+    assert [(logs.get("env/score"), logs.get("env/n")) for logs in found] == expected
 
 
 # ---- infinite and NaN values ---------------------------------------------------------------------
