@@ -92,7 +92,7 @@ def test_suggestions_share_values_with_a_run_whose_score_stands_out():
     rest = [Parameter("env", f"p{i}", "uniform", 0.0, 1.0) for i in range(9)]
     space = Space([SPACE.parameters[0], *rest])
     alike = []
-    for best in (100.0, 1.0):  # of 30 scores; the others are between 0 and 1
+    for best in (100.0, 1.0):  # the other 29 scores are between 0 and 1
         method = Protein(space, SETTINGS, 5)
         draw = np.random.default_rng(3)
         seen = draw.uniform(-0.4, 0.4, (30, 10))

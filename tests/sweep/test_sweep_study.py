@@ -132,14 +132,6 @@ def test_runs_and_their_points_are_trials(here):
         assert all({**t.params, COST: 0} == {**run.params, COST: 0} for t in points)
 
 
-def test_points_of_several_seeds_are_one_curve(here):
-    sweep = swept(seeded(max_runs=1, seeds_score="worst"), Lucky)
-    (run,) = sweep.runs()
-    less = min(luck(run, seed) for seed in range(3))
-    *inside, last = [pytest.approx([p.score + less, p.cost]) for p in formula(run.params)]
-    assert [t.values for t in points_of(sweep, run)] == inside and run.values == last
-
-
 def test_best_run_is_the_best_score_or_the_cheapest_that_reaches_the_target(here):
     sweep = swept(settings(max_runs=5, goal="minimize"))
     assert best_of(sweep).values[0] == min(run.values[0] for run in sweep.runs())
@@ -291,17 +283,6 @@ def test_held_out_seeds_of_another_machine_are_not_trained_here(here, monkeypatc
 # ---- failures ------------------------------------------------------------------------------------
 
 
-def test_failed_runs_are_recorded_and_do_not_count(here):
-    sweep, numbers = open_study("j.log", settings()), iter(range(100))
-
-    def start(run, slot, seed):
-        return Formula(run, slot, fault="broken" if next(numbers) % 2 else "")
-
-    over = drive(sweep, settings(max_runs=3), start)
-    assert [run.state.name for run in over] == ["COMPLETE", "FAIL"] * 2 + ["COMPLETE"]
-    assert {r.user_attrs["fault"] for r in sweep.runs(TrialState.FAIL)} == {"broken"}
-
-
 @pytest.mark.parametrize(
     ("limit", "start", "said"),
     [
@@ -343,9 +324,8 @@ def own(*process):
     return lambda: list(process)
 
 
-@pytest.mark.parametrize("method", ["Protein", "TPE"])
-def test_suggestions_after_a_restart_are_those_of_an_uninterrupted_sweep(here, method):
-    how = settings(method=method, max_runs=7)
+def test_suggestions_after_a_restart_are_those_of_an_uninterrupted_sweep(here):
+    how = settings(method="TPE", max_runs=7)
     whole = known(swept(how, path="whole.log"))
     for runs in (2, 5, 7):  # as separate processes, which know only the file
         drive(open_study("parts.log", how), settings(max_runs=runs))
