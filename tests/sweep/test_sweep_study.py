@@ -347,7 +347,7 @@ def test_sweep_that_dies_at_any_write_resumes_without_loss_or_repetition(here, m
     whole = swept(how, Lucky, "whole.log")
     writes = len(Path("whole.log").read_text().splitlines())
     assert writes > 30
-    for last in range(9, writes, 1 if how.seeds == 1 and not how.confirm else 4):
+    for last in range(9, writes, 1 if how.seeds == 1 and not how.confirm else 5):
         path = f"{last}.log"
         with dying(monkeypatch, last):
             swept(how, Lucky, path)
@@ -413,15 +413,15 @@ def worker(folder, runs, killed=-1):
 
 
 def test_two_processes_share_the_sweep_of_a_killed_one(here):
-    how = settings(max_runs=12)
-    assert worker(here, 12, killed=4).wait(120) == -signal.SIGKILL
+    how = settings(max_runs=8)
+    assert worker(here, 8, killed=4).wait(120) == -signal.SIGKILL
     left = open_study("shared.log", how)
     assert [run.state.name for run in left.runs()] == ["COMPLETE"] * 4 + ["RUNNING"]
-    both = [worker(here, 12) for _ in range(2)]
+    both = [worker(here, 8) for _ in range(2)]
     assert [process.wait(120) for process in both] == [0, 0]
     runs = left.runs()
     assert {run.state for run in runs} == {TrialState.COMPLETE}
-    assert 12 <= len(runs) <= 13  # each looks before it begins one
+    assert 8 <= len(runs) <= 9  # each looks before it begins one
     assert len({tuple(run.params.values()) for run in runs}) == len(runs)
     whole = swept(settings(max_runs=5), path="whole.log")
     before = [(run.params, run.values) for run in whole.runs()]

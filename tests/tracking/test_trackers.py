@@ -137,17 +137,6 @@ def test_a_tracker_that_cannot_write_is_dropped(alone, monkeypatch, capsys, name
     assert "No space left on device" in dropped(capsys.readouterr().out, name)
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "trackio"])
-def test_a_tracker_whose_folder_is_a_file_is_dropped(alone, capsys, name):
-    needs(name)
-    path = Path(PLACES[name])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("in the way")
-    tracked(name)
-    assert dropped(capsys.readouterr().out, name)
-    assert path.read_text() == "in the way"
-
-
 def test_wandb_without_a_network_stores_the_run_offline(alone, monkeypatch, capsys):
     """With a login, and a server that doesn't answer."""
     needs("wandb")
