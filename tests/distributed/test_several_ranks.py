@@ -423,8 +423,11 @@ def test_different_sources_of_an_environment_are_found(tmp_path):
     header = copy / "squared.h"
     header.write_text(header.read_text() + "enum { ANOTHER_ONE };\n")
     changed = joining._facts(replace(load("squared"), source=str(copy)))
-    name, *digests = joining._first_difference(same, changed)
-    assert name == "environment sources" and digests[0] != digests[1]
+    assert joining._first_difference(same, same) is None
+    assert joining._first_difference(same, changed) == (
+        "environment sources",
+        *(facts["environment sources"] for facts in (same, changed)),
+    )
 
 
 def test_waiting_for_other_ranks_has_a_timeout(tmp_path):

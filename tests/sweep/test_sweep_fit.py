@@ -57,7 +57,7 @@ def test_sizes_are_adjusted_until_they_can_be_trained(suggested, adjusted):
 
 
 def test_values_that_no_adjustment_helps_stay(monkeypatch):
-    suggested = {HORIZON: 8}  # its range ends at 64
+    suggested: dict[str, float] = {HORIZON: 8}  # its range ends at 64
     with monkeypatch.context() as patch:
         patch.setattr("puffer_mlx.config.validation.find_problems", lambda *_: [])
         sweep = trainings(suggested, "--train.minibatch-size", "8192")
