@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -25,7 +24,6 @@ import running
 from puffer_mlx.config import load
 from puffer_mlx.distributed import joining, launching
 from puffer_mlx.distributed.launching import free_ports
-from puffer_mlx.distributed.ranks import Ranks
 from puffer_mlx.system import program
 from puffer_mlx.vec.native.sources import environments_folder
 
@@ -397,16 +395,6 @@ def test_a_rank_that_is_lost_is_named(lost, number, said, tmp_path):
     if left == 0:
         assert re.search(r"saved \S+ \(weights only", text(tmp_path))
         assert (newest(tmp_path) / "weights.safetensors").exists()
-
-
-def test_heartbeats_expect_progress_after_the_two_epochs_that_compile(monkeypatch):
-    ranks = Ranks(SimpleNamespace(rank=lambda: 0, size=lambda: 1), load("squared"))  # type: ignore
-    monkeypatch.setattr(ranks, "_exchange", lambda data: [data])
-    begun = []
-    for epoch in (1, 2, 3):
-        ranks.sync_epoch(epoch, {}, {}, None)
-        begun.append(ranks.heartbeat.progress.begun)
-    assert begun == [False, True, True]
 
 
 def test_ranks_with_different_options_are_refused(tmp_path, serving):
