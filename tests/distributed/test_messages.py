@@ -53,14 +53,13 @@ def test_all_ranks_get_all_messages_in_the_order_of_ranks(three_posts):
         posts[1].all_bytes(b"anybody?")
 
 
-@pytest.mark.parametrize("rank", range(2))
-def test_a_lost_heartbeat_ends_the_wait_for_a_silent_rank(rank, three_posts, monkeypatch):
-    posts, _ = three_posts
+def test_a_lost_heartbeat_ends_the_wait_for_a_silent_rank(three_posts, monkeypatch):
+    (first, *_), _ = three_posts
     heard = iter([None, None, "rank 2 hangs"])
-    monkeypatch.setattr(posts[rank], "_lost", lambda: next(heard))
+    monkeypatch.setattr(first, "_lost", lambda: next(heard))
     monkeypatch.setattr(messages, "POLL", 0.01)
     with pytest.raises(LostRank, match="rank 2 hangs"):
-        posts[rank].all_bytes(b"")
+        first.all_bytes(b"")
 
 
 def test_only_ranks_with_the_token_are_connected():
@@ -85,7 +84,7 @@ def test_only_ranks_with_the_token_are_connected():
     wait_until(lambda: not any(thread.name == "heartbeat" for thread in threading.enumerate()))
 
 
-@pytest.mark.parametrize("text", [b"\xff", b"[]", b'{"progress": 1}'])
+@pytest.mark.parametrize("text", [b"\xff", b'{"progress": 1}'])
 def test_a_damaged_heartbeat_loses_its_rank_at_once(text, monkeypatch):
     monkeypatch.setattr(Heartbeat, "_end", lambda _: None)
     first = Heartbeat(0, 20.0)
@@ -97,27 +96,13 @@ def test_a_damaged_heartbeat_loses_its_rank_at_once(text, monkeypatch):
             assert first.wait_lost(5) == "rank 1 has sent a heartbeat that can't be read"
 
 
-def test_half_a_greeting_has_a_timeout_on_both_sides(monkeypatch):
+def test_half_a_greeting_has_a_timeout(monkeypatch):
     monkeypatch.setattr(messages, "TIMEOUT", 0.2)
     server = RendezvousServer(local=True)
-    stranger = socket.create_connection((server.address["hosts"][0], server.address["port"]))
-    with contextlib.closing(server), stranger:
+    address = server.address["hosts"][0], server.address["port"]
+    with contextlib.closing(server), socket.create_connection(address) as stranger:
         stranger.sendall(b"half")
         assert server.greeted(server.accept()) is None
-        dripping = threading.Event()
-
-        def drip():
-            peer = server.accept()
-            with contextlib.suppress(OSError):
-                while not dripping.wait(0.05):
-                    peer.sendall(b"w")
-            peer.close()
-
-        helper = threading.Thread(target=drip)
-        helper.start()
-        assert connect(server.address, 1, MESSAGES) is None
-        dripping.set()
-        helper.join(60)
     assert connect(server.address, 1, MESSAGES) is None
 
 

@@ -46,15 +46,12 @@ def test_the_capture_begins_after_the_epochs_that_compile(metal, tmp_path):
     assert path.parent.is_dir()
 
 
-@pytest.mark.parametrize(
-    ("epochs", "last"), [(4, ["epoch 3", "synchronize", "stop"]), (2, ["epoch 0", "epoch 1"])]
-)
-def test_closing_stops_a_capture_in_progress_once(metal, tmp_path, epochs, last):
+def test_closing_stops_a_capture_in_progress_once(metal, tmp_path):
     captured = MetalCapture(tmp_path / "run.gputrace", 5)
-    train(captured, metal.calls, 0, epochs)
+    train(captured, metal.calls, 0, 4)
     captured.close()
     captured.close()
-    assert metal.calls[-len(last) :] == last
+    assert metal.calls[-3:] == ["epoch 3", "synchronize", "stop"]
 
 
 def test_a_capture_that_does_not_start_is_an_error(metal, tmp_path):
@@ -74,14 +71,12 @@ def test_a_capture_that_does_not_start_is_an_error(metal, tmp_path):
     [
         ("run.json", 1, r"must end in .gputrace\n  hint: .*run.gputrace"),
         ("link.gputrace", 1, "exists, and Metal doesn't replace"),
-        ("taken/run.gputrace", 1, "can't write "),
         ("run.gputrace", MAX_EPOCHS + 1, f"a capture of {MAX_EPOCHS + 1} epochs, expected 1 to"),
     ],
 )
 def test_an_unusable_path_or_length_is_refused_before_the_run(
     metal, tmp_path, name, epochs, message
 ):
-    (tmp_path / "taken").write_text("mine")
     (tmp_path / "link.gputrace").symlink_to("nowhere")
     with pytest.raises(UserError, match=message) as error:
         MetalCapture(tmp_path / name, epochs)

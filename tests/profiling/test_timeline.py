@@ -13,26 +13,18 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.profiling.timeline import ENVIRONMENTS, ROLLOUT, TRAIN, Trace
 
-KEYS = {  # of each kind of event
-    "M": {"ph", "pid", "tid", "name", "args"},
-    "X": {"ph", "pid", "tid", "name", "ts", "dur", "args"},
-    "i": {"ph", "pid", "tid", "name", "ts", "s"},
-}
-
 
 def read(path: Path) -> tuple[dict[str, list[dict]], list[dict], dict]:
     """Check the format. Return spans by row in the rows' order, marks, and facts."""
     document = json.loads(path.read_text())
-    assert set(document) == {"traceEvents", "displayTimeUnit", "otherData"}
     rows: dict[int, str] = {}
     order: dict[int, int] = {}
     spans: dict[int, list[dict]] = {}
     marks = []
     for event in document["traceEvents"]:
-        assert set(event) == KEYS[event["ph"]], event
-        assert isinstance(event["name"], str) and event["pid"] == 1
+        assert event["pid"] == 1
         if event["ph"] == "X":
-            assert event["ts"] >= 0 and event["dur"] >= 0 and event["tid"] in rows
+            assert event["ts"] >= 0 and event["dur"] >= 0
             spans.setdefault(event["tid"], []).append(event)
         elif event["ph"] == "i":
             marks.append(event)
@@ -42,9 +34,6 @@ def read(path: Path) -> tuple[dict[str, list[dict]], list[dict], dict]:
             order[event["tid"]] = event["args"]["sort_index"]
     assert set(order) == set(rows) == set(spans)
     tids = sorted(rows, key=order.__getitem__)
-    for tid in tids:
-        begins = [span["ts"] for span in spans[tid]]
-        assert begins == sorted(begins)
     return {rows[tid]: spans[tid] for tid in tids}, marks, document["otherData"]
 
 

@@ -59,14 +59,6 @@ def test_sweep_tasks_scores_windows_and_areas(benchmarks):
     assert tasks.area(runs, 50.0) == pytest.approx((2 * 20 + 5 * 20) / 50)
 
 
-def test_surfaces_reward_longer_runs(benchmarks):
-    methods, _ = benchmarks
-    for name, surface in methods.surfaces().items():
-        values = surface.space.to_values(surface.space.default)
-        short, long = (surface.score(values, steps) for steps in (1e7, 1e9))
-        assert 0 < short < long < 1, name
-
-
 def test_sweep_methods_prints_the_median_of_its_record(tmp_path):
     words = "--seeds", "2", "--surfaces", "equal", "--methods", "Random", "--json", "out.json"
     done = benchmark("sweep_methods", *words, cwd=tmp_path)
@@ -90,8 +82,7 @@ def test_sweep_tasks_begins_each_method_with_the_same_run(tmp_path):
     assert first[-1]["spent"] >= record["budgets"]["cartpole"] == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize(("name", "surface"), [("Protein", "curves"), ("upstream", "plateau")])
-def test_method_makes_the_asked_number_of_runs(benchmarks, name, surface):
+def test_method_of_upstream_makes_the_asked_number_of_runs(benchmarks):
     methods, _ = benchmarks
-    found = methods.sweep(name, methods.surfaces()[surface], 0, 12)
+    found = methods.sweep("upstream", methods.surfaces()["plateau"], 0, 12)
     assert found["runs"] == 12 and 0 <= found["best"] < 1

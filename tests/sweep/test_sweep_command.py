@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import re
 import signal
 import sqlite3
 import time
@@ -20,7 +19,7 @@ from running import Process, command, files, learned, only, run, started, wait_u
 from puffer_mlx import config
 from puffer_mlx.cli import sweep
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.engine.storage import open_storage, reported
+from puffer_mlx.sweep.engine.storage import open_storage
 from puffer_mlx.sweep.training_process import Identity
 
 TINY = """
@@ -118,12 +117,8 @@ def test_seeds_held_out_seeds_and_start_configurations_are_trained(tiny):
     assert seeds == [(73, 0), (74, 1000), (1073, 1_000_000)]
     assert (one.train.gamma, one.policy) == (two.train.gamma, two.policy)
     assert (other.train.gamma, other.train.total_timesteps) == (0.9, 384)
-    log = only(folder, "runs/0000-1001/logs/squared/*.jsonl")
-    score = f"{records(log)[-1]['env/score']:.4g}"
-    said = f"run 1, held-out seeds: median {score}, lowest {score} of 1 | "
-    assert any(line.startswith(said) for line in lines)
-    best = (folder / "best.ini").read_text()
-    assert re.search("^# With held-out seeds: median ", best, re.MULTILINE)
+    assert any(line.startswith("run 1, held-out seeds: median ") for line in lines)
+    assert "\n# With held-out seeds: median " in (folder / "best.ini").read_text()
 
 
 LONG = "--train.total-timesteps", "100_000_000", "--name", "two"
@@ -201,7 +196,6 @@ RESUME, SHARED = ["--resume", "one"], ["--name", "one", "--storage", "s.log"]
 @pytest.mark.parametrize(
     ("again", "words", "said"),
     [
-        (SHARED, ["--env.source", "evil"], "C sources that would be compiled and run: {here}/evil"),
         (RESUME, ["--env.source", "evil", "--allow-code"], "C sources that would be compiled and"),
         (RESUME, ["--torch.network", "evil:Net"], "Python code that would be imported: evil:Net,"),
         (SHARED, ["--profile", "mine.json"], "would have the file mine.json written"),
@@ -252,24 +246,8 @@ def test_sweep_with_other_ranges_or_settings_is_not_resumed(whole, capsys, monke
     assert "best: run " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("active", "said"),
-    [
-        (2, "another process is running 2 runs of the sweep one"),
-        (0, "no run finished\n  hint: their output is in one/runs"),
-    ],
-)
-def test_sweep_without_a_result_is_an_error(active, said):
-    study = SimpleNamespace(best=lambda: None, runs=lambda *states: [*range(active)])
+def test_sweep_without_a_result_is_an_error():
+    study = SimpleNamespace(best=lambda: None, runs=lambda *states: [])
     stored = sweep.StoredSweep("one", Path("one"), "one/journal.log", resumed=False)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match="no run finished\n  hint: their output is in one/runs"):
         sweep.say_result(study, stored, "env/score")
-    assert str(caught.value).startswith(said)
-
-
-def test_removed_storage_is_reported(here):
-    path = str(here / "trials.log")
-    opened = open_storage(path)
-    (here / "trials.log").unlink()
-    with pytest.raises(UserError, match=r"can't be used: .*No such file"), reported(path):
-        opened.get_all_studies()

@@ -61,29 +61,6 @@ def drawn(seed, low, high, count):
     return np.random.default_rng(seed).uniform(low, high, (count, 3))
 
 
-@pytest.mark.parametrize(("most", "best"), [(100.0, None), (1.0, 0)])
-def test_too_expensive_candidates_are_excluded(most, best):
-    """Coordinate 0 costs 100 s. If everything costs too much the cheapest is best."""
-    method = protein(drawn(1, -1, 1, 40), max_suggestion_cost=most)
-    lengths = np.column_stack([np.linspace(-1, 1, 9), np.full((9, 2), 0.3)])
-    ratings = method.ratings(method.models(np.random.default_rng(0)), lengths, target=1.0)
-    if best is None:
-        assert np.isinf(ratings[5:]).all() and np.isfinite(ratings[:4]).all()
-    else:
-        assert np.argmax(ratings) == best
-
-
-def test_few_failures_count_as_the_worst_score():
-    means = []
-    for failures in (0, 6):
-        method = protein(drawn(1, -0.5, 0.5, 20))
-        for vector in drawn(2, [-0.2, 0.2, 0.7], [0.2, 0.4, 1], failures):
-            method.observe(vector, 0.0, 0.0, failed=True)
-        models = method.models(np.random.default_rng(0))
-        means.append(models.score.means(np.array([[0.0, 0.3, 0.9]]))[0])
-    assert means[1] < means[0] - 0.2
-
-
 def test_region_of_failures_is_avoided():
     method = make_method(SPACE, SETTINGS, 5)
     for vector in drawn(1, -1, 1, 60):
@@ -111,46 +88,20 @@ def test_exploration_prefers_unknown_candidates():
     assert not gains[:, :2].any() and 0 < gains[0, 2] < gains[1, 2]
 
 
-def test_suggestion_is_one_that_no_candidate_beats_in_all_ratings(monkeypatch):
-    method, rated = protein(drawn(1, -1, 1, 40)), []
-
-    def ratings(models, candidates, target):
-        numbers = np.full((len(candidates), 3), [0.1, 0.2, 0.3])
-        numbers[:4] = [0.9, 0.1, 0.5], [0.2, 0.8, 0.4], [0.9, 0.1, 0.4], [-np.inf] * 3
-        rated.append(candidates)
-        return numbers
-
-    monkeypatch.setattr(method, "ratings", ratings)
-    places = []
-    for number in range(20, 40):
-        vector = method.suggest(number)
-        (at,) = np.flatnonzero(np.abs(rated[-1] - vector).max(1) < 1e-9)
-        places.append(int(at))
-    assert {*places} == {0, 1}
-
-
-def test_suggestions_are_near_and_long_where_one_score_stands_out(monkeypatch):
+def test_suggestions_share_values_with_a_run_whose_score_stands_out():
     rest = [Parameter("env", f"p{i}", "uniform", 0.0, 1.0) for i in range(9)]
     space = Space([SPACE.parameters[0], *rest])
-    alike, aims, rate = [], [], Protein.ratings
-
-    def ratings(method, models, candidates, target):
-        aims[-1].add(target)
-        return rate(method, models, candidates, target)
-
-    monkeypatch.setattr(Protein, "ratings", ratings)
-    for best in (100.0, 1.0):  # of 30 scores; the others are between 0 and 1
+    alike = []
+    for best in (100.0, 1.0):  # the other 29 scores are between 0 and 1
         method = Protein(space, SETTINGS, 5)
         draw = np.random.default_rng(3)
         seen = draw.uniform(-0.4, 0.4, (30, 10))
         for vector, score in zip(seen, [best, *draw.random(29)], strict=True):
             method.observe(vector, score, 10 ** (1 + vector[0]))
-        aims.append(set())
-        made = np.array([method.suggest(number) for number in range(10, 22)])
+        made = np.array([method.suggest(number) for number in range(10, 16)])
         same = np.abs(made[:, None, 1:] - seen[None, :, 1:]) < 1e-9
         alike.append(same.sum(2).max(1))
     assert alike[0].max() >= 4 and not alike[1].any()
-    assert aims[0] == {1.1} and len(aims[1]) > 9
 
 
 def test_sweep_whose_runs_all_fail_continues():

@@ -16,36 +16,32 @@ from puffer_mlx.sweep.engine.progress import Progress
 SHOWN = "total_timesteps", "gamma"
 
 
-def swept(terminal: bool):
-    """Sweep six runs, the third failing and the fifth ended early. Returns the printed lines.
+def console_of(file: io.StringIO, terminal: bool = False) -> Console:
+    return Console(file=file, force_terminal=terminal, width=120, no_color=True)
 
-    In a terminal: the last status line.
+
+def swept(terminal: bool):
+    """Sweep six runs, the third failing and the fifth ended early.
+
+    Return the study, the output and the last status line.
     """
     numbers = iter(range(100))
     file = io.StringIO()
-    console = Console(file=file, force_terminal=terminal, width=120, no_color=True)
 
     def start(run, slot, seed) -> Any:
         number = next(numbers)
-        return Formula(
-            run,
-            slot,
-            fault="it [broke]" if number == 2 else "",
-            stopped="too little" if number == 4 else "",
-        )
+        fault = "it [broke]" if number == 2 else ""
+        return Formula(run, slot, fault=fault, stopped="too little" if number == 4 else "")
 
     study = open_study("j.log", settings(method="Random", max_runs=5))
-    with Progress(study, "a sweep", 5, 1, console, SHOWN) as shown:
+    with Progress(study, "a sweep", 5, 1, console_of(file, terminal), SHOWN) as shown:
         drive(study, settings(max_runs=5), start, draw=shown.draw, ended=shown.ended)
-        status = shown.status(())
-    if terminal:
-        assert "\x1b[" in file.getvalue() and "run 3: failed" in file.getvalue()
-        return study, [status]
-    return study, file.getvalue().splitlines()
+        return study, file.getvalue(), shown.status(())
 
 
 def test_pipe_gets_a_line_for_each_run(here):
-    study, lines = swept(terminal=False)
+    study, output, _ = swept(terminal=False)
+    lines = output.splitlines()
     score, cost, steps = formula(study.runs()[0].params)[-1]
     assert lines[:2] == [
         "a sweep",
@@ -59,42 +55,33 @@ def test_pipe_gets_a_line_for_each_run(here):
 
 
 def test_terminal_has_a_status_line(here):
-    study, lines = swept(terminal=True)
+    study, output, status = swept(terminal=True)
+    assert "\x1b[" in output and "run 3: failed" in output
     total = sum(run.values[1] for run in study.runs() if run.values)
     total += next(r.user_attrs["last"][1] for r in study.runs() if "last" in r.user_attrs)
     minutes, seconds = divmod(int(total), 60)
-    assert lines == [f"5 of 5 runs, 1 ended early, 1 failed, {minutes}m {seconds}s of training"]
+    assert status == f"5 of 5 runs, 1 ended early, 1 failed, {minutes}m {seconds}s of training"
 
 
 def test_lines_of_held_out_seeds_count_down(here):
     how = settings(method="Random", max_runs=3, confirm=2)
     study = open_study("j.log", how)
     file = io.StringIO()
-    with Progress(study, "a sweep", 3, 1, Console(file=file, width=120), SHOWN) as shown:
+    with Progress(study, "a sweep", 3, 1, console_of(file), SHOWN) as shown:
         drive(study, how, draw=shown.draw, ended=shown.ended)
     lines = file.getvalue().splitlines()
-    assert [line.split("|")[-1].strip() for line in lines[4:]] == [
-        f"{n} to go" for n in range(5, -1, -1)
-    ]
+    left = [line.split("|")[-1].strip() for line in lines[4:]]
+    assert left == [f"{n} to go" for n in range(5, -1, -1)]
     best = study.top_runs()[0]
-    (score,) = {f"{each:.4g}" for each in study.held_out(best).scores}
-    words = f"median {score}, lowest {score} of"
-    assert lines[4] == f"run {study.ordinal(best)}, held-out seeds: {words} 1 | 5 to go"
+    assert lines[4].startswith(f"run {study.ordinal(best)}, held-out seeds: median ")
 
 
-def test_importances_sum_to_1_and_pictures_are_drawn(here, monkeypatch):
+def test_importances_sum_to_1_and_pictures_are_drawn(here):
     how = settings(method="Random", max_runs=8, num_random_samples=8)
     study = open_study("j.log", how)
     assert progress.importances(study) == {}
     drive(study, how)
     parts = [*progress.importances(study).values()]
     assert sum(parts) == pytest.approx(1) and parts == sorted(parts, reverse=True)
-    if progress.can_draw():
-        assert [path.name for path in progress.draw(study, here)] == [
-            "front.png",
-            "importances.png",
-        ]
-        for name in progress.FRONT, progress.IMPORTANCES:
-            assert (here / name).read_bytes()[:4] == b"\x89PNG"
-    monkeypatch.setattr(progress, "can_draw", lambda: False)
-    assert progress.draw(study, here) == []
+    for path in progress.draw(study, here):
+        assert path.read_bytes()[:4] == b"\x89PNG"

@@ -31,27 +31,13 @@ def parameter(sweep, name):
 
 
 def test_settings_are_read(swept):
-    text = """
-        [sweep]
-        method = Random
-        metric = perf
-        goal = minimize
-        max_suggestion_cost = 120
-        seeds_score = worst
-        target_score = -2.5
-        prune_pareto = False
-        sweep_only = gamma, lr
-        use_gpu = True
-        match_num_games = 1024
-    """
-    sweep = swept("\n".join(line.strip() for line in text.splitlines()))
+    text = "[sweep]\nmethod = Random\nmetric = perf\nmax_suggestion_cost = 120\nuse_gpu = True\n"
+    sweep = swept(f"{text}target_score = -2.5\nprune_pareto = False\nsweep_only = gamma, lr\n")
     assert sweep.notes == []
     assert sweep.settings == SweepSettings(
         method="Random",
         metric="env/perf",
-        goal="minimize",
         max_suggestion_cost=120.0,
-        seeds_score="worst",
         target_score=-2.5,
         prune_pareto=False,
         sweep_only="gamma, lr",
@@ -103,7 +89,6 @@ ODD = [
     ("[sweep]\nmethod = CARBS\n", "method CARBS doesn't exist; Protein is used"),
     ("[sweep]\nmetric = environment/score\n", "PufferLib 3.0's name of env/score"),
     ("[sweep]\nmaxruns = 3\n", "maxruns isn't a key of [sweep] (max_runs is)"),
-    ("[sweep]\nmatch_enemy_model_path = enemy.bin\n", "there is no match"),
     ("[sweep.metric]\ngoal = minimize\nname = environment/perf\n", "PufferLib 3.0's form"),
 ]
 
@@ -134,13 +119,9 @@ WRONG = [
     ("[sweep.policy.hidden_size]\nmin = 33\nmax = 63\n", "no two powers of two"),
     ("[sweep]\nsweep_only = nothing\n", "there is no parameter whose name contains nothing"),
     ("[sweep]\nmetric = eval/score\n", "sweep.metric eval/score is of evaluations while training"),
-    ("[sweep]\ngoal = largest\n", "sweep.goal largest does not exist here"),
     ("[sweep]\nmetric_distribution = log\n", "sweep.metric_distribution log does not exist here"),
     ("[sweep]\nseeds = 0\n", "sweep.seeds 0 is out of range"),
-    ("[sweep]\ntarget_score = high\n", "sweep.target_score high is not a number"),
     ("[sweep]\ntarget_score = nan\n", "sweep.target_score nan is not a finite number"),
-    ("[sweep]\nearly_stop_quantile = 1\n", "sweep.early_stop_quantile 1.0 is out of range"),
-    ("[sweep]\nprune_pareto = perhaps\n", "prune_pareto perhaps is neither true nor false"),
 ]
 
 
@@ -163,7 +144,6 @@ def test_range_or_setting_that_is_impossible_is_an_error(swept):
     ("argv", "name"),
     [
         (["--train.gamma", "0.9"], "train.gamma"),
-        (["--policy.hidden-size=64"], "policy.hidden_size"),
         (["--train.momentum", "0.9"], "train.beta1"),  # PufferLib 5.0's name
         (["--env.paddle-width", "60"], "env.paddle_width"),
     ],
@@ -178,7 +158,6 @@ def test_typed_key_is_not_searched(swept, argv, name):
 @pytest.mark.parametrize(
     ("argv", "name"),
     [
-        (["--train.gamma", "0.9", "--sweep.train.gamma.min", "0.85"], "train.gamma"),
         (["--train.momentum", "0.9", "--sweep.train.momentum.max", "0.95"], "train.beta1"),
         (["--env.paddle_width", "4", "--sweep.env.paddle_width.max=9"], "env.paddle_width"),
     ],
@@ -213,11 +192,8 @@ IN_PYTHON = {
 @pytest.mark.parametrize(
     "words",
     [
-        ("module:make", "--base.family", "continuous"),
         ("module:make", "--base.family", "continuous_images", "--torch.network", "MinGRU"),
         ("gym:CartPole-v1",),
-        ("gym:HalfCheetah-v5",),
-        ("gym:ALE/Breakout-v5",),
         ("pettingzoo:mpe2.simple_spread_v3",),
     ],
     ids=" ".join,
@@ -231,23 +207,16 @@ def test_ranges_in_python_lie_around_the_configurations_values(swept, words):
     assert len(sweep.notes) <= 1 and all("ent_coef 0 " in note for note in sweep.notes)
 
 
-@pytest.mark.parametrize("gamma", ["0", "1"])
-def test_ranges_in_python_fit_any_value(swept, gamma):
-    text = f"[train]\ngamma = {gamma}\ngae_lambda = {gamma}\nhorizon = 2\nminibatch_size = 2\n"
+def test_ranges_in_python_fit_any_value(swept):
+    text = "[train]\ngamma = 0\ngae_lambda = 1\nhorizon = 2\nminibatch_size = 2\n"
     sweep = swept(text, "--vec.total-agents", "1", env="module:make")
     assert {*sweep.space.names} == IN_PYTHON
     assert parameter(sweep, "train.horizon").to_value(-1) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "argv"),
-    [
-        ("", ["--sweep.train.total-timesteps.min", "1e5"]),
-        ("[sweep.train.total_timesteps]\nmax = 1e7\n", []),
-    ],
-)
-def test_length_of_runs_in_python_is_searched_on_request(swept, text, argv):
-    p = parameter(swept(text, *argv, env="module:make"), "train.total_timesteps")
+def test_length_of_runs_in_python_is_searched_on_request(swept):
+    sweep = swept("[sweep.train.total_timesteps]\nmax = 1e7\n", env="module:make")
+    p = parameter(sweep, "train.total_timesteps")
     assert p.low <= 1_000_000 <= p.high and p.high < 3e7
 
 
@@ -275,7 +244,6 @@ def test_searched_and_fixed_keys_are_described(swept):
 # ---- zero on a logarithmic scale -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("value", "shown"), [(0.0, 1e-5), (9.0, 9.0)])
-def test_trial_records_the_ranges_end_for_a_value_without_a_logarithm(value, shown):
-    p = Parameter("train", "ent_coef", "log_normal", 1e-5, 0.2, default=value)
-    assert p.recorded_default == shown
+def test_trial_records_the_ranges_end_for_a_value_without_a_logarithm():
+    p = Parameter("train", "ent_coef", "log_normal", 1e-5, 0.2, default=0.0)
+    assert p.recorded_default == 1e-5

@@ -16,7 +16,7 @@ from puffer_mlx.sweep.engine import study as studies
 from puffer_mlx.sweep.engine.storage import open_storage, reported
 
 HOW = settings(max_runs=2)
-TORN = [b'{"op_code":5,"wor', b"\0" * 5000, b'{"op_code":5,"n":"\xc3']
+TORN = [b'{"op_code":5,"n":"\xc3', b"\0" * 5000]
 
 
 def add(path: str, data: bytes) -> bytes:
@@ -55,13 +55,12 @@ def test_torn_first_record_is_cut_off(here):
     assert len(open_study("j.log", HOW).runs(COMPLETE)) == 2
 
 
-@pytest.mark.parametrize("text", ["a note", "5\n"])
-def test_file_that_is_no_journal_is_refused_and_unchanged(here, text):
-    Path("mine").write_text(text)
+def test_file_that_is_no_journal_is_refused_and_unchanged(here):
+    Path("mine").write_text("a note")
     message = r"storage mine can't be used: line 1 isn't a journal record"
     with pytest.raises(UserError, match=message):
         open_storage("mine")
-    assert Path("mine").read_text() == text and not torn_off(here)
+    assert Path("mine").read_text() == "a note" and not torn_off(here)
 
 
 def test_damaged_journal_is_refused_with_its_intact_part(here):
@@ -85,10 +84,9 @@ def test_damaged_journal_is_refused_with_its_intact_part(here):
         studies.study_info(study.optuna._storage, "formula")
 
 
-@pytest.mark.parametrize("text", ["garbage", '{"words": [5]}'])
-def test_study_with_an_invalid_description_is_refused(here, text):
+def test_study_with_an_invalid_description_is_refused(here):
     study = open_study("j.log", HOW)
-    study.optuna.set_user_attr(studies.ABOUT, text)
+    study.optuna.set_user_attr(studies.ABOUT, '{"words": [5]}')
     with pytest.raises(UserError, match="the description in the study formula is invalid"):
         open_study("j.log", HOW)
 
@@ -99,10 +97,9 @@ def test_file_that_is_no_database_is_refused(here):
         open_study("sqlite:///none.db", HOW)
 
 
-@pytest.mark.parametrize("where", ["", "/file::memory:?uri=true"])
-def test_database_in_memory_is_refused(where):
+def test_database_in_memory_is_refused():
     with pytest.raises(UserError, match=r"keeps nothing: .* in memory\n.*sqlite:///FILE"):
-        open_storage(f"sqlite://{where}")
+        open_storage("sqlite:///file::memory:?uri=true")
 
 
 def test_sweeps_that_create_tables_at_the_same_time_share_a_database(monkeypatch):

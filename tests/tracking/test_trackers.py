@@ -7,7 +7,6 @@ import base64
 import importlib.util
 import json
 import math
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +23,11 @@ from puffer_mlx.tracking.trackers import find
 
 READ_BACK = Path(__file__).with_name("read_back.py")
 PLACES = {"tensorboard": "logs/squared/7", "wandb": "logs/wandb", "trackio": "trackio"}
-FULL = "No space left on device"
+NAMES = {
+    "tensorboard": "old, and blue | MLX",
+    "wandb": "7 fish new old, and blue | model",
+    "trackio": "fish squared-7 new",
+}
 WORDS = "--wandb-project", "fish", "--wandb-group", "new", "--tag", "old, and blue"
 
 
@@ -94,46 +97,17 @@ def test_a_tracker_stores_each_epoch_once_and_the_videos_and_the_result(alone, c
     printed = capsys.readouterr().out
     assert "dropped" not in printed and printed.count(f"track  {name}: ") == 2
     back = read_back(name)
-    points, texts = back["points"], back["texts"]
+    points = back["points"]
     steps = [64 * epoch for epoch in range(1, 7)]
     assert points["env/score"] == [[step, pytest.approx(step / 640)] for step in steps]
     assert [step for step, _ in points["loss/total"]] == [64, *steps[2:]]  # epoch 2: not finite
     assert {"epoch", "agent_steps"} <= points.keys()
     contents = [base64.b64encode(path.read_bytes()).decode() for path in videos]
     assert sorted(back["videos"]) == sorted(contents)
-    CHECKS[name](points, texts, back["config"])
-
-
-def check_wandb(points, texts, config):
-    assert texts["runs"] == [["7", "fish", "new", "old, and blue"]] * 2
-    assert (texts["final/score"], texts["status"]) == (0.75, "finished")
-    assert texts["exits"] == [1, 0]
-    assert texts["artifacts"] == [["7", "model"]]
-    assert config["train"]["gamma"] == 0.99 and config["base"]["run_id"] == "7"
-    assert config["command"] == shlex.join(sys.argv) and config["machine"]["puffer_mlx"]
-
-
-def check_trackio(points, texts, config):
-    assert points["final/score"] == [[256, 0.4], [384, 0.75]]
-    assert points["final/n"] == [[384, 3.0]]
-    assert (texts["project"], texts["run"]) == ("fish", "squared-7")
-    assert texts["status"] == ["failed", "finished"]
-    assert config["train.gamma"] == 0.99 and config["base.run_id"] == "7"
-    assert config["_Group"] == "new" and config["machine.MLX"]
-    assert config["machine.command"] == shlex.join(sys.argv)
-
-
-def check_tensorboard(points, texts, config):
-    assert points["final/score"] == [[384, 0.75]]
-    assert points["final/n"] == [[384, 3.0]]
-    assert (texts["status"], texts["session"]) == (["failed", "finished"], [2])
-    assert "MLX" in texts["run"][0] and "old, and blue" in texts["run"][0]
-    assert config["train.gamma"] == 0.99 and config["base.run_id"] == "7"
-    told = texts["configuration"][0].removeprefix("```json").removesuffix("```")
-    assert json.loads(told)["train"]["gamma"] == 0.99
-
-
-CHECKS = {"wandb": check_wandb, "trackio": check_trackio, "tensorboard": check_tensorboard}
+    assert (back["status"], back["score"]) == (["failed", "finished"], 0.75)
+    assert back["config"]["train"]["gamma"] == 0.99
+    missing = [word for word in NAMES[name].split(" | ") if word not in back["names"]]
+    assert not missing, back["names"]
 
 
 # ---- faults --------------------------------------------------------------------------------------
@@ -147,33 +121,20 @@ def dropped(printed: str, name: str) -> str:
     return why
 
 
-@pytest.mark.parametrize(
-    ("name", "fault", "why"),
-    [
-        ("tensorboard", "tensorboard.summary.writer.record_writer:RecordWriter.write=raise", FULL),
-        ("wandb", "wandb.sdk.wandb_run:Run.log=raise", FULL),
-        ("wandb", "os:access=deny", "PermissionError: logs can't be written to"),  # not elsewhere
-        ("trackio", "trackio.sqlite_storage:SQLiteStorage.bulk_log=raise", FULL),
-    ],
-    ids=["tensorboard", "wandb", "wandb-folder", "trackio"],
-)
-def test_a_tracker_that_cannot_write_is_dropped(alone, monkeypatch, capsys, name, fault, why):
+FAULTS = {
+    "tensorboard": "tensorboard.summary.writer.record_writer:RecordWriter.write=raise",
+    "wandb": "wandb.sdk.wandb_run:Run.log=raise",
+    "trackio": "trackio.sqlite_storage:SQLiteStorage.bulk_log=raise",
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_tracker_that_cannot_write_is_dropped(alone, monkeypatch, capsys, name):
     """Each package reports it in another way: by an exception, from a thread, as a warning."""
     needs(name)
-    monkeypatch.setenv("TRACKER_FAULT", fault)
+    monkeypatch.setenv("TRACKER_FAULT", FAULTS[name])
     tracked(name)
-    assert why in dropped(capsys.readouterr().out, name)
-
-
-@pytest.mark.parametrize("name", ["tensorboard", "trackio"])
-def test_a_tracker_whose_folder_is_a_file_is_dropped(alone, capsys, name):
-    needs(name)
-    path = Path(PLACES[name])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("in the way")
-    tracked(name)
-    assert dropped(capsys.readouterr().out, name)
-    assert path.read_text() == "in the way"
+    assert "No space left on device" in dropped(capsys.readouterr().out, name)
 
 
 def test_wandb_without_a_network_stores_the_run_offline(alone, monkeypatch, capsys):

@@ -34,14 +34,12 @@ BOTH_CLIP = ("--train.clip-coef", "0.02", "--train.max-grad-norm", "0.3")
 CASES = {  # action sizes, whether they are masked, options
     "discrete": ((3,), False, ()),
     "masked": ((3, 2), True, BOTH_CLIP),
-    "continuous": ((1, 1), False, ()),
     "LSTM, resets": ((4,), False, ("--torch.network", "LSTM", "--policy.reset-on-terminal", "1")),
     "torch's layout": ((3, 2), False, ("--policy.dialect", "torch")),
     "Adam": ((3,), False, ("--train.optimizer", "adam", "--train.learning-rate", "0.003")),
     "S": ((3,), False, ("--train.advantage", "S", "--torch.network", "GRU")),
     "5.0, masked": ((3, 2), True, (*FIVE, *BOTH_CLIP, "--train.vtrace", "1")),
     "5.0, continuous": ((1, 1), False, (*FIVE, "--train.vtrace", "1")),
-    "5.0, GRU": ((3,), False, (*FIVE, "--torch.network", "GRU", "--train.vtrace", "0")),
     "5.0, MLP": ((3,), False, (*FIVE, "--torch.network", "MLP", "--train.vtrace-rho-clip", "0.5")),
     "5.0, bf16": (
         (1, 1),
@@ -94,22 +92,6 @@ def test_acting_and_training_compute_the_same_policy(network):
     assert all((np.array(array) != 0).any() for _, array in named(trainer.collector.states))
 
 
-def test_a_minibatch_that_is_not_finite_is_skipped():
-    def poisoned(rewards, k):
-        return np.full_like(rewards, np.nan) if k == 2 else rewards
-
-    sizes, masked, options = CASES["discrete"]
-    configured = config.load("squared", [*OPTIONS.split(), *options])
-    with emulated_gpu():
-        trainer = Trainer(configured, RandomVec(N, sizes, masked, poisoned))
-        before = {name: np.array(array) for name, array in named(trainer.weights)}
-        logs = trainer.step()
-    assert logs["loss/skipped_steps"] == K
-    for name, array in named(trainer.weights):
-        np.testing.assert_array_equal(np.array(array), before[name], err_msg=name)
-    assert trainer.fault is not None and "its rewards aren't" in str(trainer.fault)
-
-
 FORMS = {  # ways to compute a minibatch's gradients: whether a GPU is emulated, options
     "CPU": (False, ()),
     "CPU, a small network": (
@@ -118,17 +100,16 @@ FORMS = {  # ways to compute a minibatch's gradients: whether a GPU is emulated,
     ),
     "closed form": (True, ("--train.one-launch", "0")),
     "closed form, continuous": (True, ("--train.one-launch", "0", "--train.vtrace", "1", *FIVE)),
-    "closed form, bf16": (True, ("--train.one-launch", "0", "--train.precision", "bf16")),
     "one launch": (True, ("--policy.hidden-size", "32", "--train.one-launch", "1")),
     "one launch, 5.0": (True, ("--policy.hidden-size", "32", "--train.one-launch", "1", *FIVE)),
 }
 
 
-def short_epochs(*options: str) -> config.Config:
-    given = config.load("squared", [*OPTIONS.split(), *options])
+def short_epochs(*options: str, env: str = "squared", epochs: int = 1) -> config.Config:
+    given = config.load(env, [*OPTIONS.split(), *options])
     given.train.horizon = 8
     given.train.minibatch_size = 8 * S
-    given.train.total_timesteps = 8 * N
+    given.train.total_timesteps = epochs * 8 * N
     return given
 
 
@@ -177,7 +158,7 @@ def test_gradients_are_those_of_an_algorithms_changed_loss(form, monkeypatch):
         _, found = first_minibatch(given, sizes)
     assert ("mingru_minibatch" in kernels) == ("one launch" in form)
     assert ("finish_loss" in kernels) == (emulated and "one launch" not in form)
-    tolerance = 0.02 if form.startswith("one launch") or "16" in form else 1e-5
+    tolerance = 0.02 if form.startswith("one launch") else 1e-5
     for (_, one), (_, two) in zip(named(found), named(expected), strict=True):
         half = 0.5 * np.array(two)
         bound = 2 * tolerance * np.abs(half).max()
@@ -196,15 +177,6 @@ def test_advantages_are_recomputed_by_an_algorithms_changed_function(one_launch,
     assert (np.array(losses[-1]) == 3).all()
 
 
-def by_whole_epochs(options: tuple[str, ...]) -> config.Config:
-    """Return a configuration of cartpole whose minibatches are one launch each."""
-    given = config.load("cartpole", [*OPTIONS.split(), "--policy.hidden-size", "32", *options])
-    given.train.horizon = 8
-    given.train.minibatch_size = 8 * S
-    given.train.total_timesteps = 4 * 8 * N
-    return given
-
-
 @pytest.mark.parametrize(
     ("options", "stored"),
     [(("--train.algorithm", "puffer4"), False), (FIVE, True)],
@@ -213,7 +185,8 @@ def by_whole_epochs(options: tuple[str, ...]) -> config.Config:
 def test_a_whole_epoch_in_one_graph_equals_its_minibatches(options, stored, monkeypatch):
     monkeypatch.setattr(update, "device_memory", lambda: 2**30)
     monkeypatch.setattr("puffer_mlx.training.trainer.PROFILE_DELAY_S", 0.0)  # profile an epoch
-    given = by_whole_epochs((*options, "--train.one-launch", str(int(not stored))))
+    words = *options, "--train.one-launch", str(int(not stored)), "--policy.hidden-size", "32"
+    given = short_epochs(*words, env="cartpole", epochs=4)
 
     def run(whole: bool) -> tuple[Trainer, list[dict[str, float]], list[str]]:
         with make(given, 1) as vec:

@@ -9,44 +9,27 @@ import statistics
 import pytest
 
 from puffer_mlx import config, vec
-from puffer_mlx.config import Base, Config, Policy, Train, Vec, validate
-from puffer_mlx.evaluation.games import play_pair
-from puffer_mlx.evaluation.players import policy_player, random_player
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.native.make import find_environment
-from puffer_mlx.vec.native.vec import NativeVec
 
-
-def train(name: str, epochs: int, agents: int, **env: float) -> list[float]:
-    """Train from scratch. Return the mean score of the episodes that ended in each epoch."""
-    folder = find_environment(name)
-    settings = Config(
-        env_name=name,
-        base=Base(seed=0),
-        vec=Vec(total_agents=agents, num_buffers=2, seed=0),
-        env=env,
-        policy=Policy(hidden_size=16, num_layers=1),
-        train=Train(
-            total_timesteps=epochs * agents * 16,
-            learning_rate=0.03,
-            minibatch_size=512,
-            horizon=16,
-            gamma=0.95,
-            ent_coef=0.01,
-        ),
-    )
-    validate(settings)
-    about = {"total_agents": agents, "num_buffers": 2, "num_threads": 2, "env": env, "seed": 0}
-    with NativeVec(folder, **about) as environments:
-        return [logs["env/score"] for logs in Trainer(settings, environments)]
+SMALL = """
+    --policy.hidden-size 16 --policy.num-layers 1 --train.learning-rate 0.03 --train.horizon 16
+    --train.minibatch-size 512 --train.gamma 0.95 --train.ent-coef 0.01 --vec.num-buffers 2
+"""
 
 
 @pytest.mark.parametrize(
-    ("name", "epochs", "agents", "env", "at_first", "at_last"),
-    [("memory", 70, 128, {"length": 4}, 0.6, 0.95), ("squared", 40, 256, {"size": 3}, -0.2, 0.9)],
+    ("name", "more", "epochs", "agents", "at_first", "at_last"),
+    [
+        ("memory", ["--env.length", "4"], 70, 128, 0.6, 0.95),
+        ("squared", ["--env.size", "3"], 40, 256, -0.2, 0.9),
+    ],
 )
-def test_a_task_is_learned(name, epochs, agents, env, at_first, at_last):
-    scores = train(name, epochs, agents, **env)
+def test_a_task_is_learned(name, more, epochs, agents, at_first, at_last):
+    steps = ["--train.total-timesteps", str(epochs * agents * 16)]
+    words = [*SMALL.split(), *steps, "--vec.total-agents", str(agents), "--device", "cpu", *more]
+    settings = config.load(name, words)
+    with vec.make(settings, 2) as environments:
+        scores = [logs["env/score"] for logs in Trainer(settings, environments)]
     assert scores[0] < at_first
     assert statistics.fmean(scores[-5:]) > at_last
 
@@ -56,45 +39,19 @@ ADAM += ["--train.beta1", "0.9"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", ["1", "2", "3"])
-def test_adam_learns_cartpole(seed):
-    words = ["--train.learning-rate", "0.02", "--seed", seed, "--vec.seed", seed]
-    settings = config.load("cartpole", [*ADAM, *words])
-    with vec.make(settings, 1) as environments:
-        scores = [logs.get("env/score", 0.0) for logs in Trainer(settings, environments)]
-    assert statistics.fmean(scores[-len(scores) // 10 :]) > 190  # of 200; it was 199 with each
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", ["1", "2", "3"])
-def test_adam_learns_gymnasiums_cartpole(seed):
-    words = ["--train.learning-rate", "0.001", "--seed", seed, "--vec.seed", f"{seed}000"]
-    settings = config.load("gym:CartPole-v1", [*ADAM, *words])
+@pytest.mark.parametrize(
+    ("env", "rate", "solved"),
+    [("cartpole", "0.02", 190), ("gym:CartPole-v1", "0.001", 475)],  # of 200 and 500
+)
+def test_adam_learns_cartpole(env, rate, solved):
+    settings = config.load(env, [*ADAM, "--train.learning-rate", rate, "--seed", "1"])
+    best = 0.0
     with vec.make(settings, 1) as environments:
         trainer = Trainer(settings, environments)
         for logs in trainer:
-            if logs.get("env/score_100", 0.0) >= 475 or trainer.global_step >= 80_000:
+            best = max(best, logs.get("env/score_100", logs.get("env/score", 0.0)))
+            if best >= solved:
                 break
-    assert trainer.global_step < 80_000  # 57 to 60 thousand
-
-
-SHORT = "--vec.total-agents 512 --vec.num-buffers 2 --policy.hidden-size 32 --train.horizon 32"
-STEPS = "--train.minibatch-size 2048 --train.total-timesteps 320_000 --profile 0"
-
-
-def test_one_policy_for_all_seats_of_soccer_beats_random_players():
-    folder = find_environment("soccer")
-    scores = []
-    settings = config.load("soccer", [*SHORT.split(), *STEPS.split()])
-    with (
-        NativeVec(folder, env={}, total_agents=512, num_buffers=2, num_threads=2) as seats,
-        NativeVec(folder, env={}, total_agents=4 * 32, seed=10_000) as boards,
-    ):
-        trainer = Trainer(settings, seats)
-        others = random_player(seats.spec.action)
-        for training in False, True:
-            if training:
-                list(trainer)
-            ours = policy_player("learner", trainer.policy, trainer.weights, deterministic=False)
-            scores.append(play_pair(ours, others, boards, 4, seed=1).total.score)
-    assert abs(scores[0] - 0.5) < 0.1 and scores[1] > 0.7
+    assert best >= solved
+    if env.startswith("gym:"):
+        assert trainer.global_step < 80_000

@@ -1,6 +1,6 @@
-"""An algorithm is one file: REINFORCE, put beside the others, learns cartpole."""
+"""An algorithm is one file, and so is an optimizer: files put beside the others are used."""
 
-from running import planted, records
+from running import TINY, planted, records
 
 REINFORCE = '''
 """REINFORCE of Williams (1992): discounted returns, with the value as baseline."""
@@ -57,6 +57,23 @@ def make(policy, config, agents, one_cpu):
         metrics=("gain", "baseline", "entropy", "total"),
     )
 '''
+SGD = '''
+"""Stochastic gradient descent."""
+
+from mlx.utils import tree_map
+
+from puffer_mlx.ppo.optimizers import Optimizer, step_if_finite
+
+
+def step(weights, grads, state, loss, lr, max_grad_norm):
+    def update(weights, grads, state):
+        return tree_map(lambda w, g: w - lr * g, weights, grads), state
+
+    return step_if_finite(update, weights, grads, state, loss, max_grad_norm)
+
+
+OPTIMIZER = Optimizer(init=lambda weights: {}, step=step, reads=())
+'''
 CARTPOLE = """
     cartpole --train.algorithm reinforce --seed 7 --device cpu --eval-episodes 0 --train.overlap 0
     --vec.total-agents 256 --vec.num-buffers 2 --train.horizon 32 --train.minibatch-size 1024
@@ -66,8 +83,9 @@ CARTPOLE = """
 """
 
 
-def test_an_algorithm_is_one_file(tmp_path):
+def test_an_algorithm_and_an_optimizer_are_one_file_each(tmp_path):
     train = planted(tmp_path, "ppo/algorithms/reinforce.py", REINFORCE)
+    (tmp_path / "puffer_mlx" / "ppo" / "optimizers" / "sgd.py").write_text(SGD)
     text, status = train(tmp_path, *CARTPOLE.split(), "--train.clip-coef", 0.3)
     assert status == 0, text
     assert "cartpole: REINFORCE" in text and "unused here: train.clip_coef" in text
@@ -77,6 +95,9 @@ def test_an_algorithm_is_one_file(tmp_path):
     assert {"loss/gain", "loss/baseline", "loss/total"} <= losses and "loss/kl" not in losses
     text, status = train(tmp_path, "--help", "all")
     assert "reinforce: Williams's" in " ".join(text.split())
-    text, status = train(tmp_path, "cartpole", "--train.algorithm", "reinforced")
-    assert status == 2 and "train.algorithm reinforced does not exist here" in text
-    assert "ppo or puffer4 or puffer5 or reinforce" in text
+    assert "adam or muon or sgd" in " ".join(text.split())
+    other = tmp_path / "other"
+    text, status = train(other, *TINY, "--train.optimizer", "sgd", "--train.beta1", 0.5)
+    assert status == 0 and "unused here: train.beta1" in text, text
+    first, second, *_ = records(other)
+    assert first["loss/total"] != second["loss/total"]

@@ -4,7 +4,6 @@ import json
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 from native_envs import folder_of
 from running import (
@@ -23,7 +22,6 @@ from watching import everything
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import tensor_files
-from puffer_mlx.checkpoint.folder import lock_run
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.training.trainer import Trainer
@@ -34,7 +32,7 @@ SMALL = f"""
     --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size 64 --train.replay-ratio 1
     --train.anneal-ent-coef True --vec.seed 5
 """.split()
-LONG = 120  # epochs of a run that takes seconds
+LONG = 60  # epochs of a run that takes seconds
 E, STOP = 6, 3  # epochs of a whole run, and after which it is interrupted
 # Each network resumes in another environment. tests/vec restores every environment.
 ENVIRONMENTS = "squared", "breakout", "connect4", "cartpole_continuous", "target"
@@ -47,21 +45,16 @@ CASES = {  # environment, options
         for name, env in zip(NETWORKS, ENVIRONMENTS, strict=False)
     },
     "puffer3's layout": ("squared", "--policy.dialect puffer3 --torch.network GRU"),
-    "sb3's layout": (
-        "squared",
-        "--policy.dialect sb3 --torch.network MLP --policy.separate-value 1",
-    ),
     "resets": ("squared", "--policy.reset-on-terminal True --torch.network LSTM"),
-    "carried states": ("squared", f"--reset-state False {SEPARATE}"),
     "many groups": ("squared", "--vec.num-buffers 16"),  # more than ten states
     "images": ("catch", "--torch.encoder NatureEncoder --train.minibatch-size 32"),
-    "linear schedule": ("squared", "--train.weight-decay 0.1 --train.lr-schedule linear"),
     "adaptive schedule": ("squared", "--train.lr-schedule adaptive --train.overlap 1"),
-    "Adam": ("squared", "--train.optimizer adam --train.overlap 1 --train.weight-decay 0.1"),
-    "Adam, fp16": ("squared", "--train.optimizer adam --train.precision fp16"),
+    "Adam, fp16": (
+        "squared",
+        "--train.optimizer adam --train.precision fp16 --train.lr-schedule linear",
+    ),
     "overlapped, bf16": ("squared", "--train.overlap 1 --train.precision bf16"),
     "overlapped, LSTM": ("breakout", f"--train.overlap 1 --reset-state False {SEPARATE}"),
-    "puffer4, noise": ("cartpole_continuous", f"--train.algorithm puffer4 {NOISY}"),
     "puffer5, noise": ("cartpole_continuous", f"--train.algorithm puffer5 {NOISY}"),
     "ppo of segments": ("cartpole", f"{PPO} --torch.network GRU --train.target-kl 1e-4"),
     "ppo at once, noise": ("cartpole_continuous", f"{PPO} --torch.network MLP {NOISY}"),
@@ -123,10 +116,6 @@ def test_a_resumed_run_of_a_folder_of_5_0_is_the_whole_one(uncompiled, tmp_path)
     assert_resumes(settings, tmp_path)
 
 
-def test_a_resumed_compiled_run_is_the_whole_one(tmp_path):
-    assert_resumes(configure("squared", "--env.size", "3"), tmp_path)
-
-
 @pytest.mark.parametrize(("name", "another"), [("muon", "adam"), ("adam", "muon")])
 def test_a_state_of_another_optimizer_is_refused(uncompiled, name, another):
     """States of older versions name no optimizer; theirs is Muon's."""
@@ -145,24 +134,6 @@ def test_a_state_of_another_optimizer_is_refused(uncompiled, name, another):
     assert caught.value.message == f"train.optimizer is {another}, but the saved state is of {name}"
     assert f"resume with --train.optimizer {name}, or start a new run" in caught.value.hint
     assert refused.epoch == 0
-
-
-def test_environments_without_a_saved_state_start_again(uncompiled, monkeypatch):
-    settings = configure("squared", "--env.size", "3")
-    with vec.make(settings, 2) as environments:
-        monkeypatch.setattr(type(environments), "state", lambda _: None)
-        trainer = Trainer(settings, environments)
-        for _ in range(STOP):
-            trainer.step()
-        state = trainer.state()
-        assert "environments" not in state.arrays
-        other = Trainer(settings, environments)
-        carry = {name: np.array(row) for name, row in other.collector.buffer.carry().items()}
-        assert not other.restore(trainer.weights, state)
-        assert other.epoch == STOP and other.global_step == trainer.global_step
-        for name, row in other.collector.buffer.carry().items():
-            np.testing.assert_array_equal(np.array(row), carry[name])
-        assert len(list(other)) == E - STOP
 
 
 # ---- the command ---------------------------------------------------------------------------------
@@ -243,31 +214,6 @@ def test_latest_is_the_newest_checkpoint_of_the_branch_that_was_resumed_last(
     assert final(here) == final(whole)
 
 
-def test_a_run_is_resumed_by_one_process_only(whole, script, here, capsys):
-    run_folder = copied(whole, here)
-    before = files(here)
-    with lock_run(run_folder):
-        assert script.main(["squared", "--resume", "latest"]) == 2
-        error = capsys.readouterr().err
-        assert "is in use by another process" in error and "hint: wait" in error
-        assert script.main([*TINY, "--stop-at", "1"]) == 0  # a new run has another folder
-    assert len(list(here.glob("checkpoints/squared/*"))) == 2 and before <= files(here)
-
-
-def test_leftovers_of_a_killed_process_are_removed(whole, script, here, capsys):
-    run_folder = copied(whole, here)
-    (run_folder / f".{64:016d}-abcd1234").mkdir()
-    (run_folder / f".{64:016d}-abcd1234" / "weights.safetensors").write_bytes(b"half")
-    log = only(here, "logs/squared/*")
-    log.write_text(log.read_text() + '{"SPS": 12')
-    kept = sorted(run_folder.glob("0*"))
-    renamed = kept[-2].rename(run_folder / "before the crash")
-    assert script.main(["squared", "--resume", str(renamed), "--stop-at", "1"]) == 0
-    assert "the last record of logs/squared/" in capsys.readouterr().out
-    assert not list(run_folder.glob(".*")) and records(here)
-    assert renamed.is_dir()
-
-
 def test_a_checkpoint_of_a_program_without_a_log_is_resumed(whole, script, here):
     settings = config.load("squared", [*TINY[1:], "--checkpoint-interval", "1"])
     with vec.make(settings, 2) as environments:
@@ -294,18 +240,12 @@ def test_options_change_a_resumed_run(whole, script, here):
     ("words", "message", "hint"),
     [
         ("squared --resume=", "the text is empty", "or latest"),
-        ("squared --load-model-path=", "--load-model-path is empty", "leave it out"),
         ("breakout --resume RUN", "is a run of squared, not of breakout", ""),
         ("squared --resume latest --load-model-path latest", "are given", "one of"),
         (
             "squared --resume latest --vec.total-agents 16",
             "state is of another configuration: recurrent.0.0: (4, 8), expected (8, 8)",
             "vec.total_agents",
-        ),
-        (
-            "squared --resume latest --policy.hidden-size 16",
-            "state is of another configuration",
-            "policy",
         ),
     ],
 )
@@ -323,9 +263,7 @@ def test_what_can_not_be_resumed_is_an_error(
     ("name", "value", "message"),
     [
         ("epoch", 10**9, "epoch is 1000000000 after 384 steps"),
-        ("epoch", -1, "epoch is -1, expected a whole number from 0"),
         ("uptime", float("nan"), "uptime is nan, expected a number from 0"),
-        ("learning_rate", float("inf"), "learning_rate is inf, expected a number from 0"),
         ("log_position", True, "log_position is True, expected a whole number from 0"),
     ],
 )

@@ -6,13 +6,15 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import mlx.core as mx
-import numpy as np
 import pytest
-from running import ROOT, errors, wait_until
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles import named, same
+from running import ROOT, errors
+from small_policies import policy_of
 
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.training import streams
@@ -44,20 +46,15 @@ def in_thread():
 # ---- streams -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("cores", "groups", "widths"),
-    [
-        (1, 8, [1]),
-        (2, 1, [2]),
-        (3, 2, [1, 1]),
-        (16, 8, [2] * 8),
-        (16, 32, [1] * 16),
-    ],
-)
-def test_each_group_has_a_stream_while_there_are_cores(extension, cores, groups, widths):
+@given(st.integers(1, 40), st.integers(1, 40))
+@settings(max_examples=40)
+def test_each_group_has_a_stream_while_there_are_cores(cores, groups):
+    if (module := cpu_extension.load()) is None:
+        pytest.skip("the extension can't be built here")
     made = acting_streams(CPU, cores, groups)
-    assert [extension.width(stream) for stream in made] == widths
-    assert len(set(map(str, made))) == len(made)
+    widths = {module.width(stream) for stream in made}
+    assert len(set(map(str, made))) == len(made) == min(cores, groups)
+    assert widths == {cores // len(made)}
 
 
 def test_each_thread_keeps_its_streams(in_thread):
@@ -74,12 +71,6 @@ def test_each_thread_keeps_its_streams(in_thread):
             return (mx.ones(3) + 1).tolist()
 
     assert add() == in_thread(add) == [2, 2, 2]
-
-
-def test_a_gpu_acts_on_its_default_stream(monkeypatch):
-    monkeypatch.setattr(mx, "default_stream", lambda device: ("default", device))
-    gpu = mx.Device(mx.gpu)
-    assert acting_streams(gpu, 16, 8) == [("default", gpu)]
 
 
 def test_a_width_belongs_to_one_stream(extension, in_thread):
@@ -124,51 +115,25 @@ def test_two_threads_load_the_extension_once(monkeypatch):
     assert len(loaded) == 1
 
 
-def every_operation(extension, seed):
-    """Return a result of each operation of the extension, on the current stream."""
-    T, S, H = 3, 900, 24
-    n = T * S
+@pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU"])
+def test_two_threads_at_once_compute_the_bits_of_one(extension, network):
+    """Policies and their gradients, in both threads, while widths and the depth change."""
+    T, S = 3, 900
+    policy = policy_of(network, H=24, reset=True)
+    weights = policy.init(mx.random.key(0))
 
-    def values(shape, seed):
-        return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-    def array(*shape):
-        return mx.array(values(shape, seed + sum(shape)))
-
-    keep = mx.array((values((T, S), seed) > -1).astype(np.float32))
-    x, dy, first, h = array(n, H), array(n, H), array(S, H), array(T, S, H)
-    rows = mx.array(np.random.default_rng(seed).integers(0, S, S).astype(np.int32))
-    u, wide, three, four = array(T, S, 3 * H), array(T, S, 4 * H), array(3 * H, H), array(4 * H, H)
-    out, states = extension.mingru_forward(u, h, first, keep)
-    lstm = extension.lstm_forward(wide, four, first, first, keep)
-    gru = extension.gru_forward(u, three, array(3 * H), first, keep)
-    y, inverse = extension.add_rms_norm_forward(x, dy, array(H), 1e-6)
-    found = [out, states, *lstm, *gru, y, inverse, extension.gelu_forward(x)]
-    found += extension.mingru_backward(u, h, first, keep, states, h)
-    found += extension.lstm_backward(lstm[2], four, first, first, keep, lstm[0], lstm[1], h)
-    found += extension.gru_backward(gru[1], three, first, keep, gru[0], h)
-    found += [extension.gelu_backward(x, dy), extension.take_rows(h, rows, T)]
-    found += extension.add_rms_norm_backward(x, dy, array(H), inverse, dy)
-    found += [extension.discount(x[1:], dy[1:]), extension.linear_bias_gradient(dy, False)]
-    if extension.has_gemm():
-        found += [
-            extension.linear(x, array(5, H), False, array(5)),
-            extension.linear(x, array(5, H), True),
-            extension.linear_input_gradient(dy, array(H, 7), False, array(n, 7)),
-            extension.linear_weight_gradient(dy, x, False),
-            extension.recurrent_weight_gradient(wide, h, first, keep),
-        ]
-    return found
-
-
-def test_two_threads_at_once_compute_the_bits_of_one(extension):
-    """Each operation runs in both threads while widths and the depth change."""
+    def loss(weights, observations):
+        not_done = policy.not_done((observations[..., 0] > 1).astype(mx.float32))
+        product, state = policy.product(weights, observations, policy.initial_state(S), not_done)
+        return mx.mean(mx.square(product)) + sum(mx.mean(a) for _, a in named(state))
 
     def arrays(stream, seed):
         with mx.stream(stream):
-            found = every_operation(extension, seed)
+            observations = mx.random.normal((T, S, 5), key=mx.random.key(seed))
+            loss_and_gradients = mx.value_and_grad(loss)(weights, observations)
+            found = dict(enumerate(loss_and_gradients))
             mx.eval(found)
-        return [np.array(array) for array in found]
+        return found
 
     extension.set_threads(1)
     default = mx.default_stream(mx.cpu)
@@ -181,8 +146,7 @@ def test_two_threads_at_once_compute_the_bits_of_one(extension):
             set_width(stream, k % 4)
             if not seed:
                 extension.set_depth(stream, k % 3)
-            for one, two in zip(arrays(stream, seed), expected[seed], strict=True):
-                np.testing.assert_array_equal(one, two)
+            assert same(arrays(stream, seed), expected[seed])
 
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(check, 1)
@@ -221,18 +185,6 @@ def test_a_jobs_error_does_not_end_the_thread(thread):
     assert thread.submit(lambda: 17).result(10) == 17
 
 
-def test_the_thread_frees_a_finished_job(thread):
-    class Thing:
-        pass
-
-    thing = Thing()
-    reference = weakref.ref(thing)
-    job: Future | None = thread.submit(lambda thing=thing: thing)
-    assert job is not None and job.result(10) is thing
-    del thing, job
-    wait_until(lambda: reference() is None)
-
-
 def test_a_process_has_one_rollout_thread():
     assert worker() is worker()
     assert [each.name for each in threading.enumerate()].count("collector") == 1
@@ -243,7 +195,6 @@ def test_a_process_has_one_rollout_thread():
 SCRIPT = """
 import sys, threading, time
 sys.path.insert(0, "tests")
-import oracles
 from watching import acting
 from puffer_mlx import config, vec
 from puffer_mlx.training.trainer import Trainer
@@ -257,17 +208,6 @@ settings = config.load("squared", options)
 t = Trainer(settings, vec.make(settings, 2))
 """
 ENDINGS = {  # code, the exit code, and the end of standard error
-    "an error in training": (
-        """
-def fails(*arguments):
-    raise ValueError("broken")
-t.step()
-t.learner.functions.gradients = fails
-t.step()
-""",
-        1,
-        "ValueError: broken\n",
-    ),
     "the end of the program": (
         """
 begun = threading.Event()
@@ -278,8 +218,9 @@ def slow(real, *arguments):
 acting(t, slow)
 t.queue.start_next(t.weights)
 begun.wait()
+sys.exit(3)
 """,
-        0,
+        3,
         "",
     ),
     "Ctrl-C": (
@@ -292,18 +233,6 @@ for logs in t:
 """,
         -signal.SIGINT,
         "KeyboardInterrupt\n",
-    ),
-    "sys.exit": (
-        """
-settings.train.horizon = 512
-t = Trainer(settings, oracles.SmallVec(8, 2, (5,)))
-t.queue.start_next(t.weights)
-while t.vec.steps[0] < 50:
-    time.sleep(0.001)
-sys.exit(3)
-""",
-        3,
-        "",
     ),
 }
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import mlx.core as mx
@@ -83,18 +83,17 @@ def test_an_ended_update_is_repeated_step_by_step_to_the_bit(monkeypatch, overla
     expected, logs = run(3, f"--train.overlap={overlap}")
     trainer = Trainer(configure(3, f"--train.overlap={overlap}"), RandomVec())
     counted = failing(trainer, ENDED, 2 * K + 2)  # the third epoch is not profiled
-    steps = []
+    evaluated = []
     real = Update.lap
 
     def lap(update, phase, result):
         with mock.patch.object(mx, "eval", wraps=mx.eval) as evaluate:
             real(update, phase, result)
-        steps.extend([phase] * (update.retrying and evaluate.called))
+        evaluated.append(update.retrying and evaluate.called)
 
     monkeypatch.setattr(Update, "lap", lap)
     assert losses([*trainer]) == losses(logs)
-    assert len(counted) == 3 * K + 2
-    assert steps.count("train_optimizer") == steps.count("train_backward") == K
+    assert len(counted) == 3 * K + 2 and sum(evaluated) >= 2 * K
     np.testing.assert_array_equal(flat(trainer.weights), flat(expected.weights))
     key, other = (np.array(each.state().arrays["key"]) for each in (trainer, expected))
     np.testing.assert_array_equal(key, other)
@@ -148,71 +147,49 @@ def test_one_of_several_ranks_does_not_retry():
     assert (len(counted), trainer.epoch) == (1, 0)
 
 
-@pytest.mark.parametrize(("overlap", "message"), [(0, ENDED), (1, ENDED), (1, "another error")])
-def test_an_ended_rollout_in_steps_is_an_error(overlap, message):
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_an_ended_rollout_in_steps_is_an_error(overlap):
     """The environments have stepped, so the rollout can't be repeated."""
     trainer = Trainer(configure(3, f"--train.overlap={overlap}"), RandomVec())
 
     def fail(*_):
-        raise RuntimeError(message)
+        raise RuntimeError(ENDED)
 
     acting(trainer, fail)
-    expected = (RuntimeError, message)
-    if message == ENDED:
-        expected = (UserError, "rollout: .*\n.*AGX_RELAX")
-    with pytest.raises(expected[0], match=expected[1]) as caught:
+    with pytest.raises(UserError, match=r"rollout: .*\n.*AGX_RELAX") as caught:
         trainer.step()
     assert not isinstance(caught.value, GPUError)
 
 
-def test_other_errors_are_not_retried(monkeypatch):
+def test_other_errors_are_not_retried():
     trainer = Trainer(configure(3), RandomVec())
     counted = failing(trainer, "another error", 2)
     with pytest.raises(RuntimeError, match="another error"):
         trainer.step()
     assert len(counted) == 2
-    failing(trainer, ENDED, 1)
-
-    def broken(update, *_):
-        if update.retrying:
-            raise ZeroDivisionError
-
-    monkeypatch.setattr(Update, "lap", broken)
-    with pytest.raises(ZeroDivisionError):
-        trainer.step()
 
 
 # ---- progress within an epoch --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("overlap", [0, 1])
-def test_progress_names_the_phase_and_its_part(monkeypatch, overlap):
-    collecting = []
-    training = []
+def test_progress_names_the_phase_and_its_part(monkeypatch):
     monkeypatch.setattr(collectors, "SLOW", -1.0)
-    trainer = Trainer(configure(3, f"--train.overlap={overlap}"), RandomVec())
+    trainer = Trainer(configure(3), RandomVec())
     gradients = functions(trainer).gradients
+    seen = []
 
-    def look(*arguments):
-        training.append(trainer.progress)
-        return gradients(*arguments)
+    def look(function, *arguments):
+        seen.append(trainer.progress)
+        return function(*arguments)
 
-    def collected(collect, buffer, *arguments):
-        collecting.append(trainer.progress)
-        after = collect(buffer, *arguments)
-        assert trainer.collector.progress == 1
-        return after
-
-    acting(trainer, collected)
-    replace_functions(trainer, gradients=look)
-    assert trainer.progress is None
+    acting(trainer, look)
+    replace_functions(trainer, gradients=lambda *arguments: look(gradients, *arguments))
     list(trainer)
     assert trainer.progress is None
-    assert (collecting[0].phase, collecting[0].part) == ("rollout", 0)
-    found = [(each.phase, each.part) for each in training]
-    assert found == [("training", pytest.approx(k / K)) for k in range(K)] * 3
+    parts = [("rollout", 0), *(("training", pytest.approx(k / K)) for k in range(K))]
+    assert [(each.phase, each.part) for each in seen] == parts * 3
     # The first epoch compiles, so the third one is the first with an expected duration.
-    assert [each.usual > 0 for each in training] == [False] * 2 * K + [True] * K
+    assert [each.usual > 0 for each in seen] == [False] * 2 * (K + 1) + [True] * (K + 1)
 
 
 def test_watching_the_progress_changes_nothing(monkeypatch):
@@ -239,30 +216,16 @@ def test_progress_as_text():
 # ---- one epoch against float64 -------------------------------------------------------------------
 
 
-class Draws(NamedTuple):
-    """Random numbers of each minibatch, and the values and ratios after each but the last."""
-
-    uniforms: list[np.ndarray]
-    refreshed: list[list[np.ndarray]]
-
-
-def watch_draws(trainer: Trainer) -> Draws:
-    """Return lists that each minibatch extends."""
-    draws = Draws([], [])
-    real = functions(trainer)
-
-    def targets(fields, values, ratios, changes):
-        result = real.targets(fields, values, ratios, changes)
-        if changes is not None:
-            draws.refreshed.append([np.array(array) for array in result[:2]])
-        return result
+def watch_draws(trainer: Trainer) -> list[np.ndarray]:
+    """Return a list that gets the random numbers of each minibatch."""
+    uniforms_of, real = [], functions(trainer)
 
     def draw(fields, values, adv, totals, uniforms, beta):
-        draws.uniforms.append(np.array(uniforms))
+        uniforms_of.append(np.array(uniforms))
         return real.draw(fields, values, adv, totals, uniforms, beta)
 
-    replace_functions(trainer, targets=targets, draw=draw)
-    return draws
+    replace_functions(trainer, draw=draw)
+    return uniforms_of
 
 
 def oracle_epoch(c, rollout, weights, momentum, uniforms, epoch, scheduled):
@@ -287,7 +250,6 @@ def oracle_epoch(c, rollout, weights, momentum, uniforms, epoch, scheduled):
     }
     parameters = [w for _, w in named(weights)]
     statistics = []
-    refreshed = []
     repeats = False
     for k in range(K):
         clips = train.gamma, train.gae_lambda, train.vtrace_rho_clip, train.vtrace_c_clip
@@ -315,8 +277,7 @@ def oracle_epoch(c, rollout, weights, momentum, uniforms, epoch, scheduled):
         for w, new in zip(parameters, after, strict=True):
             w[:] = new
         repeats |= len(set(rows)) < S
-        refreshed.append((values.copy(), ratios.copy()))
-    return momentum, np.mean(statistics, axis=0), repeats, refreshed[:-1]
+    return momentum, np.mean(statistics, axis=0), repeats
 
 
 SCHEDULES = {
@@ -340,8 +301,7 @@ def test_epochs_equal_the_float64_oracle(form, bound, schedules):
         before = f64(flat(trainer.weights))
         weights = tree_map(f64, trainer.weights)
         momentum = [f64(m) for _, m in named(trainer.train_state.optimizer)]
-        draws.uniforms.clear()
-        draws.refreshed.clear()
+        draws.clear()
         logs = trainer.step()
         names = ("observations", "actions", "logprobs", "values", "rewards", "terminals", "masks")
         rollout = {name: np.array(getattr(trainer.collector.buffer, name)) for name in names}
@@ -354,12 +314,11 @@ def test_epochs_equal_the_float64_oracle(form, bound, schedules):
         np.testing.assert_allclose(rollout["values"], value, rtol=0, atol=1e-5)
 
         scheduled = {name: schedule(epoch / 3) for name, schedule in schedules.items()}
-        uniforms = np.concatenate(draws.uniforms)
+        uniforms = np.concatenate(draws)
         assert uniforms.min() > 0 and uniforms.max() <= 1 and len({*uniforms}) == S * K
-        momentum, statistics, repeats, refreshed = oracle_epoch(
-            c, rollout, weights, momentum, draws.uniforms, epoch, scheduled
+        momentum, statistics, repeats = oracle_epoch(
+            c, rollout, weights, momentum, draws, epoch, scheduled
         )
-        np.testing.assert_allclose(draws.refreshed, refreshed, rtol=0, atol=2e-5)
         assert np.abs(f64(flat(weights)) - before).max() > 1e-3
         np.testing.assert_allclose(flat(trainer.weights), flat(weights), rtol=0, atol=2e-5)
         np.testing.assert_allclose(
@@ -397,8 +356,9 @@ def test_a_seed_decides_the_run_with_and_without_profiling():
 
 
 def test_without_annealing_only_beta_changes():
-    c = configure(4, "--train.anneal-lr=False", "--train.anneal-ent-coef=False")
-    trainer = Trainer(c, RandomVec())
+    trainer = Trainer(
+        configure(4, "--train.anneal-lr=False", "--train.anneal-ent-coef=False"), RandomVec()
+    )
     scheduled = [trainer.scheduled(epoch) for epoch in range(4)]
     assert {(each.lr, each.ent_coef) for each in scheduled} == {(0.02, 0.02)}
     assert len({each.beta for each in scheduled}) == 4
@@ -412,20 +372,8 @@ def test_training_begins_with_the_given_weights():
     np.testing.assert_array_equal(flat(trainer.weights), flat(start))
 
 
-class Broken(RandomVec):
-    """Observations of some epochs are NaN."""
-
-    broken: Any = ()
-
-    def rows(self, agents, k):
-        rows: list[Any] = super().rows(agents, k)
-        rows[0][:] = np.nan if k // T in self.broken else rows[0]
-        return rows
-
-
 def test_an_epoch_that_is_not_finite_is_skipped():
-    environments = Broken()
-    environments.broken = (1,)
+    environments = RandomVec(lambda rewards, k: rewards * (np.nan if k // T == 1 else 1))
     trainer = Trainer(configure(3), environments)
     trainer.step()
     before = flat(trainer.weights), flat(trainer.train_state.optimizer)
@@ -458,15 +406,10 @@ def test_logs_count_epochs_steps_episodes_and_seconds():
 
     seconds = sum(N * T / record["SPS"] for record in logs)
     assert total("perf/epoch", logs) == pytest.approx(seconds)
-    assert total("perf/eval_", logs) == pytest.approx(total("perf/rollout", logs), rel=0.1)
-    assert total("perf/rollout", logs) + sum(r["perf/train"] for r in logs) <= seconds
     # Phases add up to the epoch, except in profiled epochs, where profiling itself takes time.
     plain = [record for record in logs if (record["epoch"] - 1) % PROFILE_EVERY != 1]
     phases = total("perf/eval_", plain) + total("perf/train_", plain)
     assert phases == pytest.approx(total("perf/epoch", plain), rel=0.02)
-    for record in logs[1:]:  # divided like the profiled epochs
-        assert record["perf/train"] < total("perf/train_", [record]) < record["perf/epoch"]
-        assert record["perf/train_misc"] < 0.8 * record["perf/train"]
     assert not any(key.startswith("perf/eval") for key in run(1, "--profile", "False")[1][0])
 
 
@@ -481,66 +424,55 @@ def test_stop_ends_after_the_current_epoch():
     assert next(iter(trainer))["epoch"] == 4
 
 
-@pytest.mark.parametrize("vote", ["before", "during", "after", "another rank"])
+@pytest.mark.parametrize("vote", ["during", "another rank"])
 def test_a_stop_request_survives_the_vote_of_ranks(vote):
     """A signal handler may set ``stop`` at any time."""
-    asked = []
 
     class Voting(SingleProcess):
         size = 2
 
         def should_stop(self, flag: bool) -> bool:
-            if trainer.epoch == 3 and vote != "after" and not asked:
-                asked.append(vote)
-                trainer.stop = vote != "another rank"
-                return vote != "during"
-            return flag
+            if trainer.epoch != 3:
+                return flag
+            trainer.stop = vote == "during"
+            return vote != "during"
 
     trainer = Trainer(configure(10), RandomVec())
     trainer.ranks = Voting()
-    step = trainer.step
-
-    def asked_in_the_epoch():
-        logs = step()
-        if vote == "after" and trainer.epoch == 4:
-            trainer.stop = True
-        return logs
-
-    trainer.step = asked_in_the_epoch  # type: ignore
     list(trainer)
-    assert trainer.epoch == (4 if vote in ("during", "after") else 3)
+    assert trainer.epoch == (4 if vote == "during" else 3)
     assert trainer.stop
 
 
-def test_evaluation_ends_after_enough_episodes_or_half_the_epochs():
+class Logging(RandomVec):
+    """Report these logs, one for each rollout."""
 
-    class Logging(RandomVec):
-        logs: Any = iter(())
+    logs: Any = iter(())
 
-        def log(self):
-            return next(self.logs, {})
+    def log(self):
+        return next(self.logs, {})
 
-    def evaluation(episodes):
-        environments = Logging()
-        trainer = Trainer(configure(8, f"--eval-episodes={episodes}"), environments)
-        for _ in range(8):
-            trainer.step()
-        before = flat(trainer.weights)
-        scores = {}, {"score": 1.0, "n": 10.0}, {}, {"score": 4.0, "n": 5.0}, {"score": 0, "n": 15}
-        environments.logs = iter(scores)
-        found = list(trainer.evaluate())
-        np.testing.assert_array_equal(flat(trainer.weights), before)
-        assert trainer.global_step == (8 + len(found)) * N * T
-        assert [record["agent_steps"] for record in found] == [
-            (9 + i) * N * T for i in range(len(found))
-        ]
-        return [(record.get("env/score"), record.get("env/n")) for record in found]
 
-    # (10 * 1 + 5 * 4) / 15 = 2; four rollouts are half of eight epochs
-    assert evaluation(10_000) == [(None, None), (1, 10), (1, 10), (2, 15)]
-    # it stops when *more* episodes have ended
-    assert evaluation(10) == [(None, None), (1, 10), (1, 10), (2, 15)]
-    assert evaluation(9) == [(None, None), (1, 10)]
+@pytest.mark.parametrize(
+    ("episodes", "expected"),
+    [
+        # (10 * 1 + 5 * 4) / 15 = 2; four rollouts are half of eight epochs
+        (10_000, [(None, None), (1, 10), (1, 10), (2, 15)]),
+        (9, [(None, None), (1, 10)]),
+    ],
+)
+def test_evaluation_ends_after_enough_episodes_or_half_the_epochs(episodes, expected):
+    environments = Logging()
+    trainer = Trainer(configure(8, f"--eval-episodes={episodes}"), environments)
+    list(trainer)
+    before = flat(trainer.weights)
+    environments.logs = iter([{}, {"score": 1.0, "n": 10.0}, {}, {"score": 4.0, "n": 5.0}])
+    found = list(trainer.evaluate())
+    np.testing.assert_array_equal(flat(trainer.weights), before)
+    assert [logs["agent_steps"] for logs in found] == [
+        (9 + i) * N * T for i in range(len(expected))
+    ]
+    assert [(logs.get("env/score"), logs.get("env/n")) for logs in found] == expected
 
 
 # ---- infinite and NaN values ---------------------------------------------------------------------
@@ -560,28 +492,6 @@ def test_an_update_that_overflows_is_an_error_and_keeps_the_last_weights(overlap
         r"training made \S+ infinite, with a train.learning_rate of 3e\+38", caught.value.message
     )
     assert caught.value.hint == "lower train.learning_rate; the last good weights are kept"
-
-
-@pytest.mark.parametrize("factor", [np.inf, 1e20])
-def test_only_infinite_momentum_is_an_error(factor):
-    """The sum of squares of finite values may overflow."""
-    trainer = Trainer(configure(2), RandomVec())
-    real = functions(trainer)
-    calls = []
-
-    def optimise(*arguments):
-        weights, momentum, *rest = real.optimise(*arguments)
-        calls.append(1)
-        if len(calls) == K:  # the last one's momentum is not used in this epoch
-            momentum = tree_map(lambda m: mx.full(m.shape, factor), momentum)
-        return weights, momentum, *rest
-
-    replace_functions(trainer, optimise=optimise)
-    if np.isfinite(factor):
-        assert trainer.step()["loss/skipped_steps"] == 0
-    else:
-        with pytest.raises(UserError, match=r"made the momentum of .* infinite"):
-            trainer.step()
 
 
 def test_too_large_weights_are_blamed_on_the_learning_rate():

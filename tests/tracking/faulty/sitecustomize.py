@@ -1,7 +1,7 @@
 """Add a tracker, and a fault, to a tracker's process: this folder is on its PYTHONPATH.
 
 TRACKER_FAULT is "module:name=how": what the function of that name does instead, ``raise``,
-``hang``, ``deny``, ``exit`` or ``die``. The tracker ``planted`` appends its calls to the file
+``hang`` or ``die``. The tracker ``planted`` appends its calls to the file
 TRACKER_TOLD.
 """
 
@@ -40,10 +40,6 @@ def fail(how):
                 raise OSError(28, "No space left on device")
             case "hang":
                 time.sleep(600)
-            case "deny":
-                return False
-            case "exit":
-                sys.exit(3)
             case "die":
                 os.kill(os.getpid(), signal.SIGKILL)
 
