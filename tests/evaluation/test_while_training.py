@@ -233,26 +233,21 @@ def test_the_final_weights_are_evaluated_once():
     assert {*last} == {"agent_steps", *(f"env/{key[5:]}" for key in logs if key[:5] == "eval/")}
 
 
-def observed(keeper, step, found):
-    logs = {"agent_steps": step, "env/score": 100.0, "env/n": 1.0}
-    keeper.observe(logs if found is None else {**logs, "eval/score": found})
-    return keeper.improved
-
-
 def test_an_evaluation_improves_if_it_is_better_than_all_earlier_ones(tmp_path):
     config = configure(*SQUARED, *EVALUATED, "--sweep.goal", "minimize")
+    keeper = CheckpointManager(tmp_path, config)
     with make(config) as environments:
         trainer = Trainer(config, environments)
         about = environments.spec, trainer.policy, trainer.weights, None
-        keeper = CheckpointManager(tmp_path, config)
-        judged = [(1, None, 0), (2, 5, 1), (3, None, 0), (4, 6, 0), (5, 5, 0), (6, 4, 1)]
-        for step, found, better in judged:
-            assert observed(keeper, step, found) == bool(better), step
-            assert checkpoint_info(keeper.save(step, *about)).score == found  # type: ignore
-        assert (tmp_path / "best").resolve().name == f"{6:016d}"
-        assert not observed(keeper, 7, float("nan"))
-        assert not observed(keeper, 8, 5)
-        assert checkpoint_info(keeper.save(9, *about)).score is None  # type: ignore  # of another epoch
+        scores = [None, 5, None, 6, 5, 4, float("nan")]
+        improved = []
+        for step, found in enumerate(scores, 1):
+            logs = {"agent_steps": step, "env/score": 1.0, "env/n": 1.0}
+            keeper.observe(logs if found is None else {**logs, "eval/score": found})
+            improved.append(keeper.improved)
+            keeper.save(step, *about)
+    assert [scores[step] for step, better in enumerate(improved) if better] == [5, 4]
+    assert (tmp_path / "best").resolve().name == f"{6:016d}"
 
 
 # ---- the script ----------------------------------------------------------------------------------
