@@ -20,7 +20,6 @@ def play(stepper: Stepper, action: int) -> np.ndarray:
     return stepper.step(action).observations[0]
 
 
-
 def track(observation: np.ndarray) -> int:
     """Keep the paddle's centre below the ball's, within 8 pixels."""
     paddle = observation[0] * 576 + observation[9] * 31

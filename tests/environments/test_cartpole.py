@@ -26,11 +26,6 @@ def make(name: str = "cartpole", agents: int = 1, **env: float) -> NativeVec:
     return NativeVec(find_environment(name), total_agents=agents, env={**load(name).env, **env})
 
 
-def act(stepper: Stepper, action: float) -> np.ndarray:
-    """Step all agents with one action, and return a copy of the observations."""
-    return stepper.step(action).observations.copy()
-
-
 def balance(seen: np.ndarray) -> np.ndarray:
     """Return the actions (N, 1) that push to the side where the pole leans."""
     x, x_dot, theta, theta_dot = seen.T.astype(np.float64)
@@ -110,15 +105,8 @@ def test_time_limit_is_not_terminal():
         assert (np.abs(rows.observations) <= 0.04 + 1e-8).all()
         assert (np.abs(before) > 0.04).any(1).all()
         log = vec.log()
-    assert log == {
-        "score": 200.0,
-        "perf": pytest.approx(199 / 200),  # right, because everyone finished one episode
-        "episode_length": 200.0,
-        "x_threshold_termination": 0.0,
-        "pole_angle_termination": 0.0,
-        "max_steps_termination": 1.0,
-        "n": 8.0,
-    }
+    assert log.pop("perf") == pytest.approx(199 / 200)
+    assert list(log.values()) == [200.0, 200.0, 0.0, 0.0, 1.0, 8.0]
 
 
 def test_cart_that_leaves_the_rail_ends_the_episode():
@@ -127,7 +115,7 @@ def test_cart_that_leaves_the_rail_ends_the_episode():
         stepper = Stepper(vec)
         while not stepper.rows.terminals[0]:
             before = stepper.rows.observations[0].copy()
-            act(stepper, LEFT)
+            stepper.step(LEFT)
         assert -2.4 <= before[0] < -2.2 and abs(before[2]) < 0.1
         log = vec.log()
     assert (log["x_threshold_termination"], log["pole_angle_termination"]) == (1, 0)
