@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from running import loaded
 
@@ -52,18 +52,11 @@ def check_equal(found, expected):
         np.testing.assert_array_equal(plain(found[name]), plain(array), err_msg=name)
 
 
-def with_header(path, header, body=b"", length=None):
+def with_header(path, header, body=b""):
     """Write a file with a custom header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + body)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
     return path
-
-
-def parts(path):
-    """Return the header and the tensors' bytes."""
-    data = path.read_bytes()
-    end = 8 + int.from_bytes(data[:8], "little")
-    return json.loads(data[8:end]), data[end:]
 
 
 # ---- whole files ---------------------------------------------------------------------------------
@@ -82,13 +75,15 @@ def test_mlx_reads_the_file_and_the_checksum_is_the_documented_one(path):
     found, metadata = loaded(path)
     check_equal(found, TENSORS)
     assert metadata.items() > METADATA.items()
-    header, body = parts(path)
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
     texts = header.pop("__metadata__")
     expected = int(texts.pop("crc32"), 16)
     about = [[name, [h["dtype"], h["shape"]]] for name, h in sorted(header.items())]
     crc = zlib.crc32(json.dumps([sorted(map(list, texts.items())), about]).encode())
     for _, h in sorted(header.items()):
-        crc = zlib.crc32(body[slice(*h["data_offsets"])], crc)
+        crc = zlib.crc32(data[end:][slice(*h["data_offsets"])], crc)
     assert crc == expected
 
 
@@ -102,21 +97,20 @@ def test_writing_evaluates_nothing(tmp_path, monkeypatch):
     check_equal(tensor_files.read(tmp_path / "b.safetensors")[0], TENSORS)
 
 
-def test_files_without_a_checksum_are_read(tmp_path):
+@pytest.mark.parametrize("metadata", [None, METADATA])
+def test_files_without_a_checksum_are_read(tmp_path, metadata):
     made = tmp_path / "b.safetensors"
-    for metadata in None, {}, METADATA:
-        mx.save_safetensors(str(made), TENSORS, metadata)
-        found, told = tensor_files.read(made)
-        check_equal(found, TENSORS)
-        assert told == (metadata or {})
-    assert tensor_files.read(with_header(made, {})) == ({}, {})
+    mx.save_safetensors(str(made), TENSORS, metadata)
+    found, texts = tensor_files.read(made)
+    check_equal(found, TENSORS)
+    assert texts == (metadata or {})
 
 
 # ---- damage --------------------------------------------------------------------------------------
 
 
 @settings(
-    max_examples=200,
+    max_examples=100,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
@@ -148,47 +142,47 @@ def entry(dtype: object = "F32", shape: object = (2,), offsets: object = (0, 8))
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-WRONG = {  # header, part of the message
-    "no JSON": (b"\xff{}", "isn't JSON"),
-    "deep": (b"[" * 100_000, "isn't JSON"),
-    "a list": (b"[]", "no dictionary"),
-    "metadata": ({"__metadata__": {"a": 1}}, "aren't texts"),
-    "metadata is a list": ({"__metadata__": []}, "aren't texts"),
-    "a number": ({"a": 5}, "makes no sense"),
-    "negative": ({"a": entry(shape=[-2])}, "makes no sense"),
-    "a fraction": ({"a": entry(shape=[2.0])}, "makes no sense"),
-    "true": ({"a": entry(shape=[True, 2])}, "makes no sense"),
-    "one offset": ({"a": entry(offsets=[8])}, "makes no sense"),
-    "an unknown type": ({"a": entry(dtype="F8_E4M3")}, "is of type 'F8_E4M3', expected one of"),
-    "a type that is a list": ({"a": entry(dtype=["F32"])}, "is of type"),
-    "other shape": ({"a": entry(shape=[3])}, "has 8 bytes"),
-    "many dimensions": ({"a": entry(shape=[1] * 100, offsets=[0, 4])}, "has 100 dimensions"),
-    "huge": ({"a": entry(shape=[2**40, 2**40, 0], offsets=[0, 0])}, "has 0 bytes"),
-    "overflow": ({"a": entry(shape=[2**62, 4], offsets=[0, 0])}, "has 0 bytes"),
-    "backwards": ({"a": entry(offsets=[8, 0])}, "bytes"),
-    "a gap": ({"a": entry(offsets=[4, 12])}, "doesn't begin where"),
-    "overlapping": ({"a": entry(), "b": entry(offsets=[4, 12])}, "doesn't begin where"),
-    "beyond": ({"a": entry(shape=[4], offsets=[0, 16])}, "its header tells of"),
-}
+WRONG = [  # header, part of the message
+    (b"\xff{}", "isn't JSON"),
+    (b"[" * 100_000, "isn't JSON"),
+    (b"[]", "no dictionary"),
+    ({"__metadata__": {"a": 1}}, "aren't texts"),
+    ({"__metadata__": []}, "aren't texts"),
+    ({"a": 5}, "makes no sense"),
+    ({"a": entry(shape=[-2])}, "makes no sense"),
+    ({"a": entry(shape=[True, 2])}, "makes no sense"),
+    ({"a": entry(offsets=[8])}, "makes no sense"),
+    ({"a": entry(dtype="F8_E4M3")}, "is of type 'F8_E4M3', expected one of"),
+    ({"a": entry(dtype=["F32"])}, "is of type"),
+    ({"a": entry(shape=[1] * 100, offsets=[0, 4])}, "has 100 dimensions"),
+    ({"a": entry(shape=[2**40, 2**40, 0], offsets=[0, 0])}, "has 0 bytes"),
+    ({"a": entry(shape=[2**62, 4], offsets=[0, 0])}, "has 0 bytes"),
+    ({"a": entry(offsets=[8, 0])}, "bytes"),
+    ({"a": entry(), "b": entry(offsets=[4, 12])}, "doesn't begin where"),
+    ({"a": entry(shape=[4], offsets=[0, 16])}, "its header tells of"),
+]
 
 
-@pytest.mark.parametrize("read", [tensor_files.read, tensor_files.read_header])
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(st.sampled_from([*WRONG.values()]))
-def test_senseless_headers_are_refused(tmp_path, read, wrong):
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(wrong=st.sampled_from(WRONG))
+def test_senseless_headers_are_refused(tmp_path, wrong):
     header, message = wrong
     made = with_header(tmp_path / "b.safetensors", header, bytes(8))
     with pytest.raises(UserError, match="the file is damaged") as caught:
-        read(made)
+        tensor_files.read(made)
     assert message in str(caught.value)
+    with pytest.raises(UserError, match="the file is damaged"):
+        tensor_files.read_header(made)
 
 
-@pytest.mark.parametrize("length", [0, 1, 2**64 - 1, 200_000_000])
+@given(length=st.integers(0, 2**64 - 1))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_impossible_lengths_of_a_header_are_refused(tmp_path, length):
-    made = with_header(tmp_path / "b.safetensors", {"a": entry()}, bytes(8), length)
-    with pytest.raises(UserError, match="don't begin with a header"):
+    made = with_header(tmp_path / "b.safetensors", {"a": entry()}, bytes(8))
+    data = made.read_bytes()
+    assume(length != len(data) - 16)
+    made.write_bytes(struct.pack("<Q", length) + data[8:])
+    with pytest.raises(UserError, match="the file is damaged"):
         tensor_files.read(made)
 
 

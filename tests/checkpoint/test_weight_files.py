@@ -48,20 +48,13 @@ def files(folder):
 @KINDS
 def test_weights_are_read_back_exactly(tmp_path, kind):
     weights, path = make(), tmp_path / "deep" / "folders" / f"w{kind}"
-    SAVE[kind](weights, path)
-    assert files(path.parent) == [path.name]
-    assert path.stat().st_mode & 0o777 == 0o666 & ~current_umask()
-    loaded = weight_files.load_weights(path, make(seed=1))
-    assert same(loaded, weights) and not same(loaded, make(seed=1))
-    again = tmp_path / f"again{kind}"
-    SAVE[kind](loaded, again)
-    assert again.read_bytes() == path.read_bytes()
-
-
-def current_umask():
-    mask = os.umask(0)
+    not_contiguous = tree_map(lambda w: mx.contiguous(w.T).T, weights)
+    mask = os.umask(0o027)
+    SAVE[kind](not_contiguous, path)
     os.umask(mask)
-    return mask
+    assert files(path.parent) == [path.name]
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert same(weight_files.load_weights(path, make(seed=1)), weights)
 
 
 def test_a_flat_file_has_upstreams_layout(tmp_path):
@@ -78,13 +71,6 @@ def test_a_flat_file_has_upstreams_layout(tmp_path):
     ):
         found = np.frombuffer(data, "<f4", w.size, at).reshape(w.shape)  # rows one after the other
         np.testing.assert_array_equal(found, np.array(w))
-
-
-@KINDS
-def test_arrays_that_are_not_contiguous_are_saved(tmp_path, kind):
-    weights = small()
-    SAVE[kind](tree_map(lambda w: mx.contiguous(w.T).T, weights), tmp_path / f"w{kind}")
-    assert same(weight_files.load_weights(tmp_path / f"w{kind}", weights), weights)
 
 
 # ---- flat files of continuous actions (5.2) ------------------------------------------------------
@@ -156,26 +142,22 @@ def test_the_build_of_an_ambiguous_file_is_an_option(tmp_path):
         assert not same(weight_files.load_weights(path, weights), weights)
 
 
-def test_a_flat_file_names_the_part_that_it_cannot_hold():
-    assert flat_unsupported_reason(policy_of()) is None
+def test_a_flat_file_reports_the_numbers_that_it_lacks():
     assert flat_unsupported_reason(policy_of(5, 8, 1, (2, 3))) is None
-    for policy, word in (
-        (policy_of(dialect="torch"), "Affine"),
-        (policy_of(dialect="puffer3"), "AffineGelu"),
-        (policy_of(network="LSTM"), "LSTM"),
-        (policy_of(*THREE), "lacks the last 5 of 272"),
-    ):
-        assert word in str(flat_unsupported_reason(policy))
+    assert "lacks the last 5 of 272" in str(flat_unsupported_reason(policy_of(*THREE)))
     assert flat_unsupported_reason(policy_of(5, 8, 1, (1,) * 4), FLOAT) is None
     # H = 4: the decoder begins at 24 instead of 20, the network at 40 as it would
     assert "lacks the last 4 of 88" in str(flat_unsupported_reason(policy_of(5, 4, 1)))
     assert flat_layout([20, 16, 48]).places == ((0, 20), (24, 40), (40, 88))
 
 
-@pytest.mark.parametrize("how", [{"dialect": "torch"}, {"network": "GRU"}])
-def test_flat_files_of_unsuitable_policies_are_neither_written_nor_read(tmp_path, how):
+@pytest.mark.parametrize(
+    ("how", "part"), [({"dialect": "puffer3"}, "AffineGelu"), ({"network": "GRU"}, "GRU")]
+)
+def test_flat_files_of_unsuitable_policies_are_neither_written_nor_read(tmp_path, how, part):
     path = tmp_path / "w.bin"
     policy = policy_of(5, 8, 1, **how)
+    assert part in str(flat_unsupported_reason(policy))
     like = policy.init(mx.random.key(0))
     with pytest.raises(UserError, match="the flat file holds"):
         flat_files.save_bin(policy, like, path)
@@ -219,9 +201,6 @@ def test_missing_files_and_folders_are_refused(tmp_path, kind):
     refused(tmp_path / f"w{kind}", "No such file")
     (tmp_path / f"folder{kind}").mkdir()
     refused(tmp_path / f"folder{kind}")
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(UserError):
-        weight_files.load_weights(tmp_path / "file" / f"w{kind}", small())
 
 
 def test_another_suffix_is_refused(tmp_path):
@@ -229,7 +208,7 @@ def test_another_suffix_is_refused(tmp_path):
     refused(tmp_path / "w.BIN", ".safetensors", ".bin")
 
 
-@pytest.mark.parametrize("size", [0, 1055, 1060])
+@pytest.mark.parametrize("size", [0, 1055])
 def test_a_flat_file_of_another_size_is_refused(tmp_path, size):
     # (8 * 5 + 4 * 8 + 24 * 8) * 4 bytes = 1056
     (tmp_path / "w.bin").write_bytes(b"\0" * size)
@@ -246,13 +225,9 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path, kind, bad):
 
 def test_weights_of_another_policy_are_refused_by_tensor(tmp_path):
     path = tmp_path / "w.safetensors"
-    for other, word in (
-        (make(6, 8, 1), "encoder.weight: (8, 6), expected (8, 5)"),
-        (make(5, 8, 2), "network.1.weight: not in this policy"),
-        (make(5, 8, 1, (2,)), "decoder.weight: (3, 8), expected (4, 8)"),
-    ):
-        weight_files.save_safetensors(other, path)
-        refused(path, word)
+    weight_files.save_safetensors(make(6, 8, 2), path)
+    shape, extra = "encoder.weight: (8, 6), expected (8, 5)", "network.1.weight: not in this policy"
+    refused(path, shape, extra)
     weight_files.save_safetensors(small(), path)
     refused(path, "network.1.weight: missing, expected (24, 8)", like=make(5, 8, 2))
 
@@ -260,15 +235,12 @@ def test_weights_of_another_policy_are_refused_by_tensor(tmp_path):
 # ---- disks that can't be written -----------------------------------------------------------------
 
 
-@KINDS
-def test_a_path_that_cannot_be_written_is_refused(tmp_path, kind):
-    (tmp_path / "file").write_text("not a folder")
-    (tmp_path / f"folder{kind}").mkdir()
-    for path in tmp_path / "file" / f"w{kind}", tmp_path / f"folder{kind}":
-        with pytest.raises(UserError, match="can't write") as caught:
-            SAVE[kind](small(), path)
-        assert caught.value.hint
-    assert files(tmp_path) == ["file", f"folder{kind}"]
+def test_a_path_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "folder.bin").mkdir()
+    with pytest.raises(UserError, match="can't write") as caught:
+        save_bin(small(), tmp_path / "folder.bin")
+    assert caught.value.hint
+    assert files(tmp_path) == ["folder.bin"]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,8 @@
 """Every draw.py: pictures of observations."""
 
-import re
-import sys
-
 import numpy as np
 import pytest
-from native_envs import Stepper, draw_of, folder_of, make
+from native_envs import Stepper, draw_of, make
 
 from puffer_mlx.vec.native.sources import environments_folder
 from puffer_mlx.vec.rows import random_actions
@@ -35,19 +32,13 @@ def test_picture_shows_only_the_observation(name):
     assert any((picture != pictures[0]).any() for picture in pictures)
 
 
-def test_draw_imports_only_numpy():
-    texts = [(folder_of(name) / "draw.py").read_text() for name in DRAWN]
-    found = re.findall(r"^(?:from|import) (\w+)", "\n".join(texts), re.MULTILINE)
-    assert set(found) - sys.stdlib_module_names == {"numpy"}
-
-
 def where(picture: np.ndarray, colour: tuple[int, int, int]) -> tuple[int, int, int, int]:
     """Return top, left, bottom and right (the last two exclusive) of a colour's pixels."""
     rows, columns = np.nonzero((picture == colour).all(axis=-1))
     return rows.min(), columns.min(), rows.max() + 1, columns.max() + 1
 
 
-CYAN, RED, WHITE = (0, 187, 187), (187, 0, 0), (241, 241, 241)
+CYAN, WHITE = (0, 187, 187), (241, 241, 241)
 
 
 def test_breakout_shows_paddle_ball_and_bricks():
@@ -61,24 +52,4 @@ def test_breakout_shows_paddle_ball_and_bricks():
     assert where(picture[20:], WHITE) == (67 - 20, 136, 67 + 16 - 20, 136 + 16)
     later = first.copy()
     later[10 + 18 + 2] = 1  # the third brick of the second row is gone
-    rows, columns = np.nonzero((draw(later) != picture).any(axis=-1))
-    assert set(rows) <= set(range(31, 37)) and set(columns) <= set(range(32, 48))
-    later[8:10] = 0  # hidden: no balls in reserve, the paddle as wide as before
-    assert where(draw(later), CYAN) == where(picture, CYAN)
-
-
-def test_breakout_cuts_off_a_lost_ball():
-    observation = np.zeros(118, np.float32)
-    observation[[2, 3]] = -0.01, 0.98
-    picture = draw_of("breakout")(observation)
-    assert picture.shape == (165, 288, 3)
-    assert where(picture, WHITE) == (162, 0, 165, 13)
-
-
-def test_squared_shows_agent_and_target():
-    observation = np.zeros((11, 11), np.uint8)
-    observation[2, 3] = 1
-    observation[9, 10] = 2
-    picture = draw_of("squared")(observation.ravel())
-    assert where(picture, CYAN) == (37, 55, 54, 72)
-    assert where(picture, RED) == (163, 181, 180, 198)
+    assert where((draw(later) != picture).any(axis=-1)[..., None], True) == (31, 32, 36, 47)

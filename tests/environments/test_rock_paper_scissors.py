@@ -40,16 +40,6 @@ def test_episodes_follow_the_rules():
     assert [log[name] for name in ("rock", "paper", "scissors")] == pytest.approx(list(parts))
 
 
-def test_equilibrium_is_worth_0_against_every_choice():
-    """Against 1/4, 1/2, 1/4 all choices are worth 0, and against no other mix."""
-    values, vectors = np.linalg.eig(WORTH)
-    zero = np.abs(values) < 1e-9
-    assert zero.sum() == 1
-    mix = np.real(vectors[:, zero][:, 0])
-    equilibrium = bot_of("rock_paper_scissors", "EQUILIBRIUM")
-    np.testing.assert_allclose(mix / mix.sum(), equilibrium)
-
-
 def test_unknown_choice_loses():
     nothing = np.array([-1.0, 3.0, np.nan, np.inf, 1e30], np.float32)
     actions = np.stack([nothing, np.full(5, SCISSORS), nothing, nothing], 1).astype(np.float32)

@@ -14,7 +14,6 @@ from puffer_mlx.config import Policy, Torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.act_functions import compile_act
-from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.acting_in_c import ActingInC, make_actor
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, each_group, few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer, Views
@@ -150,12 +149,3 @@ def test_through_mlx_each_row_is_its_policys(name: str, network: str, parts):
                 scale = 1e-5 * max(1, np.abs(alone[2]).max())
                 for mine, theirs in zip(found, alone, strict=True):
                     np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=scale)
-
-
-def test_several_policies_act_in_c_and_in_bf16_through_mlx():
-    game = Game("connect4_two")
-    streams = lambda: acting_streams(CPU, 2, 2)  # noqa: E731
-    about = game.policy, game.vec, streams, PhaseTimer("rollout"), game.seats
-    with game.vec:
-        assert isinstance(choose_acting(CPU, "fp32", *about), ActingInC)
-        assert isinstance(choose_acting(CPU, "bf16", *about), ActingInMLX)

@@ -11,14 +11,14 @@ from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.trees import named
 
 WAYS = {
-    "puffer4, Muon": (),
-    "puffer5, LSTM": ("--train.algorithm", "puffer5", "--torch.network", "LSTM"),
+    "puffer5, LSTM, bf16": (
+        *("--train.algorithm", "puffer5", "--torch.network", "LSTM", "--train.precision", "bf16"),
+    ),
     "Adam, beside rollouts": ("--train.optimizer", "adam", "--train.overlap", "1"),
     "ppo, all minibatches one operation": (
         *("--train.algorithm", "ppo", "--torch.network", "MLP", "--train.optimizer", "adam"),
         *("--policy.dialect", "sb3"),
     ),
-    "bf16": ("--train.precision", "bf16"),
 }
 
 

@@ -3,7 +3,6 @@
 import io
 import sys
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from puffer_mlx.evaluation.frames import (
     write_gif,
     write_mp4,
 )
-from puffer_mlx.evaluation.terminal_video import HalfBlocks, _style, caption, play_in_terminal
+from puffer_mlx.evaluation.terminal_video import HalfBlocks, play_in_terminal
 
 
 def frame(image, step=0, terminal=False, episode=0, total=0.0) -> Frame:
@@ -37,11 +36,6 @@ def ball(t, height=20, width=30) -> Frame:
     return frame(image, t)
 
 
-def noise(t, height=40, width=50) -> Frame:
-    """Many colours."""
-    return frame(np.random.default_rng(t).integers(0, 256, (height, width, 3)), t)
-
-
 # ---- draw.py -------------------------------------------------------------------------------------
 
 
@@ -52,11 +46,11 @@ def drawer(folder, body: str):
 
 def test_draw_gets_the_observation_and_each_environment_has_its_own(tmp_path):
     draw = drawer(tmp_path, "def draw(x): return np.full((2, 3, 3), x[0], np.uint8)")
-    assert draw(np.array([7.0])).tolist() == [[[7] * 3] * 3] * 2
     other = tmp_path / "other"
     other.mkdir()
     second = drawer(other, "def draw(x): return np.zeros((1, 1, 3), np.uint8)")
-    assert draw(np.array([7.0])).shape == (2, 3, 3) and second(np.array([7.0])).shape == (1, 1, 3)
+    assert draw(np.array([7.0])).tolist() == [[[7] * 3] * 3] * 2
+    assert second(np.array([7.0])).shape == (1, 1, 3)
 
 
 def test_an_environment_without_a_draw_function_is_refused(tmp_path):
@@ -68,11 +62,7 @@ def test_an_environment_without_a_draw_function_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("picture", "found"),
-    [
-        ("None", "NoneType"),
-        ("np.zeros((2, 3, 3))", r"float64 \(2, 3, 3\)"),
-        ("np.zeros((0, 3, 3), np.uint8)", r"uint8 \(0, 3, 3\)"),
-    ],
+    [("None", "NoneType"), ("np.zeros((0, 3, 3), np.uint8)", r"uint8 \(0, 3, 3\)")],
 )
 def test_a_draw_function_that_returns_no_picture_is_refused(tmp_path, picture, found):
     draw = drawer(tmp_path, f"def draw(i): return {picture}")
@@ -117,13 +107,21 @@ def test_a_reduced_pixel_is_the_mean_of_its_pixels():
 # ---- GIF -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scale", [1, 3])
-def test_a_gif_has_each_pixel_exactly(scale):
-    frames = [ball(t) for t in range(12)]
-    read = gif_pages(gif_bytes(frames, 10, scale))
-    assert len(read) == 12
-    for (image, delay), source in zip(read, frames, strict=True):
-        assert (image == enlarge(source.image, scale)).all() and delay == 100
+@settings(max_examples=30)
+@given(
+    order=st.lists(st.integers(0, 3), min_size=2, max_size=20),
+    fps=st.sampled_from([4, 15, 50]),
+    scale=st.integers(1, 3),
+)
+@example(order=[0, 0, 0, 1, 2, 2, 0], fps=10, scale=1)
+def test_a_gif_shows_each_frame_at_its_time(order, fps, scale):
+    pages = gif_pages(gif_bytes([ball(t) for t in order], fps, scale))
+    ends = np.cumsum([delay for _, delay in pages])
+    assert abs(ends[-1] - 1000 * len(order) / fps) <= 5
+    for place, t in enumerate(order):
+        now = 1000 * (place + 0.5) / fps
+        image, _ = pages[int(np.searchsorted(ends, now))]
+        assert (image == enlarge(ball(t).image, scale)).all()
 
 
 @pytest.mark.parametrize("count", [255, 256])
@@ -141,23 +139,8 @@ def test_255_colours_are_exact_and_more_are_the_nearest(count):
     assert (worst == 0) == (count <= 255) and worst < 64
 
 
-def test_equal_pictures_become_one_with_a_longer_delay():
-    order = [0, 0, 0, 1, 2, 2, 0]
-    read = gif_pages(gif_bytes([ball(t) for t in order], 10))
-    assert [delay for _, delay in read] == [300, 100, 200, 100]
-    assert all(
-        (image == ball(t).image).all() for (image, _), t in zip(read, (0, 1, 2, 0), strict=True)
-    )
-
-
-def test_delays_are_tens_of_milliseconds_that_add_up():
-    delays = [delay for _, delay in gif_pages(gif_bytes([ball(t) for t in range(20)], 15))]
-    assert set(delays) == {60, 70}
-    assert abs(sum(delays) - 20 / 15 * 1000) <= 5
-
-
 def test_a_gif_stores_what_changes_only():
-    backdrop = noise(0, 120, 160).image // 64 * 64
+    backdrop = np.random.default_rng(0).integers(0, 4, (120, 160, 3)) * 64
     frames = []
     for t in range(100):
         image = backdrop.copy()
@@ -167,7 +150,7 @@ def test_a_gif_stores_what_changes_only():
     assert len(gif_bytes(frames, 10)) < 100 * alone / 10
 
 
-@pytest.mark.parametrize("fps", [0, 50.5, float("nan")])
+@pytest.mark.parametrize("fps", [0, 50.5])
 def test_a_gif_refuses_impossible_speeds(fps):
     with pytest.raises(UserError, match="a GIF can't show"):
         gif_bytes([ball(0)], fps)
@@ -185,31 +168,25 @@ def test_a_gif_is_written_into_a_new_folder_or_refused(tmp_path):
 # ---- MP4 -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("size", "scale", "shown"), [((20, 30), 2, (40, 60)), ((33, 41), 1, (34, 42))]
-)
-def test_a_video_has_the_frames_speed_and_even_size(tmp_path, size, scale, shown):
-    frames = [ball(t, *size) for t in range(25)]
-    write_mp4(iter(frames), tmp_path / "x.mp4", 12.5, scale)
-    assert files(tmp_path) == {"x.mp4"}
+def test_a_video_has_the_frames_speed_and_even_size(tmp_path):
+    frames = [ball(t, 33, 41) for t in range(25)]
+    write_mp4(iter(frames), tmp_path / "x.mp4", 12.5)
     video = read_video(tmp_path / "x.mp4")
     assert (video.fps, video.codec) == (12.5, "h264")
-    assert video.images.shape == (25, *shown, 3)
+    assert video.images.shape == (25, 34, 42, 3)
     for image, source in zip(video.images, frames, strict=True):
-        expected = enlarge(source.image, scale).astype(int)
-        h, w = expected.shape[:2]
-        assert np.abs(image[:h, :w] - expected).mean() < 8  # colours at half the resolution
+        # colours at half the resolution
+        assert np.abs(image[:33, :41].astype(int) - source.image).mean() < 8
 
 
-@pytest.mark.parametrize("write", [write_gif, write_mp4])
-def test_frames_of_several_sizes_or_none_are_refused(tmp_path, write):
+def test_frames_of_several_sizes_or_none_are_refused(tmp_path):
     with pytest.raises(UserError, match="no frame was drawn"):
-        write(iter([]), tmp_path / "x", 10)
+        write_mp4(iter([]), tmp_path / "x.mp4", 10)
     with pytest.raises(
         UserError,
         match=r"picture 1 is \(3, 3, 3\), the first was \(20, 30, 3\)\n.*all pictures in one size",
     ):
-        write(iter([ball(0), frame(np.zeros((3, 3, 3)), 1)]), tmp_path / "x.mp4", 10)
+        write_mp4(iter([ball(0), frame(np.zeros((3, 3, 3)), 1)]), tmp_path / "x.mp4", 10)
     assert files(tmp_path) == set()
 
 
@@ -228,64 +205,36 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch, write, missing, extra
 # ---- the terminal --------------------------------------------------------------------------------
 
 
-def printed(image, width, height, text="", colours: Any = "truecolor") -> str:
-    _style.cache_clear()  # rich's styles remember the colours of the first terminal they met
+def terminal(width: int, height: int) -> tuple[Console, io.StringIO]:
     file = io.StringIO()
-    console = Console(
-        file=file, force_terminal=True, color_system=colours, width=width, height=height
+    how = {"force_terminal": True, "color_system": "truecolor"}
+    return Console(file=file, width=width, height=height, **how), file
+
+
+def test_a_picture_of_two_pixels_a_character_fills_the_window_below_its_caption():
+    console, file = terminal(9, 4)
+    image = np.array([[(255, 0, 0)], [(0, 0, 255)]], np.uint8)
+    console.print(HalfBlocks(image, "hello, world"), end="")
+    assert file.getvalue() == (
+        "hello, wo\n"
+        "\x1b[38;2;255;0;0;48;2;255;0;0m▀▀▀\x1b[0m\n"
+        "\x1b[38;2;255;0;0;48;2;0;0;255m▀▀▀\x1b[0m\n"
+        "\x1b[38;2;0;0;255;48;2;0;0;255m▀▀▀\x1b[0m"
     )
-    console.print(HalfBlocks(np.asarray(image, np.uint8), text), end="")
-    return file.getvalue()
-
-
-RED, BLUE, GREY = (255, 0, 0), (0, 0, 255), (9, 9, 9)
-
-
-def test_two_pixels_are_one_character():
-    image = [[RED, RED, BLUE], [BLUE, BLUE, RED], [GREY, RED, RED]]
-    assert printed(image, 3, 3, "hello") == (
-        "hel\n"
-        "\x1b[38;2;255;0;0;48;2;0;0;255m▀▀\x1b[0m\x1b[38;2;0;0;255;48;2;255;0;0m▀\x1b[0m\n"
-        "\x1b[38;2;9;9;9m▀\x1b[0m\x1b[38;2;255;0;0m▀▀\x1b[0m"
-    )
-
-
-def test_a_terminal_with_16_colours_gets_those():
-    assert printed([[RED], [BLUE]], 1, 2, colours="standard") == "\n\x1b[31;44m▀\x1b[0m"
-
-
-def test_a_picture_fits_the_window_below_its_caption():
-    def characters(size, window):
-        lines = printed(np.full((*size, 3), 7), *window).split("\n")[1:]
-        return len(lines), *{line.count("▀") for line in lines}
-
-    assert characters((100, 100), (40, 11)) == (10, 20)
-    assert characters((100, 200), (40, 30)) == (10, 40)
-    assert characters((4, 4), (9, 9)) == (4, 8)
-
-
-def test_the_caption_has_episode_return_and_step():
-    now = frame([[RED]], step=1234, episode=2, total=5.5)
-    assert caption(now) == "episode 3   return 5.5   step 1,234"
-    assert caption(now._replace(terminal=True)) == "episode 2 ended   return 5.5   step 1,234"
-
-
-def screen() -> tuple[Console, io.StringIO]:
-    file = io.StringIO()
-    return Console(file=file, force_terminal=True, width=30, height=9), file
 
 
 def test_frames_are_played_in_time_on_the_second_screen_until_ctrl_c():
     def frames():
-        yield from (ball(t)._replace(total=t) for t in range(3))
+        for t in range(3):
+            yield ball(t)._replace(total=t, episode=t, terminal=t == 2)
         raise KeyboardInterrupt
 
-    console, file = screen()
+    console, file = terminal(29, 12)  # the picture gets 19 rows of pixels
     began = time.perf_counter()
-    play_in_terminal(frames(), 20, console)
-    assert time.perf_counter() - began >= 2 / 20
-    parts = ["\x1b[?1049h", "return 0", "return 1", "return 2", "\x1b[?1049l"]
-    places = [file.getvalue().index(part) for part in parts]
+    play_in_terminal(frames(), 50, console)
+    assert time.perf_counter() - began >= 2 / 50
+    parts = ["\x1b[?1049h", "episode 1   return 0   step 0", "episode 2 ", "episode 2 ended"]
+    places = [file.getvalue().index(part) for part in [*parts, "\x1b[?1049l"]]
     assert places == sorted(places)
     assert "\x1b[?25h" in file.getvalue()  # the cursor is visible again
 

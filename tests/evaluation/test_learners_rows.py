@@ -27,7 +27,6 @@ OF_4 = "--vec.num-frozen-banks 1 --vec.frozen-bank-pct 0.125 --selfplay.rules pu
 OF_5 = "--vec.num-policies 2 --vec.hist-policy-percent 0.25 --selfplay.rules puffer5"
 CARRIES = ["--reset-state", "0", "--torch.network", "LSTM"]
 WAYS = {
-    "puffer4": [*OF_4.split()],
     "puffer5, states carried": ["--train.algorithm", "puffer5", *OF_5.split(), *CARRIES],
     "ppo, samples in one operation": [  # on a CPU
         *("--train.algorithm", "ppo", "--torch.network", "MLP", "--train.optimizer", "adam"),
@@ -93,7 +92,7 @@ def test_opponents_rows_do_not_change_the_weights(way: str):
 
 
 def test_train_on_opponents_trains_on_all_rows():
-    settings = configure(*WAYS["puffer4"], "--selfplay.train-on-opponents", "1")
+    settings = configure(*OF_4.split(), "--selfplay.train-on-opponents", "1")
     with vec.make(settings, 1) as environments:
         opponents = seats_in_blocks(environments, 1, 0.125).rows(1)
     assert trained(settings, opponents, 3.0) != trained(settings)
@@ -110,8 +109,6 @@ def test_minibatches_of_learners_repeat_the_first_rows():
     assert trained_agents.count == 56
     settings.train.minibatch_size = 8 * T  # which divides 56: each section is there once
     assert TrainedAgents(settings, seats).rows.tolist() == learners
-    settings.selfplay.train_on_opponents = True
-    assert TrainedAgents(settings, seats).rows.tolist() == list(range(AGENTS))
 
 
 def test_a_pass_of_ppo_has_each_learner_at_most_once():

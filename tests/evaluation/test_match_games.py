@@ -1,12 +1,13 @@
 """Games of two players: their seats, what counts as a win, and that players share nothing."""
 
-from pathlib import Path
 from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
 import pytest
 import zoo_duel
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from native_envs import edited, folder_of, make, parameters
 from small_policies import weights_of
 from stepping import zoo_vec
@@ -22,15 +23,14 @@ from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.native.vec import NativeVec
 
 pytest.importorskip("gymnasium")
-Zoo = zoo_duel.Duel
 
-SPEC = EnvSpec("duel", 2, np.dtype(np.float32), ActionSpec((9,)))
+SPEC = EnvSpec("duel", 3, np.dtype(np.float32), ActionSpec((9,)))
 
 
 class Duel:
-    """Environment e has games of e + 1 steps; the larger choices of the last step win.
+    """Environment e has games of e + 1 steps; an agent's reward at each step is its choice.
 
-    The reward is the difference of the choices. An agent sees its seat and the step of its game.
+    An agent sees its seat, the step of its game and the number of earlier games.
     ``lone``: an episode ends for agent 0 alone.
     """
 
@@ -41,23 +41,23 @@ class Duel:
         self.agents = agents
 
     def reset(self, out) -> None:
-        self.step = np.zeros(self.num_environments, int)
+        self.step, self.game = np.zeros((2, self.num_environments), int)
         self._show(out)
 
     def _show(self, out) -> None:
         out.observations[:, 0] = np.arange(self.num_agents) % self.agents
         out.observations[:, 1] = self.step.repeat(self.agents)
+        out.observations[:, 2] = self.game.repeat(self.agents)
 
     def send(self, group, actions, out) -> None:
-        choices = actions.reshape(-1, 2, self.agents // 2)
         self.step += 1
         over = self.step > np.arange(self.num_environments)
-        won = (choices[:, 0] - choices[:, 1]) * over[:, None]
-        out.rewards[:] = np.stack([won, -won], 1).ravel()
+        out.rewards[:] = actions[:, 0]
         out.terminals[:] = over.repeat(self.agents)
         if self.lone:
             out.terminals[1 :: self.agents] = 0
         self.step[over] = 0
+        self.game[over] += 1
         self._show(out)
 
     def wait(self, group) -> None:
@@ -74,116 +74,58 @@ def constant(choice: float) -> Player:
     return Player(f"{choice}", lambda n, _: lambda rows: np.full((n, 1), choice, np.float32))
 
 
-SEAT = Player("its seat", lambda n, _: lambda rows: rows.observations[:, :1])
+def by_table(table: np.ndarray) -> Player:
+    """Return a player that chooses by seat, step and game."""
+    find = lambda rows: table[tuple(rows.observations.astype(int).T)][:, None]  # noqa: E731
+    return Player("by a table", lambda n, _: find)
 
 
-def count_up() -> Player:
-    """Return a player whose choice is the number of its earlier choices in this match."""
+def won(first: np.ndarray, second: np.ndarray, env: int, game: int) -> int:
+    """Return the sign of the first player's rewards minus the second's in a game, step by step."""
+    side = env % 2
+    agents = first.shape[0]
+    total = 0.0
+    for step in range(env + 1):
+        for seat in range(agents):
+            mine = (seat < agents // 2) == (side == 0)
+            total += first[seat, step, game] if mine else -second[seat, step, game]
+    return int(np.sign(total))
 
-    def start(n, seed):
-        asked = iter(range(10**6))
-        return lambda rows: np.full((n, 1), next(asked), np.float32)
 
-    return Player("count", start)
-
-
-def test_each_environment_plays_the_same_number_of_games():
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 1000),
+    agents=st.sampled_from([2, 4, 6]),
+    count=st.sampled_from([2, 4]),
+    each=st.integers(1, 3),
+)
+def test_results_are_those_of_a_loop_over_games_with_sides_swapped(seed, agents, count, each):
+    rng = np.random.default_rng(seed)
+    tables = rng.integers(0, 3, (2, agents, count, each + count * each)).astype(np.float32)
+    counts = np.zeros((2, 3), int)
+    for env in range(count):
+        for game in range(each):
+            counts[env % 2, 1 - won(tables[0], tables[1], env, game)] += 1
     seen = []
-    found = duel(constant(2), constant(1), progress=seen.append)
-    assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0)) and found.total == Tally(12, 0, 0)
-    assert found.steps == len(seen) == 12  # the slowest: three games of four steps
-    assert seen[-1] == 12 and seen == sorted(seen) and seen[0] == 1
+    first, second = map(by_table, tables)
+    found = duel(first, second, count, each, agents=agents, progress=seen.append)
+    assert found.sides == tuple(Tally(*row) for row in counts.tolist())
+    assert found.steps == len(seen) == count * each  # games of the slowest
+    assert seen == sorted(seen) and seen[-1] == count * each
 
 
 def test_deterministic_players_play_few_distinct_games():
-    """Environment e has games of e + 1 steps, so four environments have four."""
-    fixed = [constant(choice)._replace(deterministic=True) for choice in (2, 1)]
-    found = duel(fixed[0], fixed[1])
-    assert (found.total, found.distinct) == (Tally(12, 0, 0), 4)
-    assert found.independent == Tally(4, 0, 0) and found.interval is None
-    assert str(found) == "12 wins, 0 draws, 0 losses: score 1.000 (4 distinct games), deterministic"
-    ups = count_up()._replace(deterministic=True)  # each of its games is another one
-    found = duel(ups, fixed[1])
+    """Environment e has games of e + 1 steps; each observation here shows the game's number."""
+    two = constant(2)._replace(deterministic=True)
+    one = constant(1)._replace(deterministic=True)
+    found = duel(two, one)
     assert (found.distinct, found.interval) == (12, found.total.interval)
-
-
-@pytest.mark.parametrize("stochastic", [0, 1])
-def test_games_with_a_stochastic_player_are_all_distinct(stochastic):
-    players = [constant(choice)._replace(deterministic=True) for choice in (2, 1)]
-    players[stochastic] = players[stochastic]._replace(deterministic=False)
-    found = duel(players[0], players[1])
-    assert found.distinct is None and found.independent == found.total == Tally(12, 0, 0)
-
-
-def test_choices_at_last_observations_belong_to_no_game():
-    fixed = [constant(choice)._replace(deterministic=True) for choice in (2.0, 1.0)]
-    found = zoo(fixed[0], fixed[1])
+    found = zoo(two, one)  # a last observation belongs to no game
     assert (found.total, found.distinct) == (Tally(12, 0, 0), 2)
-
-
-def test_the_larger_reward_wins_and_equal_ones_are_a_draw():
-    assert duel(constant(1), constant(2)).total == Tally(0, 0, 12)
-    assert duel(constant(2), constant(2)).total == Tally(0, 12, 0)
-    player = count_up()  # which shares nothing with itself
-    assert duel(player, player).total == duel(player, player).total == Tally(0, 12, 0)
-
-
-def test_both_players_play_half_of_the_games_in_each_seat():
-    """The choice of the seat's number beats 0.5 in seat 1 and loses in seat 0."""
-    half = constant(0.5)
-    for players in (SEAT, half), (half, SEAT), (SEAT, SEAT):
-        assert duel(*players).sides == (Tally(0, 0, 6), Tally(6, 0, 0))
-
-
-def test_a_player_acts_for_half_of_the_seats_and_sees_them_alone():
-    sat: list[tuple[int, ...]] = []
-
-    def start(n, _):
-        def choose(rows):
-            sat.append(tuple(rows.observations[:, 0].astype(int)))
-            return np.full((n, 1), 0.5, np.float32)
-
-        return choose
-
-    quiet = Player("", start)
-    found = duel(SEAT, quiet, agents=6)  # of 0 1 2 and 3 4 5, against halves
-    assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0)) and found.total.games == 12
-    assert set(sat) == {(3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 1, 2)}
-
-
-def test_the_rewards_of_a_team_are_added():
-    """Four agents: 0 + 1 against 2 + 3."""
-
-    def chooses(*choices: float) -> Player:
-        """Return a player whose agents choose by their seats."""
-        table = np.array(choices, np.float32)
-        look = lambda rows: table[rows.observations[:, :1].astype(int)]  # noqa: E731
-        return Player("", lambda n, _: look)
-
-    one = chooses(2, 2, 2, 2)
-    assert duel(one, chooses(3, 0, 3, 0), agents=4).total == Tally(12, 0, 0)
-    assert duel(one, chooses(4, 1, 0, 3), agents=4).sides == (Tally(6, 0, 0), Tally(0, 0, 6))
-    assert duel(one, chooses(4, 0, 0, 4), agents=4).total == Tally(0, 12, 0)
-
-
-def test_rewards_of_all_steps_of_a_game_count():
-    class Early(Duel):
-        """Pays 1 to agent 0 at the start of each game, and 0.5 to agent 1 at its end."""
-
-        def send(self, group, actions, out) -> None:
-            begins = self.step == 0
-            super().send(group, actions, out)
-            out.rewards[0::2] = begins
-            out.rewards[1::2] = 0.5 * out.terminals[1::2]
-
-    vec = cast(Environments, Early(4))
-    found = play_pair(constant(0), constant(0), vec, 3, 0)
-    assert found.sides == (Tally(6, 0, 0), Tally(0, 0, 6))
-
-
-def test_rewards_of_the_game_before_do_not_count():
-    """Environment 0 has games of one step, whose choices are 0, 1 and 2."""
-    assert duel(count_up(), constant(0.5)).total == Tally(11, 0, 1)
+    assert found.independent == Tally(2, 0, 0) and found.interval is None
+    assert str(found) == "12 wins, 0 draws, 0 losses: score 1.000 (2 distinct games), deterministic"
+    found = zoo(two, constant(1))
+    assert found.distinct is None and found.independent == found.total == Tally(12, 0, 0)
 
 
 def test_each_player_has_its_own_seed():
@@ -212,38 +154,20 @@ def test_an_environment_that_is_no_game_of_two_is_refused(how, message):
         duel(constant(1), constant(1), **how)
 
 
-# ---- PufferLib 5.0's, which say whose seats theirs are -------------------------------------------
-
-
-def peloton(folder: Path, first: Player, second: Player) -> PairResult:
-    """Three riders: the first against the two others, says the environment."""
-    with NativeVec(folder, total_agents=12, env=parameters("peloton")) as vec:
-        return play_pair(first, second, vec, 1, 0)
-
-
-def test_seats_are_those_that_the_environment_declares():
-    """In peloton the first seat is the learner's; two agents get more than one does."""
+def test_seats_and_tags_are_those_that_the_environment_declares():
+    """In peloton the first seat is the learner's, and here policy 1 is paid in tagged games."""
+    tagged = "env->agents[i].rewards[0] = env->agents[i].policy == (env->tag == 1);"
+    folder = edited("peloton", ("env->agents[i].rewards[0] = 0.1f * (float)speed;", tagged))
     sat: list[int] = []
 
     def start(n, _):
         sat.append(n)
         return lambda rows: np.full((n, 1), 2, np.float32)
 
-    found = peloton(folder_of("peloton"), Player("", start), constant(2))
+    with NativeVec(folder, total_agents=12, env=parameters("peloton")) as vec:
+        found = play_pair(Player("", start), constant(2), vec, 1, 0)
     assert found.sides == (Tally(0, 0, 2), Tally(2, 0, 0))
     assert sat == [2 * 1 + 2 * 2]  # in two environments the one, in two the other two
-
-
-def test_the_environment_knows_its_tag():
-    tagged = "env->agents[i].rewards[0] = env->agents[i].policy == (env->tag == 1);"
-    folder = edited("peloton", ("env->agents[i].rewards[0] = 0.1f * (float)speed;", tagged))
-    assert peloton(folder, constant(0), constant(0)).sides == (Tally(0, 0, 2), Tally(2, 0, 0))
-
-
-def test_seats_of_one_side_are_refused():
-    own = ("env->agents[i].policy = i > 0;", "env->agents[i].policy = 0;")
-    with pytest.raises(UserError, match="peloton has 3 agents an environment, and a match"):
-        peloton(edited("peloton", own), constant(0), constant(0))
 
 
 # ---- PettingZoo --------------------------------------------------------------------------------
@@ -251,25 +175,20 @@ def test_seats_of_one_side_are_refused():
 
 def zoo(first: Player, second: Player, count: int = 4, each: int = 3, **env) -> PairResult:
     agents = count * env.get("agents", 2)
-    with zoo_vec(Zoo, name="duel", total_agents=agents, backend="sync", env=env) as vec:
+    how = {"name": "duel", "total_agents": agents, "backend": "sync", "env": env}
+    with zoo_vec(zoo_duel.Duel, **how) as vec:
         return play_pair(first, second, vec, each, 0)
 
 
-def choosing(n: int) -> Player:
-    return constant(float(n))
-
-
-@pytest.mark.parametrize("agents", [2, 4])
-def test_last_observations_of_python_environments_are_counted_once(agents):
-    found = zoo(choosing(2), choosing(1), agents=agents)
+def test_last_observations_of_python_environments_are_counted_once():
+    found = zoo(constant(2), constant(1), agents=4)
     assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0))
     assert found.steps == 3 * 3 + 2  # three games, and the first rows of two
-    assert zoo(choosing(0), choosing(1), agents=agents).total == Tally(0, 0, 12)
 
 
 def test_an_agent_that_leaves_early_counts_until_then():
     """Agent 1's choices count once then: 3 + 1 against 3 + 3, and 6 + 2 of who chooses twice it."""
-    one, two = choosing(1), choosing(2)
+    one, two = constant(1), constant(2)
     found = zoo(one, one, agents=4, leaves=True)
     assert found.sides == (Tally(0, 0, 6), Tally(6, 0, 0))
     assert zoo(two, one, agents=4, leaves=True).total == Tally(12, 0, 0)
@@ -337,7 +256,6 @@ def test_a_policy_against_itself_wins_half_and_repeats_by_seed():
     ("script", "message"),
     [
         (None, "has no scripted player"),
-        ("", "defines no function choose"),
         ("def choose(*_): return [1]", r"choose returned \(1,\), not \(256, 1\)"),
     ],
 )

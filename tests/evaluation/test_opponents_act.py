@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from native_envs import OURS
 from small_policies import weights_of
 
 from puffer_mlx import config, vec
@@ -18,6 +19,7 @@ from puffer_mlx.training.self_play import create_self_play
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.trees import leaves
 
+DUEL = f"{OURS / 'python' / 'zoo_duel.py'}:Duel"
 AGENTS, T = 64, 6
 WORDS = f"""
     --device cpu --policy.hidden-size 8 --policy.num-layers 1 --vec.total-agents {AGENTS}
@@ -72,9 +74,9 @@ class Spy:
 
 
 @contextmanager
-def playing(*words: str) -> Iterator[tuple[Trainer, Any]]:
-    """A trainer in connect4_two, and its self-play."""
-    settings = config.load("connect4_two", [*WORDS, *words])
+def playing(*words: str, name: str = "connect4_two") -> Iterator[tuple[Trainer, Any]]:
+    """A trainer and its self-play."""
+    settings = config.load(name, [*WORDS, *words])
     with vec.make(settings, 2) as environments:
         trainer = Trainer(settings, environments)
         yield trainer, trainer.self_play
@@ -131,6 +133,30 @@ def test_the_league_gets_the_results_of_the_learners_games():
                 score = (1 + rows.rewards[1:, learners][over]) / 2
                 assert league.results[-1].score[opponent - 1] == score.sum()
                 assert league.results[-1].games[opponent - 1] == over.sum() >= len(learners)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "more"),
+    [("0", ("--vec.normalize-rewards", "1")), ("1", ("--train.overlap", "1"))],
+)
+def test_the_league_gets_the_results_of_pettingzoos_teams(leaves: str, more: tuple[str, ...]):
+    """A game has three steps and a row in which the next one starts: two in a rollout of 8."""
+    words = "--train.horizon 8 --train.minibatch-size 128 --vec.backend sync --env.agents 4"
+    with playing(*words.split(), "--env.leaves", leaves, *more, name=DUEL) as (trainer, self_play):
+        assert trainer.acts_in_c
+        self_play.league = league = Fixed(trainer.policy)
+        tags = self_play.seats.tags
+        assert tags.tolist() == [0, 0, 0, 0, 1, 1, 2, 2] * 2
+        for _ in range(3):
+            trainer.step()
+            rows, found = trainer.collector.buffers[0].rows, league.results[-1]
+            for opponent in (1, 2) if leaves == "0" else ():  # else the buffer is written already
+                first = 4 * np.flatnonzero(tags == opponent)  # agents 0, who stay
+                paid = rows.rewards[1:, first][rows.finals[1:, first] > 0]
+                assert found.score[opponent - 1] == ((1 + np.sign(paid)) / 2).sum()
+            assert found.games.tolist() == [8, 8]
+            assert (found.ended == (tags > 0)).all()
+        assert len({tuple(each.score) for each in league.results}) > 1
 
 
 def test_several_ranks_are_refused():

@@ -1,6 +1,5 @@
 """A run with opponents resumes to the bit: weights, pending swaps, unfinished games."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from watching import everything, functions, replace_functions
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.rollout import acting
+from puffer_mlx.rollout.acting_in_c import ActingInC
 from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
 from puffer_mlx.training.trainer import Trainer
 
@@ -23,7 +23,7 @@ SMALL = f"""
     --train.total-timesteps {EPOCHS * AGENTS * T} --train.learning-rate 0.05
     --selfplay.enabled 1 --selfplay.max-size 4
 """.split()
-GAMES = "connect4_two", "rock_paper_scissors"  # longer than a rollout; and shorter, with rewards
+
 RULES = {  # opponents change often: beaten after a few games, or after four rollouts
     "puffer4": f"""
         --selfplay.rules puffer4 --vec.num-frozen-banks 2 --vec.frozen-bank-pct 0.125
@@ -35,11 +35,11 @@ RULES = {  # opponents change often: beaten after a few games, or after four rol
         --checkpoint-interval 2 --selfplay.opp-timeout-steps {4 * AGENTS * T} --reset-state 0
     """.split(),
 }
-KERNEL = "--torch.network", "LSTM", "--train.total-timesteps", str(5 * AGENTS * T)
+
 pytestmark = pytest.mark.usefixtures("uncompiled")
 
 
-def configure(*more: str, name: str = GAMES[0]) -> config.Config:
+def configure(*more: str, name: str = "connect4_two") -> config.Config:
     return config.load(name, [*SMALL, *more])
 
 
@@ -60,47 +60,39 @@ def whole(settings: config.Config, folder: Path) -> tuple[list[Path], list[Any],
         return made, logs, outcome(trainer)
 
 
-@pytest.mark.parametrize(
-    ("name", "rules", "more"),
-    [
-        (GAMES[0], "puffer4", ("--train.overlap", "1")),
-        (GAMES[1], "puffer5", ()),
-        (GAMES[0], "puffer5", KERNEL),
-    ],
-)
-def test_each_epoch_resumes_to_the_bit(monkeypatch, tmp_path: Path, name: str, rules: str, more):
-    settings = configure(*RULES[rules], *more, name=name)
-    if more is KERNEL:
-        monkeypatch.setattr(acting, "make_actor", lambda *_: None)  # who act in C on a CPU
-    with emulated_gpu() if more is KERNEL else nullcontext():
-        check_resumes(settings, tmp_path, name, rules, more is KERNEL)
+def test_each_epoch_of_puffer4_resumes_to_the_bit(tmp_path: Path):
+    settings = configure(*RULES["puffer4"], "--train.overlap", "1")
+    states = check_resumes(settings, tmp_path, ActingInC)
+    opponents = [one for state in states for one in state.numbers["selfplay"]["opponents"]]
+    assert any(one["pending"] is not None for one in opponents)  # waits for its games to end
 
 
-def check_resumes(
-    settings: config.Config, folder: Path, name: str, rules: str, in_kernel: bool
-) -> None:
+def test_each_epoch_of_puffer5_in_the_kernel_resumes_to_the_bit(monkeypatch, tmp_path: Path):
+    words = "--torch.network", "LSTM", "--train.total-timesteps", str(5 * AGENTS * T)
+    settings = configure(*RULES["puffer5"], *words, name="rock_paper_scissors")
+    monkeypatch.setattr(acting, "make_actor", lambda *_: None)  # which acts in C on a CPU
+    with emulated_gpu():
+        states = check_resumes(settings, tmp_path, ActingInKernel)
+    assert any(np.array(state.arrays["selfplay.under_way"]).any() for state in states)
+
+
+def check_resumes(settings: config.Config, folder: Path, way: type) -> list[checkpoint.State]:
+    """Resume from the checkpoint of each epoch; return the states."""
     made, logs, end = whole(settings, folder)
-    states = [checkpoint.load_state(folder) for folder in made]
-    if name == "rock_paper_scissors":
-        assert any(np.array(state.arrays["selfplay.under_way"]).any() for state in states)
-    if rules == "puffer4":  # some opponent waits for its games to end
-        opponents = [one for state in states for one in state.numbers["selfplay"]["opponents"]]
-        assert any(one["pending"] is not None for one in opponents)
     assert logs[-1]["pool/swaps"] >= 1
+    states = [checkpoint.load_state(folder) for folder in made]
     for epoch, folder in enumerate(made[:-1]):
         with vec.make(settings, 1) as environments:
             trainer = Trainer(settings, environments)
-            assert isinstance(trainer.collector.acting, ActingInKernel) == in_kernel
-            found = checkpoint.load(folder)
-            assert trainer.restore(found.weights, checkpoint.load_state(folder))
-            again = [learned(record) for record in trainer]
-            assert again == logs[epoch + 1 :]
+            assert isinstance(trainer.collector.acting, way)
+            assert trainer.restore(checkpoint.load(folder).weights, states[epoch])
+            assert [learned(record) for record in trainer] == logs[epoch + 1 :]
             assert outcome(trainer) == end
+    return states
 
 
-@pytest.mark.parametrize(("rules", "overlap"), [("puffer4", "1"), ("puffer5", "0")])
-def test_a_failed_update_is_repeated(tmp_path: Path, rules: str, overlap: str):
-    settings = configure(*RULES[rules], "--train.overlap", overlap)
+def test_a_failed_update_is_repeated(tmp_path: Path):
+    settings = configure(*RULES["puffer4"], "--train.overlap", "1")
     _, logs, end = whole(settings, tmp_path)
     with vec.make(settings, 1) as environments, vec.make(settings, 1) as others:
         trainer, other = Trainer(settings, environments), Trainer(settings, others)
@@ -118,10 +110,9 @@ def test_a_failed_update_is_repeated(tmp_path: Path, rules: str, overlap: str):
         replace_functions(trainer, optimise=real)
         assert found + [learned(record) for record in trainer] == logs
         assert outcome(trainer) == end
-        if overlap == "1":  # else the rollout isn't collected again: its steps are left out
-            other.restore(*given)
-            assert found + [learned(record) for record in other] == logs
-            assert outcome(other) == end
+        other.restore(*given)
+        assert found + [learned(record) for record in other] == logs
+        assert outcome(other) == end
 
 
 def test_self_play_cannot_resume_a_run_without_opponents():

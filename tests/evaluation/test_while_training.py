@@ -1,6 +1,7 @@
 """Evaluation during training: its result, and that it doesn't change the training."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,16 @@ from puffer_mlx import vec
 from puffer_mlx.checkpoint import CheckpointManager
 from puffer_mlx.checkpoint.branches import checkpoint_info
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation import episodes
 from puffer_mlx.evaluation import evaluator as evaluator_module
-from puffer_mlx.evaluation.episodes import AgentStepper, Scores, environments_for, score
-from puffer_mlx.evaluation.evaluator import Evaluator, is_due, logs_of, settings, target_reached
+from puffer_mlx.evaluation.episodes import AgentStepper, Scores, score
+from puffer_mlx.evaluation.evaluator import (
+    Evaluator,
+    evaluate,
+    is_due,
+    logs_of,
+    settings,
+    target_reached,
+)
 from puffer_mlx.training.trainer import Trainer
 
 PYTHON = Path(__file__).parents[1] / "envs" / "python"
@@ -41,14 +48,18 @@ def make(config):
     return vec.make(config, 2)
 
 
-def trained(config, epochs=E):
+def trained(config):
     """Return the end of a training as bytes, its records, and the trainer."""
     with make(config) as environments:
         trainer = Trainer(config, environments)
-        evaluator, logs = Evaluator(trainer, make), []
-        while trainer.epoch < epochs:
-            logs.append(learned(trainer.step() | evaluator.after_epoch()))
+        evaluator = Evaluator(trainer, make)
+        logs = [learned(log | evaluator.after_epoch()) for log in trainer]
         return everything(trainer), logs, trainer
+
+
+def keeping(made):
+    """Return a function that makes environments and adds them to a list."""
+    return lambda config: made.append(make(config)) or made[-1]
 
 
 def without_evaluation(log):
@@ -57,16 +68,14 @@ def without_evaluation(log):
 
 # ---- training isn't changed ----------------------------------------------------------------------
 
-OVERLAP = "--train.overlap", "1"
-PPO = "--train.algorithm", "ppo"
+PUFFER5 = "--train.algorithm", "puffer5"
+FEW = "--vec.total-agents", "4", "--train.minibatch-size", "16", "--train.overlap", "1"
 CASES = {
-    "C, overlapped": (*SQUARED, *OVERLAP),
-    "C, carried states": (*SQUARED, "--reset-state", "0", "--torch.network", "LSTM"),
-    "C, puffer5": (*SQUARED, "--train.algorithm", "puffer5"),
-    "C, several agents": ("target",),
+    "C, overlapped": (*SQUARED, "--train.overlap", "1"),
+    "C, carried states": (*SQUARED, *PUFFER5, "--reset-state", "0", "--torch.network", "LSTM"),
     "a folder of 5.0": (str(folder_of(UPSTREAM_5[0])), "--vec.num-buffers", "1"),
-    "Gymnasium, vector": ("gym:CartPole-v1", "--vec.backend", "vector"),
-    "PufferLib 3.0": (PAIRS, *PPO),
+    "processes": ("gym:CartPole-v1", "--vec.backend", "async", *FEW),
+    "PufferLib 3.0": (PAIRS, "--train.algorithm", "ppo"),
 }
 
 
@@ -78,38 +87,15 @@ def test_evaluations_do_not_change_the_training(words):
     assert arrays.keys() == found.keys()
     assert [key for key in arrays if arrays[key] != found[key]] == []
     assert [without_evaluation(log) for log in records] == logs
-    due = [is_due(evaluated, epoch) for epoch in (1, 2, 3, 4)]
+    due = [is_due(evaluated, epoch) for epoch in range(1, evaluated.epochs + 1)]
     assert ["eval/n" in log for log in records] == due and due.count(True) in (2, 3)
-
-
-def test_evaluations_do_not_change_a_training_with_processes():
-    words = "gym:CartPole-v1", "--vec.backend", "async", "--vec.total-agents", "4", *OVERLAP
-    words = *words, "--vec.num-buffers", "2", "--train.minibatch-size", "16"
-    few = "--eval-interval", "1", "--eval-episodes", "4"
-    arrays, logs, _ = trained(configure(*words), 2)
-    found, records, _ = trained(configure(*words, *few), 2)
-    assert arrays == found and [without_evaluation(log) for log in records] == logs
-    assert [log["eval/n"] for log in records] == [4, 4]
 
 
 # ---- what is played ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def seen(monkeypatch):
-    """Return the limits of steps of all evaluations."""
-    found = []
-
-    def watched(stepper, episodes, **how):
-        found.append(how["max_steps"])
-        return score(stepper, episodes, **how)
-
-    monkeypatch.setattr(evaluator_module, "score", watched)
-    return found
-
-
 @pytest.mark.parametrize("greedy", [False, True])
-def test_an_evaluation_is_the_score_of_the_current_weights(seen, greedy):
+def test_an_evaluation_is_the_score_of_the_current_weights(greedy):
     config = configure(*SQUARED, *EVALUATED, *MANY, "--eval-greedy", str(greedy), "--vec.seed", "3")
     _, logs, trainer = trained(config)
     with make(settings(config, trainer.vec)) as environments:
@@ -120,76 +106,63 @@ def test_an_evaluation_is_the_score_of_the_current_weights(seen, greedy):
     assert logs[-1]["eval/score"] == expected.summary()["score"].mean
     assert logs[-1]["eval/score_std"] == expected.summary()["score"].std > 0
     assert logs[-1]["eval/n"] == 160
-    assert seen == [episodes.MAX_STEPS] * 2
 
 
 def test_evaluation_environments_have_other_seeds():
     config = configure(*SQUARED, *EVALUATED, "--vec.seed", "3")
     with make(config) as environments:
         own = settings(config, environments).vec
-    assert (own.total_agents, own.num_buffers) == (12, 1)
-    assert not {*range(3, 3 + N)} & {*range(own.seed, own.seed + 12)}
-    assert config.vec.seed == 3 and config.vec.num_buffers == 2
+    assert not {*range(3, 3 + N)} & {*range(own.seed, own.seed + own.total_agents)}
+    assert config.vec.seed == 3 and (own.num_buffers, config.vec.num_buffers) == (1, 2)
     config.vec.seed = 2**31 - 1
     with make(config) as environments:
         assert settings(config, environments).vec.seed == 2**30 - 1
 
 
-def test_there_are_as_many_environments_as_the_episodes_need():
-    def agents(*words: str) -> int:
-        config = configure(*SQUARED, *EVALUATED, *words)
-        with make(config) as environments:
-            return settings(config, environments).vec.total_agents
-
-    assert (agents(), agents("--eval-agents", "5")) == (12, 5)
-    assert agents("--eval-episodes", "1000") == N
-    assert agents("--eval-episodes", "17") == 9  # two episodes of each
-
-
-def test_environments_of_several_agents_play_more_episodes_each():
-    config = configure("target", *EVALUATED)
+@pytest.mark.parametrize(
+    ("words", "agents"),
+    [
+        (SQUARED, 12),
+        ((*SQUARED, "--eval-agents", "5"), 5),
+        ((*SQUARED, "--eval-episodes", "17"), 9),  # two episodes of each
+        (("target", "--vec.total-agents", "64", "--train.minibatch-size", "512"), 8),
+    ],
+)
+def test_there_are_as_many_environments_as_the_episodes_need(words, agents):
+    config = configure(*words[:1], *EVALUATED, *words[1:])
     with make(config) as environments:
-        agents = environments.num_agents // environments.num_environments
-        assert agents > 1 and settings(config, environments).vec.total_agents == agents
-    assert [environments_for(n, 8, 1) for n in (1, 8, 9, 100)] == [1, 8, 5, 8]
-    assert [environments_for(n, 8, 2) for n in (1, 20, 21, 400)] == [1, 1, 2, 8]
+        assert settings(config, environments).vec.total_agents == agents
 
 
-def test_an_evaluation_uses_the_trainings_statistics_and_does_not_change_them(monkeypatch):
-    config = configure("cartpole", "--vec.normalize-observations", "1", *EVALUATED)
+def test_evaluations_use_the_trainings_statistics_and_do_not_change_them():
+    words = "--vec.normalize-observations", "1", "--eval-episodes", "5", *PUFFER5
+    config = configure("cartpole", *words, "--eval-interval", "1")
+    made: list[Any] = []
     with make(config) as environments:
         trainer = Trainer(config, environments)
         trainer.step()
-        trainer.step()
-        expected = environments.memory()  # type: ignore
-
-        def check(vec):
-            for name, array in vec.memory().items():
-                np.testing.assert_array_equal(array, expected[name])
-
-        def checked_score(stepper, episodes, **how):
-            check(stepper.vec)
-            found = score(stepper, episodes, **how)
-            check(stepper.vec)
-            return found
-
-        monkeypatch.setattr(evaluator_module, "score", checked_score)
-        assert Evaluator(trainer, make).after_epoch()
+        before = environments.memory()  # type: ignore
+        assert Evaluator(trainer, keeping(made)).after_epoch()
+        assert list(evaluate(trainer, keeping(made)))
+        for each in [environments, *made]:
+            found = each.memory()  # type: ignore
+            assert found.keys() == before.keys() and found
+            for name, array in before.items():
+                np.testing.assert_array_equal(found[name], array)
+    assert len(made) == 2
 
 
-@pytest.mark.parametrize("more", [EVALUATED, []])
-def test_an_evaluation_sends_a_heartbeat_each_step(more):
-    config = configure(*SQUARED, *more)
+def test_an_evaluation_sends_a_heartbeat_each_step():
+    config = configure(*SQUARED, *EVALUATED)
     with make(config) as environments:
         trainer, signs = Trainer(config, environments), []
         evaluator = Evaluator(trainer, make, lambda: signs.append(trainer.epoch))
         for _ in trainer:
             evaluator.after_epoch()
-        while_training, rollouts = len(signs), len(list(evaluator.after_training()))
-    if more:
-        assert while_training > 10 and {*signs} == {2, 4}  # each of their steps
-    else:
-        assert while_training == 0 < rollouts == len(signs)
+        assert len(signs) > 10 and {*signs} == {2, 4}
+        config.base.eval_interval = 0  # only after training
+        signs.clear()
+        assert 0 < len(list(evaluator.after_training())) == len(signs)
 
 
 def test_episodes_that_do_not_end_are_counted_as_unfinished(monkeypatch):
@@ -200,17 +173,12 @@ def test_episodes_that_do_not_end_are_counted_as_unfinished(monkeypatch):
     assert "eval/score" not in logs[-1]
 
 
-EACH_EPOCH = "--eval-interval", str(N * T)
-
-
-@pytest.mark.parametrize(("words", "episodes"), [([], 100), (["--eval-episodes", "10000"], 10_000)])
-def test_evaluations_have_100_episodes_unless_given(tmp_path, words, episodes):
-    config = configure(*SQUARED, *EACH_EPOCH, *words)
-    assert config.base.eval_episodes == episodes
-    assert len(config.notes) == (episodes == 100)
+def test_evaluations_have_100_episodes_unless_given(tmp_path):
+    config = configure(*SQUARED, "--eval-interval", str(N * T))
+    assert config.base.eval_episodes == 100 and len(config.notes) == 1
     c.write_ini(config, tmp_path / "config.ini")
     again = c.load("squared", [], [tmp_path / "config.ini"])  # as a resumed run
-    assert again.base.eval_episodes == episodes and again.notes == []
+    assert again.base.eval_episodes == 100 and again.notes == []
 
 
 # ---- when, and what follows ----------------------------------------------------------------------
@@ -249,44 +217,37 @@ def test_a_target_of_an_unreported_score_is_refused():
 # ---- after training, and the checkpoints ---------------------------------------------------------
 
 
-def test_the_final_weights_are_evaluated_once(seen):
+def test_the_final_weights_are_evaluated_once():
     config = configure(*SQUARED, *EVALUATED)
+    made: list[Any] = []
     with make(config) as environments:
         trainer = Trainer(config, environments)
-        evaluator, logs = Evaluator(trainer, make), {}
+        evaluator, logs = Evaluator(trainer, keeping(made)), {}
         for logs in trainer:
             logs |= evaluator.after_epoch()
         (last,) = evaluator.after_training()
-        assert len(seen) == 2
+        assert len(made) == 2
         (again,) = Evaluator(trainer, make).after_training()  # killed before that record
     assert last == again
     assert last["agent_steps"] == E * N * T and last["env/score"] == logs["eval/score"]
     assert {*last} == {"agent_steps", *(f"env/{key[5:]}" for key in logs if key[:5] == "eval/")}
 
 
-def observed(keeper, step, found):
-    logs = {"agent_steps": step, "env/score": 100.0, "env/n": 1.0}
-    keeper.observe(logs if found is None else {**logs, "eval/score": found})
-    return keeper.improved
-
-
-@pytest.mark.parametrize("goal", ["maximize", "minimize"])
-def test_an_evaluation_improves_if_it_is_better_than_all_earlier_ones(tmp_path, goal):
-    config = configure(*SQUARED, *EVALUATED, "--sweep.goal", goal)
-    sign = -1 if goal == "minimize" else 1
+def test_an_evaluation_improves_if_it_is_better_than_all_earlier_ones(tmp_path):
+    config = configure(*SQUARED, *EVALUATED, "--sweep.goal", "minimize")
+    keeper = CheckpointManager(tmp_path, config)
     with make(config) as environments:
         trainer = Trainer(config, environments)
         about = environments.spec, trainer.policy, trainer.weights, None
-        keeper = CheckpointManager(tmp_path, config)
-        judged = [(1, None, 0), (2, 5, 1), (3, None, 0), (4, 4, 0), (5, 5, 0), (6, 6, 1)]
-        for step, found, better in judged:
-            found = None if found is None else sign * found
-            assert observed(keeper, step, found) == bool(better), step
-            assert checkpoint_info(keeper.save(step, *about)).score == found  # type: ignore
-        assert (tmp_path / "best").resolve().name == f"{6:016d}"
-        assert not observed(keeper, 7, float("nan"))
-        assert not observed(keeper, 8, sign * 5)
-        assert checkpoint_info(keeper.save(9, *about)).score is None  # type: ignore  # of another epoch
+        scores = [None, 5, None, 6, 5, 4, float("nan")]
+        improved = []
+        for step, found in enumerate(scores, 1):
+            logs = {"agent_steps": step, "env/score": 1.0, "env/n": 1.0}
+            keeper.observe(logs if found is None else {**logs, "eval/score": found})
+            improved.append(keeper.improved)
+            keeper.save(step, *about)
+    assert [scores[step] for step, better in enumerate(improved) if better] == [5, 4]
+    assert (tmp_path / "best").resolve().name == f"{6:016d}"
 
 
 # ---- the script ----------------------------------------------------------------------------------
