@@ -26,7 +26,6 @@ from puffer_mlx.training.trainer import Trainer
 
 PYTHON = Path(__file__).parents[1] / "envs" / "python"
 WALK = f"{PYTHON / 'gym_walk.py'}:Walk"
-RELAY = f"{PYTHON / 'zoo_relay.py'}:Relay"
 
 N, T, E = 12, 8, 4
 SMALL = f"""
@@ -140,7 +139,7 @@ def test_a_long_episode_is_thinned_and_an_endless_one_is_cut_off(monkeypatch):
 
 
 def test_an_environment_that_cannot_be_drawn_is_refused():
-    config = configure(RELAY, *VIDEOS)
+    config = configure(DRIFT["python"], *VIDEOS)
     with make(config) as environments, pytest.raises(UserError) as caught:
         refuse_undrawable(config, environments)
     assert caught.value.message.startswith("base.eval_video_interval 2: ")
