@@ -5,6 +5,7 @@ import numpy as np
 import oracles
 import pytest
 
+from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ppo.advantage import advantages
 
 NAMES = ("gamma", "gae_lambda", "rho_clip", "c_clip")
@@ -94,14 +95,13 @@ def test_advantages_equal_float64(path, form, shape):
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * scale)
 
 
-def test_different_shapes_are_refused():
-    rows = [mx.zeros((4, 3)) for _ in range(4)]
-    for i in range(4):
-        wrong = [*rows[:i], mx.zeros((3, 4)), *rows[i + 1 :]]
-        with pytest.raises(ValueError, match=r"\(4, 3\).*\(3, 4\)|\(3, 4\).*\(4, 3\)"):
-            advantages(*wrong, gamma=1, gae_lambda=1, rho_clip=1, c_clip=1)
+def test_wrong_shapes_and_forms_are_refused():
+    rows = [mx.zeros((4, 3)) for _ in range(3)]
+    hyper = dict.fromkeys(NAMES, 1)
+    with pytest.raises(ValueError, match=r"\(4, 3\).*\(3, 4\)|\(3, 4\).*\(4, 3\)"):
+        advantages(*rows, mx.zeros((3, 4)), **hyper)
     with pytest.raises(ValueError, match="'v'"):
-        advantages(*rows, gamma=1, gae_lambda=1, rho_clip=1, c_clip=1, form="v")
+        advantages(*rows, rows[0], **hyper, form="v")
 
 
 # ---- final observations --------------------------------------------------------------------------
@@ -138,31 +138,18 @@ def test_final_observations_end_advantages(path, form):
         np.testing.assert_allclose(np.array(found)[:, 0], [*before, *AFTER], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("path", "form"), [("pure", "V"), ("fused", "S"), ("fused", "V")], indirect=["path"]
-)
-def test_final_observations_without_bootstrap_change_no_other_advantage(path, form):
+@pytest.mark.parametrize(("form", "bootstrap"), [("V", True), ("S", False)])
+def test_final_observations_of_many_agents_in_c_equal_plain_mlx(
+    extension, monkeypatch, form, bootstrap
+):
     rng = np.random.default_rng(1)
-    T, N = 40, 8
-    ended = rng.random((T, N)) < 0.2
-    ended[1:] &= ~ended[:-1]  # a last observation isn't a first one too
-    ended[-1] = False
-    values, rewards = rng.normal(size=(2, T, N))
-    ratios = rng.lognormal(0, 0.3, (T, N))
-    first = np.roll(ended, 1, axis=0)
-    rows = [values, np.where(first, 0, rewards), first, ratios]
+    shape = (40, 9)
+    rows = [*rng.normal(size=(2, *shape)), rng.random(shape) < 0.1, rng.lognormal(size=shape)]
     arrays = [mx.array(row.astype(np.float32)) for row in rows]
-    hyper = dict(zip(NAMES, (0.95, 0.9, 1.1, 0.9), strict=True))
-    finals = mx.array((ended * rng.choice([1, 2], (T, N))).astype(np.float32))
-    found = np.array(advantages(*arrays, **hyper, form=form, finals=finals, bootstrap=False))
-    assert not found[ended].any()
-    for agent in range(N):
-        keep = ~ended[:, agent]
-        short = [row[keep, agent] for row in (values, rewards, first, ratios)]
-        # the last action's reward is the last observation's, which is left out
-        over = np.flatnonzero(ended[:, agent])
-        short[1] = np.where(first[:, agent], rewards[np.arange(T) - 1, agent], rewards[:, agent])
-        short[1] = short[1][keep]
-        expected = oracles.advantages([row[:, None] for row in short], hyper.values(), form)[:, 0]
-        assert len(over) and np.isfinite(expected).all()
-        np.testing.assert_allclose(found[keep, agent], expected, rtol=0, atol=2e-5)
+    finals = mx.array(rng.choice([0, 0, 0, 1, 2], shape).astype(np.float32))
+    numbers = dict(zip(NAMES, (0.95, 0.9, 1.1, 0.9), strict=True))
+    numbers |= {"form": form, "finals": finals, "bootstrap": bootstrap}
+    found = np.array(advantages(*arrays, **numbers))
+    monkeypatch.setattr(cpu_extension, "load", lambda: None)
+    expected = np.array(advantages(*arrays, **numbers))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)

@@ -21,7 +21,6 @@ from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.training.trainer import Trainer
 
 T, N, K = 4, 8, 2
-EPSILON = {"fp32": 2**-23, "bf16": 2**-8, "fp16": 2**-11}  # half a step between numbers near 1
 LOW = ("bf16", "fp16")
 OPTIONS = f"""
     --device cpu --env.size 3 --policy.hidden-size 8 --policy.num-layers 2
@@ -122,16 +121,10 @@ def test_counting_minibatches_together_equals_counting_each(kind, device):
     assert {n: a.item() for n, a in found.items()} == {n: a.item() for n, a in state.items()}
 
 
-def test_lower_casts_weights():
-    weights = {"a": mx.ones((2, 3)), "b": [mx.zeros(4)]}
-    assert precision.lower(weights, "fp32") is weights
-    for kind, dtype in (("bf16", mx.bfloat16), ("fp16", mx.float16)):
-        low = precision.lower(weights, kind)
-        assert [(name, a.dtype, a.shape) for name, a in named(low)] == [
-            ("a", dtype, (2, 3)),
-            ("b.0", dtype, (4,)),
-        ]
-    assert all(a.dtype == mx.float32 for _, a in named(weights))
+@pytest.mark.parametrize("kind", precision.DTYPES)
+def test_lower_casts_weights(kind):
+    low = precision.lower({"a": mx.ones((2, 3)), "b": [mx.zeros(4)]}, kind)
+    assert {array.dtype for _, array in named(low)} == {precision.DTYPES[kind]}
 
 
 # ---- minibatches that aren't finite --------------------------------------------------------------
@@ -178,9 +171,7 @@ def test_overflow_skips_minibatches_and_halves_the_scale():
     assert bits([trainer.weights, trainer.train_state.optimizer]) != before
 
 
-@pytest.mark.parametrize(
-    ("kind", "value"), [*zip(precision.DTYPES, [np.inf, np.nan, np.inf], strict=True)]
-)
+@pytest.mark.parametrize(("kind", "value"), [("bf16", np.nan), ("fp16", np.inf)])
 def test_minibatch_with_one_gradient_that_is_not_finite_changes_nothing(kind, value):
     trainer = start(kind, "--train.replay-ratio", "1.5")
     trainer.step()
@@ -253,8 +244,8 @@ def broken(part: str) -> tuple[Callable[..., Any], str]:
 @pytest.mark.parametrize(
     ("part", "kind", "overlap"),
     [
-        *(("rollout", "bf16", 0), ("advantages", "fp16", 1), ("forward", "fp32", 1)),
-        *(("forward", "bf16", 0), ("backward", "fp16", 0), ("backward", "fp32", 1)),
+        *(("rollout", "bf16", 0), ("advantages", "fp16", 1)),
+        *(("forward", "fp32", 1), ("backward", "fp16", 0)),
     ],
 )
 def test_ten_skipped_minibatches_end_the_run_and_name_the_cause(part, kind, overlap):
