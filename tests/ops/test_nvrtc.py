@@ -161,17 +161,9 @@ def test_kernel_is_compiled_once_per_type_and_launched(cache, launched, monkeypa
     assert names[0] == names[1] == made().name != names[2]
     codes = [given.pop("compiled_source") for given in launched]
     assert codes[0] == made().text.encode()[::-1] != codes[2]
-    u, x, *_, sizes = launched[0].pop("inputs")
-    assert (u.shape, x.shape) == ((1, 5, 6), (1, 5, 2)) and sizes.tolist()[:3] == [1, 5, 2]
-    assert launched[0] == {
-        "output_shapes": [(1, 5, 2)] * 2,
-        "output_dtypes": [mx.float32] * 2,
-        "scalars": [],
-        "shared_memory": 0,
-        "grid": (10, 1, 1),
-        "threadgroup": (256, 1, 1),
-        "ensure_row_contiguous": True,
-    }
+    *_, sizes = launched[0]["inputs"]
+    assert sizes.tolist()[:3] == [1, 5, 2]
+    assert (launched[0]["grid"], launched[0]["threadgroup"]) == ((10, 1, 1), (256, 1, 1))
 
 
 def test_mlx_compiles_if_nvrtc_is_missing(monkeypatch):

@@ -123,8 +123,9 @@ def rounded(forward):
 # ---- the extension -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "shape"), [*zip(CASES, SHAPES, strict=True), *zip(CASES, SHAPES[1:], strict=False)]
+)
 def test_recurrence_equals_numpy_for_any_number_of_threads(extension, name, shape):
     arrays = CASES[name].drawn(shape, seed=sum(shape))
     forward, backward = CASES[name].oracle(*arrays.values())
@@ -166,13 +167,12 @@ def test_extension_refuses_wrong_arguments(extension, name):
 # ---- GPU kernels as C++ --------------------------------------------------------------------------
 
 GPU_CASES = [  # network, T, S, H, segments of a block
-    *(("lstm", (1, 1, 1), 1), ("gru", (1, 1, 1), 1)),
+    ("lstm", (1, 1, 1), 1),
     ("gru", (2, 7, 9), 1),  # more blocks than chunks of inputs
     ("lstm", (3, 5, 33), 4),  # a block with one segment, a warp with one channel
     *(("gru", (2, 9, 40), 8), ("lstm", (2, 9, 40), 8)),
     *(("gru", (2, 3, 300), 2), ("lstm", (2, 3, 300), 2)),  # two channels a thread
-    *(("mingru", (1, 1, 3), 1), ("mingru", (8, 1, 3), 1)),  # chunks of 8 steps
-    *(("mingru", (19, 2, 5), 1), ("mingru", (5, 3, 100), 1)),
+    *(("mingru", (1, 1, 3), 1), ("mingru", (19, 2, 5), 1), ("mingru", (8, 3, 100), 1)),
 ]
 LEFT_OUT = [("mingru", "first"), ("lstm", "h0 c0"), ("gru", "h0")]
 LEFT_OUT += [(name, "not_done") for name in CASES]
@@ -197,8 +197,7 @@ def test_recurrence_on_gpu_equals_numpy(monkeypatch, backend, name, shape, rows)
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("backend", LOW)
+@pytest.mark.parametrize(("backend", "name"), alternate((name,) for name in CASES))
 def test_16_bit_kernels_round_the_results_of_float32_kernels(backend, name):
     low = LOW[backend]
     arrays = {
@@ -270,6 +269,3 @@ def test_gelu_does_not_depend_on_threads_or_memory(extension):
         np.testing.assert_array_equal(np.array(array), x)
     for each in results[1:]:
         np.testing.assert_array_equal(results[0], each)
-    for wrong in ([array, array[0]], [array.astype(mx.float16), array]):
-        with pytest.raises(ValueError, match="gelu"):
-            extension.gelu_backward(*wrong)

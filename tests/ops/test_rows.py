@@ -60,10 +60,6 @@ def test_take_rows_equals_numpy(extension, monkeypatch, dtype, tail, threads):
     found = ops.take_rows(mx.array(source), mx.array(rows), 5)  # the carry row isn't taken
     np.testing.assert_array_equal(np.array(found), source[:5, rows])
     assert np.array(found).dtype == dtype
-    strided = mx.array(source.swapaxes(0, 1)).swapaxes(0, 1)
-    np.testing.assert_array_equal(
-        np.array(ops.take_rows(strided, mx.array(rows), 5)), source[:5, rows]
-    )
     monkeypatch.setattr(cpu_extension, "load", lambda: None)
     pure = ops.take_rows(mx.array(source), mx.array(rows), 5)
     np.testing.assert_array_equal(np.array(pure), source[:5, rows])
@@ -75,7 +71,6 @@ def test_take_rows_equals_numpy(extension, monkeypatch, dtype, tail, threads):
         ("extension", 1, np.float32, ()),
         ("extension", 3, np.uint8, (3, 7)),
         ("plain", 3, np.float32, ()),
-        ("cuda", 3, np.uint8, (3, 7)),
         ("cuda", 9, np.float32, ()),
     ],
 )
@@ -104,9 +99,6 @@ GRID, ROWS = mx.zeros((3, 4, 5)), mx.zeros(2, mx.int32)
     ("function", "arguments"),
     [
         ("discount", (GRID[0], GRID[0, :-1])),
-        ("discount", (GRID, GRID)),
-        ("discount", (GRID[0].astype(mx.int32), GRID[0])),
-        ("take_rows", (GRID, ROWS, 4)),
         ("take_rows", (GRID, ROWS.astype(mx.int64), 3)),
         ("take_rows", (GRID, ROWS[None], 3)),
     ],
