@@ -3,7 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from emulated_run import emulated_gpu
+from emulated_run import alternate, emulated_gpu
 from small_policies import PUFFER5, policy_of, weights_of
 
 from puffer_mlx.ops.gpu.launch import FEWEST
@@ -48,8 +48,7 @@ def plain(policy: Policy, outputs, logstd, values, noise, mask) -> mx.array:
     return mx.concatenate([actions.T, logprobs[None], values[None]])
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("backend", ["metal", "cuda"])
+@pytest.mark.parametrize(("backend", "case"), alternate((case,) for case in CASES))
 def test_kernel_chooses_like_the_plain_functions(backend, case):
     policy, arrays = given(case)
     with emulated_gpu(backend=backend, checked=True) as gpu:

@@ -123,22 +123,6 @@ def test_gaussian_log_prob_and_entropy_equal_the_density():
     np.testing.assert_allclose(np.array(entropy), expected, rtol=1e-5)
 
 
-def test_gaussian_gradient_equals_its_formula():
-    rng = np.random.default_rng(0)
-    mean, logstd = gaussian(rng, 2, 6)
-    actions = mx.array(normal(rng, 6, 2))
-    heads = Gaussian(ActionSpec((1, 1)))
-
-    def scalar(mean, logstd):
-        return mx.sum(heads.log_prob_entropy((mean, logstd), actions)[0])
-
-    by_mean, by_logstd = mx.grad(scalar, argnums=(0, 1))(mean, logstd)
-    z = (f64(actions).T - f64(mean)) / np.exp(f64(logstd))
-    np.testing.assert_allclose(np.array(by_mean), z / np.exp(f64(logstd)), rtol=2e-5, atol=2e-5)
-    expected = (z**2 - 1).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(np.array(by_logstd), expected, rtol=2e-5, atol=2e-5)
-
-
 def test_mean_that_is_nan_acts_as_0():
     heads = Gaussian(ActionSpec((1,)))
     outputs = mx.array([[np.nan, 3.0]], dtype=mx.float32), mx.zeros((1, 1))

@@ -153,33 +153,29 @@ def test_initial_weights_are_orthogonal():
     assert len(drawn) == len(gains)  # no two layers alike
 
 
-@pytest.mark.parametrize("dialect", ["native", "torch", "puffer3", "sb3"])
-def test_initial_actor_is_the_same_with_a_critic(dialect):
-    for network in ("MinGRU", "LSTM", "GRU", "MLP"):
-        shared, separate = (
-            dict(named(policy_of(network, dialect=dialect, separate_value=value).init(KEY)))
-            for value in (False, True)
-        )
-        assert all(np.array_equal(w, separate[name]) for name, w in shared.items())
-        critic = {name.removeprefix("critic.") for name in separate if name.startswith("critic.")}
-        assert critic == {name for name in shared if not name.startswith("decoder.")}
-    for begin in (0.0, -2.0):
-        weights = policy_of("MLP", (1, 1), dialect=dialect, log_std_init=begin).init(KEY)
-        assert weights["decoder"]["logstd"].tolist() == [[begin, begin]]
-    plain = policy_of("MLP", (1, 1), dialect=dialect).init(KEY)
-    assert plain["decoder"]["logstd"].tolist() == [[0.0, 0.0]]
+@pytest.mark.parametrize(
+    ("network", "dialect"),
+    [("MinGRU", "native"), ("LSTM", "torch"), ("GRU", "puffer3"), ("MLP", "sb3")],
+)
+def test_initial_actor_is_the_same_with_a_critic(network, dialect):
+    shared, separate = (
+        dict(named(policy_of(network, dialect=dialect, separate_value=value).init(KEY)))
+        for value in (False, True)
+    )
+    assert all(np.array_equal(w, separate[name]) for name, w in shared.items())
+    critic = {name.removeprefix("critic.") for name in separate if name.startswith("critic.")}
+    assert critic == {name for name in shared if not name.startswith("decoder.")}
+    weights = policy_of("MLP", (1, 1), dialect=dialect, log_std_init=-2.0).init(KEY)
+    assert weights["decoder"]["logstd"].tolist() == [[-2.0, -2.0]]
 
 
 # ---- what is refused, and what acts otherwise ----------------------------------------------------
 
 
-def test_activation_of_another_dialect_is_refused():
-    for dialect in ("native", "torch", "puffer3"):
-        message = f"activation tanh.*dialect {dialect} has gelu"
-        with pytest.raises(UserError, match=message) as caught:
-            policy_of("MLP", dialect=dialect, activation="tanh")
-        assert "policy.dialect sb3" in str(caught.value.hint)
-        policy_of("MLP", dialect=dialect, activation="gelu")
-    policy = policy_of("MLP", dialect="sb3")
-    assert (policy.encoder.activation, policy.network.activation) == ("tanh", "tanh")  # type: ignore
-    assert policy_of("MLP").network.activation == "gelu"  # type: ignore
+@pytest.mark.parametrize("dialect", ["native", "torch", "puffer3"])
+def test_activation_of_another_dialect_is_refused(dialect):
+    message = f"activation tanh.*dialect {dialect} has gelu"
+    with pytest.raises(UserError, match=message) as caught:
+        policy_of("MLP", dialect=dialect, activation="tanh")
+    assert "policy.dialect sb3" in str(caught.value.hint)
+    policy_of("MLP", dialect=dialect, activation="gelu")
