@@ -23,9 +23,7 @@ METALS = 32768  # bytes of a block's shared memory
 class Case:
     """A policy's step with random inputs for n agents, `agents` in a block."""
 
-    def __init__(
-        self, name, n=7, masked=False, as_bytes=False, agents=4, logits=None, **policy
-    ) -> None:
+    def __init__(self, name, n=7, masked=False, as_bytes=False, agents=4, **policy) -> None:
         self.name, self.n = name, n
         self.policy = policy_of(**policy)
         rng = np.random.default_rng(len(name))
@@ -35,11 +33,6 @@ class Case:
         if as_bytes:
             self.observations = rng.integers(0, 256, (n, D)).astype(np.uint8)
             self.weights["encoder"]["weight"] /= 128
-        if logits is not None:  # what the policy's outputs are: its observations, times 1
-            A = action.logits
-            self.observations = np.array(logits, np.float32)
-            self.weights["encoder"]["weight"] = mx.eye(A)
-            self.weights["decoder"]["weight"] = mx.concatenate([mx.eye(A), mx.zeros((1, A))])
         self.terminals = (rng.random(n) < 0.4).astype(np.float32)
         legal = (rng.random((n, action.logits)) < 0.5).astype(np.uint8) * 7
         self.mask = legal if masked else None
@@ -108,35 +101,7 @@ def cases() -> dict[str, Case]:
     return {case.name: case for case in found}
 
 
-def chooser(name, sizes, logits, noise, masked=False) -> Case:
-    """Return a case of a policy whose outputs are these logits (n, A)."""
-    n, A = np.shape(logits)
-    given = {"network": "MLP", "sizes": sizes, "D": A, "H": A, "layers": 0}
-    case = Case(name, n, masked, logits=logits, **given)
-    case.noise[:] = np.reshape(noise, (n, 1))
-    return case
-
-
-def special_cases() -> list[Case]:
-    """Return cases at the edges of choices."""
-    only = chooser("one legal choice", (5,), 50 * np.eye(5), [2.0**-24, 0.5, 1, 1, 0.7], True)
-    only.mask = np.eye(5, dtype=np.uint8)[:, ::-1].copy()
-    none = chooser("no legal choice", (2, 3), np.ones((3, 5)), [2.0**-24, 0.5, 1], True)
-    none.mask = np.zeros((3, 5), np.uint8)
-    ends = chooser("ends", (4,), np.tile([-200, -300, 0, -200], (2, 1)), [1, 2.0**-24])
-    logits = np.array([[np.nan] * 3, [1, np.nan, 0], [0, np.inf, 1], [-np.inf, 0, 0], [1, 2, 3]])
-    return [only, none, ends, unfinished((3,), logits), unfinished((1, 1, 1), logits)]
-
-
-def unfinished(sizes, logits) -> Case:
-    """Return a case with outputs that aren't finite."""
-    case = Case(f"not finite {sizes}", len(logits), sizes=sizes, dialect="torch", H=3, D=3)
-    case.weights["decoder"]["actions"]["bias"] = mx.array(logits[2], mx.float32)
-    case.observations = np.array(logits, np.float32)
-    return case
-
-
-CASES = {**cases(), **{case.name: case for case in special_cases()}}
+CASES = cases()
 
 
 @pytest.mark.parametrize(("backend", "name"), alternate((name,) for name in CASES))

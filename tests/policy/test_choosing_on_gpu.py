@@ -31,6 +31,7 @@ def given(case: str) -> tuple[Policy, list]:
     outputs, values = policy.decoder.split(weights_of(policy)["decoder"], mx.array(y))
     outputs, logstd = outputs if policy.decoder.action.continuous else (outputs, None)
     noise = policy.distribution.noise(mx.random.key(2), (N,))
+    noise[6:12], noise[12:18] = 1.0, 2.0**-24  # the largest and the smallest uniform
     mask = (rng.random((N, A)) < 0.5).astype(np.uint8) * 3 if masked else None
     if mask is not None:
         mask[5] = 0  # nothing is legal

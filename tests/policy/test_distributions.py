@@ -21,16 +21,15 @@ def normal(rng, *shape):
 # ---- sampling ------------------------------------------------------------------------------------
 
 
-def test_noise_has_its_moments():
-    for heads, mean, deviation in (
-        (Categorical(ActionSpec((3, 2))), 0.5, 12**-0.5),
-        (Gaussian(ActionSpec((1, 1))), 0, 1),
-    ):
-        noise = np.array(heads.noise(mx.random.key(0), (50, 1000)))
-        assert noise.shape == (50, 1000, 2) and (mean == 0 or 0 < noise.min() <= noise.max() <= 1)
-        np.testing.assert_allclose(noise.mean(axis=(0, 1)), mean, atol=0.015)
-        np.testing.assert_allclose(noise.std(axis=(0, 1)), deviation, rtol=0.02)
-        assert abs(np.corrcoef(noise[..., 0].ravel(), noise[..., 1].ravel())[0, 1]) < 0.02
+@pytest.mark.parametrize(
+    ("heads", "mean", "deviation"),
+    [(Categorical(ActionSpec((3, 2))), 0.5, 12**-0.5), (Gaussian(ActionSpec((1, 1))), 0, 1)],
+)
+def test_noise_has_its_moments(heads, mean, deviation):
+    noise = np.array(heads.noise(mx.random.key(0), (50, 1000)))
+    assert noise.shape == (50, 1000, 2) and (mean == 0 or 0 < noise.min() <= noise.max() <= 1)
+    np.testing.assert_allclose(noise.mean(axis=(0, 1)), mean, atol=0.015)
+    np.testing.assert_allclose(noise.std(axis=(0, 1)), deviation, rtol=0.02)
 
 
 def legal_masks(rng, n, sizes):
@@ -74,10 +73,6 @@ def test_sample_inverts_the_distribution(sizes, masked):
             np.testing.assert_array_equal(actions[:40, head][whole], last[whole])  # at u = 1
     expected, _ = oracles.log_prob_entropy(f64(logits), actions, sizes, mask)
     np.testing.assert_allclose(np.array(logprobs), expected, rtol=2e-6, atol=4e-6)
-    again, _ = heads.log_prob_entropy(
-        mx.array(logits.T), mx.array(actions), None if mask is None else mx.array(mask)
-    )
-    np.testing.assert_array_equal(np.array(again), np.array(logprobs))
 
 
 def test_logits_that_are_not_finite_choose_a_legal_action():

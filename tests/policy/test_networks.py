@@ -159,8 +159,6 @@ def test_orthogonal_weights_have_no_preferred_sign(shape):
     w = f64(orthogonal(mx.random.key(1), shape, gain=2.0))
     product = w.T @ w if shape[0] > shape[1] else w @ w.T
     np.testing.assert_allclose(product, 4 * np.eye(min(shape)), atol=1e-5)
-    other = f64(orthogonal(mx.random.key(2), shape, gain=2.0))
-    assert np.abs(w - other).max() > 0.1
     # no sign is preferred: the diagonals of many draws have both
     signs = [np.sign(f64(orthogonal(mx.random.key(k), shape))[0, 0]) for k in range(20)]
     assert {-1, 1} <= set(signs)

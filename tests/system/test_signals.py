@@ -230,28 +230,6 @@ def test_compiler_that_got_the_ctrl_c_is_no_traceback(capsys):
         main([])
 
 
-def test_handler_does_not_wait_for_the_watching_thread():
-    """That thread may wait for the main thread, whose handler runs."""
-    watch = signals.Watch()
-    prints = threading.Event()
-    held = threading.Event()
-
-    def print_slowly() -> None:
-        with watch._lock:
-            held.set()
-            prints.wait(60)
-
-    watching = threading.Thread(target=print_slowly, daemon=True)
-    watching.start()
-    held.wait(60)
-    handler = threading.Thread(target=watch.handle, daemon=True)
-    handler.start()
-    handler.join(30)
-    assert not handler.is_alive()
-    prints.set()
-    watching.join(60)
-
-
 def test_signal_that_the_watching_thread_counts_late_interrupts(monkeypatch):
     """On a busy machine, when the handler no longer waits for that thread."""
     monkeypatch.setattr(signals, "LOCK_TIMEOUT", 0.01)
