@@ -6,10 +6,8 @@ import pytest
 from emulated_run import alternate, emulated_gpu
 from small_policies import PUFFER5, policy_of, weights_of
 
-from puffer_mlx.ops.gpu.launch import FEWEST
 from puffer_mlx.policy.choosing_on_gpu import choose
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.rollout.act_functions import compile_act
 
 N = 40
 CASES = {  # action sizes, whether they are masked, limits
@@ -59,26 +57,3 @@ def test_kernel_chooses_like_the_plain_functions(backend, case):
     first = 0 if policy.decoder.action.continuous else -2  # choices are equal
     np.testing.assert_array_equal(found[:first], expected[:first])
     np.testing.assert_allclose(found[first:], expected[first:], 2e-5, 2e-5)
-
-
-def acted(policy: Policy, agents: int) -> list[np.ndarray]:
-    """A step that is compiled now, with the network's state after it."""
-    rng = np.random.default_rng(1)
-    observations = mx.array(rng.normal(size=(agents, 5)).astype(np.float32))
-    noise, state = (
-        policy.distribution.noise(mx.random.key(0), (agents,)),
-        policy.initial_state(agents),
-    )
-    act = compile_act(policy)
-    chosen, after = act(weights_of(policy), observations, state, noise, None, mx.zeros(agents))
-    return [np.array(chosen), *map(np.array, after)]
-
-
-@pytest.mark.parametrize("agents", [FEWEST - 1, N])
-def test_step_uses_the_kernel_unless_agents_are_few(agents):
-    policy = policy_of(sizes=(3, 4))
-    with emulated_gpu() as gpu:
-        found = acted(policy, agents)
-    assert ("choose_actions" in gpu.names) == (agents == N)
-    for ours, theirs in zip(found, acted(policy, agents), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)

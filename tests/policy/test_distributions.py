@@ -96,28 +96,6 @@ def test_logits_that_are_not_finite_choose_a_legal_action():
 # ---- continuous ----------------------------------------------------------------------------------
 
 
-def gaussian(rng, a, n):
-    return mx.array(normal(rng, a, n)), mx.array(normal(rng, a, 1))
-
-
-def test_gaussian_log_prob_and_entropy_equal_the_density():
-    a, rng = 3, np.random.default_rng(3)
-    mean, logstd = gaussian(rng, a, 20)
-    actions = normal(rng, 20, a) * 3
-    found, entropy = Gaussian(ActionSpec((1,) * a)).log_prob_entropy(
-        (mean, logstd), mx.array(actions)
-    )
-    m, s = f64(mean).T, np.exp(f64(logstd))[:, 0]
-    density = np.exp(-0.5 * ((actions - m) / s) ** 2) / (s * np.sqrt(2 * np.pi))
-    np.testing.assert_allclose(np.array(found), np.log(density).sum(axis=-1), rtol=1e-5, atol=1e-5)
-    x = np.linspace(-12, 12, 200_001)
-    p = np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi)
-    standard = -(p * np.log(p)).sum() * (x[1] - x[0])  # entropy of N(0, 1)
-    expected = a * standard + f64(logstd).sum()
-    assert entropy.shape == (20,)
-    np.testing.assert_allclose(np.array(entropy), expected, rtol=1e-5)
-
-
 def test_mean_that_is_nan_acts_as_0():
     heads = Gaussian(ActionSpec((1,)))
     outputs = mx.array([[np.nan, 3.0]], dtype=mx.float32), mx.zeros((1, 1))
