@@ -75,9 +75,3 @@ def test_split_rows_equals_numpy(extension, monkeypatch, form, size, dtype, tail
     for ours, other in zip(found, expected, strict=True):
         assert np.array(ours).dtype == dtype
         np.testing.assert_array_equal(np.array(ours), other)
-
-
-def test_take_rows_clips_rows_that_are_out_of_range(extension):
-    source = mx.arange(12).reshape(2, 6)
-    found = extension.take_rows(source, mx.array([-5, 6, 99]), 2)
-    np.testing.assert_array_equal(np.array(found), [[0, 5, 5], [6, 11, 11]])

@@ -231,9 +231,9 @@ CASES = {
 BACKENDS = pytest.mark.parametrize("backend", ["metal", "cuda"])
 
 
-def by_kernels(backend, case, function=results):
+def by_kernels(backend, case):
     with emulated_gpu(backend=backend, checked=True):
-        return numbers(function(case))
+        return numbers(results(case))
 
 
 def compare(found, oracle, case):
@@ -295,35 +295,13 @@ def test_gradient_of_an_overflowing_ratio_is_nan(backend):
     assert np.isnan(found["dy"][:-1, :2]).all() and np.isfinite(found["dy"][:, 2:]).all()
 
 
-def at_the_bound(rng, n):
-    """Old values, values and returns whose change is the clip's bound, exactly, in float32.
-
-    Rounding makes the clipped value another than the value, and its error the larger one.
-    """
-    reach = np.float32(COEFFICIENTS.vf_clip_coef)
-    old = rng.uniform(0.001, 0.2, 100_000).astype(np.float32)
-    sign = rng.choice([-1, 1], old.size).astype(np.float32)
-    value = np.nextafter(old + sign * reach, sign * np.float32(9))
-    apart = (value - old == sign * reach) & (old + sign * reach != value)
-    old, value, moved = (a[apart][:n] for a in (old, value, old + sign * reach))
-    assert len(old) == n
-    return old, value, np.where(moved < value, 1, -1) * np.float32(0.5)
-
-
 @BACKENDS
-def test_values_at_the_clip_have_the_gradient_of_mlx(backend):
-    arrays = CASES["discrete"].arrays
-    y, old_value, adv, weight = (arrays[n].copy() for n in ("y", "old_value", "adv", "weight"))
-    half = len(adv) // 2
-    old_value[:half], y[-1, :half], adv[:half] = at_the_bound(np.random.default_rng(0), half)
-    y[-1, half:], old_value[half:], weight[::3] = 0.5, 0.5, 0  # no change: a tie
-    logprob = np.float32(log_probs(CASES["discrete"])[0])
-    case = changed(
-        "discrete", y=y, old_value=old_value, adv=adv, weight=weight, old_logprob=logprob
-    )
+def test_value_that_did_not_change_has_its_gradient(backend):
+    y, old_value = (CASES["discrete"].arrays[name].copy() for name in ("y", "old_value"))
+    y[-1, ::2] = old_value[::2] = 0.5
+    case = changed("discrete", y=y, old_value=old_value)
     found, other = by_kernels(backend, case), plain(case)
-    np.testing.assert_array_equal(found["dy"][-1] == 0, other["dy"][-1] == 0)
-    assert (found["dy"][-1, :half] == 0).any() and (found["dy"][-1, half:] != 0).all()
+    assert (found["dy"][-1, ::2] != 0).all()
     compare(found, other, case)
 
 

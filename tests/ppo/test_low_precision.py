@@ -161,23 +161,6 @@ def test_results_are_float32_and_gradients_have_their_weights_type(
             assert 1 - cosine([one], [other]) < 10 * limit, leaf
 
 
-EACH_PATH = pytest.mark.parametrize(
-    ("path", "dtype"), [("fused", mx.bfloat16), ("pure", mx.float16)], indirect=["path"]
-)
-
-
-@EACH_PATH
-def test_masked_actions_are_never_chosen(path, dtype):
-    policy, weights = make("MinGRU", MULTI)
-    mask = np.tile(np.array([0, 1, 0, 1, 0], np.uint8), (S, 1))
-    noise = policy.distribution.noise(mx.random.key(0), (S,))
-    actions, logprobs, _, _ = policy.act(
-        lower(weights, dtype), mx.ones((S, D)), policy.initial_state(S), noise, mx.array(mask)
-    )
-    np.testing.assert_array_equal(np.array(actions), [[1, 0]] * S)
-    np.testing.assert_allclose(np.array(logprobs), 0, atol=1e-6)
-
-
 def accumulating(dtype):
     """A layer 4 wide whose state goes from 0 to 1 with z = sigma(-7) at every step, and its z."""
     hidden, gate, projection = np.eye(4) / 2, -7 * np.eye(4), np.zeros((4, 4))
@@ -185,7 +168,9 @@ def accumulating(dtype):
     return weight, sigmoid(np.float64(-7))
 
 
-@EACH_PATH
+@pytest.mark.parametrize(
+    ("path", "dtype"), [("fused", mx.bfloat16), ("pure", mx.float16)], indirect=["path"]
+)
 def test_small_changes_of_a_state_add_up(path, dtype):
     """A state of 16 bits would stop at 0.5 or 0.75."""
     network, (weight, z) = NETWORKS["MinGRU"](4, 1), accumulating(dtype)
@@ -315,26 +300,26 @@ def pixels_of(encoder):
     return mx.array(np.random.default_rng(8).integers(0, 256, (3, size)).astype(np.uint8))
 
 
-IMAGES = pairs([Nature((36, 36, 2), 24), Impala((9, 7, 2), 24)], LOW_TYPES, PATHS)
+ENCODERS = [Nature((36, 36, 2), 24), Impala((9, 7, 2), 24)]
 
 
-@pytest.mark.parametrize(("encoder", "dtype", "path"), IMAGES, indirect=["path"])
+@pytest.mark.parametrize(
+    ("encoder", "dtype", "path"), pairs(ENCODERS, LOW_TYPES, PATHS), indirect=["path"]
+)
 def test_image_encoders_in_16_bits_are_close_to_float32(path, encoder, dtype):
     weights = encoder.init(mx.random.key(0))
     check_images(encoder, dtype, weights, bound=2, angle=1e-4)
 
 
-@pytest.mark.parametrize(("encoder", "dtype"), [case[:2] for case in IMAGES[:2]])
-def test_image_encoders_in_16_bits_on_gpu_are_close_to_float32(on_a_gpu, encoder, dtype):
-    check_images(encoder, dtype, encoder.init(mx.random.key(0)), bound=8, angle=0.03)
-
-
-@pytest.mark.parametrize("encoder", [Nature((36, 36, 2), 24), Impala((9, 7, 2), 24)])
-def test_small_weights_are_not_divided_in_float16(on_a_gpu, encoder):
-    biased = encoder.init(mx.random.key(0))
-    weights = tree_map(lambda w: w if w.ndim > 1 else mx.zeros_like(w), biased)
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("share", [1, 0.002])
+def test_image_encoders_in_fp16_on_gpu_are_close_to_float32(on_a_gpu, encoder, share):
+    """Small weights aren't divided by 255 in 16 bits."""
+    weights = encoder.init(mx.random.key(0))
+    if share < 1:
+        weights = tree_map(lambda w: w if w.ndim > 1 else mx.zeros_like(w), weights)
     first = weights["convs"][0] if "convs" in weights else weights["blocks"][0]["conv"]
-    first["weight"] = first["weight"] * 0.002
+    first["weight"] = first["weight"] * share
     check_images(encoder, mx.float16, weights, bound=8, angle=0.03)
 
 

@@ -67,14 +67,6 @@ def test_draw_equals_searchsorted(n):
         np.testing.assert_array_equal(draw(p, uniforms), expected)
 
 
-def test_draw_equals_hand_arithmetic():
-    # cdf = .25 .25 .75 1: a uniform at a value of the cdf belongs to the first row that has it
-    found = draw([0.25, 0, 0.5, 0.25], [0.1, 0.25, 0.2500001, 0.75, 0.7500001, 1.0])
-    np.testing.assert_array_equal(found, [0, 0, 2, 2, 3, 3])
-    # p that sums to less than 1: the last row takes the rest
-    np.testing.assert_array_equal(draw([0.2, 0.2], [0.3, 0.9, 1.0]), [1, 1, 1])
-
-
 def test_annealed_beta_equals_hand_arithmetic():
     # .2 + .8 * .5 * 30 / 120 = .3; alpha scales the annealing, so beta ends at .6 and not at 1
     assert priority.annealed_beta(0.2, 0.5, 30, 120) == pytest.approx(0.3, abs=1e-12)

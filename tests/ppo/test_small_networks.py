@@ -155,15 +155,8 @@ def test_minibatch_that_is_not_finite_is_skipped_and_counted():
 def test_fits_only_supported_policies_and_settings(monkeypatch):
     policy = policy_of("MLP", (1,), dialect="sb3")
     assert small_networks.fits(policy, TRAIN)
-    others = {"optimizer": "muon", "precision": "bf16", "minibatch_size": 1 << 20}
-    for key, value in others.items():
-        assert not small_networks.fits(policy, replace(TRAIN, **{key: value}))  # type: ignore
+    for other in ({"optimizer": "muon"}, {"precision": "bf16"}, {"minibatch_size": 1 << 20}):
+        assert not small_networks.fits(policy, replace(TRAIN, **other))
     assert not small_networks.fits(policy_of("GRU", (1,), dialect="sb3"), TRAIN)
     monkeypatch.setattr(small_networks.EPOCH, "choose", lambda *_: None)
     assert not small_networks.fits(policy, TRAIN)  # without a BLAS
-
-
-def test_wrong_shape_of_order_is_refused():
-    policy, weights, fields, adv, order = made((1, 1), dialect="sb3")
-    with pytest.raises(ValueError, match=r"the order must be \(K, M\) int32"):
-        at_once(policy, weights, fields, adv, order.reshape(-1))
