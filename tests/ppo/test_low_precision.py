@@ -52,21 +52,16 @@ def keep_of(rng, *shape):
     return mx.array((rng.random(shape) > 0.2).astype(np.float32))
 
 
-def make(network, action=DISCRETE, dialect="native", hidden=H):
+def make(network, action=DISCRETE, dialect="native"):
     spec = EnvSpec("x", D, np.dtype(np.float32), action)
-    policy = make_policy(
-        spec, config.Policy(hidden_size=hidden, num_layers=2, dialect=dialect), parts(network)
-    )
+    settings = config.Policy(hidden_size=H, num_layers=2, dialect=dialect)
+    policy = make_policy(spec, settings, config.Torch(network=network))
     weights = policy.init(mx.random.key(1))
     # biases and deviations start at 0, where nothing can be seen of them
     keys = iter(mx.random.split(mx.random.key(2), len(named(weights))))
     drawn = tree_map(lambda w: w + 0.1 * mx.random.normal(w.shape, key=next(keys)), weights)
     mx.eval(drawn)
     return policy, drawn
-
-
-def parts(network):
-    return config.Torch(network=network)
 
 
 def flat(outputs):
