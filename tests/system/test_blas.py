@@ -143,19 +143,6 @@ def test_preloaded_blas_is_used(tmp_path):
     assert (done.stdout, done.stderr) == ("preloaded 0\n", "")
 
 
-@linux
-@numpy_openblas
-def test_threads_can_be_set():
-    before = blas.get_blas_threads()
-    try:
-        blas.set_blas_threads(2)
-        assert blas.get_blas_threads() == 2
-        with pytest.raises(ValueError, match="at least 1, got 0"):
-            blas.set_blas_threads(0)
-    finally:
-        blas.set_blas_threads(before)
-
-
 def test_version_text_names_what_a_bug_report_needs(tmp_path, monkeypatch):
     """MLX's wheels are read from names: reading all metadata takes half a second."""
     for name in "mlx-0.32.4", "mlx_cpu-0.32.4", "mlx_cuda_13-0.32.4", "other-1.0":

@@ -65,15 +65,6 @@ def test_accelerates_new_function_is_preferred():
     assert mac.accelerate_gemm(load()) == 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="where nothing of a Mac is there")
-def test_on_linux_nothing_of_a_mac_applies():
-    assert mac.accelerate_gemm() == 0 and mac.performance_cores() is None
-    assert cpu_extension.threads() == len(cpu_extension.os.sched_getaffinity(0))
-    environment: dict[str, str] = {}
-    mac.set_command_buffers(environment)
-    assert environment == {}
-
-
 def test_extension_uses_accelerates_product_undivided(darwin, monkeypatch):
     calls = []
     monkeypatch.setattr(mac, "accelerate_gemm", lambda: 4096)
