@@ -91,15 +91,15 @@ def test_stream_that_is_closed_from_the_start_causes_no_traceback(how, tmp_path)
     assert (done.returncode, done.stderr) == CLOSED[how]
 
 
-@pytest.mark.parametrize(("terminal", "breaks"), [(False, 0), (True, 1)])
-def test_note_is_broken_between_words_for_a_terminal(monkeypatch, terminal, breaks):
+@pytest.mark.parametrize(("terminal", "between"), [(False, " "), (True, "\n  ")])
+def test_note_is_broken_between_words_for_a_terminal(monkeypatch, terminal, between):
     line = "gym:CartPole-v1: a line that is longer than a terminal is wide"
     monkeypatch.setenv("COLUMNS", "40")
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: terminal, raising=False)
     monkeypatch.setattr(sys, "stdout", stream)
     voice.note(line)
-    assert stream.getvalue() == f"{line[:38]}{'\n ' * breaks} {line[39:]}\n"
+    assert stream.getvalue() == f"{line[:38]}{between}{line[39:]}\n"
 
 
 @pytest.mark.parametrize(
