@@ -13,25 +13,7 @@ from puffer_mlx import ops
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import advantages, draw
 from puffer_mlx.ops.gpu import launch, nvrtc, text
-from puffer_mlx.policy.networks import mingru
 from puffer_mlx.system.backend import building_for
-
-
-def test_launch_casts_arrays_to_the_types_of_the_kernel():
-    given = {}
-
-    def kernel(name, **arguments):
-        given.update(arguments)
-        shapes = zip(arguments["output_shapes"], arguments["output_dtypes"], strict=True)
-        return [mx.zeros(shape, dtype) for shape, dtype in shapes]
-
-    u, x = mx.zeros((3, 5, 27), mx.bfloat16), mx.zeros((3, 5, 9))
-    first, not_done = mx.zeros((5, 9), mx.float16), mx.zeros((3, 5), mx.int32)
-    with building_for("cuda", kernel):
-        mingru.mingru_forward(u, x, first, not_done)
-    dtypes = [array.dtype for array in given["inputs"]]
-    assert dtypes == [mx.bfloat16, mx.bfloat16, mx.float32, mx.float32, mx.int32]
-    assert given["output_dtypes"] == [mx.bfloat16, mx.float32]
 
 
 def test_kernel_names_differ_if_their_texts_do(monkeypatch, tmp_path):

@@ -3,10 +3,8 @@
 import ctypes
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -194,29 +192,6 @@ def test_error_of_macos_cc_without_xcode_has_its_hint(source: Path, monkeypatch)
     with pytest.raises(UserError, match="invalid active developer path") as caught:
         compile_one(source)
     assert "xcode-select --install" in caught.value.hint and "or set CC" in caught.value.hint
-
-
-def test_interrupt_ends_a_compiler_that_another_thread_is_starting(monkeypatch):
-    start, first, late, begun = subprocess.Popen, [], [], []
-
-    def popen(call, **options):
-        if call == ["interrupted"]:
-            while not (first and begun):
-                time.sleep(0.001)
-            raise KeyboardInterrupt
-        if call == ["late"]:
-            begun.append(call)
-            while not first or first[0].poll() is None:  # until the running one has been killed
-                time.sleep(0.001)
-        process = start(["sleep", "60"], **options)
-        (late if call == ["late"] else first).append(process)
-        return process
-
-    monkeypatch.setattr(subprocess, "Popen", popen)
-    monkeypatch.setattr(os, "cpu_count", lambda: 3)
-    with pytest.raises(KeyboardInterrupt):
-        compiler._run_all("three", ["cc"], [["interrupted"], ["running"], ["late"]])
-    assert [each.returncode for each in first + late] == [-signal.SIGKILL] * 2
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from running import ROOT, lose
 
 from puffer_mlx.cli.commands import COMMANDS
@@ -32,30 +31,6 @@ def test_reader_that_left_ends_a_script_quietly(monkeypatch, capsys):
     assert main([]) == 141
     assert capsys.readouterr().err == ""
     assert stream.getvalue() == "line 0\n" and sys.stdout is stream
-
-
-def test_important_output_moves_to_standard_error_and_work_that_matters_more_goes_on(
-    monkeypatch, capsys
-):
-    stream = lose(monkeypatch, errno.ENOSPC, after=2)
-    faults = []
-
-    @reported
-    def main(argv: list[str]) -> int:
-        def lost(error: OSError) -> str:
-            faults.append(error.errno)
-            return "it goes on"
-
-        with output.continue_if_lost(lost):
-            output.print_important("shown")
-            for _ in range(3):
-                Console().print("not shown")
-            output.print_important("saved")
-        return 7
-
-    assert main([]) == 7
-    assert (stream.getvalue(), faults) == ("shown\n", [errno.ENOSPC])
-    assert capsys.readouterr().err == "it goes on\nsaved\n"
 
 
 SCRIPT = f"""
