@@ -15,7 +15,6 @@ DEVELOPER_ITEMS = (
     Item("losses", overlap.same_losses, "overlap: losses as in a serial run of the same lag"),
     Item("overlap", overlap.real, "overlap: both halves at once"),
     Item("memory", runs.memory, "memory stays"),
-    Item("profile-cost", runs.profile_cost, "the profile costs little"),
     Item("capture", runs.capture, "a GPU capture is written"),
 )
 ITEMS = (*items.ITEMS, *DEVELOPER_ITEMS)

@@ -11,7 +11,7 @@ from puffer_mlx.check.items import FAIL, OK, SKIP, run_item, select_items
 from puffer_mlx.training import collector, trainer
 
 NEED_GPU = {"around", "acting", "several", "round-trip", "capture"}
-NEED_IDLE_MACHINE = {"overlap", "profile-cost"}  # not tested
+NEED_IDLE_MACHINE = {"overlap"}  # not tested
 ON_CPU = {item.name for item in DEVELOPER_ITEMS} - NEED_GPU - NEED_IDLE_MACHINE
 
 
