@@ -14,10 +14,6 @@ from puffer_mlx.spec import ActionSpec, EnvSpec
 BREAKOUT = EnvSpec("breakout", 118, np.dtype(np.float32), ActionSpec((3,)))
 
 
-def normal(rng, *shape):
-    return rng.normal(size=shape).astype(np.float32)
-
-
 # ---- upstream's breakout policy ------------------------------------------------------------------
 
 

@@ -10,7 +10,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from covering import pairs
-from emulated_run import from_memory, to_memory
 from kernel_oracles import EPSILON
 from mlx.utils import tree_flatten, tree_map
 from oracles import assert_close, f64, named, sigmoid
@@ -41,11 +40,6 @@ def normal(rng, *shape):
 def lower(tree, dtype):
     """Cast weights like training."""
     return tree_map(lambda w: w.astype(dtype), tree)
-
-
-def rounded(x, dtype):
-    """Round a float64 array to a type."""
-    return f64(from_memory(to_memory(f64(x).astype(np.float32), dtype), dtype))
 
 
 def keep_of(rng, *shape):
@@ -190,31 +184,6 @@ def cosine(found, expected):
 
 
 # ---- what a GPU computes, by MLX's own operations on this CPU ------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("dtype", "columns", "biased"), pairs(LOW_TYPES, [False, True], [False, True])
-)
-def test_linear_in_16_bits_on_gpu_sums_in_float32(on_a_gpu, dtype, columns, biased):
-    rows = 5000  # 256 + 1 is 256 in bfloat16
-    rng = np.random.default_rng(5)
-    x, weight, bias = normal(rng, rows, 3), normal(rng, 4, 3), normal(rng, 4)
-    given = [x, *(lower(a, dtype) for a in (weight, bias)[: 1 + biased])]
-    function = ops.linear_columns if columns else linear
-
-    def scalar(*a):
-        y = function(*a)
-        assert y.dtype == dtype
-        return mx.sum(y.astype(mx.float32)), y
-
-    (_, y), gradients = mx.value_and_grad(scalar, argnums=list(range(len(given))))(*given)
-    x64, weight64, *bias64 = (rounded(f64(a), dtype) for a in given)
-    expected = x64 @ weight64.T + sum(bias64)
-    assert_close(y.T if columns else y, expected, bound=2 * EPSILON[dtype])
-    assert [g.dtype for g in gradients] == [a.dtype for a in given]
-    ones = np.ones((rows, 4))
-    for found, other in zip(gradients, (ones @ weight64, ones.T @ x64, ones.sum(0)), strict=False):
-        assert_close(found, other, bound=2 * EPSILON[dtype])
 
 
 def convolution(x, weight, bias):

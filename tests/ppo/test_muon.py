@@ -18,9 +18,6 @@ def test_orthogonalise_equals_singular_value_decomposition(shape):
     x = np.random.default_rng(shape[0]).normal(size=shape).astype(np.float32) * 100
     found = np.array(orthogonalise(mx.array(x)))
     np.testing.assert_allclose(found, oracles.orthogonalise(x), rtol=0, atol=1e-5)
-    if min(shape) * 3 <= max(shape):  # no tiny singular value to begin with
-        singular = np.linalg.svd(found, compute_uv=False)
-        assert singular.min() > 0.7 and singular.max() < 1.3
 
 
 @pytest.mark.parametrize("name", ["breakout", "wd"])
@@ -39,11 +36,7 @@ def test_steps_equal_upstream(fixtures, name):
         )
         for p in parameters:
             for found, kind in ((weights[p], "after"), (momentum[p], "buf")):
-                expected = data[f"{p}_{kind}{k}"]
-                scale = max(1.0, np.abs(expected).max())
-                np.testing.assert_allclose(
-                    np.array(found), expected, rtol=0, atol=2e-6 * scale, err_msg=f"{p} {kind}"
-                )
+                oracles.assert_close(found, data[f"{p}_{kind}{k}"], f"{p} {kind}", bound=2e-6)
 
 
 SHAPES = {"a": (130, 70), "b": (7,), "c": (2, 3, 40)}
