@@ -79,6 +79,8 @@ def test_recurrent_module_steps_like_scan_and_resets():
         for found in (values[own], value):
             np.testing.assert_allclose(np.array(found), v[:, 0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(np.array(after["h"]), h, rtol=1e-4, atol=1e-5)
+    of_last = mx.grad(lambda x: mx.sum(policy.scan(weights, x, None)[1][-S:]))(mx.array(x))
+    assert np.array(of_last[0]).any()  # the first observation matters by the state
 
 
 def test_module_gets_images_in_their_shape_and_deviations_for_continuous_actions():
