@@ -97,22 +97,14 @@ COPIED = {
   };
   Bits of[16 / sizeof(Low)];
   Line() __generic {}
-  void operator=(const device Line& other) __generic {
-    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
-      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
-  }
-  void operator=(const Line& other) threadgroup {
-    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
-      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
-  }
-  void operator=(const threadgroup Line& other) __generic {
-    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
-      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
-  }
-  void operator=(const Line& other) device {
-    for (int w = 0; w < 16 / (int)sizeof(Low); ++w)
-      for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
-  }
+#define COPY_LINE \\
+  for (int w = 0; w < 16 / (int)sizeof(Low); ++w) \\
+    for (int k = 0; k < (int)sizeof(Low) / 2; ++k) of[w].of[k] = other.of[w].of[k];
+  void operator=(const device Line& other) __generic { COPY_LINE }
+  void operator=(const Line& other) threadgroup { COPY_LINE }
+  void operator=(const threadgroup Line& other) __generic { COPY_LINE }
+  void operator=(const Line& other) device { COPY_LINE }
+#undef COPY_LINE
 };""",
     "struct Sums { float of[V][R]; };": """struct Sums {
   float of[V][R];
