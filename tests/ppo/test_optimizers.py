@@ -123,6 +123,7 @@ def check(
 
 RUNS = [("fused", *run) for run in CASES] + alternate(CASES[:-1])
 RUNS += [("pure", "muon", "all ranks"), ("pure", "adam", "all ranks")]
+RUNS += [("cuda", "muon", "a block's largest")]  # a kernel that Metal's blocks have no room for
 
 
 @pytest.mark.parametrize(("form", "name", "case"), RUNS, indirect=["form"])
