@@ -24,9 +24,9 @@ def test_advantages_without_ratios_clip_ones(path, rho_clip):
     values, rewards = 2 * rng.normal(size=(2, 20, 3)).astype(np.float32)
     ends = rng.random((20, 3)) < 0.2
     hyper = 0.9, 0.8, rho_clip, 1.0
-    arrays = map(mx.array, (values, rewards, ends.astype(np.float32)))
+    given = [mx.array(array) for array in (values, rewards, ends.astype(np.float32))]
     numbers = dict(zip(NAMES, hyper, strict=True))
-    found = advantages(*arrays, None, **numbers, reward_clip=1.0)
+    found = advantages(*given, ratios=None, **numbers, reward_clip=1.0)
     rows = values, rewards.clip(-1, 1), ends, np.ones_like(values)
     expected = oracles.advantages(rows, hyper, "V")
     np.testing.assert_allclose(np.array(found), expected, rtol=0, atol=5e-6)
@@ -67,12 +67,13 @@ def test_advantages_equal_float64(path, form, shape):
 
 
 def test_wrong_shapes_and_forms_are_refused():
-    rows = [mx.zeros((4, 3)) for _ in range(3)]
+    rows = [mx.zeros((4, 3)) for _ in range(4)]
+    wrong = [*rows[:3], mx.zeros((3, 4))]
     hyper = dict.fromkeys(NAMES, 1)
     with pytest.raises(ValueError, match=r"\(4, 3\).*\(3, 4\)|\(3, 4\).*\(4, 3\)"):
-        advantages(*rows, mx.zeros((3, 4)), **hyper)
+        advantages(*wrong, **hyper)
     with pytest.raises(ValueError, match="'v'"):
-        advantages(*rows, rows[0], **hyper, form="v")
+        advantages(*rows, **hyper, form="v")
 
 
 # ---- final observations --------------------------------------------------------------------------

@@ -127,10 +127,10 @@ def test_gradient_of_a_value_at_its_clip_is_the_unclipped_one(limit):
 
 
 def test_different_shapes_are_refused():
-    logprob, entropy, value, *targets = [mx.zeros(6) for _ in range(6)]
+    logprob, entropy, value, *targets = [*(mx.zeros(6) for _ in range(6)), mx.zeros((2, 3))]
     with pytest.raises(ValueError, match="differ in shape"):
         numbers = {"clip_coef": 1, "vf_coef": 1, "vf_clip_coef": 1, "ent_coef": mx.array(0.0)}
-        ppo_loss(logprob, entropy, value, Targets(*targets, mx.zeros((2, 3))), **numbers)
+        ppo_loss(logprob, entropy, value, Targets(*targets), **numbers)
 
 
 def test_normalized_loss_equals_numpy():
