@@ -9,14 +9,12 @@ from puffer_mlx.check.items import Item
 
 DEVELOPER_ITEMS = (
     Item("around", kernels.around_gradients, "advantages, draw, gathers on the GPU as on the CPU"),
-    Item("loss", kernels.closed_form, "the loss and its gradients by closed form as on the CPU"),
     Item("acting", kernels.acting, "a rollout's step as one kernel, against the CPU"),
     Item("several", kernels.several, "several policies in one launch, each as in its own"),
     Item("round-trip", runs.round_trip, "arrays from CPU to GPU and back"),
     Item("losses", overlap.same_losses, "overlap: losses as in a serial run of the same lag"),
     Item("overlap", overlap.real, "overlap: both halves at once"),
     Item("memory", runs.memory, "memory stays"),
-    Item("profile-cost", runs.profile_cost, "the profile costs little"),
     Item("capture", runs.capture, "a GPU capture is written"),
 )
 ITEMS = (*items.ITEMS, *DEVELOPER_ITEMS)

@@ -1,6 +1,5 @@
 """Items that compare kernels with the CPU."""
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,16 +11,11 @@ from puffer_mlx import ops
 from puffer_mlx.check.gpu.kernels import FUSED_BOUND, S, small_policy
 from puffer_mlx.check.gpu.tools import Worst, at_most, difference, need_gpu, on, require
 from puffer_mlx.policy.acting_on_gpu import PolicyBlocks, step_on_gpu
-from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import priority
 from puffer_mlx.ppo.advantage import advantages
-from puffer_mlx.ppo.closed_form import LOSS, logprobs
-from puffer_mlx.ppo.loss import Coefficients, Forward, Targets, ppo_loss
-from puffer_mlx.ppo.precision import DTYPES
 from puffer_mlx.rollout.acting_in_kernel import crews_of
-from puffer_mlx.spec import ActionSpec
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED
 
@@ -132,86 +126,6 @@ def _several_apart(policy: Policy, masked: bool) -> float:
             pairs = zip(results, launch(weights, None), strict=True)
             apart += [np.abs(ours - own)[acts == number].max() for ours, own in pairs]
     return float(max(apart))
-
-
-# ---- the loss ----------------------------------------------------------------------------------
-
-SAMPLES = 700  # samples, no multiple of a block
-SPACES = {"discrete": ((5,), False), "masked": ((3, 2, 4), True), "continuous": ((1, 1, 1), False)}
-COEFFICIENTS = Coefficients(clip_coef=0.2, vf_coef=1.5, vf_clip_coef=0.3)
-
-
-class LossCase:
-    """Random samples for an action space."""
-
-    def __init__(self, space: str) -> None:
-        sizes, masked = SPACES[space]
-        rng = np.random.default_rng(len(space))
-        self.action = ActionSpec(sizes)
-        A = self.action.logits
-        arrays: dict[str, Any] = {"y": rng.normal(size=(A + 1, SAMPLES)) * 1.5}
-        if self.action.continuous:
-            arrays["logstd"] = rng.normal(size=(1, A)) * 0.3
-        self.low = {name: a.astype(np.float32) for name, a in arrays.items()}
-        chosen = [
-            rng.normal(size=SAMPLES) if s == 1 else rng.integers(0, s, SAMPLES) for s in sizes
-        ]
-        self.actions = np.stack(chosen, axis=1).astype(np.float32)
-        self.masks = (rng.random((SAMPLES, A)) < 0.7).astype(np.uint8) if masked else None
-        self.targets = rng.normal(size=(4, SAMPLES)).astype(np.float32) * 0.5
-        self.targets[0] -= 1.5  # log-probabilities
-
-    def run(self, dtype: mx.Dtype, computed_in: mx.Dtype, live: bool) -> dict[str, mx.array]:
-        """Return what a minibatch reads from the loss, for samples rounded to a dtype.
-
-        Args:
-            dtype: Type that the samples are rounded to.
-            computed_in: Type of the computation.
-            live: Use advantages without normalization and importance weights.
-        """
-        low = {name: mx.array(a).astype(dtype).astype(computed_in) for name, a in self.low.items()}
-        targets = self.targets[:3] if live else self.targets
-        actions, batch = mx.array(self.actions), Targets(*map(mx.array, targets))
-        masks = None if self.masks is None else mx.array(self.masks)
-        decoder = Fused(self.action, 1)
-
-        def total(low: dict[str, mx.array]) -> tuple:
-            ent_coef = mx.array(0.02)
-            scale = mx.array(64.0)
-            outputs, value = decoder.split(low, low["y"])
-            logprob, entropy = decoder.distribution.log_prob_entropy(outputs, actions, masks)
-            nothing: Any = None
-            read = actions, masks, (1, SAMPLES), low["y"]
-            weights = {"decoder": low}
-            forward = Forward(logprob, entropy, value, nothing, weights, nothing, *read)
-            if (fused := LOSS.choose()) is not None:
-                return fused(decoder, forward, batch, COEFFICIENTS, ent_coef, scale)
-            numbers: Any = {"ent_coef": ent_coef, **COEFFICIENTS._asdict()}
-            loss, metrics = ppo_loss(logprob, entropy, value, batch, **numbers)
-            return loss * scale, metrics, mx.exp(logprob - batch.old_logprob), value
-
-        (_, metrics, ratio, value), gradients = mx.value_and_grad(total)(low)
-        results = {"metrics": metrics, "ratios": ratio, "values": value}
-        results |= {f"gradient by {name}": array for name, array in gradients.items()}
-        results["log-probabilities"] = logprobs(decoder, low, low["y"], actions, masks)
-        mx.eval(results)
-        return results
-
-
-def closed_form(quick: bool) -> str:
-    """Check the loss and its gradients for every action space and precision."""
-    need_gpu()
-    worst = Worst()
-    for precision, space, live in itertools.product(DTYPES, SPACES, (False, True)):
-        case, dtype = LossCase(space), DTYPES[precision]
-        with on(mx.Device(mx.cpu)):
-            expected = case.run(dtype, mx.float32, live)
-        with on(mx.Device(mx.gpu)):
-            results = case.run(dtype, dtype, live)
-        where = f"{space}{', live' if live else ''}, {precision}"
-        for name, array in expected.items():
-            worst.add(f"{where}: {name}", difference(results[name], array), FUSED_BOUND[precision])
-    return worst.text
 
 
 # ---- what a minibatch does around its gradients ------------------------------------------------

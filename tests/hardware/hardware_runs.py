@@ -1,4 +1,4 @@
-"""Items that check devices, memory, the cost of profiling and captures."""
+"""Items that check devices, memory and captures."""
 
 import os
 import statistics
@@ -8,13 +8,11 @@ from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
-from hardware_overlap import timed
 
-from puffer_mlx.check.gpu.runs import COMPILING, OVERLAP
+from puffer_mlx.check.gpu.runs import OVERLAP
 from puffer_mlx.check.gpu.tools import (
     at_most,
     need_gpu,
-    need_time,
     require,
     trainer,
 )
@@ -23,7 +21,6 @@ from puffer_mlx.profiling.metal_capture import VARIABLE, WARMUP_EPOCHS, MetalCap
 from puffer_mlx.profiling.phases import PROFILE_EVERY
 
 GROWTH = 1 << 20  # bytes, over a run
-COST = 0.02  # of an epoch
 NBYTES = (4, 2**16, 2**21)
 
 
@@ -67,24 +64,6 @@ def memory(quick: bool) -> str:
             run.step()
         growth = mx.get_active_memory() - before
     return f"{epochs} epochs; {at_most('bytes left behind', growth, GROWTH)}"
-
-
-def profile_cost(quick: bool) -> str:
-    """Check that measuring phases costs less than 2 % of the speed."""
-    need_time(quick)
-    with trainer("--profile", "True", env="breakout", base=timed(quick)) as run:
-        for _ in range(COMPILING):
-            run.step()
-        times: dict[str, list[float]] = {"off": [], "normal": [], "profiled": []}
-        for _ in range(15):  # of one trainer: two differ by where their threads and arrays are
-            for way in times:
-                run.profiler.rollout.enabled = run.profiler.train.enabled = way != "off"
-                run.profiler.should_profile = lambda epoch, way=way: way == "profiled"
-                times[way].append(run.step()["perf/epoch"])
-    off, normal, profiled = map(min, times.values())  # the least disturbed of each
-    cost = (normal + (profiled - normal) / PROFILE_EVERY) / off - 1
-    parts = f"of {1000 * off:.1f} ms; a profiled epoch {profiled / off - 1:.1%}"
-    return at_most(f"{normal / off - 1:.1%} {parts}; altogether", cost, COST)
 
 
 def capture(quick: bool) -> str:

@@ -3,7 +3,6 @@
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -14,28 +13,7 @@ from puffer_mlx import ops
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import advantages, draw
 from puffer_mlx.ops.gpu import launch, nvrtc, text
-from puffer_mlx.policy.networks import mingru
-from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.system.backend import building_for
-
-
-def test_launch_casts_arrays_to_the_types_of_the_kernel():
-    given = {}
-
-    def kernel(name, **arguments):
-        given.update(arguments)
-        shapes = zip(arguments["output_shapes"], arguments["output_dtypes"], strict=True)
-        return [mx.zeros(shape, dtype) for shape, dtype in shapes]
-
-    u, x = mx.zeros((3, 5, 27), mx.bfloat16), mx.zeros((3, 5, 9))
-    first, not_done = mx.zeros((5, 9), mx.float16), mx.zeros((3, 5), mx.int32)
-    with building_for("cuda", kernel):
-        mingru.mingru_forward(u, x, first, not_done)
-    dtypes = [array.dtype for array in given["inputs"]]
-    assert dtypes == [mx.bfloat16, mx.bfloat16, mx.float32, mx.float32, mx.int32]
-    assert given["output_dtypes"] == [mx.bfloat16, mx.float32]
-    dtypes = [launch.constant_array(n, 61).dtype for n in (7, 7.0, 7)]
-    assert dtypes == [mx.int32, mx.float32, mx.int32]
 
 
 def test_kernel_names_differ_if_their_texts_do(monkeypatch, tmp_path):
@@ -78,21 +56,6 @@ def test_text_of_a_kernel_is_parsed(tmp_path):
         assert "KERNEL" not in kernel.before + kernel.body
 
 
-def test_all_kernels_of_all_files_are_found():
-    paths = sorted(Path(ops.__file__).parents[1].rglob("*.metal.h"))
-    composed = minibatch_texts()
-    steps = sum(path.name == text.LAYERS for path in paths)
-    texts = [*paths, *(each.kernel for each in composed)]
-    declared = steps + sum(path.read_text().count("\nKERNEL ") for path in texts)
-    paths = [*paths, *composed]
-    for backend in ("metal", "cuda"):
-        found = [kernel for path in paths for kernel in text.kernels(path, backend).values()]
-        assert len(found) == declared >= 9
-        for kernel in found:
-            assert "KERNEL" not in kernel.before + kernel.body
-            assert kernel.inputs and kernel.outputs
-
-
 # ---- what Metal has room for ---------------------------------------------------------------------
 
 PACKAGE = Path(ops.__file__).parents[1]
@@ -112,10 +75,9 @@ def metal_kernels(tmp_path):
 def test_kernels_keep_metals_limits(tmp_path):
     given = {"THREADS": draw.BLOCK["metal"]}
     shared: dict[str, int] = {}
-    arrays: dict[str, int] = {}
     for kernel in metal_kernels(tmp_path):
-        arrays[kernel.name] = len(kernel.inputs) + len(kernel.outputs)
-        launch.refuse_beyond_metal(kernel.name, arrays[kernel.name], launch.GRID, launch.THREADS)
+        arrays = len(kernel.inputs) + len(kernel.outputs)
+        launch.refuse_beyond_metal(kernel.name, arrays, launch.GRID, launch.THREADS)
         for type_, size in SHARED.findall(kernel.body):
             sizes = [str(given.get(word, word)) for word in size.split(" * ")]
             if all(each.isdigit() for each in sizes):
@@ -130,47 +92,8 @@ def test_kernels_keep_metals_limits(tmp_path):
         assert "SHARED uint8_t allowed[M * LEGAL];" in kernel.body
         assert not SHARED.search(kernel.body) and sizes["THREADS"] <= launch.THREADS
         shared[kernel.name] = 4 * sizes["POOL"] + sizes["M"] * sizes["LEGAL"]
-    assert arrays["pack"] == 29 and arrays["rollout_mingru_rules"] == 21
-    assert {"mingru_minibatch", "rows_mingru_rules"} <= {*arrays}
-    assert shared["muon_by_cluster"] == 4 * 256 + 16 * 2 * 512
-    assert shared["mingru_minibatch"] > 28000 and "muon_by_block" not in shared
-    assert {"draw_rows", "advantages"} <= {*shared}
+    assert {"draw_rows", "muon_by_cluster", "mingru_minibatch"} <= {*shared}
     assert max(shared.values()) <= launch.SHARED_BYTES
-
-
-def test_muon_uses_a_block_on_cuda_and_a_cluster_on_metal():
-    weights = {"w": mx.zeros((32, 32))}
-    one = mx.zeros(())
-    step: Any = *[weights] * 3, one, one, 1.0, 0.9, 0.0, ((1.0, 1.0, 1.0),)
-    for backend, expected in (("cuda", "muon_by_block"), ("metal", "muon_by_cluster")):
-        names = []
-
-        def kernel(name, output_shapes, output_dtypes, names=names, **_):
-            names.append(name)
-            return [mx.zeros(*each) for each in zip(output_shapes, output_dtypes, strict=True)]
-
-        with building_for(backend, kernel):
-            muon.launch_step(*step)
-        assert {"muon_by_block", "muon_by_cluster"} & {*names} == {expected}
-
-
-def test_struct_parameters_are_passed_by_name(tmp_path):
-    path, passed = tmp_path / "named.metal.h", []
-    path.write_text(
-        "KERNEL named: float x, int sizes{T S} -> float y {\n  y[i] = sizes.S * x[sizes.T];\n}\n"
-    )
-    assert "y[i] = sizes[1] * x[sizes[0]];" in text.kernels(path, "cuda")["named"].body
-
-    def kernel(name, inputs, output_shapes, output_dtypes, **_):
-        passed.append(inputs[1].tolist())
-        return [mx.zeros(*each) for each in zip(output_shapes, output_dtypes, strict=True)]
-
-    with building_for("cuda", kernel):
-        given: Any = [mx.zeros(8), {"S": 7, "T": 3, "another": 1}]
-        launch.launch(path, "named", given, [(8,)], 8)
-        with pytest.raises(KeyError, match="S"):
-            launch.launch(path, "named", [mx.zeros(8), {"T": 3}], [(8,)], 8)
-    assert passed == [[3, 7]]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import mlx.core as mx
 import pytest
 
 from puffer_mlx.ops.gpu import launch, nvrtc, text
-from puffer_mlx.policy.networks import lstm
 from puffer_mlx.policy.networks.mingru import KERNELS, mingru_forward
 
 FORWARD = text.kernels(KERNELS, "cuda")["mingru_forward"]
@@ -74,14 +73,7 @@ def test_program_declares_the_kernel_with_its_types():
     assert head in program.text and "#include" not in program.text
     low = made(Low=mx.bfloat16)
     assert "(const bfloat16* u, const bfloat16* x, const float* first, const float*" in low.text
-    assert "bfloat16* out, float* states) {\n  using Low = bfloat16;" in low.text
     assert low.name != program.name  # MLX keeps kernels by their names
-    lstm_forward = text.kernels(lstm.KERNELS, "cuda")["lstm_forward"]
-    one, two = (
-        nvrtc.program(lstm_forward, {n: mx.float16 if n == "Low" else size for n in ["Low", "H"]})
-        for size in (32, 64)
-    )
-    assert "  constexpr int H = 32;\n" in one.text and one.name != two.name
 
 
 def test_machine_code_is_cached_and_damaged_files_are_compiled_again(cache):
@@ -101,18 +93,14 @@ def test_machine_code_is_cached_and_damaged_files_are_compiled_again(cache):
 
 
 def test_cache_file_depends_on_template_options_architecture_and_version(cache):
-    kernel = FORWARD._replace(exact=True, resident=512)
-    exact = nvrtc.program(kernel, {"Low": mx.float32, "FAST": 1, "THREADS": 128})
-    assert exact.options == ("--fmad=false",) and "__launch_bounds__(128, 4) " in exact.text
+    exact = made()._replace(options=("--fmad=false",))
     library = Library()
-    for program, architecture in (
-        *((made(), "sm_90"), (made(), "sm_80"), (made(N=3), "sm_90")),
-        *((exact, "sm_90"), (exact._replace(options=()), "sm_90")),
-    ):
+    cases = (made(), "sm_90"), (made(), "sm_80"), (made(N=3), "sm_90"), (exact, "sm_90")
+    for program, architecture in cases:
         nvrtc.machine_code(library, program, architecture)
     library.version = 13, 6
     nvrtc.machine_code(library, made(), "sm_90")
-    assert library.compiled == 6 == len(list(cache.iterdir()))
+    assert library.compiled == 5 == len(list(cache.iterdir()))
 
 
 def test_unwritable_cache_is_no_error(cache):
@@ -161,34 +149,21 @@ def test_kernel_is_compiled_once_per_type_and_launched(cache, launched, monkeypa
     assert names[0] == names[1] == made().name != names[2]
     codes = [given.pop("compiled_source") for given in launched]
     assert codes[0] == made().text.encode()[::-1] != codes[2]
-    u, x, *_, sizes = launched[0].pop("inputs")
-    assert (u.shape, x.shape) == ((1, 5, 6), (1, 5, 2)) and sizes.tolist()[:3] == [1, 5, 2]
-    assert launched[0] == {
-        "output_shapes": [(1, 5, 2)] * 2,
-        "output_dtypes": [mx.float32] * 2,
-        "scalars": [],
-        "shared_memory": 0,
-        "grid": (10, 1, 1),
-        "threadgroup": (256, 1, 1),
-        "ensure_row_contiguous": True,
-    }
+    *_, sizes = launched[0]["inputs"]
+    assert sizes.tolist()[:3] == [1, 5, 2]
+    assert (launched[0]["grid"], launched[0]["threadgroup"]) == ((10, 1, 1), (256, 1, 1))
 
 
 def test_mlx_compiles_if_nvrtc_is_missing(monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: name)
-    for on_cuda in (False, True):
-        nvrtc.library.cache_clear()
-        monkeypatch.setattr(mx.cuda, "is_available", lambda on_cuda=on_cuda: on_cuda)
-        assert nvrtc.library() == ("libnvrtc.so.13" if on_cuda else None)
-
     def missing(name):
         raise OSError(name)
 
+    monkeypatch.setattr(mx.cuda, "is_available", lambda: True)
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    nvrtc.library.cache_clear()
-    assert nvrtc.library() is None
     monkeypatch.setattr(mx.fast, "cuda_kernel", lambda **given: given["name"])
+    nvrtc.library.cache_clear()
     launch.compiled.cache_clear()
+    assert nvrtc.library() is None
     name: Any = launch.compiled(KERNELS, "mingru_forward", "cuda")
     assert name.startswith("mingru_forward_")
     launch.compiled.cache_clear()

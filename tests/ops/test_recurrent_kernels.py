@@ -16,7 +16,6 @@ from puffer_mlx.ops import recurrence
 from puffer_mlx.ops.gelu import gelu
 from puffer_mlx.ops.gpu import launch
 from puffer_mlx.policy.networks import gru, lstm, mingru
-from puffer_mlx.system.backend import building_for
 
 # T, S, H. 16 channels are a vector, 6 or 8 rows a tile, 64 channels a panel, 512 steps a part.
 SHAPES = [(5, 13, 33), (2, 7, 130), (9, 70, 20)]
@@ -123,8 +122,9 @@ def rounded(forward):
 # ---- the extension -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "shape"), [*zip(CASES, SHAPES, strict=True), *zip(CASES, SHAPES[1:], strict=False)]
+)
 def test_recurrence_equals_numpy_for_any_number_of_threads(extension, name, shape):
     arrays = CASES[name].drawn(shape, seed=sum(shape))
     forward, backward = CASES[name].oracle(*arrays.values())
@@ -155,24 +155,20 @@ def test_recurrence_of_saturated_gates_equals_numpy_and_nan_stays_in_its_channel
 @pytest.mark.parametrize("name", CASES)
 def test_extension_refuses_wrong_arguments(extension, name):
     arrays = CASES[name].saved(CASES[name].drawn((3, 4, 5)))
-    used = {*CASES[name].inputs, *CASES[name].backward.split()}
-    for word in used:
-        right = arrays[word]
-        for wrong in (right[..., :-1], right.astype(np.float16), right[0]):
-            with pytest.raises(ValueError, match=name):
-                passes(name, extension, {**arrays, word: wrong})
+    word = CASES[name].backward.split()[0]
+    with pytest.raises(ValueError, match=name):
+        passes(name, extension, {**arrays, word: arrays[word][..., :-1]})
 
 
 # ---- GPU kernels as C++ --------------------------------------------------------------------------
 
 GPU_CASES = [  # network, T, S, H, segments of a block
-    *(("lstm", (1, 1, 1), 1), ("gru", (1, 1, 1), 1)),
+    ("lstm", (1, 1, 1), 1),
     ("gru", (2, 7, 9), 1),  # more blocks than chunks of inputs
     ("lstm", (3, 5, 33), 4),  # a block with one segment, a warp with one channel
     *(("gru", (2, 9, 40), 8), ("lstm", (2, 9, 40), 8)),
     *(("gru", (2, 3, 300), 2), ("lstm", (2, 3, 300), 2)),  # two channels a thread
-    *(("mingru", (1, 1, 3), 1), ("mingru", (8, 1, 3), 1)),  # chunks of 8 steps
-    *(("mingru", (19, 2, 5), 1), ("mingru", (5, 3, 100), 1)),
+    *(("mingru", (1, 1, 3), 1), ("mingru", (19, 2, 5), 1), ("mingru", (8, 3, 100), 1)),
 ]
 LEFT_OUT = [("mingru", "first"), ("lstm", "h0 c0"), ("gru", "h0")]
 LEFT_OUT += [(name, "not_done") for name in CASES]
@@ -197,8 +193,7 @@ def test_recurrence_on_gpu_equals_numpy(monkeypatch, backend, name, shape, rows)
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("backend", LOW)
+@pytest.mark.parametrize(("backend", "name"), alternate((name,) for name in CASES))
 def test_16_bit_kernels_round_the_results_of_float32_kernels(backend, name):
     low = LOW[backend]
     arrays = {
@@ -226,17 +221,13 @@ def test_missing_state_is_zero_and_missing_not_done_is_one(backend, name, left_o
     assert all(gradient.shape == (1,) for gradient in found[wanted:])  # unused
 
 
-def test_rows_of_a_block_fit_shared_memory(monkeypatch):
-    monkeypatch.setattr(launch, "backend", lambda: "metal")
-    assert recurrence.rows_of_block(4096, 128, 4) == 4
+@pytest.mark.parametrize(("most", "gates"), [(2048, 4), (2730, 3)])
+def test_layer_too_wide_for_shared_memory_is_refused(monkeypatch, most, gates):
     monkeypatch.setattr(launch, "backend", lambda: "cuda")
-    # 8; as many as 32 KiB hold; as make 128 blocks
-    sizes = (4096, 128, 4), (4096, 512, 4), (512, 128, 4), (1, 2048, 4), (1, 2730, 3)
-    assert [recurrence.rows_of_block(*each) for each in sizes] == [8, 4, 4, 1, 1]
-    for most, gates in ((2048, 4), (2730, 3)):
-        with pytest.raises(UserError, match=f"{most + 1} wide") as error:
-            recurrence.rows_of_block(1, most + 1, gates)
-        assert f"{most} at most" in str(error.value.hint)
+    assert recurrence.rows_of_block(1, most, gates) == 1
+    with pytest.raises(UserError, match=f"{most + 1} wide") as error:
+        recurrence.rows_of_block(1, most + 1, gates)
+    assert f"{most} at most" in str(error.value.hint)
 
 
 # ---- GELU ----------------------------------------------------------------------------------------
@@ -251,15 +242,6 @@ def test_gelu_and_its_gradient_equal_numpy(path):
     np.testing.assert_allclose(np.array(slope), expected[1], rtol=0, atol=5e-7)
 
 
-def test_gelu_in_16_bits_on_gpu_rounds_once():
-    x = mx.array(GELU_POINTS[:-1]).astype(mx.bfloat16)
-    with building_for("cuda", lambda *_, **__: []):
-        y = gelu(x)
-    expected = gelu_oracle(np.array(x.astype(mx.float32)))[0]
-    assert y.dtype == mx.bfloat16
-    np.testing.assert_allclose(np.array(y.astype(mx.float32)), expected, rtol=2**-8, atol=1e-6)
-
-
 def test_gelu_does_not_depend_on_threads_or_memory(extension):
     x = np.random.default_rng(0).normal(size=(3, 211, 70)).astype(np.float32)
     results, array = [], mx.array(x)
@@ -270,6 +252,3 @@ def test_gelu_does_not_depend_on_threads_or_memory(extension):
         np.testing.assert_array_equal(np.array(array), x)
     for each in results[1:]:
         np.testing.assert_array_equal(results[0], each)
-    for wrong in ([array, array[0]], [array.astype(mx.float16), array]):
-        with pytest.raises(ValueError, match="gelu"):
-            extension.gelu_backward(*wrong)

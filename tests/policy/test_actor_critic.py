@@ -57,12 +57,9 @@ def test_policy_equals_its_module():
     np.testing.assert_allclose(np.array(logits), expected[0].T, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(np.array(values), expected[1][:, 0], rtol=1e-5, atol=1e-6)
     assert not policy.is_recurrent and not named(policy.initial_state(2))
-    before = np.array(module.body.weight)  # of a copy: the module stays as it is
+    before = np.array(module.body.weight)  # the policy computes with a copy
     policy.step(tree_map(lambda a: a + 1, weights), mx.zeros((1, D)), [])
     assert (np.array(module.body.weight) == before).all()
-    module.body.weight = module.body.weight * 0
-    again = policy.init(mx.random.key(0))["network"]["body"]["weight"]
-    assert (np.array(again) == before).all()
 
 
 def test_recurrent_module_steps_like_scan_and_resets():
@@ -82,13 +79,8 @@ def test_recurrent_module_steps_like_scan_and_resets():
         for found in (values[own], value):
             np.testing.assert_allclose(np.array(found), v[:, 0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(np.array(after["h"]), h, rtol=1e-4, atol=1e-5)
-
-    def last(weights):  # of the last step alone: the first one's observation matters by the state
-        logits, values, _ = policy.scan(weights, mx.array(x), None)
-        return mx.sum(logits[:, -S:]) + mx.sum(values)
-
-    gradients = mx.compile(mx.grad(last))(weights)
-    assert all(np.array(gradient).any() for _, gradient in named(gradients))
+    of_last = mx.grad(lambda x: mx.sum(policy.scan(weights, x, None)[1][-S:]))(mx.array(x))
+    assert np.array(of_last[0]).any()  # the first observation matters by the state
 
 
 def test_module_gets_images_in_their_shape_and_deviations_for_continuous_actions():
@@ -116,11 +108,6 @@ class Alone(Both):
         return super().__call__(x)[0]
 
 
-class Nothing(nn.Module):
-    def __call__(self, x):
-        return x, x
-
-
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -131,7 +118,6 @@ class Nothing(nn.Module):
             "returned outputs (2, 2) and values (2, 1) of 2 agents\n  hint: it needs",
         ),
         (Alone(), "Alone returned array\n  hint: expected module(observations) -> outputs, values"),
-        (Nothing(), "Nothing has no weights"),
     ],
 )
 def test_wrong_module_is_refused(module, message):

@@ -7,7 +7,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx import nn
-from mlx.utils import tree_map
 from oracles import f64, named
 
 from puffer_mlx import config
@@ -28,38 +27,6 @@ class Wide(nn.Module):
 
     def __call__(self, x):
         return self.layers[1](nn.relu(self.layers[0](x)))
-
-class Scale:
-    def __init__(self, inputs, hidden):
-        self.hidden = hidden
-
-    def init(self, key):
-        return {"scale": mx.random.normal((self.hidden,), key=key)}
-
-    def __call__(self, weights, observations):
-        return observations[:, :1].astype(mx.float32) * weights["scale"]
-
-class Decay:
-    def __init__(self, hidden, layers):
-        self.hidden = hidden
-
-    def init(self, key):
-        return {"decay": mx.zeros(self.hidden)}
-
-    def initial_state(self, n):
-        return mx.zeros((n, self.hidden))
-
-    def step(self, weights, h, state, keep=None):
-        state = state if keep is None else state * keep[:, None]
-        state = mx.sigmoid(weights["decay"]) * state + h
-        return state, mx.stop_gradient(state)
-
-    def scan(self, weights, h, state, keep=None):
-        out = []
-        for t in range(len(h)):
-            y, state = self.step(weights, h[t], state, None if keep is None else keep[t])
-            out.append(y)
-        return mx.stack(out), state
 
 class Silent:
     def __init__(self, *sizes):
@@ -93,22 +60,19 @@ def make(encoder="mine:Wide", network="MinGRU"):
 def test_mlx_module_as_encoder_has_weights_and_gradients(mine):
     policy = make()
     before = generator()
-    weights, *others = (make().init(mx.random.key(k)) for k in (0, 0, 1))
+    weights, same, other = (make().init(mx.random.key(k)) for k in (0, 0, 1))
     assert generator() == before  # the global generator is left alone
-    w, same, other = ({k: f64(a) for k, a in named(x["encoder"])} for x in (weights, *others))
+    w, same, other = ({k: f64(a) for k, a in named(x["encoder"])} for x in (weights, same, other))
     assert sorted(w) == [f"layers.{i}.{kind}" for i in (0, 1) for kind in ("bias", "weight")]
     assert all((w[k] == same[k]).all() and (w[k] != other[k]).any() for k in w)
-    observations = mx.random.randint(0, 9, (5, 3, 6)).astype(mx.uint8)
-    logits, values, _ = policy.scan(weights, observations, policy.initial_state(3))
-    assert logits.shape == (3, 15) and values.shape == (15,)
 
-    hidden = np.maximum(f64(observations[0]) @ w["layers.0.weight"].T + w["layers.0.bias"], 0)
+    x = mx.random.randint(0, 9, (3, 6)).astype(mx.uint8)
+    hidden = np.maximum(f64(x) @ w["layers.0.weight"].T + w["layers.0.bias"], 0)
     expected = hidden @ w["layers.1.weight"].T + w["layers.1.bias"]
-    encode = lambda weights: policy.encoder(weights, observations[0])  # noqa: E731
-    np.testing.assert_allclose(np.array(encode(weights["encoder"])), expected, rtol=1e-5, atol=1e-5)
-    gradient = mx.compile(mx.grad(lambda weights: mx.sum(encode(weights))))(weights["encoder"])
-    assert all(np.array(g).any() for _, g in named(gradient))
-    assert not np.array(encode(tree_map(mx.zeros_like, weights["encoder"]))).any()
+    found = policy.encoder(weights["encoder"], x)
+    np.testing.assert_allclose(np.array(found), expected, rtol=1e-5, atol=1e-5)
+    gradient = mx.compile(mx.grad(lambda weights: mx.sum(policy.encoder(weights, x))))
+    assert all(np.array(g).any() for _, g in named(gradient(weights["encoder"])))
 
 
 def test_threads_use_a_module_with_their_own_weights():
@@ -138,18 +102,6 @@ def test_threads_use_a_module_with_their_own_weights():
     assert found == {2.0: 2.0, 3.0: 3.0}
 
 
-def test_functional_encoder_and_network_step_like_scan(mine):
-    policy = make("mine:Scale", "mine:Decay")
-    weights = policy.init(mx.random.key(0))
-    observations = mx.ones((4, 2, 6))
-    logits, _, state = policy.scan(weights, observations, policy.initial_state(2))
-    one = policy.initial_state(2)
-    for t in range(4):
-        out, _, one = policy.step(weights, observations[t], one)
-    np.testing.assert_allclose(np.array(logits)[:, -2:], np.array(out), rtol=1e-6)
-    np.testing.assert_allclose(np.array(one), np.array(state), rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
@@ -164,4 +116,4 @@ def test_class_that_is_no_encoder_is_refused(mine, name, message, hint):
         make(name)
     assert hint in str(error.value)
     with pytest.raises(UserError, match="lacks initial_state, scan, step"):
-        make(network="mine:Scale")
+        make(network="mine:Silent")

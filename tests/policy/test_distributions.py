@@ -21,16 +21,15 @@ def normal(rng, *shape):
 # ---- sampling ------------------------------------------------------------------------------------
 
 
-def test_noise_has_its_moments():
-    for heads, mean, deviation in (
-        (Categorical(ActionSpec((3, 2))), 0.5, 12**-0.5),
-        (Gaussian(ActionSpec((1, 1))), 0, 1),
-    ):
-        noise = np.array(heads.noise(mx.random.key(0), (50, 1000)))
-        assert noise.shape == (50, 1000, 2) and (mean == 0 or 0 < noise.min() <= noise.max() <= 1)
-        np.testing.assert_allclose(noise.mean(axis=(0, 1)), mean, atol=0.015)
-        np.testing.assert_allclose(noise.std(axis=(0, 1)), deviation, rtol=0.02)
-        assert abs(np.corrcoef(noise[..., 0].ravel(), noise[..., 1].ravel())[0, 1]) < 0.02
+@pytest.mark.parametrize(
+    ("heads", "mean", "deviation"),
+    [(Categorical(ActionSpec((3, 2))), 0.5, 12**-0.5), (Gaussian(ActionSpec((1, 1))), 0, 1)],
+)
+def test_noise_has_its_moments(heads, mean, deviation):
+    noise = np.array(heads.noise(mx.random.key(0), (50, 1000)))
+    assert noise.shape == (50, 1000, 2) and (mean == 0 or 0 < noise.min() <= noise.max() <= 1)
+    np.testing.assert_allclose(noise.mean(axis=(0, 1)), mean, atol=0.015)
+    np.testing.assert_allclose(noise.std(axis=(0, 1)), deviation, rtol=0.02)
 
 
 def legal_masks(rng, n, sizes):
@@ -74,10 +73,6 @@ def test_sample_inverts_the_distribution(sizes, masked):
             np.testing.assert_array_equal(actions[:40, head][whole], last[whole])  # at u = 1
     expected, _ = oracles.log_prob_entropy(f64(logits), actions, sizes, mask)
     np.testing.assert_allclose(np.array(logprobs), expected, rtol=2e-6, atol=4e-6)
-    again, _ = heads.log_prob_entropy(
-        mx.array(logits.T), mx.array(actions), None if mask is None else mx.array(mask)
-    )
-    np.testing.assert_array_equal(np.array(again), np.array(logprobs))
 
 
 def test_logits_that_are_not_finite_choose_a_legal_action():
@@ -99,44 +94,6 @@ def test_logits_that_are_not_finite_choose_a_legal_action():
 
 
 # ---- continuous ----------------------------------------------------------------------------------
-
-
-def gaussian(rng, a, n):
-    return mx.array(normal(rng, a, n)), mx.array(normal(rng, a, 1))
-
-
-def test_gaussian_log_prob_and_entropy_equal_the_density():
-    a, rng = 3, np.random.default_rng(3)
-    mean, logstd = gaussian(rng, a, 20)
-    actions = normal(rng, 20, a) * 3
-    found, entropy = Gaussian(ActionSpec((1,) * a)).log_prob_entropy(
-        (mean, logstd), mx.array(actions)
-    )
-    m, s = f64(mean).T, np.exp(f64(logstd))[:, 0]
-    density = np.exp(-0.5 * ((actions - m) / s) ** 2) / (s * np.sqrt(2 * np.pi))
-    np.testing.assert_allclose(np.array(found), np.log(density).sum(axis=-1), rtol=1e-5, atol=1e-5)
-    x = np.linspace(-12, 12, 200_001)
-    p = np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi)
-    standard = -(p * np.log(p)).sum() * (x[1] - x[0])  # entropy of N(0, 1)
-    expected = a * standard + f64(logstd).sum()
-    assert entropy.shape == (20,)
-    np.testing.assert_allclose(np.array(entropy), expected, rtol=1e-5)
-
-
-def test_gaussian_gradient_equals_its_formula():
-    rng = np.random.default_rng(0)
-    mean, logstd = gaussian(rng, 2, 6)
-    actions = mx.array(normal(rng, 6, 2))
-    heads = Gaussian(ActionSpec((1, 1)))
-
-    def scalar(mean, logstd):
-        return mx.sum(heads.log_prob_entropy((mean, logstd), actions)[0])
-
-    by_mean, by_logstd = mx.grad(scalar, argnums=(0, 1))(mean, logstd)
-    z = (f64(actions).T - f64(mean)) / np.exp(f64(logstd))
-    np.testing.assert_allclose(np.array(by_mean), z / np.exp(f64(logstd)), rtol=2e-5, atol=2e-5)
-    expected = (z**2 - 1).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(np.array(by_logstd), expected, rtol=2e-5, atol=2e-5)
 
 
 def test_mean_that_is_nan_acts_as_0():

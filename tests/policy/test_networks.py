@@ -45,7 +45,7 @@ def close(found, expected, atol=3e-6):
 @EVERY
 @pytest.mark.parametrize(
     ("path", "T", "layers", "resets"),
-    [("fused", 64, 3, True), ("fused", 11, 1, False), ("pure", 11, 2, True)],
+    [("fused", 64, 3, True), ("pure", 11, 1, False)],
     indirect=["path"],
 )
 def test_steps_equal_scan(path, name, T, layers, resets):
@@ -62,19 +62,6 @@ def test_steps_equal_scan(path, name, T, layers, resets):
         steps.append(x)
     close({"out": mx.stack(steps)}, {"out": out})
     close(one, last)
-
-
-@EVERY
-def test_compiled_step_and_scan_equal_plain_ones(name):
-    rng = np.random.default_rng(4)
-    made, weights = network(name)
-    h, state, keep = normal(rng, 11, 5, 8), state_of(made, rng, 5), keep_of(rng, 11, 5)
-    cases = (made.scan, h, keep), (made.scan, h, None), (made.step, h[0], keep[0])
-    for function, x, k in cases:
-        out, after = function(weights, x, state, k)
-        again, then = mx.compile(function)(weights, x, state, k)
-        close({"out": again}, {"out": out})
-        close(then, after)
 
 
 @RECURRENT
@@ -97,7 +84,11 @@ def test_reset_stops_outputs_and_gradients(name):
     assert not gradient[:at, ::2].any() and np.abs(gradient[:at, 1::2]).max() > 1e-3
 
 
-@RECURRENT
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("fused", "MinGRU"), ("pure", "MinGRU"), ("fused", "LSTM"), ("fused", "GRU")],
+    indirect=["path"],
+)
 def test_last_state_has_no_gradient(path, name):
     rng = np.random.default_rng(3)
     made, weights = network(name)
@@ -111,7 +102,14 @@ def test_last_state_has_no_gradient(path, name):
         assert not any(np.array(g).any() for _, g in named(gradient))
 
 
-@RECURRENT
+@pytest.mark.parametrize(
+    ("products", "name"),
+    [
+        *(("split", "MinGRU"), ("split", "LSTM"), ("split", "GRU")),
+        *(("whole", "LSTM"), ("MLX's", "GRU"), ("pure", "MinGRU")),
+    ],
+    indirect=["products"],
+)
 def test_fused_gradients_equal_those_of_the_reference(products, name):
     rng, T = np.random.default_rng(31), 11
     S, H, gates = 5, 4, {"LSTM": 4, "GRU": 3, "MinGRU": 3}[name]
@@ -151,18 +149,16 @@ def test_fused_gradients_equal_those_of_the_reference(products, name):
 
 
 @pytest.mark.parametrize(("ours", "oracle"), [(tanh, np.tanh), (logistic, sigmoid)])
-def test_activations(ours, oracle):
+def test_activations_equal_numpy(ours, oracle):
     x = np.concatenate([np.linspace(-30, 30, 4001), [-1e4, 1e4, 0, -1e38, 1e38]]).astype(np.float32)
     np.testing.assert_allclose(np.array(ours(mx.array(x))), oracle(f64(x)), rtol=0, atol=5e-7)
 
 
-@pytest.mark.parametrize("shape", [(8, 3), (3, 8), (5, 5)])
-def test_orthogonal_weights(shape):
+@pytest.mark.parametrize("shape", [(8, 3), (3, 8)])
+def test_orthogonal_weights_have_no_preferred_sign(shape):
     w = f64(orthogonal(mx.random.key(1), shape, gain=2.0))
     product = w.T @ w if shape[0] > shape[1] else w @ w.T
     np.testing.assert_allclose(product, 4 * np.eye(min(shape)), atol=1e-5)
-    other = f64(orthogonal(mx.random.key(2), shape, gain=2.0))
-    assert np.abs(w - other).max() > 0.1
     # no sign is preferred: the diagonals of many draws have both
     signs = [np.sign(f64(orthogonal(mx.random.key(k), shape))[0, 0]) for k in range(20)]
     assert {-1, 1} <= set(signs)

@@ -102,43 +102,35 @@ def test_steps_of_separate_networks_equal_scan(network, dialect):
     assert len(named(last)) == 2 * len(named(policy.network.initial_state(1)))
 
 
-@pytest.mark.parametrize(
-    ("network", "dialect"),
-    [("MinGRU", "native"), ("MLP", "sb3")],
-)
-def test_separate_networks_share_no_gradient(network, dialect):
-    policy = policy_of(network, (3,), D, dialect=dialect, separate_value=True)
+def test_separate_networks_share_no_gradient():
+    policy = policy_of("MLP", (3,), D, dialect="sb3", separate_value=True)
     weights, observations = weights_of(policy), mx.array(normal(0, T, S, D))
 
     def gradients(row):
         def scalar(weights):
             y, _ = policy.product(weights, observations, None)
-            assert y.shape == (4, T * S)
             return mx.sum(mx.square(y[row]))
 
-        return mx.grad(scalar)(weights)
+        return {name: np.array(gradient) for name, gradient in named(mx.grad(scalar)(weights))}
 
-    of_value, of_action = gradients(3), gradients(1)
-    for own, moved, still in ((of_value, "critic", ""), (of_action, "", "critic")):
-        for name, gradient in named(own):
-            if name.startswith("decoder."):
-                continue
-            part = "critic" if name.startswith("critic.") else ""
-            assert part in (moved, still)
-            assert np.array(gradient).any() == (part == moved), name
+    value, action = gradients(3), gradients(1)
+    own = [name for name in value if not name.startswith("decoder.")]
+    assert len({name.startswith("critic.") for name in own}) == 2
+    for name in own:
+        assert value[name].any() == name.startswith("critic."), name
+        assert action[name].any() != name.startswith("critic."), name
 
 
 # ---- where it begins -----------------------------------------------------------------------------
 
 
 def test_initial_weights_are_orthogonal():
-    separate = True
     spec = EnvSpec("x", 17, np.dtype(np.float32), ActionSpec((1,) * 6))
-    settings = config.Policy(64, 2, "sb3", separate_value=separate, log_std_init=-0.5)
+    settings = config.Policy(64, 2, "sb3", separate_value=True, log_std_init=-0.5)
     weights = make_policy(spec, settings, config.Torch(network="MLP")).init(mx.random.key(0))
     tensors = {name: np.array(w) for name, w in named(weights)}
     hidden = ["encoder", "network.0", "network.1"]
-    hidden += [f"critic.{name}" for name in hidden] if separate else []
+    hidden += [f"critic.{name}" for name in hidden]
     heads = {"decoder.actions": 0.01, "decoder.value": 1.0}
     gains = {**dict.fromkeys(hidden, 2**0.5), **heads}
     assert {name.rpartition(".")[0] for name in tensors} == {*gains, "decoder"}
@@ -153,33 +145,29 @@ def test_initial_weights_are_orthogonal():
     assert len(drawn) == len(gains)  # no two layers alike
 
 
-@pytest.mark.parametrize("dialect", ["native", "torch", "puffer3", "sb3"])
-def test_initial_actor_is_the_same_with_a_critic(dialect):
-    for network in ("MinGRU", "LSTM", "GRU", "MLP"):
-        shared, separate = (
-            dict(named(policy_of(network, dialect=dialect, separate_value=value).init(KEY)))
-            for value in (False, True)
-        )
-        assert all(np.array_equal(w, separate[name]) for name, w in shared.items())
-        critic = {name.removeprefix("critic.") for name in separate if name.startswith("critic.")}
-        assert critic == {name for name in shared if not name.startswith("decoder.")}
-    for begin in (0.0, -2.0):
-        weights = policy_of("MLP", (1, 1), dialect=dialect, log_std_init=begin).init(KEY)
-        assert weights["decoder"]["logstd"].tolist() == [[begin, begin]]
-    plain = policy_of("MLP", (1, 1), dialect=dialect).init(KEY)
-    assert plain["decoder"]["logstd"].tolist() == [[0.0, 0.0]]
+@pytest.mark.parametrize(
+    ("network", "dialect"),
+    [("MinGRU", "native"), ("LSTM", "torch"), ("GRU", "puffer3"), ("MLP", "sb3")],
+)
+def test_initial_actor_is_the_same_with_a_critic(network, dialect):
+    shared, separate = (
+        dict(named(policy_of(network, dialect=dialect, separate_value=value).init(KEY)))
+        for value in (False, True)
+    )
+    assert all(np.array_equal(w, separate[name]) for name, w in shared.items())
+    critic = {name.removeprefix("critic.") for name in separate if name.startswith("critic.")}
+    assert critic == {name for name in shared if not name.startswith("decoder.")}
+    weights = policy_of("MLP", (1, 1), dialect=dialect, log_std_init=-2.0).init(KEY)
+    assert weights["decoder"]["logstd"].tolist() == [[-2.0, -2.0]]
 
 
 # ---- what is refused, and what acts otherwise ----------------------------------------------------
 
 
-def test_activation_of_another_dialect_is_refused():
-    for dialect in ("native", "torch", "puffer3"):
-        message = f"activation tanh.*dialect {dialect} has gelu"
-        with pytest.raises(UserError, match=message) as caught:
-            policy_of("MLP", dialect=dialect, activation="tanh")
-        assert "policy.dialect sb3" in str(caught.value.hint)
-        policy_of("MLP", dialect=dialect, activation="gelu")
-    policy = policy_of("MLP", dialect="sb3")
-    assert (policy.encoder.activation, policy.network.activation) == ("tanh", "tanh")  # type: ignore
-    assert policy_of("MLP").network.activation == "gelu"  # type: ignore
+@pytest.mark.parametrize("dialect", ["native", "torch", "puffer3"])
+def test_activation_of_another_dialect_is_refused(dialect):
+    message = f"activation tanh.*dialect {dialect} has gelu"
+    with pytest.raises(UserError, match=message) as caught:
+        policy_of("MLP", dialect=dialect, activation="tanh")
+    assert "policy.dialect sb3" in str(caught.value.hint)
+    policy_of("MLP", dialect=dialect, activation="gelu")

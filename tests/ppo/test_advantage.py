@@ -1,10 +1,11 @@
-"""Advantages against hand arithmetic, upstream's numbers and a float64 loop."""
+"""Advantages against upstream's numbers, a float64 loop and, at an end, hand arithmetic."""
 
 import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
 
+from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ppo.advantage import advantages
 
 NAMES = ("gamma", "gae_lambda", "rho_clip", "c_clip")
@@ -17,47 +18,18 @@ def compute(rows, hyper, form):
     return np.array(advantages(*arrays, **numbers, form=form))
 
 
-GOLDEN = np.array(
-    [
-        [0.5, 0.4, 0.3, 0.2, 0.1, 0, -0.1, -0.2],  # values
-        [9, 0, 1, 0, 0, -1, 0, 0.5],  # rewards: the first is never used
-        [1, 0, 0, 0, 1, 0, 0, 0],  # terminals
-        [1, 1.5, 0.5, 2, 1, 0.8, 1.2, 1],  # ratios
-    ]
-)
-# By hand, from the end (gamma .9, lambda .8, so gamma * lambda = .72; rho <= 1.1, c <= 1):
-#   V: adv[6] = 1.1 * (.5 + .9 * -.2 + .1) = 1.1 * .42                             = .462
-#      adv[5] = .8 * (0 + .9 * -.1 - 0) + .72 * .8 * .462 = -.072 + .266112        = .194112
-#      adv[4] = 1 * (-1 + .9 * 0 - .1) + .72 * 1 * .194112 = -1.1 + .13976064      = -.96023936
-#      adv[3] = 1.1 * (0 + 0 - .2) + 0 = -.22      the episode ended: terminals[4] = 1
-#   S: adv[6] = 1.1 * .5 + .9 * -.2 + .1                                           = .47
-#      adv[5] = .8 * 0 + .9 * -.1 - 0 + .72 * .8 * .47 = -.09 + .27072             = .18072
-#      adv[4] = -1 + 0 - .1 + .72 * .18072                                         = -.9698816
-#      adv[3] = 0 + 0 - .2                                                         = -.2
-EXPECTED = {
-    "V": [0.4768787, 0.856776, -0.1392, -0.22, -0.9602394, 0.194112, 0.462, 0],
-    "S": [0.4588672, 0.83176, -0.192, -0.2, -0.9698817, 0.18072, 0.47, 0],
-}
-
-
-ALONE = {  # without V-trace the clips apply to 1
-    1.1: [0.3495424, 0.67992, -0.264, -0.2, -0.947072, 0.2124, 0.42, 0],
-    0.5: [0.1747712, 0.33996, -0.132, -0.1, -0.473536, 0.1062, 0.21, 0],
-}
-
-
-@pytest.mark.parametrize("rho_clip", ALONE)
-def test_advantages_without_ratios_equal_hand_arithmetic(path, rho_clip):
-    values, rewards, terminals, _ = (mx.array(row, mx.float32)[:, None] for row in GOLDEN.tolist())
-    hyper = dict(zip(NAMES, (0.9, 0.8, rho_clip, 1.0), strict=True))
-    found = advantages(values, rewards, terminals, None, **hyper, reward_clip=1.0)
-    np.testing.assert_allclose(np.array(found)[:, 0], ALONE[rho_clip], rtol=0, atol=2e-6)
-
-
-@pytest.mark.parametrize("form", EXPECTED)
-def test_advantages_equal_hand_arithmetic(path, form):
-    found = compute(GOLDEN[..., None], (0.9, 0.8, 1.1, 1.0), form)
-    np.testing.assert_allclose(found[:, 0], EXPECTED[form], rtol=0, atol=2e-7)
+@pytest.mark.parametrize("rho_clip", [1.1, 0.5])
+def test_advantages_without_ratios_clip_ones(path, rho_clip):
+    rng = np.random.default_rng(0)
+    values, rewards = 2 * rng.normal(size=(2, 20, 3)).astype(np.float32)
+    ends = rng.random((20, 3)) < 0.2
+    hyper = 0.9, 0.8, rho_clip, 1.0
+    given = [mx.array(array) for array in (values, rewards, ends.astype(np.float32))]
+    numbers = dict(zip(NAMES, hyper, strict=True))
+    found = advantages(*given, ratios=None, **numbers, reward_clip=1.0)
+    rows = values, rewards.clip(-1, 1), ends, np.ones_like(values)
+    expected = oracles.advantages(rows, hyper, "V")
+    np.testing.assert_allclose(np.array(found), expected, rtol=0, atol=5e-6)
 
 
 @pytest.mark.parametrize(("file", "form"), [("puffer4", "S"), ("puffer3", "V")])
@@ -94,14 +66,14 @@ def test_advantages_equal_float64(path, form, shape):
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * scale)
 
 
-def test_different_shapes_are_refused():
+def test_wrong_shapes_and_forms_are_refused():
     rows = [mx.zeros((4, 3)) for _ in range(4)]
-    for i in range(4):
-        wrong = [*rows[:i], mx.zeros((3, 4)), *rows[i + 1 :]]
-        with pytest.raises(ValueError, match=r"\(4, 3\).*\(3, 4\)|\(3, 4\).*\(4, 3\)"):
-            advantages(*wrong, gamma=1, gae_lambda=1, rho_clip=1, c_clip=1)
+    wrong = [*rows[:3], mx.zeros((3, 4))]
+    hyper = dict.fromkeys(NAMES, 1)
+    with pytest.raises(ValueError, match=r"\(4, 3\).*\(3, 4\)|\(3, 4\).*\(4, 3\)"):
+        advantages(*wrong, **hyper)
     with pytest.raises(ValueError, match="'v'"):
-        advantages(*rows, gamma=1, gae_lambda=1, rho_clip=1, c_clip=1, form="v")
+        advantages(*rows, **hyper, form="v")
 
 
 # ---- final observations --------------------------------------------------------------------------
@@ -138,31 +110,18 @@ def test_final_observations_end_advantages(path, form):
         np.testing.assert_allclose(np.array(found)[:, 0], [*before, *AFTER], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("path", "form"), [("pure", "V"), ("fused", "S"), ("fused", "V")], indirect=["path"]
-)
-def test_final_observations_without_bootstrap_change_no_other_advantage(path, form):
+@pytest.mark.parametrize(("form", "bootstrap"), [("V", True), ("S", False)])
+def test_final_observations_of_many_agents_in_c_equal_plain_mlx(
+    extension, monkeypatch, form, bootstrap
+):
     rng = np.random.default_rng(1)
-    T, N = 40, 8
-    ended = rng.random((T, N)) < 0.2
-    ended[1:] &= ~ended[:-1]  # a last observation isn't a first one too
-    ended[-1] = False
-    values, rewards = rng.normal(size=(2, T, N))
-    ratios = rng.lognormal(0, 0.3, (T, N))
-    first = np.roll(ended, 1, axis=0)
-    rows = [values, np.where(first, 0, rewards), first, ratios]
+    shape = (40, 9)
+    rows = [*rng.normal(size=(2, *shape)), rng.random(shape) < 0.1, rng.lognormal(size=shape)]
     arrays = [mx.array(row.astype(np.float32)) for row in rows]
-    hyper = dict(zip(NAMES, (0.95, 0.9, 1.1, 0.9), strict=True))
-    finals = mx.array((ended * rng.choice([1, 2], (T, N))).astype(np.float32))
-    found = np.array(advantages(*arrays, **hyper, form=form, finals=finals, bootstrap=False))
-    assert not found[ended].any()
-    for agent in range(N):
-        keep = ~ended[:, agent]
-        short = [row[keep, agent] for row in (values, rewards, first, ratios)]
-        # the last action's reward is the last observation's, which is left out
-        over = np.flatnonzero(ended[:, agent])
-        short[1] = np.where(first[:, agent], rewards[np.arange(T) - 1, agent], rewards[:, agent])
-        short[1] = short[1][keep]
-        expected = oracles.advantages([row[:, None] for row in short], hyper.values(), form)[:, 0]
-        assert len(over) and np.isfinite(expected).all()
-        np.testing.assert_allclose(found[keep, agent], expected, rtol=0, atol=2e-5)
+    finals = mx.array(rng.choice([0, 0, 0, 1, 2], shape).astype(np.float32))
+    numbers = dict(zip(NAMES, (0.95, 0.9, 1.1, 0.9), strict=True))
+    numbers |= {"form": form, "finals": finals, "bootstrap": bootstrap}
+    found = np.array(advantages(*arrays, **numbers))
+    monkeypatch.setattr(cpu_extension, "load", lambda: None)
+    expected = np.array(advantages(*arrays, **numbers))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)

@@ -1,9 +1,7 @@
 """`ppo/closed_form/`: its kernels as C++, with their gradients, against float64 and plain MLX."""
 
 import dataclasses
-import io
 import math
-import re
 from typing import Any
 
 import mlx.core as mx
@@ -17,7 +15,6 @@ from output_loss import output_loss
 
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.distributions import ActionBounds
-from puffer_mlx.ppo import closed_form
 from puffer_mlx.ppo.loss import Coefficients, Targets
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.system.backend import building_for
@@ -212,41 +209,31 @@ def numbers(found):
     return {name: np.array(array.astype(mx.float32)) for name, array in found.items()}
 
 
-def moments(case):
-    return {"moments": closed_form.moments(case.given("adv"))}
-
-
 # ---- kernels as C++ ------------------------------------------------------------------------------
 
 CASES = {
     "discrete": Case((4,)),
-    "multidiscrete": Case((3, 2, 5), n=257),
     "masked": Case((3, 2, 5), masked=True),
     "masked, one head": Case((3,), n=40, masked=True),
     "no legal action": Case((3, 2), n=20, masked=True, headless=True),
     "continuous": Case((1, 1, 1)),
-    "scheduled": Case((4,), scheduled=True),
-    "bf16": Case((4,), n=64, dtype=mx.bfloat16),
+    "scheduled, bf16": Case((4,), n=64, scheduled=True, dtype=mx.bfloat16),
     "masked fp16": Case((3, 2), n=64, masked=True, dtype=mx.float16, scale=1024.0),
-    "continuous fp16": Case((1, 1), n=64, dtype=mx.float16, scale=1024.0),
     "many blocks": Case((2,), n=257 * 256 - 3),  # more than a block has threads
-    "with two others": Case((3, 2), n=600, others=2),
+    "with two others": Case((3, 2, 5), n=257, others=2),
     "with many others": Case((2,), n=600, others=99),
-    "one sample, with others": Case((2,), n=1, others=3),
     "live": Case((4,), live=True),
     "live masked": Case((3, 2, 5), n=257, masked=True, live=True),
-    "live continuous": Case((1, 1, 1), live=True),
+    "live continuous fp16": Case((1, 1), n=64, dtype=mx.float16, scale=1024.0, live=True),
     "live continuous, limited": Case((1, 1, 1), live=True, limit=1e6),
-    "live masked fp16": Case((3, 2), n=64, masked=True, dtype=mx.float16, scale=1024.0, live=True),
-    "live, one sample": Case((2,), n=1, live=True),
     "one sample": Case((2,), n=1),
 }
 BACKENDS = pytest.mark.parametrize("backend", ["metal", "cuda"])
 
 
-def by_kernels(backend, case, function=results):
+def by_kernels(backend, case):
     with emulated_gpu(backend=backend, checked=True):
-        return numbers(function(case))
+        return numbers(results(case))
 
 
 def compare(found, oracle, case):
@@ -269,29 +256,6 @@ def test_kernels_equal_float64_and_plain_mlx(backend, name):
         compare(found, expected(case), case)
 
 
-def test_cases_take_every_branch():
-    for name in ("discrete", "masked", "continuous", "live", "live masked", "live continuous"):
-        case = CASES[name]
-        found, adv = expected(case), case.arrays["adv"]
-        middle = 0 if case.live else adv.mean()
-        for side in (found["ratio"] > 1.2, found["ratio"] < 0.8):
-            for gains in (adv > middle, adv < middle):
-                assert 0.05 < (side & gains).mean() < 0.4
-        assert 0.05 < (found["dy"][-1] == 0).mean() < 0.95
-        if case.masked:
-            heads = np.split(case.arrays["masks"] != 0, np.cumsum(case.sizes)[:-1], axis=1)
-            assert set(heads[0].sum(axis=1)) == {1, 2, 3}
-
-
-@BACKENDS
-def test_moments_equal_numpy(backend):
-    case = CASES["with two others"]
-    found = by_kernels(backend, case, moments)["moments"]
-    np.testing.assert_allclose(found, case.arrays["moments"][0], rtol=1e-5)
-    whole = moments_of(case.arrays["together"], 1)[0]
-    np.testing.assert_allclose(moments(case)["moments"], whole, rtol=1e-5)
-
-
 def changed(name, **arrays):
     """A case with other arrays."""
     other = dataclasses.replace(CASES[name])
@@ -302,13 +266,10 @@ def changed(name, **arrays):
 @pytest.mark.parametrize(
     ("backend", "name", "row", "wrong", "shows"),
     [
-        ("metal", "discrete", 2, np.nan, True),
         ("cuda", "discrete", 2, np.inf, True),
-        ("cuda", "discrete", 4, np.nan, True),
         ("metal", "continuous", 0, np.nan, True),
         ("cuda", "continuous", 3, np.nan, True),
-        ("metal", "masked, one head", 0, np.nan, False),
-        ("cuda", "masked, one head", 0, -np.inf, False),
+        ("metal", "masked, one head", 0, -np.inf, False),
     ],
 )
 def test_loss_is_not_finite_if_a_legal_logit_or_value_is_not(backend, name, row, wrong, shows):
@@ -334,55 +295,14 @@ def test_gradient_of_an_overflowing_ratio_is_nan(backend):
     assert np.isnan(found["dy"][:-1, :2]).all() and np.isfinite(found["dy"][:, 2:]).all()
 
 
-def at_the_bound(rng, n):
-    """Old values, values and returns whose change is the clip's bound, exactly, in float32.
-
-    Rounding makes the clipped value another than the value, and its error the larger one.
-    """
-    reach = np.float32(COEFFICIENTS.vf_clip_coef)
-    old = rng.uniform(0.001, 0.2, 100_000).astype(np.float32)
-    sign = rng.choice([-1, 1], old.size).astype(np.float32)
-    value = np.nextafter(old + sign * reach, sign * np.float32(9))
-    apart = (value - old == sign * reach) & (old + sign * reach != value)
-    old, value, moved = (a[apart][:n] for a in (old, value, old + sign * reach))
-    assert len(old) == n
-    return old, value, np.where(moved < value, 1, -1) * np.float32(0.5)
-
-
 @BACKENDS
-def test_values_at_the_clip_have_the_gradient_of_mlx(backend):
-    arrays = CASES["discrete"].arrays
-    y, old_value, adv, weight = (arrays[n].copy() for n in ("y", "old_value", "adv", "weight"))
-    half = len(adv) // 2
-    old_value[:half], y[-1, :half], adv[:half] = at_the_bound(np.random.default_rng(0), half)
-    y[-1, half:], old_value[half:], weight[::3] = 0.5, 0.5, 0  # no change: a tie
-    logprob = np.float32(log_probs(CASES["discrete"])[0])
-    case = changed(
-        "discrete", y=y, old_value=old_value, adv=adv, weight=weight, old_logprob=logprob
-    )
+def test_value_that_did_not_change_has_its_gradient(backend):
+    y, old_value = (CASES["discrete"].arrays[name].copy() for name in ("y", "old_value"))
+    y[-1, ::2] = old_value[::2] = 0.5
+    case = changed("discrete", y=y, old_value=old_value)
     found, other = by_kernels(backend, case), plain(case)
-    np.testing.assert_array_equal(found["dy"][-1] == 0, other["dy"][-1] == 0)
-    assert (found["dy"][-1, :half] == 0).any() and (found["dy"][-1, half:] != 0).all()
+    assert (found["dy"][-1, ::2] != 0).all()
     compare(found, other, case)
-
-
-@pytest.mark.parametrize("name", ["discrete", "masked fp16", "live", "live continuous"])
-def test_loss_is_few_launches_without_other_operations(name):
-    case, launched, read = CASES[name], [], []
-
-    def kernel(name, **given):
-        launched.append(name)
-        read.extend(given["inputs"])
-        shapes = zip(given["output_shapes"], given["output_dtypes"], strict=True)
-        outputs = [mx.zeros(shape, dtype) for shape, dtype in shapes]
-        mx.eval(outputs)
-        return outputs
-
-    with building_for("cuda", kernel):
-        found = results(case)
-    assert launched == [*([] if case.live else ["advantage_moments"]), "loss", "finish_loss"]
-    seen = [*found.values(), *read]
-    assert nodes(seen) <= VIEWS, nodes(seen)
 
 
 def test_compiled_product_of_the_loss_has_the_right_gradient():
@@ -397,13 +317,3 @@ def test_compiled_product_of_the_loss_has_the_right_gradient():
         for factor in 0.5, 3.0:
             for slope in slopes(weights, mx.array(factor)).values():
                 np.testing.assert_array_equal(np.array(slope), np.full(slope.shape, factor))
-
-
-VIEWS = {"Reshape", "Copy", "StopGradient", "CustomTransforms"}  # what launches nothing
-
-
-def nodes(arrays):
-    """Return the names of the graph's operations."""
-    text = io.StringIO()
-    mx.export_to_dot(text, *arrays)
-    return set(re.findall(r'label ?="(\w+)", shape=rectangle', text.getvalue()))

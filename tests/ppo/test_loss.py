@@ -1,4 +1,4 @@
-"""`ppo/loss.py` with the distributions' log-probabilities: hand arithmetic, finite differences."""
+"""`ppo/loss.py` with the distributions' log-probabilities, against float64."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -41,54 +41,14 @@ def oracle(logits, value, actions, batch, sizes, mask=None, **coefficients):
     return oracles.ppo_loss(logprob, entropy, value, *batch, **coefficients)
 
 
-def test_loss_equals_hand_arithmetic():
-    # adv 1, -.5: mean .25, unbiased variance 2 * .75^2 / 1 = 1.125: advn = +-.75 / 1.0606602
-    #   = +-.7071068
-    # logp of action 2 in (.2, -.1, .4): .4 - log(e^.2 + e^-.1 + e^.4) = .4 - 1.2859394 = -.8859394
-    #   ratio = exp(-.8859394 + 1.2) = 1.3689728, clipped to 1.2
-    # logp of action 1 in (1, 0, -1): -log(e + 1 + 1/e) = -1.4076060
-    #   ratio = exp(-1.4076060 + 1.35) = .9440219, inside
-    # pg 1: max(-.8 * .7071068 * 1.3689728, -.8 * .7071068 * 1.2) = -.6788225
-    # pg 2: .8 * .7071068 * .9440219 = .5340194; policy = (-.6788225 + .5340194) / 2 = -.0724016
-    # value 1: (.45 - 1.3)^2 = .7225, moved by .15, inside
-    # value 2: moved by -.5, clipped to -.2: (-.1 + .4)^2 = .09, more than (-.4 + .4)^2
-    #   value = .5 * (.7225 + .09) / 2 = .2031250
-    # old_kl = (-.3140606 + .0576060) / 2 = -.1282273
-    logits, actions = [[0.2, -0.1, 0.4], [1, 0, -1]], [[2], [1]]
-    batch = [-1.2, -1.35], [0.3, 0.1], [1, -0.5], [0.8, 0.8]
-    total, metrics, dlogits, dvalue = ours(logits, [0.45, -0.4], actions, batch, (3,))
-    assert total == pytest.approx(0.3242940, abs=2e-7)
-    expected = {
-        "policy": -0.0724016,
-        "value": 0.2031250,
-        "entropy": 0.9554481,
-        "total": 0.3242940,
-        "old_kl": -0.1282274,
-        "kl": 0.0282700,
-        "clipfrac": 0.5,
-    }
-    assert dict(zip(METRICS, metrics, strict=True)) == pytest.approx(expected, abs=2e-7)
-    # entry 1's ratio is clipped: only the entropy moves its logits
-    expected = [[-0.0000126, -0.0003844, 0.0003970], [-0.1762128, 0.2009610, -0.0247481]]
-    np.testing.assert_allclose(dlogits, expected, rtol=0, atol=1.5e-7)
-    # 2 / 2 * (.45 - 1.3) = -.85; entry 2's value is clipped
-    np.testing.assert_allclose(dvalue, [-0.85, 0], rtol=0, atol=2e-7)
-
-
-def test_normalise_uses_the_unbiased_variance():
-    adv = np.random.default_rng(0).normal(3, 5, 9).astype(np.float32)
-    expected = (adv - adv.mean()) / (adv.std(ddof=1) + 1e-8)
-    np.testing.assert_allclose(np.array(normalise(mx.array(adv))), expected, rtol=2e-5, atol=1e-6)
-    np.testing.assert_array_equal(np.array(normalise(mx.ones(4))), 0)  # no spread: 0 / 1e-8
-
-
-def test_single_advantage_is_not_normalised():
+def test_normalise_leaves_one_advantage_and_makes_equal_ones_zero():
     alone = mx.array([3.5])
     assert normalise(alone).tolist() == [3.5]
     assert normalise(alone, mx.array([[[1.0], [3.5], [0.0]]])).tolist() == [3.5]
+    assert normalise(mx.ones(4)).tolist() == [0.0] * 4
 
 
-CASES = {"one head": ((4,), False), "heads": ((3, 2, 5), False), "masks": ((3, 2, 5), True)}
+CASES = {"one head": ((4,), False), "masks": ((3, 2, 5), True)}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -120,7 +80,10 @@ def test_loss_and_gradients_equal_float64(case):
 
     expected, statistics = oracle(logits, value, actions, batch, sizes, mask)
     assert total == pytest.approx(expected, rel=5e-6)
-    np.testing.assert_allclose(metrics, statistics, rtol=1e-5, atol=2e-6)
+    names = "policy", "value", "entropy", "total", "old_kl", "kl", "clipfrac"
+    statistics = dict(zip(names, statistics, strict=True))
+    found = dict(zip(METRICS, metrics, strict=True))
+    assert found == pytest.approx(statistics, rel=1e-5, abs=2e-6)
 
     def scalar():
         return float(oracle(logits, value, actions, batch, sizes, mask)[0])
@@ -134,47 +97,18 @@ def test_loss_and_gradients_equal_float64(case):
     if mask is not None:
         assert not dlogits[mask == 0].any()
 
-    # every branch was there: ratio below, inside and above, for either sign of the advantage;
-    # values inside, clipped with the larger error, clipped with the smaller
-    logprob, _ = oracles.log_prob_entropy(logits, actions, sizes, mask)
-    side = np.digitize(np.exp(logprob - batch[0]), [0.8, 1.2])
-    advn = adv - adv.mean()
-    assert {(s, up) for s, up in zip(side, advn > 0, strict=True)} == {
-        (s, up) for s in range(3) for up in (False, True)
-    }
-    moved, ret = value - batch[1], batch[1] + batch[2]
-    clipped = batch[1] + np.clip(moved, -0.2, 0.2)
-    outside, worse = np.abs(moved) > 0.2, (clipped - ret) ** 2 > (value - ret) ** 2
-    assert len(set(zip(outside, worse, strict=True))) == 3
 
-
-def gradient_at(ratio, adv, clip_coef=0.25):
-    """dL/dlogprob of entry 0, whose ratio is given; entry 1 has the opposite advantage."""
+def test_gradient_of_a_ratio_of_one_counts_once():
     zeros = mx.zeros(2)
-    batch = Targets(zeros, zeros, mx.array([adv, -adv]), mx.ones(2))
+    batch = Targets(zeros, zeros, mx.array([1.0, -1.0]), mx.ones(2))
 
     def loss(logprob):
-        numbers = {"clip_coef": clip_coef, "vf_coef": 0, "vf_clip_coef": 1}
+        numbers = {"clip_coef": 0.25, "vf_coef": 0, "vf_clip_coef": 1}
         return ppo_loss(logprob, zeros, zeros, batch, ent_coef=mx.array(0.0), **numbers)[0]
 
-    return mx.grad(loss)(mx.log(mx.array([ratio, 1.0])))[0].item()
-
-
-@pytest.mark.parametrize(
-    ("ratio", "adv", "flows"),
-    [
-        (1.0, 1.0, True),  # both branches are equal: the gradient counts once
-        (1.2, 1.0, True),
-        (1.3, 1.0, False),
-        (1.3, -1.0, True),
-        (0.7, 1.0, True),
-        (0.7, -1.0, False),
-    ],
-)
-def test_gradient_flows_unless_the_ratio_is_clipped(ratio, adv, flows):
-    # advn = +-1 / sqrt(2), so dL/dlogprob = -(1/2) * sign(adv) * .7071068 * ratio
-    expected = -0.5 * adv * 0.5**0.5 * ratio if flows else 0
-    assert gradient_at(ratio, adv) == pytest.approx(expected, rel=1e-5)
+    # advn = +-1 / sqrt(2): dL/dlogprob = -(1/2) * advn
+    expected = [-0.5 * 0.5**0.5, 0.5 * 0.5**0.5]
+    np.testing.assert_allclose(np.array(mx.grad(loss)(zeros)), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.25])
@@ -193,13 +127,10 @@ def test_gradient_of_a_value_at_its_clip_is_the_unclipped_one(limit):
 
 
 def test_different_shapes_are_refused():
-    right = [mx.zeros(6) for _ in range(7)]
-    for i in range(7):
-        wrong = [*right[:i], mx.zeros((2, 3)), *right[i + 1 :]]
-        logprob, entropy, value, *targets = wrong
-        with pytest.raises(ValueError, match="differ in shape"):
-            numbers = {"clip_coef": 1, "vf_coef": 1, "vf_clip_coef": 1, "ent_coef": mx.array(0.0)}
-            ppo_loss(logprob, entropy, value, Targets(*targets), **numbers)
+    logprob, entropy, value, *targets = [*(mx.zeros(6) for _ in range(6)), mx.zeros((2, 3))]
+    with pytest.raises(ValueError, match="differ in shape"):
+        numbers = {"clip_coef": 1, "vf_coef": 1, "vf_clip_coef": 1, "ent_coef": mx.array(0.0)}
+        ppo_loss(logprob, entropy, value, Targets(*targets), **numbers)
 
 
 def test_normalized_loss_equals_numpy():

@@ -10,9 +10,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from covering import pairs
-from emulated_run import from_memory, to_memory
-from kernel_oracles import EPSILON, LOW
-from mlx.utils import tree_flatten, tree_map, tree_unflatten
+from kernel_oracles import EPSILON
+from mlx.utils import tree_flatten, tree_map
 from oracles import assert_close, f64, named, sigmoid
 
 from puffer_mlx import config, ops
@@ -20,7 +19,6 @@ from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.gelu import gelu
 from puffer_mlx.ops.implementation import Implementation, _of_extension
 from puffer_mlx.ops.linear import linear
-from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy import custom
 from puffer_mlx.policy.encoders.impala import Impala, convolve
 from puffer_mlx.policy.encoders.nature import Nature
@@ -44,30 +42,20 @@ def lower(tree, dtype):
     return tree_map(lambda w: w.astype(dtype), tree)
 
 
-def rounded(x, dtype):
-    """Round a float64 array to a type."""
-    return f64(from_memory(to_memory(f64(x).astype(np.float32), dtype), dtype))
-
-
 def keep_of(rng, *shape):
     return mx.array((rng.random(shape) > 0.2).astype(np.float32))
 
 
-def make(network, action=DISCRETE, dialect="native", hidden=H):
+def make(network, action=DISCRETE, dialect="native"):
     spec = EnvSpec("x", D, np.dtype(np.float32), action)
-    policy = make_policy(
-        spec, config.Policy(hidden_size=hidden, num_layers=2, dialect=dialect), parts(network)
-    )
+    settings = config.Policy(hidden_size=H, num_layers=2, dialect=dialect)
+    policy = make_policy(spec, settings, config.Torch(network=network))
     weights = policy.init(mx.random.key(1))
     # biases and deviations start at 0, where nothing can be seen of them
     keys = iter(mx.random.split(mx.random.key(2), len(named(weights))))
     drawn = tree_map(lambda w: w + 0.1 * mx.random.normal(w.shape, key=next(keys)), weights)
     mx.eval(drawn)
     return policy, drawn
-
-
-def parts(network):
-    return config.Torch(network=network)
 
 
 def flat(outputs):
@@ -79,28 +67,6 @@ def assert_dtypes(tree, dtype):
     leaves: Any = tree_flatten(tree)
     wrong = {name: a.dtype for name, a in leaves if a.dtype != dtype}
     assert not wrong, wrong
-
-
-# ---- the casts themselves ------------------------------------------------------------------------
-
-
-@LOW
-def test_in_float32_casts_arguments_and_results(dtype):
-    def both(tree, number, none):
-        assert none is None and number == 3
-        assert_dtypes(tree, mx.float32)
-        return tree["a"] * number, tree["b"][0] / 3
-
-    given = {"a": mx.array([1.0, 2.0]).astype(dtype), "b": [mx.array([1.0])]}
-    product, third = in_float32(both, stay=[1])(given, 3, None)
-    assert product.dtype == dtype and product.tolist() == [3.0, 6.0]
-    assert third.dtype == mx.float32 and third.item() == np.float32(1 / 3)
-    assert in_float32(lambda a: a / 3)(given["a"]).dtype == dtype
-    assert in_float32(lambda a: a / 3, stay=[0])(given["a"]).dtype == mx.float32
-    gradient = mx.grad(lambda a: in_float32(mx.sum)(a))(given["a"])
-    assert gradient.dtype == dtype
-    whole = [mx.array([1, 2]), mx.array([0.5])]
-    assert in_float32(lambda a: a)(whole) is whole  # nothing low: nothing happens
 
 
 # ---- whole policies ------------------------------------------------------------------------------
@@ -184,18 +150,6 @@ def test_results_are_float32_and_gradients_have_their_weights_type(
             assert 1 - cosine([one], [other]) < 10 * limit, leaf
 
 
-@LOW
-def test_masked_actions_are_never_chosen(path, dtype):
-    policy, weights = make("MinGRU", MULTI)
-    mask = np.tile(np.array([0, 1, 0, 1, 0], np.uint8), (S, 1))
-    noise = policy.distribution.noise(mx.random.key(0), (S,))
-    actions, logprobs, _, _ = policy.act(
-        lower(weights, dtype), mx.ones((S, D)), policy.initial_state(S), noise, mx.array(mask)
-    )
-    np.testing.assert_array_equal(np.array(actions), [[1, 0]] * S)
-    np.testing.assert_allclose(np.array(logprobs), 0, atol=1e-6)
-
-
 def accumulating(dtype):
     """A layer 4 wide whose state goes from 0 to 1 with z = sigma(-7) at every step, and its z."""
     hidden, gate, projection = np.eye(4) / 2, -7 * np.eye(4), np.zeros((4, 4))
@@ -203,7 +157,9 @@ def accumulating(dtype):
     return weight, sigmoid(np.float64(-7))
 
 
-@LOW
+@pytest.mark.parametrize(
+    ("path", "dtype"), [("fused", mx.bfloat16), ("pure", mx.float16)], indirect=["path"]
+)
 def test_small_changes_of_a_state_add_up(path, dtype):
     """A state of 16 bits would stop at 0.5 or 0.75."""
     network, (weight, z) = NETWORKS["MinGRU"](4, 1), accumulating(dtype)
@@ -230,55 +186,31 @@ def cosine(found, expected):
 # ---- what a GPU computes, by MLX's own operations on this CPU ------------------------------------
 
 
+def convolution(x, weight, bias):
+    return convolve({"weight": weight, "bias": bias}, x)
+
+
+MATRICES, IMAGES_OF_ONE = ((5, 3), (4, 3)), ((2, 5, 5, 1), (4, 3, 3, 1))
+
+
 @pytest.mark.parametrize(
-    ("dtype", "columns", "biased"), pairs(LOW_TYPES, [False, True], [False, True])
+    ("function", "shapes"),
+    [(linear, MATRICES), (ops.linear_columns, MATRICES), (convolution, IMAGES_OF_ONE)],
 )
-def test_linear_in_16_bits_on_gpu_sums_in_float32(on_a_gpu, dtype, columns, biased):
-    rows = 5000  # 256 + 1 is 256 in bfloat16
-    rng = np.random.default_rng(5)
-    x, weight, bias = normal(rng, rows, 3), normal(rng, 4, 3), normal(rng, 4)
-    given = [x, *(lower(a, dtype) for a in (weight, bias)[: 1 + biased])]
-    function = ops.linear_columns if columns else linear
+def test_sums_of_a_bias_are_float32(on_a_gpu, function, shapes):
+    nodes: list[Any] = []
+    given = [mx.ones(shape, mx.bfloat16) for shape in (*shapes, (4,))]
 
-    def scalar(*a):
-        y = function(*a)
-        assert y.dtype == dtype
-        return mx.sum(y.astype(mx.float32)), y
-
-    (_, y), gradients = mx.value_and_grad(scalar, argnums=list(range(len(given))))(*given)
-    x64, weight64, *bias64 = (rounded(f64(a), dtype) for a in given)
-    expected = x64 @ weight64.T + sum(bias64)
-    assert_close(y.T if columns else y, expected, bound=2 * EPSILON[dtype])
-    assert [g.dtype for g in gradients] == [a.dtype for a in given]
-    ones = np.ones((rows, 4))
-    for found, other in zip(gradients, (ones @ weight64, ones.T @ x64, ones.sum(0)), strict=False):
-        assert_close(found, other, bound=2 * EPSILON[dtype])
-
-
-def dtypes_of_sums(function, weights):
-    """Return the types of all sums in the graph of a function of a tree."""
-    leaves: Any = tree_flatten(weights)
-    seen: list[Any] = []
-
-    def of_leaves(*arrays):
-        named = zip((name for name, _ in leaves), arrays, strict=True)
-        return [a for _, a in tree_flatten(function(tree_unflatten(list(named))))]
+    def scalar(*arrays):
+        return mx.sum(function(*arrays).astype(mx.float32))
 
     export: Any = mx.export_function
-    export(seen.append, of_leaves, *(a for _, a in leaves))
-    reductions = [node for node in seen if node.get("name") == "Reduce"]
-    return [node["inputs"][0][2] for node in reductions if node["arguments"][0] == SUM]
+    export(nodes.append, mx.grad(scalar, argnums=2), *given)
+    sums = [n for n in nodes if n.get("name") == "Reduce" and n["arguments"][0] == SUM]
+    assert sums and all(node["inputs"][0][2] == mx.float32 for node in sums)
 
 
 SUM = 2  # mlx::core::Reduce::Sum
-
-
-@pytest.mark.parametrize("function", [linear, ops.linear_columns])
-def test_sums_of_a_bias_are_float32(on_a_gpu, function):
-    given = [mx.ones(shape, mx.bfloat16) for shape in ((5, 3), (4, 3), (4,))]
-    scalar = lambda a: mx.sum(function(*a).astype(mx.float32))  # noqa: E731
-    found = dtypes_of_sums(mx.grad(scalar), given)
-    assert found and all(d == mx.float32 for d in found)
 
 
 # ---- range ---------------------------------------------------------------------------------------
@@ -332,33 +264,26 @@ def pixels_of(encoder):
     return mx.array(np.random.default_rng(8).integers(0, 256, (3, size)).astype(np.uint8))
 
 
-IMAGES = pairs([Nature((36, 36, 2), 24), Impala((9, 7, 2), 24)], LOW_TYPES, PATHS)
+ENCODERS = [Nature((36, 36, 2), 24), Impala((9, 7, 2), 24)]
 
 
-@pytest.mark.parametrize(("encoder", "dtype", "path"), IMAGES, indirect=["path"])
+@pytest.mark.parametrize(
+    ("encoder", "dtype", "path"), pairs(ENCODERS, LOW_TYPES, PATHS), indirect=["path"]
+)
 def test_image_encoders_in_16_bits_are_close_to_float32(path, encoder, dtype):
     weights = encoder.init(mx.random.key(0))
     check_images(encoder, dtype, weights, bound=2, angle=1e-4)
 
 
-@pytest.mark.parametrize(("encoder", "dtype"), [case[:2] for case in IMAGES[:2]])
-def test_image_encoders_in_16_bits_on_gpu_are_close_to_float32(on_a_gpu, encoder, dtype):
-    check_images(encoder, dtype, encoder.init(mx.random.key(0)), bound=8, angle=0.03)
-
-
-def test_sums_of_a_convolutions_bias_are_float32():
-    layer = {"weight": mx.ones((2, 3, 3, 1), mx.bfloat16), "bias": mx.ones(2, mx.bfloat16)}
-    x = mx.ones((2, 5, 5, 1), mx.bfloat16)
-    gradient = mx.grad(lambda layer: mx.sum(convolve(layer, x).astype(mx.float32)))
-    assert dtypes_of_sums(gradient, layer) == [mx.float32]
-
-
-@pytest.mark.parametrize("encoder", [Nature((36, 36, 2), 24), Impala((9, 7, 2), 24)])
-def test_small_weights_are_not_divided_in_float16(on_a_gpu, encoder):
-    biased = encoder.init(mx.random.key(0))
-    weights = tree_map(lambda w: w if w.ndim > 1 else mx.zeros_like(w), biased)
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("share", [1, 0.002])
+def test_image_encoders_in_fp16_on_gpu_are_close_to_float32(on_a_gpu, encoder, share):
+    """Small weights aren't divided by 255 in 16 bits."""
+    weights = encoder.init(mx.random.key(0))
+    if share < 1:
+        weights = tree_map(lambda w: w if w.ndim > 1 else mx.zeros_like(w), weights)
     first = weights["convs"][0] if "convs" in weights else weights["blocks"][0]["conv"]
-    first["weight"] = first["weight"] * 0.002
+    first["weight"] = first["weight"] * share
     check_images(encoder, mx.float16, weights, bound=8, angle=0.03)
 
 
@@ -389,16 +314,3 @@ def test_mlx_module_gets_weights_and_observations_of_one_type():
     )
     assert seen[0] == (dtype, dtype)
     assert_dtypes(gradient, dtype)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_float32_features_are_cast_to_the_type_of_the_weights(name):
-    dtype = mx.float16
-    rng = np.random.default_rng(9)
-    network = NETWORKS[name](H, 1)
-    low, h = lower(network.init(mx.random.key(0)), dtype), normal(rng, T, S, H)
-    state = network.initial_state(S)
-    out, _ = network.scan(low, h, state)
-    same, _ = network.scan(low, h.astype(dtype), state)
-    assert out.dtype == dtype
-    np.testing.assert_array_equal(out.astype(mx.float32), same.astype(mx.float32))

@@ -26,7 +26,6 @@ def plainly(function, *arrays):
 
 # ---- advantages ----------------------------------------------------------------------------------
 
-VARIANTS = [(form, ends, boot) for form in "VS" for ends, boot in ((0, 1), (1, 0), (1, 1))]
 SHAPES = {1: (1, 3), 2: (2, 33), 9: (9, 40), 37: (37, 7)}  # T: steps are read 16 at a time
 
 
@@ -44,13 +43,13 @@ def series(T, ends, seed=0):
     return [array.astype(np.float32) for array in found]
 
 
-def advantages_of(form, boot, reward_clip=1.0):
+def advantages_of(form, boot):
     def function(values, rewards, terminals, ratios=None, finals=None):
         return [
             advantages(
                 *(values, rewards, terminals, ratios),
                 **HYPER,
-                reward_clip=reward_clip,
+                reward_clip=1.0,
                 form=form,
                 finals=finals,
                 bootstrap=bool(boot),
@@ -62,7 +61,11 @@ def advantages_of(form, boot, reward_clip=1.0):
 
 @pytest.mark.parametrize(
     ("backend", "T", "form", "ends", "boot"),
-    alternate([*((9, *variant) for variant in VARIANTS), *((T, "V", 1, 1) for T in (1, 2, 37))]),
+    [
+        *(("metal", 9, "V", 0, 1), ("cuda", 9, "S", 0, 1), ("metal", 9, "V", 1, 0)),
+        *(("cuda", 9, "S", 1, 1), ("metal", 1, "V", 1, 1), ("cuda", 2, "S", 1, 0)),
+        *(("metal", 37, "S", 0, 1), ("cuda", 37, "V", 1, 1)),
+    ],
 )
 def test_advantages_on_gpu_equal_float64_and_plain_mlx(backend, T, form, ends, boot):
     arrays = series(T, ends, seed=7)
@@ -76,26 +79,19 @@ def test_advantages_on_gpu_equal_float64_and_plain_mlx(backend, T, form, ends, b
         np.testing.assert_allclose(found, oracle, rtol=0, atol=4e-6)
 
 
-@pytest.mark.parametrize(("backend", "form"), [("metal", "V"), ("cuda", "S")])
-def test_advantages_without_ratios_equal_plain_mlx_with_ones(backend, form):
-    arrays = series(9, 0, seed=7)
-    (found,) = on_gpu(backend, advantages_of(form, 1), *arrays[:3])
-    (expected,) = plainly(advantages_of(form, 1), *arrays[:3], np.ones_like(arrays[0]))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
-
-
-@pytest.mark.parametrize(("backend", "dtype"), [("metal", mx.bfloat16), ("cuda", mx.float16)])
-def test_advantages_of_16_bit_values_equal_plain_mlx(backend, dtype):
-    values, *arrays = series(9, 0, seed=7)
-    low = mx.array(values).astype(dtype)
-    (found,) = on_gpu(backend, advantages_of("V", 1), low, *arrays)
-    (expected,) = plainly(advantages_of("V", 1), low.astype(mx.float32), *arrays)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
-
-
 @pytest.mark.parametrize(
-    ("backend", "place"), [("metal", 0), ("cuda", 1), ("metal", 2), ("cuda", 3)]
+    ("backend", "form", "dtype"), [("metal", "V", mx.bfloat16), ("cuda", "S", mx.float16)]
 )
+def test_advantages_of_16_bit_values_without_ratios_equal_plain_mlx(backend, form, dtype):
+    values, *arrays, _ = series(9, 0, seed=7)
+    low = mx.array(values).astype(dtype)
+    (found,) = on_gpu(backend, advantages_of(form, 1), low, *arrays)
+    ones = np.ones_like(values)
+    (expected,) = plainly(advantages_of(form, 1), low.astype(mx.float32), *arrays, ones)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize(("backend", "place"), [("metal", 0), ("cuda", 3)])
 def test_advantages_keep_nan(backend, place):
     arrays = series(9, 0)
     arrays[2][:] = 0
@@ -104,15 +100,6 @@ def test_advantages_keep_nan(backend, place):
     (expected,) = plainly(advantages_of("V", 1), *arrays)
     assert np.isnan(expected[:, 5]).any()
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
-
-
-@BACKENDS
-def test_advantages_with_infinite_bound_do_not_clip_rewards(backend):
-    _, *rest = series(9, 0)
-    arrays = [np.zeros_like(rest[0]), 5 * np.ones_like(rest[0]), np.zeros_like(rest[0]), rest[2]]
-    (found,) = on_gpu(backend, advantages_of("V", 1, np.inf), *arrays)
-    (clipped,) = plainly(advantages_of("V", 1), *arrays)
-    np.testing.assert_allclose(found, 5 * clipped, rtol=1e-6)
 
 
 # ---- the draw ------------------------------------------------------------------------------------
@@ -163,25 +150,15 @@ def test_draw_equals_plain_mlx(backend, name):
     np.testing.assert_array_equal(rows, adv.shape[1] - 1)  # the last row takes the rest
 
 
-@pytest.mark.parametrize(
-    ("backend", "bad"), [("metal", np.nan), ("cuda", np.inf), ("cuda", -np.inf)]
-)
+@pytest.mark.parametrize(("backend", "bad"), [("metal", np.nan), ("cuda", -np.inf)])
 def test_draw_ignores_advantages_that_are_not_finite(backend, bad):
     adv, uniforms, beta = draw_case(*DRAWS["shares"])
     adv[7, 20] = bad
     check_draw(on_gpu(backend, choose, adv, uniforms, beta), adv, uniforms, beta)
 
 
-@BACKENDS
-def test_draw_without_advantages_takes_the_first_row(backend):
-    adv, uniforms, beta = draw_case(*DRAWS["few"])
-    rows, weights, *_ = on_gpu(backend, choose, adv * 0, uniforms, beta)
-    np.testing.assert_array_equal(rows, 0)
-    np.testing.assert_allclose(weights, 37**-0.4, rtol=1e-6)  # every p is 1
-
-
 @pytest.mark.parametrize(  # at either end of a thread's share of three, and the last
-    ("backend", "agent"), [("metal", 0), ("cuda", 2), ("metal", 3), ("cuda", 1300)]
+    ("backend", "agent"), [("metal", 0), ("cuda", 2), ("metal", 1300)]
 )
 def test_draw_takes_the_only_row_with_advantages(backend, agent):
     adv, uniforms, beta = draw_case(*DRAWS["shares"])
@@ -190,27 +167,11 @@ def test_draw_takes_the_only_row_with_advantages(backend, agent):
     np.testing.assert_array_equal(rows, agent)
 
 
-@BACKENDS
-def test_uniform_at_a_cumulative_sum_draws_its_row(backend):
-    """Advantages of 2^36 in 16 steps: 2^40, to the power .8 2^32. 1024 rows: p is 2^-10."""
-    adv, uniforms, beta = draw_case(*DRAWS["whole"])
-    adv = adv * 0 + 2.0**36
-    rows = np.arange(1024)[-len(uniforms) :]
-    reached = ((rows + 1) / 1024).astype(np.float32)
-    found, weights, *_ = on_gpu(backend, choose, adv, reached, beta)
-    np.testing.assert_array_equal(found, rows)
-    np.testing.assert_array_equal(weights, 1)
-    found, *_ = on_gpu(backend, choose, adv, np.nextafter(reached, np.float32(2)), beta)
-    np.testing.assert_array_equal(found, (rows + 1).clip(0, 1023))
-
-
 # ---- gathers, and writing back -------------------------------------------------------------------
 
 T, N, S = 11, 75, 90  # 90 rows of 75: some are drawn twice
 FIELDS = {  # dtype, what follows (T, N): words and bytes, fewer than 32 of them and more
-    "terminals": (np.float32, ()),
     "actions": (np.float32, (3,)),
-    "floats": (np.float32, (5, 8)),
     "wide": (np.float32, (167,)),
     "masks": (np.uint8, (7,)),
     "pixels": (np.uint8, (2, 6)),
@@ -218,11 +179,10 @@ FIELDS = {  # dtype, what follows (T, N): words and bytes, fewer than 32 of them
     "flags": (np.bool_, ()),
     "doubled": (np.int64, (2,)),
 }
-STEPS = {"wide": 2, "floats": 2}  # a thread of the machine's stands for each of a GPU's
+STEPS = {"wide": 2}  # a thread of the machine's stands for each of a GPU's
 
 
-# Elements of one, two and four bytes; more arrays than a launch takes.
-TOGETHER = [("floats", "masks"), ("actions", "coordinates", "masks", "doubled", "terminals")]
+TOGETHER = "actions", "coordinates", "masks", "doubled", "flags"  # more than a launch takes
 
 
 def several(*arrays):
@@ -297,27 +257,13 @@ def test_take_rows_equals_numpy(backend, name):
     assert found.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize(("backend", "names"), alternate((names,) for names in TOGETHER))
-def test_take_several_equals_numpy(backend, names):
-    sources = [field(name, seed=3)[0] for name in names]
+@BACKENDS
+def test_take_several_equals_numpy(backend):
+    sources = [field(name, seed=3)[0] for name in TOGETHER]
     found = on_gpu(backend, several, *sources, rows_of(3))
     for source, array in zip(sources, found, strict=True):
         assert array.dtype == source.dtype
         np.testing.assert_array_equal(array, source[:2, rows_of(3)])
-
-
-@BACKENDS
-def test_gathers_clip_rows_that_are_out_of_range(backend):
-    rows = rows_of()
-    rows[:4] = -1, N, 2**31 - 1, -(2**31)
-    inside = rows.clip(0, N - 1)
-    for name in ("actions", "masks"):
-        source, steps = field(name)
-        (found,) = on_gpu(backend, taken(name), source, rows)
-        np.testing.assert_array_equal(found, source[:steps, inside])
-    logprobs, values, adv, _, weights = target_case(0)
-    found = on_gpu(backend, targets, logprobs, values, adv, rows, weights)
-    np.testing.assert_array_equal(found[2], adv[:, inside].ravel())
 
 
 @pytest.mark.parametrize(("backend", "ends"), [("metal", 0), ("cuda", 1)])
@@ -341,13 +287,12 @@ def test_take_targets_equals_numpy(backend, ends):
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("ok", [1, 0])
-def test_put_rows_writes_the_last_of_repeated_rows(ok):
-    arrays = put_case(ok, seed=5)
+def test_put_rows_writes_the_last_of_repeated_rows():
+    arrays = put_case(1, seed=5)
     values, ratios, rows, new_values, new_ratios, _ = arrays
     assert len(set(rows)) < S
     expected = [values.copy(), ratios.copy()]
-    for s, row in enumerate(rows if ok else []):  # so the last one counts
+    for s, row in enumerate(rows):  # so the last one counts
         expected[0][:, row], expected[1][:, row] = new_values[:, s], new_ratios[:, s]
     for found, oracle in zip(plainly(ops.put_rows, *arrays), expected, strict=True):
         np.testing.assert_array_equal(found, oracle)
@@ -355,7 +300,7 @@ def test_put_rows_writes_the_last_of_repeated_rows(ok):
 
 @pytest.mark.parametrize(
     ("backend", "ok", "vtrace"),
-    [("metal", 1, True), ("cuda", 1, True), ("metal", 1, False), ("cuda", 0, True)],
+    [("metal", 1, True), ("cuda", 1, False), ("cuda", 0, True)],
 )
 def test_advantages_after_a_minibatch_equal_plain_mlx(backend, ok, vtrace):
     arrays = after_case(ok, seed=6)

@@ -18,10 +18,9 @@ from puffer_mlx.trees import named
 SHAPES = {
     "tall, wide, square": ((20, 3), (3, 20), (6, 6)),
     "all ranks": ((5,), (4, 9), (6, 2, 3, 2), (1, 7), (9, 1), (1, 1), (1030,)),
-    "Breakout": ((64, 118), (192, 64), (4, 64)),
     "a block's largest": ((64, 256), (70, 33)),
     "in groups": ((65, 3, 23), (70, 3), (7,), (72, 136), (136, 72)),
-    "of bf16": ((65, 3, 23), (70, 3), (7,), (72, 136), (136, 72)),
+    "of bf16": ((65, 3, 23), (7,), (136, 72)),
     "of a cluster": ((130, 72), (7,), (72, 136), (2, 3)),
     "many": tuple((2, n + 1) for n in range(9)),
 }
@@ -123,7 +122,8 @@ def check(
 
 
 RUNS = [("fused", *run) for run in CASES] + alternate(CASES[:-1])
-RUNS += [("pure", "muon", "all ranks"), ("pure", "muon", "Breakout"), ("pure", "adam", "all ranks")]
+RUNS += [("pure", "muon", "all ranks"), ("pure", "adam", "all ranks")]
+RUNS += [("cuda", "muon", "a block's largest")]  # a kernel that Metal's blocks have no room for
 
 
 @pytest.mark.parametrize(("form", "name", "case"), RUNS, indirect=["form"])
@@ -132,35 +132,48 @@ def test_step_equals_float64(form, name, case):
         check(form, name, case, drawn(name, case), max_norm=max_norm, decay=decay)
 
 
-@pytest.mark.parametrize("form", ["fused", "pure"], indirect=True)
-def test_adam_corrects_its_moments_at_every_step(form):
-    for beta1, beta2, steps in (
-        *((0.9, 0.999, 0), (0.0, 0.0, 3), (0.95, 0.99999, 3)),
-        *((0.95, 0.99999, 700), (0.9, 0.999, 2**24)),
-    ):
-        trees = drawn("adam", "all ranks")
-        betas = {"beta1": beta1, "beta2": beta2, "steps": steps}
-        check(form, "adam", "all ranks", trees, lr=0.01, **betas)
+@pytest.mark.parametrize(
+    ("form", "beta1", "beta2", "steps"),
+    [
+        *(("fused", 0.9, 0.999, 0), ("pure", 0.0, 0.0, 3), ("fused", 0.95, 0.99999, 700)),
+        *(("pure", 0.95, 0.99999, 3), ("fused", 0.9, 0.999, 2**24)),
+    ],
+    indirect=["form"],
+)
+def test_adam_corrects_its_moments_at_every_step(form, beta1, beta2, steps):
+    betas = {"beta1": beta1, "beta2": beta2, "steps": steps}
+    check(form, "adam", "all ranks", drawn("adam", "all ranks"), lr=0.01, **betas)
+
+
+WRONG = {"nan": math.nan, "overflow": 3e38}  # else the loss
 
 
 @pytest.mark.parametrize(
-    ("form", "name"),
-    [*(("fused", name) for name in OPTIMIZERS), ("pure", "adam"), *alternate([("muon",)] * 2)],
+    ("form", "name", "case", "wrong"),
+    [
+        *(("fused", "adam", "all ranks", "loss"), ("fused", "adam", "all ranks", "nan")),
+        *(("pure", "adam", "all ranks", "nan"), ("fused", "muon", "all ranks", "loss")),
+        *(
+            ("fused", "muon", "all ranks", "overflow"),
+            ("pure", "muon", "in groups", "nan"),
+        ),
+        *(("metal", "muon", "all ranks", "loss"), ("metal", "muon", "in groups", "nan")),
+        *(
+            ("cuda", "muon", "all ranks", "overflow"),
+            ("cuda", "muon", "in groups", "loss"),
+        ),
+    ],
     indirect=["form"],
 )
-def test_step_that_is_not_finite_changes_nothing(form, name):
-    numbers = {"nan": math.nan, "inf": -math.inf, "one that overflows": 3e38}
-    losses = {"loss": math.nan, "-loss": -math.inf}
-    wrong = [("all ranks", where) for where in (*numbers, *losses)]
-    for case, where in [*wrong, *([("in groups", "nan")] if name == "muon" else [])]:
-        trees = drawn(name, case)
-        if where in numbers:
-            trees[1][2].flat[-1] = numbers[where]
-        found, made, ok = form(name, case, trees, losses.get(where, 1.0))
-        assert (made, ok) == (STEPS, 0), where
-        for ours, before in zip(found, (trees[0], *trees[2:]), strict=True):
-            for one, other in zip(ours, before, strict=True):
-                np.testing.assert_array_equal(one, other)
+def test_step_that_is_not_finite_changes_nothing(form, name, case, wrong):
+    trees = drawn(name, case)
+    if wrong != "loss":
+        trees[1][2].flat[-1] = WRONG[wrong]
+    found, made, ok = form(name, case, trees, 1.0 if wrong in WRONG else math.nan)
+    assert (made, ok) == (STEPS, 0)
+    for ours, before in zip(found, (trees[0], *trees[2:]), strict=True):
+        for one, other in zip(ours, before, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.processes
@@ -195,13 +208,12 @@ def test_muon_by_a_cluster_equals_float64(backend, low, blocks, tmp_path, monkey
 
 @FORMS
 def test_muon_without_gradient_and_momentum_only_decays(form):
-    for case in ("all ranks", "in groups"):
-        weights, *others = drawn("muon", case)
-        trees = [weights, *([np.zeros_like(a) for a in tree] for tree in others)]
-        check(form, "muon", case, trees)
+    weights, *others = drawn("muon", "in groups")
+    trees = [weights, *([np.zeros_like(a) for a in tree] for tree in others)]
+    check(form, "muon", "in groups", trees)
 
 
-@FORMS
+@pytest.mark.parametrize("form", ["fused", "cuda"], indirect=True)
 def test_muon_does_not_scale_up_norms_below_1e_7(form):
     trees, lr = drawn("muon", "tall, wide, square"), 1e3
     for tree in trees[1:]:
@@ -216,34 +228,13 @@ def test_muon_does_not_scale_up_norms_below_1e_7(form):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_step_does_not_depend_on_threads(extension, name):
-    step, given = stepping(name, "Breakout"), map(mx.array, arguments(drawn(name, "Breakout")))
-    given, found = [*given], []
+    case, found = "a block's largest", []
+    step, given = stepping(name, case), [*map(mx.array, arguments(drawn(name, case)))]
     for threads in (1, 3):
         extension.set_threads(threads)
         found.append([np.array(a) for a in step(*given)])
     for alone, together in zip(*found, strict=True):
         np.testing.assert_array_equal(alone, together)
-
-
-W, ONE = mx.zeros((3, 2)), mx.array(1.0)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize(
-    ("place", "wrong"), [(1, [W.T]), (-3, []), (-3, [W.astype(mx.float16)]), (-2, ONE[None])]
-)
-def test_extension_refuses_wrong_arguments(extension, name, place, wrong):
-    if name == "muon" and not extension.has_gemm():
-        pytest.skip("MLX's own products are used here")
-    moments = {"adam": [[W], [W], ONE], "muon": [[W]]}[name]
-    numbers = {
-        "adam": (1.5, 0.9, 0.999, 1e-5, 0.0),
-        "muon": (1.5, 0.9, 0.0, [(1.0, 1.0, 1.0)] * 5),
-    }[name]
-    given: list = [[W], [W], *moments, ONE, ONE]
-    given[-4 if place == -3 and name == "adam" else place] = wrong
-    with pytest.raises(ValueError, match=f"{name}_step"):
-        getattr(extension, f"{name}_step")(*given, *numbers)
 
 
 # ---- the clip, by hand arithmetic ----------------------------------------------------------------
@@ -252,7 +243,7 @@ def test_extension_refuses_wrong_arguments(extension, name, place, wrong):
 @pytest.mark.parametrize(
     ("scale", "expected"),
     # norm of (3, 4) * scale is 5 * scale; g * min(1, 2 / (norm + 1e-6))
-    [(0.2, (0.6, 0.8)), (1.0, (1.1999998, 1.5999997)), (100.0, (1.2, 1.6)), (0.0, (0, 0))],
+    [(0.2, (0.6, 0.8)), (1.0, (1.1999998, 1.5999997)), (0.0, (0, 0))],
 )
 def test_clip_scales_gradients_above_the_norm(scale, expected):
     grads = {"a": mx.array([3.0 * scale]), "b": {"c": mx.array([[4.0 * scale]])}}

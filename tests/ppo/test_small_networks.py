@@ -9,7 +9,7 @@ from small_policies import compiled, policy_of, weights_of
 
 from puffer_mlx.config import Train
 from puffer_mlx.ppo import optimizers, precision, small_networks
-from puffer_mlx.ppo.loss import METRICS, largest_kl
+from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.trees import named
 
 T, N, M, K = 12, 5, 16, 5
@@ -27,10 +27,8 @@ TRAIN = Train(
 LR, ENT = mx.array(0.003), mx.array(0.02)
 
 POLICIES = {
-    "one head": {"sizes": (4,), "dialect": "puffer3"},
     "several heads": {"sizes": (3, 2, 5), "dialect": "torch"},
     "native": {"sizes": (3,), "dialect": "native"},
-    "native, continuous": {"sizes": (1, 1, 1), "dialect": "native"},
     "tanh": {"sizes": (1, 1), "dialect": "sb3"},
     "relu": {"sizes": (3,), "dialect": "sb3", "activation": "relu", "separate_value": True},
     "own value, native": {"sizes": (1,), "dialect": "native", "separate_value": True},
@@ -110,16 +108,7 @@ def test_epoch_equals_separate_minibatches(name):
     assert found[4].tolist() == expected[4].astype(mx.float32).tolist() == [1.0] * K
 
 
-def test_minibatches_of_one_sample_equal_separate_ones():
-    policy, weights, fields, adv, order = made(**POLICIES[next(iter(POLICIES))])
-    given = policy, weights, fields, adv, order[:, :1]
-    found, expected = at_once(*given), one_by_one(*given)
-    assert found[4].tolist() == expected[4].astype(mx.float32).tolist() == [1.0] * K
-    assert max(differences(found[0], expected[0]).values()) <= 2e-5
-    assert max(differences(found[0], weights).values()) > 1e-3
-
-
-@pytest.mark.parametrize("made_steps", [0, 2, 4])
+@pytest.mark.parametrize("made_steps", [0, 2])
 def test_epoch_ends_at_the_first_minibatch_beyond_target_kl(made_steps):
     away = 0.2 if made_steps == 0 else 0  # the first is too far away only where rollouts are older
     policy, weights, fields, adv, order = made((1, 1), dialect="sb3", away=away)
@@ -138,9 +127,6 @@ def test_epoch_ends_at_the_first_minibatch_beyond_target_kl(made_steps):
     assert found[2]["good"].item() == found[1]["step"].item() == made_steps
     expected = at_once(*given, order[:made_steps]) if made_steps else (weights,)
     assert max(differences(found[0], expected[0]).values()) == 0
-    assert largest_kl(bounded.target_kl) == 1.5 * bounded.target_kl and largest_kl(
-        TRAIN.target_kl
-    ) == float("inf")
 
 
 def test_epoch_with_masks_and_bytes_equals_separate_minibatches():
@@ -149,11 +135,7 @@ def test_epoch_with_masks_and_bytes_equals_separate_minibatches():
         np.random.default_rng(3).integers(0, 4, (T + 1, N, 5)).astype(np.uint8)
     )
     given = policy, weights, fields, adv, order
-    wrong = differences(at_once(*given)[0], one_by_one(*given)[0])
-    assert max(wrong.values()) < 2e-5
-    fields["masks"] = mx.ones_like(fields["masks"])
-    without = differences(at_once(*given)[0], one_by_one(*given)[0])
-    assert max(without.values()) < 2e-5
+    assert max(differences(at_once(*given)[0], one_by_one(*given)[0]).values()) < 2e-5
 
 
 def test_minibatch_that_is_not_finite_is_skipped_and_counted():
@@ -173,15 +155,8 @@ def test_minibatch_that_is_not_finite_is_skipped_and_counted():
 def test_fits_only_supported_policies_and_settings(monkeypatch):
     policy = policy_of("MLP", (1,), dialect="sb3")
     assert small_networks.fits(policy, TRAIN)
-    others = {"optimizer": "muon", "precision": "bf16", "minibatch_size": 1 << 20}
-    for key, value in others.items():
-        assert not small_networks.fits(policy, replace(TRAIN, **{key: value}))  # type: ignore
+    for other in ({"optimizer": "muon"}, {"precision": "bf16"}, {"minibatch_size": 1 << 20}):
+        assert not small_networks.fits(policy, replace(TRAIN, **other))
     assert not small_networks.fits(policy_of("GRU", (1,), dialect="sb3"), TRAIN)
     monkeypatch.setattr(small_networks.EPOCH, "choose", lambda *_: None)
     assert not small_networks.fits(policy, TRAIN)  # without a BLAS
-
-
-def test_wrong_shape_of_order_is_refused():
-    policy, weights, fields, adv, order = made((1, 1), dialect="sb3")
-    with pytest.raises(ValueError, match=r"the order must be \(K, M\) int32"):
-        at_once(policy, weights, fields, adv, order.reshape(-1))

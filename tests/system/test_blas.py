@@ -37,8 +37,7 @@ def operand(random: np.random.Generator, shape: tuple[int, ...], layout: str):
 @pytest.mark.parametrize(  # single rows and columns, and both sides of OpenBLAS's blocks
     ("shape", "columns", "left", "right"),
     [
-        ((1, 7), 1, "plain", "plain"),
-        ((1, 64), 128, "plain", "transposed"),
+        ((1, 64), 1, "plain", "transposed"),
         ((2, 65, 63), 129, "transposed", "transposed"),
         ((17, 31), 13, "every second row", "gaps"),
         ((3, 129, 257), 65, "gaps", "every second row"),
@@ -55,19 +54,6 @@ def test_products_are_numpys(shape, columns, left, right):
     np.testing.assert_allclose(np.array(a32 @ b32), a @ b, rtol=2e-5, atol=bound)
     sums = mx.addmm(mx.array(c, mx.float32), a32, b32, alpha=0.5, beta=-2.0)
     np.testing.assert_allclose(np.array(sums), 0.5 * (a @ b) - 2 * c, rtol=2e-5, atol=bound)
-
-
-def test_double_and_complex_products_are_numpys():
-    random = np.random.default_rng(0)
-    a, b = random.standard_normal((65, 97)), random.standard_normal((97, 33))
-    with mx.stream(mx.cpu):
-        double = mx.array(a, mx.float64) @ mx.array(b, mx.float64)
-    np.testing.assert_allclose(np.array(double), a @ b, rtol=1e-12, atol=1e-13)
-    a = a + 1j * a[::-1]
-    b = b - 2j * b[::-1]
-    with mx.stream(mx.cpu):
-        ours = mx.array(a.astype(np.complex64)) @ mx.array(b.astype(np.complex64))
-    np.testing.assert_allclose(np.array(ours), a @ b, rtol=2e-5, atol=2e-4)
 
 
 @linux
@@ -155,19 +141,6 @@ def test_preloaded_blas_is_used(tmp_path):
     code = "from puffer_mlx.system import blas; print(blas.blas_name(), blas.get_blas_threads())"
     done = python(code, PUFFER_MLX_CACHE=str(tmp_path), LD_PRELOAD=str(mine))
     assert (done.stdout, done.stderr) == ("preloaded 0\n", "")
-
-
-@linux
-@numpy_openblas
-def test_threads_can_be_set():
-    before = blas.get_blas_threads()
-    try:
-        blas.set_blas_threads(2)
-        assert blas.get_blas_threads() == 2
-        with pytest.raises(ValueError, match="at least 1, got 0"):
-            blas.set_blas_threads(0)
-    finally:
-        blas.set_blas_threads(before)
 
 
 def test_version_text_names_what_a_bug_report_needs(tmp_path, monkeypatch):

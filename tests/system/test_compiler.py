@@ -3,10 +3,8 @@
 import ctypes
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -46,9 +44,8 @@ def returned(library: Path) -> int:
     [
         lambda data: data[: len(data) // 2],
         lambda data: data[:-500] + bytes([data[-500] ^ 1]) + data[-499:],
-        lambda data: b"int one(void) { return 2; }\n",
     ],
-    ids=["cut off", "one bit", "something else"],
+    ids=["cut off", "one bit"],
 )
 def test_damaged_library_is_compiled_again(source: Path, damage):
     """Loading a library that is cut off ends the process by SIGBUS."""
@@ -56,8 +53,6 @@ def test_damaged_library_is_compiled_again(source: Path, damage):
     whole = library.read_bytes()
     library.write_bytes(damage(whole))
     assert compile_one(source) == library and library.read_bytes() == whole
-    before = library.stat().st_mtime_ns
-    assert compile_one(source) == library and library.stat().st_mtime_ns == before
 
 
 def test_library_without_its_digest_is_compiled_again(source: Path):
@@ -79,37 +74,6 @@ def test_contents_of_headers_decide_and_not_their_folder(source: Path, tmp_path:
         libraries[folder] = compile_one(source, depends=[header], include=[header.parent])
     assert libraries["here"] == libraries["copy"] != libraries["other"]
     assert [returned(library) for library in libraries.values()] == [1, 1, 2]
-
-
-def test_library_is_on_the_disk_before_it_is_renamed(source: Path, monkeypatch):
-    done: list[tuple[str, str]] = []
-    paths: dict[int, str] = {}
-    real_open, real_sync, real_replace = os.open, os.fsync, os.replace
-
-    def opened(path, *arguments, **keywords):
-        handle = real_open(path, *arguments, **keywords)
-        paths[handle] = str(path)
-        return handle
-
-    def replace(old, new):
-        done.append(("rename", str(new)))
-        real_replace(old, new)
-
-    def sync(handle):
-        done.append(("sync", paths[handle]))
-        real_sync(handle)
-
-    monkeypatch.setattr(os, "open", opened)
-    monkeypatch.setattr(os, "replace", replace)
-    monkeypatch.setattr(os, "fsync", sync)
-    library = compile_one(source)
-    assert [(verb, re.sub(r"\S*\.partial$", "partial", path)) for verb, path in done] == [
-        ("sync", "partial"),
-        ("rename", str(library)),
-        ("sync", "partial"),
-        ("rename", str(library.with_name(f".{library.name}.sha256"))),
-        ("sync", str(library.parent)),
-    ]
 
 
 def test_library_that_does_not_load_is_compiled_again_once(source: Path):
@@ -205,12 +169,11 @@ def test_long_compilation_is_announced_and_timed(source: Path, monkeypatch, caps
     ("platform", "release", "c", "cpp"),
     [
         ("darwin", "", "xcode-select --install", "xcode-select --install"),
-        ("linux", "ID=debian\n", "apt install gcc libc6-dev", "apt install g++ python3-dev"),
         ("linux", 'ID=linuxmint\nID_LIKE="ubuntu debian"\n', "apt install", "g++ python3-dev"),
         ("linux", 'ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', "zypper", "zypper"),
         ("linux", None, "your system's package manager", "Python's headers"),
     ],
-    ids=["macOS", "Debian", "Mint", "SUSE", "unknown"],
+    ids=["macOS", "Mint", "SUSE", "unknown"],
 )
 def test_hint_installs_a_compiler_of_the_system(
     tmp_path: Path, monkeypatch, platform, release, c, cpp
@@ -229,29 +192,6 @@ def test_error_of_macos_cc_without_xcode_has_its_hint(source: Path, monkeypatch)
     with pytest.raises(UserError, match="invalid active developer path") as caught:
         compile_one(source)
     assert "xcode-select --install" in caught.value.hint and "or set CC" in caught.value.hint
-
-
-def test_interrupt_ends_a_compiler_that_another_thread_is_starting(monkeypatch):
-    start, first, late, begun = subprocess.Popen, [], [], []
-
-    def popen(call, **options):
-        if call == ["interrupted"]:
-            while not (first and begun):
-                time.sleep(0.001)
-            raise KeyboardInterrupt
-        if call == ["late"]:
-            begun.append(call)
-            while not first or first[0].poll() is None:  # until the running one has been killed
-                time.sleep(0.001)
-        process = start(["sleep", "60"], **options)
-        (late if call == ["late"] else first).append(process)
-        return process
-
-    monkeypatch.setattr(subprocess, "Popen", popen)
-    monkeypatch.setattr(os, "cpu_count", lambda: 3)
-    with pytest.raises(KeyboardInterrupt):
-        compiler._run_all("three", ["cc"], [["interrupted"], ["running"], ["late"]])
-    assert [each.returncode for each in first + late] == [-signal.SIGKILL] * 2
 
 
 @pytest.mark.parametrize(

