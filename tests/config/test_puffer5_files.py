@@ -50,21 +50,6 @@ def test_upstreams_table_of_defaults_equals_the_layer(here):
     assert set(theirs.unused) == given - known <= UNUSED.keys()
 
 
-def test_the_layer_changes_only_keys_of_the_trainer():
-    five, four = c.load("default", ["--train.algorithm", "puffer5"]), c.load("default")
-    changed = {n: five.value(n) for n in DECLARED if five.value(n) != four.value(n)}
-    assert changed == {
-        "base.checkpoint_interval": 500,
-        "base.reset_state": False,
-        "vec.num_threads": 8,
-        "policy.reset_on_terminal": True,
-        "train.algorithm": "puffer5",
-        "train.vtrace": False,
-        "train.overlap": "auto",
-    }
-    assert five.files == ["configs/default.ini", "configs/puffer5.ini"]
-
-
 def test_environments_of_5_have_its_common_parameters(here):
     (here / "ocean" / "kelp").mkdir(parents=True)
     (here / "ocean" / "kelp" / "kelp.h").write_text("typedef float obs_t;\n")
@@ -80,7 +65,6 @@ def test_environments_of_5_have_its_common_parameters(here):
 @pytest.mark.parametrize(
     ("words", "algorithm"),
     [
-        ("breakout --train.algorithm=puffer5", "puffer5"),
         ("breakout-a --train.algorithm=puffer4", "puffer4"),
         ("gym:CartPole-v1 --train.algorithm=puffer5", "puffer5"),
     ],
