@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puffer_mlx import config as c
-from puffer_mlx.config.compatibility import ONLY, RENAMES, UNUSED
+from puffer_mlx.config.compatibility import RENAMES, UNUSED
 from puffer_mlx.config.finding import LAYERS, env_names
 from puffer_mlx.config.schema import DECLARED, SECTIONS
 from puffer_mlx.errors import UserError
@@ -142,11 +142,6 @@ def test_upstreams_environment_files_load():
     assert config.sweep["sweep.env.w_ang"]["min"] == "0.523 # PI / 6"
     assert "env.num_agents ('[8]' is not a number)" in config.unused
     assert {"base.package", "legacy.compile_fullgraph", "train.name"} < set(config.unused)
-
-
-def test_a_name_has_one_meaning():
-    assert not {*DECLARED} & {*UNUSED, *RENAMES} and not {*RENAMES} & {*UNUSED}
-    assert {*ONLY} <= {*UNUSED} and {new.name for new in RENAMES.values()} <= {*DECLARED}
 
 
 # --- what wins ---

@@ -139,7 +139,7 @@ def test_a_run_with_lowered_agents_says_so_and_resumes_to_the_bit(relay, script,
         ("--torch.encoder NatureEncoder --vec.num-buffers 4", 16, 4),
     ],
 )
-def test_threads_of_a_rollout(here, words, cores, expected):
+def test_only_a_typed_number_of_threads_counts(here, words, cores, expected):
     (here / "toy.ini").write_text("[vec]\nnum_threads = 2\n")
     config = c.load("toy.ini", words.split())
     assert rollout_threads(config, cores) == expected

@@ -10,7 +10,6 @@ from puffer_mlx.config.finding import known_envs
 from puffer_mlx.config.schema.selfplay import Selfplay
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.ppo import optimizers
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
 SPEC = EnvSpec("squared", 100, np.dtype(np.float32), ActionSpec((3,)))
@@ -80,7 +79,7 @@ def test_a_gpus_own_memory_holds_the_learner(gigabytes):
         memory_needs.refuse_training(config(N=8192, H=8, M=64), SPEC, gpu_memory=160_000_000)
 
 
-def test_sizes_beyond_a_dimension_of_an_array(gigabytes):
+def test_sizes_beyond_a_dimension_of_an_array_are_refused(gigabytes):
     """MLX counts a dimension in 32 bits, whatever fits into memory."""
     gigabytes(10**6)
     memory_needs.refuse_training(config(N=2**20, T=2**10))
@@ -90,43 +89,22 @@ def test_sizes_beyond_a_dimension_of_an_array(gigabytes):
         memory_needs.refuse_step(replace(SPEC, observation_size=2**31), 1, 1)
 
 
-def test_weights_are_counted_before_they_are_computed(gigabytes):
-    from puffer_mlx.training.trainer import _first_state
-
-    image = EnvSpec("seen", 36 * 36 * 3, np.dtype(np.uint8), ActionSpec((3,)), 0, (36, 36, 3))
-    settings = config(encoder="NatureEncoder")
-    policy = make_policy(image, settings.policy, settings.torch)
-    gigabytes(0.001)  # its 32 x 8 x 8 x 3 + 64 x 4 x 4 x 32 + 64 x 3 x 3 x 64 weights have 0.3 MB
-    with pytest.raises(UserError, match="the policy makes weights and optimizer state of"):
-        gigabytes(0.0005)
-        _first_state(settings, policy, None)
-
-
-def test_an_optimizers_state_counts(gigabytes):
-    # copies x 4 bytes x (2 x 10^14 + 10^9): weights, gradients, and momentum; of adam two moments
-    gigabytes(20)
-    for name, said in ("muon", "2,40"), ("adam", "3,20"):
-        kept = optimizers.state_size(optimizers.find(name))
-        with pytest.raises(UserError, match=f"makes weights of {said}"):
-            memory_needs.refuse_training(config(H=10**7), kept=kept)
-
-
-def test_the_pool_of_opponents_counts(gigabytes):
+@pytest.mark.parametrize(
+    ("enabled", "max_size", "interval", "copies"),
+    [(False, 100, 1, 3), (True, 100, 1000, 3 + 10), (True, 5, 1000, 3 + 4)],
+)
+def test_the_pool_of_opponents_counts(gigabytes, enabled, max_size, interval, copies):
     """Each copy of the weights: 4 bytes x (2 x 10^8 + 10^4), and 1,000 for each of two layers."""
-    for enabled, max_size, interval, copies in (
-        *((False, 100, 1, 3), (True, 100, 0, 3)),
-        *((True, 100, 1000, 3 + 10), (True, 5, 1000, 3 + 4)),
-    ):
-        settings = config(H=10**4, N=64, M=64)
-        settings.train.total_timesteps = 10_000
-        settings.selfplay = Selfplay(enabled, max_size=max_size, snapshot_interval=interval)
-        needed = copies * (4 * (2 * 10**8 + 10**4) + 2000) / 1e9
-        gigabytes(needed * 1.001)
+    settings = config(H=10**4, N=64, M=64)
+    settings.train.total_timesteps = 10_000
+    settings.selfplay = Selfplay(enabled, max_size=max_size, snapshot_interval=interval)
+    needed = copies * (4 * (2 * 10**8 + 10**4) + 2000) / 1e9
+    gigabytes(needed * 1.001)
+    memory_needs.refuse_training(settings)
+    gigabytes(needed * 0.999)
+    with pytest.raises(UserError, match="makes weights of") as caught:
         memory_needs.refuse_training(settings)
-        gigabytes(needed * 0.999)
-        with pytest.raises(UserError, match="makes weights of") as caught:
-            memory_needs.refuse_training(settings)
-        assert ("smaller max_size" in str(caught.value)) == (copies > 3)
+    assert ("smaller max_size" in str(caught.value)) == (copies > 3)
 
 
 def test_a_policy_is_refused_before_it_is_made(gigabytes):
@@ -167,5 +145,3 @@ def test_agents_of_the_evaluation_after_training_count():
     with pytest.raises(UserError, match="eval_agents 2000000000 with") as caught:
         memory_needs.refuse_training(asked)
     assert "fewer eval_agents" in caught.value.hint
-    asked.base.eval_episodes = 0
-    memory_needs.refuse_training(asked)

@@ -384,7 +384,7 @@ RUN |= {"eval_episodes": 8}
 
 
 def test_checkpoint_dir_writes_a_run_as_the_command_line_does(here, capsys):
-    """With equal checkpoints, ``best`` and log; the command line resumes it."""
+    """Checkpoints, ``best`` and log are equal, and the command line resumes the run."""
     words = [f"--{name}={value}" for name, value in collected(RUN).items()]
     assert script.main(["squared", *words]) == 0
     (ours,) = (here / "checkpoints" / "squared").iterdir()

@@ -34,7 +34,16 @@ COMMANDS = [
     for line, script in COMMAND.findall(TEXT)
     if line.split()[2].startswith("docs/")
 ]
-SHORT = ["--device", "cpu", "--vec.total-agents", "64", "--train.minibatch-size", "512"]
+SHORT = [
+    "--device",
+    "cpu",
+    "--vec.total-agents",
+    "64",
+    "--train.minibatch-size",
+    "512",
+    "--train.total-timesteps",
+    "20_000",
+]
 
 
 def commands_of(name: str) -> list[tuple[str, list[str]]]:
