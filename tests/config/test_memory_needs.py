@@ -10,6 +10,7 @@ from puffer_mlx.config.finding import known_envs
 from puffer_mlx.config.schema.selfplay import Selfplay
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.ppo import optimizers
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
 SPEC = EnvSpec("squared", 100, np.dtype(np.float32), ActionSpec((3,)))
@@ -87,6 +88,15 @@ def test_sizes_beyond_a_dimension_of_an_array_are_refused(gigabytes):
         memory_needs.refuse_training(config(N=2**20, T=2**11))
     with pytest.raises(UserError, match="2,147,483,648 numbers, more than an array's dimension"):
         memory_needs.refuse_step(replace(SPEC, observation_size=2**31), 1, 1)
+
+
+def test_an_optimizers_state_counts(gigabytes):
+    # copies x 4 bytes x (2 x 10^14 + 10^9): weights, gradients, and momentum; of adam two moments
+    gigabytes(20)
+    for name, said in ("muon", "2,40"), ("adam", "3,20"):
+        kept = optimizers.state_size(optimizers.find(name))
+        with pytest.raises(UserError, match=f"makes weights of {said}"):
+            memory_needs.refuse_training(config(H=10**7), kept=kept)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import State, flat_files, weight_files
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
-from puffer_mlx.export import exporting, formats, importing, networks
+from puffer_mlx.export import exporting, formats, importing, networks, parity
 from puffer_mlx.export.exporting import Format
 from puffer_mlx.export.weight_layouts import layout_of, to_layout, to_torch
 from puffer_mlx.policy.policy import make_policy
@@ -248,6 +248,16 @@ def test_weights_that_are_not_finite_are_not_exported(tmp_path):
     with pytest.raises(UserError):
         exporting.export(made, Format("torch"), tmp_path / "w.pt", None)
     assert files(tmp_path) == []
+
+
+def test_the_largest_relative_difference_is_reported_and_nan_is_the_worst():
+    one = {"a": np.array([1.0, -4.0]), "b": np.array([[0.1, 0.2]])}
+    two = {"a": np.array([1.0, -4.2]), "b": np.array([[0.1, 0.23]])}
+    difference, worst = parity.compare(one, two)  # .2 of 4; .03 of 1
+    assert worst == "a" and abs(difference - 0.05) < 1e-12
+    assert parity.compare(one, one)[0] == 0
+    difference, worst = parity.compare(one, {**one, "b": np.array([[0.1, np.nan]])})
+    assert worst == "b" and np.isnan(difference)
 
 
 def test_a_lossy_flat_file_reports_its_loss_and_a_whole_one_has_none(tmp_path):
