@@ -153,19 +153,22 @@ def fitting(*options: str) -> tuple[c.Config, list[str]]:
     return config, screen.made
 
 
-def test_the_family_is_found_from_the_spaces(screen):
-    numbers, moves = ["--env.kind", "numbers"], ["--env.moves", "numbers"]
-    families = {"images": [], "discrete": numbers, "continuous": [*numbers, *moves]}
-    for family, options in (families | {"continuous_images": moves}).items():
-        config, made = fitting(*options)
-        words = [*TINY[:2], "--vec.backend", "sync", *options]
-        expected = c.load("screen:Screen", words, family=family)
-        assert config == expected and config.base.family == family
-        assert config.files == expected.files and config.origins == expected.origins
-        assert len(made) == 1 + config.vec.total_agents  # one to look at
-        assert config.vec.rescale_actions == ("continuous" in family)
-        assert (config.train.ent_coef == 0) == ("continuous" in family)
-        assert (config.train.replay_ratio == 3) == ("images" in family)
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("images", []),
+        ("discrete", ["--env.kind", "numbers"]),
+        ("continuous", ["--env.kind", "numbers", "--env.moves", "numbers"]),
+        ("continuous_images", ["--env.moves", "numbers"]),
+    ],
+)
+def test_the_family_is_found_from_the_spaces(screen, family, options):
+    config, made = fitting(*options)
+    words = [*TINY[:2], "--vec.backend", "sync", *options]
+    expected = c.load("screen:Screen", words, family=family)
+    assert config == expected and config.base.family == family
+    assert config.files == expected.files and config.origins == expected.origins
+    assert len(made) == 1 + config.vec.total_agents  # one to look at
 
 
 def test_options_and_a_programs_changes_win_over_the_familys_settings(screen):

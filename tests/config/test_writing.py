@@ -221,13 +221,6 @@ def test_a_files_arguments_are_read_as_before(text):
     assert exact(now) == exact(before)  # NaN isn't equal to itself
 
 
-def test_capitals_of_a_file_are_read_as_before(tmp_path):
-    path = tmp_path / "mine.ini"
-    path.write_text("[env]\nmaxSteps = 5\n[train]\nGamma = 0.5\n")
-    config = c.load("module:make", files=[path])
-    assert config.env == {"maxsteps": 5} and config.train.gamma == 0.5
-
-
 def test_environments_in_c_take_no_lists():
     with pytest.raises(UserError, match=r"env\.max_steps.*\[1, 2\].* number"):
         configured({"env.max_steps": [1, 2]}, str(GLIDER), {})
