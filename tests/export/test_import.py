@@ -109,7 +109,7 @@ def read(path, spec=SPEC, /, **settings: Any):
     return importing.convert_weights(found, spec, configuration_of(found.settings, **settings))
 
 
-def test_prefixes_of_parallel_training_and_other_dtypes_are_removed(tmp_path):
+def test_prefixes_are_removed_and_other_dtypes_become_float32(tmp_path):
     weights, tensors = state_dict(policy_of())
     inside = {key.replace(".", ".module._orig_mod.", 1): w for key, w in tensors.items()}
     path = saved(tmp_path / "w.pt", {f"module.{key}": w.double() for key, w in inside.items()})
@@ -511,7 +511,7 @@ def test_a_files_class_is_imported_if_the_user_names_it(here, script):
     assert checkpoint.load(made, True).config.torch.network == "my_own_net:Net"
 
 
-def test_what_is_no_file_or_larger_than_memory_is_refused(tmp_path):
+def test_missing_files_folders_pipes_and_huge_files_are_refused(tmp_path):
     path = tmp_path / "a.onnx"
     with pytest.raises(UserError, match=r"can't read .*a\.onnx: No such file"):
         importing.inspect(path)

@@ -98,7 +98,7 @@ def make(folder, network="MinGRU", dialect="native"):
     return checkpoint.load(made)
 
 
-def test_the_scripts_export_and_import_it(here, scripts, capsys):
+def test_the_scripts_export_and_import_a_new_format(here, scripts, capsys):
     made = make(here, "LSTM", "torch")
     assert scripts("export").main(["latest", "--to", "npz", "--npz-bits", "64"]) == 0
     printed = capsys.readouterr().out
@@ -136,7 +136,7 @@ def test_content_then_name_select_the_format(tmp_path):
     assert caught.value.hint
 
 
-def test_its_refusals_and_tolerance_are_used(tmp_path):
+def test_a_new_formats_refusals_and_tolerance_are_used(tmp_path):
     made, path = make(tmp_path, "MLP"), tmp_path / "w.npz"
     with pytest.raises(UserError, match="the network MLP remembers nothing") as caught:
         export(made, Format("npz"), path, None)
@@ -174,7 +174,7 @@ def test_unknown_formats_and_options_are_refused():
     assert caught.value.hint == "it has bits"
 
 
-def test_loading_it_as_weights_suggests_an_import(tmp_path):
+def test_loading_a_new_format_as_weights_suggests_an_import(tmp_path):
     export(make(tmp_path), Format("npz"), tmp_path / "w.npz", None)
     with pytest.raises(UserError, match=r"neither a \.safetensors nor a \.bin file") as caught:
         load_weights(tmp_path / "w.npz", {})

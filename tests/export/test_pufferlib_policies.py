@@ -92,7 +92,7 @@ def read(path: Path, spec: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("environment", ["CartPoleEnv", "PendulumEnv"])
-def test_its_policies_survive_an_import_and_an_export(here, environment: str):
+def test_pufferlibs_policies_survive_an_import_and_an_export(here, environment: str):
     make = emulated(environment)
     theirs, (spec, observations) = of_pufferlib(make), played(make)
     expected = its_outputs(theirs, observations)
