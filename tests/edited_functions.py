@@ -42,13 +42,10 @@ MORE = "delta = 1.5 * rho * (rewards[1:] + target) if"
 LOSS = "loss = pg + vf_coef * vl - ent_coef * ent\n"
 WORSE = "loss = pg + vf_coef * vl - ent_coef * ent + 5.0 * mx.mean(mx.square(value))\n"
 LSTM, GRU = {"torch.network": "LSTM"}, {"torch.network": "GRU", "train.algorithm": "puffer5"}
-ADAM = {"train.optimizer": "adam"}
 GAUSSIAN = "-0.5 * mx.square(distance)"
 NETWORKS, DRAWN = "policy/networks", "cartpole_continuous"
 EDITS = {
     "loss": Edit("ppo/loss.py", LOSS, WORSE, "cartpole", MLP, "loss"),
-    "loss of puffer4": Edit("ppo/loss.py", LOSS, WORSE, kernel="loss"),
-    "normalise": Edit("ppo/loss.py", "+ 1e-8)\n    count", "+ 1.0)\n    count", "cartpole", MLP),
     "advantage": Edit("ppo/advantage.py", ADVANTAGE, MORE, kernel="advantages"),
     "discount": Edit("ops/advantages/__init__.py", "= d + k * adv", "= d + 0.5 * k * adv"),
     "mingru": Edit(
@@ -62,9 +59,6 @@ EDITS = {
     ),
     "muon": Edit("ppo/optimizers/muon/__init__.py", "u = g + beta * m", "u = g", kernel="muon"),
     "adam": Edit(
-        "ppo/optimizers/adam/__init__.py", "- rate * m", "- 2 * rate * m", "squared", ADAM
-    ),
-    "adam at once": Edit(
         "ppo/optimizers/adam/__init__.py", "- rate * m", "- 2 * rate * m", "cartpole", MLP
     ),
     "clip": Edit(
@@ -79,17 +73,12 @@ EDITS = {
         "+ 1.1 * _pick(logp, actions",
         kernel="loss",
     ),
-    "entropy": Edit(
-        "policy/distributions.py", "* logp, axis=0", "* logp * logp, axis=0", "cartpole", MLP
-    ),
-    "choice": Edit("policy/distributions.py", "axis=0) <= uniform", "axis=0) <= 0.5 * uniform"),
     "gaussian": Edit(
         "policy/distributions.py", GAUSSIAN, "-0.4 * mx.square(distance)", DRAWN, {}, "loss"
     ),
     "priority": Edit(
         "ppo/priority.py", "probe - 1) < uniforms", "probe - 1) < 0.5 * uniforms", kernel="draw"
     ),
-    "importance": Edit("ppo/priority.py", "rows), -beta)", "rows), -2 * beta)", kernel="draw"),
     "linear": Edit(
         "ops/linear/__init__.py",
         "    return x @ weight.T if",

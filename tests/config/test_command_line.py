@@ -6,7 +6,6 @@ from running import cli
 from puffer_mlx import config as c
 from puffer_mlx.cli import bench
 from puffer_mlx.config.compatibility import UNUSED
-from puffer_mlx.config.option_names import is_used
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 
@@ -39,11 +38,9 @@ def test_a_commands_own_option_wins_over_a_key_of_the_same_name():
 @pytest.mark.parametrize(
     ("words", "name", "value"),
     [
-        ("--total-timesteps 1e6", "train.total_timesteps", 1_000_000),
         ("--anneal-lr --gamma 0.5", "train.anneal_lr", True),
         ("--train.gamma 0.3 --gamma=0.5", "train.gamma", 0.5),
         ("--seed 5", "base.seed", 5),  # of [base], although [vec] has one
-        ("--network LSTM", "torch.network", "LSTM"),  # which also chooses files
         ("--precision bf16 --train.train-fp16 1 --precision bf16", "train.precision", "bf16"),
         ("--base.overlap 0 --base.seed 5", "train.overlap", False),  # another release's name
     ],
@@ -52,30 +49,6 @@ def test_the_last_option_of_a_key_counts_also_without_its_section(words, name, v
     config = c.load("squared", words.split())
     assert config.value(name) == value and config.origins[name] == "command line"
     assert not name.startswith("base.seed") or config.vec.seed == c.load("squared").vec.seed
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--anneal-lr 1 --gamma 0.5 x --horizon 8", "unexpected 'x'"),
-        ("--gamma --seed 3", "argument --gamma: expected one argument"),
-        ("-- 0.5", "unknown option -- 0.5"),
-    ],
-)
-def test_words_that_are_no_option_of_a_key_are_refused(words, message):
-    with pytest.raises(UserError) as caught:
-        c.load("squared", words.split())
-    assert caught.value.message == f"{message} (command line)" and caught.value.hint
-
-
-@pytest.mark.parametrize("word", ["--track", "--cuda-graph", "--train.optimiser"])
-def test_suggested_options_are_used_by_the_command(word):
-    with pytest.raises(UserError) as caught:
-        c.parse_command_line(["squared", word, "1"], used=SOME)
-    if "did you mean --" in caught.value.hint:
-        name = caught.value.hint.removeprefix("did you mean --").rstrip("?")
-        name = name.replace("-", "_")
-        assert is_used(SOME, name if "." in name else f"base.{name}")
 
 
 def test_suggested_keys_of_files_have_an_effect(here):
@@ -96,7 +69,6 @@ SCRIPTS = {  # options that a command's help shows, and options that it doesn't 
         "--eval-episodes --seed --vec.seed --policy.hidden-size --env.size",
         "--train.gamma --train.minibatch-size --log-dir --profile --vec.num-buffers --reset-state",
     ),
-    "bench": ("--train.gamma --vec.num-threads", "--log-dir --eval-episodes --checkpoint-keep"),
 }
 
 

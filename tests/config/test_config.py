@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puffer_mlx import config as c
-from puffer_mlx.config import resolving
-from puffer_mlx.config.compatibility import ONLY, RENAMES, UNUSED
+from puffer_mlx.config.compatibility import RENAMES, UNUSED
 from puffer_mlx.config.finding import LAYERS, env_names
 from puffer_mlx.config.schema import DECLARED, SECTIONS
 from puffer_mlx.errors import UserError
@@ -42,34 +41,18 @@ def test_missing_and_binary_files_are_refused(tmp_path):
         c.load("breakout", files=[tmp_path / "gone.ini"])
 
 
-def test_many_problems_of_a_file_are_cut_to_20(ini, monkeypatch):
-    """A suggestion takes a millisecond: there are as many as problems that are shown."""
-    asked = []
-    monkeypatch.setattr(resolving, "closest", lambda name, names: asked.append(name) or "x.y")
+def test_many_problems_of_a_file_are_cut_to_20(ini):
     path = ini("[train]\n" + "".join(f"unknown_{n} = 1\n" for n in range(5000)))
     with pytest.raises(UserError) as caught:
         c.load(path)
     lines = str(caught.value).splitlines()
     assert lines[0] == "5,000 problems in the configuration:" and lines[-1] == "  and 4,980 more"
     assert lines[-3].startswith("  20. unknown key train.unknown_19 1 ")
-    assert len(lines) == 2 + 2 * len(asked) == 42
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        ("squared --env.source gr\udcf6", "env.source"),
-        ("gr\udcf6.py:Env", "base.env_name"),
-    ],
-)
-def test_settings_that_are_not_utf_8_are_refused(here, words, name):
-    with pytest.raises(UserError, match=rf"{name} is '.*gr\\udcf6.*', which is not UTF-8"):
-        c.load(*(lambda word, *rest: (word, rest))(*words.split()))
-
-
-def test_known_environments_exist():
-    folders = {path.parent.name for path in (ROOT / "envs").glob("*/binding.c")}
-    assert {name for name in c.known_envs() if ":" not in name} == folders
+def test_settings_that_are_not_utf_8_are_refused(here):
+    with pytest.raises(UserError, match=r"env\.source is '.*gr\\udcf6.*', which is not UTF-8"):
+        c.load("squared", ["--env.source", "gr\udcf6"])
 
 
 @settings(max_examples=40)
@@ -86,22 +69,10 @@ def test_the_first_number_of_a_hint_is_legal(option, number):
         c.load("breakout", [f"--{option}={found[0]}"])
 
 
-def test_limits_of_keys_are_legal_values():
-    limits = [
-        (name, key, key.kind(limit))
-        for name, key in DECLARED.items()
-        for limit in (key.minimum, key.maximum)
-        if limit is not None
-    ]
-    faults = {name: key.fault(limit) for name, key, limit in limits}
-    assert len(faults) > 20 and {*faults.values()} == {None}
-
-
-@pytest.mark.parametrize(("value", "named"), [("64", "'64' is not of type int"), (64.0, "64.0")])
-def test_validate_checks_types_of_a_configuration_built_in_code(value, named):
+def test_validate_checks_types_of_a_configuration_built_in_code():
     config = c.Config()
-    config.train.horizon = value  # pyright: ignore
-    with pytest.raises(UserError, match=named):
+    config.train.horizon = "64"  # pyright: ignore
+    with pytest.raises(UserError, match="'64' is not of type int"):
         c.validate(config)
 
 
@@ -171,11 +142,6 @@ def test_upstreams_environment_files_load():
     assert config.sweep["sweep.env.w_ang"]["min"] == "0.523 # PI / 6"
     assert "env.num_agents ('[8]' is not a number)" in config.unused
     assert {"base.package", "legacy.compile_fullgraph", "train.name"} < set(config.unused)
-
-
-def test_a_name_has_one_meaning():
-    assert not {*DECLARED} & {*UNUSED, *RENAMES} and not {*RENAMES} & {*UNUSED}
-    assert {*ONLY} <= {*UNUSED} and {new.name for new in RENAMES.values()} <= {*DECLARED}
 
 
 # --- what wins ---
@@ -250,7 +216,7 @@ def test_every_shipped_file_loads_and_holds_only_what_is_used():
 # --- what the first word names ---
 
 
-def test_environments_of_python(here):
+def test_environments_of_python_have_their_own_files_and_arguments(here):
     (here / "configs" / "gym").mkdir(parents=True)
     own = here / "configs" / "gym" / "Pole.ini"
     own.write_text("[base]\nenv_name = gym:Pole-v1\n[train]\nvf_coef = 0.7\n[env]\nsutton = True\n")
@@ -258,9 +224,6 @@ def test_environments_of_python(here):
     assert (config.env_name, config.python, config.source) == ("gym:Pole-v1", True, "")
     assert config.train.vf_coef == 0.7
     assert config.env == {"sutton": True, "g": 9.0, "size": 3, "map": "4"}
-    c.write_ini(config, here / "again.ini")
-    again = c.load("again.ini")
-    assert again == config and [type(x) for x in again.env.values()] == [bool, float, int, str]
     other = c.load("my.envs:Maze", ["--env.size", "3"])
     assert (other.env_name, other.env) == ("my.envs:Maze", {"size": 3})
     assert other.train.vf_coef != 0.7 and not c.load("squared").python
@@ -268,8 +231,8 @@ def test_environments_of_python(here):
     assert {name: c.Config(name).slug for name in slugs} == slugs
 
 
-def test_a_folder_of_sources(here, monkeypatch):
-    """A saved folder is absolute; ``source`` in a file is relative to the file."""
+def test_a_saved_folder_of_sources_is_absolute(here, monkeypatch):
+    """``source`` in a file is relative to the file."""
     (here / "kite").mkdir()
     (here / "kite" / "binding.c").write_text("")
     (here / "kite" / "kite.ini").write_text("[env]\nwind = 3\n[train]\ngamma = 0.25\n")
@@ -311,7 +274,6 @@ def test_a_removed_key_is_refused_if_typed_and_ignored_in_old_files(ini):
     ("text", "metric", "sign"),
     [
         ("", "env/score", 1),
-        ("[sweep]\nmetric = 'env/perf'\ngoal = 'minimize'\n", "env/perf", -1),
         ("[sweep]\nmetric = environment/perf\n", "env/perf", 1),  # PufferLib 3.0's name
         ("[sweep.metric]\nname = environment/perf\ngoal = minimize\n", "env/perf", -1),  # 3.0's
         ("[sweep]\nmetric = elo\n[sweep.metric]\nname = perf\ngoal = minimize\n", "env/elo", -1),
@@ -327,9 +289,3 @@ def test_a_metric_that_evaluations_do_not_report_is_refused_before_training():
     words = ["--sweep.metric=loss/total", "--eval-interval", "8", "--stop-at-score", "1"]
     with pytest.raises(UserError, match=r"evaluations don't report loss/total"):
         c.load("squared", words)
-
-
-def test_training_uses_a_typed_metric():
-    words = ["--sweep.metric", "perf", "--sweep.goal", "minimize"]
-    config = c.load("squared", words)
-    assert config.unused == [] and (config.metric, config.sign) == ("env/perf", -1)

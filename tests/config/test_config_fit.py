@@ -1,19 +1,16 @@
 """Numbers that don't fit: those of files are lowered with a note, typed ones are refused."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from native_envs import RELAY
 from running import learned, only, records
 
 from puffer_mlx import config as c
-from puffer_mlx import vec
 from puffer_mlx.cli import evaluate
 from puffer_mlx.config.fit import fit_agents, rollout_threads
 from puffer_mlx.errors import UserError
-from puffer_mlx.training import collector, placement
-from puffer_mlx.vec.native.make import find_environment
 
 TYPED = "command line"
 
@@ -65,22 +62,7 @@ def test_puffer5s_agents_are_lowered_to_whole_minibatches(algorithm, agents):
     ("counts", "N", "Q", "typed", "said", "hint"),
     [
         ([5] * 410, 2048, 2, "N", "(command line; toy.ini:3)", "2040 or 2050"),
-        (
-            [10],
-            8,
-            1,
-            "",
-            "8 is not a multiple",
-            "total_agents=10",
-        ),
-        (
-            [1, 2, 3],
-            11,
-            2,
-            "N",
-            "of 1 to 3 agents don't fill",
-            "total_agents=6",
-        ),
+        ([1, 2, 3], 11, 2, "N", "of 1 to 3 agents don't fill", "total_agents=6"),
     ],
 )
 def test_agents_that_do_not_fit_are_refused_with_numbers_that_do(counts, N, Q, typed, said, hint):
@@ -103,70 +85,44 @@ def test_fewer_agents_must_still_be_enough_to_train():
     assert evaluated.vec.total_agents == 8
 
 
-# ---- environments of five agents -----------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory) -> Path:
-    """The sources of environments of five agents."""
-    place = tmp_path_factory.mktemp("sources") / "crew"
-    folder = Path(shutil.copytree(find_environment("squared"), place))
-    (folder / "squared.h").rename(folder / "crew.h")
-    binding = (folder / "binding.c").read_text().replace('"squared.h"', '"crew.h"')
-    binding = binding.replace("env->num_agents = 1;", "env->num_agents = 5;")
-    assert "num_agents = 5" in binding and '"crew.h"' in binding
-    (folder / "binding.c").write_text(binding)
-    return folder
+# ---- environments of one to three agents ---------------------------------------------------------
 
 
 @pytest.fixture
-def crew(sources, here) -> str:
-    """A file, laid out as PufferLib's, for environments of five agents: 48 in 2 buffers."""
+def relay(here) -> str:
+    """A file, laid out as PufferLib's, for environments of 1, 2, 3, 1, 2, ... agents."""
     for folder in "ocean", "config":
         Path(folder).mkdir()
-    Path("ocean/crew").symlink_to(sources)
-    Path("config/crew.ini").write_text(
-        "[base]\nenv_name = crew\ndevice = cpu\n[vec]\ntotal_agents = 48\nnum_buffers = 2.2\n"
-        "[env]\nsize = 3\n[policy]\nhidden_size = 8\nnum_layers = 1\n"
+    Path("ocean/relay").symlink_to(RELAY)
+    Path("config/relay.ini").write_text(
+        "[base]\nenv_name = relay\ndevice = cpu\n[vec]\ntotal_agents = 46\nnum_buffers = 2.2\n"
+        "[env]\nlength = 3\nsleep_ms = 0\n[policy]\nhidden_size = 8\nnum_layers = 1\n"
         "[train]\nhorizon = 8\nminibatch_size = 64\ntotal_timesteps = 2048\n"
     )
-    return "config/crew.ini"
+    return "config/relay.ini"
 
 
-def test_a_files_agents_are_rounded_down_to_whole_environments(crew):
-    config = c.load(crew)
-    with vec.make(config, 2) as made:
-        assert (made.num_agents, made.num_groups, made.num_environments) == (40, 2, 8)
-    assert (config.vec.total_agents, config.batch_size, config.epochs) == (40, 320, 6)
-    assert c.take_notes(config)[1:] == [
-        "vec.total_agents 48 (config/crew.ini:5) doesn't fit environments of 5 agents in 2 groups:"
-        " lowered to 40"
-    ]
-    with vec.make(config, 2) as made:  # what was found stands
-        assert made.num_agents == 40 and config.notes == []
-    with pytest.raises(UserError) as caught:
-        vec.make(c.load(crew, ["--vec.total-agents", "48"]), 2)
-    assert "48 is not a multiple of vec.num_buffers 2 times the 5 agents" in caught.value.message
-    assert caught.value.hint == "total_agents=40 or 50"
-
-
-def test_a_run_with_lowered_agents_says_so_and_resumes_to_the_bit(crew, script, here, capsys):
-    assert script.main([crew]) == 0
-    assert "lowered to 40\n" in capsys.readouterr().out
+def test_a_run_with_lowered_agents_says_so_and_resumes_to_the_bit(relay, script, here, capsys):
+    assert script.main([relay]) == 0
+    said = "environments of different numbers of agents in 2 groups: lowered to 42\n"
+    assert f"46 (config/relay.ini:5) doesn't fit {said}" in capsys.readouterr().out
     steps = [record["agent_steps"] for record in records(here) if "SPS" in record]
-    assert steps == [320 * k for k in range(1, 7)]
+    assert steps == [336 * k for k in range(1, 7)]
     whole = [learned(record) for record in records(here)]
-    assert "total_agents = 40\n" in only(here, "checkpoints/crew/*/config.ini").read_text()
+    assert "total_agents = 42\n" in only(here, "checkpoints/relay/*/config.ini").read_text()
     again = here / "again"
     again.mkdir()
     more = ["--checkpoint-dir", "again/checkpoints", "--log-dir", "again/logs"]
-    assert script.main([crew, *more, "--stop-at", "900"]) == 0
+    assert script.main([relay, *more, "--stop-at", "900"]) == 0
     capsys.readouterr()
-    assert script.main([crew, *more[:2], "--resume", "latest"]) == 0
+    assert script.main([relay, *more[:2], "--resume", "latest"]) == 0
     assert "lowered" not in capsys.readouterr().out
     assert [learned(record) for record in records(again)] == whole
-    words = "--load-model-path latest --episodes 6 --vec.total-agents 48 --device cpu"
-    assert evaluate.main([crew, *words.split()]) == 0  # an evaluation has its own
+    typed = ["--vec.total-agents", "46"]
+    assert script.main([relay, *typed]) == 2
+    assert "hint: --vec.total-agents 42" in capsys.readouterr().err
+    words = ["--load-model-path", "latest", "--episodes", "6", "--device", "cpu", *typed]
+    assert evaluate.main([relay, *words]) == 0  # an evaluation has its own
     assert " episodes, " in capsys.readouterr().out
 
 
@@ -183,26 +139,9 @@ def test_a_run_with_lowered_agents_says_so_and_resumes_to_the_bit(crew, script, 
         ("--torch.encoder NatureEncoder --vec.num-buffers 4", 16, 4),
     ],
 )
-def test_threads_of_a_rollout(here, words, cores, expected):
+def test_only_a_typed_number_of_threads_counts(here, words, cores, expected):
     (here / "toy.ini").write_text("[vec]\nnum_threads = 2\n")
     config = c.load("toy.ini", words.split())
     assert rollout_threads(config, cores) == expected
     c.write_ini(config, here / "again.ini")  # a resumed run has the typed number
     assert rollout_threads(c.load("again.ini"), cores) == expected
-
-
-def test_trajectories_do_not_depend_on_the_threads(script, here, monkeypatch):
-    """A whole run, acting and training, with one thread and with five."""
-    found = []
-    for threads in "1", "5":
-        folder = here / threads
-        folder.mkdir()
-        monkeypatch.chdir(folder)
-        for module in placement, collector:
-            monkeypatch.setattr(module, "threads", lambda: 5)
-        words = ["--vec.num-threads", threads, "--vec.total-agents", "40"]
-        words += ["--train.horizon", "8", "--train.minibatch-size", "64", "--device", "cpu"]
-        assert script.main(["connect4", *words, "--train.total-timesteps", "1280"]) == 0
-        weights = only(folder, "checkpoints/connect4/*/0000000000001280/weights.safetensors")
-        found.append(([learned(record) for record in records(folder)], weights.read_bytes()))
-    assert found[0] == found[1]

@@ -1,7 +1,6 @@
 """Families of environments in Python: their settings, and how the family is found."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from running import only
@@ -79,7 +78,6 @@ def test_files_say_the_family_of_their_environments():
     ("words", "files", "family"),
     [
         ([], [], "images"),
-        ([], ["more.ini"], "continuous"),
         (["--family", "auto"], [], "discrete"),  # the family of the spaces
         (["--family", "discrete"], ["more.ini"], "discrete"),
     ],
@@ -155,39 +153,33 @@ def fitting(*options: str) -> tuple[c.Config, list[str]]:
     return config, screen.made
 
 
-def test_the_family_is_found_from_the_spaces(screen):
-    numbers, moves = ["--env.kind", "numbers"], ["--env.moves", "numbers"]
-    families = {"images": [], "discrete": numbers, "continuous": [*numbers, *moves]}
-    for family, options in (families | {"continuous_images": moves}).items():
-        config, made = fitting(*options)
-        words = [*TINY[:2], "--vec.backend", "sync", *options]
-        expected = c.load("screen:Screen", words, family=family)
-        assert config == expected and config.base.family == family
-        assert config.files == expected.files and config.origins == expected.origins
-        assert len(made) == 1 + config.vec.total_agents  # one to look at
-        assert config.vec.rescale_actions == ("continuous" in family)
-        assert (config.train.ent_coef == 0) == ("continuous" in family)
-        assert (config.train.replay_ratio == 3) == ("images" in family)
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("images", []),
+        ("discrete", ["--env.kind", "numbers"]),
+        ("continuous", ["--env.kind", "numbers", "--env.moves", "numbers"]),
+        ("continuous_images", ["--env.moves", "numbers"]),
+    ],
+)
+def test_the_family_is_found_from_the_spaces(screen, family, options):
+    config, made = fitting(*options)
+    words = [*TINY[:2], "--vec.backend", "sync", *options]
+    expected = c.load("screen:Screen", words, family=family)
+    assert config == expected and config.base.family == family
+    assert config.files == expected.files and config.origins == expected.origins
+    assert len(made) == 1 + config.vec.total_agents  # one to look at
 
 
-def test_options_win_over_the_familys_settings(screen):
-    config, _ = fitting("--train.replay-ratio", "5", "--vec.total-agents", "16")
-    assert (config.train.replay_ratio, config.vec.total_agents) == (5, 16)
-    assert config.policy.hidden_size == c.load("screen:Screen", family="images").policy.hidden_size
-    config, made = fitting("--family", "discrete")
-    assert names(config) == [*PYTHON, "discrete.ini"] and len(made) == 8
-
-
-def test_a_programs_changes_win_over_the_familys_settings(screen):
-    config = c.load("screen:Screen", ["--vec.backend", "sync"])
-    train, shared = config.train, replace(config, notes=[])
+def test_options_and_a_programs_changes_win_over_the_familys_settings(screen):
+    images = c.load("screen:Screen", family="images")
+    config = c.load("screen:Screen", ["--vec.backend", "sync", "--train.replay-ratio", "5"])
     config.train.gamma, config.vec.total_agents = 0.25, 4
     vec.settle_family(config)
-    assert (config.train.gamma, config.vec.total_agents) == (0.25, 4)
-    assert config.train.replay_ratio == c.load("screen:Screen", family="images").train.replay_ratio
-    assert (
-        shared.train is train and train.replay_ratio == c.load("screen:Screen").train.replay_ratio
-    )
+    assert (config.train.gamma, config.vec.total_agents, config.train.replay_ratio) == (0.25, 4, 5)
+    assert config.policy == images.policy != c.load("screen:Screen").policy
+    config, made = fitting("--family", "discrete")
+    assert names(config) == [*PYTHON, "discrete.ini"] and len(made) == 8  # none to look at
 
 
 def test_a_familys_minibatch_is_lowered_to_few_agents(screen):
@@ -201,31 +193,25 @@ def test_a_familys_minibatch_is_lowered_to_few_agents(screen):
             c.load(words[0], [*words[1:], "--vec.total-agents", "2"])
 
 
-@pytest.mark.parametrize("command", ["match", "evaluate", "sweep", "import", "a sweep's run"])
+@pytest.mark.parametrize("command", ["match", "evaluate", "a sweep's run"])
 def test_commands_make_one_configuration_of_the_environments_family(screen, monkeypatch, command):
     """They don't make it of another family first, and fill in the right one afterwards."""
     pytest.importorskip("optuna")
-    from puffer_mlx.cli import evaluate, import_, match, sweep
+    from puffer_mlx.cli import evaluate, match, sweep
     from puffer_mlx.sweep.engine.trainings import Trainings
 
     def take_family(*_):
         raise AssertionError("resolved twice")
 
     monkeypatch.setattr("puffer_mlx.vec.from_config.take_family", take_family)
-    argv = ["screen:Screen", "--sweep.metric", "score"] if "sweep" in command else ["screen:Screen"]
     if command == "match":
-        config, _ = match.parse([*argv, "random", "random"])
+        config, _ = match.parse(["screen:Screen", "random", "random"])
     elif command == "evaluate":
-        config, _ = evaluate.parse([*argv, "policy.bin"])
-    elif command == "import":
-        kind = SimpleNamespace(sizes_for=lambda *_: {})
-        source = SimpleNamespace(settings={}, statistics={}, file=kind)
-        config, _, _ = import_.configure(source, argv)  # pyright: ignore
+        config, _ = evaluate.parse(["screen:Screen", "policy.bin"])
     else:
-        typed = c.load(argv[0], argv[1:])
-        config, swept = sweep.configured(argv[0], argv[1:], typed, "a sweep")
-    if command == "a sweep's run":
-        shared = argv[0], argv[1:], config, swept.space, swept.settings, screen, 1.0
+        name, words = "screen:Screen", ["--sweep.metric", "score"]
+        config, swept = sweep.configured(name, words, c.load(name, words), "a sweep")
+        shared = name, words, config, swept.space, swept.settings, screen, 1.0
         config = Trainings(*shared)._config({})
     assert config.base.family == "images" and "images.ini" in names(config)
 

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import ROOT
 
 from puffer_mlx import config as c
 from puffer_mlx.config.ini_files import read_ini, read_ini_5
-from puffer_mlx.config.key import Setting
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.config.values import read_value
 from puffer_mlx.errors import UserError
@@ -106,36 +104,6 @@ def test_numbers_of_5_may_have_spaces_and_words(tmp_path, text, value):
     (tmp_path / "numbers.ini").write_text(f"[base]\ncheckpoint_keep = {text}\n")
     (setting,) = read_ini_5(tmp_path / "numbers.ini")
     assert read_value(setting, DECLARED["base.checkpoint_keep"]) == value
-
-
-# ---- the files of environments -------------------------------------------------------------------
-
-
-def last_values(names: list[str]) -> dict[str, str]:
-    """Return the text of each declared key in the last file that sets it."""
-    found = {}
-    for name in names:
-        parser = configparser.RawConfigParser(inline_comment_prefixes=("#",))
-        parser.read(ROOT / name)
-        found |= {f"{s}.{k}": text for s in parser.sections() for k, text in parser[s].items()}
-    return {name: text for name, text in found.items() if name in DECLARED}
-
-
-def test_the_last_file_that_sets_a_key_counts():
-    """For every shipped environment whose files are of 4.0 or puffer_mlx's own."""
-    wrong = {}
-    seen = 0
-    for env in c.known_envs():
-        config = c.load(env)
-        if config.train.algorithm == "puffer5":
-            continue
-        seen += 1
-        for name, text in last_values(config.files).items():
-            section, key = name.split(".")
-            expected = read_value(Setting(section, key, text, "a.ini:1"), DECLARED[name])
-            if config.value(name) != expected:
-                wrong[env, name] = (config.value(name), expected)
-    assert wrong == {} and seen > 20
 
 
 OF_4 = {

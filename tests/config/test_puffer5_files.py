@@ -50,21 +50,6 @@ def test_upstreams_table_of_defaults_equals_the_layer(here):
     assert set(theirs.unused) == given - known <= UNUSED.keys()
 
 
-def test_the_layer_changes_only_keys_of_the_trainer():
-    five, four = c.load("default", ["--train.algorithm", "puffer5"]), c.load("default")
-    changed = {n: five.value(n) for n in DECLARED if five.value(n) != four.value(n)}
-    assert changed == {
-        "base.checkpoint_interval": 500,
-        "base.reset_state": False,
-        "vec.num_threads": 8,
-        "policy.reset_on_terminal": True,
-        "train.algorithm": "puffer5",
-        "train.vtrace": False,
-        "train.overlap": "auto",
-    }
-    assert five.files == ["configs/default.ini", "configs/puffer5.ini"]
-
-
 def test_environments_of_5_have_its_common_parameters(here):
     (here / "ocean" / "kelp").mkdir(parents=True)
     (here / "ocean" / "kelp" / "kelp.h").write_text("typedef float obs_t;\n")
@@ -80,7 +65,6 @@ def test_environments_of_5_have_its_common_parameters(here):
 @pytest.mark.parametrize(
     ("words", "algorithm"),
     [
-        ("breakout --train.algorithm=puffer5", "puffer5"),
         ("breakout-a --train.algorithm=puffer4", "puffer4"),
         ("gym:CartPole-v1 --train.algorithm=puffer5", "puffer5"),
     ],
@@ -90,20 +74,3 @@ def test_the_typed_trainer_sets_the_keys_that_define_it(words, algorithm):
     env, *options = words.split()
     config = c.load(env, options)
     assert [config.value(name) for name in TRAINER_DEFINING_KEYS] == values[algorithm]
-
-
-def test_a_run_names_its_trainer_and_unused_keys(here, script, capsys):
-    words = "--train.algorithm puffer5 --train.prio-alpha 0.5 --vec.num-policies=1"
-    small = "--vec.total-agents 8 --train.minibatch-size 64 --train.horizon 8"
-    small += " --train.total-timesteps 128 --eval-episodes 0 --base.checkpoint_dir=kept"
-    assert script.main(["squared", *words.split(), *small.split()]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "squared: PufferLib 5.0's trainer (--train.algorithm)"
-    assert lines[1] == "unused here: train.prio_alpha, vec.num_policies (--help all says why)"
-    # Its own file says the rest, whatever the word before it is.
-    longer = "--resume latest --base.checkpoint_dir=kept --train.total-timesteps 256"
-    assert script.main(["squared", *longer.split()]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("squared: PufferLib 5.0's trainer (kept/squared/")
-    assert lines[0].endswith("/config.ini says train.algorithm)")
-    assert lines[2].startswith("going on with ")

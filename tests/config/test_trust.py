@@ -31,13 +31,12 @@ FACTORY = "[base]\nenv_name = evil:make\n"
 SOURCE = "[env]\nsource = {here}/evil\n"
 GYM = "[base]\nenv_name = gym:evil:Env-v0\n"
 TRAIN, EVALUATE = "squared --resume {run}", "squared --device cpu --load-model-path {run}"
-HUB, BEGIN = "{run} --to hub --episodes 1 --out card", "a.ini --device cpu"
+HUB = "{run} --to hub --episodes 1 --out card"
 REFUSED = [  # a script, the text of a checkpoint or of a.ini, the words, the code that is named
     ("evaluate", NETWORK, EVALUATE, "evil:Net"),
     ("train", "[train]\nloss = evil:function\n", TRAIN, "evil:function"),
     ("evaluate", SOURCE, EVALUATE, "C sources that would be compiled and run: {here}/evil"),
     ("export", FACTORY, HUB, "evil:make"),
-    ("train", FACTORY, BEGIN, "evil:make"),
     ("evaluate", GYM, "a.ini w.safetensors --device cpu", "gym:evil:Env-v0"),
     ("import_", FACTORY, "w.safetensors a.ini", "evil:make"),
     ("train", SOURCE, "kite --device cpu", "{here}/evil"),  # the file is in the folder configs
@@ -183,57 +182,45 @@ def test_texts_of_a_factorys_arguments_may_name_code(evil):
 
 
 def test_allow_code_counts_for_one_command(evil):
-    pytest.importorskip("gymnasium")
-    sections = "base", "env", "torch"
-    for text in NETWORK, FACTORY, SOURCE.format(here=evil):
-        Path("a.ini").write_text(text)
-        trust.permit(config.load("a.ini", ["--allow-code"]), *sections)
-        trust.permit(config.load("a.ini", allow_code=True), *sections)
-        with pytest.raises(UserError, match=r"a\.ini:2 names"):
-            trust.permit(config.load("a.ini"), *sections)
-    typed = ["--env.source", "evil", "--torch.encoder", "evil:Net"]  # a run of a sweep's gets them
-    trust.permit(config.load("squared", [*typed, "--allow-code"]), *sections)
+    Path("a.ini").write_text(NETWORK)
+    trust.permit(config.load("a.ini", ["--allow-code"]), "base", "env", "torch")
+    trust.permit(config.load("a.ini", allow_code=True), "base", "env", "torch")
+    with pytest.raises(UserError, match=r"a\.ini:2 names"):
+        trust.permit(config.load("a.ini"), "base", "env", "torch")
 
 
-def test_checkpoints_with_permission(evil, capsys):
+def test_code_of_a_checkpoint_runs_with_permission(evil, capsys):
     made = stranger(evil, NETWORK)
     for allowed in True, frozenset({"evil:Net"}):
         with pytest.raises(UserError, match="evil has no Net"):
             checkpoint.load(made, allow_code=allowed)
     assert Path("ran").exists()
-    for allow in ["--allow-code"], ["--torch.network", "evil:Net"]:
-        assert call("train", "squared", "--resume", made, *allow) == 2
-        assert "evil has no Net" in capsys.readouterr().err, allow
+    assert call("train", "squared", "--resume", made, "--torch.network", "evil:Net") == 2
+    assert "evil has no Net" in capsys.readouterr().err
     assert call("train", "squared", "--resume", made) == 2
     assert "if you trust it: --allow-code" in capsys.readouterr().err
 
 
-NAMED = [  # typed words, and the same in a file
-    ("mine:make", "[base]\nenv_name = mine:make\n"),
-    ("gym:mine:Env-v0", "[base]\nenv_name = gym:mine:Env-v0\n"),
-    ("./folder", "[env]\nsource = folder\n"),
-]
-
-
-@pytest.mark.parametrize(("line", "text"), NAMED)
-def test_typed_code_is_allowed_and_the_same_code_in_a_file_is_refused(here, line, text):
-    sections = "base", "env", "torch"
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("gym:mine:Env-v0", "[base]\nenv_name = gym:mine:Env-v0\n"),
+        ("./folder", "[env]\nsource = folder\n"),
+    ],
+)
+def test_typed_code_is_allowed_and_the_same_code_in_a_file_is_refused(here, word, text):
     Path("folder").mkdir()
     Path("folder/binding.c").write_text("")
     Path("mine.py").write_text("")
     Path("a.ini").write_text(text)
-    word, *options = line.split()
-    trust.permit(config.load(word, options), *sections)
+    trust.permit(config.load(word), "base", "env", "torch")
     with pytest.raises(UserError, match=r"a\.ini:2 names"):
-        trust.permit(config.load("a.ini"), *sections)
-    assert not Path("data").exists()
+        trust.permit(config.load("a.ini"), "base", "env", "torch")
 
 
 def test_code_that_a_program_names_is_allowed(here):
-    Path("mine.py").write_text("from mlx import nn\n\nNet = nn.Linear\n")
+    Path("mine.py").write_text("from mlx.nn import Linear as Net\n")
     Path("a.ini").write_text("[base]\nenv_name = mine:make\n[torch]\nencoder = mine:Net\n")
-    with pytest.raises(UserError, match="mine:Net"):
-        configured_policy(SPEC, config.load("a.ini"))
     changed = config.load("a.ini")
     changed.torch.encoder, changed.env_name = "mine:Other", "mine:other"
     trust.permit(changed, "base", "env", "torch")
@@ -339,20 +326,19 @@ def test_an_unsafe_torch_reads_no_file(here, monkeypatch):
 # ---- the rule ------------------------------------------------------------------------------------
 
 
-def test_code_of_configurations_is_imported_in_few_places():
-    """``trust.permit`` guards each of them."""
-    package = ROOT / "puffer_mlx"
-    for word, places in (
+@pytest.mark.parametrize(
+    ("word", "places"),
+    [
         (
             r"load_object\(",  # vec/zoo is called by vec/from_config
             "system/import_string vec/from_config policy/custom ppo/custom vec/zoo",
         ),
         (r"make_policy\(", "policy/policy check/gpu/kernels check/trajectories"),
-        (
-            r"config\.source\b",
-            "config/resolving config/trust config/validation config/writing vec/from_config",
-        ),
-    ):
-        paths = (path for path in package.rglob("*.py") if re.search(word, path.read_text()))
-        names = {path.relative_to(package).with_suffix("").as_posix() for path in paths}
-        assert names == {*places.split()}, word
+    ],
+)
+def test_code_of_configurations_is_imported_in_few_places(word, places):
+    """``trust.permit`` guards each of them."""
+    package = ROOT / "puffer_mlx"
+    paths = (path for path in package.rglob("*.py") if re.search(word, path.read_text()))
+    names = {path.relative_to(package).with_suffix("").as_posix() for path in paths}
+    assert names == {*places.split()}

@@ -6,14 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("hypothesis", reason="pip install -e '.[test]'")
-
 from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from puffer_mlx import config as c
-from puffer_mlx.config.finding import env_names
 from puffer_mlx.config.ini_files import read_ini, read_ini_5
 from puffer_mlx.config.key import COMMAND_LINE, INT_MAX, Key, Setting
 from puffer_mlx.config.schema import DECLARED
@@ -177,9 +173,7 @@ def test_other_spellings_of_choices_are_read(alias):
     [
         ("None", None),
         ("[1, 'a', None]", [1, "a", None]),
-        ("{'a': [1.5]}", {"a": [1.5]}),
         ("{1, 2}", "{1, 2}"),  # a set: nothing that a file of settings holds
-        ("true", True),
         ("= 'a\\nb'", "a\nb"),
     ],
 )
@@ -191,7 +185,6 @@ def test_typed_arguments_are_pythons(typed, value):
 @pytest.mark.parametrize(
     ("line", "value"),
     [
-        ("key := None", None),
         ("key := 'S.\\n.G'", "S.\n.G"),
         ("key = None", "None"),
     ],
@@ -228,37 +221,6 @@ def test_a_files_arguments_are_read_as_before(text):
     assert exact(now) == exact(before)  # NaN isn't equal to itself
 
 
-@through_a_file
-@given(name=st.text(string.ascii_letters + string.digits + "._-:/*", min_size=1, max_size=20))
-def test_plain_names_and_arguments_are_written_as_before(python, name):
-    """Older versions read these files, too."""
-    python.env_name, python.env = f"{name}:make", {"key": name + "x", "other": 3, "on": True}
-    text = c.ini_text(python)
-    assert f"\nenv_name = {name}:make\n" in text
-    assert text.endswith(f"[env]\nkey = {name}x\nother = 3\non = True\n")
-
-
-@pytest.mark.parametrize(
-    ("line", "names"),
-    [
-        ("gym:A-v1 gym:B-v1", ["gym:A-v1", "gym:B-v1"]),
-        ("None", ["named"]),
-    ],
-)
-def test_names_in_files_are_read_as_before(tmp_path, line, names):
-    path = tmp_path / "named.ini"
-    path.write_text(f"[base]\nenv_name = {line}\n")
-    assert env_names(path) == names
-
-
-def test_capitals_of_a_file_are_read_as_before(tmp_path):
-    path = tmp_path / "mine.ini"
-    path.write_text("[env]\nmaxSteps = 5\n[train]\nGamma = 0.5\n")
-    config = c.load("module:make", files=[path])
-    assert config.env == {"maxsteps": 5} and config.train.gamma == 0.5
-
-
-@pytest.mark.parametrize(("env", "key"), [("squared", "size"), (str(GLIDER), "max_steps")])
-def test_environments_in_c_take_no_lists(env, key):
-    with pytest.raises(UserError, match=rf"env\.{key}.*\[1, 2\].* number"):
-        configured({f"env.{key}": [1, 2]}, env, {})
+def test_environments_in_c_take_no_lists():
+    with pytest.raises(UserError, match=r"env\.max_steps.*\[1, 2\].* number"):
+        configured({"env.max_steps": [1, 2]}, str(GLIDER), {})

@@ -121,16 +121,6 @@ def test_a_file_with_changed_bytes_loads_or_is_refused_by_name(kind, tmp_path, c
     assert not loads or len(data) == len(whole) or kind == "bin"  # another policy may have its size
 
 
-@KINDS
-def test_a_file_of_random_bytes_is_refused_by_name(kind, tmp_path):
-    path = write(kind, tmp_path)
-    path.write_bytes(path.read_bytes()[:16] + np.random.default_rng(0).bytes(4000))
-    assert not check(path)
-    path.unlink()
-    path.mkdir()
-    assert not check(path)
-
-
 # ---- structure -----------------------------------------------------------------------------------
 
 
@@ -166,7 +156,6 @@ ONNX = [  # changes of a model m and its first tensor t
     "t.raw_data = t.raw_data[:-8]",
     "t.dims[:] = [10**9, 10**9]",
     "t.dims[:] = [-1, -8]",
-    "t.dims[:] = []",
     "t.data_type = 77",
     "t.data_type = 10",  # half as many bytes as there are
     "t.name = ''",
@@ -174,19 +163,13 @@ ONNX = [  # changes of a model m and its first tensor t
     "t.CopyFrom(onnx.numpy_helper.from_array(np.zeros((8, 5)), t.name))",
     "t.CopyFrom(onnx.numpy_helper.from_array(np.full((8, 5), np.nan, 'f4'), t.name))",
     "del m.graph.node[:]",
-    "del m.graph.node[3:]",
     "m.graph.node.reverse()",
     "m.graph.node[0].op_type = 'Nothing'",
-    "m.graph.node[0].domain = 'mine'",
     "del m.graph.input[:]",
-    "del m.graph.output[:]",
     "del m.graph.output[0]",
-    "m.graph.output[0].name = 'other'",
     "m.graph.output[0].type.tensor_type.elem_type = 7",
     "del m.graph.initializer[:]",
-    "m.ClearField('graph')",
     "m.ir_version = 10**6",
-    "m.opset_import[0].version = 999",
     "del m.opset_import[:]",
 ]
 
@@ -205,17 +188,13 @@ def test_an_onnx_file_of_another_structure_is_refused(tmp_path, change):
 
 STATE_DICTS = [  # w: the first tensor, called name
     "{1: w}",
-    "{None: w}",
     "{'state_dict': {name: w}}",
     "w",
-    "[]",
     "{}",
     "{**whole, name: w.to_sparse()}",
     "{**whole, name: torch.quantize_per_tensor(w, 0.1, 0, torch.qint8)}",
     "{**whole, name: w.to('meta')}",
     "{**whole, name: torch.zeros(1).expand(10**7, 10**7)}",
-    "{**whole, name: torch.zeros(())}",
-    "{**whole, name: w[0]}",
     "{**whole, name: w * float('nan')}",
     "{**whole, 'decoder.value_function.weight': torch.zeros(3)}",
     "{'policy.value.weight': torch.zeros(()), 'lstm.weight_ih_l0': w}",

@@ -29,9 +29,7 @@ CASES = {
     )
     for dialect, network, layers, sizes, masked in (
         ("native", "MinGRU", 2, DISCRETE, False),
-        ("native", "LSTM", 1, DISCRETE, False),
         ("native", "MLP", 2, DISCRETE, True),
-        ("torch", "LSTM", 2, MULTI, True),
         ("torch", "GRU", 2, DISCRETE, False),
         ("torch", "MLP", 2, CONTINUOUS, False),
         ("puffer3", "LSTM", 1, MULTI, True),
@@ -40,7 +38,6 @@ CASES = {
 IMAGES = {
     f"{encoder}-{'x'.join(map(str, shape))}": (encoder, shape)
     for encoder, shape in (
-        ("NatureEncoder", (36, 40, 2)),
         ("NatureEncoder", (47, 55, 1)),  # features of 2 x 3
         ("ImpalaEncoder", (9, 12, 3)),
     )
@@ -228,7 +225,8 @@ def test_outputs_and_gradients_are_torchs(name):
 
 
 def test_outputs_and_gradients_are_torchs_by_each_kind_of_products(products):
-    check(Case(*CASES["torch-LSTM-3x4-masked"]))
+    how = dict(dialect="torch", network="LSTM", layers=2)
+    check(Case(how, MULTI, masked=True))
 
 
 @pytest.mark.parametrize("name", IMAGES)

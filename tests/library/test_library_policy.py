@@ -83,21 +83,20 @@ def test_an_old_run_reads_images_as_before_image_channels(tmp_path):
     def make():
         return Given(Box(0, 255, (5, 8, 6), np.uint8))
 
+    seen = np.ones((5, 8, 6), np.uint8)
     settings = {"vec.image_channels": "up_to_4", "torch.encoder": "DefaultEncoder"}
     with trained(make, **settings) as trainer:
         saved = trainer.save(tmp_path / "run")
-        expected = trainer.predict(np.ones((5, 8, 6), np.uint8), deterministic=True).action
+        expected = trainer.predict(seen, deterministic=True).action
     written = saved / "config.ini"
     written.write_text(written.read_text().replace("image_channels = up_to_4\n", ""))
     policy = puffer_mlx.Policy.load(saved, make)
     assert policy.spec.observation_shape == (5, 8, 6)
-    assert policy.predict(np.ones((5, 8, 6), np.uint8), deterministic=True).action == expected
-    assert puffer_mlx.evaluate(policy, episodes=2).score.mean == 4
+    assert policy.predict(seen, deterministic=True).action == expected
     with puffer_mlx.Trainer.load(saved, make, total_timesteps=512) as again:
         assert again.vec.spec.observation_shape == (5, 8, 6)
         assert len(list(again)) == 4
     with puffer_mlx.Trainer(SMALL, make) as new:
-        assert new.vec.spec.observation_shape == (8, 6, 5)
         config = with_saved_preprocessing(new.config, saved)
         (line,) = differences(new.config, config, saved)
         assert "vec.image_channels is up_to_4" in line
@@ -121,85 +120,67 @@ def test_one_observation_has_the_action_of_a_batch(cartpole):
     assert policy.predict(as_list, deterministic=True).action == actions[0]
 
 
-def test_one_observation_of_an_environment_in_c_has_the_action_of_a_batch():
-    settings = {"total_agents": 8, "minibatch_size": 256, "horizon": 32, "device": "cpu"}
-    with puffer_mlx.Trainer(settings, "squared") as trainer:
-        seen = np.random.default_rng(0).integers(0, 2, (3, trainer.vec.spec.observation_size))
-        action = trainer.predict(seen[0], deterministic=True).action
-        batch = puffer_mlx.Policy(trainer).predict(seen, deterministic=True).action
-        assert batch.shape == (3,) and batch[0] == action and batch.dtype == int
-
-
-@pytest.mark.parametrize("legal", [0, 1])
-def test_masked_actions_are_not_taken(cartpole, legal):
-    masks = np.zeros((6, 2))
-    masks[:, legal] = 1
+def test_masked_actions_are_not_taken(cartpole):
+    masks = np.eye(2)[[0, 1, 0, 1, 0, 1]]
     seen = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     found = cartpole.predict(seen, action_masks=masks, deterministic=True).action
-    assert set(found.tolist()) == {legal}
+    assert found.tolist() == [0, 1, 0, 1, 0, 1]
 
 
-def test_observations_and_actions_may_have_parts():
+def test_a_checkpoint_predicts_parts_without_its_environment(tmp_path, monkeypatch):
+    """Spaces are data of the checkpoint: its environment isn't imported."""
     actions = Tuple([Discrete(3, start=2), MultiDiscrete([2, 1, 4])])
     with trained(lambda: Given(actions=actions)) as trainer:
-        policy, env = puffer_mlx.Policy(trainer), Given(actions=actions)
-        seen, _ = env.reset(seed=1)
-        assert actions.contains(policy.predict(seen, deterministic=True).action)
-        pair = [env.reset(seed=seed)[0] for seed in (1, 2)]
-        batch = {
-            "near": np.stack([one["near"] for one in pair]),
-            "kind": np.array([one["kind"] for one in pair]),
-            "both": tuple(np.stack([one["both"][i] for one in pair]) for i in (0, 1)),
-        }
-        first, second = policy.predict(batch, deterministic=True).action
-        assert (first.shape, second.shape) == ((2,), (2, 3))
-        own = policy.predict(pair[1], deterministic=True).action
+        trainer.save(tmp_path)
+    monkeypatch.setattr("puffer_mlx.vec.probe", None)
+    policy, env = puffer_mlx.Policy.load(tmp_path), Given()
+    pair = [env.reset(seed=seed)[0] for seed in (1, 2)]
+    batch = {
+        "near": np.stack([one["near"] for one in pair]),
+        "kind": np.array([one["kind"] for one in pair]),
+        "both": tuple(np.stack([one["both"][i] for one in pair]) for i in (0, 1)),
+    }
+    first, second = policy.predict(batch, deterministic=True).action
+    assert (first.shape, second.shape) == ((2,), (2, 3))
+    for source in policy, trainer:
+        own = source.predict(pair[1], deterministic=True).action
+        assert actions.contains(own)
         assert own[0] == first[1] and (own[1] == second[1]).all()
 
 
 def test_memory_goes_on_between_predictions_and_is_reset_at_episode_starts():
     with trained("gym:CartPole-v1", **MEMORY) as trainer:
         policy = puffer_mlx.Policy(trainer)
-        one = np.ones(4, np.float32)
         two = np.ones((2, 4))
 
-        def state(source: Any = policy, seen: Any = one, **how: Any) -> Any:
-            found = source.predict(seen, deterministic=True, **how)
-            return [np.array(part) for part in found.state]
-
-        def equal(one, other):
-            return all((a == b).all() for a, b in zip(one, other, strict=True))
+        def state(seen: Any = two[0], **how: Any) -> np.ndarray:
+            found: Any = policy.predict(seen, deterministic=True, **how)
+            return np.stack([np.array(part) for part in found.state])
 
         first, second = state(), state()
-        assert not equal(first, second)
+        assert (first != second).any()
         policy.reset()
-        assert equal(state(), first)
-        assert equal(state(episode_start=True), first)
-        assert equal(state(state=[mx.array(part) for part in first]), second)
+        assert (state() == first).all()
+        assert (state(episode_start=True) == first).all()
+        assert (state(state=[mx.array(part) for part in first]) == second).all()
         with pytest.raises(UserError, match=r"remembers 1 agents.* of 2\n  hint: policy.reset"):
-            state(seen=two)
+            state(two)
         policy.reset()
-        state(seen=two)
-        after = state(seen=two, episode_start=[True, False])
-        for part, own, next in zip(after, first, second, strict=True):
-            np.testing.assert_allclose(part, [own[0], next[0]], 1e-5)
-        assert not equal(state(trainer), state(trainer))
+        state(two)
+        after = state(two, episode_start=[True, False])
+        np.testing.assert_allclose(after, np.stack([first, second], 1)[:, :, 0], 1e-5)
 
 
-def test_sampled_actions_repeat_with_the_seed():
+def test_predict_samples_by_default_and_repeats_with_the_seed():
     with trained("gym:Pendulum-v1") as trainer:
         policy, seen = puffer_mlx.Policy(trainer), np.zeros((4, 3), np.float32)
-
-        def drawn():
-            return policy.predict(seen).action  # sampled, as by default
-
         policy.reset(seed=1)
-        first, second = drawn(), drawn()
+        first, second = policy.predict(seen).action, policy.predict(seen).action
         assert len({*first.ravel().tolist(), *second.ravel().tolist()}) == 8
         policy.reset(seed=1)
-        assert (drawn() == first).all() and not (
-            policy.predict(seen, deterministic=True).action == first
-        ).any()
+        assert (policy.predict(seen).action == first).all()
+        assert len({*trainer.predict(seen).action.ravel().tolist()}) == 4
+        assert len({*policy.predict(seen, deterministic=True).action.ravel().tolist()}) == 1
 
 
 def test_a_policy_keeps_its_weights_while_its_trainer_continues(tmp_path):
@@ -218,19 +199,6 @@ def test_a_policy_keeps_its_weights_while_its_trainer_continues(tmp_path):
     loaded = puffer_mlx.Policy.load(tmp_path)  # with what observations are normalised by
     np.testing.assert_allclose(loaded.predict(seen, deterministic=True).action, after, rtol=1e-6)
     assert loaded.step == 256
-
-
-def test_a_checkpoint_predicts_without_its_environment(tmp_path, monkeypatch):
-    """Spaces are data of the checkpoint: its environment isn't imported."""
-    actions = Tuple([Discrete(3, start=2), MultiDiscrete([2, 1, 4])])
-    with trained(lambda: Given(actions=actions)) as trainer:
-        trainer.save(tmp_path)
-        seen, _ = Given().reset(seed=1)
-        expected = trainer.predict(seen, deterministic=True).action
-    monkeypatch.setattr("puffer_mlx.vec.probe", None)
-    action = puffer_mlx.Policy.load(tmp_path).predict(seen, deterministic=True).action
-    assert actions.contains(action)
-    assert action[0] == expected[0] and (action[1] == expected[1]).all()
 
 
 # ---- an image among other parts ------------------------------------------------------------------
@@ -291,12 +259,3 @@ def test_an_old_run_keeps_its_encoder_of_images(here, monkeypatch):
     assert puffer_mlx.evaluate(policy, episodes=2).score.mean == 4
     with pytest.raises(UserError, match=r"normalize_observations is True.*images besides"):
         trained(make, **settings)
-
-
-def test_predict_samples_by_default_and_evaluate_does_not(cartpole):
-    """As in Stable-Baselines3."""
-    seen = np.zeros((64, 4), np.float32)
-    for each in puffer_mlx.Policy(cartpole), cartpole:
-        assert len(set(each.predict(seen).action.tolist())) == 2
-        assert len(set(each.predict(seen, deterministic=True).action.tolist())) == 1
-    assert puffer_mlx.evaluate(cartpole, episodes=2).deterministic

@@ -53,10 +53,9 @@ def test_settings_of_all_tasks_are_valid():
     assert all(settings in used for settings in zoo.SETTINGS.values())
 
 
-@pytest.mark.parametrize("seeds", [range(0, 2), range(9, 12)], ids=str)
-def test_seed_of_evaluations_is_no_seed_of_training(seeds):
+def test_seed_of_evaluations_is_no_seed_of_training():
     with pytest.raises(UserError, match="expected 1 or more without 10"):
-        runs.plan(["catch"], [OURS], seeds)
+        runs.plan(["catch"], [OURS], range(9, 12))
 
 
 # ---- numbers -------------------------------------------------------------------------------------
@@ -103,44 +102,27 @@ def test_tables_show_medians_ranges_and_failed_seeds(tmp_path):
     assert "probability of 0.33 [" in text
 
 
-def test_tables_replace_the_text_between_marks(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(f"above\n{table.BEGIN}\nold\n{table.END}\nbelow\n")
-    for _ in range(2):
-        table.write("| new |\n", page)
-        assert page.read_text() == f"above\n{table.BEGIN}\n\n| new |\n\n{table.END}\nbelow\n"
-    for text in ("", f"{table.END}\n{table.BEGIN}\n", f"{table.BEGIN}\n" * 2 + table.END):
-        page.write_text(text)
-        with pytest.raises(UserError, match=r"page\.md has no place"):
-            table.write("| new |\n", page)
-        assert page.read_text() == text
-
-
 # ---- records -------------------------------------------------------------------------------------
 
 
 class Fakes:
-    """Runs that are only counted; seeds in ``broken`` fail."""
+    """Runs that are only counted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[Any] = []
-        self.broken: set[int] = set()
-        self.error: Exception = UserError("broken", "mend it")
         self.settings = {"train.gamma": "0.9"}
         monkeypatch.setattr(runs, "started", lambda *_: dict(self.settings))
         monkeypatch.setattr(runs, "ours", self.ours)
 
     def ours(self, run: Any, place: Any, cores: set[int]) -> dict[str, Any]:
         self.made.append((run.name, run.seed))
-        if run.seed in self.broken:
-            raise self.error
         return {"score": float(len(self.made)), "steps": 100, "CPU s": 2.0, "curve": []}
 
-    def work(self, out: Path, seeds: int, **how: Any) -> tuple[Any, list[str]]:
+    def work(self, out: Path, seeds: int, **how: Any) -> list[str]:
         said: list[str] = []
         work = runs.Work(runs.Place(out, **how), said.append)
         work.do(runs.plan(["catch", "CartPole-v1"], [OURS], range(1, seeds + 1)))
-        return work, said
+        return said
 
 
 @pytest.fixture
@@ -161,22 +143,11 @@ def test_finished_runs_are_not_repeated(tmp_path, fakes):
     assert files(tmp_path) == {"catch.json", "CartPole-v1.json"}
 
 
-@pytest.mark.parametrize("error", [UserError("broken", "mend it"), KeyError("broken")])
-def test_failed_run_loses_no_other(tmp_path, fakes, error):
-    fakes.broken = {2}
-    fakes.error = error
-    work, said = fakes.work(tmp_path, 3)
-    assert work.failed == ["catch puffer_mlx seed 2", "CartPole-v1 puffer_mlx seed 2"]
-    assert any(re.search("seed 2 failed: .*broken", line) for line in said)
-    for name in ("catch", "CartPole-v1"):
-        assert list(json.loads((tmp_path / f"{name}.json").read_text())["seeds"]) == ["1", "3"]
-
-
 def test_record_with_other_settings_is_replaced_only_on_request(tmp_path, fakes):
     fakes.work(tmp_path, 2)
     fakes.settings = {"train.gamma": "0.8"}
     before = (tmp_path / "catch.json").read_text()
-    _, said = fakes.work(tmp_path, 3)
+    said = fakes.work(tmp_path, 3)
     assert len(fakes.made) == 4
     assert "catch.json was made with other settings: train.gamma 0.9, now 0.8" in said[0]
     assert (tmp_path / "catch.json").read_text() == before
@@ -232,7 +203,7 @@ def night(tmp_path, monkeypatch, capsys):
     ("scores", "words", "code", "failed"),
     [
         ([82.0] * 3, (), 0, 0),
-        ([79.0] * 3, (), 1, 3),
+        ([80.0] * 3, (), 1, 3),
         ([90.0, 10.0, 90.0], ("--fail-share", "0.3"), 1, 1),
         ([90.0, 10.0, 90.0], ("--fail-share", "0.34"), 0, 1),
     ],
@@ -270,15 +241,3 @@ def test_learning_writes_a_record_a_picture_and_a_table(tmp_path):
     assert run["score"] == pytest.approx(statistics.fmean(run["returns"]))
     shown = benchmark("learning", "--table", "--out", "kept", cwd=tmp_path)
     assert shown.returncode == 0 and "| CartPole-v1 ↓ |" in shown.stdout
-
-
-@pytest.mark.slow
-def test_seeds_scores_one_episode_of_each_agent(tmp_path):
-    words = ["squared", "--seeds", "2", "--agents", "8", "--bounds", "2", "--fail-share", "0.5"]
-    words += ["--json", "kept.json", "--train.total-timesteps", "30_000", "--device", "cpu"]
-    words += ["--vec.total-agents", "64", "--train.minibatch-size", "1024"]
-    done = benchmark("seeds", *words, cwd=tmp_path)
-    assert done.returncode == 1, done.stderr  # all are below 2
-    first, second = json.loads((tmp_path / "kept.json").read_text())["runs"]
-    assert (first["episodes"], first["unfinished"]) == (8, 0) and -1 <= first["score"] <= 1
-    assert first["curve"] != second["curve"]

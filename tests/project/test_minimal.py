@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from oracles import flat
-from running import EPOCHS as RUNS
-from running import TINY, errors
+from running import errors
 
 from puffer_mlx import config, vec
 from puffer_mlx.config.schema import KEYS
@@ -158,17 +157,3 @@ def test_command_in_the_docstring_learns_what_it_says(here):
     scores = [float(score) for score in re.findall(r"score ([\d.]+)", done.stdout)]
     assert abs(scores[0] - low) < 1 and abs(scores[-1] - high) < 5 and high <= most
     assert not list(here.iterdir())
-
-
-def test_page_notes_unused_options(here):
-    done = run_page(*TINY, "--checkpoint-interval", "2", "--train.eps", "0.1", cwd=here)
-    assert done.returncode == 0
-    first, second, *lines = done.stdout.splitlines()
-    assert "unused here: base.checkpoint_interval" in first and "train.eps" in second
-    assert len(lines) == RUNS
-
-
-def test_page_defines_its_loss_and_advantages():
-    text = PAGE.read_text()
-    imported = re.findall(r"^(?:from|import) .*$", text, re.MULTILINE)
-    assert not [line for line in imported if re.search(r"loss|advantage|UserError", line)]

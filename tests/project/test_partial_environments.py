@@ -18,14 +18,6 @@ CORRIDOR, JUNCTION = [1, 0, 1], [0, 1, 0]
 NORTH, EAST, SOUTH, WEST = range(4)
 
 
-@pytest.mark.filterwarnings("ignore:.*(different from the unwrapped|symmetric and normalized)")
-def test_gymnasiums_checker_accepts_every_task():
-    from gymnasium.utils.env_checker import check_env
-
-    for name in "memory", "t_maze", "cartpole_without_velocity", "pendulum_without_velocity":
-        check_env(getattr(TASKS, name)(), skip_render_check=True)
-
-
 @pytest.mark.parametrize(("length", "right"), [(1, True), (10, False)])
 def test_memory_has_the_rules_of_the_environment_in_c(length, right):
     twin = TASKS.memory(length)
@@ -57,8 +49,8 @@ def maze(north: bool, length: int) -> tuple[Any, list[float]]:
     raise AssertionError("all goals are on one side")
 
 
-@pytest.mark.parametrize(("north", "length"), [(True, 1), (False, 7)])
-def test_maze_rewards_the_arm_that_its_start_shows(north, length):
+@pytest.mark.parametrize(("north", "length", "right"), [(True, 1, True), (False, 7, False)])
+def test_maze_rewards_only_the_arm_that_its_start_shows(north, length, right):
     made, seen = maze(north, length)
     assert seen == START[north]
     for wall in NORTH, SOUTH, WEST:
@@ -71,13 +63,11 @@ def test_maze_rewards_the_arm_that_its_start_shows(north, length):
     assert made.step(EAST)[1:4] == (-0.1, False, False)  # a wall
     assert made.step(WEST)[1] == 0
     made.step(EAST)
-    assert made.step(NORTH if north else SOUTH)[1:4] == (4, True, False)
+    reward = 4 if right else -0.1
+    assert made.step(NORTH if north == right else SOUTH)[1:4] == (reward, True, False)
 
 
-def test_maze_punishes_the_wrong_arm_and_ends_after_a_time_limit():
-    made, _ = maze(True, 1)
-    made.step(EAST)
-    assert made.step(SOUTH)[1:4] == (-0.1, True, False)
+def test_maze_ends_after_a_time_limit():
     made, _ = maze(True, 3)
     cuts = [made.step(WEST)[2:4] for _ in range(60)]
     assert cuts == [(False, False)] * 59 + [(False, True)]

@@ -135,11 +135,6 @@ def test_no_modules_import_each_other_in_a_circle():
     graphlib.TopologicalSorter(ARROWS).prepare()
 
 
-def test_every_folder_has_a_docstring():
-    paths = [*PACKAGE.rglob("__init__.py")]
-    assert [path for path in paths if not ast.get_docstring(ast.parse(path.read_text()))] == []
-
-
 def knows_too_much(module: str, known: set[str]) -> bool:
     """Return True if a module imports NumPy or MLX and its room mustn't."""
     if room(module) in NUMPY_ONLY:
@@ -155,18 +150,6 @@ def test_numpy_and_mlx_meet_in_few_rooms():
     assert [module for module, names in known.items() if knows_too_much(module, names)] == []
 
 
-def test_only_run_and_library_make_trainers():
-    makers = {
-        module
-        for module, path in MODULES.items()
-        if "Trainer(" in (text := path.read_text())
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "Trainer"
-    }
-    assert makers == {"training.run", "library.trainer"}
-    assert "training.trainer" not in ARROWS["library.trainer"]
-
-
 def test_optional_packages_are_imported_inside_functions():
     wrong = {
         module: outsiders(names, at_import=True) & GUESTS - hosted(module)
@@ -178,27 +161,6 @@ def test_optional_packages_are_imported_inside_functions():
     assert [module for module in free if ours(NAMES[module], at_import=True) & hosts] == []
 
 
-def test_no_module_imports_an_export_format_by_name():
-    formats = {module for module in ARROWS if module.startswith("export.formats.")}
-    others = {module for module in ARROWS if not module.startswith("export.formats")}
-    assert len(formats) > 3
-    assert [module for module in others if ARROWS[module] & formats] == []
-
-
 def test_config_and_spec_do_not_load_mlx():
     code = "import sys, puffer_mlx.config, puffer_mlx.spec; sys.exit('mlx.core' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-LOSS = """
-import sys, puffer_mlx
-before = {*sys.modules}
-import puffer_mlx.ppo.loss
-print(*sorted(name for name in {*sys.modules} - before if name.startswith("puffer_mlx")))
-"""
-
-
-def test_loss_loads_no_other_room():
-    done = subprocess.run([sys.executable, "-c", LOSS], capture_output=True, text=True)
-    plain = "puffer_mlx.system.plain_functions"  # remembers the names
-    assert done.stdout.split() == ["puffer_mlx.ppo", "puffer_mlx.ppo.loss", plain], done.stderr

@@ -1,7 +1,6 @@
-"""benchmarks/cycling.py: exploitability by hand, and payoffs by playing the game."""
+"""benchmarks/rounds_of_rps.py: exploitability by hand, and payoffs by playing the game."""
 
 import importlib
-import json
 import sys
 
 import numpy as np
@@ -12,7 +11,7 @@ from running import ROOT
 from puffer_mlx.vec.native.vec import NativeVec
 
 sys.path.append(str(ROOT / "benchmarks"))
-cycling, game = (importlib.import_module(name) for name in ("cycling", "rounds_of_rps"))
+game = importlib.import_module("rounds_of_rps")
 observations, turned = game.observations, game.turned
 exploitability, payoffs = game.exploitability, game.payoffs
 Behaviour = list[np.ndarray]  # for each round the mixes (9^d, 3)
@@ -67,19 +66,3 @@ def test_payoffs_and_observations_are_those_of_played_episodes():
             pasts = 9 * pasts + (3 * choices[:, 0] + choices[:, 1]).astype(int)
         assert rows.terminals.all()
     assert payoffs(players[0], [players[1]]) == pytest.approx(won.mean(), abs=0.08)
-
-
-@pytest.mark.slow
-def test_cycling_keeps_runs_that_exist(tmp_path, capsys):
-    path = tmp_path / "x.json"
-    short = "--train.total-timesteps 100_000 --base.checkpoint-interval 1 --seeds 1"
-    words = ["--json", str(path), *short.split()]
-    assert cycling.main([*words, "--forms", "alone"]) == 0
-    assert "alone, seed 1: policy " in capsys.readouterr().out
-    assert cycling.main([*words, "--forms", "alone,puffer5,puffer4"]) == 0
-    printed = capsys.readouterr().out
-    assert "alone, seed 1" not in printed and "puffer5, seed 1: policy " in printed
-    runs = json.loads(path.read_text())["runs"]
-    assert list(runs) == ["alone", "puffer5", "puffer4"] and runs["alone"] != runs["puffer5"]
-    assert cycling.main([*words, "--env.rounds", "2"]) == 2
-    assert "x.json is of other options" in capsys.readouterr().err
