@@ -16,7 +16,10 @@ from puffer_mlx.ops import implementation, take_targets, verification
 from puffer_mlx.ops.gpu.launch import placeholder
 from puffer_mlx.ops.low_precision import LOW as LOW_TYPES
 from puffer_mlx.policy.policy import configured_policy
+from puffer_mlx.ppo.loss import Targets
 from puffer_mlx.ppo.optimizers import muon
+from puffer_mlx.ppo.sections import Minibatch
+from puffer_mlx.ppo.update import _with_rewards
 from puffer_mlx.rollout.on_gpu import rollouts_in_one_launch, rollouts_in_steps
 from puffer_mlx.rollout.verified_rollouts import rollouts_agree
 from puffer_mlx.training.trainer import Trainer
@@ -280,6 +283,20 @@ def test_sound_kernels_are_not_verified_again_with_other_coefficients(monkeypatc
     with emulated_gpu() as gpu:
         trained(("--train.learning-rate", "0.01", "--train.gamma", "0.9"))
     assert not implementation.refused and "draw_rows" in gpu.names
+
+
+def test_gradients_are_verified_with_random_advantages():
+    flat = mx.zeros(6)
+    targets = Targets(flat, flat, flat, flat)
+    minibatch = Minibatch(flat, flat, targets=targets)
+    weights, found, ent_coef, scale = _with_rewards(("weights", minibatch, flat, None))
+    assert (weights, ent_coef, scale) == ("weights", flat, None)
+    assert found._replace(targets=None) == minibatch._replace(targets=None)
+    assert found.targets._replace(adv=None) == targets._replace(adv=None)
+    assert np.std(np.array(found.targets.adv)) > 0.3
+    recomputed = minibatch._replace(targets=Targets(flat, flat, rewards=flat, terminals=flat))
+    _, found, *_ = _with_rewards(("weights", recomputed, flat, None))
+    assert found.targets.adv is None and np.std(np.array(found.targets.rewards)) > 0.3
 
 
 def test_operation_called_directly_is_verified():
