@@ -1,0 +1,35 @@
+#!/usr/bin/env python
+"""Draw benchmarks/speed.png from benchmarks/json/speed.json: python benchmarks/speed_picture.py."""
+
+import json
+from pathlib import Path
+
+from figures import GREY, OTHER, OURS, panels
+
+HERE = Path(__file__).parent
+MOST = 4  # bars in a panel
+NOTE = "Steps per second of training; longer is faster. Commands: benchmarks/RESULTS.md"
+
+
+def main() -> None:
+    drawn = json.loads((HERE / "json/speed.json").read_text())["panels"]
+    with panels(len(drawn), HERE / "speed.png", NOTE, size=(3.5, 1.8)) as axes:
+        for axis, panel in zip(axes, drawn, strict=True):
+            names, speeds = zip(*panel["bars"], strict=True)
+            rows = range(MOST, MOST - len(names), -1)
+            colors = [OURS if name.startswith("puffer_mlx") else OTHER for name in names]
+            axis.barh(rows, speeds, color=colors, height=0.6)
+            axis.set_yticks(rows, names)
+            axis.set_title(panel["title"])
+            axis.set_xlabel(panel["unit"], color=GREY)
+            axis.set_xlim(0, 1.2 * max(speeds))
+            axis.set_ylim(0.5, MOST + 0.5)
+            axis.grid(visible=False)
+            for row, speed in zip(rows, speeds, strict=True):
+                axis.annotate(
+                    f"{speed:g}", (speed, row), (4, 0), textcoords="offset points", va="center"
+                )
+
+
+if __name__ == "__main__":
+    main()
