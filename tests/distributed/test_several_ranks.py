@@ -21,6 +21,7 @@ import psutil
 import pytest
 import running
 
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import load
 from puffer_mlx.distributed import joining, launching
 from puffer_mlx.distributed.launching import free_ports
