@@ -21,9 +21,11 @@ import psutil
 import pytest
 import running
 
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import load
 from puffer_mlx.distributed import joining, launching
 from puffer_mlx.distributed.launching import free_ports
+from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 from puffer_mlx.vec.native.sources import environments_folder
 
@@ -242,10 +244,14 @@ def test_the_command_starts_ranks_and_refuses_to_resume_with_another_number(
     assert "hint: go on with --train.gpus 2" in said
 
 
-def test_an_error_of_all_ranks_is_reported_once(here, script, capfd):
-    words = "--train.gpus", "2", "--load-model-path", "nowhere.bin"
-    assert script.main([*SMALL[1:], *words]) == 2
-    assert capfd.readouterr().err.count("error: can't read nowhere.bin") == 1
+def test_an_error_of_all_ranks_is_reported_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(launching.SAID, str(tmp_path))
+
+    def fails(_):
+        raise UserError("broken", "mend it")
+
+    assert [reported(fails)([]) for _ in range(2)] == [2, 2]
+    assert capsys.readouterr().err.count("error: broken") == 1
 
 
 WAITING = """

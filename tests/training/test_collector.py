@@ -391,18 +391,6 @@ def test_after_a_failed_rollout_the_next_begins_where_environments_are(name, met
     check_rows_follow(rollouts, undisturbed_rollouts(name))
 
 
-def test_a_checkpoint_after_a_failed_rollout_resumes_as_the_trainer_does():
-    trainer = start("relay", False, before=RaisingAt("send", 13, Failure))
-    trainer.step()
-    with pytest.raises(Failure):
-        trainer.step()
-    other = start("relay", False, before=nothing)
-    assert other.restore(trainer.weights, trainer.state()) and other.epoch == 1
-    expected, found = ([metrics_of(logs) for logs in each] for each in (trainer, other))
-    assert found == expected and len(found) == E - 1
-    assert_same(outcome(other), outcome(trainer))
-
-
 @pytest.mark.parametrize(
     ("overlap", "n", "again"), [(False, 13, 1), (True, 4 * T + 5, 0), (True, 4 * T + 5, 2)]
 )
