@@ -366,15 +366,6 @@ def test_an_unreachable_checkpoint_is_refused_only_if_it_is_the_newest(config, t
     assert checkpoint.find("latest", config) == made
 
 
-def test_an_unreachable_run_may_be_the_newest(config, tmp_path):
-    write(config, "1", 5)
-    moved = move(write(config, "2", 5).parent, tmp_path / "disk")
-    moved.rename(tmp_path / "not mounted")
-    with pytest.raises(UserError, match=rf"2 is a link to {moved}, which isn't there"):
-        checkpoint.find("latest", config)
-    assert checkpoint.find("1", config).name == f"{5:016d}"
-
-
 def test_a_best_that_is_a_folder_is_refused(config):
     """``cp -L`` and some archives replace links by folders."""
     folder = keep(config, [[1], [2]])
@@ -442,13 +433,11 @@ def test_latest_depends_on_file_times_only_in_files_of_older_versions(config, ve
 
 def test_impossible_names_are_refused(config):
     (write(config, "1", 5) / "config.ini").unlink()
-    for path in "", " ":
-        with pytest.raises(UserError, match="the text is empty"):
-            checkpoint.find(path, config)
-    for find in checkpoint.find, checkpoint.find_weights:
-        with pytest.raises(UserError, match="File name too long") as caught:
-            find("x" * 5000, config)
-        assert len(str(caught.value)) < 500
+    with pytest.raises(UserError, match="the text is empty"):
+        checkpoint.find(" ", config)
+    with pytest.raises(UserError, match="File name too long") as caught:
+        checkpoint.find_weights("x" * 5000, config)
+    assert len(str(caught.value)) < 500
     with pytest.raises(UserError, match=r"has no config\.ini"):
         checkpoint.load(checkpoint.find("1", config))
 

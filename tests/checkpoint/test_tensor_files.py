@@ -62,14 +62,6 @@ def with_header(path, header, body=b""):
 # ---- whole files ---------------------------------------------------------------------------------
 
 
-def test_tensors_and_metadata_are_read_back(path):
-    found, metadata = tensor_files.read(path)
-    check_equal(found, TENSORS)
-    assert metadata == METADATA
-    header = tensor_files.read_header(path)
-    assert header.tensors["columns"].shape == (4, 3) and METADATA.items() <= header.metadata.items()
-
-
 def test_mlx_reads_the_file_and_the_checksum_is_the_documented_one(path):
     """The definition is in docs/file_formats.md."""
     found, metadata = loaded(path)
@@ -87,14 +79,18 @@ def test_mlx_reads_the_file_and_the_checksum_is_the_documented_one(path):
     assert crc == expected
 
 
-def test_writing_evaluates_nothing(tmp_path, monkeypatch):
+def test_tensors_and_metadata_are_read_back_and_writing_evaluates_nothing(tmp_path, monkeypatch):
     """An evaluation would wait for those of other threads, perhaps forever."""
     mx.eval(TENSORS)
     types = SimpleNamespace(bfloat16=mx.bfloat16, uint16=mx.uint16)
     monkeypatch.setattr(tensor_files, "mx", types)
     tensor_files.write(tmp_path / "b.safetensors", TENSORS, METADATA)
     monkeypatch.undo()
-    check_equal(tensor_files.read(tmp_path / "b.safetensors")[0], TENSORS)
+    found, metadata = tensor_files.read(tmp_path / "b.safetensors")
+    check_equal(found, TENSORS)
+    assert metadata == METADATA
+    header = tensor_files.read_header(tmp_path / "b.safetensors")
+    assert header.tensors["columns"].shape == (4, 3) and METADATA.items() <= header.metadata.items()
 
 
 @pytest.mark.parametrize("metadata", [None, METADATA])

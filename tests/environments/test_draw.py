@@ -32,7 +32,7 @@ def test_picture_shows_only_the_observation(name):
     assert any((picture != pictures[0]).any() for picture in pictures)
 
 
-def where(picture: np.ndarray, colour: tuple[int, int, int]) -> tuple[int, int, int, int]:
+def where(picture: np.ndarray, colour: object) -> tuple[int, int, int, int]:
     """Return top, left, bottom and right (the last two exclusive) of a colour's pixels."""
     rows, columns = np.nonzero((picture == colour).all(axis=-1))
     return rows.min(), columns.min(), rows.max() + 1, columns.max() + 1

@@ -123,17 +123,6 @@ def check_rows(game: Game) -> None:
             assert np.abs(mine).max() > 0
 
 
-def test_equal_policies_act_as_one_policy_to_the_bit():
-    game, other = Game("connect4_two"), Game("connect4_two")
-    with game.vec, other.vec:
-        one = make_actor(other.policy)
-        assert one is not None
-        expected = other.rollouts(ActingInC(one, PhaseTimer("rollout")), other.weights[0])
-        found = game.rollouts(game.in_c(), [game.weights[0]] * 3)
-        for mine, theirs in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(mine, theirs)
-
-
 @pytest.mark.parametrize(
     ("name", "network", "parts"),
     [("connect4_two", "MinGRU", each_group), ("target", "MLP", few_parts)],

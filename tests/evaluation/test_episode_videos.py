@@ -7,10 +7,10 @@ import pytest
 from films import gif_pages
 from native_envs import DRIFT
 from running import BATCH, EPOCHS, TINY, cli, files, learned, records
+from test_while_training import SMALL, E, N, T, make
 from watching import everything
 
 from puffer_mlx import config as c
-from puffer_mlx import vec
 from puffer_mlx.checkpoint.environment_statistics import copy_statistics
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import episode_videos
@@ -27,59 +27,42 @@ from puffer_mlx.training.trainer import Trainer
 PYTHON = Path(__file__).parents[1] / "envs" / "python"
 WALK = f"{PYTHON / 'gym_walk.py'}:Walk"
 
-N, T, E = 12, 8, 4
-SMALL = f"""
-    --device cpu --policy.hidden-size 8 --policy.num-layers 1 --vec.total-agents {N}
-    --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size 48 --train.replay-ratio 1
-    --train.total-timesteps {E * N * T} --train.learning-rate 0.3 --eval-interval 1
-    --eval-episodes 12
-""".split()
+EVALUATED = "--eval-interval", "1", "--eval-episodes", "12"
 VIDEOS = "--eval-video-interval", "2"
 
 
 def configure(name, *more):
-    return c.load(name, [*SMALL, *more])
+    return c.load(name, [*SMALL, *EVALUATED, *more])
 
 
-def make(config):
-    return vec.make(config, 2)
-
-
-def trained(config, folder, begin=0, end=E, before=None):
-    """Return the end of a training as bytes, its records, its weights and state."""
-    said = []
+def trained(config, folder):
+    """Return the end of a training as bytes, and its records."""
     with make(config) as environments:
-        trainer = Trainer(config, environments, like=before and before[1])
-        if before:
-            trainer.restore(*before)
-        evaluator, logs = Evaluator(trainer, make), []
-        videos = EpisodeVideos(trainer, folder, said.append)
-        assert trainer.epoch == begin
-        while trainer.epoch < end:
-            logs.append(learned(trainer.step() | evaluator.after_epoch() | videos.after_epoch()))
-        assert said == []
-        return everything(trainer), logs, (trainer.weights, trainer.state())
+        trainer = Trainer(config, environments)
+        evaluator = Evaluator(trainer, make)
+        videos = EpisodeVideos(trainer, folder, pytest.fail)
+        logs = [learned(log | evaluator.after_epoch() | videos.after_epoch()) for log in trainer]
+        return everything(trainer), logs
 
 
 # ---- training isn't changed ----------------------------------------------------------------------
 
 
-def test_videos_do_not_change_the_training_and_a_resumed_run_makes_them(tmp_path):
+def test_videos_do_not_change_the_training_and_replace_those_of_a_killed_run(tmp_path):
     words = "cartpole", "--vec.normalize-observations", "1"
-    arrays, logs, _ = trained(configure(*words), tmp_path / "plain")
-    filmed = configure(*words, *VIDEOS)
-    _, records, middle = trained(filmed, tmp_path / "filmed", end=3)
+    arrays, logs = trained(configure(*words), tmp_path / "plain")
+    videos = tmp_path / "filmed" / "videos"
+    videos.mkdir(parents=True)
     names = [f"{epoch * N * T:016d}.gif" for epoch in (2, 4)]
-    torn = tmp_path / "filmed" / "videos" / names[1]
-    torn.write_bytes(b"of a run that was killed")
-    found, rest, _ = trained(filmed, tmp_path / "filmed", begin=3, before=middle)
-    assert [key for key in arrays if arrays[key] != found[key]] == [] and records + rest == logs
+    (videos / names[1]).write_bytes(b"of a run that was killed")
+    found, records = trained(configure(*words, *VIDEOS), tmp_path / "filmed")
+    assert [key for key in arrays if arrays[key] != found[key]] == [] and records == logs
     assert files(tmp_path) == {f"filmed/videos/{name}" for name in names}
-    assert gif_pages(torn.read_bytes())
+    assert gif_pages((videos / names[1]).read_bytes())
 
 
 def test_videos_are_due_after_each_nth_evaluation_and_the_last():
-    """An interval of 97 steps has evaluations after 192, 288 and 384 steps."""
+    """An interval of 129 steps has evaluations after 256, 384 and 512 steps."""
 
     def due(interval: int, every: int) -> list[int]:
         words = "--eval-interval", str(interval), "--eval-video-interval", str(every)
@@ -93,9 +76,8 @@ def test_videos_are_due_after_each_nth_evaluation_and_the_last():
 # ---- what they show ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("finals", [0, 1])
-def test_a_video_shows_the_first_episode_of_the_evaluation(tmp_path, finals):
-    words = "--eval-greedy=1", f"--train.bootstrap-truncated={finals}", "--vec.backend=sync"
+def test_a_video_shows_the_first_episode_of_the_evaluation():
+    words = "--eval-greedy=1", "--train.bootstrap-truncated=1", "--vec.backend=sync"
     config = configure(WALK, *words, *VIDEOS, "--vec.normalize-rewards=0", "--seed=1")
     with make(config) as environments:
         trainer = Trainer(config, environments)
@@ -107,9 +89,8 @@ def test_a_video_shows_the_first_episode_of_the_evaluation(tmp_path, finals):
                 AgentStepper(trainer.policy, trainer.weights, others, deterministic=True), 12
             )
     (first,) = [record for record in scores.episodes if record["env"] == 0]
-    assert len(frames) == first["episode_length"] + finals  # else no row shows the last one
-    if finals:
-        assert frames[-1].total == first["episode_return"]
+    assert len(frames) == first["episode_length"] + 1
+    assert frames[-1].total == first["episode_return"]
     raw = [frame.image[0].any(axis=1) for frame in frames]
     places = [int(np.flatnonzero(row).mean()) * 7 // len(row) - 3 for row in raw]
     rewards = [round(frame.reward, 3) for frame in frames[1:]]
@@ -171,7 +152,7 @@ def test_a_failed_video_is_one_line_and_the_run_continues(tmp_path, monkeypatch,
 
 def test_the_command_refuses_before_training(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli("train").main([DRIFT["native"], *SMALL, *VIDEOS]) == 2
+    assert cli("train").main([DRIFT["native"], *SMALL, *EVALUATED, *VIDEOS]) == 2
     assert "base.eval_video_interval 2: drift has no pictures" in capsys.readouterr().err
     assert not (tmp_path / "checkpoints").exists()
 

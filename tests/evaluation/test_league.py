@@ -1,17 +1,193 @@
-"""A league's parts: ratings, draws of opponents, full pools, logs, and saved states."""
+"""A league: decisions of both releases' rules written again, logs, and saved states.
+
+The rules are written again here, as plainly as possible: weights are the number of the call when
+the learner had them, and a pool is a list of [number, rating]. Only NumPy's generator is shared.
+"""
 
 import json
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_league_parity import EACH, KEYS, TAGS, B, E, league, recorded, steps_of, weights
 
+from puffer_mlx import config as c
 from puffer_mlx.errors import UserError
+from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.training.game_results import Results
 from puffer_mlx.training.league import League
+
+TAGS = [0, 0, 1, 1, 1, 2, 3, 0, 1, 2, 2, 3]  # of 12 environments: 4, 3 and 2 with opponents
+B, E = 3, len(TAGS)
+EACH = 1000  # steps of a rollout
+
+
+def seats() -> Seats:
+    policy = [seat * tag for tag in TAGS for seat in range(2)]
+    tags = np.array(TAGS, np.int32)
+    return Seats(np.array(policy, np.int32), np.repeat(np.arange(E, dtype=np.int32), 2), tags)
+
+
+def weights(number: int) -> Any:
+    return {"layer": [mx.array([float(number)])]}
+
+
+def recorded(calls: int, seed: int, skill: float) -> list[Results]:
+    """Return random results: phases in which no game ends, and others in which all do."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for call in range(calls):
+        ended = (rng.random(E) < (0.0 if call % 7 == 3 else rng.random())) & (np.array(TAGS) > 0)
+        games = np.bincount(np.array(TAGS), ended * rng.integers(1, 9, E), B + 1)[1:]
+        wins = rng.binomial(games.astype(int), skill)
+        draws = rng.binomial(games.astype(int) - wins, 0.3)
+        made.append(Results(wins + draws / 2, games.astype(np.int64), ended))
+    return made
+
+
+def league(**keys: Any) -> League:
+    """A league of 3 opponents, with keys of [selfplay]; 5.0's every 2 epochs."""
+    config = c.load("connect4_two")
+    config.selfplay.enabled = True
+    for key, value in keys.items():
+        setattr(config.selfplay, key, value)
+    config.vec.num_frozen_banks, config.vec.num_policies = B, B + 1
+    config.base.checkpoint_interval = 2
+    config.vec.total_agents, config.train.horizon = EACH // 10, 10
+    return League(config, seats(), weights(0))
+
+
+def rules_4(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
+    """Return what 4.0's rules decide."""
+    rng = np.random.default_rng(keys["seed"])
+    entries = [[0, keys["elo_init"]]]
+    mine = keys["elo_init"]
+    banks = [
+        {"now": entries[0], "score": 0, "n": 0, "since": 0, "next": None, "ok": set()}
+        for _ in range(B)
+    ]
+    taken, found = 0, []
+
+    def snapshot(call: int) -> None:
+        nonlocal taken, entries
+        entries.append([call, mine])
+        if len(entries) > keys["max_size"]:
+            older, newer = entries[: len(entries) // 2], entries[len(entries) // 2 :]
+            entries = [entry for i, entry in enumerate(older) if i % 2 == 1] + newer
+        taken = call * EACH
+
+    for call, result in enumerate(results):
+        step = call * EACH
+        for b, bank in enumerate(banks):
+            w, m = result.score[b], result.games[b]
+            if m > 0:
+                bank["score"] += w
+                bank["n"] += m
+                expected = 1 / (1 + 10 ** ((bank["now"][1] - mine) / 400))
+                change = keys["elo_k"] * (w / m - expected)
+                mine += change
+                bank["now"][1] -= change  # the entry's, wherever it plays
+            if bank["next"] is not None:
+                bank["ok"] |= {e for e in range(E) if result.ended[e]}
+        if keys["snapshot_interval"] and step - taken >= keys["snapshot_interval"]:
+            snapshot(call)
+        for b, bank in enumerate(banks):
+            environments = {e for e in range(E) if TAGS[e] == b + 1}
+            if bank["next"] is not None:
+                if environments <= bank["ok"]:
+                    bank.update(now=bank["next"], next=None, score=0, n=0, since=step)
+                continue
+            won = bank["n"] > 0 and bank["n"] >= keys["min_games"]
+            won = won and bank["score"] / bank["n"] >= keys["swap_winrate"]
+            wait = keys["opp_timeout_steps"]
+            if won or (wait and step - bank["since"] >= wait):
+                if won and len(entries) < 10:
+                    snapshot(call)
+                those = entries[:-5] if len(entries) >= 6 else entries
+                chances = np.array([(i + 1) ** 0.5 for i in range(len(those))])
+                bank["next"] = those[rng.choice(len(those), p=chances / chances.sum())]
+                bank["ok"] = set()
+        state = [bank["now"][0] for bank in banks], [entry[0] for entry in entries]
+        found.append((*state, mine, [entry[1] for entry in entries]))
+    return found
+
+
+def rules_5(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
+    """Return what 5.0's rules decide; ratings are ours."""
+    rng = np.random.default_rng(keys["seed"])
+    queue, playing, drawn, found = [0], [0] * B, 0, []
+    for call in range(len(results)):
+        if call > 0 and call % 2 == 0:
+            queue.append(call)
+            if len(queue) > keys["max_size"]:
+                queue.pop(0)
+        wait = keys["opp_timeout_steps"]
+        if wait and call * EACH - drawn >= wait:
+            playing = [queue[rng.integers(len(queue))] for _ in range(B)]
+            drawn = call * EACH
+        found.append((list(playing), list(queue)))
+    return found
+
+
+KEYS = {
+    "max_size": 16,
+    "swap_winrate": 0.6,
+    "min_games": 50,
+    "elo_init": 100.0,
+    "elo_k": 16.0,
+    "seed": 7,
+    "snapshot_interval": 40 * EACH,
+    "opp_timeout_steps": 90 * EACH,
+}
+CASES = {
+    "as a run": {},
+    "a small pool": {"max_size": 5, "snapshot_interval": 10 * EACH},
+    "one entry": {"max_size": 1},
+    "beaten at once": {"min_games": 0, "swap_winrate": 0.0},
+    "no snapshots, no time": {"snapshot_interval": 0, "opp_timeout_steps": 0},
+}
+
+
+def steps_of(made: League) -> tuple[list[int], list[int]]:
+    """Return the numbers that the opponents' and the pool's weights were made of."""
+    own = [int(tree["layer"][0].item()) for tree in made.opponents]
+    pool = [int(entry.weights["layer"][0].item()) for entry in made.table.pool]
+    assert [entry.step for entry in made.table.pool] == [number * EACH for number in pool]
+    return own, pool
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_puffer4_follows_the_rules_written_again(case):
+    keys = {**KEYS, **CASES[case]}
+    results = recorded(1000, seed=3, skill=0.55)
+    made, changes = league(rules="puffer4", **keys), 0
+    for call, (result, told) in enumerate(zip(results, rules_4(keys, results), strict=True)):
+        before = steps_of(made)[0]
+        logs = made.after(call * EACH, result, weights(call))
+        found = *steps_of(made), made.table.elo, [entry.elo for entry in made.table.pool]
+        assert found == told, call
+        assert (logs["env/elo"], logs["pool/size"]) == (told[2], len(told[1]))
+        changed = {b + 1 for b in range(B) if told[0][b] != before[b]}
+        assert changed <= made.replaced and len(told[1]) <= keys["max_size"]
+        changes += len(changed)
+    assert changes > 20 or case in ("one entry", "no snapshots, no time")
+
+
+@pytest.mark.parametrize("case", [{}, {"max_size": 1}])
+def test_puffer5_follows_the_rules_written_again(case):
+    keys = {**KEYS, "opp_timeout_steps": 7 * EACH, **case}
+    results = recorded(400, seed=4, skill=0.6)
+    made = league(rules="puffer5", **keys)
+    for call, (result, told) in enumerate(zip(results, rules_5(keys, results), strict=True)):
+        before = steps_of(made)[0]
+        made.after(call * EACH, result, weights(call))
+        assert steps_of(made) == told, call
+        assert made.replaced >= {b + 1 for b in range(B) if told[0][b] != before[b]}
+
+
+# ---- logs and saved states -----------------------------------------------------------------------
 
 NOBODY = np.zeros(E, bool)
 QUICK = {**KEYS, "min_games": 4, "max_size": 6}

@@ -13,7 +13,7 @@ from watching import functions, replace_functions
 
 from puffer_mlx import config, vec
 from puffer_mlx.rollout.buffer import RolloutBuffer
-from puffer_mlx.rollout.seats import Seats, seats_in_blocks
+from puffer_mlx.rollout.seats import seats_in_blocks
 from puffer_mlx.training.reader import TrainedAgents
 from puffer_mlx.training.trainer import Trainer
 
@@ -128,18 +128,6 @@ def test_a_pass_of_ppo_has_each_learner_at_most_once():
     assert [order.shape for order in orders] == [(3, 16), (3, 16)]
     for order in orders:
         assert len(np.unique(order)) == 48 and order.max() < 56
-
-
-def test_opponents_that_are_trained_on_start_from_a_zero_state():
-    """As upstream, which keeps no recurrent state of opponents."""
-    settings = configure("--train.algorithm", "puffer4", *OF_4.split())
-    settings.selfplay.train_on_opponents = True
-    seats = Seats(*(np.array(a, np.int32) for a in ([0, 0, 0, 1], [0, 0, 1, 1], [0, 1])))
-    trained_agents = TrainedAgents(settings, seats)
-    states = trained_agents.states({"h": mx.ones((4, 2))})
-    assert np.array(states["h"]).tolist() == [[1, 1], [1, 1], [1, 1], [0, 0]]
-    recorded, computed = mx.zeros((1, 4)), mx.ones((1, 4))
-    assert np.array(trained_agents.of_learner(computed, recorded)).tolist() == [[1, 1, 1, 0]]
 
 
 def test_a_trainer_uses_the_seats_that_a_folder_of_release_5_declares():

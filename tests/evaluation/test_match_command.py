@@ -11,7 +11,6 @@ from saved_policies import record_of, save
 from puffer_mlx import checkpoint, config
 from puffer_mlx.checkpoint.flat_files import save_bin
 from puffer_mlx.cli import match as module
-from puffer_mlx.evaluation.frames import captioned
 from puffer_mlx.evaluation.games import without_statistics
 from puffer_mlx.library import evaluating
 
@@ -87,15 +86,6 @@ def test_a_gif_shows_a_game_and_its_result_below_the_players_names(match, here):
     assert all(np.array_equal(strip, strips[0]) for strip in strips[:-1]) and strips[0].std() > 0
     assert not np.array_equal(strips[-1], strips[0])
     assert np.array_equal(pages[-1][0][-BOARD:], pages[-2][0][-BOARD:])
-
-
-def test_a_caption_is_complete_above_a_small_picture():
-    image = np.full((8, 8, 3), 90, np.uint8)
-    said = captioned(image, ["a long name of a player", "a", ""])
-    assert (said[-8:] == 90).all(axis=2).sum() == 64 and said.shape[1] > 100
-    text = np.asarray((said[:-8] > 150).any(axis=2))
-    assert text.any() and not text[:, -1].any()
-    assert text[: len(text) // 3].sum() > text[len(text) // 3 :].sum() > 0
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
 import mlx.core as mx
@@ -106,18 +105,6 @@ def test_opponents_act_with_the_leagues_weights(overlap: str, lower: str):
                     assert mx.allclose(mine.astype(mx.float32), theirs, 1e-2, 1e-2).item()
             assert np.abs(states[first]).any() == (k > 0)
             assert not np.abs(states[second]).any()  # another one each time
-
-
-def test_in_an_evaluation_a_new_opponent_starts_from_a_zero_state_once():
-    with playing("--eval-episodes", "1_000_000") as (trainer, self_play):
-        trainer.step()
-        self_play.league.table.replaced = frozenset({2})
-        spy: Any = Spy(trainer.collector.acting)
-        trainer.collector.acting = spy
-        assert len(list(islice(trainer.evaluate(), 3))) == 3
-        others, theirs = self_play.seats.rows(1), self_play.seats.rows(2)
-        assert [np.abs(states[theirs]).any() for _, states in spy.seen] == [False, True, True]
-        assert all(np.abs(states[others]).any() for _, states in spy.seen)
 
 
 def test_the_league_gets_the_results_of_the_learners_games():

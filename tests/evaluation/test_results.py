@@ -54,13 +54,6 @@ def test_games_are_counted_as_in_a_loop_over_steps_also_after_a_restore():
         assert (found.ended == ended).all()
 
 
-def test_a_game_with_a_nan_reward_is_a_draw():
-    seats = seats_of([1], 2)
-    scores = GameCounter(seats)
-    rewards, over = np.array([[np.nan, 0], [1, 0]], np.float32), np.ones((2, 2), np.float32)
-    assert scores.take(rewards, over).score.tolist() == [1.5]
-
-
 def test_a_state_of_other_seats_is_refused():
     scores = GameCounter(seats_of([1, 1], 2))
     with pytest.raises(UserError, match="of 1 environments with opponents, expected 2"):
