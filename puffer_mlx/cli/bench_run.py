@@ -52,6 +52,8 @@ def bench(config: Config, options: argparse.Namespace) -> None:
     print(table(record))
     if fastest:
         print(f"\nfastest: {fastest}")
+    elif not options.env_only:
+        voice.note("\nnext  add --placements to compare devices, or --env-only for environments alone")
     if options.json:
         write_json(record, options.json)
 

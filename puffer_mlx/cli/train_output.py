@@ -241,12 +241,11 @@ def score_texts(run: Run, shown: RunState, last: dict[str, float]) -> Iterator[s
         best = best_score(config) if name == METRIC else None
         possible = f" of {best:g} possible" if best else ""
         yield f"score {last[name]:.3f}{possible} ({last.get('env/n', 1):,.0f} episodes)"
-    elif scores := shown.scores():
-        yield "score " + ", ".join(f"{value} in {name}" for name, value in scores.items())
+    elif scores := [*shown.scores().values()]:
+        yield f"score {scores[0]} in training"
     else:
-        yield "score none: no episode ended" + (
-            "; --wrap.max-episode-steps N ends them" if config.python else ""
-        )
+        hint = "; --wrap.max-episode-steps N ends them" if config.python else ""
+        yield f"score none: no episode ended{hint}"
     found = checkpoint_info(run.folder / checkpoint.BEST) if config.base.eval_interval else None
     if found and found.score is not None:
         yield f"best  {found.score:.3f} after {found.step:,} steps, {relative(found.folder)}"

@@ -1,6 +1,5 @@
 """The command that started this program, for help and for hints on what to type next."""
 
-import os
 import shlex
 import shutil
 import sys
@@ -57,7 +56,7 @@ def command(name: str) -> str:
     if path.suffix == ".py" and path.parent.name == "scripts" and script.is_file():
         return shlex.join(["python", str(script)])
     if path.name == COMMAND and not shutil.which(COMMAND):
-        return f"{shlex.quote(os.path.relpath(path))} {name}"
+        return f"{shlex.quote(str(path))} {name}"
     return f"{COMMAND} {name}"
 
 

@@ -152,13 +152,18 @@ def test_without_a_terminal_there_are_plain_lines(whole):
     assert re.match(r"Environment squared, Parameters 1\.2K, Agents 8, ", first)
     progress = [line for line in lines if " steps | " in line]
     assert progress[0].startswith(f"{BATCH} of {EPOCHS * BATCH} steps | ")
+    assert " SPS | " not in progress[0]  # it compiles
     assert progress[-1].startswith(f"{EPOCHS * BATCH} of {EPOCHS * BATCH} steps | ")
     assert " SPS | 0s left | " in progress[-1] and "entropy 1." in progress[-1]
-    *_, saved, log = lines
-    evaluation = next(line for line in lines[-4:] if line.startswith("evaluation"))
+    evaluation = next(line for line in lines if line.startswith("evaluation"))
     assert evaluation.startswith("evaluation of the final weights: perf 0.")
+    steps, score, saved, log, _, watch, resume, own = lines[-8:]
+    assert steps.startswith(f"steps {EPOCHS * BATCH} in ") and "rounded" not in steps
+    assert re.fullmatch(r"score -?[\d.]+ \(\d+ episodes\)", score)
     assert re.fullmatch(rf"saved checkpoints/squared/\d+/{LAST}", saved)
     assert re.fullmatch(r"log   logs/squared/\d+\.jsonl", log)
+    assert watch.endswith(" squared latest --terminal") and own.endswith("(docs/writing_envs.md)")
+    assert resume.endswith(f" squared --resume latest --train.total-timesteps {2 * EPOCHS * BATCH}")
 
 
 def test_the_saved_configuration_loads_back_and_repeats_the_run(script, whole, here):
@@ -213,7 +218,9 @@ def test_stop_at_ends_after_the_epoch_that_reaches_the_step(script, here, whole,
     assert script.main([*TINY, "--stop-at", str(BATCH + 1)]) == 0
     output = capsys.readouterr().out
     assert f"{2 * BATCH} of {2 * BATCH} steps" in output and "evaluation" not in output
-    assert output.splitlines()[-2].endswith(f"{2 * BATCH:016d}")
+    assert f"stopped before {EPOCHS * BATCH}\n" in output
+    assert output.splitlines()[-6].endswith(f"{2 * BATCH:016d}")
+    assert output.splitlines()[-2].endswith(" squared --resume latest")
     assert list(map(learned, records(here))) == list(map(learned, records(whole[0])))[:2]
     names = sorted(path.name for path in here.glob("checkpoints/*/*/0*"))
     assert names == [f"{n * BATCH:016d}" for n in (1, 2)]
@@ -260,7 +267,7 @@ def test_a_signal_stops_at_the_end_of_an_epoch_and_saves(tmp_path):
     assert [record["epoch"] for record in epochs] == list(range(1, len(epochs) + 1))
     last = epochs[-1]["agent_steps"]
     assert check_whole_files(tmp_path)[-1] == last == len(epochs) * BATCH > BATCH
-    saved, log = out.splitlines()[-2:]
+    saved, log = out.splitlines()[-6:-4]
     assert saved == f"saved {only(tmp_path, f'checkpoints/*/*/{last:016d}').relative_to(tmp_path)}"
     assert log.startswith("log   ")
 
