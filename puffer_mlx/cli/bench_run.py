@@ -53,7 +53,7 @@ def bench(config: Config, options: argparse.Namespace) -> None:
     if fastest:
         print(f"\nfastest: {fastest}")
     elif not options.env_only:
-        voice.note("\nnext  add --placements to compare devices, or --env-only for environments alone")
+        voice.note("\nnext  add --placements to compare devices, or --env-only without a policy")
     if options.json:
         write_json(record, options.json)
 

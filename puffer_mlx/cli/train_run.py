@@ -172,7 +172,7 @@ def train(
             shown = dashboard.run
             uptime = shown.logs.get("uptime", 0.0)
             ending.reached = [steps_text(trainer, uptime), *score_texts(run, shown, last)]
-            ending.next = next_steps(run, argv)
+            ending.next = next_steps(run, argv) if ending.saved else []
         return outside.status or (watch.status if watch.number == signal.SIGHUP else 0)
 
 

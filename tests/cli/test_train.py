@@ -15,6 +15,7 @@ from running import BATCH, EPOCHS, TINY, command, files, learned, only, records,
 from puffer_mlx import checkpoint, config
 from puffer_mlx.cli.stopping import AT_ITS_END, NOTHING
 from puffer_mlx.cli.train_output import evaluation_note, rate_note
+from puffer_mlx.config.notes import best_score
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.run_view import PHASES, abbreviate, duration
 from puffer_mlx.ppo.loss import METRICS
@@ -31,9 +32,33 @@ CONTENTS = ("config.ini", "weights.safetensors", "weights.bin", "state.safetenso
 
 def test_an_evaluation_without_a_finished_episode_is_one_line(script, here, capsys):
     words = ["--train.algorithm", "puffer5", "--env.size", "11"]  # far away
-    assert script.main([*TINY, *words, "--train.total-timesteps", str(BATCH)]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "evaluation" in line]
+    assert script.main([*TINY, *words, "--train.total-timesteps", str(BATCH + 1)]) == 0
+    out = capsys.readouterr().out
+    lines = [line for line in out.splitlines() if "evaluation" in line]
     assert len(lines) == 1 and lines[0].startswith("the evaluation ended after 0 of ")
+    assert f"{BATCH} of {BATCH} steps | no episode has ended yet | " in out
+    assert f"s, rounded down from {BATCH + 1} (whole epochs)\nscore none: no episode ended\n" in out
+
+
+def test_a_run_without_a_finite_minibatch_says_so_after_its_first_epoch(script, here, capsys):
+    (here / "mine.py").write_text(
+        "from puffer_mlx.ppo.loss import ppo_loss\n"
+        "def loss(now, batch, **numbers):\n"
+        "    forward = now.logprob, now.entropy, now.value\n"
+        "    total, statistics = ppo_loss(*forward, batch, **numbers)\n"
+        "    return total * float('nan'), statistics\n"
+    )
+    assert script.main([*TINY, "--train.loss", "mine:loss"]) == 2
+    out, error = capsys.readouterr()
+    first = out.index("after the first epoch: nothing was learned: not one minibatch was finite")
+    assert first < out.index(f"{BATCH} of ")
+    assert "hint: check the loss mine:loss;" in out and "hint: check the loss mine:loss;" in error
+
+
+def test_the_best_possible_score_is_for_the_files_bricks():
+    assert best_score(config.load("breakout-cpu", [])) == 864
+    assert best_score(config.load("breakout", ["--env.brick-rows", "5"])) is None
+    assert best_score(config.load("squared", [])) is None
 
 
 def test_options_that_change_nothing_are_named(script, here, capsys):

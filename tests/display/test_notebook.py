@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,13 @@ def test_a_second_interrupt_ends_at_once(monkeypatch, trainer):
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(0.01)
     assert trainer.epoch == 1 and not trainer.stop
+
+
+def test_watch_works_in_a_thread_that_cannot_handle_signals(monkeypatch, trainer):
+    Screen(monkeypatch)
+    monkeypatch.setattr(Trainer, "__iter__", lambda self: iter([record(1)]))  # nothing is trained
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: [*watch(trainer)]).result() == [record(1)]
 
 
 def test_drawing_takes_only_a_part_of_the_time(monkeypatch):
