@@ -88,7 +88,7 @@ help:
 
 # This package, editable; $(VENV)/.test, $(VENV)/.dev: with that extra of pyproject.toml.
 $(VENV)/.run: $(BIN)/python pyproject.toml
-	@echo "installing puffer_mlx into $(VENV): a minute or two the first time"
+	@echo "installing puffer_mlx into $(VENV): a minute or two"
 	$(BIN)/python -m pip install --editable .
 	@! command -v nvidia-smi >/dev/null || echo "for the GPU: $(BIN)/pip install -e '.[cuda]'"
 	@touch $@
@@ -125,6 +125,7 @@ $(VENV)/.%: $(BIN)/python pyproject.toml
 
 # Debian's Python may lack ensurepip; then the pip beside it fills the environment.
 $(BIN)/python:
+	@echo "making $(VENV): half a minute"
 	@for python in $(CANDIDATES); do \
 	    $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
 	    if $$python -c 'import ensurepip, venv' 2>/dev/null; then \

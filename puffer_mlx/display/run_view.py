@@ -56,6 +56,11 @@ def abbreviate(number: float) -> str:
     return f"{number:.1f}T"
 
 
+def episodes_text(count: float) -> str:
+    """Return a number of episodes."""
+    return f"{abbreviate(count)} episode{'s' * (count != 1)}"
+
+
 def agents_text(agents: int, groups: int) -> str:
     """Return the number of agents, and of groups that alternate."""
     return f"{agents:,}" + (f" ({groups} groups take turns)" if groups > 1 else "")
@@ -192,22 +197,21 @@ class RunState:
         return POOL in self.logs
 
     def scores(self) -> dict[str, str]:
-        """Return the training score with its number of episodes, and the last evaluation's.
+        """Return the training score and the last evaluation's, with their numbers of episodes.
 
         If no episode ended between the last two calls of ``update_speed``, the score is older.
         """
         logs = self.logs
         texts = {}
         if name := self.score_name(logs):
-            count = logs.get("env/n", 1.0)
-            many = f"{abbreviate(count)} episode{'s' * (count != 1)}"
-            many = f"last {EPISODES}" if name == SCORE else many
+            many = f"last {EPISODES}" if name == SCORE else episodes_text(logs.get("env/n", 1.0))
             many += ", none since" if self.none_ended else ""
             texts[f"training {label(name)}"] = f"{logs[name]:.3f} ({many})"
         for name in (self.metric, METRIC, RETURN):
             evaluated = EVALUATION + name.removeprefix("env/")
             if evaluated in logs:
-                return {**texts, f"evaluation {label(name)}": f"{logs[evaluated]:.3f}"}
+                many = episodes_text(logs.get(f"{EVALUATION}n", 1.0))
+                return {**texts, f"evaluation {label(name)}": f"{logs[evaluated]:.3f} ({many})"}
         return texts
 
     def progress(self) -> dict[str, str]:

