@@ -142,7 +142,8 @@ def bench_training(config: Config, options: argparse.Namespace) -> dict[str, Any
         started = time.perf_counter()
         progress = Progress("epochs, warm-up included", options.warm_up + options.epochs)
         for _ in range(options.warm_up):
-            progress.one(trainer.step()["SPS"])
+            trainer.step()
+            progress.one()
         warm = time.perf_counter() - started
         cpu = time.process_time()
         logs = []

@@ -267,18 +267,19 @@ def next_steps(run: Run, argv: Sequence[str]) -> list[str]:
     if not config.python and (source_folder(config) / "draw.py").is_file():
         evaluate.append("--terminal")
     resume = [argv[0], "--resume", folder, *allow]
-    if trainer.epoch == config.epochs:
+    complete = trainer.epoch == config.epochs
+    if complete:
         resume += ["--train.total-timesteps", f"{2 * int(config.train.total_timesteps):_}"]
     if config.base.stop_at_score != "none":
         resume += ["--stop-at-score", "none"]
-    lines = [
-        "next",
-        f"  watch it play  {program.command('evaluate')} {shlex.join(evaluate)}",
-        f"  train longer   {program.command('train')} {shlex.join(resume)}",
-    ]
-    if "--terminal" not in evaluate:
-        lines[1] = lines[1].replace("watch it play", "score it     ")
-    if config.python or config.source:
-        return lines
-    own = f"{program.command('check-env')} FILE.py:CLASS"
-    return [*lines, f"  your own       {own}   (docs/writing_envs.md)"]
+    evaluate_command = f"{program.command('evaluate')} {shlex.join(evaluate)}"
+    commands = {
+        "watch it play" if "--terminal" in evaluate else "score it": evaluate_command,
+        "train longer"
+        if complete
+        else "resume": f"{program.command('train')} {shlex.join(resume)}",
+    }
+    if not (config.python or config.source):
+        own = f"{program.command('check-env')} FILE.py:CLASS"
+        commands["your own"] = f"{own}   (docs/writing_envs.md)"
+    return ["next", *(f"  {what:13}  {command}" for what, command in commands.items())]
