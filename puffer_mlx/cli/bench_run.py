@@ -110,7 +110,7 @@ class Progress:
         """Count one more item.
 
         Args:
-            pace: Speed of this item in steps per second, for the message.
+            pace: Speed of this item in steps per second, for the message; None while compiling.
         """
         self._count += 1
         if time.perf_counter() - self._told < EVERY:
