@@ -102,7 +102,7 @@ $(VENV)/.pufferlib: $(VENV)/.oldest
 
 # All that `make check` needs by one call of pip, which takes long to see what is there.
 $(VENV)/.check: pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[test,compilers,dev]'
+	$(BIN)/python -m pip install --editable '.[test,compilers,dev]'
 	@touch $(addprefix $(VENV)/.,test compilers dev check)
 
 # MLX compiles hundreds of small functions for the tests, each with the same header. GCC finds it
@@ -116,11 +116,11 @@ $(VENV)/.header: $(VENV)/.test
 # torch comes first: what depends on it takes the one that is there.
 $(VENV)/.test $(VENV)/.oldest $(VENV)/.check: $(VENV)/.torch
 $(VENV)/.torch: $(BIN)/python
-	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pip install '$(TORCH)'
 	@touch $@
 
 $(VENV)/.%: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	$(BIN)/python -m pip install --editable '.[$*]'
 	@touch $@
 
 # Debian's Python may lack ensurepip; then the pip beside it fills the environment.
