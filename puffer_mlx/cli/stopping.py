@@ -1,4 +1,4 @@
-"""The end of a run: save all that can be saved, and print what was reached and what to do next.
+"""The end of a run: save the run, and print its result and the next steps.
 
 | cause | saved |
 | --- | --- |

@@ -121,7 +121,7 @@ class RunState:
         self.logs: Logs = {}
         self.speed = 0.0
         self.none_ended = False
-        self._ended: bool | None = None  # if an episode did since then; None without a record
+        self._ended: bool | None = None  # an episode ended since; None before a record
         self._spent: Logs = {}  # seconds of the run by perf/*
         self._mark: tuple[float, float] | None = None  # uptime and steps at the last measurement
         self._points: list[CurvePoint] = []
