@@ -1,5 +1,6 @@
 # One command each; the first makes $(VENV). Needs Python 3.11 or newer and a C compiler.
-#   make train ARGS="--train.total-timesteps 3_000_000"
+#   make train ARGS="--seed 1"           another seed
+#   make train ARGS="cartpole"           another environment
 VENV ?= .venv
 OLDEST ?= .venv-oldest
 ARGS ?=
@@ -14,8 +15,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_COMPILE := 1
 unexport PYTHONDONTWRITEBYTECODE # tests start a thousand processes: half a second less for each
 
+# Breakout: with an NVIDIA GPU PufferLib 4.0's run, elsewhere one of about a minute on two cores.
+DEMO = import mlx.core as mx; print("breakout" if mx.cuda.is_available() else "breakout-cpu")
 train: $(VENV)/.run
-	$(BIN)/puffer-mlx train breakout $(ARGS)
+	@set -- $(if $(filter-out -%,$(firstword $(ARGS))),,$$($(BIN)/python -c '$(DEMO)')) $(ARGS); \
+	    echo "$(BIN)/puffer-mlx train $$*"; \
+	    $(BIN)/puffer-mlx train "$$@"
 
 # All tests, in JOBS processes, since most of a test's time is waiting; those that ARGS choose in one.
 # What they compile is kept in the user's cache: the first run takes longer.
@@ -69,7 +74,7 @@ clean:
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 help:
-	@echo "make train       train breakout; ARGS= for options"
+	@echo "make train       train breakout; ARGS= for options, or another environment first"
 	@echo "make test-fast   tests of one process, under a minute"
 	@echo "make test        all tests, JOBS=3 processes; ARGS= for pytest"
 	@echo "make test-oldest with the oldest Gymnasium and NumPy, and PufferLib 3"
@@ -83,7 +88,9 @@ help:
 
 # This package, editable; $(VENV)/.test, $(VENV)/.dev: with that extra of pyproject.toml.
 $(VENV)/.run: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable .
+	@echo "installing puffer_mlx into $(VENV): a minute or two"
+	$(BIN)/python -m pip install --editable .
+	@! command -v nvidia-smi >/dev/null || echo "for the GPU: $(BIN)/pip install -e '.[cuda]'"
 	@touch $@
 
 # PufferLib 3.0's Python: its C would be fetched from GitHub, which needs more than pip.
@@ -95,7 +102,7 @@ $(VENV)/.pufferlib: $(VENV)/.oldest
 
 # All that `make check` needs by one call of pip, which takes long to see what is there.
 $(VENV)/.check: pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[test,compilers,dev]'
+	$(BIN)/python -m pip install --editable '.[test,compilers,dev]'
 	@touch $(addprefix $(VENV)/.,test compilers dev check)
 
 # MLX compiles hundreds of small functions for the tests, each with the same header. GCC finds it
@@ -109,15 +116,16 @@ $(VENV)/.header: $(VENV)/.test
 # torch comes first: what depends on it takes the one that is there.
 $(VENV)/.test $(VENV)/.oldest $(VENV)/.check: $(VENV)/.torch
 $(VENV)/.torch: $(BIN)/python
-	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pip install '$(TORCH)'
 	@touch $@
 
 $(VENV)/.%: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	$(BIN)/python -m pip install --editable '.[$*]'
 	@touch $@
 
 # Debian's Python may lack ensurepip; then the pip beside it fills the environment.
 $(BIN)/python:
+	@echo "making $(VENV): half a minute"
 	@for python in $(CANDIDATES); do \
 	    $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
 	    if $$python -c 'import ensurepip, venv' 2>/dev/null; then \

@@ -52,6 +52,8 @@ def bench(config: Config, options: argparse.Namespace) -> None:
     print(table(record))
     if fastest:
         print(f"\nfastest: {fastest}")
+    elif not options.env_only:
+        voice.note("\nnext  add --placements to compare devices, or --env-only without a policy")
     if options.json:
         write_json(record, options.json)
 
@@ -108,7 +110,7 @@ class Progress:
         """Count one more item.
 
         Args:
-            pace: Speed of this item in steps per second, for the message.
+            pace: Speed of this item in steps per second, for the message; None while compiling.
         """
         self._count += 1
         if time.perf_counter() - self._told < EVERY:
@@ -140,7 +142,8 @@ def bench_training(config: Config, options: argparse.Namespace) -> dict[str, Any
         started = time.perf_counter()
         progress = Progress("epochs, warm-up included", options.warm_up + options.epochs)
         for _ in range(options.warm_up):
-            progress.one(trainer.step()["SPS"])
+            trainer.step()
+            progress.one()
         warm = time.perf_counter() - started
         cpu = time.process_time()
         logs = []

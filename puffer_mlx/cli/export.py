@@ -170,6 +170,7 @@ def show(report: Report, kind: str) -> None:
         print(f"{name:<20}{value}")
     for note in report.notes:
         print(f"note: {note}")
+    print(f"{'next':<20}load it: docs/export.md shows how")
 
 
 @reported

@@ -133,6 +133,7 @@ def main(argv: list[str]) -> None:
     select_device(config.base.device)
     record = play(config, options, options.players, configure)
     print("\n".join([report(record), *repeated_notes(record, config)]))
+    voice.note("" if options.gif else "next  add --gif FILE to watch a game of the first two")
     if options.json:
         write_json(record, options.json)
 

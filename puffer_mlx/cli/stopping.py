@@ -1,4 +1,4 @@
-"""The end of a run: save all that can be saved, and print one line about it.
+"""The end of a run: save the run, and print its result and the next steps.
 
 | cause | saved |
 | --- | --- |
@@ -34,9 +34,15 @@ class RunEnding:
     Args:
         run: Run with its files; already saved, if it was trained before.
         evaluator: Evaluator of the run's weights.
+
+    Attributes:
+        reached: Lines about steps and score, printed before the checkpoint.
+        next: Lines about what to do next, printed last.
     """
 
     def __init__(self, run: Run, evaluator: Evaluator) -> None:
+        self.reached: list[str] = []
+        self.next: list[str] = []
         self._run = run
         self._trainer = run.trainer
         self._evaluator = evaluator
@@ -104,10 +110,15 @@ class RunEnding:
     def __exit__(
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        whole = isinstance(error, GPUError) and self._trainer.ranks.size == 1
-        output.print_important(self.line() if error is None else self.rescue(whole))
-        if error is None and not voice.is_quiet():
+        if error is not None:
+            whole = isinstance(error, GPUError) and self._trainer.ranks.size == 1
+            output.print_important(self.rescue(whole))
+            return
+        voice.note(*self.reached)
+        output.print_important(self.line())
+        if not voice.is_quiet():
             output.print_important(f"log   {relative(self._run.log.path)}")
+            print(*self.next, sep="\n", flush=True)  # not wrapped: lines to copy
 
 
 class StopRequests:

@@ -280,7 +280,7 @@ def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
     print(f"best: run {number}, {metric} {score:.5g} after {cost:.1f} s of training")
     if (held_out := study.held_out(best)).seeds:
         print(f"      with held-out seeds: {held_out.words(study.settings.sign)}")
-    print(f"      {program.command('train')} {stored.folder / BEST}")
+    print(f"next  {program.command('train')} {stored.folder / BEST}")
     if warning := study.winner_warning():
         voice.note(warning)
     if known := progress.importances(study):

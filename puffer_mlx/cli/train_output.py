@@ -1,31 +1,35 @@
 """Messages of ``puffer-mlx train``, and the dashboard with its conditions for advice."""
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 from rich.console import Console
 
-from puffer_mlx import vec
-from puffer_mlx.config import Config, take_notes
+from puffer_mlx import checkpoint, vec
+from puffer_mlx.checkpoint.branches import checkpoint_info
+from puffer_mlx.config import Base, Config, take_notes
 from puffer_mlx.config.dialects import main_source
 from puffer_mlx.config.fit import rollout_threads
-from puffer_mlx.config.notes import family_note
+from puffer_mlx.config.notes import best_score, family_note
 from puffer_mlx.config.schema import COMMAND_LINE
 from puffer_mlx.display.bottleneck import PerfContext
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.notebook import summary
+from puffer_mlx.display.run_view import RunState, label
 from puffer_mlx.evaluation import evaluator, ladder
 from puffer_mlx.evaluation.episode_videos import refuse_undrawable
 from puffer_mlx.evaluation.evaluator import target_message
 from puffer_mlx.policy.encoders.catalog import plainer_note
-from puffer_mlx.system import voice
+from puffer_mlx.profiling.phases import duration
+from puffer_mlx.system import program, voice
 from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.devices import has_gpu, kind
 from puffer_mlx.system.files import relative
 from puffer_mlx.system.private_folders import cache_directory
-from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.tracking.scores import METRIC, SCORE
 from puffer_mlx.training import placement
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
@@ -192,6 +196,90 @@ def under_way(trainer: Trainer) -> str:
     return epoch.text(trainer.epoch + 1, trainer.stop) if epoch else ""
 
 
+def best_note(run: Run, score: float | None) -> str:
+    """Return the line about an evaluation that is better than all before."""
+    best = relative(run.folder / checkpoint.BEST)
+    return f"new best, saved: {label(run.trainer.config.metric)} {score:.3f}, {best}"
+
+
 def reached_note(config: Config, score: float | None) -> str:
     """Return the line about a run that ends because of an evaluation's score."""
     return f"{target_message(config, score)}: the run ends (--stop-at-score none goes on)"
+
+
+# ---- the end of a run ----------------------------------------------------------------------------
+
+
+def steps_text(trainer: Trainer, uptime: float) -> str:
+    """Return a line about the trained steps, and why they aren't as many as requested.
+
+    Args:
+        trainer: Trainer.
+        uptime: Duration of the training in seconds.
+    """
+    config = trainer.config
+    size = config.batch_size
+    steps = trainer.epoch * size
+    asked = int(config.train.total_timesteps)
+    text = f"steps {steps:,} in {duration(uptime)}"
+    if trainer.epoch < config.epochs:
+        return f"{text}: stopped before {config.epochs * size:,}"
+    return text + (f", rounded down from {asked:,} (whole epochs)" if steps < asked else "")
+
+
+def score_texts(run: Run, shown: RunState, last: dict[str, float]) -> Iterator[str]:
+    """Yield lines about the score of a run, and the best evaluation's.
+
+    Args:
+        run: Run.
+        shown: Records of the run.
+        last: Record of the evaluation of the final weights; may be empty.
+    """
+    config = run.trainer.config
+    name = shown.score_name(last)
+    if name:
+        best = best_score(config) if name == METRIC else None
+        possible = f" of {best:g} possible" if best else ""
+        yield f"score {last[name]:.3f}{possible} ({last.get('env/n', 1):,.0f} episodes)"
+    elif scores := [*shown.scores().values()]:
+        yield f"score {scores[0]} in training"
+    else:
+        hint = "; --wrap.max-episode-steps N ends them" if config.python else ""
+        yield f"score none: no episode ended{hint}"
+    found = checkpoint_info(run.folder / checkpoint.BEST) if config.base.eval_interval else None
+    if found and found.score is not None:
+        yield f"best  {found.score:.3f} after {found.step:,} steps, {relative(found.folder)}"
+
+
+def next_steps(run: Run, argv: Sequence[str]) -> list[str]:
+    """Return the commands to type after a run: watch it, train longer, train another environment.
+
+    Args:
+        run: Run that has ended.
+        argv: Words of the command line.
+    """
+    trainer = run.trainer
+    config = trainer.config
+    default = config.base.checkpoint_dir == Base().checkpoint_dir
+    allow = ["--allow-code"] * ("--allow-code" in argv)
+    folder = "latest" if default else relative(run.folder)
+    evaluate = [argv[0], folder, *allow]
+    if not config.python and (source_folder(config) / "draw.py").is_file():
+        evaluate.append("--terminal")
+    resume = [argv[0], "--resume", folder, *allow]
+    complete = trainer.epoch == config.epochs
+    if complete:
+        resume += ["--train.total-timesteps", f"{2 * int(config.train.total_timesteps):_}"]
+    if config.base.stop_at_score != "none":
+        resume += ["--stop-at-score", "none"]
+    evaluate_command = f"{program.command('evaluate')} {shlex.join(evaluate)}"
+    commands = {
+        "watch it play" if "--terminal" in evaluate else "score it": evaluate_command,
+        "train longer"
+        if complete
+        else "resume": f"{program.command('train')} {shlex.join(resume)}",
+    }
+    if not (config.python or config.source):
+        own = f"{program.command('check-env')} FILE.py:CLASS"
+        commands["your own"] = f"{own}   (docs/writing_envs.md)"
+    return ["next", *(f"  {what:13}  {command}" for what, command in commands.items())]

@@ -10,13 +10,17 @@ from puffer_mlx.checkpoint.environment_statistics import differences, with_saved
 from puffer_mlx.cli.options import detail_config
 from puffer_mlx.cli.stopping import RunEnding, StopRequests, follow
 from puffer_mlx.cli.train_output import (
+    best_note,
     dashboard_of,
     files_text,
     introduce,
+    next_steps,
     notes,
     rate_note,
     reached_note,
     resumed_notes,
+    score_texts,
+    steps_text,
 )
 from puffer_mlx.config import Config, take_notes, unused_note
 from puffer_mlx.config.notes import trainer_note, unread
@@ -109,7 +113,7 @@ def start(
     select_device(config.base.device)
     ranks = joining.init_distributed(config, resumed.folder.name if resumed else "none")
     with ranks.report_end():
-        return train(config, options, resumed, ranks)
+        return train(argv, config, options, resumed, ranks)
 
 
 def start_ranks(config: Config, argv: list[str]) -> int:
@@ -122,7 +126,11 @@ def start_ranks(config: Config, argv: list[str]) -> int:
 
 
 def train(
-    config: Config, options: argparse.Namespace, resumed: Resumed, ranks: SingleProcess
+    argv: list[str],
+    config: Config,
+    options: argparse.Namespace,
+    resumed: Resumed,
+    ranks: SingleProcess,
 ) -> int:
     """Train as the only rank or as one of several. Returns the exit code."""
     voice.note(kernels_note(), error=True)
@@ -160,7 +168,11 @@ def train(
             record,
         ):
             train_epochs(run, evaluator, options.stop_at, ending, dashboard, record)
-            finish(run, evaluator, ending, dashboard)
+            last = finish(run, evaluator, ending, dashboard)
+            shown = dashboard.run
+            uptime = shown.logs.get("uptime", 0.0)
+            ending.reached = [steps_text(trainer, uptime), *score_texts(run, shown, last)]
+            ending.next = next_steps(run, argv) if ending.saved else []
         return outside.status or (watch.status if watch.number == signal.SIGHUP else 0)
 
 
@@ -189,8 +201,11 @@ def train_epochs(
     """Train until the end or a stop; write records, checkpoints and videos."""
     trainer, config, ranks = run.trainer, run.trainer.config, run.trainer.ranks
     videos = EpisodeVideos(trainer, run.folder, dashboard.message)
+    first = trainer.epoch + 1
     for logs in trainer:
         record.epoch()
+        if trainer.epoch == first and trainer.fault:
+            dashboard.message(f"after the first epoch: {trainer.fault}")
         with ranks.exempt_from_timeout():
             logs |= evaluator.after_epoch()
             logs |= videos.after_epoch()
@@ -204,23 +219,31 @@ def train_epochs(
         for line in run.trackers.log(logs, videos.newest):
             dashboard.message(line)
         dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
-        due = checkpoint.is_due(config, trainer.epoch - 1) or run.keeper.improved
-        if ranks.any(due):
+        improved = run.keeper.improved
+        if ranks.any(checkpoint.is_due(config, trainer.epoch - 1) or improved):
             with ranks.exempt_from_timeout():
                 ending.save()
+        if improved:
+            dashboard.message(best_note(run, evaluator.score))
     with ranks.exempt_from_timeout():
         ending.save()  # only now is it certain that the run ends here
     if trainer.fault:
         raise trainer.fault
 
 
-def finish(run: Run, evaluator: Evaluator, ending: RunEnding, dashboard: Dashboard) -> None:
-    """Evaluate the final weights of a complete run, and report to the trackers."""
+def finish(
+    run: Run, evaluator: Evaluator, ending: RunEnding, dashboard: Dashboard
+) -> dict[str, float]:
+    """Evaluate the final weights of a complete run, and report to the trackers.
+
+    Returns:
+        The evaluation's record; empty without an evaluation.
+    """
     trainer, trackers = run.trainer, run.trackers
     trackers.done = trainer.epoch == trainer.config.epochs
     trackers.weights = ending.saved and ending.saved / checkpoint.WEIGHTS
     if not trackers.done:
-        return
+        return {}
     if ladder.is_asked(trainer.config):
         last = play_ladder(run, dashboard)
     else:
@@ -228,6 +251,7 @@ def finish(run: Run, evaluator: Evaluator, ending: RunEnding, dashboard: Dashboa
     if last:
         run.log.write(last)
         trackers.evaluated(last)
+    return last
 
 
 def evaluate(evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard) -> dict[str, float]:

@@ -1,6 +1,9 @@
-"""Notes at the start of a run: trainer, family, and keys without an effect."""
+"""Notes of a run: trainer, family, keys without an effect, and the best possible score."""
+
+import re
 
 from puffer_mlx.config.families import FAMILIES
+from puffer_mlx.config.finding import find_config
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.schema import KEYS, Config
 from puffer_mlx.config.schema.base import NO_TRACKER
@@ -10,6 +13,7 @@ WITHOUT_OPPONENTS = (  # keys that do nothing without self-play
     *(name for rules in RULES.values() for name in (rules.count, rules.part)),
     *(f"selfplay.{key}" for key in KEYS["selfplay"] if key != "enabled"),
 )
+BEST_SCORE = re.compile(r"^; best score: (\S+)((?: \w+=\S+)*)$", re.MULTILINE)
 OF_TRACKERS = "base.wandb_project", "base.wandb_group", "base.tag"
 
 
@@ -80,3 +84,18 @@ def unused_note(config: Config) -> str | None:
     return (
         f"unused here: {', '.join(config.unused)} (--help all says why)" if config.unused else None
     )
+
+
+def best_score(config: Config) -> float | None:
+    """Return the highest possible score of an environment that comes with puffer_mlx, if known.
+
+    The comment ``; best score: 864 brick_rows=6`` in its file says it, for these values of [env].
+    """
+    if config.python or config.source:
+        return None
+    match = BEST_SCORE.search(find_config(config.env_name).read_text(encoding="utf-8"))
+    if not match:
+        return None
+    wanted = (each.partition("=") for each in match[2].split())
+    same = all(config.env.get(key) == float(value) for key, _, value in wanted)
+    return float(match[1]) if same else None

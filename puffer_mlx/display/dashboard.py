@@ -15,20 +15,21 @@ from rich.live import Live
 from rich.panel import Panel
 
 from puffer_mlx.display.bottleneck import PerfContext, find_bottleneck
-from puffer_mlx.display.dashboard_layout import Picture
+from puffer_mlx.display.dashboard_layout import NONE_ENDED, Picture
 from puffer_mlx.display.run_view import RATING, RETURN, Logs, RunState, abbreviate
 from puffer_mlx.tracking.scores import METRIC, SCORE
 
 INTERVAL = 0.6  # minimum seconds between two plain lines, as in PufferLib
-FOLLOWING = 4  # lines below the last picture, for messages and the prompt
+FOLLOWING = 11  # lines below the last picture, for the result, the next steps and the prompt
 SILENT, SILENT_LINES = 1.0, 60.0  # seconds without a record until the current epoch is shown
 FIRST = "The first epoch compiles kernels: seconds on a CPU, up to two minutes on a GPU."
 REFRESH = 0.25  # minimum seconds between two redraws
+LENGTH = "env/episode_length"
 _LOCAL_FLAGS = 3  # index in the result of ``tcgetattr``
 
 LINE = {  # numbers of a plain line besides scores
     RETURN: "return",
-    "env/episode_length": "length",
+    LENGTH: "length",
     RATING: "elo",
     "loss/total": "loss",
     "loss/entropy": "entropy",
@@ -147,16 +148,15 @@ class Dashboard:
         """Return one line for logs that aren't read live."""
         run = self.run
         logs = self.run.logs
-        parts = [
-            f"{logs['agent_steps']:,.0f} of {run.total_steps:,} steps",
-            f"{abbreviate(run.speed)} SPS",
-            f"{run.time_left} left",
-        ]
-        parts += [f"{label} {value}" for label, value in run.scores().items()]
+        parts = [f"{logs['agent_steps']:,.0f} of {run.total_steps:,} steps"]
+        if run.speed:
+            parts += [f"{abbreviate(run.speed)} SPS", f"{run.time_left} left"]
         main = run.score_name(logs)
-        shown = {main, RETURN} if main == SCORE else {main}  # the return of fewer episodes
+        parts += [f"{label} {value}" for label, value in run.scores().items()]
+        parts += [] if main else [NONE_ENDED]
+        hidden = {main, RETURN, LENGTH} if main == SCORE else {main}  # those are of fewer episodes
         for name, label in LINE.items():
-            if name in logs and name not in shown:
+            if name in logs and name not in hidden:
                 parts.append(f"{label} {logs[name]:.3f}")
         return " | ".join(parts)
 

@@ -1,7 +1,7 @@
 """Lay out the dashboard: lines that fit a terminal of any size.
 
-Score, steps, speed and self-play ratings come first and are never cut. Then, as space permits: the
-environment's other numbers, the bottleneck, facts, phases and losses, a curve of the score.
+Score, steps, speed and self-play ratings come first and are never cut. Then, as space permits: a
+curve of the score, the environment's other numbers, the bottleneck, facts, phases and losses.
 """
 
 import numpy as np
@@ -19,6 +19,7 @@ PHASES = 12  # lines of phases, before blank lines are worth more
 
 ENVIRONMENT = "Environment, per episode"
 SELF_PLAY = "Self-play"
+NONE_ENDED = "no episode has ended yet"
 
 
 class Picture:
@@ -46,31 +47,35 @@ class Picture:
     def lines(self, width: int, height: int) -> list[Text]:
         """Return at most ``height`` lines, each of at most ``width`` columns."""
         run = self._run
-        scores = run.scores() or {"": "no episode has ended yet"}
+        scores = run.scores() or {"": NONE_ENDED}
         head = _flow([*scores.items(), *run.progress().items()], width, "bold")
         if play := run.self_play():
             head += _flow([(SELF_PLAY, ""), *play.items()], width)
         head += [Text(self._in_progress, "yellow")] if self._in_progress else []
         head = head[:height]
         room = height - len(head)
-        statistics = self._statistics(width)[:room]
+        for_curve = LOWEST + 1 if self._curve(width, min(room, LOWEST)) else 0
+        statistics = self._statistics(width)[: max(0, room - for_curve)]
+        statistics = statistics if len(statistics) > 1 else []  # not the title alone
         room -= len(statistics)
         hint = list(Text.assemble(("Why slow? ", "bold"), self._hint).wrap(_PLAIN, width))
-        hint = hint if self._hint and len(hint) <= room else []
+        hint = hint if self._hint and len(hint) <= room - for_curve else []
         room -= len(hint)
-        facts = _flow([*run.facts().items()], width)[:room]
+        facts = _flow([*run.facts().items()], width)[: max(0, room - for_curve)]
         room -= len(facts)
-        above = [Text()] * (room > PHASES + 1)
-        below = [Text()] * (room > PHASES + 2)
+        above = [Text()] * (room > LOWEST + PHASES + 1)
+        below = [Text()] * (room > LOWEST + PHASES + 2)
         room -= len(above) + len(below)
+        for_curve = max(for_curve, min(HIGHEST, room // 2) + 1) if for_curve else 0
         columns = []
-        if room >= 3:
-            losses = run.losses()[: room - 1]
-            columns = [_titled("Time of an epoch", run.times(room - 1)), _titled("Losses", losses)]
+        if room - for_curve >= 3:
+            most = room - for_curve - 1
+            losses = run.losses()[:most]
+            columns = [_titled("Time of an epoch", run.times(most)), _titled("Losses", losses)]
         middle = _side_by_side(columns, width)
         chart = [*self._curve(width, min(room - len(middle) - 1, HIGHEST)), Text()]
         chart = chart if len(chart) > 1 else []
-        lines = [*head, *facts, *above, *middle, *below, *chart, *hint, *statistics]
+        lines = [*head, *facts, *above, *chart, *middle, *below, *hint, *statistics]
         for line in lines:
             line.truncate(width, overflow="ellipsis")
             line.no_wrap = True

@@ -56,6 +56,11 @@ def abbreviate(number: float) -> str:
     return f"{number:.1f}T"
 
 
+def episodes_text(count: float) -> str:
+    """Return a number of episodes."""
+    return f"{abbreviate(count)} episode{'s' * (count != 1)}"
+
+
 def agents_text(agents: int, groups: int) -> str:
     """Return the number of agents, and of groups that alternate."""
     return f"{agents:,}" + (f" ({groups} groups take turns)" if groups > 1 else "")
@@ -105,7 +110,8 @@ class RunState:
 
     Attributes:
         logs: Newest value of each number; phases are of the last record with phases.
-        speed: Steps per second between the last two calls of ``update_speed``.
+        speed: Steps per second between the last two calls of ``update_speed``; 0 before the second.
+        none_ended: True if epochs, but no episodes, ended between these calls.
     """
 
     def __init__(self, summary: dict[str, str], total_steps: int, metric: str = METRIC) -> None:
@@ -114,6 +120,8 @@ class RunState:
         self.metric = metric
         self.logs: Logs = {}
         self.speed = 0.0
+        self.none_ended = False
+        self._ended: bool | None = None  # an episode ended since; None before a record
         self._spent: Logs = {}  # seconds of the run by perf/*
         self._mark: tuple[float, float] | None = None  # uptime and steps at the last measurement
         self._points: list[CurvePoint] = []
@@ -131,6 +139,7 @@ class RunState:
             self._spent[name] = self._spent.get(name, 0.0) + seconds
         if "SPS" not in logs or "agent_steps" not in logs:
             return
+        self._ended = bool(self._ended) or logs.get("env/n", 0.0) > 0
         name = self.score_name(logs)
         score = logs.get(name, math.nan)
         episodes = 1.0 if name == SCORE else logs.get("env/n", 1.0)
@@ -155,20 +164,24 @@ class RunState:
         self._records += 1
 
     def update_speed(self) -> None:
-        """Set the speed since the last call from the records."""
+        """Set the speed since the last call, which is unknown at the first call.
+
+        Call it first after the first epoch of a start, so that compiling counts for no speed.
+        """
         uptime = self.logs.get("uptime", 0.0)
         steps = self.logs["agent_steps"]
-        if self._mark is None:
-            self.speed = self.logs.get("SPS", 0.0)
-        elif uptime > self._mark[0]:
+        if self._mark is not None and uptime > self._mark[0]:
             self.speed = (steps - self._mark[1]) / (uptime - self._mark[0])
         self._mark = uptime, steps
+        if self._ended is not None:
+            self.none_ended = not self._ended
+            self._ended = None
 
     @property
     def time_left(self) -> str:
         """Time to the end at the current speed."""
         steps = max(0.0, self.total_steps - self.logs["agent_steps"])
-        return duration(steps / self.speed) if self.speed else "unknown"
+        return duration(steps / self.speed)
 
     def score_name(self, logs: Logs) -> str:
         """Return the name of a record's score: of the metric, else of the default or the return.
@@ -184,29 +197,31 @@ class RunState:
         return POOL in self.logs
 
     def scores(self) -> dict[str, str]:
-        """Return the training score with its number of episodes, and the last evaluation's."""
+        """Return the training score and the last evaluation's, with their numbers of episodes.
+
+        If no episode ended between the last two calls of ``update_speed``, the score is older.
+        """
         logs = self.logs
         texts = {}
         if name := self.score_name(logs):
-            count = logs.get("env/n", 1.0)
-            many = f"{abbreviate(count)} episode{'s' * (count != 1)}"
-            many = f"last {EPISODES}" if name == SCORE else many
+            many = f"last {EPISODES}" if name == SCORE else episodes_text(logs.get("env/n", 1.0))
+            many += ", none since" if self.none_ended else ""
             texts[f"training {label(name)}"] = f"{logs[name]:.3f} ({many})"
         for name in (self.metric, METRIC, RETURN):
             evaluated = EVALUATION + name.removeprefix("env/")
             if evaluated in logs:
-                return {**texts, f"evaluation {label(name)}": f"{logs[evaluated]:.3f}"}
+                many = episodes_text(logs.get(f"{EVALUATION}n", 1.0))
+                return {**texts, f"evaluation {label(name)}": f"{logs[evaluated]:.3f} ({many})"}
         return texts
 
     def progress(self) -> dict[str, str]:
-        """Return steps, speed and the remaining time."""
+        """Return steps, and speed and remaining time if the speed is known."""
         steps = self.logs["agent_steps"]
         share = 100 * steps / self.total_steps
-        return {
-            "steps": f"{abbreviate(steps)} of {abbreviate(self.total_steps)} ({share:.0f} %)",
-            "SPS": abbreviate(self.speed),
-            "left": self.time_left,
-        }
+        texts = {"steps": f"{abbreviate(steps)} of {abbreviate(self.total_steps)} ({share:.0f} %)"}
+        if self.speed:
+            texts |= {"SPS": abbreviate(self.speed), "left": self.time_left}
+        return texts
 
     def facts(self) -> dict[str, str]:
         """Return the facts about the entire run that aren't in ``progress``."""

@@ -212,7 +212,7 @@ def compile_extension(again: bool = False, level: str | None = None, because: st
         compiler="c++",
         depends=headers(),
         include=[PACKAGE],  # for ``#include "ops/cpu/node.h"`` in any folder
-        usually="10 to 20 seconds" + (f": {because}" if because else ""),
+        usually="10 to 20 seconds, longer on a busy machine" + (f": {because}" if because else ""),
         again=again,
         further={glue: ["-O1"]},  # not critical for speed; -O3 takes 2 seconds more
     )

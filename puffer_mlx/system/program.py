@@ -1,6 +1,7 @@
 """The command that started this program, for help and for hints on what to type next."""
 
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -45,7 +46,8 @@ def command(name: str) -> str:
     """Return the command to type for a subcommand, in the form that started this program.
 
     The forms are ``puffer-mlx train``, ``python -m puffer_mlx train`` and ``python
-    scripts/train.py``. Notebooks and other programs get the first one. ``list`` has no script.
+    scripts/train.py``. Notebooks and other programs get the first one, commands that the shell
+    doesn't find by name their path: ``.venv/bin/puffer-mlx train``. ``list`` has no script.
     """
     path = Path(sys.argv[0])
     if path.name == "__main__.py" and path.parent.name == "puffer_mlx":
@@ -53,6 +55,8 @@ def command(name: str) -> str:
     script = path.with_name(name.replace("-", "_") + ".py")
     if path.suffix == ".py" and path.parent.name == "scripts" and script.is_file():
         return shlex.join(["python", str(script)])
+    if path.name == COMMAND and not shutil.which(COMMAND):
+        return f"{shlex.quote(str(path))} {name}"
     return f"{COMMAND} {name}"
 
 

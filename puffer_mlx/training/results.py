@@ -210,7 +210,8 @@ def not_finite(words: str, rollout: Rollout, results: EpochResults, config: Conf
         last = len(results.minibatches) - 1  # 0 if the minibatches were computed at once
         _, _, advantages = results.minibatches[min(k, last)]
         finite_advantages = mx.isfinite(mx.sum(advantages)).item()
-    hint = "lower train.learning_rate"
+    loss = config.train.loss
+    hint = f"check the loss {loss}" if ":" in loss else "lower train.learning_rate"
     kept = "the last good weights are kept"
     if bad and not {*bad} - CHOSEN:
         phase = "the policy's step"

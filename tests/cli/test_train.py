@@ -15,6 +15,7 @@ from running import BATCH, EPOCHS, TINY, command, files, learned, only, records,
 from puffer_mlx import checkpoint, config
 from puffer_mlx.cli.stopping import AT_ITS_END, NOTHING
 from puffer_mlx.cli.train_output import evaluation_note, rate_note
+from puffer_mlx.config.notes import best_score
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.run_view import PHASES, abbreviate, duration
 from puffer_mlx.ppo.loss import METRICS
@@ -31,9 +32,33 @@ CONTENTS = ("config.ini", "weights.safetensors", "weights.bin", "state.safetenso
 
 def test_an_evaluation_without_a_finished_episode_is_one_line(script, here, capsys):
     words = ["--train.algorithm", "puffer5", "--env.size", "11"]  # far away
-    assert script.main([*TINY, *words, "--train.total-timesteps", str(BATCH)]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "evaluation" in line]
+    assert script.main([*TINY, *words, "--train.total-timesteps", str(BATCH + 1)]) == 0
+    out = capsys.readouterr().out
+    lines = [line for line in out.splitlines() if "evaluation" in line]
     assert len(lines) == 1 and lines[0].startswith("the evaluation ended after 0 of ")
+    assert f"{BATCH} of {BATCH} steps | no episode has ended yet | " in out
+    assert f"s, rounded down from {BATCH + 1} (whole epochs)\nscore none: no episode ended\n" in out
+
+
+def test_a_run_without_a_finite_minibatch_says_so_after_its_first_epoch(script, here, capsys):
+    (here / "mine.py").write_text(
+        "from puffer_mlx.ppo.loss import ppo_loss\n"
+        "def loss(now, batch, **numbers):\n"
+        "    forward = now.logprob, now.entropy, now.value\n"
+        "    total, statistics = ppo_loss(*forward, batch, **numbers)\n"
+        "    return total * float('nan'), statistics\n"
+    )
+    assert script.main([*TINY, "--train.loss", "mine:loss"]) == 2
+    out, error = capsys.readouterr()
+    first = out.index("after the first epoch: nothing was learned: not one minibatch was finite")
+    assert first < out.index(f"{BATCH} of ")
+    assert "hint: check the loss mine:loss;" in out and "hint: check the loss mine:loss;" in error
+
+
+def test_the_best_possible_score_is_for_the_files_bricks():
+    assert best_score(config.load("breakout-cpu", [])) == 864
+    assert best_score(config.load("breakout", ["--env.brick-rows", "5"])) is None
+    assert best_score(config.load("squared", [])) is None
 
 
 def test_options_that_change_nothing_are_named(script, here, capsys):
@@ -152,13 +177,18 @@ def test_without_a_terminal_there_are_plain_lines(whole):
     assert re.match(r"Environment squared, Parameters 1\.2K, Agents 8, ", first)
     progress = [line for line in lines if " steps | " in line]
     assert progress[0].startswith(f"{BATCH} of {EPOCHS * BATCH} steps | ")
+    assert " SPS | " not in progress[0]  # it compiles
     assert progress[-1].startswith(f"{EPOCHS * BATCH} of {EPOCHS * BATCH} steps | ")
     assert " SPS | 0s left | " in progress[-1] and "entropy 1." in progress[-1]
-    *_, saved, log = lines
-    evaluation = next(line for line in lines[-4:] if line.startswith("evaluation"))
+    evaluation = next(line for line in lines if line.startswith("evaluation"))
     assert evaluation.startswith("evaluation of the final weights: perf 0.")
+    steps, score, saved, log, _, watch, resume, own = lines[-8:]
+    assert steps.startswith(f"steps {EPOCHS * BATCH} in ") and "rounded" not in steps
+    assert re.fullmatch(r"score -?[\d.]+ \(\d+ episodes\)", score)
     assert re.fullmatch(rf"saved checkpoints/squared/\d+/{LAST}", saved)
     assert re.fullmatch(r"log   logs/squared/\d+\.jsonl", log)
+    assert watch.endswith(" squared latest --terminal") and own.endswith("(docs/writing_envs.md)")
+    assert resume.endswith(f" squared --resume latest --train.total-timesteps {2 * EPOCHS * BATCH}")
 
 
 def test_the_saved_configuration_loads_back_and_repeats_the_run(script, whole, here):
@@ -213,7 +243,9 @@ def test_stop_at_ends_after_the_epoch_that_reaches_the_step(script, here, whole,
     assert script.main([*TINY, "--stop-at", str(BATCH + 1)]) == 0
     output = capsys.readouterr().out
     assert f"{2 * BATCH} of {2 * BATCH} steps" in output and "evaluation" not in output
-    assert output.splitlines()[-2].endswith(f"{2 * BATCH:016d}")
+    assert f"stopped before {EPOCHS * BATCH}\n" in output
+    assert output.splitlines()[-6].endswith(f"{2 * BATCH:016d}")
+    assert output.splitlines()[-2].endswith(" squared --resume latest")
     assert list(map(learned, records(here))) == list(map(learned, records(whole[0])))[:2]
     names = sorted(path.name for path in here.glob("checkpoints/*/*/0*"))
     assert names == [f"{n * BATCH:016d}" for n in (1, 2)]
@@ -260,7 +292,7 @@ def test_a_signal_stops_at_the_end_of_an_epoch_and_saves(tmp_path):
     assert [record["epoch"] for record in epochs] == list(range(1, len(epochs) + 1))
     last = epochs[-1]["agent_steps"]
     assert check_whole_files(tmp_path)[-1] == last == len(epochs) * BATCH > BATCH
-    saved, log = out.splitlines()[-2:]
+    saved, log = out.splitlines()[-6:-4]
     assert saved == f"saved {only(tmp_path, f'checkpoints/*/*/{last:016d}').relative_to(tmp_path)}"
     assert log.startswith("log   ")
 

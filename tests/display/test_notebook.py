@@ -6,8 +6,8 @@ import io
 import os
 import re
 import signal
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -195,15 +195,11 @@ def test_a_second_interrupt_ends_at_once(monkeypatch, trainer):
     assert trainer.epoch == 1 and not trainer.stop
 
 
-def test_watch_works_in_another_thread(monkeypatch, trainer):
-    """Other threads can't handle signals. Nothing is trained: MLX's arrays belong to a thread."""
+def test_watch_works_in_a_thread_that_cannot_handle_signals(monkeypatch, trainer):
     Screen(monkeypatch)
-    monkeypatch.setattr(Trainer, "__iter__", lambda self: iter([record(1)]))
-    seen = []
-    thread = threading.Thread(target=lambda: seen.extend(watch(trainer)))
-    thread.start()
-    thread.join()
-    assert seen == [record(1)]
+    monkeypatch.setattr(Trainer, "__iter__", lambda self: iter([record(1)]))  # nothing is trained
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: [*watch(trainer)]).result() == [record(1)]
 
 
 def test_drawing_takes_only_a_part_of_the_time(monkeypatch):
@@ -286,15 +282,8 @@ def data(book, text: str, kind: str) -> list[bytes]:
     return [base64.b64decode(item) for item in found if item]
 
 
-def test_every_cell_of_the_quickstart_runs_without_an_error(executed):
-    book, folder = executed
-    codes = [cell for cell in book.cells if cell.cell_type == "code"]
-    assert len(codes) == 4 and all(cell.execution_count for cell in codes)
-    for cell in codes:
-        for output in cell.outputs:
-            assert output.output_type != "error"
-            assert "Traceback" not in output.get("text", "")
-    made = files(folder)
+def test_the_quickstart_saves_and_exports(executed):
+    made = files(executed[1])
     assert any(name.startswith("agent/") and name.endswith("/state.safetensors") for name in made)
     assert "breakout.bin" in made
 
@@ -306,21 +295,11 @@ def test_the_quickstart_shows_a_live_picture_a_score_and_the_agent(executed):
     (gif,) = data(book, "show(puffer_mlx.play(", "image/gif")
     with Image.open(io.BytesIO(gif)) as image:
         assert getattr(image, "n_frames", 1) > 100
-    assert len(gif) < 1_000_000
+    outs = outputs(book, "show(puffer_mlx.play(")
+    (page,) = [out["data"]["text/html"] for out in outs if "text/html" in out.get("data", "")]
+    assert page.startswith("<img alt=") and "data:image/gif;base64,R0lGOD" in page  # for nbconvert
     said = printed(book, "progress=True")
     assert re.search(r"^score [\d.]+ ± [\d.]+ \(.*\), 64 episodes, stochastic$", said, re.MULTILINE)
     assert "largest difference 0" in printed(book, "export(")
     loop = printed(book, "trainer.stop = True")
     assert re.fullmatch(r"score [\d.]+ after [\d,]+ steps\n", loop)
-
-
-def test_a_converted_notebook_has_the_gif(executed):
-    book, _ = executed
-    (output,) = [
-        o for o in outputs(book, "show(puffer_mlx.play(") if "image/gif" in o.get("data", {})
-    ]
-    page = output["data"]["text/html"]
-    assert page.startswith("<img alt=") and "".join(output["data"]["image/gif"].split()) in page
-    nbconvert = pytest.importorskip("nbconvert")
-    html, _ = nbconvert.HTMLExporter().from_notebook_node(book)
-    assert "data:image/gif;base64,R0lGOD" in html

@@ -272,6 +272,9 @@ def test_the_command_saves_each_improvement_and_links_the_best(script, here, cap
         if epoch == EPOCHS - 1 or found > max(scores[:epoch], default=-np.inf)
     ]
     assert f"evaluation score {scores[-1]:.3f}" in out
+    improved = [found > max(scores[:i], default=-np.inf) for i, found in enumerate(scores)]
+    assert out.count("new best, saved: score ") == sum(improved)
+    assert f"best  {max(scores):.3f} after {best * BATCH} steps, " in out
 
 
 def test_a_run_ends_at_its_target_score_and_resumes_without_it(script, here, capsys):

@@ -7,6 +7,8 @@ import sys
 import pytest
 from running import ROOT
 
+from puffer_mlx.system import program
+
 BEGUN = """
 import multiprocessing
 from puffer_mlx.vec.processes import starting_children
@@ -38,6 +40,17 @@ def test_environment_process_imports_no_module_of_the_working_folder(
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (10 + bool(theirs), "")
     assert not (here / "ran").exists()
+
+
+def test_a_command_that_the_shell_does_not_find_is_named_by_its_path(here, monkeypatch):
+    path = here / "bin" / "puffer-mlx"
+    path.parent.mkdir()
+    path.touch(0o755)
+    monkeypatch.setattr(sys, "argv", ["bin/puffer-mlx"])
+    monkeypatch.setenv("PATH", str(here))
+    assert program.command("train") == "bin/puffer-mlx train"
+    monkeypatch.setenv("PATH", str(path.parent))
+    assert program.command("train") == "puffer-mlx train"
 
 
 def test_only_one_module_starts_python():
