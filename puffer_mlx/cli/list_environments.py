@@ -1,7 +1,6 @@
 """List all environments: ``puffer-mlx list``. Nothing is compiled."""
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from puffer_mlx.config.finding import find_config, known_envs, variants
 from puffer_mlx.config.ini_files import relative_path
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import puffer, zoo
+from puffer_mlx.vec.gym.installed import missing_package
 from puffer_mlx.vec.native.sources import environments_folder
 
 OTHERS = (  # how to name other environments
@@ -34,20 +34,6 @@ NOTES = (
     "Files are in configs/ of puffer_mlx; names that it lacks are looked for in ./configs, too.",
 )
 MOST = 14  # maximum number of ids shown per group
-NEEDED = (  # (pattern of names, required modules, pip package), first match wins
-    (r"gym:ALE/", ("ale_py", "cv2", "gymnasium"), "puffer-mlx[atari]"),
-    (r"gym:(minigrid:)?MiniGrid-", ("minigrid", "gymnasium"), "minigrid"),
-    (r"gym:(BipedalWalker|CarRacing|LunarLander)", ("Box2D", "gymnasium"), "gymnasium[box2d]"),
-    (
-        r"gym:(Ant|HalfCheetah|Hopper|Humanoid|Inverted|Pusher|Reacher|Swimmer|Walker2d)",
-        ("mujoco", "gymnasium"),
-        "gymnasium[mujoco]",
-    ),
-    (r"gym:(phys2d|tabular)/", ("jax", "gymnasium"), "gymnasium[jax]"),
-    (r"gym:", ("gymnasium",), "puffer-mlx[gym]"),
-    (r"pettingzoo:mpe2\.", ("mpe2", "pettingzoo"), "mpe2"),
-    (r"pettingzoo:", ("pettingzoo",), "puffer-mlx[pettingzoo]"),
-)
 STRUCTURED = re.compile(r"^; (description|observation|action): (.+)$", re.MULTILINE)
 
 
@@ -121,14 +107,6 @@ def configured(name: str) -> Configured:
     return Configured(name, f"{config.vec.total_agents:,}", config.train.algorithm, file)
 
 
-def missing(name: str) -> str:
-    """Return the pip package that an environment in Python needs, or "" if it is installed."""
-    for pattern, modules, package in NEEDED:
-        if re.match(pattern, name):
-            return "" if all(map(find_spec, modules)) else package
-    return ""
-
-
 def installed(package: str) -> Text:
     """Return a table cell: the pip command for a missing package, or "installed"."""
     return Text(f"pip install '{package}'", "yellow") if package else Text("installed", "green")
@@ -178,7 +156,7 @@ def python_table() -> Table:
     for name in (name for name in known_envs() if ":" in name):
         row = configured(name)
         file = Text(row.file or row.fault, "dim")
-        grid.add_row(name, row.agents, file, installed(missing(name)))
+        grid.add_row(name, row.agents, file, installed(missing_package(name)))
     return grid
 
 
@@ -193,7 +171,7 @@ def print_catalog(console: Console | None = None) -> None:
     tables = [native_table(), variants_table(), python_table()]
     ids = table("", "")
     for group, names in groups.items():
-        ids.add_row(Text(f"gym: {group}", "bold"), some(names, missing(f"gym:{names[0]}")))
+        ids.add_row(Text(f"gym: {group}", "bold"), some(names, missing_package(f"gym:{names[0]}")))
     packages = packages_table()
     others = table("", "")
     for word, meaning in OTHERS:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from puffer_mlx.cli import list_environments
 from puffer_mlx.config.finding import variants
+from puffer_mlx.vec.gym import installed
 from puffer_mlx.vec.native.sources import environments_folder
 
 
@@ -99,11 +100,11 @@ def test_one_package_is_named_while_any_module_is_missing(monkeypatch, name):
     package, modules = NEEDED[name]
     whole = {*modules.split()}
     there: set[str] = set()
-    monkeypatch.setattr(list_environments, "find_spec", lambda module: module in there or None)
+    monkeypatch.setattr(installed, "find_spec", lambda module: module in there or None)
     for there in set(), *(whole - {module} for module in whole):
-        assert list_environments.missing(name) == package, there
+        assert installed.missing_package(name) == package, there
     there = whole
-    assert list_environments.missing(name) == ""
+    assert installed.missing_package(name) == ""
 
 
 def test_listing_compiles_nothing(monkeypatch, tmp_path):
