@@ -52,7 +52,7 @@ def assert_page(text: str) -> None:
 
 def test_scripts_and_commands_are_the_same():
     scripts = {path.stem.replace("_", "-") for path in (ROOT / "scripts").glob("*.py")}
-    assert scripts - {"checkout"} == set(COMMANDS) - {"list", "completion"}  # train.py --list
+    assert scripts - {"checkout"} == set(COMMANDS) - {"list", "completion", "runs", "plot"}
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def test_help_all_fits_a_terminals_width():
     everything = "".join(pages.values())
     assert max(map(len, everything.splitlines())) <= COLUMNS
     runs_code = {name for name, text in pages.items() if "--allow-code" in text}
-    assert runs_code == {*COMMANDS} - {"check-gpu", "list", "completion"}
+    assert runs_code == {*COMMANDS} - {"check-gpu", "list", "completion", "runs", "plot"}
 
 
 # ---- how much is said ----------------------------------------------------------------------------
