@@ -121,7 +121,7 @@ def test_sound_environment_passes(compiled, macros):
 
 
 C_FAULTS = {  # a planted fault -> the items that find it, and their words
-    "NAN_OBSERVATION": ({"observations": FAIL}, "number 2 of agent 0's observation is not finite"),
+    "NAN_OBSERVATION": ({"observations": FAIL}, "observation[2] of agent 0 is not finite"),
     "CONSTANT_OBSERVATION": ({"observations": FAIL}, "every agent sees the same in all"),
     "INFINITE_REWARD": ({"rewards": FAIL}, "is not finite (NaN or infinite) after"),
     "DEAF": (
@@ -131,13 +131,19 @@ C_FAULTS = {  # a planted fault -> the items that find it, and their words
     "RANDOM": ({"seeds": FAIL}, "one seed gives two different runs"),
     "PER_THREAD": ({"seeds": FAIL}, "with 4 threads a seed gives another run"),
     "LAZY_RESET": ({"resets": FAIL}, "still belongs to the episode that ended"),
-    "LATE_RESET": ({"resets": FAIL}, "number 2 is 0.1 to 0.19 after a reset, but 10 to 10 after"),
+    "LATE_RESET": (
+        {"resets": FAIL},
+        "observation[2] is 0.1 to 0.19 after a reset, but 10 to 10 after",
+    ),
     "NO_LOG": ({"log": FAIL}, "episodes ended, but nothing was reported"),
     "NAN_LOG": ({"log": FAIL}, "score: not finite"),
     "OWN_MEMORY": ({"state": FAIL}, "MY_STATE_PLAIN is for structs without pointers"),
     "NO_REWARD": ({"rewards": WARN}, "always 0 in"),
     "LARGE_REWARD": ({"rewards": WARN}, "--train.reward-clip 50"),
-    "LARGE_OBSERVATION": ({"observations": WARN}, "numbers 0-1 of 4 went beyond ±10"),
+    "LARGE_OBSERVATION": (
+        {"observations": WARN},
+        "observation[0-1] went beyond ±10 (4 numbers in all)",
+    ),
     "NO_TERMINAL": ({"episodes": WARN}, "were reported, but no terminal came in "),
     "ENDLESS": ({"episodes": WARN}, "none ended in"),
     "ONE_STEP": ({"episodes": WARN, "observations": WARN}, "of them are one step long"),
@@ -213,7 +219,10 @@ def test_pixels_among_other_numbers_may_stay_the_same():
     low, high = np.zeros(14), np.array([0.0, *[255.0] * 11, 0.0, 99.0])
     env = env_that_saw(spec, low, high, "squared")
     told = [finding.text for finding in check_observations(env)]
-    assert told[1:] == ["number 0 of 14 never changed", "number 13 of 14 went beyond ±10"]
+    assert told[1:] == [
+        "observation[0] never changed (14 numbers in all)",
+        "observation[13] went beyond ±10 (14 numbers in all)",
+    ]
     (seen,) = check_spaces(env)
     assert "sees 14 numbers, an image of 2 x 2 x 3 among them (float32)" in seen.text
 
@@ -224,7 +233,7 @@ def test_observations_that_a_key_disables_may_stay_0(name, said):
     high = np.ones(118)
     high[7:10] = 0
     _, found = check_observations(env_that_saw(spec, np.zeros(118), high, name))
-    assert re.fullmatch(rf"numbers? {said} of 118 never changed", found.text)
+    assert re.fullmatch(rf"observation\[{said}\] never changed \(118 numbers in all\)", found.text)
 
 
 def test_sources_of_randomness_are_named_with_their_lines(compiled):
@@ -296,7 +305,7 @@ def test_sound_environment_in_python_passes():
 PYTHON_FAULTS = {
     "Raises": ({"loads": FAIL}, "a plank is missing"),
     "NotANumber": ({"steps": FAIL, "gymnasium": FAIL}, "returned observations of nan"),
-    "OutOfItsSpace": ({"gymnasium": FAIL}, "number 2 of the observation is 0.5"),
+    "OutOfItsSpace": ({"gymnasium": FAIL}, "observation[2] is 0.5"),
     "SeesNothing": ({"observations": FAIL}, "every agent sees the same"),
     "Deaf": ({"actions": FAIL}, "change nothing"),
     "SharedChance": ({"seeds": FAIL, "gymnasium": FAIL}, "draw from self.np_random alone"),
@@ -304,7 +313,7 @@ PYTHON_FAULTS = {
     "NoInfo": ({"loads": FAIL}, "failed in reset"),
     "Growing": ({"pictures": FAIL}, "size changes"),
     "Undrawn": ({"pictures": WARN}, "no pencil"),
-    "OldPosition": ({"resets": WARN}, "number 0 of most first observations after a terminal"),
+    "OldPosition": ({"resets": WARN}, "observation[0] differs after most terminals"),
     "Overdue": ({"endings": WARN}, "after 30 steps, and as terminated"),
     "Rescaled": ({"gymnasium": WARN}, "RescaleAction(env, -1, 1)"),
 }
@@ -402,9 +411,9 @@ def test_error_of_the_compiler_is_reported(compiled, tmp_path):
 
 
 def test_lists_of_numbers_are_shortened():
-    assert numbers([3]) == "number 3"
-    assert numbers([0, 1, 2, 5, 7, 8]) == "numbers 0-2, 5, 7-8"
-    assert numbers(list(range(0, 20, 2)), most=2) == "numbers 0, 2 and 8 more"
+    assert numbers([3]) == "observation[3]"
+    assert numbers([0, 1, 2, 5, 7, 8]) == "observation[0-2, 5, 7-8]"
+    assert numbers(list(range(0, 20, 2)), most=2) == "observation[0, 2] and 8 more"
     assert [number(x) for x in (0.123456, 1234567.0, -2.0)] == ["0.1235", "1,234,567", "-2"]
     assert [percent(x) for x in (1.0, 0.012, 0.000003)] == ["100 %", "1.2 %", "0.0003 %"]
 
