@@ -156,7 +156,7 @@ def draw(package: Path, floors: tuple[str, ...], graph: Graph) -> str:
         out.append(f'<rect class="box" {box} rx="6"/>')
         x = f"{left + 12:.0f}"
         out.append(f'<text class="name" x="{x}" y="{top + 23:.0f}">{room}</text>')
-        words = textwrap.wrap(gist(sentence(package, room)), int(width / 7.3))
+        words = textwrap.wrap(gist(sentence(package, room)), int(width / 7.5))
         for i, line in enumerate(words):
             out.append(f'<text class="words" x="{x}" y="{top + 42 + 16 * i:.0f}">{line}</text>')
     for number, (a, b) in enumerate(WAY, 1):
