@@ -334,7 +334,8 @@ def test_report_has_what_is_printed(compiled, tmp_path):
         for finding in findings:
             assert finding["text"] in done.stdout and finding["hint"] in done.stdout
     summary, following = done.stdout.splitlines()[-2:]
-    assert summary.startswith("0 FAIL, 1 WARN, ") and f" train {compiled()}" in following
+    assert summary.startswith("0 FAIL, 1 WARN, ") and following.startswith("next  ")
+    assert following.endswith(f"train.py {compiled()}")
 
 
 def test_crash_is_reported_and_later_items_are_skipped(compiled, tmp_path):

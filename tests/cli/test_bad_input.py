@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import mlx.core as mx
-import numpy as np
 import pytest
 from running import BATCH, EPOCHS, TINY, files, only, records, run
 
@@ -39,34 +38,13 @@ def test_a_missing_gpu_is_an_error(script, here, capsys):
 # ---- weights -------------------------------------------------------------------------------------
 
 
-def floats(count: int) -> bytes:
-    return np.full(count, 0.5, "<f4").tobytes()
-
-
-def safetensors(hidden: int) -> bytes:
-    shapes = {"encoder": (hidden, 121), "decoder": (6, hidden), "network.0": (3 * hidden, hidden)}
-    arrays = {f"{name}.weight": mx.zeros(shape) for name, shape in shapes.items()}
-    mx.save_safetensors("source.safetensors", arrays)
-    return Path("source.safetensors").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "expected"),
-    [
-        ("model.pt", lambda: b"pickle", "neither a .safetensors nor a .bin file"),
-        ("model.bin", lambda: floats(WEIGHTS)[:-3], f"has {4 * WEIGHTS - 3} bytes"),
-        ("model.safetensors", lambda: safetensors(16), "encoder.weight: (16, 121), expected (8,"),
-    ],
-)
-def test_weights_that_do_not_fit_are_refused(script, here, capsys, name, data, expected):
-    (here / name).write_bytes(data())
-    before = files(here)
-    code = script.main([*TINY, "--load-model-path", name])
-    check_message(code, capsys.readouterr().err, expected, name)
-    assert files(here) == before
-
-
-def test_pipes_and_files_of_100_gb_are_not_read(script, here, capsys):
+def test_weights_that_can_not_be_read_leave_no_files(script, here, capsys):
+    """Other kinds of files, pipes, and files of 100 GB."""
+    (here / "model.pt").write_bytes(b"pickle")
+    code = script.main([*TINY, "--load-model-path", "model.pt"])
+    said = "model.pt", "neither a .safetensors nor a .bin file"
+    check_message(code, capsys.readouterr().err, *said)
+    assert files(here) == {"model.pt"}
     os.mkfifo(here / "model.bin")
     code = script.main([*TINY, "--load-model-path", "model.bin"])
     check_message(code, capsys.readouterr().err, "can't read model.bin: not a file, but a pipe")
@@ -77,16 +55,8 @@ def test_pipes_and_files_of_100_gb_are_not_read(script, here, capsys):
         check_message(script.main(words), capsys.readouterr().err, name, " 100000000000 bytes")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["LONG"],
-        [*TINY, "--load-model-path", "LONG.safetensors"],
-    ],
-    ids=["environment", "file"],
-)
-def test_a_path_of_5000_characters_is_a_short_message(script, here, capsys, words):
-    code = script.main([word.replace("LONG", 5000 * "x") for word in words])
+def test_a_path_of_5000_characters_is_a_short_message(script, here, capsys):
+    code = script.main([*TINY, "--load-model-path", 5000 * "x"])
     error = capsys.readouterr().err
     check_message(code, error, "File name too long")
     assert len(error) < 600

@@ -92,9 +92,7 @@ def test_gymnasiums_environments_are_listed_by_group(monkeypatch):
 
 
 NEEDED = {
-    "gym:CartPole-v1": ("puffer-mlx[gym]", "gymnasium"),
     "gym:HalfCheetah-v5": ("gymnasium[mujoco]", "gymnasium mujoco"),
-    "gym:ALE/*": ("puffer-mlx[atari]", "gymnasium ale_py cv2"),
     "pettingzoo:mpe2.simple_spread_v*": ("mpe2", "pettingzoo mpe2"),
 }
 
