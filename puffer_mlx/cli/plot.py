@@ -83,11 +83,11 @@ def draw(runs: list[SavedRun], x: str, key: str, out: Path | None) -> Any:
     rows = -(-len(environments) // columns)
     figure: Any = Figure((PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
     figure._repr_png_ = partial(_png_bytes, figure)  # for notebooks
-    panels = figure.subplots(rows, columns, squeeze=False).flat
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, (environment, of_it) in zip(panels, environments.items(), strict=False):
         draw_environment(axes, of_it, x, key)
         axes.set_title(environment, loc="left", fontsize=10, fontweight="bold")
-    for axes in list(panels)[len(environments) :]:
+    for axes in panels[len(environments) :]:
         axes.set_axis_off()
     if out:
         with publish(out, named=True) as temporary:

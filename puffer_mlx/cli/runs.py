@@ -49,7 +49,7 @@ class SavedRun:
         log: Path of the log; may be missing.
 
     Attributes:
-        config: Configuration; None if it is missing or can't be read.
+        config: Configuration; None without a readable one.
         records: Records of the epochs.
     """
 
@@ -59,7 +59,7 @@ class SavedRun:
         self.records = read_records(log)
         try:  # no environment is made, so code that the file names doesn't run
             self.config = load_saved(folder / "config.ini", allow_code=True)
-        except UserError:
+        except (UserError, OSError):
             self.config = None
 
     def __bool__(self) -> bool:
@@ -116,8 +116,12 @@ class SavedRun:
         """Return the number of steps, and how the run ended."""
         from puffer_mlx.checkpoint import STATE, branches
 
-        saved = branches.checkpoints(self.folder)
-        whole = branches.checkpoints(self.folder, STATE)
+        try:
+            saved = branches.checkpoints(self.folder)
+            whole = branches.checkpoints(self.folder, STATE)
+        except UserError:  # the folder can't be read
+            saved = []
+            whole = []
         logged = [int(record["agent_steps"]) for record in self.records[-1:]]
         steps = max([0, *logged, *(each.step for each in saved[-1:])])
         if is_locked(self.folder):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from running import BATCH, EPOCHS, TINY, files, only, records, run
+from running import TINY, files, only, records, run
 
 WEIGHTS = 8 * 121 + 6 * 8 + 24 * 8  # numbers of TINY's policy: encoder, decoder, network
 
@@ -127,19 +127,6 @@ def test_a_full_disk_leaves_whole_files(compiled, tmp_path, what):
         assert names == {"config.ini", "weights.safetensors", "weights.bin"}
 
 
-def test_a_disk_that_fills_up_leaves_a_log_of_whole_records(compiled, tmp_path):
-    size = only(compiled, f"kept/*/*/{BATCH:016d}/state.safetensors").stat().st_size
-    size += 64  # the time of the run is in it, with more or fewer digits
-    # The size of a checkpoint, which the log exceeds after a few epochs.
-    epochs = 3 * EPOCHS
-    done = full(size, tmp_path, "--train.total-timesteps", str(epochs * BATCH))
-    check_message(done.returncode, done.stderr, "can't write the log logs/squared/", "--log-dir")
-    assert 2 <= len(records(tmp_path)) < epochs
-    assert size - 2000 < only(tmp_path, "logs/squared/*").stat().st_size <= size
-    # configuration, log, the first checkpoint, and the last weights without a state
-    assert len(files(tmp_path)) == 2 + 4 + 3
-
-
 # ---- compilers -----------------------------------------------------------------------------------
 
 
@@ -173,21 +160,3 @@ def test_a_missing_compiler_or_cache_is_an_error(tmp_path):
     done = without(tmp_path, PATH=path, PUFFER_MLX_CACHE=str(tmp_path / "taken" / "cache"))
     check_message(done.returncode, done.stderr, "set PUFFER_MLX_CACHE to a folder")
     assert files(tmp_path) == {"taken"}
-
-
-FAKE = """#!/bin/sh
-if [ "$1" = --version ]; then echo fake 1.0; exit; fi
-echo "toy.c:1:2: error: this compiler is out of order" >&2
-echo half > "$PUFFER_MLX_CACHE/half.o"
-exit 3
-"""
-
-
-def test_a_failing_compiler_is_an_error_with_its_words(tmp_path):
-    fake = tmp_path / "fakecc"
-    fake.write_text(FAKE)
-    fake.chmod(0o755)
-    done = without(tmp_path, CC=str(fake))
-    expected = "stepper_collect: ", "failed with status 3", "this compiler is out of order"
-    check_message(done.returncode, done.stderr, *expected)
-    assert files(tmp_path) == {"fakecc", "cache/half.o"}  # nothing of puffer_mlx's own

@@ -171,17 +171,6 @@ def test_an_environment_without_pictures_is_refused_only_for_pictures(
     assert evaluate("squared --load-model-path 17 --episodes 5") == 0
 
 
-def test_ctrl_c_ends_an_evaluation_quietly(evaluate, monkeypatch, capsys):
-    save()
-
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(evaluating, "score", interrupt)
-    assert evaluate("squared --load-model-path 17 --episodes 5") == 130
-    assert capsys.readouterr().err == "stopped\n"
-
-
 def test_the_window_option_plays_until_the_window_is_closed(evaluate, monkeypatch):
     drawn = []
 

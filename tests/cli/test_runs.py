@@ -61,7 +61,7 @@ def test_runs_names_how_a_run_ended(here, epochs, saved, whole, ended):
 def test_runs_lists_the_newest_first_among_other_files(here):
     for run in "1795886394884", "1795886394999", "1695886394884":
         write_run(run, 3, 3)
-    (here / "checkpoints/notes").mkdir()
+    (here / "checkpoints/notes/a/config.ini").mkdir(parents=True)
     (here / "checkpoints/squared/1795886394999/config.ini").write_text("[base\n\0")
     (here / "logs/squared/mine.jsonl").write_text("{}\n")
     (here / "logs/squared/folder.jsonl").mkdir()
