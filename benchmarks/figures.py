@@ -33,6 +33,7 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.8,
     "lines.markersize": 8,
 }
+LONG = 20  # characters of a title that leaves room for a note
 COLUMNS, WIDTH, HEIGHT = 4, 3.0, 2.3  # of a panel, inches
 
 
@@ -94,7 +95,8 @@ def label(axis: Any, labels: Sequence[Label], apart: float = 0.1) -> None:
 
 
 def title(axis: Any, text: str, beside: str = "") -> None:
-    axis.set_title(text)
+    """Write a title, smaller if it is long, and a note at its right."""
+    axis.set_title(text, fontsize=10 if len(text) <= LONG else 8)
     axis.set_title(beside, loc="right", fontsize=8, fontweight="normal", color=GREY)
 
 

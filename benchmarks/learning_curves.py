@@ -86,7 +86,7 @@ def draw(panels: Panels, picture: Path, words: str) -> None:
                     axis.plot(*line.star, "*", color=figures.STAR, clip_on=False, zorder=3)
             figures.label(axis, [label for label in labels if label.text])
             took = cost(lines[-1].record) if environment in IN_PYTHON else ""
-            figures.title(axis, environment.removesuffix("-v0"), took)
+            figures.title(axis, environment.replace("-v0", ""), took)
             figures.note(axis, NOTES.get(environment, ""))
 
 

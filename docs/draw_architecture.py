@@ -31,6 +31,7 @@ WAY = (
 )
 
 WIDTH, MARGIN, SPACE = 1000, 14, 22
+LANES = 50  # at the left, for arrows that pass a floor
 HEIGHT, STOREY = 66, 108  # of a box, and from one floor to the next
 STYLE = """
   .paper { fill: #ffffff } .floor { fill: #f3f4f6 } .box { fill: #ffffff; stroke: #8b949e }
@@ -79,10 +80,11 @@ class Places:
     def __init__(self, floors: tuple[str, ...]) -> None:
         self.boxes: dict[str, tuple[float, float, float]] = {}  # left, top, width
         for storey, rooms in enumerate(floor.split() for floor in floors):
-            width = min(300, (WIDTH - 2 * MARGIN - (len(rooms) + 1) * SPACE) / len(rooms))
-            gap = (WIDTH - 2 * MARGIN - len(rooms) * width) / (len(rooms) + 1)
+            whole = WIDTH - 2 * MARGIN - LANES
+            width = min(300, (whole - len(rooms) * SPACE) / len(rooms))
+            gap = (whole - len(rooms) * width) / (len(rooms) + 1)
             for i, room in enumerate(rooms):
-                left = MARGIN + gap + i * (width + gap)
+                left = MARGIN + LANES + gap + i * (width + gap)
                 self.boxes[room] = left, MARGIN + 10 + storey * STOREY, width
         self.height = 2 * MARGIN + len(floors) * STOREY
 
@@ -119,13 +121,11 @@ class Places:
             shift = 26.0 * back * (1 if ay > by else -1)
             x1, y1, x2, y2 = self.ends(a, b, shift)
             return self.line(a, b, shift), (x1 + x2) / 2, (y1 + y2) / 2
-        if by > ay:  # out at the left, and down
-            x, y = bx + 62, ay + 50
-            path = f"M{ax:.0f},{y:.0f} C{x:.0f},{y:.0f} {x:.0f},{y + 30:.0f} {x:.0f},{by:.0f}"
-            return path, x, (y + by) / 2
-        x, y = ax + 24, by + 24
-        path = f"M{x:.0f},{ay:.0f} C{x:.0f},{y + 20:.0f} {x:.0f},{y:.0f} {bx:.0f},{y:.0f}"
-        return path, x + 2, (y + ay) / 2
+        x = MARGIN + (42 if by > ay else 16)
+        begin, end = ay + HEIGHT - 20, by + 24
+        bend = 30 if by > ay else -30
+        path = f"M{ax:.0f},{begin} Q{x},{begin} {x},{begin + bend} L{x},{end - bend}"
+        return f"{path} Q{x},{end} {bx:.0f},{end}", x, (begin + end) / 2
 
 
 def draw(package: Path, floors: tuple[str, ...], graph: Graph) -> str:
@@ -156,7 +156,7 @@ def draw(package: Path, floors: tuple[str, ...], graph: Graph) -> str:
         out.append(f'<rect class="box" {box} rx="6"/>')
         x = f"{left + 12:.0f}"
         out.append(f'<text class="name" x="{x}" y="{top + 23:.0f}">{room}</text>')
-        words = textwrap.wrap(gist(sentence(package, room)), int(width / 7.6))
+        words = textwrap.wrap(gist(sentence(package, room)), int(width / 7.5))
         for i, line in enumerate(words):
             out.append(f'<text class="words" x="{x}" y="{top + 42 + 16 * i:.0f}">{line}</text>')
     for number, (a, b) in enumerate(WAY, 1):

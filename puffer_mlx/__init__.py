@@ -4,8 +4,8 @@ Each folder is a room; its ``__init__.py`` describes the contents. Start with
 ``examples/minimal.py`` (4.0's algorithm on one page), then read ``rollout``, ``policy``, ``ppo``
 and ``training``.
 
-Programs and notebooks use ``train``, ``Trainer``, ``Policy``, ``evaluate``, ``play`` and
-``play_match`` (docs/library.md). Each is imported on first access.
+Programs and notebooks use ``train``, ``Trainer``, ``Policy``, ``evaluate``, ``play``,
+``play_match`` and ``plot`` (docs/library.md). Each is imported on first access.
 
 Importing the package imports neither MLX nor NumPy. It sets options that MLX reads when it loads:
 the BLAS library, the submission of GPU work (the size of command buffers on Macs, no graphs on
@@ -26,6 +26,7 @@ from puffer_mlx.system.mac import set_command_buffers
 from puffer_mlx.system.private_folders import keep_mlx_private
 
 if TYPE_CHECKING:
+    from puffer_mlx.cli.plot import plot
     from puffer_mlx.config import Config
     from puffer_mlx.errors import UserError
     from puffer_mlx.library.evaluating import evaluate, play, play_match
@@ -42,6 +43,7 @@ __all__ = [
     "evaluate",
     "play",
     "play_match",
+    "plot",
     "train",
 ]
 
@@ -53,6 +55,7 @@ _HOMES = {  # module of each public name
     "evaluate": "library.evaluating",
     "play": "library.evaluating",
     "play_match": "library.evaluating",
+    "plot": "cli.plot",
     "train": "library.trainer",
 }
 

@@ -112,7 +112,7 @@ def percent(share: float) -> str:
 
 
 def numbers(indices: list[int], most: int = 6) -> str:
-    """Format indices of observation elements: number 3; numbers 0-3, 7 and 12 more."""
+    """Format indices of an observation: observation[3]; observation[0-3, 7] and 12 more."""
     runs = [
         [index for _, index in run]  # consecutive indices
         for _, run in groupby(enumerate(indices), lambda pair: pair[1] - pair[0])
@@ -120,7 +120,7 @@ def numbers(indices: list[int], most: int = 6) -> str:
     shown = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs[:most]]
     left = sum(map(len, runs[most:]))
     more = f" and {left} more" if left else ""
-    return f"number{'s' * (len(indices) > 1)} {', '.join(shown)}{more}"
+    return f"observation[{', '.join(shown)}]{more}"
 
 
 def run_item(item: Item, broken: set[str], *arguments: Any) -> Findings:

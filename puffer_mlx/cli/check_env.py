@@ -25,7 +25,7 @@ from puffer_mlx.check.items import (
 )
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, say_config
+from puffer_mlx.cli.options import add_table, say_config, say_next
 from puffer_mlx.config import parse_command_line
 from puffer_mlx.config.command_line import build_parser, typed_options
 from puffer_mlx.config.schema import KEYS
@@ -142,7 +142,13 @@ def main(argv: list[str]) -> int:
             "items": {name: [f._asdict() for f in each] for name, each in report.items()},
         }
         write_json(record, options.json)
-    return 1 if worst(everything) == FAIL else 0
+    if worst(everything) == FAIL:
+        only = [name for name in names if name in failed]
+        again = f"{program.command('check-env')} {argv[0]} --only {' '.join(only)}"
+        say_next((again, "after a change"))
+        return 1
+    say_next((f"{program.command('train')} {argv[0]}", "train on it"))
+    return 0
 
 
 if __name__ == "__main__":

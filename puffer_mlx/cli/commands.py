@@ -38,6 +38,8 @@ COMMANDS = {
     "train": Command("train", "ENV", "Train a policy."),
     "sweep": Command("sweep", "ENV", "Search for a good configuration with many runs."),
     "evaluate": Command("evaluate", "ENV PATH", "Score a trained policy, or watch it play."),
+    "runs": Command("runs", "[ENV]", "List what was trained here, and how it ended.", False),
+    "plot": Command("plot", "RUN ...", "Draw the learning curves of runs.", False),
     "match": Command("match", "ENV A B ...", "Have policies play against each other."),
     "export": Command(
         "export", "PATH --to KIND", "Carry a policy to PyTorch, ONNX or PufferLib.", False

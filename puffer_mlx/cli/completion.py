@@ -60,6 +60,8 @@ def whole_parser() -> argparse.ArgumentParser:
         for action in key_options(parser):
             parser._add_action(action)
         for action in parser._actions:
+            if not action.option_strings and action.metavar in ("ENV", "RUN"):
+                action.choices = environments
             _complete(action, shtab)
         commands.add_parser(name, help=command.about, parents=[parser], add_help=False)
     return top

@@ -20,14 +20,21 @@ from puffer_mlx.cli.match import (
     note_unused,
     progress_bar,
 )
-from puffer_mlx.cli.options import add_table, find_family, number, reject_unused, say_config
+from puffer_mlx.cli.options import (
+    add_table,
+    find_family,
+    number,
+    reject_unused,
+    say_config,
+    say_next,
+)
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser, typed_options, typed_texts
 from puffer_mlx.config.fit import MAX_STEPS, typed
 from puffer_mlx.config.help import RARELY
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import voice
+from puffer_mlx.system import program, voice
 from puffer_mlx.system.files import relative
 from puffer_mlx.system.json_text import write_json
 
@@ -224,7 +231,7 @@ def main(argv: list[str]) -> None:
     if (options.gif or options.mp4 or options.terminal) and not config.python:
         find_draw(source_folder(config))  # report a missing draw.py before scoring
     if options.episodes:
-        score(policy, options)
+        score(policy, options, env)
     if options.shown:
         show(policy, options)
 
@@ -232,7 +239,7 @@ def main(argv: list[str]) -> None:
 # ---- scores --------------------------------------------------------------------------------------
 
 
-def score(policy: "Policy", options: argparse.Namespace) -> None:
+def score(policy: "Policy", options: argparse.Namespace, env: str) -> None:
     """Play the episodes, print the scores, and write them to ``--json``."""
     from puffer_mlx.library import evaluating
 
@@ -247,6 +254,29 @@ def score(policy: "Policy", options: argparse.Namespace) -> None:
     print(report(policy.config, scores))
     if options.json:
         write_json(evaluating.scores_record(policy, options.load_model_path, scores), options.json)
+    if not options.shown:
+        say_steps(policy, env, options.load_model_path)
+
+
+def say_steps(policy: "Policy", env: str, path: str) -> None:
+    """Print what to type after an evaluation.
+
+    Args:
+        policy: The policy.
+        env: Environment as typed.
+        path: Path of the policy as typed.
+    """
+    from puffer_mlx.vec.from_config import source_folder
+
+    config = policy.config
+    steps = []
+    if policy.folder.is_dir():
+        which = f"latest --env {config.env_name}" if path == "latest" else path
+        steps.append((f"{program.command('export')} {which} --to onnx", "use it elsewhere"))
+    if config.python or (source_folder(config) / "draw.py").is_file():
+        steps = [(f"{program.command('evaluate')} {env} {path} --terminal", "watch it"), *steps]
+    if steps:
+        say_next(*steps)
 
 
 def report(config: Config, scores: "Scores") -> str:
@@ -254,13 +284,17 @@ def report(config: Config, scores: "Scores") -> str:
     how = "deterministic" if scores.deterministic else "stochastic"
     lines = [
         f"{config.env_name}: {scores.count:,} episodes, {scores.each} from each of"
-        f" {scores.environments:,} environments; {how}, seed {config.base.seed};"
-        f" {scores.steps:,} steps, {scores.seconds:.1f} s"
+        f" {scores.environments:,} environments",
+        f"{how}, seed {config.base.seed}; {scores.steps:,} steps, {scores.seconds:.1f} s",
     ]
     if summary := scores.summary():
-        lines.append(f"{'':24}" + "".join(f"{n:>12}" for n in next(iter(summary.values()))._fields))
+        rows = [["", *next(iter(summary.values()))._fields]]
         for name, spread in summary.items():
-            lines.append(f"{name:24}" + "".join(f"{value:12,.3f}" for value in spread))
+            rows.append([name, *(f"{value:,.3f}" for value in spread)])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for name, *cells in rows:
+            aligned = (f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))
+            lines.append("  ".join([f"{name:{widths[0]}}", *aligned]))
     if scores.unfinished:
         lines.append(
             f"{scores.unfinished} of {scores.environments} environments had not ended their"

@@ -154,6 +154,7 @@ def find(which: str, folder: Path, env: str | None) -> Path:
 
 
 def show(report: Report, kind: str) -> None:
+    """Print the facts of a written file."""
     size = (
         f"{report.difference:.2g} of the scale of {report.worst}" if report.difference else "none"
     )
@@ -171,6 +172,19 @@ def show(report: Report, kind: str) -> None:
     for note in report.notes:
         print(f"note: {note}")
     print(f"{'next':<20}load it: docs/export.md shows how")
+
+
+def say_use(config: Config, path: Path) -> None:
+    """Print the commands that play a flat file with PufferLib on CUDA."""
+    env, width, layers = config.env_name, config.policy.hidden_size, config.policy.num_layers
+    voice.note(
+        f"on the CUDA machine, where PufferLib is built for {env}:",
+        f"  puffer eval {env} --load-model-path {path.name} \\",
+        f"      --policy.hidden-size {width} --policy.num-layers {layers}",
+        "or with PufferLib 5.0:",
+        f"  ./puffer eval {path.name} \\",
+        f"      --policy.hidden_size={width} --policy.num_layers={layers}",
+    )
 
 
 @reported
@@ -193,3 +207,5 @@ def main(argv: list[str]) -> None:
         print(relative(report.path))
     else:
         show(report, options.to)
+        if options.to == "bin" and not saved.config.python:
+            say_use(saved.config, report.path)

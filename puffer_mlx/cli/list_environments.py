@@ -1,7 +1,6 @@
 """List all environments: ``puffer-mlx list``. Nothing is compiled."""
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,13 +10,16 @@ from rich.text import Text
 
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.options import say_next
 from puffer_mlx.config import load
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.config.dialects import main_source
 from puffer_mlx.config.finding import find_config, known_envs, variants
 from puffer_mlx.config.ini_files import relative_path
 from puffer_mlx.errors import UserError
+from puffer_mlx.system import program
 from puffer_mlx.vec import puffer, zoo
+from puffer_mlx.vec.gym.installed import missing_package
 from puffer_mlx.vec.native.sources import environments_folder
 
 OTHERS = (  # how to name other environments
@@ -33,21 +35,8 @@ NOTES = (
     "A variant is an environment with other settings: puffer-mlx train breakout-cpu",
     "Files are in configs/ of puffer_mlx; names that it lacks are looked for in ./configs, too.",
 )
+WIDE = 110  # columns for the files of environments in Python
 MOST = 14  # maximum number of ids shown per group
-NEEDED = (  # (pattern of names, required modules, pip package), first match wins
-    (r"gym:ALE/", ("ale_py", "cv2", "gymnasium"), "puffer-mlx[atari]"),
-    (r"gym:(minigrid:)?MiniGrid-", ("minigrid", "gymnasium"), "minigrid"),
-    (r"gym:(BipedalWalker|CarRacing|LunarLander)", ("Box2D", "gymnasium"), "gymnasium[box2d]"),
-    (
-        r"gym:(Ant|HalfCheetah|Hopper|Humanoid|Inverted|Pusher|Reacher|Swimmer|Walker2d)",
-        ("mujoco", "gymnasium"),
-        "gymnasium[mujoco]",
-    ),
-    (r"gym:(phys2d|tabular)/", ("jax", "gymnasium"), "gymnasium[jax]"),
-    (r"gym:", ("gymnasium",), "puffer-mlx[gym]"),
-    (r"pettingzoo:mpe2\.", ("mpe2", "pettingzoo"), "mpe2"),
-    (r"pettingzoo:", ("pettingzoo",), "puffer-mlx[pettingzoo]"),
-)
 STRUCTURED = re.compile(r"^; (description|observation|action): (.+)$", re.MULTILINE)
 
 
@@ -121,14 +110,6 @@ def configured(name: str) -> Configured:
     return Configured(name, f"{config.vec.total_agents:,}", config.train.algorithm, file)
 
 
-def missing(name: str) -> str:
-    """Return the pip package that an environment in Python needs, or "" if it is installed."""
-    for pattern, modules, package in NEEDED:
-        if re.match(pattern, name):
-            return "" if all(map(find_spec, modules)) else package
-    return ""
-
-
 def installed(package: str) -> Text:
     """Return a table cell: the pip command for a missing package, or "installed"."""
     return Text(f"pip install '{package}'", "yellow") if package else Text("installed", "green")
@@ -139,7 +120,9 @@ def table(*columns: str) -> Table:
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     grid.show_header = any(columns)
     for column in columns:
-        grid.add_column(column, overflow="fold", justify="right" if column == "agents" else "left")
+        narrow = not column.startswith("what")
+        justify = "right" if column == "agents" else "left"
+        grid.add_column(column, no_wrap=narrow and any(columns), justify=justify)
     return grid
 
 
@@ -172,13 +155,14 @@ def variants_table() -> Table:
     return grid
 
 
-def python_table() -> Table:
+def python_table(with_file: bool) -> Table:
     """Return the table of Python environments that have a configuration file."""
-    grid = table("in Python", "agents", "file", "package")
+    grid = table("in Python", "agents", "package", *["file"] * with_file)
     for name in (name for name in known_envs() if ":" in name):
         row = configured(name)
         file = Text(row.file or row.fault, "dim")
-        grid.add_row(name, row.agents, file, installed(missing(name)))
+        package = installed(missing_package(name))
+        grid.add_row(name, row.agents, package, *[file] * with_file)
     return grid
 
 
@@ -190,10 +174,10 @@ def print_catalog(console: Console | None = None) -> None:
     """
     console = console or Console()
     groups = gymnasium_environments()
-    tables = [native_table(), variants_table(), python_table()]
+    tables = [native_table(), variants_table(), python_table(console.width >= WIDE)]
     ids = table("", "")
     for group, names in groups.items():
-        ids.add_row(Text(f"gym: {group}", "bold"), some(names, missing(f"gym:{names[0]}")))
+        ids.add_row(Text(f"gym: {group}", "bold"), some(names, missing_package(f"gym:{names[0]}")))
     packages = packages_table()
     others = table("", "")
     for word, meaning in OTHERS:
@@ -220,7 +204,7 @@ def some(ids: list[str], package: str) -> Text:
     """Return up to ``MOST`` ids and, if their package is missing, its pip command."""
     more = f", … {len(ids) - MOST} more" if len(ids) > MOST else ""
     text = Text(", ".join(ids[:MOST]) + more)
-    return text.append("  ").append_text(installed(package)) if package else text
+    return text.append("\n").append_text(installed(package)) if package else text
 
 
 def option_parser() -> Parser:
@@ -233,3 +217,8 @@ def option_parser() -> Parser:
 def main(argv: list[str]) -> None:
     option_parser().parse(argv)
     print_catalog()
+    say_next(
+        (f"{program.command('train')} breakout-cpu", "a variant, for CPUs"),
+        (f"{program.command('train')} gym:CartPole-v1", "one of Gymnasium's"),
+        (f"{program.command('check-env')} module:Class", "your own"),
+    )

@@ -25,8 +25,7 @@ for example
   {evaluate} breakout latest --terminal
 
   COMMAND --help           the page of a command; --help all: all of it
-  -q, --quiet              say only what is wrong, and the result
-  -v, --verbose            say what was chosen, and which file says so
+  -q, -v                   say only results and errors; or also what was chosen
   --version                versions, device and BLAS"""
 
 

@@ -116,6 +116,19 @@ def reject_unused(
             raise UserError(f"--{name.replace('_', '-')} does nothing {why}", hint)
 
 
+def say_next(*steps: tuple[str, str]) -> None:
+    """Print what to type next, unless quiet.
+
+    Args:
+        steps: Commands, each with its purpose, which is left out if 80 columns can't hold it.
+    """
+    width = max(len(command) for command, _ in steps)
+    for number, (command, purpose) in enumerate(steps):
+        line = f"{'' if number else 'next':6}{command}"
+        full = f"{line:{width + 6}}  # {purpose}"
+        voice.note(full if len(full) <= 80 else line)
+
+
 def find_family(config: Config) -> str:
     """Return the family of an environment in Python by making it. Imports the environments' room.
 

@@ -24,6 +24,7 @@ env_name has the name.
 
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
@@ -50,6 +51,7 @@ LAYERS = PYTHON, *FILES, *_OF_ALGORITHMS  # shared files: they belong to no sing
 OCEAN = "ocean"  # PufferLib's folder of environments
 CONFIG = "config"  # PufferLib's folder of files
 CONFIGS = CONFIG, "configs"  # PufferLib's and ours
+VERSION = re.compile(r"-v\d+$")  # at the end of Gymnasium's ids
 
 # ---- existing files ------------------------------------------------------------------------------
 
@@ -137,13 +139,62 @@ def find_config(name: str) -> Path:
     message = f"unknown environment {name!r}"
     if paths := local_paths(name):
         raise UserError(message, f"to use the folder of that name, type its path: {paths[0]}")
-    near = closest(name, known_words())
-    hint = f"did you mean {near}? " if near else ""
+    near = _near(name)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
     if name == "latest":
         hint = "an environment comes before it: ENV latest; "
     elif name.endswith(".py"):
         hint = f"name what is in it: {name}:CLASS; "
+    elif Path(f"{name}.py").is_file():
+        hint = f"name what is in {name}.py: {name}:CLASS; "
     raise UserError(message, hint + words_hint())
+
+
+def _near(name: str) -> list[str]:
+    """Return the environments that an unknown name may mean."""
+    meant = gymnasium_id(name)
+    if meant and VERSION.search(name):
+        return [meant]
+    words = [word for word in known_words() if not word.startswith("gym:")]
+    return list(filter(None, [closest(name, words), meant]))
+
+
+def gymnasium_id(name: str) -> str:
+    """Return the environment ``gym:ID`` that a name without ``gym:`` means, or "".
+
+    Case and version may differ; a missing version means the newest one.
+    """
+    version = VERSION.search(name)
+    try:
+        from gymnasium.envs.registration import registry
+    except ImportError:
+        return f"gym:{name}" if version else ""
+    if name in registry or name.startswith(("ALE/", "MiniGrid-")):  # these register themselves late
+        return f"gym:{name}"
+    base = VERSION.sub("", name).lower()
+    named = [spec for spec in registry.values() if VERSION.sub("", spec.id).lower() == base]
+    if named:
+        return f"gym:{max(named, key=lambda spec: spec.version or 0).id}"
+    if not version:
+        return ""
+    near = get_close_matches(name, list(registry), n=1, cutoff=0.8)
+    if not near and version[0] == "-v5":  # Atari's version
+        near = [f"ALE/{name}"]
+    return f"gym:{near[0]}" if near else ""
+
+
+def refuse_without_version(word: str) -> None:
+    """Refuse ``gym:NAME`` for ``gym:NAME-v1``: settings, runs and checkpoints have the full name.
+
+    Raises:
+        UserError: the version is missing, and Gymnasium knows one.
+    """
+    family, _, name = word.partition(":")
+    if family != "gym" or ":" in name or VERSION.search(name):
+        return
+    meant = gymnasium_id(name)
+    if meant not in ("", word):
+        raise UserError(f"{word} is without its version", f"{meant}, the newest one")
 
 
 def local_paths(name: str) -> list[str]:
@@ -319,6 +370,10 @@ def _configured(folder: Path, configs: Path, path: Path) -> NamedEnvironment:
 
 def _folder(word: str) -> NamedEnvironment:
     """Return an environment's folder with its file: in it, or in a ``config`` folder above it."""
+    if VERSION.search(word) and not Path(word).exists():
+        raise UserError(
+            f"there is no folder {word}", f"did you mean {gymnasium_id(word)}? {words_hint()}"
+        )
     names_itself = DIALECTS[folder_version(word)].names_itself
     folder = Path(word).resolve()
 

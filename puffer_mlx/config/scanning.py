@@ -32,6 +32,7 @@ from puffer_mlx.config.finding import (
     last_text,
     layer,
     plain_path,
+    refuse_without_version,
     resolve_file,
     shadow_note,
 )
@@ -128,6 +129,8 @@ def scan(request: Request, family: str = "") -> Scanned:
         network=early.get(NETWORK) or last_text(NETWORK, request.files),
         complete=any(map(is_complete, request.files)),
     )
+    if request.training and request.run is None and request.factory is None:
+        refuse_without_version(name)
     with reading(name, "name an environment, a folder or an .ini file that you may read"):
         named = find(name, choice) if name else NamedEnvironment("", "", [])
     shadowed = shadow_note(name, named)

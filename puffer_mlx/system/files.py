@@ -214,6 +214,18 @@ def lock_folder(folder: Path, what: str) -> Iterator[bool]:
         yield handle is not None
 
 
+def is_locked(folder: Path) -> bool:
+    """Return True if a process holds the lock of a folder (``lock_folder``)."""
+    try:
+        with open(folder / ".lock", "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 @contextlib.contextmanager
 def wait_for_lock(path: Path) -> Iterator[None]:
     """Run a block while no other process runs one for the same file; wait for the others.

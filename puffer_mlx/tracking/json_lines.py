@@ -10,11 +10,12 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import shown, write_hint
-from puffer_mlx.system.json_text import json_text
+from puffer_mlx.system.json_text import is_finite, json_text, record_of
 
 HEARTBEAT = 1.0  # seconds between two heartbeats
 
@@ -133,3 +134,14 @@ class JsonLines:
 def log_path(config: Config, run_id: str) -> Path:
     """Return the path of a run's log."""
     return Path(config.base.log_dir) / config.slug / f"{run_id}.jsonl"
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a log's epochs, without torn and foreign lines; [] without a log."""
+    records: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            record = record_of(line) or {}
+            if "epoch" in record and is_finite(record.get("agent_steps")):
+                records.append(record)
+    return records

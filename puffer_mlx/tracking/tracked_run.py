@@ -19,9 +19,10 @@ from puffer_mlx.config import Config, to_dict
 from puffer_mlx.config.schema import NO_TRACKER
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output, program
-from puffer_mlx.system.json_text import is_finite, json_text, record_of
+from puffer_mlx.system.json_text import json_text
 from puffer_mlx.system.version import machine
 from puffer_mlx.tracking import tracker_process
+from puffer_mlx.tracking.json_lines import read_records
 from puffer_mlx.tracking.scores import EVALUATION
 from puffer_mlx.tracking.tracker_process import FINISH_TIMEOUT, complete_lines, last_logged_step
 from puffer_mlx.tracking.trackers import RunResult, TrackedRun, find
@@ -90,13 +91,8 @@ def _is_installed(package: str) -> bool:
 
 def last_step(log: Path) -> int | None:
     """Return the environment steps of the last epoch in a log, or None without one."""
-    last = None
-    with contextlib.suppress(OSError), open(log, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            record = record_of(line) or {}  # one may be torn by a kill
-            steps = record.get("agent_steps")
-            last = int(steps) if "epoch" in record and is_finite(steps) else last
-    return last
+    records = read_records(log)
+    return int(records[-1]["agent_steps"]) if records else None
 
 
 class Trackers:

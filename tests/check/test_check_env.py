@@ -16,9 +16,8 @@ import psutil
 import pytest
 from kept import edit, kept_copy
 from running import command, run, started, wait_until
-from stepping import gym_vec
 
-from puffer_mlx.check.env.environment import EnvUnderTest, play
+from puffer_mlx.check.env.environment import EnvUnderTest
 from puffer_mlx.check.env.gymnasium_check import check_bounds, run_gymnasium_checker
 from puffer_mlx.check.env.inputs_outputs import check_observations, check_spaces
 from puffer_mlx.check.env.items import ITEMS
@@ -48,24 +47,6 @@ def look(name: object, *options: str, without=LONG, seconds: float = 0.25) -> di
     env = EnvUnderTest(load(str(name), options), seconds, 2)
     broken: set[str] = set()
     return {i.name: run_item(i, broken, env) for i in ITEMS if i.name not in without}
-
-
-def test_clock_that_float32_rounds_is_seen_to_change():
-    class Clock(gymnasium.Env):
-        observation_space = gymnasium.spaces.Box(0, 4e9, (1,), np.float64)
-        action_space = gymnasium.spaces.Discrete(2)
-
-        def reset(self, *, seed=None, options=None):
-            self.t = 0
-            return np.array([1.7e9]), {}
-
-        def step(self, action):
-            self.t += 1
-            return np.array([1.7e9 + self.t]), 0.0, False, self.t == 9, {}
-
-    with gym_vec(Clock, name="clock", total_agents=1, backend="sync") as vec:
-        observed = play(vec, 0.01)
-    assert (observed.low - 1.7e9, observed.high - 1.7e9) == (0, 8)
 
 
 def vector_env(num_envs):
@@ -121,23 +102,27 @@ def test_sound_environment_passes(compiled, macros):
 
 
 C_FAULTS = {  # a planted fault -> the items that find it, and their words
-    "NAN_OBSERVATION": ({"observations": FAIL}, "number 2 of agent 0's observation is not finite"),
-    "CONSTANT_OBSERVATION": ({"observations": FAIL}, "every agent sees the same in all"),
+    "NAN_OBSERVATION": ({"observations": FAIL}, "observation[2] of agent 0 is not finite"),
     "INFINITE_REWARD": ({"rewards": FAIL}, "is not finite (NaN or infinite) after"),
     "DEAF": (
         {"actions": FAIL, "observations": WARN, "rewards": WARN},
         "two agents that acted differently always saw and got the same",
     ),
-    "RANDOM": ({"seeds": FAIL}, "one seed gives two different runs"),
     "PER_THREAD": ({"seeds": FAIL}, "with 4 threads a seed gives another run"),
     "LAZY_RESET": ({"resets": FAIL}, "still belongs to the episode that ended"),
-    "LATE_RESET": ({"resets": FAIL}, "number 2 is 0.1 to 0.19 after a reset, but 10 to 10 after"),
+    "LATE_RESET": (
+        {"resets": FAIL},
+        "observation[2] is 0.1 to 0.19 after a reset, but 10 to 10 after",
+    ),
     "NO_LOG": ({"log": FAIL}, "episodes ended, but nothing was reported"),
     "NAN_LOG": ({"log": FAIL}, "score: not finite"),
     "OWN_MEMORY": ({"state": FAIL}, "MY_STATE_PLAIN is for structs without pointers"),
     "NO_REWARD": ({"rewards": WARN}, "always 0 in"),
     "LARGE_REWARD": ({"rewards": WARN}, "--train.reward-clip 50"),
-    "LARGE_OBSERVATION": ({"observations": WARN}, "numbers 0-1 of 4 went beyond ±10"),
+    "LARGE_OBSERVATION": (
+        {"observations": WARN},
+        "observation[0-1] went beyond ±10 (4 numbers in all)",
+    ),
     "NO_TERMINAL": ({"episodes": WARN}, "were reported, but no terminal came in "),
     "ENDLESS": ({"episodes": WARN}, "none ended in"),
     "ONE_STEP": ({"episodes": WARN, "observations": WARN}, "of them are one step long"),
@@ -183,7 +168,6 @@ def test_number_of_environments_may_vary(compiled, what, seeds, state):
 @pytest.mark.parametrize(
     ("size", "each", "agents"),
     [
-        (4, 1, 64),
         (100_000, 1024, 4 * 1024),  # what threads and groups can divide
         (4, 2.3, 148),  # so that two groups can divide them
     ],
@@ -213,22 +197,26 @@ def test_pixels_among_other_numbers_may_stay_the_same():
     low, high = np.zeros(14), np.array([0.0, *[255.0] * 11, 0.0, 99.0])
     env = env_that_saw(spec, low, high, "squared")
     told = [finding.text for finding in check_observations(env)]
-    assert told[1:] == ["number 0 of 14 never changed", "number 13 of 14 went beyond ±10"]
+    assert told[1:] == [
+        "observation[0] never changed (14 numbers in all)",
+        "observation[13] went beyond ±10 (14 numbers in all)",
+    ]
     (seen,) = check_spaces(env)
     assert "sees 14 numbers, an image of 2 x 2 x 3 among them (float32)" in seen.text
 
 
-@pytest.mark.parametrize(("name", "said"), [("breakout-a", "7"), ("breakout", "7-9")])
-def test_observations_that_a_key_disables_may_stay_0(name, said):
+def test_observations_that_a_key_disables_may_stay_0():
     spec = EnvSpec("breakout", 118, np.dtype(np.float32), ActionSpec((3,)))
     high = np.ones(118)
     high[7:10] = 0
-    _, found = check_observations(env_that_saw(spec, np.zeros(118), high, name))
-    assert re.fullmatch(rf"numbers? {said} of 118 never changed", found.text)
+    _, found = check_observations(env_that_saw(spec, np.zeros(118), high, "breakout-a"))
+    assert found.text == "observation[7] never changed (118 numbers in all)"
 
 
 def test_sources_of_randomness_are_named_with_their_lines(compiled):
-    text = said(look(compiled(), *fault("RANDOM")))
+    found = look(compiled(), *fault("RANDOM"))
+    text = said(found)
+    assert verdicts(found) == {"seeds": FAIL} and "one seed gives two different runs" in text
     lines = (FAULTY / "faulty.h").read_text().splitlines()
     line = next(n for n, text in enumerate(lines, 1) if "(int)random()" in text)
     assert f"faulty.h:{line} (random())" in text
@@ -295,16 +283,12 @@ def test_sound_environment_in_python_passes():
 
 PYTHON_FAULTS = {
     "Raises": ({"loads": FAIL}, "a plank is missing"),
-    "NotANumber": ({"steps": FAIL, "gymnasium": FAIL}, "returned observations of nan"),
-    "OutOfItsSpace": ({"gymnasium": FAIL}, "number 2 of the observation is 0.5"),
+    "OutOfItsSpace": ({"gymnasium": FAIL}, "observation[2] is 0.5"),
     "SeesNothing": ({"observations": FAIL}, "every agent sees the same"),
-    "Deaf": ({"actions": FAIL}, "change nothing"),
     "SharedChance": ({"seeds": FAIL, "gymnasium": FAIL}, "draw from self.np_random alone"),
-    "BeginsElsewhere": ({"resets": FAIL}, "reset must set everything"),
-    "NoInfo": ({"loads": FAIL}, "failed in reset"),
     "Growing": ({"pictures": FAIL}, "size changes"),
     "Undrawn": ({"pictures": WARN}, "no pencil"),
-    "OldPosition": ({"resets": WARN}, "number 0 of most first observations after a terminal"),
+    "OldPosition": ({"resets": WARN}, "observation[0] differs after most terminals"),
     "Overdue": ({"endings": WARN}, "after 30 steps, and as terminated"),
     "Rescaled": ({"gymnasium": WARN}, "RescaleAction(env, -1, 1)"),
 }
@@ -321,7 +305,6 @@ def test_planted_fault_in_python_is_found(name):
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        (0.5, "62% of what a policy tries at first is beyond, and clipped"),  # N(0, 1)
         (100.0, "a policy tries about -2 to 2 at first, and reaches the rest late"),
         (np.inf, ""),
     ],
@@ -350,24 +333,21 @@ def test_report_has_what_is_printed(compiled, tmp_path):
     for findings in items.values():
         for finding in findings:
             assert finding["text"] in done.stdout and finding["hint"] in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("0 FAIL, 1 WARN, ")
+    summary, following = done.stdout.splitlines()[-2:]
+    assert summary.startswith("0 FAIL, 1 WARN, ") and following.startswith("next  ")
+    assert following.endswith(f"train.py {compiled()}")
 
 
-CRASHES = {"CRASH_IN_STEP": ("steps", "SIGSEGV"), "CRASH_IN_CLOSE": ("loads", "SIGABRT")}
-
-
-@pytest.mark.parametrize("name", CRASHES)
-def test_crash_is_reported_and_later_items_are_skipped(compiled, tmp_path, name):
-    words = (compiled(), *QUICK, *fault(name), "--json", "report.json")
+def test_crash_is_reported_and_later_items_are_skipped(compiled, tmp_path):
+    words = (compiled(), *QUICK, *fault("CRASH_IN_STEP"), "--json", "report.json")
     done = run("check_env", *words, cwd=tmp_path)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     items = report(tmp_path)
-    first, signal = CRASHES[name]
-    assert items[first][0]["text"] == f"the process died of {signal}"
-    before = list(items)[: list(items).index(first)]
+    assert items["steps"][0]["text"] == "the process died of SIGSEGV"
+    before = list(items)[: list(items).index("steps")]
     verdicts = {item: findings[0]["verdict"] for item, findings in items.items()}
     assert {verdicts.pop(item) for item in before} <= {OK}
-    assert verdicts.pop(first) == FAIL and {*verdicts.values()} == {SKIP}
+    assert verdicts.pop("steps") == FAIL and {*verdicts.values()} == {SKIP}
 
 
 def test_crash_in_pictures_hides_no_other_item(compiled, tmp_path):
@@ -402,9 +382,9 @@ def test_error_of_the_compiler_is_reported(compiled, tmp_path):
 
 
 def test_lists_of_numbers_are_shortened():
-    assert numbers([3]) == "number 3"
-    assert numbers([0, 1, 2, 5, 7, 8]) == "numbers 0-2, 5, 7-8"
-    assert numbers(list(range(0, 20, 2)), most=2) == "numbers 0, 2 and 8 more"
+    assert numbers([3]) == "observation[3]"
+    assert numbers([0, 1, 2, 5, 7, 8]) == "observation[0-2, 5, 7-8]"
+    assert numbers(list(range(0, 20, 2)), most=2) == "observation[0, 2] and 8 more"
     assert [number(x) for x in (0.123456, 1234567.0, -2.0)] == ["0.1235", "1,234,567", "-2"]
     assert [percent(x) for x in (1.0, 0.012, 0.000003)] == ["100 %", "1.2 %", "0.0003 %"]
 

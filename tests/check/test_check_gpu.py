@@ -30,14 +30,12 @@ from puffer_mlx.check.items import (
 )
 from puffer_mlx.checkpoint import State
 from puffer_mlx.cli import check_gpu
-from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gelu import BACKWARD
 from puffer_mlx.ops.implementation import COMPARING, Implementation
 from puffer_mlx.policy.networks import mingru as mingru_gpu
 from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
 from puffer_mlx.ppo import minibatch as one_launch
 from puffer_mlx.ppo import precision
-from puffer_mlx.rollout.on_gpu import RolloutsOnGPU
 from puffer_mlx.system.devices import has_gpu
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training import trainer
@@ -66,9 +64,7 @@ def verdict_of(name: str, quick: bool = True) -> Finding:
     [
         ("applegpu_g16s", None, UNIT["fp32"]),  # M4
         ("applegpu_g17s", None, TF32),  # M5
-        ("applegpu_g17s", "0", UNIT["fp32"]),
-        (None, None, TF32),  # CUDA
-        (None, "0", UNIT["fp32"]),
+        (None, "0", UNIT["fp32"]),  # CUDA
     ],
 )
 def test_rounding_of_float32_products_depends_on_the_chip(
@@ -159,14 +155,12 @@ def test_report_of_an_interrupted_check_has_the_results_until_then(monkeypatch, 
     assert "not all: 2 of 3 items, 1 passed, 1 failed" in path.read_text()
 
 
-@pytest.mark.parametrize(("option", "file"), [("--report", "there"), ("--json", "file/report.txt")])
 def test_report_that_cannot_be_written_is_refused_before_anything_runs(
-    monkeypatch, tmp_path, capsys, file, option
+    monkeypatch, tmp_path, capsys
 ):
-    (tmp_path / "there").mkdir()
     (tmp_path / "file").touch()
     monkeypatch.setattr(check_gpu, "run_items", lambda *_: pytest.fail("an item ran"))
-    assert check_gpu.main([option, str(tmp_path / file)]) == 2
+    assert check_gpu.main(["--report", str(tmp_path / "file" / "report.txt")]) == 2
     said, error = capsys.readouterr()
     assert said == "" and len(error.splitlines()) == 2
     assert f"error: can't write {tmp_path}" in error and "hint:" in error
@@ -219,7 +213,6 @@ def forgetful_restore(patch):
 
 FAULTS = {
     "kernels-cpu-fp32": (wrong_operations, "GELU gradient 1"),
-    "kernels-cpu-bf16": (wrong_operations, "GELU gradient 1"),
     "first-ratios": (wrong_cast, "ratios of MinGRU in bf16"),
     "resume": (forgetful_restore, "losses apart by"),
 }
@@ -265,7 +258,7 @@ def test_minibatch_in_one_launch_is_compared_in_both_precisions(a_gpu, monkeypat
     assert verdict.verdict == FAIL and "in one launch advantages" in verdict.text
 
 
-@pytest.mark.parametrize("more", [0.0, 0.1, float("nan")])
+@pytest.mark.parametrize("more", [0.0, float("nan")])
 def test_epoch_with_another_loss_is_found(a_gpu, monkeypatch, more):
     real, steps = trainer.Trainer.step, []
 
@@ -319,16 +312,6 @@ def test_speeds_has_a_line_for_every_way(breakout_on_a_gpu):
     assert [way.partition(": rollout ")[0] for way in ways] == begins
     numbers = r"rollout [\d.]+ ms.*, training [\d.]+ ms, epoch [\d.]+ ms: [\d.]+ M steps/s"
     assert all(re.search(numbers, way) for way in ways)
-
-
-def test_speed_that_fails_hides_no_other(breakout_on_a_gpu, monkeypatch):
-    def fail(*_):
-        raise UserError("macOS ended the GPU's rollout twice")
-
-    monkeypatch.setattr(RolloutsOnGPU, "collect", fail)
-    verdict = verdict_of("speeds", quick=False)
-    assert verdict.verdict == FAIL and "one launch: UserError: macOS ended" in verdict.text
-    assert "overlapped, rollouts on the CPU: rollout" in verdict.text
 
 
 @pytest.mark.parametrize("off", [0.0, 0.01])

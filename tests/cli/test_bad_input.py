@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import mlx.core as mx
-import numpy as np
 import pytest
-from running import BATCH, EPOCHS, TINY, files, only, records, run
+from running import TINY, files, only, records, run
 
 WEIGHTS = 8 * 121 + 6 * 8 + 24 * 8  # numbers of TINY's policy: encoder, decoder, network
 
@@ -39,34 +38,13 @@ def test_a_missing_gpu_is_an_error(script, here, capsys):
 # ---- weights -------------------------------------------------------------------------------------
 
 
-def floats(count: int) -> bytes:
-    return np.full(count, 0.5, "<f4").tobytes()
-
-
-def safetensors(hidden: int) -> bytes:
-    shapes = {"encoder": (hidden, 121), "decoder": (6, hidden), "network.0": (3 * hidden, hidden)}
-    arrays = {f"{name}.weight": mx.zeros(shape) for name, shape in shapes.items()}
-    mx.save_safetensors("source.safetensors", arrays)
-    return Path("source.safetensors").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "expected"),
-    [
-        ("model.pt", lambda: b"pickle", "neither a .safetensors nor a .bin file"),
-        ("model.bin", lambda: floats(WEIGHTS)[:-3], f"has {4 * WEIGHTS - 3} bytes"),
-        ("model.safetensors", lambda: safetensors(16), "encoder.weight: (16, 121), expected (8,"),
-    ],
-)
-def test_weights_that_do_not_fit_are_refused(script, here, capsys, name, data, expected):
-    (here / name).write_bytes(data())
-    before = files(here)
-    code = script.main([*TINY, "--load-model-path", name])
-    check_message(code, capsys.readouterr().err, expected, name)
-    assert files(here) == before
-
-
-def test_pipes_and_files_of_100_gb_are_not_read(script, here, capsys):
+def test_weights_that_can_not_be_read_leave_no_files(script, here, capsys):
+    """Other kinds of files, pipes, and files of 100 GB."""
+    (here / "model.pt").write_bytes(b"pickle")
+    code = script.main([*TINY, "--load-model-path", "model.pt"])
+    said = "model.pt", "neither a .safetensors nor a .bin file"
+    check_message(code, capsys.readouterr().err, *said)
+    assert files(here) == {"model.pt"}
     os.mkfifo(here / "model.bin")
     code = script.main([*TINY, "--load-model-path", "model.bin"])
     check_message(code, capsys.readouterr().err, "can't read model.bin: not a file, but a pipe")
@@ -77,16 +55,8 @@ def test_pipes_and_files_of_100_gb_are_not_read(script, here, capsys):
         check_message(script.main(words), capsys.readouterr().err, name, " 100000000000 bytes")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["LONG"],
-        [*TINY, "--load-model-path", "LONG.safetensors"],
-    ],
-    ids=["environment", "file"],
-)
-def test_a_path_of_5000_characters_is_a_short_message(script, here, capsys, words):
-    code = script.main([word.replace("LONG", 5000 * "x") for word in words])
+def test_a_path_of_5000_characters_is_a_short_message(script, here, capsys):
+    code = script.main([*TINY, "--load-model-path", 5000 * "x"])
     error = capsys.readouterr().err
     check_message(code, error, "File name too long")
     assert len(error) < 600
@@ -157,19 +127,6 @@ def test_a_full_disk_leaves_whole_files(compiled, tmp_path, what):
         assert names == {"config.ini", "weights.safetensors", "weights.bin"}
 
 
-def test_a_disk_that_fills_up_leaves_a_log_of_whole_records(compiled, tmp_path):
-    size = only(compiled, f"kept/*/*/{BATCH:016d}/state.safetensors").stat().st_size
-    size += 64  # the time of the run is in it, with more or fewer digits
-    # The size of a checkpoint, which the log exceeds after a few epochs.
-    epochs = 3 * EPOCHS
-    done = full(size, tmp_path, "--train.total-timesteps", str(epochs * BATCH))
-    check_message(done.returncode, done.stderr, "can't write the log logs/squared/", "--log-dir")
-    assert 2 <= len(records(tmp_path)) < epochs
-    assert size - 2000 < only(tmp_path, "logs/squared/*").stat().st_size <= size
-    # configuration, log, the first checkpoint, and the last weights without a state
-    assert len(files(tmp_path)) == 2 + 4 + 3
-
-
 # ---- compilers -----------------------------------------------------------------------------------
 
 
@@ -203,21 +160,3 @@ def test_a_missing_compiler_or_cache_is_an_error(tmp_path):
     done = without(tmp_path, PATH=path, PUFFER_MLX_CACHE=str(tmp_path / "taken" / "cache"))
     check_message(done.returncode, done.stderr, "set PUFFER_MLX_CACHE to a folder")
     assert files(tmp_path) == {"taken"}
-
-
-FAKE = """#!/bin/sh
-if [ "$1" = --version ]; then echo fake 1.0; exit; fi
-echo "toy.c:1:2: error: this compiler is out of order" >&2
-echo half > "$PUFFER_MLX_CACHE/half.o"
-exit 3
-"""
-
-
-def test_a_failing_compiler_is_an_error_with_its_words(tmp_path):
-    fake = tmp_path / "fakecc"
-    fake.write_text(FAKE)
-    fake.chmod(0o755)
-    done = without(tmp_path, CC=str(fake))
-    expected = "stepper_collect: ", "failed with status 3", "this compiler is out of order"
-    check_message(done.returncode, done.stderr, *expected)
-    assert files(tmp_path) == {"fakecc", "cache/half.o"}  # nothing of puffer_mlx's own

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from running import BATCH, ROOT, TINY, files, run
 
-from puffer_mlx.cli import bench_run, options
+from puffer_mlx.cli import bench_run
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
 
@@ -113,15 +113,3 @@ def test_environments_are_measured_without_a_policy(script, tmp_path, capsys):
     for name, values in results.items():
         check_spread(values, 1, 1e10)
         assert table[name] == [f"{values[key]:,.2f}" for key in ("median", "min", "max")]
-
-
-def test_a_record_that_cannot_be_written_is_an_error(script, tmp_path, capsys, monkeypatch):
-    (tmp_path / "taken").write_text("mine")
-    words = [*TINY, "--epochs", "1", "--warm-up", "0", "--json", "taken/record.json"]
-    for measured in False, True:
-        assert script.main(words) == 2
-        captured = capsys.readouterr()
-        assert "error: can't write taken/record.json" in captured.err and "hint: " in captured.err
-        assert ("SPS" in captured.out) == measured
-        assert files(tmp_path) == {"taken"}
-        monkeypatch.setitem(options.TYPES, "--json", Path)  # as if it had become so meanwhile

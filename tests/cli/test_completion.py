@@ -52,6 +52,8 @@ COMPLETED = {
     "train squared --res": {"--resume", "--reset-state"},
     "train squared --train.algorithm ": set(KEYS["train"]["algorithm"].choices),
     "completion z": {"zsh"},
+    "runs squ": {"squared"},
+    "plot gym:Pend": {"gym:Pendulum-v1"},
     "train squared --load-model-path we": {"weights.bin"},
 }
 

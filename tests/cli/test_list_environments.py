@@ -9,7 +9,8 @@ from native_envs import SHIPPED, make
 from rich.console import Console
 
 from puffer_mlx.cli import list_environments
-from puffer_mlx.config.finding import variants
+from puffer_mlx.config.finding import known_envs, variants
+from puffer_mlx.vec.gym import installed
 from puffer_mlx.vec.native.sources import environments_folder
 
 
@@ -58,9 +59,13 @@ def test_the_catalog_names_every_environment_and_fits_the_width():
     assert ["breakout-a", "8,192", "puffer5", "Breakout"] in [row[:4] for row in rows]
     assert ["puffer5/breakout-a.ini"] in [row[:1] for row in rows]
     assert "puffer-mlx train breakout-cpu" in text
-    assert ["gym:HalfCheetah-v5", "1", "gym/HalfCheetah.ini"] in [row[:3] for row in rows]
+    assert ["gym:CartPole-v1", "8", "installed", "gym/CartPole-v1.ini"] in rows
     assert max(map(len, text.splitlines())) <= 120
-    assert max(map(len, printed(80).splitlines())) <= 80
+    narrow = printed(80)
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert all(name in narrow for name in known_envs())
+    commands = [line for line in narrow.splitlines() if "pip install" in line]
+    assert all(line.count("'") == 2 for line in commands)
 
 
 def test_a_file_of_the_working_directory_is_listed_as_a_variant(here):
@@ -87,9 +92,7 @@ def test_gymnasiums_environments_are_listed_by_group(monkeypatch):
 
 
 NEEDED = {
-    "gym:CartPole-v1": ("puffer-mlx[gym]", "gymnasium"),
     "gym:HalfCheetah-v5": ("gymnasium[mujoco]", "gymnasium mujoco"),
-    "gym:ALE/*": ("puffer-mlx[atari]", "gymnasium ale_py cv2"),
     "pettingzoo:mpe2.simple_spread_v*": ("mpe2", "pettingzoo mpe2"),
 }
 
@@ -99,11 +102,11 @@ def test_one_package_is_named_while_any_module_is_missing(monkeypatch, name):
     package, modules = NEEDED[name]
     whole = {*modules.split()}
     there: set[str] = set()
-    monkeypatch.setattr(list_environments, "find_spec", lambda module: module in there or None)
+    monkeypatch.setattr(installed, "find_spec", lambda module: module in there or None)
     for there in set(), *(whole - {module} for module in whole):
-        assert list_environments.missing(name) == package, there
+        assert installed.missing_package(name) == package, there
     there = whole
-    assert list_environments.missing(name) == ""
+    assert installed.missing_package(name) == ""
 
 
 def test_listing_compiles_nothing(monkeypatch, tmp_path):

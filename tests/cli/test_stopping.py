@@ -5,7 +5,6 @@ import os
 import pty
 import shutil
 import signal
-import stat
 import sys
 import termios
 from contextlib import ExitStack, contextmanager
@@ -312,20 +311,11 @@ sys.meta_path.insert(0, Finder)
 """
 
 
-@pytest.mark.parametrize(
-    ("door", "name"),
-    [
-        ("module", "puffer_mlx.system.blas"),
-        ("script", "mlx.core"),
-    ],
-)
-def test_ctrl_c_during_imports_ends_a_command_quietly(tmp_path, door, name):
+def test_ctrl_c_during_imports_ends_a_command_quietly(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(AT_IMPORT)
     paths = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "INTERRUPT_AT": name}
-    module = [sys.executable, "-m", "puffer_mlx", "train"]
-    words = module if door == "module" else command("train")
-    with started([*words, *TINY], tmp_path, env=environment) as process:
+    environment = {**os.environ, "PYTHONPATH": paths, "INTERRUPT_AT": "mlx.core"}
+    with started(command("train", *TINY), tmp_path, env=environment) as process:
         assert process.end() == (130, "", "stopped\n")
 
 
@@ -340,31 +330,3 @@ def test_importing_the_package_keeps_a_programs_ctrl_c(tmp_path):
     )
     with started([sys.executable, str(program)], tmp_path) as process:
         assert process.end() == (0, "", "")
-
-
-COMPILER = """#!/bin/sh
-[ "$1" = --version ] && exit 0
-echo $$ >> "$COMPILING"
-exec sleep 600
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="macOS compiles other things")
-def test_ctrl_c_ends_a_compiler_and_leaves_no_files(tmp_path):
-    fake = tmp_path / "bin" / "g++"
-    fake.parent.mkdir()
-    fake.write_text(COMPILER)
-    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
-    mark = tmp_path / "compiling"
-    environment = {**os.environ, "COMPILING": str(mark), "CXX": str(fake)}
-    environment["PUFFER_MLX_CACHE"] = "cache"
-    words = command("train", *TINY)
-    with started(words, tmp_path, env=environment, start_new_session=True) as process:
-        while not (mark.exists() and mark.read_text()):
-            assert process.popen.poll() is None, process.end()
-        os.killpg(process.popen.pid, signal.SIGINT)
-        code, _, err = process.end()
-    assert code in (130, -signal.SIGINT)  # a shell says 130 of both
-    assert err.endswith("stopped\n") and "Traceback" not in err
-    assert made(tmp_path) == {}
-    assert not [*tmp_path.glob("cache/*.partial")]

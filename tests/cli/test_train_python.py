@@ -138,22 +138,6 @@ def test_paths_are_those_of_where_a_command_was_started(here, scripts, capsys):
     assert (here / "profile.json").is_file() and (here / "report.json").is_file()
 
 
-def test_a_registered_id_of_the_working_directory_trains_and_is_drawn(here):
-    """Also in the processes of environments."""
-    (here / "walks").mkdir()
-    register = f"import sys, gymnasium\nsys.path.append({str(PYTHON)!r})\n"
-    register += 'from gym_walk import Walk\ngymnasium.register("Walk-v0", entry_point=Walk)\n'
-    (here / "walks" / "__init__.py").write_text(register)
-    words = ["gym:walks:Walk-v0", *SIZES, "--vec.backend", "async"]
-    done = run("train", *words, cwd=here)
-    assert (done.returncode, done.stderr) == (0, "")
-    done = run("evaluate", words[0], "latest", "--gif", "walk.gif", "--steps", 5, cwd=here)
-    assert (done.returncode, done.stderr) == (0, "")
-    image = pytest.importorskip("PIL.Image")
-    with image.open(here / "walk.gif") as film:
-        assert film.size == (7, 2) and film.n_frames > 1
-
-
 def shared_memory() -> set[str]:
     """Return the names of shared memory that no process uses."""
     if not Path("/dev/shm").is_dir():

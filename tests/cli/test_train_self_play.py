@@ -73,19 +73,6 @@ def test_rungs_of_the_pool_are_matches_with_its_weights():
             assert rung.tally == result.total and rung.games == 40
 
 
-def test_a_run_ends_with_games_against_an_environments_bots(script, here, capsys):
-    line = f"""
-        --vec.total-agents 36 --train.minibatch-size 48 --train.algorithm puffer5
-        --train.total-timesteps {EPOCHS * 36 * T} --selfplay.rules puffer5 --vec.num-policies 2
-        --vec.hist-policy-percent 0.5 --selfplay.eval-bot-games 6 --selfplay.eval-bots=0,1
-    """
-    assert script.main([str(folder_of("peloton")), *SMALL, *line.split()]) == 0
-    last = records(here)[-1]
-    assert list(last)[3:] == ["env/ladder/bot_0", "env/ladder/bot_1"]
-    out = capsys.readouterr().out
-    assert "ladder of peloton" in out and "unused here: selfplay" not in out
-
-
 def test_missing_bots_are_refused_before_training(script, here, capsys):
     shutil.copy(OURS / "python" / "zoo_duel.py", here / "zoo_duel.py")
     for env, name in (str(folder_of("locks")), "locks"), ("pettingzoo:zoo_duel", "zoo_duel"):

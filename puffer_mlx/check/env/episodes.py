@@ -73,10 +73,11 @@ def check_resets(env: EnvUnderTest) -> Findings:
         i = int(np.argmax(outside.all(0)))
         reset = f"{number(low[i])} to {number(high[i])} after a reset"
         ended = f"{number(fresh[:, i].min())} to {number(fresh[:, i].max())} after a terminal"
-        text = f"an episode doesn't begin as the first one did: number {i} is {reset}, but {ended}"
+        text = "an episode doesn't begin as the first one did: "
+        text += f"observation[{i}] is {reset}, but {ended}"
         return [fail(text, anew)]
     if often := np.flatnonzero(outside.mean(0) > 0.5).tolist():
-        first = "of most first observations after a terminal: not as after a reset"
+        first = "differs after most terminals from what it is after a reset"
         hint = (
             "see whether something of the old episode is left; fine if it is meant, as with agents"
             " that stay"

@@ -94,7 +94,7 @@ def find_outside_space(under_test: EnvUnderTest, env: Any) -> tuple[Finding | No
     return None, step
 
 
-def describe_misfit(space: Any, value: Any, name: str = "the observation") -> str:
+def describe_misfit(space: Any, value: Any, name: str = "observation") -> str:
     """Return a description of why a value isn't in a space."""
     from gymnasium import spaces
 
@@ -103,12 +103,12 @@ def describe_misfit(space: Any, value: Any, name: str = "the observation") -> st
             if key not in value:
                 return f"{name} has no {key!r}"
             if not part.contains(value[key]):
-                return describe_misfit(part, value[key], f"{name}'s {key!r}")
+                return describe_misfit(part, value[key], f"{name}[{key!r}]")
         return f"{name} has keys that its space lacks"
     if isinstance(space, spaces.Tuple) and isinstance(value, tuple):
         for i, (part, inner) in enumerate(zip(space.spaces, value, strict=False)):
             if not part.contains(inner):
-                return describe_misfit(part, inner, f"part {i} of {name}")
+                return describe_misfit(part, inner, f"{name}[{i}]")
     if not isinstance(space, spaces.Box) or not isinstance(value, np.ndarray):
         return f"{name} is {value!r:.60}, which isn't in {space}"
     if value.shape != space.shape:
@@ -116,9 +116,9 @@ def describe_misfit(space: Any, value: Any, name: str = "the observation") -> st
     if not np.can_cast(value.dtype, space.dtype):
         return f"{name} is {value.dtype}, declared is {space.dtype}"
     at = tuple(np.argwhere(~((value >= space.low) & (value <= space.high)))[0].tolist())
-    where = at[0] if len(at) == 1 else at
+    where = ", ".join(map(str, at))
     declared = f"{space.low[at]:g} to {space.high[at]:g}"
-    return f"number {where} of {name} is {value[at]:g}, declared is {declared}"
+    return f"{name}[{where}] is {value[at]:g}, declared is {declared}"
 
 
 def check_bounds(space: Any) -> Findings:

@@ -46,7 +46,7 @@ def check_observations(env: EnvUnderTest) -> Findings:
     spec = env.full.spec
     if observed.not_finite:
         step, agent, element = observed.not_finite
-        whose = f"number {element} of agent {agent}'s observation"
+        whose = f"observation[{element}] of agent {agent}"
         return [fail(f"{whose} is not finite (NaN or infinite) after {step} steps", FINITE)]
     pixels = np.full(spec.observation_size, bool(spec.observation_shape))
     for part in spec.image_parts:
@@ -61,7 +61,7 @@ def check_observations(env: EnvUnderTest) -> Findings:
     if env.config.env.get(key):
         same[[*left_at_0]] = False
     if constant := np.flatnonzero(same & ~pixels).tolist():
-        text = f"{numbers(constant)} of {spec.observation_size} never changed"
+        text = f"{numbers(constant)} never changed ({spec.observation_size} numbers in all)"
         hint = (
             "leave out what is of no use, or see whether they are written at all; what only good"
             " players see is fine"
@@ -70,7 +70,7 @@ def check_observations(env: EnvUnderTest) -> Findings:
     beyond = np.maximum(-observed.low, observed.high) > LARGE
     large = np.flatnonzero(beyond & ~pixels).tolist()
     if large and not env.given.vec.normalize_observations:
-        text = f"{numbers(large)} of {spec.observation_size} went beyond ±{LARGE:g}"
+        text = f"{numbers(large)} went beyond ±{LARGE:g} ({spec.observation_size} numbers in all)"
         hint = "bring them to about -1 to 1, or --vec.normalize-observations 1"
         if spec.observation_dtype == np.uint8:
             hint = "the network takes bytes as they are: write floats of about -1 to 1 instead"

@@ -15,7 +15,7 @@ STEPS = 20
 
 
 def check_pictures(env: EnvUnderTest) -> Findings:
-    """Check the pictures that ``evaluate.py --gif`` would show."""
+    """Check the pictures that ``puffer-mlx evaluate --gif`` would show."""
     if env.native:
         folder = vec.source_folder(env.config)
         if (folder / "draw.py").is_file():
@@ -25,7 +25,7 @@ def check_pictures(env: EnvUnderTest) -> Findings:
         if getattr(env.full, "can_render", False):
             return [ok("a window of its own, by raylib; no draw.py for --gif and --terminal")]
         hint = (
-            "for evaluate.py --gif and --terminal write draw(observation) -> picture"
+            "for puffer-mlx evaluate --gif and --terminal write draw(observation) -> picture"
             " (h, w, 3) uint8; envs/squared/draw.py is 20 lines"
         )
         return [warn("none: there is no draw.py", hint)]
@@ -34,7 +34,7 @@ def check_pictures(env: EnvUnderTest) -> Findings:
             return _moving(environments, lambda _: environments.render())  # pyright: ignore
     except (UserError, AttributeError) as error:
         reason = error.message if isinstance(error, UserError) else "it can't be drawn"
-        hint = 'for evaluate.py --gif offer render_mode "rgb_array" in Gymnasium\'s way'
+        hint = 'for puffer-mlx evaluate --gif offer render_mode "rgb_array" in Gymnasium\'s way'
         return [warn(f"none: {reason}", hint)]
 
 

@@ -88,7 +88,7 @@ def first_difference(mine: Rows, its: Rows) -> str:
         if a is None or b is None or np.array_equal(a, b, equal_nan=a.dtype != np.uint8):
             continue
         agent, *element = (int(i) for i in np.argwhere(a != b)[0])
-        where = f"number {element[0]} of its {name}" if element else f"its {name}"
+        where = f"its {name}[{element[0]}]" if element else f"its {name}"
         values = f"{a[agent, *element]:.6g} and {b[agent, *element]:.6g}"
         return f"agent {agent}: {where} is {values}"
     return ""

@@ -56,7 +56,7 @@ UNITS = Loss(
     " -1 to 1 as they are",
     "--to torch, onnx or safetensors hold it; --lossy writes the weights alone",
     "the policy's actions are to be rescaled to their bounds, and the flat file can't say so; to"
-    " import.py and evaluate.py --vec.rescale-actions 1 does",
+    " puffer-mlx import and evaluate --vec.rescale-actions 1 does",
 )
 SHORT = (
     "PufferLib's CUDA goes on with numbers of its own where the file has none, 5.0's player of CPUs"
@@ -139,7 +139,7 @@ class FlatFormat(FileFormat):
         return [f"{note}; PufferLib 5.0 does, 4.0 never" for note in reset_note(contents)]
 
     def write_beside(self, contents: ExportInput, path: Path) -> list[str]:
-        """Write the statistics to a file where ``import.py`` and ``--load-model-path`` look."""
+        """Write the statistics to a file where ``import`` and ``--load-model-path`` look."""
         if not normalization.normalises(contents.statistics):
             return []
         beside = path.with_name(f"{path.name}.{MEMORY}")

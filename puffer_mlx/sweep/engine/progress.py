@@ -203,6 +203,8 @@ def draw(study: Study, folder: Path) -> list[Path]:
             )
     for name, axes in drawn.items():
         figure: Any = axes.figure
+        if axes.get_legend():  # below the axes, where no point is
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False)
         figure.savefig(folder / name, dpi=120, bbox_inches="tight")
         pyplot.close(figure)
         paths.append(folder / name)

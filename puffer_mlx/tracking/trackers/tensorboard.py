@@ -15,6 +15,8 @@ from typing import Any
 from puffer_mlx.system.files import relative
 from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKind, flat
 
+COMPARED = "base.seed", "env.", "policy.", "torch.", "train.", "vec."  # columns of HPARAMS
+POSITIONS = "agent_steps", "epoch"  # metrics without a card: one is the x axis of all cards
 FLUSH_INTERVAL = 10  # seconds between two writes to the file
 
 
@@ -39,7 +41,7 @@ class TensorBoard:
         plain = {  # without lists of names, which can't be compared
             name: value
             for name, value in flat(run.config).items()
-            if isinstance(value, bool | int | float | str)
+            if isinstance(value, bool | int | float | str) and name.startswith(COMPARED)
         }
         self._add(self._step, summary=hparams_pb(plain, trial_id=run.run_id))
         self._writer.flush()
@@ -50,7 +52,11 @@ class TensorBoard:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         self._step = step
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        values = [
+            Summary.Value(tag=name, simple_value=value)
+            for name, value in metrics.items()
+            if name not in POSITIONS
+        ]
         self._add(step, summary=Summary(value=values))
 
     def show(self, step: int, path: str) -> None:

@@ -1,16 +1,32 @@
 """The installed Gymnasium: 1.1 or newer, or 0.29, which PufferLib 3 needs.
 
-``need_newer`` refuses features that only 1.1 has.
+``need_newer`` refuses features that only 1.1 has. ``missing_package`` names the package that an
+environment needs.
 """
 
 import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from puffer_mlx.errors import UserError
 
+_NEEDED = (  # (pattern of names, modules, package with them); the first match counts
+    (r"gym:ALE/", ("ale_py", "cv2", "gymnasium"), "puffer-mlx[atari]"),
+    (r"gym:(minigrid:)?MiniGrid-", ("minigrid", "gymnasium"), "minigrid"),
+    (r"gym:(BipedalWalker|CarRacing|LunarLander)", ("Box2D", "gymnasium"), "gymnasium[box2d]"),
+    (
+        r"gym:(Ant|HalfCheetah|Hopper|Humanoid|Inverted|Pusher|Reacher|Swimmer|Walker2d)",
+        ("mujoco", "gymnasium"),
+        "gymnasium[mujoco]",
+    ),
+    (r"gym:(phys2d|tabular)/", ("jax", "gymnasium"), "gymnasium[jax]"),
+    (r"gym:", ("gymnasium",), "puffer-mlx[gym]"),
+    (r"pettingzoo:mpe2\.", ("mpe2", "pettingzoo"), "mpe2"),
+    (r"pettingzoo:", ("pettingzoo",), "puffer-mlx[pettingzoo]"),
+)
 _NEWER = "pip install 'gymnasium>=1.1'; in an environment without PufferLib 3, which needs 0.29"
 
 
@@ -34,6 +50,14 @@ def gymnasium() -> Any:
             "pip install --upgrade 'puffer-mlx[gym]'",
         )
     return gymnasium
+
+
+def missing_package(name: str) -> str:
+    """Return the package to install for ``gym:ID`` or ``pettingzoo:NAME``; "" without need."""
+    for pattern, modules, package in _NEEDED:
+        if re.match(pattern, name):
+            return "" if all(map(find_spec, modules)) else package
+    return ""
 
 
 def has_own_vector_forms() -> bool:

@@ -11,13 +11,20 @@ from typing import Any
 
 import numpy as np
 
+from puffer_mlx.config.finding import gymnasium_id
 from puffer_mlx.config.memory_needs import refuse_observations
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import SUCCESSOR, add_to_path
 from puffer_mlx.vec.gym import wrapping
 from puffer_mlx.vec.gym.agents import MASK, GymInstance, VectorInstance
-from puffer_mlx.vec.gym.installed import gymnasium, has_own_vector_forms, need_newer, quiet
+from puffer_mlx.vec.gym.installed import (
+    gymnasium,
+    has_own_vector_forms,
+    missing_package,
+    need_newer,
+    quiet,
+)
 from puffer_mlx.vec.instances import (
     Buffers,
     EnvFactory,
@@ -219,7 +226,10 @@ class GymFactory(EnvFactory):
                 with quiet():
                     yield
             except errors.DependencyNotInstalled as error:
-                raise UserError(f"{self.name}: {error}", "install what is missing") from None
+                package = missing_package(f"gym:{self.constructor}")
+                hint = f"pip install '{package}'" if package else "install what is missing"
+                missing = str(error).partition(", ")[0] if package else error
+                raise UserError(f"{self.name}: {missing}", hint) from None
             except errors.Error as error:  # no such environment, or an outdated one
                 raise UserError(f"{self.name}: {error}", _where(str(self.constructor))) from None
 
@@ -305,12 +315,13 @@ def _tells_finals(name: str, vector: Any) -> bool:
 
 def _where(make: str) -> str:
     """Return a hint on an id that isn't registered."""
-    if make.startswith("ALE/") and not importlib.util.find_spec("ale_py"):
-        return "pip install 'puffer-mlx[atari]'"
-    if make.startswith("MiniGrid-") and not importlib.util.find_spec("minigrid"):
-        return "pip install minigrid"
+    if package := missing_package(f"gym:{make}"):
+        return f"pip install '{package}'"
     if ":" in make:
         return "does importing that module register it?"
+    near = gymnasium_id(make)
+    if near not in ("", f"gym:{make}"):
+        return f"did you mean {near}?"
     return f"if a package registers it, name that too: gym:PACKAGE:{make}"
 
 

@@ -67,7 +67,7 @@ def read_spec(folder: Path | str, library: ctypes.CDLL) -> EnvSpec:
         ) from None
     if mask_size not in (0, action.logits):
         raise UserError(
-            f"{name}: MY_ACTION_MASK in binding.c is {mask_size}, expected {action.logits}",
+            f"{name}: MY_ACTION_MASK in {source} is {mask_size}, expected {action.logits}",
             "a mask has one byte for every choice of every head: the sum of ACT_SIZES",
         )
     dtype = np.dtype(np.float32 if is_float else np.uint8)
@@ -91,6 +91,7 @@ def create(
     vec: Mapping[str, Any],
     env: Mapping[str, Any],
     version: Version,
+    file: str,
 ) -> tuple[int, set[str]]:
     """Create the environments of a library.
 
@@ -104,6 +105,7 @@ def create(
         vec: Parameters for environments that create themselves.
         env: Parameters of the environment.
         version: PufferLib's release; 4.0 passes only numbers.
+        file: File with the parameters, for messages.
 
     Returns:
         The address of the environments, the first argument of the library's functions, and the keys
@@ -132,10 +134,10 @@ def create(
         return handle, set(answer.split(","))
     message, _, hint = answer.partition("\n")
     if message.startswith("missing keys"):
-        hint = f"the environment {name} reads them in my_init; add them to the configuration"
+        hint = f"the environment {name} reads them in my_init; add them to [env] of {file}"
         hint += ", each a number"
     elif message.startswith(("missing key", "missing string")):
-        hint = f"the environment {name} reads it in puf_init; add it to the configuration"
+        hint = f"the environment {name} reads it in puf_init; add it to [env] of {file}"
     if each := [count for count in counts if count]:
         raise Misfit(f"{name}: {message}", hint, each)
     raise UserError(f"{name}: {message}", hint)

@@ -52,6 +52,7 @@ class NativeVec:
             and lists.
         seed: Environment i uses a random generator seeded with ``seed + i``. PufferLib's is 0.
         vec: Further parameters from section [vec], for environments that create themselves.
+        file: File with the parameters, for messages.
 
     Attributes:
         num_environments: Number of environments that share the N agents.
@@ -83,6 +84,7 @@ class NativeVec:
         env: Mapping[str, Any],
         seed: int = 0,
         vec: Mapping[str, Any] | None = None,
+        file: str = "the configuration",
     ) -> None:
         self._library = open_environment(folder)
         name = Path(folder).resolve().name
@@ -103,6 +105,7 @@ class NativeVec:
             vec=vec or {},
             env=env,
             version=version,
+            file=file,
         )
         self._handle = OpenHandle(self._library, self.spec.name, at, num_buffers + 1)
         passed = dict(env) if version == "5.0" else numbers(env)  # parameters for the environments
@@ -343,7 +346,7 @@ class NativeVec:
             why = "raylib isn't installed" if self._draws else "its c_render doesn't use raylib"
             raise UserError(
                 f"{self.spec.name} can't open a window: {why}",
-                INSTALL if self._draws else "make pictures instead: draw.py beside its binding.c",
+                INSTALL if self._draws else "make pictures instead: draw.py in its folder",
             )
         if sys.platform == "darwin" and threading.current_thread() is not threading.main_thread():
             raise UserError("macOS draws windows on the main thread only", "call render() there")

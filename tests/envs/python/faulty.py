@@ -66,11 +66,6 @@ class Hangs(Sound):
         return super().step(action)
 
 
-class NotANumber(Sound):
-    def see(self):
-        return np.array([self.position, np.nan if self.steps == 7 else 0, 0], np.float32)
-
-
 class OutOfItsSpace(Sound):
     observation_space = spaces.Box(*np.array([[-2, -1, 0], [2, 1, 0.5]], np.float32))
 
@@ -80,31 +75,12 @@ class SeesNothing(Sound):
         return np.ones(3, np.float32)
 
 
-class Deaf(Sound):
-    def step(self, action):
-        return super().step(1 + (self.steps % 2))
-
-
 DRAWN = itertools.count()  # no two numbers of it are alike, as two of random's now and then are
 
 
 class SharedChance(Sound):
     def see(self):
         return super().see() + np.float32(next(DRAWN) * 0.618034 % 1 / 10)
-
-
-class BeginsElsewhere(Sound):
-    """Only the first episode, whose reset has a seed, begins in the middle."""
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.position += 0.7 * (seed is None)
-        return self.see(), {}
-
-
-class NoInfo(Sound):
-    def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed)[0]
 
 
 class Growing(Sound):

@@ -1,0 +1,222 @@
+"""List the runs of a folder: puffer-mlx runs [ENV] [options].
+
+Logs and checkpoints are read as they are. A run may lack one of them; other files are ignored.
+"""
+
+import sys
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from puffer_mlx.cli.commands import introduce
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.options import add_table, say_next
+from puffer_mlx.config import Base, Config, load_saved
+from puffer_mlx.config.command_line import Parser
+from puffer_mlx.display.notebook import short
+from puffer_mlx.errors import UserError
+from puffer_mlx.system import program, voice
+from puffer_mlx.system.files import is_locked, relative
+from puffer_mlx.system.json_text import is_finite, write_json
+from puffer_mlx.tracking.json_lines import read_records
+from puffer_mlx.tracking.scores import score_name
+
+RUNNING, FINISHED, FAILED = "running", "finished", "failed"
+STOPPED, RESUMABLE = "stopped", "resumable"
+MEANING = {
+    STOPPED: "stopped before the last step, and saved",
+    RESUMABLE: "broke off; --resume takes an earlier checkpoint",
+    FAILED: "broke off; there is nothing to resume",
+}
+UNITS = (("days", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+UNLIMITED = 1000  # columns of a pipe or a file
+FOLDERS = """
+--checkpoint-dir DIR  folder of the checkpoints
+--log-dir DIR  folder of the logs
+"""
+OPTIONS = f"{FOLDERS}--json FILE  write the list to a file; - is stdout\n"
+
+
+class SavedRun:
+    """A run on disk.
+
+    Args:
+        folder: Folder of the checkpoints, .../ENV/RUN; may be missing.
+        log: Path of the log; may be missing.
+
+    Attributes:
+        config: Configuration; None without a readable one.
+        records: Records of the epochs.
+    """
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        self.folder = folder
+        self.log = log
+        self.records = read_records(log)
+        try:  # no environment is made, so code that the file names doesn't run
+            self.config = load_saved(folder / "config.ini", allow_code=True)
+        except (UserError, OSError):
+            self.config = None
+
+    def __bool__(self) -> bool:
+        return bool(self.records or self.config)
+
+    @property
+    def environment(self) -> str:
+        """Environment as typed: for a folder of sources, the run's configuration file."""
+        if self.config is None:
+            return self.folder.parent.name
+        return relative(self.folder / "config.ini") if self.config.source else self.config.env_name
+
+    @cached_property
+    def started(self) -> float:
+        """Time of the start in seconds since 1970."""
+        if self.folder.name.isdecimal() and len(self.folder.name) == 13:
+            return int(self.folder.name) / 1000
+        return (self.log if self.log.exists() else self.folder).stat().st_mtime
+
+    @cached_property
+    def metric(self) -> str:
+        """Name of the score in the records; "" without a score."""
+        config = self.config or Config("")
+        names = [config.evaluation_metric, *(score_name(r, config.metric) for r in self.records)]
+        return next((n for n in names if any(is_finite(r.get(n)) for r in self.records)), "")
+
+    def values(self, name: str) -> list[tuple[float, float, float]]:
+        """Return (steps, seconds, value) of the records that have a finite value."""
+        points = []
+        for record in self.records:
+            value = record.get(name)
+            if is_finite(value):
+                points.append((record["agent_steps"], record.get("uptime") or 0.0, value))
+        return points
+
+    def summary(self) -> dict[str, Any]:
+        """Return the facts to list."""
+        config = self.config
+        steps, ended = self._end()
+        sign = config.sign if config else 1
+        scores = [value for _, _, value in self.values(self.metric)]
+        return {
+            "environment": self.environment,
+            "run": self.folder.name,
+            "started": round(self.started),
+            "steps": steps,
+            "wanted": config and config.train.total_timesteps,
+            "metric": self.metric,
+            "best": max(scores, key=lambda score: sign * score, default=None),
+            "ended": ended,
+        }
+
+    def _end(self) -> tuple[int, str]:
+        """Return the number of steps, and how the run ended."""
+        from puffer_mlx.checkpoint import STATE, branches
+
+        try:
+            saved = branches.checkpoints(self.folder)
+            whole = branches.checkpoints(self.folder, STATE)
+        except UserError:  # the folder can't be read
+            saved = []
+            whole = []
+        logged = [int(record["agent_steps"]) for record in self.records[-1:]]
+        steps = max([0, *logged, *(each.step for each in saved[-1:])])
+        if is_locked(self.folder):
+            return steps, RUNNING
+        if self.config and steps >= self.config.epochs * self.config.batch_size:
+            return steps, FINISHED
+        if not whole:
+            return steps, FAILED
+        return steps, STOPPED if whole[-1].step >= steps else RESUMABLE
+
+
+def find_runs(logs: Path, checkpoints: Path) -> list[SavedRun]:
+    """Return the runs with a log or checkpoints, the newest first."""
+    places = {(path.parent.name, path.stem) for path in logs.glob("*/*.jsonl")}
+    places |= {path.parts[-3:-1] for path in checkpoints.glob("*/*/config.ini")}
+    runs = [
+        SavedRun(checkpoints / name / run_id, logs / name / f"{run_id}.jsonl")
+        for name, run_id in places
+    ]
+    return sorted(filter(None, runs), key=lambda run: run.started, reverse=True)
+
+
+def table(runs: list[dict[str, Any]], with_environment: bool) -> Table:
+    """Return the table of runs. Only long names of environments are cut on narrow terminals."""
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for name in "run", "age", "steps", "best", "ended":
+        left = name in ("run", "ended")
+        grid.add_column(name, justify="left" if left else "right", no_wrap=True)
+    if with_environment:
+        grid.add_column("environment", overflow="ellipsis")
+    for run in runs:
+        steps = short(run["steps"])
+        if run["wanted"] and run["ended"] != FINISHED:
+            steps += f" of {short(run['wanted'])}"
+        row = [run["run"], age(run["started"]), steps, score_text(run["best"]), run["ended"]]
+        grid.add_row(*row, *[run["environment"]] * with_environment)
+    return grid
+
+
+def score_text(score: float | None) -> str:
+    """Return a score in at most seven characters, "" for None."""
+    if score is None:
+        return ""
+    return f"{score:.4g}" if abs(score) < 1e4 else short(score)
+
+
+def age(started: float) -> str:
+    """Return the time since a start with one unit: "3 min"."""
+    seconds = max(0.0, time.time() - started)
+    unit, size = next((each for each in UNITS if seconds >= 2 * each[1]), UNITS[-1])
+    return f"{seconds // size:.0f} {unit}"
+
+
+def say_steps(runs: list[dict[str, Any]]) -> None:
+    """Print the meaning of the words in the table, and what to type next."""
+    for word, meaning in MEANING.items():
+        if any(run["ended"] == word for run in runs):
+            voice.note(f"{word}: {meaning}")
+    newest = f"{runs[0]['environment']} {runs[0]['run']}"
+    resumable = [run for run in runs if run["ended"] in (STOPPED, RESUMABLE)]
+    say_next(
+        (f"{program.command('evaluate')} {newest} --terminal", "watch it"),
+        (f"{program.command('plot')} {runs[0]['environment']}", "curves of its runs"),
+        *(
+            (f"{program.command('train')} {run['environment']} --resume {run['run']}", "resume it")
+            for run in resumable[:1]
+        ),
+    )
+
+
+def option_parser() -> Parser:
+    parser = Parser(usage="%(prog)s [ENV] [options]")
+    introduce(parser, "runs")
+    parser.add_argument("environment", metavar="ENV", nargs="?", default="", help="its runs only")
+    add_table(parser, "this list", OPTIONS)
+    base = Base()
+    parser.set_defaults(checkpoint_dir=base.checkpoint_dir, log_dir=base.log_dir)
+    return parser
+
+
+@reported
+def main(argv: list[str]) -> None:
+    options = option_parser().parse(argv)
+    runs = find_runs(Path(options.log_dir), Path(options.checkpoint_dir))
+    of_environment = [run for run in runs if options.environment in ("", run.environment)]
+    facts = [run.summary() for run in of_environment]
+    if options.json:
+        write_json(facts, options.json)
+    if facts:
+        width = None if sys.stdout.isatty() else UNLIMITED
+        Console(highlight=False, width=width).print(table(facts, not options.environment))
+        say_steps(facts)
+    elif runs:
+        names = ", ".join(sorted({run.environment for run in runs}))
+        voice.note(f"no run of {options.environment}; there are runs of {names}")
+    else:
+        voice.note(f"no run in {options.checkpoint_dir}/ and {options.log_dir}/")
+        say_next((f"{program.command('train')} breakout", "train one"))
