@@ -1,5 +1,6 @@
 """docs/writing_envs.md: its code is that of docs/examples, its commands run, its examples learn."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -19,9 +20,10 @@ DOC = ROOT / "docs" / "writing_envs.md"
 TEXT = DOC.read_text()
 EXAMPLES = ROOT / "docs" / "examples"
 LIGHTHOUSE, REGATTA = "docs/examples/lighthouse", "docs/examples/regatta.py:Regatta"
-CASTAWAY = "docs/examples/castaway"
+CASTAWAY, TUG = "docs/examples/castaway", "docs/examples/tug"
 IN_C, IN_PYTHON = "In C: the lighthouse keeper", "In Python: the regatta"
 WORLD = "A world with a map, mobs and an inventory"
+RELEASE_5 = "A folder from PufferLib 5.0"
 QUICK = {  # options of a shorter run, and its scores before and after
     LIGHTHOUSE: ("--train.total-timesteps 1_500_000", 4.5, 7.0),
     REGATTA: ("--train.total-timesteps 100_000", -1.0, 1.5),
@@ -63,6 +65,8 @@ def test_code_of_the_page_is_that_of_the_examples():
     files = ["castaway.h", "binding.c"]
     world = "".join((ROOT / CASTAWAY / name).read_text() for name in files)
     assert [block for block in blocks("cpp", WORLD) if block not in world] == []
+    (init,) = blocks("cpp", RELEASE_5)
+    assert init in (ROOT / TUG / "tug.h").read_text()
 
 
 def test_keys_that_the_page_names_exist():
@@ -106,7 +110,7 @@ def test_gpu_rules_of_the_walk_through_are_the_hosts(root, monkeypatch):
     assert found.verdict == "ok" and "to the bit: 64 agents for 256 steps" in found.text
 
 
-@pytest.mark.parametrize("name", [LIGHTHOUSE, REGATTA, CASTAWAY])
+@pytest.mark.parametrize("name", [LIGHTHOUSE, REGATTA, CASTAWAY, TUG])
 def test_check_env_finds_nothing_wrong(root, name):
     if name == REGATTA:
         pytest.importorskip("gymnasium")
@@ -125,3 +129,16 @@ def test_examples_learn(root, name):
     assert (done.returncode, done.stderr) == (0, "")
     scores = [record["env/score"] for record in records(root) if "env/score" in record]
     assert scores[0] < before and np.mean(scores[-5:]) > after
+
+
+def test_two_players_learn_to_beat_random_play_against_two_opponents(root):
+    commands = dict(commands_of(TUG))
+    assert [*commands] == ["train", "evaluate"]
+    shorter = {"train": "--train.total-timesteps 800_000", "evaluate": "--json scores.json"}
+    for script, words in commands.items():
+        done = run(script, *words, *shorter[script].split(), "--device", "cpu", cwd=root)
+        assert (done.returncode, done.stderr) == (0, "")
+    last = records(root)[-2]
+    assert last["pool/num_banks"] == 2 and last["env/with_opponent"] > 0.1
+    (result,) = json.loads((root / "scores.json").read_text())["pairs"]
+    assert result["score"] > 0.75
