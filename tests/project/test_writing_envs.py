@@ -1,8 +1,10 @@
-"""docs/writing_envs.md: its code is that of docs/examples, its commands run, its examples learn."""
+"""docs/writing_envs.md and gymnasium.md: their code is docs/examples', their commands run."""
 
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +18,12 @@ from puffer_mlx.check.env.items import ITEMS
 from puffer_mlx.check.items import FAIL, WARN, run_item, worst
 from puffer_mlx.config import load
 
-DOC = ROOT / "docs" / "writing_envs.md"
-TEXT = DOC.read_text()
+GUIDE = (ROOT / "docs" / "gymnasium.md").read_text()
+TEXT = (ROOT / "docs" / "writing_envs.md").read_text() + GUIDE
 EXAMPLES = ROOT / "docs" / "examples"
 LIGHTHOUSE, REGATTA = "docs/examples/lighthouse", "docs/examples/regatta.py:Regatta"
 CASTAWAY, TUG = "docs/examples/castaway", "docs/examples/tug"
-IN_C, IN_PYTHON = "In C: the lighthouse keeper", "In Python: the regatta"
+IN_C, IN_PYTHON = "In C: the lighthouse keeper", "An environment in Python"
 WORLD = "A world with a map, mobs and an inventory"
 RELEASE_5 = "A folder from PufferLib 5.0"
 QUICK = {  # options of a shorter run, and its scores before and after
@@ -75,10 +77,9 @@ def test_keys_that_the_page_names_exist():
     assert [key for section, key in keys if not hasattr(getattr(options, section), key)] == []
 
 
-@pytest.mark.parametrize("name", [LIGHTHOUSE, REGATTA])
-def test_commands_of_the_page_run(root, name):
+def test_commands_for_the_lighthouse_run(root):
     """In the page's order. There is no terminal; check_env: its items are run below."""
-    for script, words in commands_of(name):
+    for script, words in commands_of(LIGHTHOUSE):
         if "--terminal" in words or script == "check_env":
             continue
         more = {"train": SHORT, "evaluate": EVALUATE}[script]
@@ -88,6 +89,33 @@ def test_commands_of_the_page_run(root, name):
         done = run(script, *words, *more, cwd=root)
         assert (done.returncode, done.stderr) == (0, "")
     assert only(root, "*.gif").read_bytes().startswith(b"GIF89a")
+
+
+def test_guide_leads_from_an_empty_file_to_an_exported_policy(here):
+    for package in ("gymnasium", "onnxruntime", "tensorboard", "PIL"):
+        pytest.importorskip(package)
+    guide = GUIDE.partition("\n## Settings")[0]
+    code, *programs = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    (here / "regatta.py").write_text(code)
+    shorter = (
+        ("check-env", "--seconds 0.1 --only steps"),
+        ("train", "--train.total-timesteps 8_192 --eval-episodes 8"),
+        ("evaluate", "--steps 3"),
+        ("train", "--train.total-timesteps 12_288"),
+        ("export", ""),
+    )
+    for (line, script), (expected, more) in zip(COMMAND.findall(guide), shorter, strict=True):
+        assert script == expected
+        words = shlex.split(line.replace("--seconds 10", ""))[2:]
+        done = run(script.replace("-", "_"), *words, *more.split(), cwd=here)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert only(here, "*.gif").exists() and [*here.glob("logs/regatta-Regatta/*/events*")]
+    folder = only(here, "checkpoints/regatta-Regatta/*").name
+    predict, onnx = programs
+    for program in (predict.replace("RUN", folder), onnx):
+        words = [sys.executable, "-c", program]
+        done = subprocess.run(words, cwd=here, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
 
 
 def test_commands_of_the_walk_through_run(root):
