@@ -37,6 +37,8 @@ napoleon_numpy_docstring = False
 
 LINK = re.compile(r"(\]\()([^)#\s:]+)(#[^)\s]*)?(\))")
 PICTURES = {".png", ".gif", ".svg"}
+SCORER = (HERE / "search_scorer.js").read_text()
+ANSWERS = json.loads(SCORER.partition("ANSWERS = ")[2].partition(";")[0])
 
 
 def elsewhere(target: str, page: Path) -> str | None:
@@ -72,8 +74,8 @@ def keys(ini: str) -> str:
     return "\n\n".join(entries)
 
 
-def link_to_sources(app: Any, name: str, source: list[str]) -> None:
-    """Links that leave docs/, as they work in a checkout, lead to the repository."""
+def prepare_page(app: Any, name: str, source: list[str]) -> None:
+    """Lead links that leave docs/ to the repository, and add keywords for the search."""
     page = Path(app.env.doc2path(name))
     if page.suffix == ".ipynb":
         source[0] = markdown_of(source[0])
@@ -86,7 +88,10 @@ def link_to_sources(app: Any, name: str, source: list[str]) -> None:
         return f"{opening}{address}{anchor or ''}{closing}" if address else found.group()
 
     source[0] = LINK.sub(replaced, source[0])
+    if name in ANSWERS:
+        words = ", ".join(ANSWERS[name].split())
+        source[0] = f"---\nmyst:\n  html_meta:\n    keywords: {words}\n---\n\n{source[0]}"
 
 
 def setup(app: Any) -> None:
-    app.connect("source-read", link_to_sources)
+    app.connect("source-read", prepare_page)

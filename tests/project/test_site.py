@@ -1,6 +1,7 @@
 """The site builds without a warning, its links work, and it documents every name and key."""
 
 import re
+import shutil
 import subprocess
 import sys
 from html import unescape
@@ -93,3 +94,47 @@ def test_keys_page_has_every_key_with_its_help_and_default(site):
         words = KEYS[section][key].help.split()
         said = unescape(re.sub(r"<[^>]+>", "", entry)).translate({0x2018: "'", 0x2019: "'"})
         assert said.split()[: len(words)] == words and "Default:" in said, name
+
+
+SEARCH = """
+const fs = require("fs"), vm = require("vm"), [folder, query] = process.argv.slice(1);
+const window = {location: {search: "?q=" + encodeURIComponent(query)}, addEventListener() {}};
+const element = () => ({dataset: {}, addEventListener() {}});
+const document = {...element(), documentElement: element(), getElementById() {}};
+document.readyState = "loading";
+const found = {window, document, URLSearchParams, localStorage: {setItem() {}}, console};
+const names = ["language_data.js", "doctools.js", "sphinx_highlight.js", "searchtools.js"];
+const scripts = names.map((name) => fs.readFileSync(`${folder}/_static/${name}`, "utf8"));
+const index = fs.readFileSync(`${folder}/searchindex.js`, "utf8");
+const results = "Search._performSearch(...Search._parseQuery(query))";
+found._removeChildren = () => {};
+found.query = query;
+vm.createContext(found);
+const code = [scripts[0], "var Stemmer = window.Stemmer;", ...scripts.slice(1), index].join(";\\n");
+console.log(vm.runInContext(code + `;${results}.map((item) => item[0]).pop()`, found));
+"""
+
+
+@pytest.mark.parametrize(
+    ("query", "page"),
+    [
+        ("hyperparameters", "sweeps"),
+        ("tune", "sweeps"),
+        ("lunarlander", "environments"),
+        ("entropy schedule", "library"),
+        ("faq", "troubleshooting"),
+        ("troubleshooting", "troubleshooting"),
+        ("docker", "troubleshooting"),
+        ("resume", "training"),
+        ("tensorboard", "tracking"),
+        ("gif", "evaluation"),
+        ("custom environment", "gymnasium"),
+    ],
+)
+def test_search_finds_the_page_first(site, query, page):
+    node = shutil.which("node")
+    if not node:
+        pytest.skip("needs Node.js")
+    done = subprocess.run([node, "-e", SEARCH, site, query], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == page

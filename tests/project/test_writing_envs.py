@@ -24,7 +24,6 @@ EXAMPLES = ROOT / "docs" / "examples"
 LIGHTHOUSE, REGATTA = "docs/examples/lighthouse", "docs/examples/regatta.py:Regatta"
 CASTAWAY, TUG = "docs/examples/castaway", "docs/examples/tug"
 IN_C, IN_PYTHON = "In C: the lighthouse keeper", "An environment in Python"
-WORLD = "A world with a map, mobs and an inventory"
 RELEASE_5 = "A folder from PufferLib 5.0"
 QUICK = {  # options of a shorter run, and its scores before and after
     LIGHTHOUSE: ("--train.total-timesteps 1_500_000", 4.5, 7.0),
@@ -64,9 +63,6 @@ def test_code_of_the_page_is_that_of_the_examples():
     assert blocks("c", IN_C) == [(EXAMPLES / name).read_text() for name in files]
     assert blocks("ini", IN_C) == [(EXAMPLES / "lighthouse" / "lighthouse.ini").read_text()]
     assert blocks("python", IN_PYTHON) == [(EXAMPLES / "regatta.py").read_text()]
-    files = ["castaway.h", "binding.c"]
-    world = "".join((ROOT / CASTAWAY / name).read_text() for name in files)
-    assert [block for block in blocks("cpp", WORLD) if block not in world] == []
     (init,) = blocks("cpp", RELEASE_5)
     assert init in (ROOT / TUG / "tug.h").read_text()
 
@@ -99,9 +95,9 @@ def test_guide_leads_from_an_empty_file_to_an_exported_policy(here):
     (here / "regatta.py").write_text(code)
     shorter = (
         ("check-env", "--seconds 0.1 --only steps"),
-        ("train", "--train.total-timesteps 8_192 --eval-episodes 8"),
+        ("train", "--total-timesteps 8_192 --eval-episodes 8"),
         ("evaluate", "--steps 3"),
-        ("train", "--train.total-timesteps 12_288"),
+        ("train", "--total-timesteps 12_288"),
         ("export", ""),
     )
     for (line, script), (expected, more) in zip(COMMAND.findall(guide), shorter, strict=True):
