@@ -42,7 +42,7 @@ ANSWERS = json.loads(SCORER.partition("ANSWERS = ")[2].partition(";")[0])
 
 
 def elsewhere(target: str, page: Path) -> str | None:
-    """The address of a file of the repository that isn't part of the site; None if it is."""
+    """Return the address of a repository file, or None if it is part of the site."""
     path = (page.parent / target).resolve()
     if path.suffix in PICTURES or (path.suffix in source_suffix and path.is_relative_to(HERE)):
         return None
@@ -52,13 +52,13 @@ def elsewhere(target: str, page: Path) -> str | None:
 
 
 def markdown_of(notebook: str) -> str:
-    """A notebook's cells; outputs aren't kept in it."""
+    """Return the cells of a notebook, which has no outputs, as Markdown."""
     cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(notebook)["cells"]]
     return "\n\n".join(f"```python\n{s}\n```" if kind == "code" else s for kind, s in cells)
 
 
 def keys(ini: str) -> str:
-    """Every key of configs/default.ini with an anchor, and its whole comment as text."""
+    """Return an entry for each key of configs/default.ini, with an anchor and its comment."""
     entries, section, comment = [], "", ""
     for line in ini.partition("\n\n")[2].partition("[env]")[0].splitlines():
         if line.startswith("["):
