@@ -19,6 +19,7 @@ exclude_patterns = ["examples"]
 
 html_theme = "furo"
 html_title = "puffer_mlx"
+html_static_path = html_css_files = ["site.css"]
 html_search_scorer = str(HERE / "search_scorer.js")
 html_theme_options = {
     "source_repository": PROJECT["urls"]["Source"],
@@ -36,10 +37,12 @@ napoleon_numpy_docstring = False
 
 LINK = re.compile(r"(\]\()([^)#\s:]+)(#[^)\s]*)?(\))")
 PICTURES = {".png", ".gif", ".svg"}
+SCORER = (HERE / "search_scorer.js").read_text()
+ANSWERS = json.loads(SCORER.partition("ANSWERS = ")[2].partition(";")[0])
 
 
 def elsewhere(target: str, page: Path) -> str | None:
-    """The address of a file of the repository that isn't part of the site; None if it is."""
+    """Return the address of a repository file, or None if it is part of the site."""
     path = (page.parent / target).resolve()
     if path.suffix in PICTURES or (path.suffix in source_suffix and path.is_relative_to(HERE)):
         return None
@@ -49,13 +52,13 @@ def elsewhere(target: str, page: Path) -> str | None:
 
 
 def markdown_of(notebook: str) -> str:
-    """A notebook's cells; outputs aren't kept in it."""
+    """Return the cells of a notebook, which has no outputs, as Markdown."""
     cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(notebook)["cells"]]
     return "\n\n".join(f"```python\n{s}\n```" if kind == "code" else s for kind, s in cells)
 
 
 def keys(ini: str) -> str:
-    """Every key of configs/default.ini with an anchor, and its whole comment as text."""
+    """Return an entry for each key of configs/default.ini, with an anchor and its comment."""
     entries, section, comment = [], "", ""
     for line in ini.partition("\n\n")[2].partition("[env]")[0].splitlines():
         if line.startswith("["):
@@ -71,8 +74,8 @@ def keys(ini: str) -> str:
     return "\n\n".join(entries)
 
 
-def link_to_sources(app: Any, name: str, source: list[str]) -> None:
-    """Links that leave docs/, as they work in a checkout, lead to the repository."""
+def prepare_page(app: Any, name: str, source: list[str]) -> None:
+    """Lead links that leave docs/ to the repository, and add keywords for the search."""
     page = Path(app.env.doc2path(name))
     if page.suffix == ".ipynb":
         source[0] = markdown_of(source[0])
@@ -85,7 +88,10 @@ def link_to_sources(app: Any, name: str, source: list[str]) -> None:
         return f"{opening}{address}{anchor or ''}{closing}" if address else found.group()
 
     source[0] = LINK.sub(replaced, source[0])
+    if name in ANSWERS:
+        words = ", ".join(ANSWERS[name].split())
+        source[0] = f"---\nmyst:\n  html_meta:\n    keywords: {words}\n---\n\n{source[0]}"
 
 
 def setup(app: Any) -> None:
-    app.connect("source-read", link_to_sources)
+    app.connect("source-read", prepare_page)

@@ -19,6 +19,7 @@ import importlib.machinery
 import importlib.util
 import os
 import platform
+import re
 import sys
 import sysconfig
 import threading
@@ -37,7 +38,8 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import cache_directory
 
 NAME = "cpu_ops"
-NANOBIND = "nanobind>=3.0.1,<3.2"  # as in pyproject.toml; must have the internals of MLX 0.32.4's
+NANOBIND = "nanobind>=3.0.1,<3.2"  # as in pyproject.toml; has the internals of MLX 0.32's nanobind
+NEWEST_MLX = (0, 32)  # the newest MLX with which the extension was tested
 PACKAGE = Path(__file__).parents[1]
 UNITS = (("ops", "policy"), ("ppo",))  # compiled in parallel, in equal times
 MODULE, TEXTS = Path("ops/cpu/module.h"), Path("ops/gpu")  # the last header; the folder without C++
@@ -109,13 +111,13 @@ def _load() -> ModuleType | None:
         module = _build()
         _try(module)
     except UserError as error:
-        hint = error.hint if "mlx==" in error.hint else compiler_hint(cpp=True)
+        hint = error.hint if "mlx==" in error.hint else _compiler_or_older_mlx()
         return _without(error.message.splitlines()[0].rstrip(":"), hint)
     except ImportError as error:
-        return _without(str(error).splitlines()[0], compiler_hint(cpp=True))
+        return _without(str(error).splitlines()[0], _compiler_or_older_mlx())
     except TypeError:
-        reason = f"nanobind {version('nanobind')} isn't of the kind that MLX {version('mlx')} uses"
-        return _without(reason, f"pip install '{NANOBIND}', of the kind that MLX 0.32.4 uses")
+        reason = f"nanobind {version('nanobind')} doesn't fit MLX {version('mlx')}"
+        return _without(reason, _older_mlx() or f"pip install '{NANOBIND}'")
     module.set_threads(threads())
     product = take_over_gemm()
     if product.address:
@@ -225,6 +227,20 @@ def _try(module: ModuleType) -> None:
     Otherwise they load but reject every argument. The call evaluates nothing.
     """
     module.gelu_forward(mx.zeros(1))
+
+
+def _older_mlx() -> str:
+    """Return a hint to install an MLX that fits; empty unless the installed one is too new."""
+    installed = tuple(int(number) for number in re.findall(r"\d+", version("mlx"))[:2])
+    if installed <= NEWEST_MLX:
+        return ""
+    major, minor = NEWEST_MLX
+    return f"pip install 'mlx<{major}.{minor + 1}', or a newer puffer_mlx"
+
+
+def _compiler_or_older_mlx() -> str:
+    """Return a hint to install a compiler, or also an MLX that fits."""
+    return "; or ".join(filter(None, (compiler_hint(cpp=True), _older_mlx())))
 
 
 def _without(reason: str, hint: str) -> None:

@@ -1,13 +1,19 @@
 """Building and loading the CPU extension."""
 
+import itertools
+import os
 import re
+import subprocess
+import sys
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
 from packaging.requirements import Requirement
+from running import BATCH, EPOCHS, TINY, only
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import cpu_extension
@@ -17,34 +23,65 @@ ROOT = Path(__file__).parents[2]
 KIND = re.compile(rb"nanobind_\w+_a\d+_v\d+\w*")  # a compiler's kind, and nanobind's internals
 
 
-def dependencies() -> dict[str, Requirement]:
+def required(name: str) -> list[Requirement]:
+    """Return the requirements of a package, those of all systems and extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found = map(Requirement, project["dependencies"])
-    return {requirement.name: requirement for requirement in found}
+    texts = itertools.chain(project["dependencies"], *project["optional-dependencies"].values())
+    return [each for each in map(Requirement, texts) if each.name == name]
 
+
+ANOTHER_MLX = """
+import importlib.metadata, sys
+from types import SimpleNamespace
+
+installed = importlib.metadata.version
+importlib.metadata.version = lambda name: sys.argv[1] if name == "mlx" else installed(name)
+from puffer_mlx.ops import cpu_extension
 
 def refuse(*_):
-    raise TypeError("gelu_forward(): incompatible function arguments. The following ...\n  1. ...")
+    raise TypeError("gelu_forward(): incompatible function arguments. The following ...")
+
+cpu_extension._build = lambda: SimpleNamespace(gelu_forward=refuse)
+from puffer_mlx.cli import main
+
+sys.exit(main.main(["train", *sys.argv[2:]]))
+"""
 
 
-def test_incompatible_nanobind_prints_one_line(monkeypatch, capfd):
-    monkeypatch.delenv("PUFFER_MLX_NO_CPU_OPS", raising=False)
-    monkeypatch.setattr(cpu_extension, "_build", lambda: SimpleNamespace(gelu_forward=refuse))
-    assert cpu_extension._load.__wrapped__() is None
-    out, err = capfd.readouterr()
-    assert out == ""
-    (line,) = err.splitlines()
-    assert re.fullmatch(
-        r"puffer_mlx: training on the CPU will be several times slower: nanobind [\d.]+ isn't of"
-        r" the kind that MLX [\d.]+ uses; hint: pip install 'nanobind>=[^']+'.*",
-        line,
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("mlx", "hint"),
+    [
+        ("0.32.4", "pip install 'nanobind>=3.0.1,<3.2'"),
+        ("0.33.0.dev20270101", "pip install 'mlx<0.33', or a newer puffer_mlx"),
+        ("1.0", "pip install 'mlx<0.33', or a newer puffer_mlx"),
+    ],
+)
+def test_mlx_that_does_not_fit_trains_without_the_extension(tmp_path, mlx, hint):
+    """nanobind's internals differ: the extension loads, but refuses MLX's arrays."""
+    environment = {name: text for name, text in os.environ.items() if "NO_CPU_OPS" not in name}
+    words = [sys.executable, "-c", ANOTHER_MLX, mlx, *TINY]
+    done = subprocess.run(
+        words,
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
     )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "compiling" not in line]
+    assert lines == [
+        "puffer_mlx: training on the CPU will be several times slower:"
+        f" nanobind {version('nanobind')} doesn't fit MLX {mlx}; hint: {hint}"
+    ]
+    only(tmp_path, f"checkpoints/squared/*/{EPOCHS * BATCH:016d}/state.safetensors")
 
 
-def test_hint_names_the_version_in_pyproject():
-    assert Requirement(cpu_extension.NANOBIND) == dependencies()["nanobind"]
-    for name in ("nanobind", "mlx"):
-        assert {">=", "<"} <= {each.operator for each in dependencies()[name].specifier}
+def test_requirements_allow_any_newer_mlx_and_the_tested_nanobind():
+    assert required("nanobind") == [Requirement(cpu_extension.NANOBIND)]
+    assert "<" in cpu_extension.NANOBIND
+    operators = [[each.operator for each in mlx.specifier] for mlx in required("mlx")]
+    assert operators == [[">="]] * 3
 
 
 def test_extension_has_the_nanobind_abi_of_mlx(extension):
@@ -118,3 +155,11 @@ def test_missing_compiler_and_library_print_one_line(wheel, monkeypatch, capfd, 
     assert line.startswith("puffer_mlx: training on the CPU will be several times slower: the comp")
     assert "install a C++20 compiler" in line
     assert ("pip install 'mlx==0.1.2'" in line) == (made_for == {"MLX": "0.1.2"})
+
+
+def test_failed_compilation_with_a_newer_mlx_names_the_mlx_that_fits(wheel, monkeypatch, capfd):
+    monkeypatch.setattr(cpu_extension, "version", lambda name: "0.33.1")
+    monkeypatch.setattr(cpu_extension, "compile_extension", no_compiler)
+    assert cpu_extension._load.__wrapped__() is None
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.endswith("; or pip install 'mlx<0.33', or a newer puffer_mlx")

@@ -65,6 +65,15 @@ def test_no_page_installs_from_an_index_that_lacks_the_package():
     assert [path.name for path in pages if plain.search(path.read_text())] == []
 
 
+def test_messages_of_troubleshooting_exist():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    messages = re.findall(r"^\| `([^`]+)`", page, re.MULTILINE)
+    sources = [ROOT / "Makefile", *(ROOT / "puffer_mlx").rglob("*.py")]
+    text = "".join(re.sub(r'"\s+f?"', "", path.read_text()) for path in sources)
+    assert len(messages) > 8
+    assert [part for words in messages for part in words.split("…") if part not in text] == []
+
+
 def test_readme_python_learns_what_readme_says(here):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     lines = output("-c", code, cwd=here)

@@ -1,6 +1,7 @@
 """The site builds without a warning, its links work, and it documents every name and key."""
 
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -66,3 +67,47 @@ def test_reference_has_every_public_name(site):
     assert {f"puffer_mlx.{name}" for name in puffer_mlx.__all__} <= names | {
         "puffer_mlx.__version__"
     }
+
+
+SEARCH = """
+const fs = require("fs"), vm = require("vm"), [folder, query] = process.argv.slice(1);
+const window = {location: {search: "?q=" + encodeURIComponent(query)}, addEventListener() {}};
+const element = () => ({dataset: {}, addEventListener() {}});
+const document = {...element(), documentElement: element(), getElementById() {}};
+document.readyState = "loading";
+const found = {window, document, URLSearchParams, localStorage: {setItem() {}}, console};
+const names = ["language_data.js", "doctools.js", "sphinx_highlight.js", "searchtools.js"];
+const scripts = names.map((name) => fs.readFileSync(`${folder}/_static/${name}`, "utf8"));
+const index = fs.readFileSync(`${folder}/searchindex.js`, "utf8");
+const results = "Search._performSearch(...Search._parseQuery(query))";
+found._removeChildren = () => {};
+found.query = query;
+vm.createContext(found);
+const code = [scripts[0], "var Stemmer = window.Stemmer;", ...scripts.slice(1), index].join(";\\n");
+console.log(vm.runInContext(code + `;${results}.map((item) => item[0]).pop()`, found));
+"""
+
+
+@pytest.mark.parametrize(
+    ("query", "page"),
+    [
+        ("hyperparameters", "sweeps"),
+        ("tune", "sweeps"),
+        ("lunarlander", "environments"),
+        ("entropy schedule", "library"),
+        ("faq", "troubleshooting"),
+        ("troubleshooting", "troubleshooting"),
+        ("docker", "troubleshooting"),
+        ("resume", "training"),
+        ("tensorboard", "tracking"),
+        ("gif", "evaluation"),
+        ("custom environment", "gymnasium"),
+    ],
+)
+def test_search_finds_the_page_first(site, query, page):
+    node = shutil.which("node")
+    if not node:
+        pytest.skip("needs Node.js")
+    done = subprocess.run([node, "-e", SEARCH, site, query], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == page

@@ -1,7 +1,10 @@
-"""docs/writing_envs.md: its code is that of docs/examples, its commands run, its examples learn."""
+"""docs/writing_envs.md and gymnasium.md: their code is docs/examples', their commands run."""
 
+import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +18,13 @@ from puffer_mlx.check.env.items import ITEMS
 from puffer_mlx.check.items import FAIL, WARN, run_item, worst
 from puffer_mlx.config import load
 
-DOC = ROOT / "docs" / "writing_envs.md"
-TEXT = DOC.read_text()
+GUIDE = (ROOT / "docs" / "gymnasium.md").read_text()
+TEXT = (ROOT / "docs" / "writing_envs.md").read_text() + GUIDE
 EXAMPLES = ROOT / "docs" / "examples"
 LIGHTHOUSE, REGATTA = "docs/examples/lighthouse", "docs/examples/regatta.py:Regatta"
-CASTAWAY = "docs/examples/castaway"
-IN_C, IN_PYTHON = "In C: the lighthouse keeper", "In Python: the regatta"
-WORLD = "A world with a map, mobs and an inventory"
+CASTAWAY, TUG = "docs/examples/castaway", "docs/examples/tug"
+IN_C, IN_PYTHON = "In C: the lighthouse keeper", "An environment in Python"
+RELEASE_5 = "A folder from PufferLib 5.0"
 QUICK = {  # options of a shorter run, and its scores before and after
     LIGHTHOUSE: ("--train.total-timesteps 1_500_000", 4.5, 7.0),
     REGATTA: ("--train.total-timesteps 100_000", -1.0, 1.5),
@@ -68,15 +71,13 @@ def test_code_of_the_page_is_that_of_the_examples():
     assert blocks("c", IN_C) == [(EXAMPLES / name).read_text() for name in files]
     assert blocks("ini", IN_C) == [(EXAMPLES / "lighthouse" / "lighthouse.ini").read_text()]
     assert blocks("python", IN_PYTHON) == [(EXAMPLES / "regatta.py").read_text()]
-    files = ["castaway.h", "binding.c"]
-    world = "".join((ROOT / CASTAWAY / name).read_text() for name in files)
-    assert [block for block in blocks("cpp", WORLD) if block not in world] == []
+    (init,) = blocks("cpp", RELEASE_5)
+    assert init in (ROOT / TUG / "tug.h").read_text()
 
 
-@pytest.mark.parametrize("name", [LIGHTHOUSE, REGATTA])
-def test_commands_of_the_page_run(root, name):
+def test_commands_for_the_lighthouse_run(root):
     """In the page's order. There is no terminal; check_env: its items are run below."""
-    for script, words in commands_of(name):
+    for script, words in commands_of(LIGHTHOUSE):
         if "--terminal" in words or script == "check_env":
             continue
         more = {"train": SHORT, "evaluate": EVALUATE}[script]
@@ -86,6 +87,33 @@ def test_commands_of_the_page_run(root, name):
         done = run(script, *words, *more, cwd=root)
         assert (done.returncode, done.stderr) == (0, "")
     assert only(root, "*.gif").read_bytes().startswith(b"GIF89a")
+
+
+def test_guide_leads_from_an_empty_file_to_an_exported_policy(here):
+    for package in ("gymnasium", "onnxruntime", "tensorboard", "PIL"):
+        pytest.importorskip(package)
+    guide = GUIDE.partition("\n## Settings")[0]
+    code, *programs = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    (here / "regatta.py").write_text(code)
+    shorter = (
+        ("check-env", "--seconds 0.1 --only steps"),
+        ("train", "--total-timesteps 8_192 --eval-episodes 8"),
+        ("evaluate", "--steps 3"),
+        ("train", "--total-timesteps 12_288"),
+        ("export", ""),
+    )
+    for (line, script), (expected, more) in zip(COMMAND.findall(guide), shorter, strict=True):
+        assert script == expected
+        words = shlex.split(line.replace("--seconds 10", ""))[2:]
+        done = run(script.replace("-", "_"), *words, *more.split(), cwd=here)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert only(here, "*.gif").exists() and [*here.glob("logs/regatta-Regatta/*/events*")]
+    folder = only(here, "checkpoints/regatta-Regatta/*").name
+    predict, onnx = programs
+    for program in (predict.replace("RUN", folder), onnx):
+        words = [sys.executable, "-c", program]
+        done = subprocess.run(words, cwd=here, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
 
 
 def test_commands_of_the_walk_through_run(root):
@@ -108,7 +136,7 @@ def test_gpu_rules_of_the_walk_through_are_the_hosts(root, monkeypatch):
     assert found.verdict == "ok" and "to the bit: 64 agents for 256 steps" in found.text
 
 
-@pytest.mark.parametrize("name", [LIGHTHOUSE, REGATTA, CASTAWAY])
+@pytest.mark.parametrize("name", [LIGHTHOUSE, REGATTA, CASTAWAY, TUG])
 def test_check_env_finds_nothing_wrong(root, name):
     if name == REGATTA:
         pytest.importorskip("gymnasium")
@@ -127,3 +155,16 @@ def test_examples_learn(root, name):
     assert (done.returncode, done.stderr) == (0, "")
     scores = [record["env/score"] for record in records(root) if "env/score" in record]
     assert scores[0] < before and np.mean(scores[-5:]) > after
+
+
+def test_two_players_learn_to_beat_random_play_against_two_opponents(root):
+    commands = dict(commands_of(TUG))
+    assert [*commands] == ["train", "evaluate"]
+    shorter = {"train": "--train.total-timesteps 800_000", "evaluate": "--json scores.json"}
+    for script, words in commands.items():
+        done = run(script, *words, *shorter[script].split(), "--device", "cpu", cwd=root)
+        assert (done.returncode, done.stderr) == (0, "")
+    last = records(root)[-2]
+    assert last["pool/num_banks"] == 2 and last["env/with_opponent"] > 0.1
+    (result,) = json.loads((root / "scores.json").read_text())["pairs"]
+    assert result["score"] > 0.75
