@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 from emulated_run import emulated_gpu
 from mlx.utils import tree_flatten
-from test_compiled_step import Case
+from test_compiled_step import Case  # pyright: ignore[reportMissingImports]
 
 from puffer_mlx import config
 from puffer_mlx.check.gpu import kernels

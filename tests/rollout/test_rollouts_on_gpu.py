@@ -65,7 +65,7 @@ ROLLOUTS = {"craftax_classic": 10, "g2048": 10, "soccer": 3}  # until an episode
 
 
 def opened(name: str, agents: int, groups: int, env: dict[str, Any]) -> NativeVec:
-    counts = {"total_agents": agents, "num_buffers": groups, "num_threads": 1}
+    counts: Any = {"total_agents": agents, "num_buffers": groups, "num_threads": 1}
     return NativeVec(find_environment(name), **counts, env=env, seed=7)
 
 

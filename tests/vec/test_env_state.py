@@ -31,11 +31,8 @@ def saved(vec: NativeVec) -> np.ndarray:
 
 def play(stepper: Stepper, actions: list[np.ndarray]) -> list[np.ndarray]:
     """Return all rows of each step."""
-    seen = []
-    for mine in actions:
-        rows = stepper.step(mine)
-        seen += [array.copy() for array in rows if array is not None]
-    return seen
+    every = (stepper.step(mine) for mine in actions)
+    return [array.copy() for rows in every for array in rows if array is not None]
 
 
 def history(vec: NativeVec, steps: int, seed: int = 0) -> list[np.ndarray]:
@@ -45,7 +42,7 @@ def history(vec: NativeVec, steps: int, seed: int = 0) -> list[np.ndarray]:
 
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a copy of squared's folder; the cache is empty."""
+    """Return a copy of squared's folder, and use an empty cache."""
     monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
     return Path(shutil.copytree(find_environment("squared"), tmp_path / "squared"))
 

@@ -121,7 +121,7 @@ def test_masks_are_those_of_infos():
 
 
 def test_masks_of_several_heads_are_concatenated():
-    """As ``MultiDiscrete.sample`` takes them; the second head leaves no choice."""
+    """``MultiDiscrete.sample`` takes the same form. The second head leaves no choice."""
 
     class PerHead(Walk):
         def __init__(self):

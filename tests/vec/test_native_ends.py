@@ -81,7 +81,7 @@ def training(fault: str) -> tuple[object, ...]:
 
 
 def test_run_that_an_environment_ends_is_saved(tmp_path: Path):
-    """The environment ends in the second epoch; the weights of the first are saved."""
+    """The environment ends in the second epoch. The weights of the first are saved."""
     done = run("train", *training("EXIT_IN_STEP"), cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert re.search(r"error: faulty: .*called exit\(3\) while it was stepped", done.stderr)

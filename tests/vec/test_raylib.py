@@ -36,27 +36,27 @@ def struct(size: int) -> type[ctypes.Structure]:
     return type(f"Floats{size}", (ctypes.Structure,), {"_fields_": fields})
 
 
+class Hit(ctypes.Structure):
+    """RayCollision."""
+
+    _fields_ = (("hit", ctypes.c_bool), ("distance", ctypes.c_float), ("at", struct(6)))
+
+
 TYPES = {
+    "": None,
     "f": ctypes.c_float,
-    "d": ctypes.c_double,
     "i": ctypes.c_int,
     "u": ctypes.c_uint,
     "b": ctypes.c_bool,
-    "s": ctypes.c_char_p,
-    "p": ctypes.c_void_p,
+    "h": Hit,
     **{str(size): struct(size) for size in (2, 3, 4, 6)},
     "m": struct(16),
 }
 
 
-class Hit(ctypes.Structure):
-    """RayCollision."""
-
-    _fields_ = (("hit", ctypes.c_bool), ("distance", ctypes.c_float), ("at", TYPES["6"]))
-
-
 @pytest.fixture(scope="module")
-def library() -> ctypes.CDLL:
+def call() -> Callable:
+    """A function that calls one of the stand-in: name, letters of TYPES, arguments."""
     sources = environments_folder() / "src"
     path = compile_shared(
         "raymath",
@@ -64,28 +64,23 @@ def library() -> ctypes.CDLL:
         ["-O1", "-std=gnu11", "-ffp-contract=off", "-Wall", "-Werror", f"-I{STAND_IN}", "-lm"],
         depends=source_files(STAND_IN),
     )
-    return ctypes.CDLL(str(path))
-
-
-@pytest.fixture
-def call(library: ctypes.CDLL) -> Callable:
+    library = ctypes.CDLL(str(path))
     library.function_of.restype = ctypes.c_void_p
 
     def pack(letter: str, value):
-        if letter in "fdiubsp":
+        if letter in "fiub":
             return TYPES[letter](value)
         return TYPES[letter](*np.asarray(value, np.float32).reshape(-1))
 
     def call(name: str, result: str, letters: str, *values):
         at = library.function_of(name.encode())
         assert at, name
-        kind = Hit if result == "h" else TYPES[result] if result else None
-        function = ctypes.CFUNCTYPE(kind, *(TYPES[letter] for letter in letters))(at)
+        function = ctypes.CFUNCTYPE(TYPES[result], *(TYPES[letter] for letter in letters))(at)
         found = function(*map(pack, letters, values))
-        if isinstance(found, ctypes.Structure) and result != "h":
-            array = np.array([getattr(found, field[0]) for field in found._fields_])
-            return array.reshape(4, 4) if result == "m" else array
-        return found
+        if not isinstance(found, ctypes.Structure) or result == "h":
+            return found
+        array = np.array([getattr(found, field[0]) for field in found._fields_])
+        return array.reshape(4, 4) if result == "m" else array
 
     return call
 
@@ -215,9 +210,8 @@ def test_random_numbers_are_uniform_and_seeded(call):
 
 def test_functions_that_draw_do_nothing(call):
     assert not call("WindowShouldClose", "b", "") and not call("IsKeyDown", "b", "i", 65)
-    assert call("IsKeyUp", "b", "i", 65) and call("GetScreenWidth", "i", "") > 0
+    assert call("GetScreenWidth", "i", "") > 0
     assert call("GetFrameTime", "f", "") == pytest.approx(1 / 60)
-    assert call("GetTime", "d", "") <= call("GetTime", "d", "")
 
 
 # ---- Finding one --------------------------------------------------------------------------------
@@ -368,12 +362,10 @@ def test_environment_draws_until_it_exits(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 @pytest.mark.usefixtures("nothing_installed")
 def test_missing_window_is_explained():
-    said = "orbit can't open a window: .*raylib isn't installed"
     with make("orbit", total_agents=6) as vec:
         assert not vec.can_render
-        with pytest.raises(UserError, match=said) as caught:
+        with pytest.raises(UserError, match=r"(?s)orbit .* raylib isn't inst.*hint: .*install ray"):
             vec.render()
-    assert "install raylib" in caught.value.hint
 
 
 def test_window_needs_the_main_thread_on_macos(monkeypatch: pytest.MonkeyPatch):
@@ -383,5 +375,3 @@ def test_window_needs_the_main_thread_on_macos(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(sys, "platform", "darwin")
         with pytest.raises(UserError, match="on the main thread only"):
             vec.render()
-        monkeypatch.setattr(sys, "platform", "linux")
-        assert vec.render()

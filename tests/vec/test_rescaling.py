@@ -37,7 +37,7 @@ LOWS, HIGHS = st.sampled_from([-INF, -10, -1, 0, 3]), st.sampled_from([1, 3, 7, 
 @example([(3, 3), (-3e38, 3e38), (0, 1)], F, 0)  # no width, and more than float32 can hold
 @example([(-1, 1), (-1, 1)], F, 0)
 def test_actions_are_rescaled_to_bounds_and_clipped(bounds, dtype, seed):
-    """Policies act from -1 to 1; an infinite bound stays as it is."""
+    """Policies act from -1 to 1. An infinite bound isn't rescaled."""
     low, high = np.array(bounds, np.float64).T
     if dtype is np.int32:
         low, high = np.maximum(low, -10), np.minimum(high, 30)

@@ -95,7 +95,7 @@ def nested(value, kind=None):
 @given(nested_spaces(boxes() | choices()))
 @example(spaces.Dict(x=spaces.Box(0, 255, (2, 2), np.uint8), y=spaces.Box(0, 9, (3,), np.uint8)))
 def test_rows_are_those_of_gymnasiums_flatten(space):
-    """Rows are written as a batch and one by one; a layout read from a file is equal."""
+    """Rows are written as a batch and one by one. A layout that is read from a file is equal."""
     layout, batch = SpaceLayout("toy", space, SIGN), sampled(space)
     rows, each = written(layout, batch), list(iterate(batch_space(space, N), batch))
     flat = np.array([spaces.flatten(space, one) for one in each])

@@ -7,6 +7,7 @@ loads from resources/, and masks actions. ferry's rng is a pointer.
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,8 +106,8 @@ def test_seed_decides_all_random_numbers_and_state_restores_them(tmp_path: Path,
     folder = squared(tmp_path / "drawn", draw)
 
     def opened(seed: int = 0, threads: int = 1) -> NativeVec:
-        counts = {"total_agents": 48, "num_threads": threads}
-        return NativeVec(kept_copy(folder), **counts, env={"size": 5}, seed=seed)
+        counts: Any = {"total_agents": 48, "num_threads": threads, "seed": seed}
+        return NativeVec(kept_copy(folder), env={"size": 5}, **counts)
 
     with opened() as vec, opened(threads=4) as twin, opened(seed=1) as moved:
         one, other, later = Stepper(vec), Stepper(twin), Stepper(moved)

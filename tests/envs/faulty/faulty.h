@@ -1,5 +1,5 @@
-// faulty: walk along a line from its middle to one of its ends, of which one is good. What
-// scripts/check_env.py must find is planted with [env] fault, a number of the list below.
+// faulty: walk along a line from its middle to one of its ends; one end is good. [env] fault plants
+// a fault for scripts/check_env.py to find: a number of the list below.
 
 #include <math.h>
 #include <pthread.h>
@@ -66,7 +66,7 @@ typedef struct {
     float goal;
     float speed;
     float position;
-    float* own;  // the position again, in memory of its own
+    float* own;  // the position again, in separate memory
 } Faulty;
 
 static __thread unsigned int thread_rng;

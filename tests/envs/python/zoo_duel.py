@@ -5,11 +5,11 @@ from gymnasium.spaces import Box, Discrete
 
 
 class Duel:
-    """``agents`` agents, the second half against the first; a game is ``length`` steps.
+    """Two teams play ``length`` steps, half of the agents against the other half.
 
-    Each chooses 0, 1 or 2. At the end each agent of the team that chose more in all gets 1, and
-    each of the other one -1. With ``leaves`` agent 1 leaves after its first step; its choice
-    counts. Agents see the step and their number; with ``scale`` both times that.
+    Each agent chooses 0, 1 or 2 in a step. At the end, agents of the team with the larger sum get a
+    reward of 1, and the others -1. With ``leaves``, agent 1 ends after its first step, and its
+    choice counts. Agents see the step and their number, times ``scale``.
     """
 
     metadata = {"name": "duel", "render_modes": ["rgb_array"]}

@@ -5,9 +5,9 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 
 class Relay:
-    """Agent i, of three, runs for ``lives[i]`` steps; the last one's end is a time limit.
+    """Each of three agents runs for ``lives[i]`` steps. The last one's end is a time limit.
 
-    It sees (step, i), and gets 10 i + what it does.
+    Agent i sees (step, i). Its reward is 10 i plus its action.
     """
 
     metadata = {"name": "relay", "render_modes": ["rgb_array"]}
@@ -70,5 +70,5 @@ class Relay:
 
 
 def relay(**keywords):
-    """A function: only what it makes tells that it is parallel."""
+    """Return a relay. A name of a function doesn't show that it is parallel."""
     return Relay(**keywords)

@@ -1,6 +1,6 @@
-// convoy: three trucks behind each other on a road of two lanes with works on them. Each steers for
-// itself, but if one hits something the journey is over for all. In upstream's form: the C
-// library's rand, several agents and two heads.
+// convoy: three trucks drive in a row on a road of two lanes with road works. If one truck hits
+// something, the episode ends for all. In upstream's form: the C library's rand, several agents and
+// two heads.
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +38,7 @@ typedef struct {
     unsigned int rng;
 
     int length;
-    int works;  // one in so many cells
+    int works;  // one cell in this many has road works
     int max_steps;
     int tick;
     float total;
@@ -108,7 +108,7 @@ int drive(Convoy* env, int i) {
             return -1;
         }
     }
-    if (truck->speed > 0) {  // nobody changes lanes where they stand
+    if (truck->speed > 0) {  // standing trucks change no lane
         truck->lane = lane;
         truck->cell += truck->speed;
     }

@@ -1,6 +1,6 @@
-// metro: passengers ride from station to station on a network that all environments share. Stations
-// are taken while somebody is at them, and only those a line leads to can be ridden to: the rest is
-// masked. In upstream's form: environments of 1, 2 and 3 agents, data from resources/.
+// metro: passengers ride from station to station on a network that all environments share. A station
+// with a passenger is taken, and masks allow only free stations on a line. In upstream's form:
+// environments of 1, 2 and 3 agents, data from resources/.
 
 #include <stdio.h>
 #include <stdlib.h>

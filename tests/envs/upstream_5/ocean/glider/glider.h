@@ -1,5 +1,5 @@
 // glider: fly to a buoy on a windy lake, and stay there. In 5.0's form: continuous actions,
-// observations of bfloat16, a window with a rate of its own.
+// observations of bfloat16, a window with its rate.
 #include <assert.h>
 #include <stdint.h>
 #include "raylib.h"
@@ -53,7 +53,7 @@ static void look(Glider* env) {
     for (int i = 0; i < OBS_SIZE; i++) {
         env->agents[0].observations[i] = f32_to_bf16(seen[i]);
     }
-    if (env->agents[0].action_mask != NULL) {  // nobody reads those of continuous actions
+    if (env->agents[0].action_mask != NULL) {  // masks of continuous actions are unused
         memset(env->agents[0].action_mask, 1, NUM_ATNS);
     }
 }

@@ -1,7 +1,7 @@
 // locks: four dials to be turned to their numbers, two pairs of hands. An agent chooses a dial and how
 // to turn it; dials that are right can't be turned, and a turn of three needs a rest before. In 5.0's
 // form: masks that are written anew each step, environments that are made together and share a table
-// from resources/, agents in memory of their own, texts and lists among the parameters.
+// from resources/, agents in separate memory, texts and lists among the parameters.
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -13,7 +13,7 @@ typedef unsigned char obs_t;
 #define OBS_SIZE (MOST_RIDERS + 3)
 #define NUM_ATNS 1
 #define ACT_SIZES {3}
-#define MY_STATE_PLAIN  // puffer_mlx: the struct has no pointers of its own
+#define MY_STATE_PLAIN  // puffer_mlx: the struct contains no pointers
 
 #define EASE 0
 #define HOLD 1
@@ -71,7 +71,7 @@ void puf_init(Env* env, Dict* kwargs) {
     env->max_steps = dict_get(kwargs, "max_steps");
     env->most = dict_get(kwargs, "strength");
     for (int i = 0; i < env->num_agents; i++) {
-        env->agents[i].policy = i > 0;  // in self-play the others would be somebody else's
+        env->agents[i].policy = i > 0;  // in self-play the other riders have another policy
         env->agents[i].action_mask = NULL;
         env->number[i] = i;
     }
