@@ -177,7 +177,8 @@ def _find(path: str, config: Config, holding: str) -> Path:
             _refuse_dangling(link)
     if checkpoint is None:
         if path == "latest" or root.is_dir():
-            raise UserError(f"there is no checkpoint in {root}", f"train first, or {WHICH}")
+            hint = _nowhere(path, home)[1] if path == "latest" else f"train first, or {WHICH}"
+            raise UserError(f"there is no checkpoint in {root}", hint)
         raise UserError(*_nowhere(path, home))
     return checkpoint.folder
 

@@ -114,7 +114,7 @@ def find_chosen(words: list[str], logs: Path, checkpoints: Path) -> list[SavedRu
         found = [
             run
             for run in known
-            if word in (run.environment, run.folder.name)
+            if word in (run.environment, run.typed, run.folder.name)
             or path in (run.folder.resolve(), run.log.resolve())
         ]
         if word == "latest":

@@ -67,10 +67,16 @@ class SavedRun:
 
     @property
     def environment(self) -> str:
-        """Environment as typed: for a folder of sources, the run's configuration file."""
-        if self.config is None:
-            return self.folder.parent.name
-        return relative(self.folder / "config.ini") if self.config.source else self.config.env_name
+        """Name of the environment."""
+        return self.config.env_name if self.config else self.folder.parent.name
+
+    @property
+    def typed(self) -> str:
+        """The environment as commands take it: for a folder of sources its path."""
+        if not (self.config and self.config.source):
+            return self.environment
+        path = relative(Path(self.config.source))
+        return path if "/" in path else f"./{path}"
 
     @cached_property
     def started(self) -> float:
@@ -175,21 +181,19 @@ def age(started: float) -> str:
     return f"{seconds // size:.0f} {unit}"
 
 
-def say_steps(runs: list[dict[str, Any]]) -> None:
+def say_steps(newest: SavedRun, runs: list[dict[str, Any]]) -> None:
     """Print the meaning of the words in the table, and what to type next."""
     for word, meaning in MEANING.items():
         if any(run["ended"] == word for run in runs):
             voice.note(f"{word}: {meaning}")
-    newest = f"{runs[0]['environment']} {runs[0]['run']}"
-    resumable = [run for run in runs if run["ended"] in (STOPPED, RESUMABLE)]
-    say_next(
-        (f"{program.command('evaluate')} {newest} --terminal", "watch it"),
-        (f"{program.command('plot')} {runs[0]['environment']}", "curves of its runs"),
-        *(
-            (f"{program.command('train')} {run['environment']} --resume {run['run']}", "resume it")
-            for run in resumable[:1]
-        ),
-    )
+    which = newest.folder.name
+    steps = [
+        (f"{program.command('evaluate')} {newest.typed} {which} --terminal", "watch it"),
+        (f"{program.command('plot')} {newest.environment}", "curves of its runs"),
+    ]
+    if runs[0]["ended"] in (STOPPED, RESUMABLE):
+        steps.append((f"{program.command('train')} {newest.typed} --resume {which}", "resume it"))
+    say_next(*steps)
 
 
 def option_parser() -> Parser:
@@ -206,14 +210,16 @@ def option_parser() -> Parser:
 def main(argv: list[str]) -> None:
     options = option_parser().parse(argv)
     runs = find_runs(Path(options.log_dir), Path(options.checkpoint_dir))
-    of_environment = [run for run in runs if options.environment in ("", run.environment)]
+    of_environment = [
+        run for run in runs if options.environment in ("", run.environment, run.typed)
+    ]
     facts = [run.summary() for run in of_environment]
     if options.json:
         write_json(facts, options.json)
     if facts:
         width = None if sys.stdout.isatty() else UNLIMITED
         Console(highlight=False, width=width).print(table(facts, not options.environment))
-        say_steps(facts)
+        say_steps(of_environment[0], facts)
     elif runs:
         names = ", ".join(sorted({run.environment for run in runs}))
         voice.note(f"no run of {options.environment}; there are runs of {names}")

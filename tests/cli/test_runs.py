@@ -1,10 +1,12 @@
 """``runs`` and ``plot``: from logs and checkpoints as they are on disk."""
 
 import json
+import shutil
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from running import ROOT
 from test_main import said
 
 import puffer_mlx
@@ -20,9 +22,11 @@ SIZES += ["--policy.hidden-size=8", "--policy.num-layers=1", "--train.total-time
 EPOCHS, BATCH = 4, 64
 
 
-def write_run(run: str, epochs: int, saved: int = 0, whole: bool = True, *words: str) -> None:
+def write_run(
+    run: str, epochs: int, saved: int = 0, whole: bool = True, *words: str, env: str = "squared"
+) -> None:
     """Write the log of a run of ``EPOCHS`` epochs, and a checkpoint if ``saved``."""
-    settings = config.load("squared", [*SIZES, *words])
+    settings = config.load(env, [*SIZES, *words])
     folder = checkpoint.prepare(settings, run)
     log = folder.parents[2] / "logs" / "squared" / f"{run}.jsonl"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -73,6 +77,14 @@ def test_runs_lists_the_newest_first_among_other_files(here):
     assert max(map(len, out.splitlines())) <= 80
     assert "puffer-mlx train squared --resume 1795886394999" in out
     assert "there are runs of squared" in said("runs", "breakout")[1]
+
+
+def test_an_environment_of_a_folder_is_named_by_its_path_in_commands(here):
+    shutil.copytree(ROOT / "envs" / "squared", here / "squared")
+    shutil.copy(ROOT / "configs" / "squared.ini", here / "squared")
+    write_run("1795886394884", 3, 3, env="./squared")
+    out = said("runs", "./squared")[1]
+    assert "next  puffer-mlx evaluate ./squared 1795886394884 --terminal" in out
 
 
 def test_runs_of_an_empty_folder_names_the_way_to_one(here):

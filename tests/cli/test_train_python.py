@@ -121,18 +121,6 @@ def test_paths_are_those_of_where_a_command_was_started(here, scripts, capsys):
     called("train", *word, *net, "--resume", "latest")
     only(here, "logs/moving.py-Moving/*.jsonl")
     only(here, "checkpoints/moving.py-Moving/*/best")
-    called(
-        "evaluate",
-        *word,
-        *net,
-        "--load-model-path",
-        "latest",
-        "--episodes",
-        "2",
-        "--json",
-        "scores.json",
-    )
-    assert json.loads((here / "scores.json").read_text())["episodes"]
     called("check_env", *word, "--only", "loads", "--json", "report.json")
     assert not [*(here / "data").iterdir()]
     assert (here / "profile.json").is_file() and (here / "report.json").is_file()
