@@ -63,6 +63,7 @@ class SavedRun:
             self.config = None
 
     def __bool__(self) -> bool:
+        """Return True if there is something to list."""
         return bool(self.records or self.config)
 
     @property
@@ -89,8 +90,9 @@ class SavedRun:
     def metric(self) -> str:
         """Name of the score in the records; "" without a score."""
         config = self.config or Config("")
-        names = [config.evaluation_metric, *(score_name(r, config.metric) for r in self.records)]
-        return next((n for n in names if any(is_finite(r.get(n)) for r in self.records)), "")
+        scores = (score_name(record, config.metric) for record in self.records)
+        names = dict.fromkeys([config.evaluation_metric, *scores])
+        return next((name for name in names if self.values(name)), "")
 
     def values(self, name: str) -> list[tuple[float, float, float]]:
         """Return (steps, seconds, value) of the records that have a finite value."""
