@@ -2,7 +2,7 @@
 
 Writes OUT.csv (steps, then each run's score, averaged over 40 parts of the run and weighted by
 episodes) and OUT.png; without logs OUT.png alone, of the OUT.csv that is there. Needs matplotlib
-(``pip install 'puffer-mlx[plot]'``).
+(``pip install -e '.[plot]'``).
 """
 
 import argparse

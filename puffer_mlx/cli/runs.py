@@ -63,6 +63,7 @@ class SavedRun:
             self.config = None
 
     def __bool__(self) -> bool:
+        """Return True if there is something to list."""
         return bool(self.records or self.config)
 
     @property
@@ -89,8 +90,9 @@ class SavedRun:
     def metric(self) -> str:
         """Name of the score in the records; "" without a score."""
         config = self.config or Config("")
-        names = [config.evaluation_metric, *(score_name(r, config.metric) for r in self.records)]
-        return next((n for n in names if any(is_finite(r.get(n)) for r in self.records)), "")
+        scores = (score_name(record, config.metric) for record in self.records)
+        names = dict.fromkeys([config.evaluation_metric, *scores])
+        return next((name for name in names if self.values(name)), "")
 
     def values(self, name: str) -> list[tuple[float, float, float]]:
         """Return (steps, seconds, value) of the records that have a finite value."""
@@ -181,18 +183,20 @@ def age(started: float) -> str:
     return f"{seconds // size:.0f} {unit}"
 
 
-def say_steps(newest: SavedRun, runs: list[dict[str, Any]]) -> None:
+def say_steps(runs: list[SavedRun], facts: list[dict[str, Any]]) -> None:
     """Print the meaning of the words in the table, and what to type next."""
     for word, meaning in MEANING.items():
-        if any(run["ended"] == word for run in runs):
+        if any(each["ended"] == word for each in facts):
             voice.note(f"{word}: {meaning}")
-    which = newest.folder.name
-    steps = [
-        (f"{program.command('evaluate')} {newest.typed} {which} --terminal", "watch it"),
-        (f"{program.command('plot')} {newest.environment}", "curves of its runs"),
-    ]
-    if runs[0]["ended"] in (STOPPED, RESUMABLE):
-        steps.append((f"{program.command('train')} {newest.typed} --resume {which}", "resume it"))
+    steps = []
+    saved = [run for run in runs if any(run.folder.glob("[0-9]*/weights.safetensors"))]
+    if saved:
+        which = f"{saved[0].typed} {saved[0].folder.name}"
+        steps.append((f"{program.command('evaluate')} {which} --terminal", "watch it"))
+    steps.append((f"{program.command('plot')} {runs[0].environment}", "curves of its runs"))
+    if facts[0]["ended"] in (STOPPED, RESUMABLE):
+        which = f"{runs[0].typed} --resume {runs[0].folder.name}"
+        steps.append((f"{program.command('train')} {which}", "resume it"))
     say_next(*steps)
 
 
@@ -219,7 +223,7 @@ def main(argv: list[str]) -> None:
     if facts:
         width = None if sys.stdout.isatty() else UNLIMITED
         Console(highlight=False, width=width).print(table(facts, not options.environment))
-        say_steps(of_environment[0], facts)
+        say_steps(of_environment, facts)
     elif runs:
         names = ", ".join(sorted({run.environment for run in runs}))
         voice.note(f"no run of {options.environment}; there are runs of {names}")
