@@ -111,6 +111,15 @@ def test_edited_file_is_reported(monkeypatch, capsys):
     assert capsys.readouterr().err == said
 
 
+def test_missing_sources_count_as_unedited(monkeypatch):
+    monkeypatch.setattr(loss, "__file__", str(choosing.PACKAGE / "ppo" / "loss.pyc"))
+    monkeypatch.setattr(choosing, "released", lambda: {"ppo/loss.pyc": choosing.Hashes("1", "2")})
+    form = other("ppo.closed_form")
+    assert form.unchanged()
+    monkeypatch.setattr(loss, "ppo_loss", lambda *a, **k: None)
+    assert not form.unchanged()
+
+
 BEFORE = b"def f(x, y):\n    return x + y * 2\n"
 SAME = [
     b'def f(x, y):\n    """Words."""\n    return x + y * 2  # a comment\n',
