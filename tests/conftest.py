@@ -180,9 +180,14 @@ def permissions() -> Iterator[None]:
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty working directory."""
+    """An empty working directory. Modules that a test imports from it are forgotten."""
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = {*sys.modules}
+    yield tmp_path
+    for name in {*sys.modules} - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.fixture

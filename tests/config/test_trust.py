@@ -334,6 +334,11 @@ def test_an_unsafe_torch_reads_no_file(here, monkeypatch):
             "system/import_string vec/from_config policy/custom ppo/custom vec/zoo",
         ),
         (r"make_policy\(", "policy/policy check/gpu/kernels check/trajectories"),
+        (
+            r"config\.source\b",  # cli/runs prints it
+            "cli/runs config/resolving config/trust config/validation config/writing"
+            " vec/from_config",
+        ),
     ],
 )
 def test_code_of_configurations_is_imported_in_few_places(word, places):

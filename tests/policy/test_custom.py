@@ -47,9 +47,6 @@ def generator() -> list:
 @pytest.fixture
 def mine(here):
     (here / "mine.py").write_text(MINE)
-    yield
-    sys.modules.pop("mine", None)
-    sys.path.remove(str(here))
 
 
 def make(encoder="mine:Wide", network="MinGRU"):

@@ -224,8 +224,7 @@ def module(here, monkeypatch):
     """Write ``mine.py`` into the working directory."""
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "tests" / "training")])
     (here / "mine.py").write_text("from test_custom_functions import SGD, extended_loss, halved\n")
-    yield here
-    sys.modules.pop("mine", None)
+    return here
 
 
 def train(*argv: object) -> int | None:

@@ -80,7 +80,7 @@ def test_weights_and_losses_equal_those_of_the_cpu(case):
 @pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU"])
 def test_acting_and_training_compute_the_same_policy(network):
     """States are carried between rollouts and are zeros after an episode's end."""
-    options = *OPTIONS.split(), *FIVE, "--torch.network", network
+    options = *OPTIONS.split(), *FIVE, "--torch.network", network, "--train.one-launch", "0"
     configured = config.load("squared", [*options, "--train.minibatch-size", str(N * T)])
     with emulated_gpu() as gpu:
         trainer = Trainer(configured, RandomVec(N, (3,), False))
