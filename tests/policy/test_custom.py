@@ -1,6 +1,5 @@
 """`policy/custom.py`: a user's own classes, in the working directory."""
 
-import sys
 import threading
 
 import mlx.core as mx
