@@ -33,8 +33,9 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.8,
     "lines.markersize": 8,
 }
-LONG = 20  # characters of a title that leaves room for a note
-COLUMNS, WIDTH, HEIGHT = 4, 3.0, 2.3  # of a panel, inches
+LONG = 17  # characters of a title that leaves room for a note
+COLUMNS = 4
+WIDTH, HEIGHT = 2.45, 1.95  # of a panel, inches: text is readable where a page is 9 inches wide
 
 
 class Label(NamedTuple):
@@ -47,16 +48,28 @@ class Label(NamedTuple):
 
 @contextmanager
 def panels(
-    count: int, path: Path, words: str, size: tuple[float, float] = (WIDTH, HEIGHT)
+    count: int,
+    path: Path,
+    words: str,
+    size: tuple[float, float] = (WIDTH, HEIGHT),
+    most: int = COLUMNS,
 ) -> Iterator[list[Any]]:
-    """The axes of a picture that is written afterwards, each of a size; `words` stand below."""
+    """Yield the axes of a picture, then write it.
+
+    Args:
+        count: number of axes.
+        path: of the picture.
+        words: written below.
+        size: of one panel, inches.
+        most: panels in a row.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
-    columns = min(COLUMNS, count)
+    columns = min(most, count)
     rows = -(-count // columns)
     whole = size[0] * columns, size[1] * rows + 0.3
     with plt.rc_context(STYLE):
@@ -69,7 +82,7 @@ def panels(
             axis.xaxis.set_major_locator(MaxNLocator(4))
         figure.supxlabel(words, fontsize=9, color=GREY, x=0.01, ha="left")
         yield list(axes.flat[:count])
-        figure.savefig(path, dpi=110)
+        figure.savefig(path, dpi=140)
     plt.close(figure)
 
 
@@ -96,7 +109,7 @@ def label(axis: Any, labels: Sequence[Label], apart: float = 0.1) -> None:
 
 def title(axis: Any, text: str, beside: str = "") -> None:
     """Write a title, smaller if it is long, and a note at its right."""
-    axis.set_title(text, fontsize=10 if len(text) <= LONG else 8)
+    axis.set_title(text, fontsize=min(10, 10 * LONG / len(text)))
     axis.set_title(beside, loc="right", fontsize=8, fontweight="normal", color=GREY)
 
 

@@ -224,7 +224,7 @@ def draw(record: dict[str, Any], picture: Path) -> None:
 
     colors = dict(zip(TRAINERS, (figures.OURS, figures.OTHER, *figures.MORE[1:3]), strict=True))
     words = f"Median and range of the seeds, the last {WINDOW} training episodes; {record['where']}"
-    with figures.panels(2 * len(record["tasks"]), picture, words, size=(3.6, 2.6)) as axes:
+    with figures.panels(2 * len(record["tasks"]), picture, words, size=(4.2, 2.5), most=2) as axes:
         for number, (name, trainers) in enumerate(record["tasks"].items()):
             for axis, column, unit, x in zip(
                 axes[2 * number :], (0, 2), (1e6, 1), ("million steps", "seconds"), strict=False

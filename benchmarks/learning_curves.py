@@ -21,8 +21,8 @@ OF_C = (
 )
 OF_PYTHON = (
     "Mean return of the last 100 training episodes against million steps: the median of the seeds,"
-    " and their range; on the right, CPU seconds of a run of ours.\n"
-    "Grey: Stable-Baselines3 with RL Zoo's settings, run here. Stars: what RL Zoo published."
+    " and their range.\nOn the right, CPU seconds of a run of ours."
+    " Grey: Stable-Baselines3 with RL Zoo's settings, run here. Stars: what RL Zoo published."
 )
 NOTES = {"target": "falls at first without\nlearning, too: quick\nepisodes end first"}
 

@@ -13,14 +13,14 @@ NOTE = "Steps per second of training; longer is faster. Commands: benchmarks/RES
 
 def main() -> None:
     drawn = json.loads((HERE / "json/speed.json").read_text())["panels"]
-    with panels(len(drawn), HERE / "speed.png", NOTE, size=(3.5, 1.8)) as axes:
+    with panels(len(drawn), HERE / "speed.png", NOTE, size=(3.3, 1.7)) as axes:
         for axis, panel in zip(axes, drawn, strict=True):
             names, speeds = zip(*panel["bars"], strict=True)
             rows = range(MOST, MOST - len(names), -1)
             colors = [OURS if name.startswith("puffer_mlx") else OTHER for name in names]
             axis.barh(rows, speeds, color=colors, height=0.6)
             axis.set_yticks(rows, names)
-            axis.set_title(panel["title"])
+            axis.set_title(panel["title"], fontsize=9)
             axis.set_xlabel(panel["unit"], color=GREY)
             axis.set_xlim(0, 1.2 * max(speeds))
             axis.set_ylim(0.5, MOST + 0.5)

@@ -20,6 +20,7 @@ exclude_patterns = ["examples"]
 html_theme = "furo"
 html_title = "puffer_mlx"
 html_static_path = html_css_files = ["site.css"]
+html_favicon = "images/icon.svg"
 html_search_scorer = str(HERE / "search_scorer.js")
 html_theme_options = {
     "source_repository": PROJECT["urls"]["Source"],

@@ -31,8 +31,9 @@ WAY = (
 )
 
 WIDTH, MARGIN, SPACE = 1000, 14, 22
+SLANT = 0.2  # of the observation's arrows, whose heads stay apart
 LANES = 50  # at the left, for arrows that pass a floor
-HEIGHT, STOREY = 66, 108  # of a box, and from one floor to the next
+HEIGHT, STOREY = 66, 118  # of a box, and from one floor to the next
 STYLE = """
   .paper { fill: #ffffff } .floor { fill: #f3f4f6 } .box { fill: #ffffff; stroke: #8b949e }
   .name { fill: #1f2328; font: bold 17px ui-monospace, Menlo, Consolas, monospace }
@@ -88,8 +89,16 @@ class Places:
                 self.boxes[room] = left, MARGIN + 10 + storey * STOREY, width
         self.height = 2 * MARGIN + len(floors) * STOREY
 
-    def ends(self, a: str, b: str, shift: float = 0) -> tuple[float, float, float, float]:
-        """Where a line from one box to another begins and ends."""
+    def ends(
+        self, a: str, b: str, shift: float = 0, slant: float = 0.32
+    ) -> tuple[float, float, float, float]:
+        """Return x and y of both ends of a line from one box to another.
+
+        Args:
+            a, b: rooms.
+            shift: moves both ends to the right.
+            slant: how far the ends move towards the other box, per distance of the boxes.
+        """
         (ax, ay, aw), (bx, by, bw) = self.boxes[a], self.boxes[b]
         if ay == by:
             right = bx > ax
@@ -99,15 +108,15 @@ class Places:
                 (bx if right else bx + bw),
                 by + HEIGHT / 2,
             )
-        lean = 0.32 * ((bx + bw / 2) - (ax + aw / 2))
+        lean = slant * ((bx + bw / 2) - (ax + aw / 2))
         down = by > ay
         x1 = ax + aw / 2 + max(-0.4 * aw, min(0.4 * aw, lean)) + shift
         x2 = bx + bw / 2 - max(-0.4 * bw, min(0.4 * bw, lean)) + shift
         return x1, (ay + HEIGHT if down else ay), x2, (by if down else by + HEIGHT)
 
-    def line(self, a: str, b: str, shift: float = 0) -> str:
-        """The path of such a line."""
-        x1, y1, x2, y2 = self.ends(a, b, shift)
+    def line(self, a: str, b: str, shift: float = 0, slant: float = 0.32) -> str:
+        """Return the path of the line that `ends` describes."""
+        x1, y1, x2, y2 = self.ends(a, b, shift, slant)
         middle = (y1 + y2) / 2
         return f"M{x1:.0f},{y1:.0f} C{x1:.0f},{middle:.0f} {x2:.0f},{middle:.0f} {x2:.0f},{y2:.0f}"
 
@@ -119,8 +128,8 @@ class Places:
         (ax, ay, _), (bx, by, _) = self.boxes[a], self.boxes[b]
         if abs(ay - by) == STOREY:
             shift = 26.0 * back * (1 if ay > by else -1)
-            x1, y1, x2, y2 = self.ends(a, b, shift)
-            return self.line(a, b, shift), (x1 + x2) / 2, (y1 + y2) / 2
+            x1, y1, x2, y2 = self.ends(a, b, shift, SLANT)
+            return self.line(a, b, shift, SLANT), (x1 + x2) / 2, (y1 + y2) / 2
         x = MARGIN + (42 if by > ay else 16)
         begin, end = ay + HEIGHT - 20, by + 24
         bend = 30 if by > ay else -30
