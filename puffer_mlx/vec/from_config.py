@@ -138,8 +138,9 @@ def _make(config: Config, threads: int, render: bool) -> Environments:
         "seed": config.vec.seed,
     }
     if not config.python:
-        file = {"file": config.files[-1]} if config.files else {}
-        return NativeVec(source_folder(config), env=config.env, **settings, **file)
+        if config.files:
+            settings["file"] = config.files[-1]
+        return NativeVec(source_folder(config), env=config.env, **settings)
     factory = _probed(config, render)
     settings |= {"backend": config.vec.backend, "timeout": config.vec.timeout}
     return PythonVec(factory, **settings)
