@@ -224,6 +224,12 @@ def picture(height: int, more: dict[str, float]) -> list[str]:
     return drawn(shown_by(full(**more)), 80, height)
 
 
+@pytest.mark.parametrize(("width", "beside"), [(60, True), (50, False)])
+def test_losses_are_beside_the_phases_if_they_fit(width, beside):
+    lines = drawn(shown_by(full()), width, 50)
+    assert any("Time of an epoch" in line and "Losses" in line for line in lines) == beside
+
+
 NUMBERS = {
     "long": (
         {"env/score": -123456.789, "agent_steps": 999.9e9, "SPS": 99.9e6},
