@@ -368,7 +368,9 @@ class RolloutsOnGPU:
             with building, mx.stream(stream):
                 fields, after, actions = self._joined(launches, len(states))
         else:
-            compute = self._compiled if isinstance(kernel, RolloutOnGPU) else self._in_one_launch
+            # The first rollout verifies kernels, which isn't possible while a function is compiled.
+            compiles = isinstance(kernel, RolloutOnGPU) and self._after is not None
+            compute = self._compiled if compiles else self._in_one_launch
             with building, mx.stream(stream):
                 fields, after, actions, arrived, log = compute(len(states), *inputs)
             first = EnvOutputs(**{"masks": None, **arrived})

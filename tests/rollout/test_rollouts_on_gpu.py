@@ -153,6 +153,18 @@ def compared(name: str, form: str, network: str = "MinGRU", opponents: int = 0) 
     return ours
 
 
+def test_rollouts_after_the_first_are_one_compiled_function():
+    """The first one verifies kernels, which isn't possible while a function is compiled."""
+    run = Run("cartpole", "rollout", width=8)
+    compiled = []
+    run.way._compiled = lambda *given: compiled.append(1) or run.way._in_one_launch(*given)
+    with emulated_gpu():
+        run.rollout(0)
+        assert not compiled
+        run.rollout(1)
+    assert compiled
+
+
 def assert_equal(expected: dict, found: dict, one: Run, other: Run) -> None:
     """Assert that two rollouts and the recurrent states after them have the same bits."""
     assert found.keys() == expected.keys()
