@@ -190,6 +190,17 @@ def agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
     return not ON_GPU.is_refused
 
 
+@functools.cache
+def _no_state() -> mx.array:
+    """Return a cached placeholder for the states of networks that have none.
+
+    It is an argument of compiled functions, so it must not be an array that they also capture.
+    """
+    array = mx.zeros(FEWEST)
+    mx.eval(array)
+    return array
+
+
 class StepOnGPU:
     """Runs a policy's step as a kernel, and packs its weights and states.
 
@@ -235,7 +246,7 @@ class StepOnGPU:
         """
         arrays = [array for parts in zip(*map(leaves, groups), strict=True) for array in parts]
         shape = len(self._names), -1, self._policy.network.hidden
-        return pack(arrays)[0].reshape(shape) if arrays else placeholder(mx.float32)
+        return pack(arrays)[0].reshape(shape) if arrays else _no_state()
 
     def in_blocks(self, states: mx.array, blocks: PolicyBlocks | None) -> mx.array:
         """Reorder packed states (arrays, n, H) to the slots of the blocks: (arrays, slots, H)."""

@@ -153,16 +153,28 @@ def compared(name: str, form: str, network: str = "MinGRU", opponents: int = 0) 
     return ours
 
 
-def test_rollouts_after_the_first_are_one_compiled_function():
+def launched(name: str, **given: Any) -> list[mx.array]:
+    """Return zeros that depend on all inputs of a kernel."""
+    total = sum(array.astype(mx.float32).sum() for array in given["inputs"])
+    outputs = zip(given["output_shapes"], given["output_dtypes"], strict=True)
+    return [mx.zeros(shape).astype(dtype) + (0 * total).astype(dtype) for shape, dtype in outputs]
+
+
+@pytest.mark.parametrize("network", ["MinGRU", "MLP"])
+def test_rollouts_after_the_first_are_one_compiled_function(network, monkeypatch):
     """The first one verifies kernels, which isn't possible while a function is compiled."""
-    run = Run("cartpole", "rollout", width=8)
-    compiled = []
-    run.way._compiled = lambda *given: compiled.append(1) or run.way._in_one_launch(*given)
-    with emulated_gpu():
-        run.rollout(0)
-        assert not compiled
-        run.rollout(1)
-    assert compiled
+    traced = []
+    launch = RolloutsOnGPU._in_one_launch
+    monkeypatch.setattr(
+        RolloutsOnGPU, "_in_one_launch", lambda *given: traced.append(1) or launch(*given)
+    )
+    run = Run("cartpole", "rollout", network)
+    initial = run.states
+    with building_for("cuda", launched):
+        for seed in range(4):
+            run.states = initial
+            run.rollout(seed)
+    assert len(traced) == 2
 
 
 def assert_equal(expected: dict, found: dict, one: Run, other: Run) -> None:
