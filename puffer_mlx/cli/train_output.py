@@ -19,6 +19,7 @@ from puffer_mlx.display.bottleneck import PerfContext
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.notebook import summary
 from puffer_mlx.display.run_view import RunState, label
+from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import evaluator, ladder
 from puffer_mlx.evaluation.episode_videos import refuse_undrawable
 from puffer_mlx.evaluation.evaluator import target_message
@@ -29,6 +30,7 @@ from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.devices import has_gpu, kind
 from puffer_mlx.system.files import relative
 from puffer_mlx.system.private_folders import cache_directory
+from puffer_mlx.tracking.json_lines import read_records
 from puffer_mlx.tracking.scores import METRIC, SCORE
 from puffer_mlx.training import placement
 from puffer_mlx.training.run import Run
@@ -97,6 +99,17 @@ def resumed_notes(run: Run, newest: Path | None) -> Iterator[str]:
         yield f"{SCORE} counts from here: the checkpoint has none of the last episodes' scores"
 
 
+def refuse_shorter(run: Run) -> None:
+    """Raise ``UserError`` if a resumed run already has more steps than requested."""
+    trainer = run.trainer
+    if trainer.epoch > trainer.config.epochs:
+        asked = int(trainer.config.train.total_timesteps)
+        raise UserError(
+            f"train.total_timesteps {asked:,} is less than the {trainer.global_step:,} steps done",
+            f"--train.total-timesteps {2 * trainer.global_step:_}, for example",
+        )
+
+
 def files_text(run: Run) -> str:
     """Return the paths of a run's files."""
     folder, log = relative(run.folder), relative(run.log.path)
@@ -128,7 +141,12 @@ def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:
     facts = {**summary(trainer), "Device": device_text(trainer), "Run": run.folder.name}
     in_progress = partial(under_way, trainer)
     metric = trainer.config.metric
-    return Dashboard(facts, total, console, conditions(trainer), in_progress, metric)
+    dashboard = Dashboard(facts, total, console, conditions(trainer), in_progress, metric)
+    if run.resumed:
+        for logs in read_records(run.log.path):
+            dashboard.run.update(logs)
+        dashboard.run.logs.setdefault("agent_steps", trainer.global_step)  # without a log
+    return dashboard
 
 
 def conditions(trainer: Trainer) -> PerfContext:

@@ -226,6 +226,29 @@ def test_stop_at_ends_after_the_epoch_that_reaches_the_step(script, here, whole,
     assert f"{5 * BATCH} of {5 * BATCH} steps" in capsys.readouterr().out
 
 
+def test_a_resumed_finished_run_draws_its_curve(script, here, whole, monkeypatch, capsys):
+    shutil.copytree(whole[0], here, dirs_exist_ok=True, symlinks=True)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal
+    assert script.main(["squared", "--resume", "latest"]) == 0
+    out = capsys.readouterr().out
+    assert "Training score over" in out and AT_ITS_END in out
+
+
+def test_a_resumed_run_refuses_fewer_steps_than_it_has(script, here, whole, capsys):
+    shutil.copytree(whole[0], here, dirs_exist_ok=True, symlinks=True)
+    words = ["squared", "--resume", "latest", "--train.total-timesteps", str(BATCH)]
+    assert script.main(words) == 2
+    error = capsys.readouterr().err
+    assert f"{BATCH} is less than the {EPOCHS * BATCH:,} steps done" in error
+    assert f"hint: --train.total-timesteps {2 * EPOCHS * BATCH:_}" in error
+
+
+def test_a_quiet_run_prints_its_scores_and_its_checkpoint(tmp_path):
+    words = [*TINY, "--eval-interval", str(BATCH), "--eval-episodes", "8", "-q"]
+    out = run("train", *words, cwd=tmp_path).stdout
+    assert [line.split()[0] for line in out.splitlines()] == ["score", "best", "saved"]
+
+
 # ---- signals -------------------------------------------------------------------------------------
 
 
