@@ -281,7 +281,7 @@ def say_steps(policy: "Policy", env: str, path: str) -> None:
 
 def report(config: Config, scores: "Scores") -> str:
     """Return the scores as a table."""
-    how = "deterministic" if scores.deterministic else "stochastic"
+    how = "deterministic" if scores.deterministic else "sampled actions"
     lines = [
         f"{config.env_name}: {scores.count:,} episodes, {scores.each} from each of"
         f" {scores.environments:,} environments",

@@ -201,7 +201,7 @@ def evaluation_note(config: Config) -> str | None:
     base = config.base
     if not base.eval_interval:
         return None
-    how = "the most probable actions" if base.eval_greedy else "drawn actions, as in training"
+    how = "the most probable actions" if base.eval_greedy else "sampled actions, as in training"
     return (
         f"evaluation every {base.eval_interval:,} steps: {base.eval_episodes:,} whole episodes"
         f" in environments of their own, {how}"

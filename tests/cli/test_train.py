@@ -150,7 +150,7 @@ def test_without_a_terminal_there_are_plain_lines(whole):
     done = whole[1]
     assert ESCAPE not in done.stdout and "\r" not in done.stdout
     trainer, first, *lines = done.stdout.splitlines()
-    assert trainer == "squared: PufferLib 4.0's trainer (the default)"
+    assert trainer == "squared: trainer puffer4, PufferLib 4.0's (the default)"
     assert re.match(r"Environment squared, Parameters 1\.2K, Agents 8, ", first)
     progress = [line for line in lines if " steps | " in line]
     assert progress[0].startswith(f"{BATCH} of {EPOCHS * BATCH} steps | ")
