@@ -1,6 +1,8 @@
 """Messages of ``puffer-mlx train``, and the dashboard with its conditions for advice."""
 
 import shlex
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -300,4 +302,8 @@ def next_steps(run: Run, argv: Sequence[str]) -> list[str]:
     if not (config.python or config.source):
         own = f"{program.command('check-env')} FILE.py:CLASS"
         commands["your own"] = f"{own}   (docs/writing_envs.md)"
-    return ["next", *(f"  {what:13}  {command}" for what, command in commands.items())]
+    lines = [f"  {what:13}  {command}" for what, command in commands.items()]
+    width = shutil.get_terminal_size().columns
+    if sys.stdout.isatty() and any(len(line) > width for line in lines):
+        lines = [line for what, command in commands.items() for line in (f"  {what}", command)]
+    return ["next", *lines]
