@@ -1,5 +1,6 @@
 """Messages of ``puffer-mlx train``, and the dashboard with its conditions for advice."""
 
+import contextlib
 import shlex
 import shutil
 import sys
@@ -271,8 +272,25 @@ def score_texts(run: Run, shown: RunState, last: dict[str, float]) -> Iterator[s
         yield f"best  {found.score:.3f} after {found.step:,} steps, {relative(found.folder)}"
 
 
+def draws_pictures(config: Config) -> bool:
+    """Return True if an environment in Python is known to draw pictures, without making it."""
+    if config.python and config.base.eval_video_interval:
+        return True  # checked before training
+    kind, _, name = config.env_name.partition(":")
+    if kind != "gym":
+        return False
+    import gymnasium
+    from gymnasium.envs.registration import load_env_creator
+
+    with contextlib.suppress(gymnasium.error.Error, ImportError, AttributeError):
+        entry = gymnasium.spec(name).entry_point
+        made_by = load_env_creator(entry) if isinstance(entry, str) else entry
+        return "rgb_array" in made_by.metadata.get("render_modes", ())  # type: ignore
+    return False
+
+
 def next_steps(run: Run, argv: Sequence[str]) -> list[str]:
-    """Return the commands to type after a run: watch it, train longer, train another environment.
+    """Return the commands to type after a run: score or watch it, train longer, and others.
 
     Args:
         run: Run that has ended.
@@ -284,8 +302,11 @@ def next_steps(run: Run, argv: Sequence[str]) -> list[str]:
     allow = ["--allow-code"] * ("--allow-code" in argv)
     folder = "latest" if default else relative(run.folder)
     evaluate = [argv[0], folder, *allow]
+    film: list[str] = []
     if not config.python and (source_folder(config) / "draw.py").is_file():
         evaluate.append("--terminal")
+    elif draws_pictures(config):
+        film = ["--gif", "play.gif"]
     resume = [argv[0], "--resume", folder, *allow]
     complete = trainer.epoch == config.epochs
     if complete:
@@ -299,9 +320,13 @@ def next_steps(run: Run, argv: Sequence[str]) -> list[str]:
         if complete
         else "resume": f"{program.command('train')} {shlex.join(resume)}",
     }
-    if not (config.python or config.source):
-        own = f"{program.command('check-env')} FILE.py:CLASS"
-        commands["your own"] = f"{own}   (docs/writing_envs.md)"
+    if film:
+        commands["watch it play"] = f"{evaluate_command} {shlex.join(film)}"
+    if config.base.track == "tensorboard":
+        commands["curves"] = f"tensorboard --logdir {shlex.quote(config.base.log_dir)}"
+    if not config.source and (not config.python or config.env_name.startswith("gym:")):
+        own = f"{program.command('check-env')} module:Class"
+        commands["your own"] = f"{own}  # docs/gymnasium.md; in C: docs/writing_envs.md"
     lines = [f"  {what:13}  {command}" for what, command in commands.items()]
     width = shutil.get_terminal_size().columns
     if sys.stdout.isatty() and any(len(line) > width for line in lines):

@@ -164,7 +164,7 @@ def test_without_a_terminal_there_are_plain_lines(whole):
     assert re.fullmatch(r"score -?[\d.]+ \(\d+ episodes\)", score)
     assert re.fullmatch(rf"saved checkpoints/squared/\d+/{LAST}", saved)
     assert re.fullmatch(r"log   logs/squared/\d+\.jsonl", log)
-    assert watch.endswith(" squared latest --terminal") and own.endswith("(docs/writing_envs.md)")
+    assert watch.endswith(" squared latest --terminal") and own.endswith("docs/writing_envs.md")
     assert resume.endswith(f" squared --resume latest --train.total-timesteps {2 * EPOCHS * BATCH}")
 
 
