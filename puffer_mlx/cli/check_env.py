@@ -5,6 +5,7 @@ import sys
 import time
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from puffer_mlx.check.env.environment import EnvUnderTest
@@ -69,8 +70,18 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def show(console: Console, name: str, findings: Findings) -> None:
+    """Print the findings of an item; a terminal wraps them in a column of their own."""
     for verdict, text, hint, _ in findings:
         if voice.is_quiet() and verdict not in (WARN, FAIL):
+            continue
+        if console.is_terminal:
+            grid = Table.grid(padding=(0, 1, 0, 0))
+            grid.add_column(min_width=5)
+            grid.add_column(min_width=13)
+            grid.add_row(Text(verdict, STYLE[verdict]), Text(name, "bold"), Text(text))
+            if hint:
+                grid.add_row("", "", Text(hint, "dim"))
+            console.print(grid)
             continue
         line = Text.assemble((f"{verdict:5} ", STYLE[verdict]), (f"{name:13} ", "bold"), text)
         console.print(line, soft_wrap=True)

@@ -234,6 +234,8 @@ def main(argv: list[str]) -> None:
         score(policy, options, env)
     if options.shown:
         show(policy, options)
+        if options.terminal:
+            say_steps(policy, env, options.load_model_path, watched=True)
 
 
 # ---- scores --------------------------------------------------------------------------------------
@@ -258,13 +260,14 @@ def score(policy: "Policy", options: argparse.Namespace, env: str) -> None:
         say_steps(policy, env, options.load_model_path)
 
 
-def say_steps(policy: "Policy", env: str, path: str) -> None:
+def say_steps(policy: "Policy", env: str, path: str, watched: bool = False) -> None:
     """Print what to type after an evaluation.
 
     Args:
         policy: The policy.
         env: Environment as typed.
         path: Path of the policy as typed.
+        watched: True after watching, False after scoring.
     """
     from puffer_mlx.vec.from_config import source_folder
 
@@ -273,7 +276,9 @@ def say_steps(policy: "Policy", env: str, path: str) -> None:
     if policy.folder.is_dir():
         which = f"latest --env {config.env_name}" if path == "latest" else path
         steps.append((f"{program.command('export')} {which} --to onnx", "use it elsewhere"))
-    if config.python or (source_folder(config) / "draw.py").is_file():
+    if watched:
+        steps = [(f"{program.command('evaluate')} {env} {path}", "score it"), *steps]
+    elif config.python or (source_folder(config) / "draw.py").is_file():
         steps = [(f"{program.command('evaluate')} {env} {path} --terminal", "watch it"), *steps]
     if steps:
         say_next(*steps)
@@ -281,7 +286,7 @@ def say_steps(policy: "Policy", env: str, path: str) -> None:
 
 def report(config: Config, scores: "Scores") -> str:
     """Return the scores as a table."""
-    how = "deterministic" if scores.deterministic else "stochastic"
+    how = "deterministic" if scores.deterministic else "sampled actions"
     lines = [
         f"{config.env_name}: {scores.count:,} episodes, {scores.each} from each of"
         f" {scores.environments:,} environments",

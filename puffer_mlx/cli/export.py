@@ -5,6 +5,7 @@ the way to PufferLib on CUDA and back.
 """
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,8 @@ def show(report: Report, kind: str) -> None:
     for name, value in lines.items():
         print(f"{name:<20}{value}")
     for note in report.notes:
-        print(f"note: {note}")
+        line = f"note: {note}"
+        print(voice.wrap(line) if sys.stdout.isatty() else line)
     print(f"{'next':<20}load it: docs/export.md shows how")
 
 

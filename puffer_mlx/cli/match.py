@@ -249,7 +249,7 @@ def report(record: dict[str, Any]) -> str:
 def pair_table(record: dict[str, Any], games: str = "games of each pair") -> list[str]:
     """Return the lines of a table of games, grouped by first player."""
     pairs = record["pairs"]
-    how = "deterministic" if record["deterministic"] else "stochastic"
+    how = "deterministic" if record["deterministic"] else "sampled actions"
     width = max(20, *(len(pair["second"]) for pair in pairs))
     lines = [
         f"{record['environment']}: {pairs[0]['games']:,} {games}, half on either side;"

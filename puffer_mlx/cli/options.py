@@ -126,7 +126,8 @@ def say_next(*steps: tuple[str, str]) -> None:
     for number, (command, purpose) in enumerate(steps):
         line = f"{'' if number else 'next':6}{command}"
         full = f"{line:{width + 6}}  # {purpose}"
-        voice.note(full if len(full) <= 80 else line)
+        if not voice.is_quiet():  # not wrapped: lines to copy
+            print(full if len(full) <= 80 else line, flush=True)
 
 
 def find_family(config: Config) -> str:

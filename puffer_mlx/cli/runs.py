@@ -23,7 +23,7 @@ from puffer_mlx.system import program, voice
 from puffer_mlx.system.files import is_locked, relative
 from puffer_mlx.system.json_text import is_finite, write_json
 from puffer_mlx.tracking.json_lines import read_records
-from puffer_mlx.tracking.scores import score_name
+from puffer_mlx.tracking.scores import EVALUATION, score_name
 
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
 STOPPED, RESUMABLE = "stopped", "resumable"
@@ -164,7 +164,7 @@ def table(runs: list[dict[str, Any]], with_environment: bool) -> Table:
         steps = short(run["steps"])
         if run["wanted"] and run["ended"] != FINISHED:
             steps += f" of {short(run['wanted'])}"
-        row = [run["run"], age(run["started"]), steps, score_text(run["best"]), run["ended"]]
+        row = [run["run"], age(run["started"]), steps, best_text(run), run["ended"]]
         grid.add_row(*row, *[run["environment"]] * with_environment)
     return grid
 
@@ -174,6 +174,11 @@ def score_text(score: float | None) -> str:
     if score is None:
         return ""
     return f"{score:.4g}" if abs(score) < 1e4 else short(score)
+
+
+def best_text(run: dict[str, Any]) -> str:
+    """Return the best score in the facts of a run, with an e if evaluations measured it."""
+    return score_text(run["best"]) + " e" * run["metric"].startswith(EVALUATION)
 
 
 def age(started: float) -> str:
@@ -188,6 +193,8 @@ def say_steps(runs: list[SavedRun], facts: list[dict[str, Any]]) -> None:
     for word, meaning in MEANING.items():
         if any(each["ended"] == word for each in facts):
             voice.note(f"{word}: {meaning}")
+    if any(each["best"] is not None for each in facts):
+        voice.note("best: score of training episodes; e: of an evaluation")
     steps = []
     saved = [run for run in runs if any(run.folder.glob("[0-9]*/weights.safetensors"))]
     if saved:

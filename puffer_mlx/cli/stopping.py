@@ -36,7 +36,7 @@ class RunEnding:
         evaluator: Evaluator of the run's weights.
 
     Attributes:
-        reached: Lines about steps and score, printed before the checkpoint.
+        reached: Lines about the steps, the score and the best evaluation, in this order.
         next: Lines about what to do next, printed last.
     """
 
@@ -114,7 +114,10 @@ class RunEnding:
             whole = isinstance(error, GPUError) and self._trainer.ranks.size == 1
             output.print_important(self.rescue(whole))
             return
-        voice.note(*self.reached)
+        if voice.is_quiet():
+            print(*self.reached[1:], sep="\n", flush=True)  # without the steps
+        else:
+            voice.note(*self.reached)
         output.print_important(self.line())
         if not voice.is_quiet():
             output.print_important(f"log   {relative(self._run.log.path)}")

@@ -1,6 +1,9 @@
 """Messages of ``puffer-mlx train``, and the dashboard with its conditions for advice."""
 
+import contextlib
 import shlex
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +22,7 @@ from puffer_mlx.display.bottleneck import PerfContext
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.notebook import summary
 from puffer_mlx.display.run_view import RunState, label
+from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import evaluator, ladder
 from puffer_mlx.evaluation.episode_videos import refuse_undrawable
 from puffer_mlx.evaluation.evaluator import target_message
@@ -29,6 +33,7 @@ from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.devices import has_gpu, kind
 from puffer_mlx.system.files import relative
 from puffer_mlx.system.private_folders import cache_directory
+from puffer_mlx.tracking.json_lines import read_records
 from puffer_mlx.tracking.scores import METRIC, SCORE
 from puffer_mlx.training import placement
 from puffer_mlx.training.run import Run
@@ -97,6 +102,17 @@ def resumed_notes(run: Run, newest: Path | None) -> Iterator[str]:
         yield f"{SCORE} counts from here: the checkpoint has none of the last episodes' scores"
 
 
+def refuse_shorter(run: Run) -> None:
+    """Raise ``UserError`` if a resumed run already has more steps than requested."""
+    trainer = run.trainer
+    if trainer.epoch > trainer.config.epochs:
+        asked = int(trainer.config.train.total_timesteps)
+        raise UserError(
+            f"train.total_timesteps {asked:,} is less than the {trainer.global_step:,} steps done",
+            f"--train.total-timesteps {2 * trainer.global_step:_}, for example",
+        )
+
+
 def files_text(run: Run) -> str:
     """Return the paths of a run's files."""
     folder, log = relative(run.folder), relative(run.log.path)
@@ -128,7 +144,12 @@ def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:
     facts = {**summary(trainer), "Device": device_text(trainer), "Run": run.folder.name}
     in_progress = partial(under_way, trainer)
     metric = trainer.config.metric
-    return Dashboard(facts, total, console, conditions(trainer), in_progress, metric)
+    dashboard = Dashboard(facts, total, console, conditions(trainer), in_progress, metric)
+    if run.resumed:
+        for logs in read_records(run.log.path):
+            dashboard.run.update(logs)
+        dashboard.run.logs.setdefault("agent_steps", trainer.global_step)  # without a log
+    return dashboard
 
 
 def conditions(trainer: Trainer) -> PerfContext:
@@ -183,7 +204,7 @@ def evaluation_note(config: Config) -> str | None:
     base = config.base
     if not base.eval_interval:
         return None
-    how = "the most probable actions" if base.eval_greedy else "drawn actions, as in training"
+    how = "the most probable actions" if base.eval_greedy else "sampled actions, as in training"
     return (
         f"evaluation every {base.eval_interval:,} steps: {base.eval_episodes:,} whole episodes"
         f" in environments of their own, {how}"
@@ -251,8 +272,25 @@ def score_texts(run: Run, shown: RunState, last: dict[str, float]) -> Iterator[s
         yield f"best  {found.score:.3f} after {found.step:,} steps, {relative(found.folder)}"
 
 
+def draws_pictures(config: Config) -> bool:
+    """Return True if an environment in Python is known to draw pictures, without making it."""
+    if config.python and config.base.eval_video_interval:
+        return True  # checked before training
+    kind, _, name = config.env_name.partition(":")
+    if kind != "gym":
+        return False
+    import gymnasium
+    from gymnasium.envs.registration import load_env_creator
+
+    with contextlib.suppress(gymnasium.error.Error, ImportError, AttributeError):
+        entry = gymnasium.spec(name).entry_point
+        made_by = load_env_creator(entry) if isinstance(entry, str) else entry
+        return "rgb_array" in made_by.metadata.get("render_modes", ())  # type: ignore
+    return False
+
+
 def next_steps(run: Run, argv: Sequence[str]) -> list[str]:
-    """Return the commands to type after a run: watch it, train longer, train another environment.
+    """Return the commands to type after a run: score or watch it, train longer, and others.
 
     Args:
         run: Run that has ended.
@@ -264,8 +302,11 @@ def next_steps(run: Run, argv: Sequence[str]) -> list[str]:
     allow = ["--allow-code"] * ("--allow-code" in argv)
     folder = "latest" if default else relative(run.folder)
     evaluate = [argv[0], folder, *allow]
+    film: list[str] = []
     if not config.python and (source_folder(config) / "draw.py").is_file():
         evaluate.append("--terminal")
+    elif draws_pictures(config):
+        film = ["--gif", "play.gif"]
     resume = [argv[0], "--resume", folder, *allow]
     complete = trainer.epoch == config.epochs
     if complete:
@@ -279,7 +320,15 @@ def next_steps(run: Run, argv: Sequence[str]) -> list[str]:
         if complete
         else "resume": f"{program.command('train')} {shlex.join(resume)}",
     }
-    if not (config.python or config.source):
-        own = f"{program.command('check-env')} FILE.py:CLASS"
-        commands["your own"] = f"{own}   (docs/writing_envs.md)"
-    return ["next", *(f"  {what:13}  {command}" for what, command in commands.items())]
+    if film:
+        commands["watch it play"] = f"{evaluate_command} {shlex.join(film)}"
+    if config.base.track == "tensorboard":
+        commands["curves"] = f"tensorboard --logdir {shlex.quote(config.base.log_dir)}"
+    if not config.source and (not config.python or config.env_name.startswith("gym:")):
+        own = f"{program.command('check-env')} module:Class"
+        commands["your own"] = f"{own}  # docs/gymnasium.md; in C: docs/writing_envs.md"
+    lines = [f"  {what:13}  {command}" for what, command in commands.items()]
+    width = shutil.get_terminal_size().columns
+    if sys.stdout.isatty() and any(len(line) > width for line in lines):
+        lines = [line for what, command in commands.items() for line in (f"  {what}", command)]
+    return ["next", *lines]

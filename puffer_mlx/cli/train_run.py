@@ -18,6 +18,7 @@ from puffer_mlx.cli.train_output import (
     notes,
     rate_note,
     reached_note,
+    refuse_shorter,
     resumed_notes,
     score_texts,
     steps_text,
@@ -144,6 +145,7 @@ def train(
         Run.open(config, weights=path, resumed=resumed, ranks=ranks, look=introduce) as run,
     ):
         trainer, config = run.trainer, run.trainer.config
+        refuse_shorter(run)
         record = TraceFiles(trainer, options)
         voice.note(*resumed_notes(run, options.newest))
         outside.trainer = trainer

@@ -23,8 +23,10 @@ def trainer_note(config: Config) -> str:
     Args:
         config: Valid configuration.
     """
-    why = f" ({config.chosen_by})" if config.chosen_by else ""
-    return f"{config.env_name}: {config.facts.title}{why}{_opponents(config)}"
+    why = config.chosen_by.removesuffix(" says train.algorithm")
+    why = f" ({why})" if why else ""
+    trainer = f"trainer {config.train.algorithm}, {config.facts.title}"
+    return f"{config.env_name}: {trainer}{why}{_opponents(config)}"
 
 
 def _opponents(config: Config) -> str:

@@ -16,8 +16,8 @@ FEW = 20  # with fewer distinct games, more games would only repeat them
 
 
 def mode(deterministic: bool) -> str:
-    """Return how actions were chosen, for a person: deterministic or stochastic."""
-    return "deterministic" if deterministic else "stochastic"
+    """Return how actions were chosen, for a person: deterministic or sampled actions."""
+    return "deterministic" if deterministic else "sampled actions"
 
 
 class Tally(NamedTuple):

@@ -54,15 +54,21 @@ class HalfBlocks:
                 yield Segment(UPPER * len(list(cells)), _style(*colours))
 
 
-def caption(frame: Frame) -> str:
-    """Return a caption with the episode, the return and the step."""
+def caption(frame: Frame, first: int) -> str:
+    """Return a caption with the episode, its return and its step.
+
+    Args:
+        frame: Frame.
+        first: Step at which the episode began.
+    """
     end = " ended" if frame.terminal else ""
     episode = frame.episode - frame.terminal  # episode that `total` belongs to
-    return f"episode {episode + 1}{end}   return {frame.total:g}   step {frame.step:,}"
+    step = frame.step - first
+    return f"episode {episode + 1}{end}   return {frame.total:g}   step {step:,}   Ctrl-C quits"
 
 
 def play_in_terminal(frames: Iterable[Frame], fps: float, console: Console | None = None) -> None:
-    """Show frames on the terminal's alternate screen until they end or Ctrl-C.
+    """Show frames on the terminal's alternate screen until they end or Ctrl-C; print a summary.
 
     Args:
         frames: Frames, each created shortly before it is shown.
@@ -78,10 +84,20 @@ def play_in_terminal(frames: Iterable[Frame], fps: float, console: Console | Non
             "--terminal: the output is not a terminal",
             "run it in one, or write a file: --gif FILE or --mp4 FILE",
         )
+    returns: list[float] = []
+    first = 0  # step at which the episode began
     live = Live(console=console, screen=True, auto_refresh=False)
     with contextlib.suppress(KeyboardInterrupt), live:
         due = time.perf_counter()
         for frame in frames:
             time.sleep(max(0.0, due - time.perf_counter()))
-            live.update(HalfBlocks(frame.image, caption(frame)), refresh=True)
+            live.update(HalfBlocks(frame.image, caption(frame, first)), refresh=True)
+            if frame.terminal:
+                returns.append(frame.total)
+                first = frame.step
             due = max(due, time.perf_counter() - 1 / fps) + 1 / fps
+    if returns:
+        mean = sum(returns) / len(returns)
+        console.print(f"episodes {len(returns):,}, mean return {mean:.3f}", highlight=False)
+    else:
+        console.print("no episode ended", highlight=False)

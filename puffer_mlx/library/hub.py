@@ -86,7 +86,7 @@ def card(saved: Checkpoint, score: Score, picture: bool) -> str:
     train = config.train
     facts = {
         f"{score.name}, mean ± deviation": f"**{score.text}** over {score.episodes:,} whole"
-        f" episodes, stochastic, seed {score.seed}",
+        f" episodes, sampled actions, seed {score.seed}",
         "trained for": f"{saved.step:,} steps of the environment",
         "seeds": f"{config.base.seed}; of the environments {config.vec.seed}",
         "trainer": f"`{train.algorithm}`, {train.optimizer}, learning rate {train.learning_rate:g}",

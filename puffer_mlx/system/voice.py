@@ -37,12 +37,12 @@ def note(*lines: str | None, error: bool = False) -> None:
     """Print useful lines, unless quiet; ``error`` prints to standard error."""
     stream = sys.stderr if error else sys.stdout
     for line in filter(None, () if is_quiet() else lines):
-        print(_broken(line) if stream.isatty() else line, file=stream, flush=True)
+        print(wrap(line) if stream.isatty() else line, file=stream, flush=True)
 
 
-def _broken(line: str) -> str:
-    """Wrap a line to the terminal's width at spaces, since the terminal would break words."""
-    width = shutil.get_terminal_size().columns
+def wrap(line: str, width: int = 0) -> str:
+    """Wrap a line at spaces; a width of 0 is the terminal's, which would break words."""
+    width = width or shutil.get_terminal_size().columns
     how: Any = {"break_long_words": False, "break_on_hyphens": False}
     return line if len(line) <= width else textwrap.fill(line, width, subsequent_indent="  ", **how)
 

@@ -1,6 +1,7 @@
 """check-env: a sound environment passes, a planted fault fails its item and no other."""
 
 import functools
+import io
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 from kept import edit, kept_copy
+from rich.console import Console
 from running import command, run, started, wait_until
 
 from puffer_mlx.check.env.environment import EnvUnderTest
@@ -28,10 +30,12 @@ from puffer_mlx.check.items import (
     WARN,
     number,
     numbers,
+    ok,
     percent,
     run_item,
     worst,
 )
+from puffer_mlx.cli.check_env import show
 from puffer_mlx.config import load
 from puffer_mlx.spec import ActionSpec, EnvSpec, ImagePart
 from puffer_mlx.vec.native.compiling import compile_environment
@@ -403,3 +407,13 @@ def test_process_of_a_hanging_environment_ends_with_the_command(tmp_path):
         assert child.pid != process.popen.pid
         process.popen.kill()
         wait_until(lambda: not child.is_running())
+
+
+def test_a_terminal_wraps_findings_in_a_column_of_their_own():
+    file = io.StringIO()
+    console = Console(file=file, width=50, force_terminal=True, color_system=None)
+    show(console, "resets", [ok("every reset gives an observation of the space")])
+    assert [line.rstrip() for line in file.getvalue().splitlines()] == [
+        "ok    resets        every reset gives an",
+        "                    observation of the space",
+    ]

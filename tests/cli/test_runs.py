@@ -12,6 +12,7 @@ from test_main import said
 import puffer_mlx
 from puffer_mlx import checkpoint, config
 from puffer_mlx.checkpoint.folder import lock_run
+from puffer_mlx.cli.runs import best_text
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -120,3 +121,8 @@ def test_plot_writes_a_file(here):
     assert (here / "squared.png").read_bytes().startswith(b"\x89PNG")
     code, _, err = said("plot", "latest", "--out", "a.gif")
     assert code == 2 and ".png, .pdf or .svg" in err
+
+
+def test_runs_marks_best_scores_of_evaluations():
+    run = {"best": 0.5, "metric": "env/score"}
+    assert best_text(run) == "0.5" and best_text({**run, "metric": "eval/score"}) == "0.5 e"

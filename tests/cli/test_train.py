@@ -150,7 +150,7 @@ def test_without_a_terminal_there_are_plain_lines(whole):
     done = whole[1]
     assert ESCAPE not in done.stdout and "\r" not in done.stdout
     trainer, first, *lines = done.stdout.splitlines()
-    assert trainer == "squared: PufferLib 4.0's trainer (the default)"
+    assert trainer == "squared: trainer puffer4, PufferLib 4.0's (the default)"
     assert re.match(r"Environment squared, Parameters 1\.2K, Agents 8, ", first)
     progress = [line for line in lines if " steps | " in line]
     assert progress[0].startswith(f"{BATCH} of {EPOCHS * BATCH} steps | ")
@@ -164,7 +164,7 @@ def test_without_a_terminal_there_are_plain_lines(whole):
     assert re.fullmatch(r"score -?[\d.]+ \(\d+ episodes\)", score)
     assert re.fullmatch(rf"saved checkpoints/squared/\d+/{LAST}", saved)
     assert re.fullmatch(r"log   logs/squared/\d+\.jsonl", log)
-    assert watch.endswith(" squared latest --terminal") and own.endswith("(docs/writing_envs.md)")
+    assert watch.endswith(" squared latest --terminal") and own.endswith("docs/writing_envs.md")
     assert resume.endswith(f" squared --resume latest --train.total-timesteps {2 * EPOCHS * BATCH}")
 
 
@@ -224,6 +224,29 @@ def test_stop_at_ends_after_the_epoch_that_reaches_the_step(script, here, whole,
     assert not any(x.startswith("why slow?") for x in capsys.readouterr().out.splitlines()[-4:])
     assert script.main(["squared", "--resume", "latest", "--stop-at", "1"]) == 0  # one more
     assert f"{5 * BATCH} of {5 * BATCH} steps" in capsys.readouterr().out
+
+
+def test_a_resumed_finished_run_draws_its_curve(script, here, whole, monkeypatch, capsys):
+    shutil.copytree(whole[0], here, dirs_exist_ok=True, symlinks=True)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal
+    assert script.main(["squared", "--resume", "latest"]) == 0
+    out = capsys.readouterr().out
+    assert "Training score over" in out and AT_ITS_END in out
+
+
+def test_a_resumed_run_refuses_fewer_steps_than_it_has(script, here, whole, capsys):
+    shutil.copytree(whole[0], here, dirs_exist_ok=True, symlinks=True)
+    words = ["squared", "--resume", "latest", "--train.total-timesteps", str(BATCH)]
+    assert script.main(words) == 2
+    error = capsys.readouterr().err
+    assert f"{BATCH} is less than the {EPOCHS * BATCH:,} steps done" in error
+    assert f"hint: --train.total-timesteps {2 * EPOCHS * BATCH:_}" in error
+
+
+def test_a_quiet_run_prints_its_scores_and_its_checkpoint(tmp_path):
+    words = [*TINY, "--eval-interval", str(BATCH), "--eval-episodes", "8", "-q"]
+    out = run("train", *words, cwd=tmp_path).stdout
+    assert [line.split()[0] for line in out.splitlines()] == ["score", "best", "saved"]
 
 
 # ---- signals -------------------------------------------------------------------------------------

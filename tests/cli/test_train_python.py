@@ -169,3 +169,11 @@ def test_ctrl_c_ends_the_processes_of_environments(here):
         while time.monotonic() < deadline:
             os.killpg(group, 0)
             time.sleep(0.05)
+
+
+def test_the_next_commands_film_an_environment_that_draws_and_show_its_tracker(here):
+    words = ["gym:CartPole-v1", "--train.total-timesteps", "2048", "--track", "tensorboard"]
+    out = run("train", *words, cwd=here).stdout
+    assert " gym:CartPole-v1 latest --gif play.gif\n" in out
+    assert "  curves         tensorboard --logdir logs\n" in out
+    assert "check-env module:Class  # docs/gymnasium.md; in C: docs/writing_envs.md\n" in out

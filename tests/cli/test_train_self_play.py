@@ -37,7 +37,7 @@ def test_a_run_ends_with_the_ladder_of_evaluate(script, here, capsys):
     assert len(epochs) == EPOCHS and "env/elo" in epochs[-1]
     lines = capsys.readouterr().out.splitlines()
     assert "unused here: selfplay.eval_bots (of bots that an environment plays itself)" in lines
-    first = lines.index("ladder of connect4_two, 20 games on each rung; stochastic")
+    first = lines.index("ladder of connect4_two, 20 games on each rung; sampled actions")
     names = [line.split()[0] for line in lines[first + 2 : first + 8]]
     assert names == ["bot:0", "bot:0.25", "bot:0.5", "bot:0.75", "bot:1", "mean"]
     assert not any("evaluation of the final weights" in line for line in lines)

@@ -18,7 +18,7 @@ def test_a_folder_finds_its_file_and_a_file_its_folder(here, monkeypatch, script
         (here / path).touch()
     assert script.main(["ocean/breakout"]) == 2  # an empty binding.c doesn't compile
     assert capsys.readouterr().out.splitlines()[:2] == [
-        "breakout: PufferLib 4.0's trainer (ocean/breakout is a 4.0 folder)",
+        "breakout: trainer puffer4, PufferLib 4.0's (ocean/breakout is a 4.0 folder)",
         "breakout: sources in ocean/breakout, settings in config/breakout.ini",
     ]
     monkeypatch.chdir(here / "away")

@@ -38,7 +38,8 @@ def test_the_published_runs_have_their_published_lengths():
 
 def test_upstreams_table_of_defaults_equals_the_layer(here):
     theirs, ours = c.load(str(TABLE)), c.load("default", ["--train.algorithm", "puffer5"])
-    assert trainer_note(theirs) == f"upstream5_default: PufferLib 5.0's trainer ({TABLE} {OF_5})"
+    trainer = "trainer puffer5, PufferLib 5.0's"
+    assert trainer_note(theirs) == f"upstream5_default: {trainer} ({TABLE} {OF_5})"
     assert theirs.base.profile is False and ours.base.profile is True  # ours is on
     theirs.base.profile = True
     theirs.train.eps, theirs.train.beta2 = ours.train.eps, ours.train.beta2  # of Adam

@@ -366,3 +366,10 @@ def test_plain_output_ends_with_the_reason_why_it_is_slow():
         dashboard.update(full(**{"perf/eval_env": 0.5}), last=True)
     last = file.getvalue().splitlines()[-1]
     assert last.startswith("why slow? environment 7") and last.endswith("(now 2)")
+
+
+def test_messages_are_wrapped_between_words_in_a_terminal():
+    console, file = terminal(40, 24)
+    Dashboard({}, 1000, console).message("evaluation of the final weights: score 1.000, return 2.0")
+    first, second = file.getvalue().splitlines()
+    assert first == "evaluation of the final weights: score" and second == "  1.000, return 2.0"

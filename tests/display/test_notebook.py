@@ -301,7 +301,9 @@ def test_the_quickstart_shows_a_live_picture_a_score_and_the_agent(executed):
     (page,) = [out["data"]["text/html"] for out in outs if "text/html" in out.get("data", "")]
     assert page.startswith("<img alt=") and "data:image/gif;base64,R0lGOD" in page  # for nbconvert
     said = printed(book, "progress=True")
-    assert re.search(r"^score [\d.]+ ± [\d.]+ \(.*\), 64 episodes, stochastic$", said, re.MULTILINE)
+    assert re.search(
+        r"^score [\d.]+ ± [\d.]+ \(.*\), 64 episodes, sampled actions$", said, re.MULTILINE
+    )
     assert "largest difference 0" in printed(book, "export(")
     loop = printed(book, "trainer.stop = True")
     assert re.fullmatch(r"score [\d.]+ after [\d,]+ steps\n", loop)

@@ -226,15 +226,16 @@ def test_a_picture_of_two_pixels_a_character_fills_the_window_below_its_caption(
 def test_frames_are_played_in_time_on_the_second_screen_until_ctrl_c():
     def frames():
         for t in range(3):
-            yield ball(t)._replace(total=t, episode=t, terminal=t == 2)
+            yield ball(t)._replace(step=5 * t, total=t, episode=t, terminal=t > 0)
         raise KeyboardInterrupt
 
-    console, file = terminal(29, 12)  # the picture gets 19 rows of pixels
+    console, file = terminal(60, 12)  # the picture gets 19 rows of pixels
     began = time.perf_counter()
     play_in_terminal(frames(), 50, console)
     assert time.perf_counter() - began >= 2 / 50
-    parts = ["\x1b[?1049h", "episode 1   return 0   step 0", "episode 2 ", "episode 2 ended"]
-    places = [file.getvalue().index(part) for part in [*parts, "\x1b[?1049l"]]
+    steps = [f"return {t}   step {5 * (t > 0)}   Ctrl-C quits" for t in range(3)]
+    parts = ["\x1b[?1049h", *steps, "\x1b[?1049l", "episodes 2, mean return 1.500"]
+    places = [file.getvalue().index(part) for part in parts]
     assert places == sorted(places)
     assert "\x1b[?25h" in file.getvalue()  # the cursor is visible again
 

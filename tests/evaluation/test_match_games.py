@@ -291,7 +291,7 @@ def test_the_score_counts_draws_as_half():
     low, high = wilson(result.total)
     assert (
         str(result)
-        == f"4 wins, 5 draws, 2 losses: score 0.591 ({low:.3f} to {high:.3f}), stochastic"
+        == f"4 wins, 5 draws, 2 losses: score 0.591 ({low:.3f} to {high:.3f}), sampled actions"
     )
 
 

@@ -39,7 +39,7 @@ def test_half_of_the_games_are_on_either_side(trainer):
     assert found.total.games == 30 and 0 <= found.total.score <= 1
     low, high = found.total.interval
     assert str(found).endswith(
-        f"score {found.total.score:.3f} ({low:.3f} to {high:.3f}), stochastic"
+        f"score {found.total.score:.3f} ({low:.3f} to {high:.3f}), sampled actions"
     )
 
 

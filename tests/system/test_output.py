@@ -12,6 +12,7 @@ from running import ROOT, lose
 
 from puffer_mlx.cli.commands import COMMANDS
 from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.options import say_next
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output, voice
 from puffer_mlx.system.json_text import STANDARD_OUTPUT
@@ -160,3 +161,13 @@ def test_json_of_every_command_may_go_to_standard_output():
     actions = {name: each._option_string_actions.get("--json") for name, each in parsers.items()}
     found = {name: action.type("-") for name, action in actions.items() if action}
     assert found and found == dict.fromkeys(found, STANDARD_OUTPUT)
+
+
+def test_commands_to_copy_are_not_broken_in_a_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdout", stream)
+    line = "puffer-mlx evaluate gym:CartPole-v1 latest --terminal"
+    say_next((line, "watch it"))
+    assert stream.getvalue().startswith(f"next  {line}")

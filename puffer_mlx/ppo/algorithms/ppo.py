@@ -29,7 +29,7 @@ from puffer_mlx.system.devices import building
 FACTS = Facts(
     about="the field's, advantages once a rollout, samples shuffled in each pass, of recurrent"
     " networks segments",
-    title="PPO as the field has it",
+    title="standard PPO",
     unread=(
         "train.prio_alpha",
         "train.prio_beta0",

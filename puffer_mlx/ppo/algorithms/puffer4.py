@@ -29,7 +29,7 @@ from puffer_mlx.system.devices import building
 
 FACTS = Facts(
     about="PufferLib 4.0's, segments drawn by priority, advantages normalised",
-    title="PufferLib 4.0's trainer",
+    title="PufferLib 4.0's",
     release="4.0",
     carries_state=False,
 )

@@ -29,7 +29,7 @@ from puffer_mlx.system.plain_functions import record
 
 FACTS = Facts(
     about="5.0's, segments in their order, advantages of the values of the same forward pass",
-    title="PufferLib 5.0's trainer",
+    title="PufferLib 5.0's",
     release="5.0",
     layer="puffer5.ini",
     unread=("train.prio_alpha", "train.prio_beta0", "train.advantage"),
