@@ -61,7 +61,7 @@ FPS = 15.0
 
 
 OPTIONS = f"""
---load-model-path PATH  or the second word: a checkpoint's or a run's folder, a RUN_ID, latest, or a
+--load-model-path PATH  or the second word: a checkpoint's or a run's folder, a RUN_ID, latest, best, or a
     .safetensors or .bin file of ENV's policy
 --deterministic, --greedy  take the most probable action; else actions are sampled, as in
     training
