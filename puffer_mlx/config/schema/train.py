@@ -17,7 +17,7 @@ class Train(Named):
     algorithm: str = key(
         "puffer4",
         "; ".join(f"{name}: {facts(name).about}" for name in ALGORITHMS)
-        + ". puffer_mlx only: a file of PufferLib's selects that of its release.",
+        + ". puffer_mlx only: files of PufferLib select the trainer of their release.",
         choices=ALGORITHMS,
         brief="puffer4, puffer5 or ppo",
     )

@@ -91,8 +91,7 @@ class Vec(Named):
     )
     frozen_bank_hidden_size: int = key(
         0,
-        "Opponents' policy.hidden_size; 0: the learner's, which earlier weights of the learner"
-        " need.",
+        "Opponents' policy.hidden_size; 0: the learner's, as they are its earlier weights.",
         "units >= 0",
     )
     frozen_bank_num_layers: int = key(
