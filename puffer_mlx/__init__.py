@@ -67,6 +67,8 @@ with interruptible():
 
 
 def __getattr__(name: str) -> Any:
+    if name == "vec":  # for puffer_mlx.vec.make
+        return import_module(f"{__name__}.vec")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals().setdefault(name, getattr(import_module(f"{__name__}.{_HOMES[name]}"), name))

@@ -1,6 +1,6 @@
 """Checkpoints on disk: write and read them, find the newest or the best, and resume from one."""
 
-from puffer_mlx.checkpoint.branches import find, find_weights, score_of
+from puffer_mlx.checkpoint.branches import find, find_any, find_weights, score_of
 from puffer_mlx.checkpoint.contents import (
     CheckpointManager,
     encoder_as_trained,
@@ -35,6 +35,7 @@ __all__ = [
     "State",
     "encoder_as_trained",
     "find",
+    "find_any",
     "find_weights",
     "is_due",
     "load",

@@ -20,9 +20,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from puffer_mlx.checkpoint.folder import STATE, WEIGHTS
+from puffer_mlx.checkpoint.folder import BEST, STATE, WEIGHTS
 from puffer_mlx.checkpoint.tensor_files import read_header
-from puffer_mlx.config import Config
+from puffer_mlx.config import Base, Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import reading
 
@@ -135,8 +135,9 @@ def find(path: str, config: Config, holding: str = WEIGHTS) -> Path:
     """Return the folder of a checkpoint.
 
     Args:
-        path: ``latest``, a run id, a run folder or a checkpoint folder. ``latest`` selects the
-            newest run of the environment. The newest checkpoint of a run is used.
+        path: ``latest``, ``best``, a run id, a run folder or a checkpoint folder. ``latest`` and
+            ``best`` select the newest run of the environment; a folder may come before them:
+            ``checkpoints/breakout/latest``. The newest checkpoint of a run is used.
         config: Configuration that gives the environment and the folder of all runs.
         holding: Name of a file that the checkpoint must contain: ``STATE`` to resume.
 
@@ -151,11 +152,16 @@ def find(path: str, config: Config, holding: str = WEIGHTS) -> Path:
 
 def _find(path: str, config: Config, holding: str) -> Path:
     """Return the folder for ``find``. An unreadable folder raises OSError."""
-    root = home = Path(config.base.checkpoint_dir) / config.slug
-    if path == "latest":
+    home = Path(config.base.checkpoint_dir) / config.slug
+    runs = _runs_before("best", path, home)
+    if runs and (head := newest(runs)):
+        path = str(best_of(head.folder.parent))
+    runs = _runs_before("latest", path, home)
+    if runs:
+        root = runs
         checkpoint = newest(root, holding)
     else:
-        candidates = (Path(path), root / path)
+        candidates = (Path(path), home / path)
         root = next((folder for folder in candidates if folder.is_dir()), Path(path))
         if (root / WEIGHTS).is_file():
             if root.is_symlink() and not STEPS.fullmatch(root.name):
@@ -181,6 +187,74 @@ def _find(path: str, config: Config, holding: str) -> Path:
             raise UserError(f"there is no checkpoint in {root}", hint)
         raise UserError(*_nowhere(path, home))
     return checkpoint.folder
+
+
+def _runs_before(word: str, path: str, home: Path) -> Path | None:
+    """Return the folder of runs in a path such as ``best`` or ``breakout/best``.
+
+    None means that the path is another one, or a folder.
+    """
+    above, _, last = path.rpartition("/")
+    if last != word or (path != "latest" and any(p.is_dir() for p in (Path(path), home / path))):
+        return None
+    if not above:
+        return home
+    return next((p for p in (Path(above), home / above) if p.is_dir() and newest(p)), None)
+
+
+def best_of(run: Path) -> Path:
+    """Return the folder of a run's best checkpoint.
+
+    Raises:
+        UserError: If the run has none.
+    """
+    if not (run / BEST).is_dir():
+        raise UserError(
+            f"{run} has no best checkpoint", "train with --eval-interval N, or name latest"
+        )
+    return run / BEST
+
+
+def find_any(
+    path: str, folder: Path | None = None, env: str | None = None, holding: str = WEIGHTS
+) -> Path:
+    """Return the folder of a checkpoint of any environment, as for ``find``.
+
+    Args:
+        path: Checkpoint folder, run folder, run id, ``latest`` or ``best``. ``ENV/RUN`` is a run in
+            ``folder``.
+        folder: Folder of all runs; None for the default one.
+        env: Environment to search; None for any. The newest checkpoint is used.
+        holding: Name of a file that the checkpoint must contain.
+
+    Raises:
+        UserError: No checkpoint was found.
+    """
+    folder = folder or Path(Base().checkpoint_dir)
+    if path == BEST and not Path(path).is_dir():
+        path = str(best_of(find_any("latest", folder, env).parent))
+    with reading(path):
+        names = [env] if env else sorted(each.name for each in folder.glob("*") if each.is_dir())
+        exists = Path(path.strip()).is_dir()
+        if not names or "/" in path or (path != "latest" and exists):
+            names = [""]
+    folders = []
+    problem = None
+    for name in names:
+        config = Config(name, base=Base(checkpoint_dir=str(folder)))
+        try:
+            folders.append(find(path, config, holding))
+        except UserError as error:
+            problem = error
+    if folders:
+        return max(folders, key=saved)
+    if problem is not None and len(names) == 1 and (names[0] or exists):
+        raise problem
+    runs = sorted(f"{run.parent.name}/{run.name}" for run in folder.glob("*/*"))
+    raise UserError(
+        f"there is no checkpoint {path} in {folder}",
+        f"runs there are: {', '.join(runs[-3:])}" if runs else "train first",
+    )
 
 
 def _nowhere(path: str, home: Path) -> tuple[str, str]:

@@ -58,11 +58,12 @@ EPISODES = 1000
 EPISODES_IN_PYTHON = 100
 STEPS = 300  # length of a GIF or video
 FPS = 15.0
+MOST_FPS = 50.0  # of a GIF
 
 
 OPTIONS = f"""
---load-model-path PATH  or the second word: a checkpoint's or a run's folder, a RUN_ID, latest, or a
-    .safetensors or .bin file of ENV's policy
+--load-model-path PATH  or the second word: a checkpoint's or a run's folder, a RUN_ID, latest,
+    best, or a .safetensors or .bin file of ENV's policy
 --deterministic, --greedy  take the most probable action; else actions are sampled, as in
     training
 --episodes, --eval-episodes N  episodes to score, at least; every environment plays the same number
@@ -74,7 +75,7 @@ OPTIONS = f"""
 --window  show it in the environment's own window: its c_render or puf_render, and raylib
 --steps N  steps to show (default {STEPS}; --terminal, --window: no end)
 --seconds S  the same as a time
---fps FPS  steps a second (default {FPS:g})
+--fps FPS  steps a second (default metadata["render_fps"] of a Python environment, else {FPS:g})
 --scale SCALE  pixels a side for each pixel of a file (default 1)
 """
 AGAINST = f"""
@@ -172,8 +173,17 @@ def settle(options: argparse.Namespace, config: Config) -> None:
     ):
         if not needed:
             reject_unused(options, names, f"without {words}", "add it")
-    options.fps = options.fps or FPS
     options.scale = options.scale or 1
+
+
+def set_speed(options: argparse.Namespace, config: Config) -> None:
+    """Fill in the steps per second and the number of steps of what is shown."""
+    if not options.fps and config.python:
+        from puffer_mlx import vec
+        from puffer_mlx.vec.gym.make import declared_fps
+
+        options.fps = min(declared_fps(vec.python_factory(config)) or FPS, MOST_FPS)
+    options.fps = options.fps or FPS
     if options.seconds:
         options.steps = max(1, round(options.seconds * options.fps))
     options.film = options.steps or STEPS  # a terminal or a window has no limit
@@ -233,6 +243,7 @@ def main(argv: list[str]) -> None:
     if options.episodes:
         score(policy, options, env)
     if options.shown:
+        set_speed(options, policy.config)
         show(policy, options)
         if options.terminal:
             say_steps(policy, env, options.load_model_path, watched=True)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx import checkpoint
-from puffer_mlx.checkpoint import branches
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table, reject_unused
@@ -21,7 +20,7 @@ from puffer_mlx.export import Format, Report, export, formats
 from puffer_mlx.export.file_format import Option
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
-from puffer_mlx.system.files import check_writable, reading, relative
+from puffer_mlx.system.files import check_writable, relative
 
 HUB = "hub"
 EPISODES = 100  # default number of episodes that score a policy for the Hub
@@ -42,7 +41,7 @@ def option_parser() -> Parser:
     known = formats.by_name()
     parser = Parser(usage="%(prog)s CHECKPOINT --to KIND [options]")
     introduce(parser, "export")
-    where = "a checkpoint's folder, a run's folder, a RUN_ID, or latest"
+    where = "a checkpoint's folder, a run's folder, a RUN_ID, latest or best"
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help=where)
     kinds = "; ".join(f"{name}: {file.use}" for name, file in known.items())
     kinds += f"; {HUB}: a folder with a model card, for the Hugging Face Hub"
@@ -120,40 +119,6 @@ def refuse_without_hub(options: argparse.Namespace) -> None:
         reject_unused(options, ["dialect"], f"with --to {HUB}")
 
 
-def find(which: str, folder: Path, env: str | None) -> Path:
-    """Return the folder of a checkpoint.
-
-    Args:
-        which: Checkpoint folder, run folder, run id, or ``latest``.
-        folder: Folder of all runs.
-        env: Environment to search; None for any.
-
-    Raises:
-        UserError: No checkpoint was found.
-    """
-    names = [env] if env else sorted(path.name for path in folder.glob("*") if path.is_dir())
-    with reading(which):
-        if (which != "latest" and Path(which).is_dir()) or not names:
-            names = [env or ""]
-    folders = []
-    problem = None
-    for name in names:
-        config = Config(name, base=Base(checkpoint_dir=str(folder)))
-        try:
-            folders.append(checkpoint.find(which, config))
-        except UserError as error:
-            problem = error
-    if folders:
-        return max(folders, key=branches.saved)
-    if problem is not None and len(names) == 1:
-        raise problem
-    runs = sorted(f"{path.parent.name}/{path.name}" for path in folder.glob("*/*"))
-    raise UserError(
-        f"there is no checkpoint {which} in {folder}",
-        f"runs there are: {', '.join(runs[-3:])}" if runs else "train first",
-    )
-
-
 def show(report: Report, kind: str) -> None:
     """Print the facts of a written file."""
     size = (
@@ -197,13 +162,13 @@ def main(argv: list[str]) -> None:
         options.out = options.out.absolute() if options.to == HUB else check_writable(options.out)
     chosen = chosen_options(options, options.to, "--to {}")
     select_device("cpu")  # exact, and fast enough
-    folder = find(options.checkpoint, Path(options.checkpoint_dir), options.env)
+    folder = checkpoint.find_any(options.checkpoint, Path(options.checkpoint_dir), options.env)
     saved = checkpoint.load(folder, options.allow_code)
     if options.to == HUB:
         return to_hub(saved, folder, options)
     form = Format(options.to, options.dialect, **chosen)
     name = f"{saved.config.slug}_{saved.step:016d}{form.file.suffixes[0]}"
-    voice.note(f"{'checkpoint':<20}{folder}")
+    voice.note(f"{'environment':<20}{saved.config.env_name}", f"{'checkpoint':<20}{folder}")
     report = export(saved, form, options.out or Path(name), checkpoint.recorded(folder))
     if voice.is_quiet():
         print(relative(report.path))

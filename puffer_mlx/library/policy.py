@@ -18,7 +18,7 @@ from puffer_mlx.checkpoint.environment_statistics import current_statistics
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.players import Player, policy_player
-from puffer_mlx.library.settings import with_environment
+from puffer_mlx.library.settings import source_of, with_environment
 from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.policy.policy import configured_policy
@@ -194,7 +194,8 @@ class Policy:
         """Read a policy from a checkpoint.
 
         Args:
-            path: Folder given to ``Trainer.save``, or a folder of a run or a checkpoint.
+            path: Folder given to ``Trainer.save``, a folder of a run or a checkpoint, or ``latest``
+                or ``best`` of the newest run in ``checkpoints``, of ``env`` if it is given.
             env: Name, class, function or object of the environment, needed for scoring if its name
                 isn't found. ``predict`` uses its spaces. None uses the checkpoint's spaces, or in
                 an older checkpoint those of the environment that it names.
@@ -209,7 +210,8 @@ class Policy:
             UserError: If the checkpoint is missing, damaged or of another policy, or names
                 untrusted code.
         """
-        folder = checkpoint.find(str(path), Config())
+        name = None if env is None else source_of(env).name
+        folder = checkpoint.find_any(str(path), env=name)
         saved = checkpoint.load(folder, allow_code, policy_factory(policy))
         acting = cls.of_checkpoint(saved._replace(config=with_environment(saved.config, env)))
         if env is None and (layout := saved_layout(saved.spec)):

@@ -222,7 +222,8 @@ class Trainer:
         can. Gymnasium environments start new episodes.
 
         Args:
-            path: Folder given to ``save``, or a folder of a run or a checkpoint.
+            path: Folder given to ``save``, a folder of a run or a checkpoint, or ``latest`` (of
+                ``env`` if it is given).
             env: Environment of the run, needed if its name isn't found (for example a class in a
                 notebook), or to trust the code that it names.
             policy: Module of a policy that is one; its weights aren't used.
@@ -236,8 +237,9 @@ class Trainer:
         Raises:
             UserError: If there is nothing to resume, or it is for another environment or policy.
         """
-        folder = checkpoint.find(str(path), Config(), checkpoint.STATE)
-        if (newest := checkpoint.find(str(path), Config())) != folder:
+        name = None if env is None else source_of(env).name
+        folder = checkpoint.find_any(str(path), env=name, holding=checkpoint.STATE)
+        if (newest := checkpoint.find_any(str(path), env=name)) != folder:
             _warn(f"{newest} is newer, but has weights only: going on with {folder}")
         written = folder / checkpoint.CONFIG
         config = replace(configured(None, str(written), {}), allow_code=allow_code)

@@ -19,7 +19,8 @@ from kept import edit, kept_copy
 from rich.console import Console
 from running import command, run, started, wait_until
 
-from puffer_mlx.check.env.environment import EnvUnderTest
+from puffer_mlx.check.env.environment import EnvUnderTest, Observed
+from puffer_mlx.check.env.episodes import check_episodes
 from puffer_mlx.check.env.gymnasium_check import check_bounds, run_gymnasium_checker
 from puffer_mlx.check.env.inputs_outputs import check_observations, check_spaces
 from puffer_mlx.check.env.items import ITEMS
@@ -63,6 +64,15 @@ def test_gymnasiums_check_skips_vector_environments(monkeypatch):
     words = ["--vec.total-agents", "2", "--vec.num-buffers", "1"]
     (finding,) = run_gymnasium_checker(EnvUnderTest(load("walks:make", words), 0.1, 1))
     assert finding.verdict == SKIP and "this is SyncVectorEnv" in finding.text
+
+
+def test_an_episode_that_ends_with_the_last_step_of_the_play_counts_everywhere():
+    """Its terminal would have come with the next step."""
+    rows = np.zeros((1, 1))
+    observed = Observed(rows, rows, rows, rows, np.zeros(1, int), terminals=2, lengths=[5, 5])
+    observed.ended = [(5, False), (5, False), (5, True)]
+    env: Any = SimpleNamespace(observed=observed, native=False, agents_each=1)
+    assert check_episodes(env)[0].text.startswith("3 ended: 5 to 5 steps")
 
 
 def verdicts(found: dict[str, list]) -> dict[str, str]:

@@ -402,8 +402,12 @@ def test_a_checkpoint_is_found_by_run_folder_or_latest(config, tmp_path):
     assert checkpoint.find_weights("latest", config) == made[2] / "weights.safetensors"
     assert checkpoint.find_weights(str(made[0] / "weights.bin"), config) == made[0] / "weights.bin"
 
+    with pytest.raises(UserError, match="1 has no best checkpoint"):
+        checkpoint.find("best", config)
     (one / BEST).symlink_to(made[0].name)
-    assert checkpoint.find(str(one / BEST), config) == made[0]
+    for name in (str(one / BEST), "best", str(one.parent / BEST)):
+        assert checkpoint.find(name, config) == made[0]
+    assert checkpoint.find(str(one.parent / "latest"), config) == made[2]
 
     with pytest.raises(UserError, match="no checkpoint in 3") as caught:
         checkpoint.find("3", config)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from films import gif_pages
 from running import ROOT, command, errors, only, records, run, started
 
 from puffer_mlx import checkpoint
@@ -72,6 +73,14 @@ def test_a_run_is_evaluated_and_exported_with_its_normalization(whole, called):
     torch = pytest.importorskip("torch")
     tensors = torch.load(only(whole[0], "*.pt"), weights_only=True)
     assert tensors["normalization.observations.mean"].shape == (4,)
+
+
+@pytest.mark.parametrize(("options", "milliseconds"), [([], 20), (["--fps", 10], 100)])
+def test_a_gif_has_the_speed_that_the_environment_declares(whole, called, options, milliseconds):
+    """CartPole's metadata says 50 steps a second."""
+    called("evaluate", CARTPOLE[0], "latest", "--gif", "x.gif", "--steps", 5, *options)
+    pages = gif_pages((whole[0] / "x.gif").read_bytes())
+    assert sum(delay for _, delay in pages) == 5 * milliseconds
 
 
 def test_a_resumed_run_restarts_its_environments_and_keeps_its_normalization(whole, called):

@@ -497,12 +497,12 @@ def test_the_command_exports_the_named_checkpoint_or_the_latest(here, scripts, c
         assert (here / f"x_{step:016d}.safetensors").is_file()
 
 
-def test_latest_is_the_checkpoint_saved_last_of_any_environment(here, scripts):
+def test_latest_is_the_checkpoint_saved_last_of_any_environment(here):
     for env, step in (("x", 100), ("z", 900), ("y", 50)):
         made = make("native", here, "17", step)
         moved = here / "checkpoints" / env / "17" / made.folder.name
         moved.parent.mkdir(parents=True, exist_ok=True)
         made.folder.rename(moved)
     root = here / "checkpoints"
-    found = [scripts("export").find("latest", root, env).parts[-3] for env in (None, "x")]
+    found = [checkpoint.find_any("latest", root, env).parts[-3] for env in (None, "x")]
     assert found == ["y", "x"]

@@ -54,6 +54,20 @@ def trained(make, **settings):
     return puffer_mlx.train(make, {**SMALL, **settings})
 
 
+def test_latest_and_best_are_of_the_newest_run_of_the_environment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    where = {"checkpoint_dir": "checkpoints", "eval_interval": 256, "eval_episodes": 2}
+    for env in (Given, "gym:CartPole-v1"):
+        trained(env, **where).close()
+    for name in ("latest", "best", "gym-CartPole-v1/best"):
+        assert puffer_mlx.Policy.load(name).config.env_name == "gym:CartPole-v1"
+        if "/" not in name:
+            assert puffer_mlx.Policy.load(name, env=Given).config.env_name.endswith(":Given")
+    with pytest.raises(UserError, match="no checkpoint 7 in checkpoints") as caught:
+        puffer_mlx.Policy.load("7")
+    assert "runs there are: gym-CartPole-v1/" in str(caught.value.hint)
+
+
 @pytest.mark.parametrize("settings", [{}, MEMORY])
 def test_predict_equals_the_actions_of_the_policy_on_real_rows(settings):
     """With normalized rows, a memory and the units of the environment."""

@@ -17,6 +17,11 @@ def test_public_names_exist_and_are_documented():
         assert (getattr(puffer_mlx, name).__doc__ or "").strip(), name
 
 
+def test_vec_is_imported_on_first_access():
+    code = "import puffer_mlx; puffer_mlx.vec.make"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'puffer_mlx' has no attribute 'trian'"):
         puffer_mlx.trian  # type: ignore  # noqa: B018

@@ -33,7 +33,8 @@ def check_episodes(env: EnvUnderTest) -> Findings:
         hint = "fine if there is nothing to plan; else set the terminal where an episode ends only"
         return [warn(f"all {observed.terminals:,} of them are one step long", hint)]
     span = f"{number(lengths.min())} to {number(lengths.max())} steps"
-    return [ok(f"{observed.terminals:,} ended: {span}, {lengths.mean():.4g} on average")]
+    count = len(observed.ended) or observed.terminals  # as ``endings`` and ``log`` count them
+    return [ok(f"{count:,} ended: {span}, {lengths.mean():.4g} on average")]
 
 
 def check_endings(env: EnvUnderTest) -> Findings:

@@ -20,7 +20,9 @@ def check_loads(env: EnvUnderTest) -> Findings:
     """Check that the environment compiles or imports, and accepts its configuration."""
     full = env.full
     how = f" ({full.description})" if full.description else ""
-    findings = [ok(f"{full.num_agents:,} agents in {full.num_environments:,} environments{how}")]
+    findings = [
+        ok(f"{full.num_agents:,} agents in {full.num_environments:,} environments in training{how}")
+    ]
     if full.unread:
         keys = ", ".join(f"env.{key}" for key in full.unread)
         hint = "remove what is set for nothing, or correct its name"
@@ -31,7 +33,10 @@ def check_loads(env: EnvUnderTest) -> Findings:
 def check_steps(env: EnvUnderTest) -> str:
     """Step with random legal actions."""
     seen = env.observed
-    return f"{seen.steps:,} steps of {seen.agents} agents with random actions, {seen.seconds:.1f} s"
+    return (
+        f"{seen.steps:,} steps of {seen.agents} agents of a smaller copy with random actions,"
+        f" {seen.seconds:.1f} s"
+    )
 
 
 LOADED = ("loads",)

@@ -27,9 +27,9 @@ class Base(Named):
     )
     family: str = key(
         "auto",
-        "Which settings an environment in Python begins with, after configs/python.ini: those of"
-        " configs/discrete.ini, continuous.ini or images.ini, or of images.ini with what"
-        " continuous.ini says of actions; auto is chosen from its spaces. puffer_mlx only.",
+        "Settings with which a Python environment starts, after configs/python.ini:"
+        " configs/discrete.ini, continuous.ini or images.ini; continuous_images is images.ini with"
+        " the action keys of continuous.ini; auto chooses by its spaces. puffer_mlx only.",
         choices=(AUTO, *FAMILIES),
     )
     checkpoint_dir: str = key(
@@ -43,67 +43,67 @@ class Base(Named):
     )
     track: str = key(
         NO_TRACKER,
-        "Trackers that are told of the run beside its log, several with commas between them:"
-        " tensorboard,wandb. puffer_mlx only.",
+        "Loggers of the run besides its log file, separated by commas: tensorboard,wandb."
+        " puffer_mlx only.",
         choices=(NO_TRACKER, *trackers()),
         several=True,
         brief="tensorboard, wandb, trackio",
     )
-    wandb: bool = key(False, "The same as wandb in track.")
-    wandb_project: str = key("puffer_mlx", "Project of wandb, and of trackio.")
-    wandb_group: str = key("none", "Group of the run in wandb, and in trackio; none is no group.")
-    tag: str = key("none", "Tag of the run in trackers; none is no tag.")
+    wandb: bool = key(False, "True adds wandb to track.")
+    wandb_project: str = key("puffer_mlx", "Project in wandb and trackio.")
+    wandb_group: str = key("none", "Group of the run in wandb and trackio; none: no group.")
+    tag: str = key("none", "Tag of the run in loggers; none: no tag.")
     checkpoint_interval: int = key(
         200,
-        "Epochs from one checkpoint to the next; 0 writes only the last.",
+        "Epochs between two checkpoints; 0 writes only the last one.",
         "epochs >= 0",
         brief="epochs between two checkpoints",
     )
     checkpoint_keep: int = key(
         3,
-        "The newest checkpoints of a run that are kept, besides the best; 0 keeps all."
+        "Number of newest checkpoints to keep per run, in addition to the best; 0 keeps all."
         " puffer_mlx only.",
         "checkpoints >= 0",
     )
     eval_episodes: int = key(
         10_000,
-        "The evaluation after training ends when more have finished (puffer5 and eval_interval: so"
-        " many; 0: there is none). With eval_interval it is 100, unless a file of yours or an"
-        " option says otherwise.",
+        "The evaluation after training ends when more episodes than this have finished (puffer5"
+        " and eval_interval: exactly this number; 0: no evaluation). With eval_interval the"
+        " default is 100.",
         "episodes >= 0",
     )
     eval_agents: int = key(
         -1,
-        "Agents of that evaluation; -1 is vec.total_agents, with eval_interval as few of them as"
-        " the episodes need. Without eval_interval puffer5's alone: puffer4 goes on with the agents"
-        " it trained with.",
+        "Agents of that evaluation; -1: vec.total_agents, or with eval_interval as few as the"
+        " episodes need. Without eval_interval only puffer5 uses it: puffer4 evaluates with the"
+        " agents of training.",
         "agents >= -1",
     )
     eval_interval: int = key(
         0,
-        "Steps, summed over agents, from one evaluation to the next, each after the epoch that"
-        " reaches them, and after the last: eval_episodes whole episodes in environments of their"
-        " own. Their score says which checkpoint is best. 0: PufferLib's, after training only."
-        " puffer_mlx only.",
+        "Steps, summed over agents, between two evaluations during training; the final weights"
+        " are evaluated, too. Each plays eval_episodes whole episodes in separate environments."
+        " Their score selects the best checkpoint. 0: evaluate after training only, as PufferLib"
+        " does. puffer_mlx only.",
         "steps >= 0",
         brief="steps between two evaluations; 0 is none",
     )
     eval_video_interval: int = key(
         0,
-        "Of the evaluations of eval_interval every so many-th, and the last, also makes a GIF of an"
-        " episode, RUN/videos/STEP.gif beside the checkpoints; 0 makes none. The environment must"
-        " be one that can be drawn. puffer_mlx only.",
+        "Evaluations of eval_interval between two videos: each is a GIF of an episode,"
+        " RUN/videos/STEP.gif beside the checkpoints; the last evaluation also makes one; 0 makes"
+        " none. The environment must be able to draw itself. puffer_mlx only.",
         "evaluations >= 0",
     )
     eval_greedy: bool = key(
         False,
-        "In the evaluations of eval_interval take the most probable action instead of drawing one."
+        "Take the most probable action in the evaluations of eval_interval; False samples."
         " puffer_mlx only.",
     )
     stop_at_score: float | str = key(
         "none",
-        "End the run with the evaluation of eval_interval whose score reaches this (falls to it,"
-        " where [sweep] goal is minimize). puffer_mlx only.",
+        "End the run when an evaluation of eval_interval reaches this score (or a lower one, if"
+        " [sweep] goal is minimize). puffer_mlx only.",
         words=("none",),
     )
     reset_state: bool = key(

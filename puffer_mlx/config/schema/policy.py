@@ -24,10 +24,10 @@ class Policy(Named):
     )
     dialect: str = key(
         "native",
-        "native: encoder and decoder of PufferLib 4.0's CUDA backend, without biases; torch: of its"
-        " torch backend; puffer3: of 3.0, with GELU; sb3: of Stable-Baselines3, with an activation"
-        " and orthogonal weights, which with --torch.network MLP is its MlpPolicy. puffer_mlx"
-        " only.",
+        "native: encoder and decoder of PufferLib 4.0's CUDA backend, without biases; torch:"
+        " those of its torch backend; puffer3: those of 3.0, with GELU; sb3: those of"
+        " Stable-Baselines3, with an activation and orthogonal weights (with --torch.network MLP"
+        " its MlpPolicy). puffer_mlx only.",
         choices=("native", "torch", "puffer3", "sb3"),
     )
     reset_on_terminal: bool = key(
@@ -37,13 +37,13 @@ class Policy(Named):
     )
     activation: str = key(
         "auto",
-        "What follows the products of the sb3 dialect's encoder and MLP; auto is tanh there. The"
-        " other dialects have gelu, as PufferLib. puffer_mlx only.",
+        "Activation after the layers of the sb3 dialect's encoder and MLP; auto is tanh there."
+        " The other dialects use gelu, as PufferLib does. puffer_mlx only.",
         choices=("auto", "tanh", "relu", "gelu"),
     )
     separate_value: bool = key(
         False,
-        "Values have an encoder and a network of their own; False: they share the actions'."
+        "Values have a separate encoder and network; False: they share those of the actions."
         " puffer_mlx only.",
     )
     log_std_init: float = key(
@@ -60,24 +60,25 @@ class Torch(Named):
 
     network: str = key(
         "MinGRU",
-        "What follows the encoder: a recurrent network, or MLP, which has no memory.",
+        "Network after the encoder: a recurrent one, or MLP, which has no recurrent state.",
         choices=tuple(network_folders()),
         custom="module:Class",
         brief="with memory, or without",
     )
     encoder: str = key(
         "DefaultEncoder",
-        "Observation to hidden vector; Nature and Impala are convolutional, for images; Combined"
-        " has one of them for each image among the parts of a Dict or Tuple; auto is the one that"
-        " fits (Impala for small images), else the default.",
+        "Encoder from observation to hidden vector. Nature and Impala are convolutions for"
+        " images; Combined uses one of them for each image in a Dict or Tuple; auto chooses the"
+        " one that fits (Impala for small images), else the default.",
         choices=("auto", *encoder_files()),
         custom="module:Class",
         brief="of observations",
     )
     decoder: str = key(
         "DefaultDecoder",
-        "Hidden vector to action logits and value; own: the whole policy is an mlx.nn.Module that a"
-        " program gave (docs/library.md), of which network says only whether it has a memory.",
+        "Decoder from hidden vector to action logits and value. own: the entire policy is an"
+        " mlx.nn.Module of a program (docs/library.md); network then only tells whether it is"
+        " recurrent.",
         choices=("DefaultDecoder", OWN),
     )
 

@@ -47,65 +47,65 @@ class Selfplay(Named):
 
     enabled: bool = key(
         False,
-        "Part of the agents are opponents: they act by earlier weights of the learner's, out of a"
+        "Some of the agents are opponents: they act by earlier weights of the learner, from a"
         " pool, and aren't trained on.",
     )
     rules: str = key(
         AUTO,
-        "puffer4: PufferLib 4.0's pool, whose opponents are replaced when they are beaten; puffer5:"
-        " 5.0's, drawn anew after opp_timeout_steps; auto: 5.0's where vec.num_policies says how"
-        " many there are, 4.0's where vec.num_frozen_banks does, else the trainer's. puffer_mlx"
+        "puffer4: PufferLib 4.0's pool, which replaces opponents that were beaten; puffer5:"
+        " 5.0's, which samples new ones after opp_timeout_steps; auto: 5.0's with"
+        " vec.num_policies, 4.0's with vec.num_frozen_banks, else those of the trainer. puffer_mlx"
         " only.",
         choices=(AUTO, OF_4, OF_5),
     )
     max_size: int = key(
         16,
-        "The most weights in the pool. When there are more puffer4 drops every second one of the"
+        "Maximum number of weights in the pool. Above it puffer4 drops every second one of the"
         " older half, puffer5 the oldest.",
         "entries >= 1",
     )
     swap_winrate: float = key(
         0.8,
-        "An opponent is replaced when the learner has won this part of min_games games against it."
-        " puffer4's alone.",
+        "Replace an opponent when the learner has won this fraction of min_games games against"
+        " it. puffer4 only.",
         "0 to 1",
     )
     min_games: int = key(
-        2048, "Games against an opponent before its win rate counts. puffer4's alone.", "games >= 0"
+        2048, "Games against an opponent before its win rate counts. puffer4 only.", "games >= 0"
     )
     elo_init: float = key(0.0, "Elo rating of the first weights.", "points")
     elo_k: float = key(
         16.0,
-        "Points that an epoch's games against one opponent move a rating, at most. Ratings are"
-        " logged, and decide nothing.",
+        "Maximum change of a rating, in points, by an epoch's games against one opponent. Ratings"
+        " are only logged.",
         "points >= 0",
     )
-    seed: int = key(42, "Seed of the draws from the pool.", ">= 0")
+    seed: int = key(42, "Seed for sampling from the pool.", ">= 0")
     snapshot_interval: int = key(
         1_000_000_000,
-        "Steps, summed over agents, after which the learner's weights join the pool; 0: they don't,"
-        " but when an opponent is beaten. puffer4's alone: puffer5's join it every"
+        "Steps, summed over agents, between two additions of the learner's weights to the pool;"
+        " 0: add them only when an opponent is beaten. puffer4 only: puffer5 adds them every"
         " base.checkpoint_interval epochs.",
         "steps 0 to 1e18",
     )
     opp_timeout_steps: int = key(
         500_000_000,
-        "Steps, summed over agents, after which an opponent is replaced though it wasn't beaten:"
-        " puffer4 as soon as its games have ended, puffer5 in the middle of them; 0: never.",
+        "Steps, summed over agents, after which an opponent is replaced even if it wasn't beaten:"
+        " with puffer4 after its games have ended, with puffer5 in the middle of them; 0: never.",
         "steps 0 to 1e18",
     )
     train_on_opponents: bool = key(
         False,
-        "Train on what the opponents did, too, as PufferLib 5.0 does: on actions that the learner"
-        " didn't choose. puffer_mlx only.",
+        "Also train on the opponents' steps, as PufferLib 5.0 does, although the learner didn't"
+        " choose their actions. puffer_mlx only.",
     )
     eval_pool_size: int = key(
         8,
-        "After training: the pool's oldest entries that the final weights play against.",
+        "After training: number of the pool's oldest entries that the final weights play against.",
         "entries >= 0",
     )
     eval_games: int = key(
-        0, "Games against each of them, whose mean score is the run's; 0: none.", "games >= 0"
+        0, "Games against each of them; their mean score is the run's score; 0: none.", "games >= 0"
     )
     eval_bot_games: int = key(
         0,
@@ -113,10 +113,8 @@ class Selfplay(Named):
         " the pool; 0: none.",
         "games >= 0",
     )
-    eval_bots: str = key("0", "The numbers of those opponents, 16 at most: 0, 1, 2.")
-    eval_bot_envs: int = key(
-        8192, "Agents of the environments that they are played in.", "agents >= 1"
-    )
+    eval_bots: str = key("0", "Numbers of those opponents, at most 16: 0, 1, 2.")
+    eval_bot_envs: int = key(8192, "Agents of the environments for these games.", "agents >= 1")
     eval_bot_threads: int = key(
-        0, "Threads of these environments; 0: as the run's.", "threads >= 0"
+        0, "Threads of these environments; 0: as in training.", "threads >= 0"
     )

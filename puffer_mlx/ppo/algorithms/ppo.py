@@ -27,8 +27,8 @@ from puffer_mlx.ppo.sections import Fields, Minibatch, Pass, samples, segments
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(
-    about="the field's, advantages once a rollout, samples shuffled in each pass, of recurrent"
-    " networks segments",
+    about="standard PPO, advantages once per rollout, samples (recurrent networks: segments)"
+    " shuffled in each pass",
     title="standard PPO",
     unread=(
         "train.prio_alpha",

@@ -290,6 +290,19 @@ def _silence_ale() -> Any:
     return ale
 
 
+def declared_fps(constructor: Any) -> float | None:
+    """Return the ``render_fps`` of an environment's metadata, or None without a usable one.
+
+    Args:
+        constructor: Gymnasium id, class or function.
+    """
+    if isinstance(constructor, str):
+        constructor = _loaded(_specification(constructor).entry_point)
+    metadata = getattr(constructor, "metadata", None)
+    fps = metadata.get("render_fps") if isinstance(metadata, dict) else None
+    return float(fps) if isinstance(fps, int | float) and fps > 0 else None
+
+
 def _loaded(entry_point: Any) -> Any:
     """Return the function or class of an entry point, which may be its name."""
     from gymnasium.envs.registration import load_env_creator
