@@ -141,7 +141,8 @@ def _refusal(key: str, name: str, code: Code, origin: str) -> UserError:
     else:
         argument = as_argument(name) if key == "base.env_name" else ""
         argument = how_to_set(key, name) if key in NAMING else argument
-        ways = "allow_code=True" + (f", or {argument}" if argument else "")
+        ways = "allow_code=True in Policy.load or Trainer.load"
+        ways += f", or {argument}" if argument else ""
     hint = f"it may do anything that you may; if you trust it: {ways}"
     return UserError(f"{origin} names {what}", hint)
 

@@ -23,6 +23,7 @@ from puffer_mlx.checkpoint.environment_statistics import (
 )
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.config import Config
+from puffer_mlx.config.finding import find_config
 from puffer_mlx.config.trust import allowed_names
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import ladder
@@ -182,6 +183,8 @@ def _with_eval_environment(config: Config, one: EnvironmentSource | None) -> Con
     """Return the policy's configuration with the environment to play in."""
     config = replace(config, notes=[], origins={}, again=None)
     if one is not None and one.factory is None and one.name != config.env_name:
+        if ":" not in one.name:
+            find_config(one.name)  # raises for an unknown name, as training does
         return replace(config, env_name=one.name, source="", env={}, factory=None, named_by={})
     return with_environment(config, one)
 
