@@ -148,9 +148,11 @@ def _refusal(key: str, name: str, code: Code, origin: str) -> UserError:
 
 
 def as_argument(name: str) -> str:
-    """Return the argument that passes ``module:Class`` in Python, for hints; "" for other names."""
+    """Return the argument that passes an environment in Python, for hints; "" for one in C."""
     kind, _, path = name.rpartition(":")
-    return "" if not kind or name.startswith((GYM, ZOO)) else f"env={path.rpartition('.')[2]}"
+    if name.startswith((GYM, ZOO)):
+        return f"env={name!r}"
+    return f"env={path.rpartition('.')[2]}" if kind else ""
 
 
 # ---- what a name means ---------------------------------------------------------------------------

@@ -60,6 +60,10 @@ from puffer_mlx.vec.base import Environments, HasNormalizer
 
 Opponent = Policy | Trains | str
 Configure = Callable[[Mapping[str, str], Sequence[Path]], Config]  # (settings, files) of a policy
+ARGUMENTS = {  # of other functions, and what to use instead
+    "n_eval_episodes": "here it is episodes",
+    "allow_code": "Policy.load(path, allow_code=True), or evaluate(policy, env=make)",
+}
 FILES = (".safetensors", ".bin", ".pt", ".pth", ".onnx")  # .pt, .pth and .onnx need an import
 
 
@@ -72,6 +76,7 @@ def evaluate(
     seed: int | None = None,
     max_steps: int = MAX_STEPS,
     progress: Progress | None = None,
+    **unknown: Any,
 ) -> Scores:
     """Play complete episodes in new environments.
 
@@ -94,6 +99,7 @@ def evaluate(
             from those of training.
         max_steps: Maximum number of steps per agent. Unfinished episodes are left out and counted.
         progress: Called after each step with the numbers of finished and of expected episodes.
+        unknown: Refused, with the right name if it is known.
 
     Returns:
         All episodes; ``scores.score`` has their mean and standard deviation.
@@ -101,6 +107,8 @@ def evaluate(
     Raises:
         UserError: If the environment can't be created, or doesn't match the policy.
     """
+    for name in unknown:
+        raise UserError(f"evaluate has no argument {name}", ARGUMENTS.get(name, "help(evaluate)"))
     if episodes < 1:
         raise UserError(f"episodes is {episodes}", "1 or more")
     acting, seed = player(policy, seed)
