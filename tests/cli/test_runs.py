@@ -91,7 +91,8 @@ def test_an_environment_of_a_folder_is_named_by_its_path_in_commands(here):
 def test_a_run_that_reached_its_score_is_resumed_without_the_bound(here, score, more):
     write_run("7", 3, 3, True, "--stop-at-score=0.4", "--eval-interval=64", "--eval-episodes=1")
     with (here / "logs/squared/7.jsonl").open("a") as log:
-        log.write("\n" + json.dumps({"agent_steps": 3 * BATCH, "eval/score": score}) + "\n")
+        record = {"agent_steps": 3 * BATCH, "epoch": 3, "eval/score": score}
+        log.write("\n" + json.dumps(record) + "\n")
     assert said("runs")[1].partition("--resume 7")[2].partition("#")[0].strip() == more
 
 
