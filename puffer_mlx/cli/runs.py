@@ -120,6 +120,14 @@ class SavedRun:
             "ended": ended,
         }
 
+    @property
+    def reached_target(self) -> bool:
+        """True if an evaluation's score reached ``base.stop_at_score``, which ended the run."""
+        if not self.config or isinstance(bound := self.config.base.stop_at_score, str):
+            return False
+        values = self.values(self.config.evaluation_metric)
+        return any(self.config.sign * (score - bound) >= 0 for _, _, score in values)
+
     def _end(self) -> tuple[int, str]:
         """Return the number of steps, and how the run ended."""
         from puffer_mlx.checkpoint import STATE, branches
@@ -203,6 +211,7 @@ def say_steps(runs: list[SavedRun], facts: list[dict[str, Any]]) -> None:
     steps.append((f"{program.command('plot')} {runs[0].environment}", "curves of its runs"))
     if facts[0]["ended"] in (STOPPED, RESUMABLE):
         which = f"{runs[0].typed} --resume {runs[0].folder.name}"
+        which += " --stop-at-score none" * runs[0].reached_target
         steps.append((f"{program.command('train')} {which}", "resume it"))
     say_next(*steps)
 

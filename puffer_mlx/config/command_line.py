@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple, NoReturn
 
-from puffer_mlx.config.compatibility import ELSEWHERE, closest
+from puffer_mlx.config.compatibility import ELSEWHERE, OPTIONS_ELSEWHERE, closest
 from puffer_mlx.config.help import RARELY, HelpParser
 from puffer_mlx.config.key import Setting
 from puffer_mlx.config.option_names import KEY_OPTIONS, is_used, may_be_bare, option
@@ -238,7 +238,9 @@ def _unknown(
         hint = "name a key that the environment's file has in a [sweep] section, or PufferLib's own"
     else:
         near = closest(name[2:], options)
-    if ours := ELSEWHERE.get(key):
+    if name.removeprefix("--") == key.replace("_", "-") and key in OPTIONS_ELSEWHERE:
+        hint = OPTIONS_ELSEWHERE[key]
+    elif (ours := ELSEWHERE.get(key)) and is_used(used, ours):
         hint = f"here it is {option(*ours.split('.'))}"
     elif near:
         hint = f"did you mean --{near}?"

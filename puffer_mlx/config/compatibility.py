@@ -138,6 +138,15 @@ ELSEWHERE = {  # names in Stable-Baselines3, CleanRL, RLlib and others -> key
     "normalize_advantage": "train.algorithm",
     "num_envs": "vec.total_agents",
     "n_envs": "vec.total_agents",
+    "n_eval_episodes": "base.eval_episodes",
+    "eval_freq": "base.eval_interval",
+}
+LAYERS = "here it is --policy.hidden-size and --policy.num-layers"
+OPTIONS_ELSEWHERE = {  # names in other libraries -> hint for the command line
+    "net_arch": LAYERS,
+    "policy_kwargs": LAYERS,
+    "policy": "leave it out; --torch.network MLP or LSTM, for example, chooses the network",
+    "progress_bar": "leave it out; the command shows its progress",
 }
 
 

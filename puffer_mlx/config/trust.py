@@ -141,15 +141,18 @@ def _refusal(key: str, name: str, code: Code, origin: str) -> UserError:
     else:
         argument = as_argument(name) if key == "base.env_name" else ""
         argument = how_to_set(key, name) if key in NAMING else argument
-        ways = "allow_code=True" + (f", or {argument}" if argument else "")
+        ways = "allow_code=True in Policy.load or Trainer.load"
+        ways += f", or {argument}" if argument else ""
     hint = f"it may do anything that you may; if you trust it: {ways}"
     return UserError(f"{origin} names {what}", hint)
 
 
 def as_argument(name: str) -> str:
-    """Return the argument that passes ``module:Class`` in Python, for hints; "" for other names."""
+    """Return the argument that passes an environment in Python, for hints; "" for one in C."""
     kind, _, path = name.rpartition(":")
-    return "" if not kind or name.startswith((GYM, ZOO)) else f"env={path.rpartition('.')[2]}"
+    if name.startswith((GYM, ZOO)):
+        return f"env={name!r}"
+    return f"env={path.rpartition('.')[2]}" if kind else ""
 
 
 # ---- what a name means ---------------------------------------------------------------------------

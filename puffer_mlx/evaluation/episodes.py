@@ -96,6 +96,9 @@ class Scores:
             f" {mode(self.deterministic)}"
         )
 
+    def __repr__(self) -> str:
+        return f"<Scores: {self}>"
+
     def summary(self) -> dict[str, Spread]:
         """Return the statistics of each value that all episodes report, or an empty dict."""
         if not self.episodes:

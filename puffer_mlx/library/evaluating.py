@@ -23,6 +23,7 @@ from puffer_mlx.checkpoint.environment_statistics import (
 )
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.config import Config
+from puffer_mlx.config.finding import find_config
 from puffer_mlx.config.trust import allowed_names
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import ladder
@@ -59,6 +60,10 @@ from puffer_mlx.vec.base import Environments, HasNormalizer
 
 Opponent = Policy | Trains | str
 Configure = Callable[[Mapping[str, str], Sequence[Path]], Config]  # (settings, files) of a policy
+ARGUMENTS = {  # of other functions, and what to use instead
+    "n_eval_episodes": "here it is episodes",
+    "allow_code": "Policy.load(path, allow_code=True), or evaluate(policy, env=make)",
+}
 FILES = (".safetensors", ".bin", ".pt", ".pth", ".onnx")  # .pt, .pth and .onnx need an import
 
 
@@ -71,6 +76,7 @@ def evaluate(
     seed: int | None = None,
     max_steps: int = MAX_STEPS,
     progress: Progress | None = None,
+    **unknown: Any,
 ) -> Scores:
     """Play complete episodes in new environments.
 
@@ -93,6 +99,7 @@ def evaluate(
             from those of training.
         max_steps: Maximum number of steps per agent. Unfinished episodes are left out and counted.
         progress: Called after each step with the numbers of finished and of expected episodes.
+        unknown: Refused, with the right name if it is known.
 
     Returns:
         All episodes; ``scores.score`` has their mean and standard deviation.
@@ -100,6 +107,8 @@ def evaluate(
     Raises:
         UserError: If the environment can't be created, or doesn't match the policy.
     """
+    for name in unknown:
+        raise UserError(f"evaluate has no argument {name}", ARGUMENTS.get(name, "help(evaluate)"))
     if episodes < 1:
         raise UserError(f"episodes is {episodes}", "1 or more")
     acting, seed = player(policy, seed)
@@ -182,6 +191,8 @@ def _with_eval_environment(config: Config, one: EnvironmentSource | None) -> Con
     """Return the policy's configuration with the environment to play in."""
     config = replace(config, notes=[], origins={}, again=None)
     if one is not None and one.factory is None and one.name != config.env_name:
+        if ":" not in one.name:
+            find_config(one.name)  # raises for an unknown name, as training does
         return replace(config, env_name=one.name, source="", env={}, factory=None, named_by={})
     return with_environment(config, one)
 

@@ -26,7 +26,7 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.devices import building, refuse_forked
 from puffer_mlx.training.trainer import Trains
 from puffer_mlx.vec.layout import SpaceLayout, saved_layout
-from puffer_mlx.vec.spaces import leaves, nested, path_text
+from puffer_mlx.vec.spaces import kind_of, leaves, nested, path_text
 
 
 class ObservationAdapter(Protocol):
@@ -60,6 +60,14 @@ class SpaceAdapter:
         """Return an observation's rows (n, D), and True for a single observation."""
         spec = self._spec
         parts = self._parts
+        is_dict = kind_of(self._layout.spaces[0]) == "Dict"
+        if is_dict and isinstance(observation, list | np.ndarray):
+            names = ", ".join(path_text(path) for path, _, _ in parts)
+            raise UserError(
+                f"the observation is of type {type(observation).__name__}, expected a dict with"
+                f" parts {names}",
+                "for a batch, arrays with a leading dimension n as its parts",
+            )
         values = {path: _at(spec, observation, path) for path, _, _ in parts}
         path, space, _ = parts[0]
         single = values[path].shape == tuple(space.shape)
@@ -287,6 +295,11 @@ class Policy:
         self._agents = n
         chosen = adapter.actions(np.ascontiguousarray(actions), single)
         return Prediction(chosen, after if self.architecture.is_recurrent else None)
+
+    def __repr__(self) -> str:
+        """Return a line with the environment, its spaces and the steps."""
+        spaces = self.spec.described()
+        return f"<Policy of {self.config.env_name}: {spaces}, {self.step:,} steps>"
 
     def reset(self, seed: int | None = None) -> None:
         """Start a new episode with the next observation.

@@ -24,13 +24,15 @@ from puffer_mlx.vec.puffer import is_puffer_env
 
 ENV = "env."  # prefix of the environment's own keys
 FORMS = 'a name ("gym:CartPole-v1"), a class, a function that makes one, or a gymnasium.Env'
+LAYERS = "hidden_size, num_layers, activation and others of section policy"
 ARGUMENTS = {  # arguments of other libraries, with our names
-    "policy_kwargs": "hidden_size, num_layers, activation and others of section policy",
+    "policy_kwargs": LAYERS,
+    "net_arch": LAYERS,
     "env_kwargs": '{"env": {…}}',
     "tensorboard_log": 'track=["tensorboard"] and log_dir',
     "verbose": "progress",
+    "progress_bar": "progress",
     "callback": "the body of the loop over a Trainer, or train(env, callback=function)",
-    "n_eval_episodes": "episodes",
 }
 
 PARTS = {f"train.{key}" for key, declared in KEYS["train"].items() if declared.custom}
@@ -148,6 +150,8 @@ def _plain(name: str, value: Any) -> Any:
         value = _joined(name, value)
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         value = value.item()
+    if value is None and not name.startswith(ENV):
+        raise UserError(f"{name} is None", "leave it out for the environment's own value")
     if not isinstance(value, Value):
         hint = "a number, a text, True or False"
         if name.startswith(ENV):

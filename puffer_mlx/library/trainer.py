@@ -19,6 +19,7 @@ from puffer_mlx.checkpoint import score_of
 from puffer_mlx.checkpoint.folder import lock_run
 from puffer_mlx.config import Base, Config, trust, write_ini
 from puffer_mlx.config.compatibility import closest
+from puffer_mlx.config.finding import VERSION, gymnasium_id
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.notes import unread
 from puffer_mlx.config.schema import NO_TRACKER
@@ -159,7 +160,7 @@ class Trainer:
         refuse_forked()
         if config is not None and not isinstance(config, Config | Mapping):
             message = f"config is {config!r}, expected settings by name or a Config"
-            raise UserError(message, f"Trainer(env={config!r})")
+            raise UserError(message, _call_hint(config, env))
         settings |= {f"env.{name}": value for name, value in (env_kwargs or {}).items()}
         ready = isinstance(config, Config) and hasattr(env, "spec") and hasattr(env, "send")
         whole = isinstance(config, Config)
@@ -416,6 +417,25 @@ class Trainer:
             run.log.write(record)
             run.trackers.evaluated(record)
 
+    def _print_end(self) -> None:
+        """Print why training ended before ``total_timesteps``."""
+        config = self.config
+        score = self._evaluator.score
+        asked = int(config.train.total_timesteps)
+        steps = self.epoch * config.batch_size
+        if target_reached(config, score):
+            print(f'{target_message(config, score)}; stop_at_score="none" goes on')
+        elif self.epoch < config.epochs:
+            print(f"steps {steps:,}: stopped before {config.epochs * config.batch_size:,}")
+        elif steps < asked:
+            print(f"steps {steps:,}, rounded down from {asked:,} (whole epochs)")
+
+    def __repr__(self) -> str:
+        """Return a line with the environment and the steps."""
+        config = self.config
+        total = config.epochs * config.batch_size
+        return f"<Trainer of {config.env_name}: {self.global_step:,} of {total:,} steps>"
+
     def _end_at(self, score: float | None) -> None:
         """Set ``stop`` if a saved score already reached ``base.stop_at_score``."""
         if target_reached(self.config, score):
@@ -431,7 +451,7 @@ def train(
     *,
     policy: nn.Module | None = None,
     progress: bool = False,
-    callback: Callable[[Logs], str | None] | None = None,
+    callback: Callable[[Logs], str | bool | None] | None = None,
     resume: str | Path | None = None,
     **settings: Any,
 ) -> Trainer:
@@ -451,7 +471,7 @@ def train(
         config: Settings by name, or a complete ``Config``; None for the environment's files.
         policy: Actor and critic as an ``mlx.nn.Module``; None for the configured policy.
         progress: Show the progress: a live figure in a notebook, a dashboard in a terminal.
-        callback: Called with each epoch's record. Returns None, or ``"stop"`` to end training.
+        callback: Called with each epoch's record. ``"stop"`` or False ends training.
         resume: Run to resume: ``latest``, a RUN_ID in ``checkpoint_dir``, or the folder of a run or
             of a checkpoint. The settings change its configuration.
         settings: Further settings: keys of the configuration by their short names, and the
@@ -465,6 +485,9 @@ def train(
         UserError: If an argument is invalid, or training produced numbers that aren't finite; the
             message says why.
     """
+    if callback is not None and not callable(callback):
+        message = f"callback is of type {type(callback).__name__}"
+        raise UserError(message, "here it is one function of an epoch's record")
     if resume is None:
         trainer = Trainer(config, env, policy, **settings)
     else:
@@ -479,6 +502,8 @@ def train(
                     trainer.stop = True
             if trainer.fault:
                 raise trainer.fault
+            if progress:
+                trainer._print_end()
         trainer._writes = False  # the files are closed
     except BaseException:
         trainer.close()
@@ -507,15 +532,29 @@ def _close_in(pid: int, run: Run) -> None:
         run.close()
 
 
+def _call_hint(config: Any, env: Any) -> str:
+    """Return the call that was probably meant, for arguments in another library's order."""
+    if isinstance(config, int | float) and not isinstance(config, bool):
+        return f"by its name: total_timesteps={config:_}"
+    name = env if isinstance(env, str) and str(config).endswith("Policy") else config
+    if str(name).endswith("Policy"):
+        return 'leave it out; network="MLP" or "LSTM", for example, chooses the network'
+    if isinstance(name, str) and VERSION.search(name):
+        name = gymnasium_id(name) or name
+    return f"train({name!r}) or Trainer(env={name!r})"
+
+
 def _ends(returned: Any) -> bool:
     """Return True if a callback's result ends training.
 
-    True is refused, because in some libraries it means to continue.
+    False ends it and True continues, as in Stable-Baselines3.
     """
-    if returned is None:
-        return False
+    if returned is None or isinstance(returned, bool | np.bool_):
+        return returned is not None and not returned
     if not isinstance(returned, str) or returned != "stop":
-        raise UserError(f"the callback returned {returned!r}", "None to go on, 'stop' to end")
+        raise UserError(
+            f"the callback returned {returned!r}", "None to go on, 'stop' or False to end"
+        )
     return True
 
 

@@ -67,7 +67,10 @@ def actor_critic(module: nn.Module, spec: EnvSpec, configuration: config.Config)
     """
     if not isinstance(module, nn.Module):
         name = f"the class {module.__name__}" if isinstance(module, type) else repr(module)
-        raise UserError(f"policy is {name}", f"expected an mlx.nn.Module, an object: {CALL}")
+        hint = f"expected an mlx.nn.Module, an object: {CALL}"
+        if isinstance(module, str):
+            hint = 'leave it out; network="MLP" or "LSTM", for example, chooses the network'
+        raise UserError(f"policy is {name}", hint)
     network = ModuleNetwork(module, spec)
     network.check()
     limits = ActionBounds(*configuration.facts.limits)

@@ -31,6 +31,7 @@ from puffer_mlx.vec.spaces import (
     exact_dtype,
     from_text,
     image_of,
+    kind_of,
     nested,
     observation_parts,
     path_text,
@@ -211,6 +212,13 @@ class SpaceLayout:
     def _mismatch(self, leaf: ObservationPart, values: Any, n: int) -> UserError:
         kind = f"{values.dtype} {values.shape}" if hasattr(values, "shape") else repr(values)
         where = f" of {path_text(leaf.path)}" if leaf.path else ""
+        if (
+            isinstance(values, np.ndarray)
+            and kind_of(leaf.space) == "Discrete"
+            and values.ndim == 1
+        ):
+            outside = [each for each in values.tolist() if not leaf.space.contains(each)]
+            kind = str(outside[0]) if outside else kind
         return UserError(
             f"{self._name}: observations{where} don't fit the space {leaf.space}: "
             f"found {kind[:200]} for {n} agents",

@@ -88,6 +88,15 @@ def test_an_environment_of_a_folder_is_named_by_its_path_in_commands(here):
     assert "next  puffer-mlx evaluate ./squared 1795886394884 --terminal" in out
 
 
+@pytest.mark.parametrize(("score", "more"), [(0.3, ""), (0.5, "--stop-at-score none")])
+def test_a_run_that_reached_its_score_is_resumed_without_the_bound(here, score, more):
+    write_run("7", 3, 3, True, "--stop-at-score=0.4", "--eval-interval=64", "--eval-episodes=1")
+    with (here / "logs/squared/7.jsonl").open("a") as log:
+        record = {"agent_steps": 3 * BATCH, "epoch": 3, "eval/score": score}
+        log.write("\n" + json.dumps(record) + "\n")
+    assert said("runs")[1].partition("--resume 7")[2].partition("#")[0].strip() == more
+
+
 def test_runs_of_an_empty_folder_names_the_way_to_one(here):
     assert said("runs") == (0, said("runs")[1], "") and "puffer-mlx train" in said("runs")[1]
     assert said("runs", "--json", "-")[1] == "[]\n"

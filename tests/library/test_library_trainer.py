@@ -246,15 +246,32 @@ def test_training_stops_at_a_score_and_resumes_only_with_another_bound(tmp_path)
             next(iter(again))
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"eval_interval": 256, "eval_episodes": 2, "stop_at_score": 1.0},
+            'has reached base.stop_at_score 1; stop_at_score="none" goes on',
+        ),
+        ({"total_timesteps": 300}, "steps 256, rounded down from 300 (whole epochs)"),
+    ],
+)
+def test_progress_ends_with_the_reason_for_fewer_steps(settings, said, capsys):
+    settings = {**CARTPOLE, "total_timesteps": 2048, **settings}
+    puffer_mlx.train("gym:CartPole-v1", settings, progress=True).close()
+    assert said in capsys.readouterr().out.splitlines()[-1]
+
+
 # ---- records and callbacks ---------------------------------------------------------------------
 
 
-def test_a_callback_gets_each_record_and_may_stop():
+@pytest.mark.parametrize(("more", "last"), [(None, "stop"), (True, False)])
+def test_a_callback_gets_each_record_and_may_stop(more, last):
     heard = []
 
     def callback(logs):
         heard.append(logs)
-        return "stop" if logs["epoch"] == 3 else None
+        return last if logs["epoch"] == 3 else more
 
     with puffer_mlx.train("squared", SQUARED, callback=callback) as trainer:
         assert heard == trainer.history and len(heard) == trainer.epoch == 3

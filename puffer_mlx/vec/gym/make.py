@@ -328,11 +328,14 @@ def _tells_finals(name: str, vector: Any) -> bool:
 
 def _where(make: str) -> str:
     """Return a hint on an id that isn't registered."""
+    near = gymnasium_id(make)
+    outdated = near.rpartition("-v")[0] == f"gym:{make}".rpartition("-v")[0]
+    if outdated and near != f"gym:{make}":
+        return near
     if package := missing_package(f"gym:{make}"):
         return f"pip install '{package}'"
     if ":" in make:
         return "does importing that module register it?"
-    near = gymnasium_id(make)
     if near not in ("", f"gym:{make}"):
         return f"did you mean {near}?"
     return f"if a package registers it, name that too: gym:PACKAGE:{make}"
