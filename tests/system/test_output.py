@@ -156,6 +156,18 @@ def test_json_is_all_of_standard_output(tmp_path, words):
     assert sorted(done.stderr.splitlines()) == ["C code", "a child", "a summary", "a table"]
 
 
+def test_json_for_a_reader_that_left_keeps_other_output(monkeypatch, capsys):
+    lose(monkeypatch, errno.EPIPE)
+
+    @reported
+    def main(argv: list[str]) -> None:
+        print("a table")
+        output.set_result("{}")
+
+    assert main(["--json", "-"]) == 141
+    assert capsys.readouterr().err == "a table\n"
+
+
 def test_json_of_every_command_may_go_to_standard_output():
     parsers = {name: command.load().option_parser() for name, command in COMMANDS.items()}
     actions = {name: each._option_string_actions.get("--json") for name, each in parsers.items()}

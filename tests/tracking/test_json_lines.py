@@ -59,9 +59,11 @@ def test_a_resumed_log_keeps_the_complete_records_before_its_position(tmp_path, 
         assert ("it lacks records" in log.note) == (len(kept) < position)
 
 
-def test_a_log_removed_during_the_run_is_created_again(tmp_path, capsys):
+@pytest.mark.parametrize("removed", ["logs", "logs/1.jsonl"])
+def test_a_log_removed_during_the_run_is_created_again(tmp_path, capsys, removed):
     log = JsonLines(tmp_path / "logs" / "1.jsonl")
-    shutil.rmtree(tmp_path / "logs")
+    path = tmp_path / removed
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
     for epoch in 4, 5:
         log.write({"epoch": epoch})
     log.close()
