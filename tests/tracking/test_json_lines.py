@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
