@@ -239,7 +239,8 @@ def test_quiet_prints_only_results(script, here):
     code, out, err = said("train", *TINY, "--quiet")
     assert (code, err) == (0, "")
     last = max(here.glob("checkpoints/squared/*/0*"))
-    assert out == f"saved {last.relative_to(here)}\n"
+    score, saved = out.splitlines()
+    assert score.startswith("score ") and saved == f"saved {last.relative_to(here)}"
     code, out, err = said("-q", "export", "latest", "--to", "safetensors", "--out", "w.safetensors")
     assert (code, out, err) == (0, "w.safetensors\n", "")
     code, out, err = said("import", "w.safetensors", "squared", "--env.size", "3", "-q")

@@ -185,4 +185,4 @@ def test_the_next_commands_film_an_environment_that_draws_and_show_its_tracker(h
     out = run("train", *words, cwd=here).stdout
     assert " gym:CartPole-v1 latest --gif play.gif\n" in out
     assert "  curves         tensorboard --logdir logs\n" in out
-    assert "check-env module:Class  # docs/gymnasium.md; in C: docs/writing_envs.md\n" in out
+    assert " module:Class  # docs/gymnasium.md; in C: docs/writing_envs.md\n" in out
