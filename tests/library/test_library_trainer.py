@@ -262,6 +262,14 @@ def test_progress_ends_with_the_reason_for_fewer_steps(settings, said, capsys):
     assert said in capsys.readouterr().out.splitlines()[-1]
 
 
+def test_objects_print_as_one_line():
+    with puffer_mlx.Trainer(CARTPOLE, "gym:CartPole-v1") as trainer:
+        assert repr(trainer) == "<Trainer of gym:CartPole-v1: 0 of 1,024 steps>"
+        assert repr(puffer_mlx.Policy(trainer)).startswith("<Policy of gym:CartPole-v1: 4 float32")
+        scores = puffer_mlx.evaluate(trainer, episodes=1)
+        assert repr(scores) == f"<Scores: {scores}>"
+
+
 # ---- records and callbacks ---------------------------------------------------------------------
 
 
