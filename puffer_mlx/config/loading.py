@@ -7,6 +7,7 @@ each read by its own rules. `configs/default.ini` is written from the declaratio
 """
 
 import argparse
+import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,10 @@ from puffer_mlx.config.schema import COMMAND_LINE, Config
 from puffer_mlx.config.trust import Allowed
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
+from puffer_mlx.system.import_string import load_object
 from puffer_mlx.system.program import asks_for_help
+
+REGISTRIES = "gym", "pettingzoo", "pufferlib"  # names before the colon that aren't modules
 
 
 def load(
@@ -162,6 +166,8 @@ def parse_command_line(
     request = Request(name, early, tuple(map(Path, files)), run, training, allow_code=allow_code)
     scanned = scan(request, family)
     parser = build_parser(extra, used, scanned.read.settings)
+    if help_asked:
+        parser.values = {**_constructor_defaults(name), **parser.values}
     arguments, options = parse_options(
         parser, typed, _key_options(scanned, typed, parser.keys), used
     )
@@ -171,6 +177,25 @@ def parse_command_line(
     if idle and used is not None:
         config.notes.append(f"unused here: {', '.join(idle)} (--help all shows what is used)")
     return config, options
+
+
+def _constructor_defaults(name: str) -> dict[str, str]:
+    """Return the keys of [env] of a class that was typed as ``module:Class``, for help.
+
+    Empty for other names, and for a class that can't be imported.
+    """
+    module, _, attribute = name.rpartition(":")
+    if not module or module in REGISTRIES or not attribute.isidentifier():
+        return {}
+    try:
+        parameters = inspect.signature(load_object(name)).parameters.values()
+    except (UserError, TypeError, ValueError):
+        return {}
+    return {
+        f"env.{each.name}": str(each.default)
+        for each in parameters
+        if each.default is not each.empty and each.name != "render_mode"
+    }
 
 
 def _key_options(

@@ -88,3 +88,11 @@ def test_stepping_without_a_policy_uses_no_training_keys(here, capsys):
     assert bench.main(["squared", *words.split(), "--vec.num-threads", "1"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first == "unused here: train.gamma, base.seed (--help all shows what is used)"
+
+
+def test_help_lists_the_arguments_of_a_class_that_was_typed(tmp_path, monkeypatch, capsys):
+    (tmp_path / "kites.py").write_text("class Kite:\n    def __init__(self, n, wind=0.5): ...\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        c.parse_command_line(["kites:Kite", "--help"])
+    assert "its own: --env.wind 0.5\n" in capsys.readouterr().out

@@ -330,8 +330,8 @@ def test_an_unsafe_torch_reads_no_file(here, monkeypatch):
     ("word", "places"),
     [
         (
-            r"load_object\(",  # vec/zoo is called by vec/from_config
-            "system/import_string vec/from_config policy/custom ppo/custom vec/zoo",
+            r"load_object\(",  # vec/from_config calls vec/zoo; config/loading: what was typed
+            "system/import_string vec/from_config policy/custom ppo/custom vec/zoo config/loading",
         ),
         (r"make_policy\(", "policy/policy check/gpu/kernels check/trajectories"),
         (
