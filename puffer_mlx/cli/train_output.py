@@ -16,7 +16,7 @@ from puffer_mlx.checkpoint.branches import checkpoint_info
 from puffer_mlx.config import Base, Config, take_notes
 from puffer_mlx.config.dialects import main_source
 from puffer_mlx.config.fit import rollout_threads
-from puffer_mlx.config.notes import best_score, family_note
+from puffer_mlx.config.notes import best_score, family_note, missing_steps
 from puffer_mlx.config.schema import COMMAND_LINE
 from puffer_mlx.display.bottleneck import PerfContext
 from puffer_mlx.display.dashboard import Dashboard
@@ -238,14 +238,8 @@ def steps_text(trainer: Trainer, uptime: float) -> str:
         trainer: Trainer.
         uptime: Duration of the training in seconds.
     """
-    config = trainer.config
-    size = config.batch_size
-    steps = trainer.epoch * size
-    asked = int(config.train.total_timesteps)
-    text = f"steps {steps:,} in {duration(uptime)}"
-    if trainer.epoch < config.epochs:
-        return f"{text}: stopped before {config.epochs * size:,}"
-    return text + (f", rounded down from {asked:,} (whole epochs)" if steps < asked else "")
+    steps = trainer.epoch * trainer.config.batch_size
+    return f"steps {steps:,} in {duration(uptime)}{missing_steps(trainer.config, trainer.epoch)}"
 
 
 def score_texts(run: Run, shown: RunState, last: dict[str, float]) -> Iterator[str]:
@@ -280,12 +274,11 @@ def draws_pictures(config: Config) -> bool:
     if kind != "gym":
         return False
     import gymnasium
-    from gymnasium.envs.registration import load_env_creator
+
+    from puffer_mlx.vec.gym.make import declared_metadata
 
     with contextlib.suppress(gymnasium.error.Error, ImportError, AttributeError):
-        entry = gymnasium.spec(name).entry_point
-        made_by = load_env_creator(entry) if isinstance(entry, str) else entry
-        return "rgb_array" in made_by.metadata.get("render_modes", ())  # type: ignore
+        return "rgb_array" in declared_metadata(name).get("render_modes", ())
     return False
 
 

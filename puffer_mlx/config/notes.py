@@ -88,6 +88,21 @@ def unused_note(config: Config) -> str | None:
     )
 
 
+def missing_steps(config: Config, epoch: int) -> str:
+    """Return why a run has fewer steps than requested, as the end of a line; "" if it has them.
+
+    Args:
+        config: Configuration of the run.
+        epoch: Number of completed epochs.
+    """
+    asked = int(config.train.total_timesteps)
+    if epoch < config.epochs:
+        return f": stopped before {config.epochs * config.batch_size:,}"
+    if epoch * config.batch_size < asked:
+        return f", rounded down from {asked:,} (whole epochs)"
+    return ""
+
+
 def best_score(config: Config) -> float | None:
     """Return the highest possible score of an environment that comes with puffer_mlx, if known.
 

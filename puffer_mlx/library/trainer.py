@@ -21,7 +21,7 @@ from puffer_mlx.config import Base, Config, trust, write_ini
 from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.finding import VERSION, gymnasium_id
 from puffer_mlx.config.fit import typed
-from puffer_mlx.config.notes import unread
+from puffer_mlx.config.notes import missing_steps, unread
 from puffer_mlx.config.schema import NO_TRACKER
 from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.display.notebook import watch
@@ -421,14 +421,10 @@ class Trainer:
         """Print why training ended before ``total_timesteps``."""
         config = self.config
         score = self._evaluator.score
-        asked = int(config.train.total_timesteps)
-        steps = self.epoch * config.batch_size
         if target_reached(config, score):
             print(f'{target_message(config, score)}; stop_at_score="none" goes on')
-        elif self.epoch < config.epochs:
-            print(f"steps {steps:,}: stopped before {config.epochs * config.batch_size:,}")
-        elif steps < asked:
-            print(f"steps {steps:,}, rounded down from {asked:,} (whole epochs)")
+        elif missing := missing_steps(config, self.epoch):
+            print(f"steps {self.epoch * config.batch_size:,}{missing}")
 
     def __repr__(self) -> str:
         """Return a line with the environment and the steps."""

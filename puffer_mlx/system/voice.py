@@ -41,7 +41,7 @@ def note(*lines: str | None, error: bool = False) -> None:
 
 
 def wrap(line: str, width: int = 0) -> str:
-    """Wrap a line at spaces; a width of 0 is the terminal's, which would break words."""
+    """Wrap a line at spaces. A width of 0 is that of the terminal, which itself breaks words."""
     width = width or shutil.get_terminal_size().columns
     how: Any = {"break_long_words": False, "break_on_hyphens": False}
     return line if len(line) <= width else textwrap.fill(line, width, subsequent_indent="  ", **how)

@@ -1,4 +1,4 @@
-"""craftax_classic against what the original played, and in worlds of its own.
+"""craftax_classic compared with recordings of the original, and in small test worlds.
 
 benchmarks/craftax_original.py compares 100,000 steps with the package itself; it wrote the
 recording that is played again here: the original's random choices, and checksums of its states.

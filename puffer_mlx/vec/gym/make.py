@@ -296,11 +296,20 @@ def declared_fps(constructor: Any) -> float | None:
     Args:
         constructor: Gymnasium id, class or function.
     """
+    fps = declared_metadata(constructor).get("render_fps")
+    return float(fps) if isinstance(fps, int | float) and fps > 0 else None
+
+
+def declared_metadata(constructor: Any) -> dict[str, Any]:
+    """Return an environment's ``metadata`` without making the environment; empty without one.
+
+    Args:
+        constructor: Gymnasium id, class or function.
+    """
     if isinstance(constructor, str):
         constructor = _loaded(_specification(constructor).entry_point)
     metadata = getattr(constructor, "metadata", None)
-    fps = metadata.get("render_fps") if isinstance(metadata, dict) else None
-    return float(fps) if isinstance(fps, int | float) and fps > 0 else None
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def _loaded(entry_point: Any) -> Any:
