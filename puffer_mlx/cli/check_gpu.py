@@ -165,9 +165,9 @@ def check(argv: list[str], every: Sequence[Item], *program_words: str) -> int:
         return 0
     titles[EXIT] = "their process ends cleanly"
     console = Console(highlight=False)
-    began = time.perf_counter()
+    began, seconds = time.perf_counter(), 0.0
     done: list[Result] = []
-    write(options, done, 0.0, titles)  # an error now, not after the minutes of checking
+    write(options, done, seconds, titles)  # an error now, not after the minutes of checking
     for result in run_items(items, options, program_words):
         (finding,) = result.findings
         if finding.verdict == FAIL or not voice.is_quiet():
@@ -175,8 +175,9 @@ def check(argv: list[str], every: Sequence[Item], *program_words: str) -> int:
         if finding.details:
             print(finding.details, file=sys.stderr)
         done.append(result)
-        write(options, done, time.perf_counter() - began, titles)
-    console.print(summary(done, time.perf_counter() - began))
+        seconds = time.perf_counter() - began
+        write(options, done, seconds, titles)
+    console.print(summary(done, seconds))  # the report's last line
     return 1 if any(result.findings[0].verdict == FAIL for result in done) else 0
 
 
