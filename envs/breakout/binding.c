@@ -6,13 +6,13 @@
 #define NUM_ATNS 1
 #define ACT_SIZES {3}
 #define OBS_TENSOR_T FloatTensor
-#define MY_OBS_FULL  // every step writes all 118 numbers
+#define MY_OBS_FULL  // every step writes all 118 elements
 #define MY_STATE_PLAIN
-#define MY_GPU "breakout.h"  // its rules compile for a GPU, too: vecenv.h
+#define MY_GPU "breakout.h"  // GPUs can run these rules: see vecenv.h
 #define Env Breakout
 #include "vecenv.h"
 
-// The constants that follow from the parameters.
+// Compute the constants that follow from the parameters.
 static void derive_constants(Env* env) {
     const float angle = (float)(3.14159265358979323846 / 3.25);
     env->launch_vx = sinf(angle) * env->initial_ball_speed / 60.0f;
@@ -44,7 +44,7 @@ static void hide_balls_and_width(Env* env) {
     env->scale[9] = INFINITY;
 }
 
-// initial_paddle_width and num_agents are in upstream's configuration too, and are not used.
+// Upstream's configuration also has initial_paddle_width and num_agents, which are unused.
 void my_init(Env* env, Dict* kwargs) {
     env->num_agents = 1;
     env->frameskip = (int)dict_get(kwargs, "frameskip")->value;
@@ -69,7 +69,7 @@ void my_init(Env* env, Dict* kwargs) {
     if (env->brick_width < 1 || env->brick_height < 1) {
         dict_reject(kwargs, env->brick_width < 1 ? "brick_width" : "brick_height", "at least 1");
     }
-    if (env->brick_rows < 1 || env->brick_rows > 11) {  // with 12, all points add up to less than 0
+    if (env->brick_rows < 1 || env->brick_rows > 11) {  // with 12 rows the sum of all points is negative
         dict_reject(kwargs, "brick_rows", "1 to 11");
     } else if (env->brick_cols < 1 || env->brick_cols > MAX_BRICKS / env->brick_rows) {
         dict_reject(kwargs, "brick_cols", "at least 1, and at most 108 bricks in all");

@@ -4,10 +4,10 @@
 // a second. Everything is float arithmetic, evaluated in the order written and without fused
 // multiply-add (-ffp-contract=off): trajectories then equal upstream's.
 //
-// Collisions are found before the ball moves: of all edges its path crosses in one frame, the one
-// it reaches first wins; the ball is put there, reflected, and the rest of the frame is dropped.
+// Collisions are computed before the ball moves. Among all edges that its path crosses in a frame, the
+// first one counts: the ball is placed there and reflected, and the rest of the frame is dropped.
 
-#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // CPU only: a GPU's compiler has its own definitions
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,7 +28,7 @@ enum { NOOP, LEFT, RIGHT };
 typedef struct {
     float perf;            // score / max_score
     float score;           // points
-    float episode_return;  // points, before anybody clips rewards
+    float episode_return;  // sum of unclipped rewards
     float episode_length;  // frames, not steps
     float n;
 } Log;
@@ -49,17 +49,17 @@ typedef struct {
             float ball_vy;
             float fired;  // 1 between launch and loss of a ball
             float score;  // points, a whole number
-            float balls;  // spare ones, a whole number; -1 is one too many lost
+            float balls;  // spare balls, a whole number; -1 after the last is lost
             float paddle_width;
         };
-        float seen[10];  // the same ten in the order of the observation
+        float seen[10];  // the same ten values, in the order of the observation
     };
-    float ball_speed;       // pixels per second, from the next paddle hit on
-    int hits;               // of the paddle, since the ball was launched
+    float ball_speed;       // pixels per second, applied at the next paddle hit
+    int hits;               // paddle hits since the ball was launched
     int tick;               // frames since the episode began
     uint64_t destroyed[2];  // bit i: brick i is gone
 
-    // Constant after my_init, which derives those from launch_vx on.
+    // Constant after my_init, which derives launch_vx and all after it.
     int frameskip;
     int width;
     int height;
@@ -78,17 +78,17 @@ typedef struct {
     float launch_vx;
     float launch_vy;
     float paddle_step;   // pixels per frame
-    float nudge;         // pixels: brings a ball back that got outside
+    float nudge;         // pixels: moves a ball outside of the walls back
     float bricks_bottom;
     float wall_score;    // points of all bricks
-    float scale[10];     // what `seen` is divided by; infinity leaves an observation at 0
+    float scale[10];     // divisors of `seen`; infinity leaves an observation at 0
 
     Log log;
     int num_agents;
     unsigned int rng;
 } Breakout;
 
-// The C library's fminf and fmaxf look for NaN, and are calls.
+// fminf and fmaxf are slower: library calls that handle NaN.
 ENV_FN float smaller(float a, float b) {
     return a < b ? a : b;
 }
@@ -99,12 +99,12 @@ ENV_FN float larger(float a, float b) {
 
 // ---- State --------------------------------------------------------------------------------------
 
-// Rows are worth 7, 7, 4, 4, 1, 1 from the top.
+// Return the points of a brick: 7, 7, 4, 4, 1, 1 by row from the top.
 ENV_FN int points_of_row(int row) {
     return 7 - 3 * (row / 2);
 }
 
-// After a lost ball: everything but bricks, score and time.
+// Reset everything but bricks, score and time, after a lost ball.
 ENV_FN void reset_round(Breakout ENV_PTR* env) {
     env->fired = 0.0f;
     env->hits = 0;
@@ -131,7 +131,7 @@ ENV_FN void reset_episode(Breakout ENV_PTR* env) {
     reset_round(env);
 }
 
-// Bricks are kept as bits: an environment then fits in five cache lines instead of eleven.
+// Write the observation. Bricks are stored as bits, so an environment fits in five cache lines.
 ENV_FN void write_observations(Breakout ENV_PTR* env) {
     for (int i = 0; i < 10; i++) {
         env->observations[i] = env->seen[i] / env->scale[i];
@@ -150,7 +150,7 @@ enum { HIT_NOTHING = -1, HIT_SIDE = -2, HIT_CEILING = -3, HIT_PADDLE = -4 };  //
 
 typedef struct {
     float time;     // fraction of the frame
-    float overlap;  // length of the edge that touches: decides between equal times
+    float overlap;  // length of the touching edge: breaks ties of time
     float x;        // ball position and velocity after the hit
     float y;
     float vx;
@@ -158,9 +158,9 @@ typedef struct {
     int what;
 } Hit;
 
-// Can an edge `distance` away be reached within a frame? Rounding is monotonic, so this is exactly
-// "0 < distance / velocity <= 1" without the division, save for quotients that underflow to 0; the
-// functions below divide and look again.
+// Return true if the ball reaches an edge `distance` away within a frame. As rounding is monotonic,
+// this equals "0 < distance / velocity <= 1" without the division, except for quotients that
+// underflow to 0; the functions below divide and test again.
 ENV_FN bool reaches(float distance, float velocity) {
     return velocity > 0.0f ? distance > 0.0f && distance <= velocity
                            : distance < 0.0f && distance >= velocity;
@@ -171,8 +171,8 @@ ENV_FN bool better(const Hit ENV_PTR* best, float time, float overlap) {
            (time < best->time || (time == best->time && overlap > best->overlap));
 }
 
-// A vertical segment at x from `top`, `length` long, against the ball's edge at edge_x (its left or
-// right side), which begins at ball y. The hit's x is the edge's.
+// Test a vertical segment at x from `top`, `length` long, against the ball's left or right side at
+// edge_x. Update *best and return true if it is hit earlier. The hit's x is the segment's.
 ENV_FN bool hit_vertical(const Breakout ENV_PTR* env, Hit ENV_PTR* best, float x, float top,
                          float length, float edge_x) {
     const float distance = x - edge_x;
@@ -192,7 +192,7 @@ ENV_FN bool hit_vertical(const Breakout ENV_PTR* env, Hit ENV_PTR* best, float x
     return true;
 }
 
-// The same for a horizontal segment at y from `left` and the ball's top or bottom edge.
+// As hit_vertical, for a horizontal segment at y from `left` and the ball's top or bottom at edge_y.
 ENV_FN bool hit_horizontal(const Breakout ENV_PTR* env, Hit ENV_PTR* best, float y, float left,
                            float length, float edge_y) {
     const float distance = y - edge_y;
@@ -241,7 +241,7 @@ ENV_FN void hit_brick(const Breakout ENV_PTR* env, Hit ENV_PTR* best, int brick,
     }
 }
 
-// Only the bricks in the rectangle that the ball sweeps.
+// Test the bricks in the rectangle that the ball sweeps.
 ENV_FN void hit_bricks(const Breakout ENV_PTR* env, Hit ENV_PTR* best) {
     const float width = (float)env->brick_width;
     const float height = (float)env->brick_height;
@@ -272,7 +272,7 @@ ENV_FN void hit_bricks(const Breakout ENV_PTR* env, Hit ENV_PTR* best) {
     }
 }
 
-// There is no floor.
+// Test both side walls and the ceiling; there is no floor.
 ENV_FN void hit_walls(const Breakout ENV_PTR* env, Hit ENV_PTR* best) {
     const float height = (float)env->height;
     const float right = env->ball_x + (float)env->ball_width;
@@ -289,8 +289,8 @@ ENV_FN void hit_walls(const Breakout ENV_PTR* env, Hit ENV_PTR* best) {
     }
 }
 
-// Where on the paddle the ball lands decides the angle it leaves at, from -45 to +45 degrees. The
-// ball stays where it is for this frame. Every fourth hit makes the ball faster, from the next on.
+// Test the paddle. The point of contact gives the ball's new angle, from -45 to +45 degrees. The ball
+// doesn't move in this frame. Every fourth hit makes the ball faster, effective at the next hit.
 ENV_FN void hit_paddle(Breakout ENV_PTR* env, Hit ENV_PTR* best) {
     const float bottom = env->ball_y + (float)env->ball_height;
     if (bottom + env->ball_vy < env->paddle_y ||
@@ -322,8 +322,8 @@ ENV_FN void destroy_brick(Breakout ENV_PTR* env, int brick) {
     }
 }
 
-// Could the ball touch anything in this frame? Most frames it can't, and this finds out with a few
-// comparisons: `true` may be wrong, `false` never is (|distance| <= |velocity| whenever reaches()).
+// Return false if the ball can't touch anything in this frame, as in most frames. A few comparisons
+// suffice, because |distance| <= |velocity| whenever reaches(). True may be wrong.
 ENV_FN bool is_near_anything(const Breakout ENV_PTR* env) {
     const float vx = fabsf(env->ball_vx);
     const float vy = fabsf(env->ball_vy);
@@ -334,7 +334,7 @@ ENV_FN bool is_near_anything(const Breakout ENV_PTR* env) {
     return bricks || sides || fabsf(env->ball_y) <= vy || fabsf(env->paddle_y - bottom) <= vy;
 }
 
-// Put the ball at the first thing in its way, or move it by a frame.
+// Move the ball to its first collision in this frame, or by an entire frame.
 ENV_FN void collide(Breakout ENV_PTR* env) {
     Hit best = {2.0f, -1.0f, 0.0f, 0.0f, 0.0f, 0.0f, HIT_NOTHING};
     hit_bricks(env, &best);
@@ -418,7 +418,7 @@ ENV_FN void c_reset(Breakout ENV_PTR* env) {
     write_observations(env);
 }
 
-// An episode that ends between two frames goes on as the next one, with the same action.
+// Advance by frameskip frames. If an episode ends in between, the next one gets the same action.
 ENV_FN void c_step(Breakout ENV_PTR* env) {
     float shift = 0.0f;
     if (env->continuous) {
@@ -435,7 +435,7 @@ ENV_FN void c_step(Breakout ENV_PTR* env) {
     write_observations(env);
 }
 
-// Pictures are made in Python from the observation.
+// Empty: draw.py draws the observation.
 ENV_FN void c_render(Breakout ENV_PTR* env) {
     (void)env;
 }

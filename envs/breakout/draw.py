@@ -1,6 +1,6 @@
-"""A picture of one agent's observation: bricks, ball, paddle, and the balls in reserve.
+"""Draw one agent's observation: bricks, ball, paddle, and the spare balls.
 
-The observation has no sizes: these are the ones of configs/breakout.ini, at half scale.
+An observation has no sizes, so those of configs/breakout.ini are used, at half scale.
 """
 
 import numpy as np
@@ -13,9 +13,9 @@ ROW_COLOURS = [(187, 0, 0)] * 2 + [(204, 173, 17)] * 2 + [(0, 120, 120)] * 2  # 
 
 
 def draw(observation: np.ndarray) -> np.ndarray:
-    """Draw the 118 numbers that an agent sees as a picture (165, 288, 3) uint8.
+    """Draw an observation (118,) as a picture (165, 288, 3) uint8.
 
-    Where hide_balls_and_width leaves the paddle's width at 0, the paddle is drawn at full width.
+    With env.hide_balls_and_width the paddle is drawn at full width.
     """
     picture = np.full((HEIGHT, WIDTH, 3), DARK, np.uint8)
 

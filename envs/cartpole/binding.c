@@ -1,7 +1,7 @@
 // Connects cartpole.h to the batch stepper; ../squared/binding.c explains each line.
 //
-// The kind of action is part of what is compiled, so there are two environments: cartpole pushes
-// left or right; ../cartpole_continuous defines the two macros below otherwise and includes this.
+// The action space is fixed when the code is compiled, so there are two environments: cartpole pushes
+// left or right; ../cartpole_continuous defines the two macros below differently and includes this.
 
 #include "cartpole.h"
 
@@ -13,8 +13,8 @@
 #define NUM_ATNS 1
 #define OBS_TENSOR_T FloatTensor
 #define MY_OBS_FULL
-#define MY_STATE_PLAIN  // the struct points at nothing of its own
-#define MY_GPU "../cartpole/cartpole.h"  // its rules compile for a GPU; from where this is included
+#define MY_STATE_PLAIN  // the struct owns no memory
+#define MY_GPU "../cartpole/cartpole.h"  // relative to the file that includes this
 #define Env Cartpole
 #include "vecenv.h"
 

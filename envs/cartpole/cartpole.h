@@ -1,18 +1,18 @@
 // cartpole: push a cart left or right so that the pole on it stays upright, as in PufferLib 4.0.
 //
-// An episode ends when the cart is more than 2.4 m off, the pole leans more than 12 degrees, or
-// after 200 steps. Each step gives 1, the last one 0. Integration is explicit Euler: positions move
-// with the old velocities.
+// An episode ends when the cart is more than 2.4 m from the centre, the pole leans more than 12
+// degrees, or after 200 steps. Each step gives 1, the last one 0. Integration is explicit Euler:
+// positions move with the old velocities.
 //
-// Three things are PufferLib 4.0's, and kept so that trajectories and logs equal its own:
-//   - the dynamics aren't the textbook's (accelerate says where), so the pole falls faster;
-//   - running out of time is not reported as terminal: the next observation simply is the first
-//     of another episode;
+// Three peculiarities are PufferLib 4.0's, so that trajectories and logs equal upstream's:
+//   - the dynamics differ from the textbook's (see accelerate), so the pole falls faster;
+//   - the time limit is not reported as terminal: the next observation is simply the first of
+//     another episode;
 //   - the log's perf is assigned, not added, and still divided by the number of episodes. It is
-//     right only if every environment finished exactly one episode; look at score instead.
+//     right only if every environment finished exactly one episode; use score instead.
 // Everything is float arithmetic in the order written, without fused multiply-add.
 
-#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // CPU only: a GPU's compiler has its own definitions
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -22,17 +22,17 @@
 #endif
 
 #define X_LIMIT 2.4f             // m
-#define POLE_LIMIT 0.209439501f  // rad, 12 degrees: the largest float that isn't more
+#define POLE_LIMIT 0.209439501f  // rad: the largest float up to 12 degrees
 #define MAX_STEPS 200
-#define START_WIDTH 0.08f        // each number of the state begins within half of this
-#define RANDOM_LARGEST 2147483647.0f  // of rand_r
+#define START_WIDTH 0.08f        // each state variable starts within half of this around 0
+#define RANDOM_LARGEST 2147483647.0f  // largest result of rand_r
 
 typedef struct {
-    float perf;                     // steps / 200 of the *last* episode: see above
+    float perf;                     // steps / 200 of the last episode only: see above
     float episode_length;           // steps
-    float x_threshold_termination;  // 1 if the cart was too far off
+    float x_threshold_termination;  // 1 if the cart was too far from the centre
     float pole_angle_termination;   // 1 if the pole leaned too much
-    float max_steps_termination;    // 1 if time was up
+    float max_steps_termination;    // 1 at the time limit
     float n;
     float score;                    // steps
 } Log;
@@ -40,7 +40,7 @@ typedef struct {
 typedef struct {
     Log log;
     ENV_ROWS(float) observations;  // (4,): x, x_dot, theta, theta_dot
-    ENV_ROWS(float) actions;       // (1,): above 0.5 is right, else left; continuous: -1 to 1
+    ENV_ROWS(float) actions;       // (1,): right above 0.5, else left; or continuous, -1 to 1
     ENV_ROWS(float) rewards;       // (1,)
     ENV_ROWS(float) terminals;     // (1,)
     int num_agents;
@@ -58,7 +58,7 @@ typedef struct {
     float pole_mass;    // kg
     float pole_length;  // m, from the pivot to the pole's centre
     float gravity;      // m/s^2
-    float force_mag;    // N, of a push, or of the continuous action 1
+    float force_mag;    // N: of a discrete push, and of the continuous action 1
     float dt;           // s per step
     bool continuous;
 } Cartpole;
@@ -83,7 +83,7 @@ ENV_FN void reset_episode(Cartpole ENV_PTR* env) {
     env->episode_return = 0.0f;
 }
 
-// What the action pushes with, N. A continuous action that is no number doesn't push.
+// Return the force of an action in N. A continuous action that isn't finite gives none.
 ENV_FN float force_of(const Cartpole ENV_PTR* env, float action) {
     if (!(action - action == 0.0f)) {  // NaN or infinite
         action = 0.0f;
@@ -95,8 +95,8 @@ ENV_FN float force_of(const Cartpole ENV_PTR* env, float action) {
 }
 
 // Advance the state by dt. The textbook (Florian 2007, "Correct equations for the dynamics of the
-// cart-pole system", without friction) has pole_mass * pole_length for `inertia`, and pole_mass
-// where the denominator below has the mass of both, which then cancels.
+// cart-pole system", without friction) has pole_mass * pole_length instead of `inertia`, and
+// pole_mass instead of the first `mass` in the denominator below, which here cancels.
 ENV_FN void accelerate(Cartpole ENV_PTR* env, float force) {
     const float sine = sinf(env->theta);
     const float cosine = cosf(env->theta);
@@ -131,7 +131,7 @@ ENV_FN void c_reset(Cartpole ENV_PTR* env) {
 ENV_FN void c_step(Cartpole ENV_PTR* env) {
     accelerate(env, force_of(env, env->actions[0]));
     env->tick += 1;
-    // Written so that a state that is no number, which absurd parameters can lead to, ends it too.
+    // Written so that a NaN state, which absurd parameters can cause, also ends the episode.
     const bool off = !(env->x >= -X_LIMIT && env->x <= X_LIMIT);
     const bool fallen = !(env->theta >= -POLE_LIMIT && env->theta <= POLE_LIMIT);
     env->terminals[0] = off || fallen ? 1.0f : 0.0f;
@@ -144,7 +144,7 @@ ENV_FN void c_step(Cartpole ENV_PTR* env) {
     write_observations(env);
 }
 
-// Pictures are made in Python from the observation.
+// Empty: draw.py draws the observation.
 ENV_FN void c_render(Cartpole ENV_PTR* env) {
     (void)env;
 }

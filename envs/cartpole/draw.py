@@ -1,12 +1,12 @@
-"""A picture of one agent's observation: the cart on its rail, and the pole."""
+"""Draw one agent's observation: the cart on its rail, and the pole."""
 
 import numpy as np
 
 HEIGHT, WIDTH = 100, 200
 SCALE = 40  # pixels per metre: the rail is 2.5 m to either side
-RAIL = 70  # its row
+RAIL = 70  # row
 PIVOT = RAIL - 8
-POLE = 45  # pixels; longer than to scale, so that a lean can be seen
+POLE = 45  # pixels; longer than to scale, so that a lean is visible
 DARK, CART, WOOD, LINE = (6, 24, 24), (0, 187, 187), (187, 0, 0), (90, 110, 110)
 
 

@@ -1,5 +1,5 @@
-// cartpole with one continuous action from -1 to 1, the part of force_mag to push with: all of
-// ../cartpole, compiled for another action space.
+// cartpole with one continuous action from -1 to 1, the fraction of force_mag to push with: the code
+// of ../cartpole, compiled for another action space.
 
 #define ACT_SIZES {1}  // all 1: continuous
 #define CONTINUOUS 1

@@ -7,8 +7,8 @@
 #define NUM_ATNS 1
 #define ACT_SIZES {3}
 #define OBS_TENSOR_T ByteTensor
-#define MY_STATE_PLAIN  // the struct points at nothing of its own
-#define MY_GPU "catch.h"  // its rules compile for a GPU, too
+#define MY_STATE_PLAIN  // the struct owns no memory
+#define MY_GPU "catch.h"  // GPUs can run these rules
 #define Env Catch
 #include "vecenv.h"
 

@@ -1,12 +1,12 @@
-// catch: a ball falls, a paddle at the bottom catches it. Shows observations that are images.
+// catch: catch falling balls with a paddle. Copy this one for observations that are images.
 //
-// Each step the paddle moves (0 left, 1 stay, 2 right), then the ball: down, and to the side at a
-// drawn speed, bouncing off the walls. Where it reaches the paddle's rows it is caught (+1) or missed
-// (-1), and the next one appears at the top. An episode is a fixed number of balls.
+// In each step the paddle moves (0 left, 1 stay, 2 right), then the ball: down, and sideways at a
+// random speed, bouncing off the walls. At the paddle's rows the ball is caught (+1) or missed (-1),
+// and the next one appears at the top. An episode is a fixed number of balls.
 //
-// The agent sees pixels; how the ball moves to the side can't be told from one picture.
+// The agent sees pixels. One picture doesn't show the ball's sideways speed.
 
-#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // CPU only: a GPU's compiler has its own definitions
 #include <stdbool.h>
 #include <stdlib.h>
 #define ENV_FN static inline
@@ -14,7 +14,7 @@
 #define ENV_ROWS(type) type*
 #endif
 
-#define SIZE 36  // pixels a side: what NatureEncoder's convolutions fit without a rest
+#define SIZE 36  // pixels per side; NatureEncoder's convolutions divide it evenly
 #define BALL_SIZE 3
 #define PADDLE_HEIGHT 2
 #define PADDLE_TOP (SIZE - PADDLE_HEIGHT)
@@ -23,7 +23,7 @@ enum { LEFT, STAY, RIGHT };
 enum { DARK = 0, PADDLE = 128, BALL = 255 };  // pixels
 
 typedef struct {
-    float perf;            // balls caught, as a part of all
+    float perf;            // fraction of balls caught
     float score;           // balls caught
     float episode_return;  // balls caught minus balls missed
     float episode_length;  // steps
@@ -40,17 +40,17 @@ typedef struct {
     unsigned int rng;
 
     // Parameters; speeds are pixels per step.
-    int balls;  // of an episode
+    int balls;  // per episode
     int paddle_width;
     int paddle_speed;
     int ball_speed;  // downwards
-    int max_drift;   // of a ball, to either side
+    int max_drift;   // largest sideways speed of a ball
 
     int paddle_x;  // left column
     int ball_x;    // left column
     int ball_y;    // top row
-    int drift;     // of this ball; positive to the right
-    int dropped;   // balls that came down in this episode
+    int drift;     // sideways speed of this ball; positive to the right
+    int dropped;   // balls caught or missed in this episode
     int caught;
     int tick;
 } Catch;
@@ -111,7 +111,7 @@ ENV_FN void move_paddle(Catch ENV_PTR* env) {
     paint_paddle(env, PADDLE);
 }
 
-// A wall turns back what is left of the way to the side.
+// Move the ball by one step. A wall reflects the rest of its sideways movement.
 ENV_FN void move_ball(Catch ENV_PTR* env) {
     const int rightmost = SIZE - BALL_SIZE;
     env->ball_y += env->ball_speed;
@@ -122,7 +122,7 @@ ENV_FN void move_ball(Catch ENV_PTR* env) {
     }
 }
 
-// Only the pixels that change are written; the rest is as the last step left it.
+// Write only the pixels that change; the others still have their previous values.
 ENV_FN void c_step(Catch ENV_PTR* env) {
     env->tick += 1;
     move_paddle(env);
@@ -144,7 +144,7 @@ ENV_FN void c_step(Catch ENV_PTR* env) {
     }
 }
 
-// Pictures are made in Python from the observation.
+// Empty: draw.py draws the observation.
 ENV_FN void c_render(Catch ENV_PTR* env) {
     (void)env;
 }

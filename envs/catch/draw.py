@@ -1,8 +1,8 @@
-"""A picture of one agent's observation: its pixels enlarged, the ball and the paddle coloured."""
+"""Draw one agent's observation: its pixels enlarged, the ball and the paddle coloured."""
 
 import numpy as np
 
-SIZE, SCALE = 36, 6  # pixels a side; the picture's for each of them
+SIZE, SCALE = 36, 6  # pixels per side of the observation; pixels of the picture for each
 DARK, PADDLE, BALL = (6, 24, 24), (0, 187, 187), (241, 241, 241)
 
 

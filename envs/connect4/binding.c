@@ -2,15 +2,15 @@
 
 #include "connect4.h"
 
-// 3 planes of 42 cells. Landing cells follow from the stones, but without them the empty board would
-// be all 0, and upstream's policy has no biases: it could not prefer any column.
+// 3 planes of 42 cells. The landing cells follow from the stones, but without them the empty board
+// would be all 0, and upstream's policy has no biases, so it could not prefer any column.
 #define OBS_SIZE 126
 #define NUM_ATNS 1
 #define ACT_SIZES {7}
 #define OBS_TENSOR_T ByteTensor  // three planes of bytes are less memory than one of floats
 #define MY_ACTION_MASK 7         // a byte for each choice of each head
-#define MY_STATE_PLAIN           // the struct points at nothing of its own
-#define MY_GPU "connect4.h"      // its rules compile for a GPU, too
+#define MY_STATE_PLAIN           // the struct owns no memory
+#define MY_GPU "connect4.h"      // GPUs can run these rules
 #define Env Connect4
 #include "vecenv.h"
 

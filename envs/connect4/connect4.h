@@ -1,13 +1,14 @@
-// connect4: four in a row against a scripted opponent. Shows action masks.
+// connect4: four in a row against a scripted opponent. Copy this one for action masks.
 //
 // The board has 6 rows and 7 columns. The agent chooses a column, its stone falls to the lowest free
-// cell, and the opponent answers within the same step; who begins a game is drawn. Four stones in a
-// line win: +1 for the agent, -1 for the opponent, 0 if the board is full. Each ends the episode.
+// cell, and the opponent answers within the same step. Either side may begin, at random. Four stones
+// in a line win: reward 1 if the agent wins, -1 if the opponent does, 0 if the board is full. Each
+// ends the episode.
 //
-// A move into a full column, or into none, loses the game. The mask never allows it; only a caller
-// who ignores the mask can do it.
+// A move into a full column, or an action that is no column, loses the game. The mask excludes both,
+// so this happens only to a policy that ignores the mask.
 
-#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // CPU only: a GPU's compiler has its own definitions
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,14 +22,14 @@
 #define COLUMNS 7
 #define CELLS (ROWS * COLUMNS)
 
-enum { AGENT, OPPONENT, LANDING };  // planes of an observation; the first two are players too
+enum { AGENT, OPPONENT, LANDING };  // planes of an observation; the first two also number the players
 
 typedef struct {
     float perf;            // 1 for a win, 0.5 for a draw, 0 for a loss
-    float score;           // 1, 0, -1: the mean is the rate of wins minus that of losses
+    float score;           // 1, 0, -1: the mean is the fraction of wins minus that of losses
     float episode_return;  // sum of rewards, which is the score
     float episode_length;  // moves of the agent
-    float draws;           // 1 for a draw, so that wins and losses can be told from the mean score
+    float draws;           // 1 for a draw; with the mean score it gives wins and losses
     float n;
 } Log;
 
@@ -43,19 +44,19 @@ typedef struct {
     int num_agents;
     unsigned int rng;
 
-    float opponent_skill;  // probability that the opponent looks for fours before it moves
+    float opponent_skill;  // probability that the opponent completes or blocks a four
     int stones;            // on the board
     int tick;              // moves of the agent in this game
     int heights[COLUMNS];  // stones of each column
-    uint64_t boards[2];    // of each player: bit 7 * column + row, rows counted from the bottom.
-                           // Every seventh bit stays 0, so no line goes on in the next column.
+    uint64_t boards[2];    // stones of each player: bit 7 * column + row, rows from the bottom.
+                           // Every seventh bit is 0, so no line continues in the next column.
 } Connect4;
 
 ENV_FN uint64_t cell_bit(int column, int row) {
     return (uint64_t)1 << (column * (ROWS + 1) + row);
 }
 
-// Whether there are four in a line, each so many bits on: up, down right, right, up right.
+// Return true if four bits, `step` apart, are set. The step gives the direction of the line.
 ENV_FN bool lines(uint64_t board, int step) {
     const uint64_t pairs = board & board >> step;
     return (pairs & pairs >> 2 * step) != 0;
@@ -74,7 +75,7 @@ ENV_FN void show(Connect4 ENV_PTR* env, int plane, int column, int row, unsigned
     env->observations[plane * CELLS + (ROWS - 1 - row) * COLUMNS + column] = stone;
 }
 
-// A column where a stone of this player would make four, or -1.
+// Return a column where a stone of this player would complete a four, or -1.
 ENV_FN int find_four(const Connect4 ENV_PTR* env, int player) {
     for (int column = 0; column < COLUMNS; column++) {
         const uint64_t cell = cell_bit(column, env->heights[column]);
@@ -96,9 +97,9 @@ ENV_FN int random_column(Connect4 ENV_PTR* env) {
     return open[rand_r(&env->rng) % count];
 }
 
-// Win if possible, else keep the agent from winning, else anything.
+// Choose the opponent's column: win if possible, else block the agent's four, else at random.
 ENV_FN int choose_column(Connect4 ENV_PTR* env) {
-    const float looks = env->opponent_skill * 2147483648.0f;  // of so many draws
+    const float looks = env->opponent_skill * 2147483648.0f;  // times 2^-31
     if ((unsigned int)rand_r(&env->rng) < (unsigned int)ceilf(looks)) {
         int column = find_four(env, OPPONENT);
         column = column < 0 ? find_four(env, AGENT) : column;
@@ -109,7 +110,7 @@ ENV_FN int choose_column(Connect4 ENV_PTR* env) {
     return random_column(env);
 }
 
-// Put a stone into a column that isn't full.
+// Drop a stone into a column that isn't full.
 ENV_FN void drop(Connect4 ENV_PTR* env, int player, int column) {
     const int row = env->heights[column];
     env->boards[player] |= cell_bit(column, row);
@@ -154,8 +155,8 @@ ENV_FN void end_episode(Connect4 ENV_PTR* env, float reward) {
     c_reset(env);
 }
 
-// A player's move into an open column. True if it ended the game, in which `reward` is the agent's
-// for a win of this player.
+// Make a player's move into an open column. Return true if it ended the game. `reward` is the agent's
+// reward if this player wins.
 ENV_FN bool move_ends(Connect4 ENV_PTR* env, int player, int column, float reward) {
     drop(env, player, column);
     const bool won = has_four(env->boards[player]);
@@ -179,7 +180,7 @@ ENV_FN void c_step(Connect4 ENV_PTR* env) {
     }
 }
 
-// Pictures are made in Python from the observation.
+// Empty: draw.py draws the observation.
 ENV_FN void c_render(Connect4 ENV_PTR* env) {
     (void)env;
 }

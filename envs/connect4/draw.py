@@ -1,8 +1,9 @@
-"""A picture of one agent's observation: the board, the agent's stones cyan, the opponent's red."""
+"""Draw one agent's observation: the board, the agent's stones cyan, the opponent's red."""
 
 import numpy as np
 
-ROWS, COLUMNS, CELL = 6, 7, 28  # the last in pixels
+ROWS, COLUMNS = 6, 7
+CELL = 28  # pixels per side
 DARK, EMPTY, AGENT, OPPONENT = (6, 24, 24), (20, 44, 44), (0, 187, 187), (187, 0, 0)
 
 
@@ -13,6 +14,8 @@ def draw(observation: np.ndarray) -> np.ndarray:
     cells[own], cells[others] = AGENT, OPPONENT
     picture = cells.repeat(CELL, axis=0).repeat(CELL, axis=1)
     offsets = np.arange(CELL) - (CELL - 1) / 2
-    outside = offsets[:, None] ** 2 + offsets**2 > (CELL / 2 - 2) ** 2  # of the cell's disc
+    outside = (
+        offsets[:, None] ** 2 + offsets**2 > (CELL / 2 - 2) ** 2
+    )  # pixels of a cell outside its disc
     picture[np.tile(outside, (ROWS, COLUMNS))] = DARK
     return picture

@@ -7,8 +7,8 @@
 #define ACT_SIZES {7}
 #define OBS_TENSOR_T ByteTensor
 #define MY_ACTION_MASK 7
-#define MY_STATE_PLAIN  // the struct points at nothing of its own
-#define MY_GPU "connect4_two.h"  // its rules compile for a GPU, too
+#define MY_STATE_PLAIN  // the struct owns no memory
+#define MY_GPU "connect4_two.h"  // GPUs can run these rules
 #define Env Connect4Two
 #include "vecenv.h"
 

@@ -1,9 +1,9 @@
-"""connect4's scripted opponent (../connect4/connect4.h, choose_column), for many boards at once."""
+"""A scripted player: the opponent of ../connect4 (choose_column), for many boards at once."""
 
 import numpy as np
 
 ROWS, COLUMNS = 6, 7
-DIRECTIONS = (0, 1), (1, 0), (1, 1), (1, -1)  # rows down and columns right, from stone to stone
+DIRECTIONS = (0, 1), (1, 0), (1, 1), (1, -1)  # steps from stone to stone: rows down, columns right
 STARTS = [  # the first stone of each of the 69 lines, and its direction
     (row, column, down, right)
     for down, right in DIRECTIONS
@@ -17,14 +17,16 @@ LINES = np.array(  # (69, 4) cells of a flat board
 
 
 def fours(stones: np.ndarray, landing: np.ndarray) -> np.ndarray:
-    """Columns where another stone makes four, (n, 7) bool.
+    """Return the columns in which another stone completes a four, (n, 7) bool.
 
     Args:
-        stones: (n, 42) bool, a player's.
-        landing: (n, 42) bool, where the next stone of each column would land.
+        stones: cells with a stone of the player, (n, 42) bool.
+        landing: cells where the next stone of each column would land, (n, 42) bool.
     """
     in_line = stones[:, LINES]  # (n, 69, 4)
-    missing = ~in_line & (in_line.sum(axis=2) == 3)[:, :, None]  # the fourth of three in a line
+    missing = (
+        ~in_line & (in_line.sum(axis=2) == 3)[:, :, None]
+    )  # the missing cell of three in a line
     wanted = np.zeros_like(stones)
     board, line, place = np.nonzero(missing)
     wanted[board, LINES[line, place]] = True
@@ -34,16 +36,16 @@ def fours(stones: np.ndarray, landing: np.ndarray) -> np.ndarray:
 def choose(
     observations: np.ndarray, masks: np.ndarray, skill: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Win if possible, else keep the other from winning, else any open column.
+    """Choose columns: win if possible, else block the opponent's four, else a random open column.
 
     Args:
-        observations: (n, 126) uint8, of connect4_two.
-        masks: (n, 7), not 0 where a choice is legal.
-        skill: probability that it looks for fours before it moves.
-        rng: what is drawn.
+        observations: observations of connect4_two, (n, 126) uint8.
+        masks: legal choices, (n, 7), non-zero where legal.
+        skill: probability of looking for fours; otherwise the column is random.
+        rng: random generator.
 
     Returns:
-        Columns (n, 1); of several that make four, the leftmost.
+        Columns, (n, 1). If several complete a four, the leftmost.
     """
     own, others, landing = np.moveaxis(observations.reshape(-1, 3, ROWS * COLUMNS) != 0, 1, 0)
     wishes = np.where(masks != 0, rng.random(masks.shape), -1.0)

@@ -1,21 +1,20 @@
-// connect4_two: four in a row, two agents against each other. The environment to copy for games in
-// which agents take turns.
+// connect4_two: four in a row between two agents. Copy this one for games in which agents take turns.
 //
-// Both agents act in every step, but only one of them moves: the other waits. Its mask then allows
-// one choice, WAITS, and whatever it chooses does nothing. Who begins a game is drawn. Four stones in
-// a line win: +1 for who has them, -1 for the other, 0 for both if the board is full. The game is
-// over for both in the same step.
+// Both agents act in every step, but only one of them moves while the other waits. The mask of the
+// waiting agent allows one choice, WAITS, and its action has no effect. A random agent begins. Four
+// stones in a line win: +1 for the winner, -1 for the loser, 0 for both if the board is full. The
+// game ends for both in the same step.
 //
-// Each agent sees the board from its own side, as in ../connect4: its stones, the other's, and where
-// its next stone would land. That last plane is empty while it waits, which tells it whose turn it
-// is. So a policy that was trained in one of the two environments can play in the other.
+// Each agent sees its own stones, the opponent's, and where its next stone would land, as in
+// ../connect4. The last plane is empty while the agent waits, which shows whose turn it is. So a
+// policy trained in one of the two environments can play in the other.
 //
-// A game can begin in the middle: with up to `opening_stones` that were put down at random, none of
-// which makes four. Who only plays against itself then sees more than the games it likes to play.
+// A game can begin in the middle, with up to `opening_stones` random stones that make no four. A policy
+// that only plays against itself then also meets positions that it would not choose.
 //
-// A move into a full column, or into none, loses the game. The mask never allows it.
+// A move into a full column, or an action that is no column, loses the game. The mask excludes both.
 
-#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // CPU only: a GPU's compiler has its own definitions
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -28,16 +27,16 @@
 #define COLUMNS 7
 #define CELLS (ROWS * COLUMNS)
 #define SEATS 2
-#define WAITS 0  // the choice of who doesn't move
+#define WAITS 0  // the only choice of the waiting agent
 
-enum { OWN_STONES, OTHERS_STONES, LANDING, PLANES };  // of an observation
+enum { OWN_STONES, OTHERS_STONES, LANDING, PLANES };  // planes of an observation
 
 typedef struct {
     float score;           // 1, 0, -1 for agent 0
     float slot_0_score;    // 1 for a win of agent 0, 0.5 for a draw, 0 for a loss
-    float slot_1_score;    // the same of agent 1
+    float slot_1_score;    // as slot_0_score, for agent 1
     float draw_rate;       // 1 for a draw
-    float episode_length;  // stones at its end, those it began with among them
+    float episode_length;  // stones on the final board, including the opening
     float n;
 } Log;
 
@@ -47,11 +46,11 @@ typedef struct {
     ENV_ROWS(float) actions;               // (2, 1) a column
     ENV_ROWS(float) rewards;               // (2,)
     ENV_ROWS(float) terminals;             // (2,)
-    ENV_ROWS(unsigned char) action_mask;   // (2, 7) 0 where the column is full, or it isn't this agent's turn
+    ENV_ROWS(unsigned char) action_mask;   // (2, 7) 0: illegal; while waiting all but WAITS
     int num_agents;
     unsigned int rng;
 
-    int opening_stones;    // at most so many are on the board when a game begins
+    int opening_stones;    // largest number of stones when a game begins
     int mover;             // whose turn it is
     int stones;            // on the board
     int heights[COLUMNS];  // stones of each column
@@ -62,7 +61,7 @@ ENV_FN uint64_t cell_bit(int column, int row) {
     return (uint64_t)1 << (column * (ROWS + 1) + row);
 }
 
-// Whether there are four in a line, each so many bits on: up, down right, right, up right.
+// Return true if four bits, `step` apart, are set. The step gives the direction of the line.
 ENV_FN bool lines(uint64_t board, int step) {
     const uint64_t pairs = board & board >> step;
     return (pairs & pairs >> 2 * step) != 0;
@@ -83,7 +82,7 @@ ENV_FN void show(Connect4Two ENV_PTR* env, int seat, int plane, int column, int 
     env->observations[(seat * PLANES + plane) * CELLS + cell] = is;
 }
 
-// Masks and landing cells of both: they depend on whose turn it is.
+// Write the masks and landing cells of both agents, which depend on whose turn it is.
 ENV_FN void show_turn(Connect4Two ENV_PTR* env) {
     for (int seat = 0; seat < SEATS; seat++) {
         const bool moves = seat == env->mover;
@@ -130,7 +129,7 @@ ENV_FN int random_column(Connect4Two ENV_PTR* env) {
     return column;
 }
 
-// Put so many stones down at random, in turns. False if one of them made four.
+// Place random stones, alternating between the agents. Return false if one of them makes a four.
 ENV_FN bool open_with(Connect4Two ENV_PTR* env, int stones) {
     for (int i = 0; i < stones; i++) {
         drop(env, random_column(env));
@@ -150,7 +149,7 @@ ENV_FN void c_reset(Connect4Two ENV_PTR* env) {
     show_turn(env);
 }
 
-// The end of a game that is worth this much to agent 0, and as much less to agent 1.
+// End a game with this reward for agent 0 and its negative for agent 1.
 ENV_FN void end_episode(Connect4Two ENV_PTR* env, float reward) {
     for (int seat = 0; seat < SEATS; seat++) {
         env->rewards[seat] = seat == 0 ? reward : -reward;
@@ -166,7 +165,7 @@ ENV_FN void end_episode(Connect4Two ENV_PTR* env, float reward) {
 }
 
 ENV_FN void c_step(Connect4Two ENV_PTR* env) {
-    const float win = env->mover == 0 ? 1.0f : -1.0f;  // the mover's, for agent 0
+    const float win = env->mover == 0 ? 1.0f : -1.0f;  // agent 0's reward if the mover wins
     const float action = env->actions[env->mover];
     const bool exists = action >= 0.0f && action < (float)COLUMNS;  // false for NaN too
     if (!exists || is_full(env, (int)action)) {
@@ -184,7 +183,7 @@ ENV_FN void c_step(Connect4Two ENV_PTR* env) {
     }
 }
 
-// Pictures are made in Python from the observation.
+// Empty: draw.py draws the observation.
 ENV_FN void c_render(Connect4Two ENV_PTR* env) {
     (void)env;
 }

@@ -1,4 +1,4 @@
-"""The picture of connect4_two is connect4's: a player's own stones are cyan, the other's red."""
+"""Draw one agent's observation as ../connect4 does: its stones cyan, the opponent's red."""
 
 import runpy
 from pathlib import Path

@@ -8,14 +8,14 @@
 #define OBS_TENSOR_T FloatTensor
 #define MY_OBS_FULL
 #define MY_STATE_PLAIN
-#define MY_GPU "craftax_classic.h"  // its rules compile for a GPU, too
+#define MY_GPU "craftax_classic.h"  // GPUs can run these rules
 #define Env CraftaxClassic
 #include "vecenv.h"
 
 _Static_assert(OBS_SIZE == NUMBERS, "OBS_SIZE must be what write_observations writes");
 _Static_assert(2 * ANGLES <= NUMBERS, "a new world's directions must fit into an observation");
 
-// [env] has no keys: the rules are the original's.
+// [env] has no keys: the rules are fixed.
 void my_init(Env* env, Dict* kwargs) {
     (void)kwargs;
     env->num_agents = 1;

@@ -1,17 +1,17 @@
 // craftax_classic: survive in a world of 64 x 64 cells: mine, craft, eat, drink, sleep and fight.
 //
-// The rules of Craftax-Classic (Matthews et al. 2024), which are those of Crafter (Hafner 2021), in
-// the form that the package `craftax` 1.6 plays them: the same state, action and random choices
-// give the same next state, reward and observation, what looks like an oversight included. Such
-// places say "as the original". benchmarks/craftax_original.py compares the two.
+// The rules are those of Craftax-Classic (Matthews et al. 2024), which reimplements Crafter (Hafner
+// 2021), as the package `craftax` 1.6 plays them: the same state, action and random choices give the
+// same next state, reward and observation. This includes apparent oversights, marked "as the
+// original". benchmarks/craftax_original.py compares the two.
 //
-// An achievement is worth 1 the first time in an episode, 22 in all; a point of health 0.1. An
-// episode ends with death, in lava, or after 10,000 steps. Every 300 steps are a day.
+// Each of 22 achievements gives 1 the first time in an episode; each point of health gives 0.1, or
+// costs it. An episode ends with death, in lava, or after 10,000 steps. A day has 300 steps.
 //
-// A dead mob stays in its slot, and walks on unseen: DO brings those with health back to life, as
-// the original. An arrow that hit something flies on unseen, too.
+// A dead mob stays in its slot and continues to walk, invisibly; DO revives one that has health left,
+// as the original. An arrow that hit something also continues to fly, invisibly.
 
-#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // CPU only: a GPU's compiler has its own definitions
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,7 +22,7 @@
 #define TABLE static const
 #endif
 
-#ifndef DRAW  // 31 random bits; a comparison with the original puts the original's choices here
+#ifndef DRAW  // 31 random bits; the comparison with the original defines it differently
 #define DRAW(env, choice) rand_r(&(env)->rng)
 #endif
 
@@ -50,27 +50,27 @@ enum {
     COLLECT_IRON, COLLECT_DIAMOND, MAKE_IRON_PICKAXE, MAKE_IRON_SWORD, ACHIEVEMENTS
 };
 
-#define SIDE 64  // of the world, in cells
+#define SIDE 64  // cells per side of the world
 #define VIEW_ROWS 7
 #define VIEW_COLUMNS 9
 #define MOB_KINDS 4
 #define CELL_NUMBERS (BLOCKS + MOB_KINDS)
 #define NUMBERS (VIEW_ROWS * VIEW_COLUMNS * CELL_NUMBERS + ITEMS + 4 + 4 + 2)
-#define FULL 9  // the most of an item, of health, food, drink and energy
+#define FULL 9  // maximum of an item, health, food, drink and energy
 #define ZOMBIES 3
 #define COWS 3
 #define SKELETONS 2
 #define ARROWS 3
 #define PLANTS 10
-#define LONGEST 10000  // steps of an episode
-#define DAYS (1.0f / 300.0f)  // of a step: the original's compiler multiplies, too
+#define LONGEST 10000  // steps per episode
+#define DAYS (1.0f / 300.0f)  // days per step; the original also multiplies
 #define RIPE_AGE 600   // steps
 #define ZOMBIE_HEALTH 5
 #define COW_HEALTH 3
 #define SKELETON_HEALTH 3
 #define OUT_OF_SIGHT 14  // steps from the player, where mobs vanish
 
-// The choices that a step draws, and those of a new world: indices of DRAW.
+// Indices of DRAW: the random choices of a step, then those of a new world.
 enum {
     SAPLING_CHANCE,
     ZOMBIE_WAY,
@@ -105,27 +105,27 @@ enum {
 };
 
 enum { WATERS, MOUNTAINS, PATHS, TREES, NOISES };
-#define MAKERS 128  // of a world, at most: each has its row of `extremes`
+#define MAKERS 128  // largest number of threads that make a world; each has a row of `extremes`
 
 #define BIT(n) (1u << (n))
 #define SOLID                                                                               \
     (BIT(WATER) | BIT(STONE) | BIT(TREE) | BIT(COAL) | BIT(IRON) | BIT(DIAMOND) |           \
      BIT(CRAFTING_TABLE) | BIT(FURNACE) | BIT(PLANT) | BIT(RIPE_PLANT))
-#define MOB_HERE 0x80  // of a cell: a mob stands there
-#define BLOCK 0x1F     // of a cell
+#define MOB_HERE 0x80  // flag of a cell with a mob
+#define BLOCK 0x1F     // bits of a cell's block
 
-// What a step of an action is: none, left, right, up, down.
+// Steps of the movement actions: none, left, right, up, down.
 TABLE int STEP_DOWN[5] = {0, 0, 0, -1, 1};
 TABLE int STEP_RIGHT[5] = {0, -1, 1, 0, 0};
 
-// 0.0 to 0.9 as the original's observations have them: a tenth in 16 bits, times 0 to 9.
+// 0.0 to 0.9 as in the original's observations: a tenth in 16 bits, times 0 to 9.
 TABLE float TENTHS[FULL + 1] = {
     0.0f, 0.0999755859375f, 0.199951171875f, 0.2998046875f, 0.39990234375f,
     0.5f, 0.599609375f,     0.69970703125f,  0.7998046875f, 0.89990234375f,
 };
 
-// Of ACT_MAKE_WOOD_PICKAXE and those behind it: what they unlock, and how many of wood, stone,
-// coal, iron they cost one of.
+// For ACT_MAKE_WOOD_PICKAXE and the actions after it: the achievement, and how many of wood, stone,
+// coal, iron one tool costs.
 TABLE int MAKES[6] = {
     MAKE_WOOD_PICKAXE, MAKE_STONE_PICKAXE, MAKE_IRON_PICKAXE,
     MAKE_WOOD_SWORD,   MAKE_STONE_SWORD,   MAKE_IRON_SWORD,
@@ -133,12 +133,12 @@ TABLE int MAKES[6] = {
 TABLE int MATERIALS[6] = {1, 2, 4, 1, 2, 4};
 
 typedef struct {
-    float perf;                      // episode_return of 22, the most
+    float perf;                      // episode_return / 22
     float score;                     // episode_return
     float episode_return;            // sum of rewards
     float episode_length;            // steps
-    float achievements;              // how many were unlocked
-    float unlocked[ACHIEVEMENTS];    // 1 for those that were
+    float achievements;              // number of unlocked achievements
+    float unlocked[ACHIEVEMENTS];    // 1 for each that was unlocked
     float n;
 } Log;
 
@@ -146,14 +146,14 @@ typedef struct {
     int row;
     int column;
     int health;
-    int cooldown;  // steps until it may attack again; 0 or less: it may
+    int cooldown;  // steps until it may attack again; 0 or less: now
     int alive;
 } Mob;
 
 typedef struct {
     int row;
     int column;
-    int down;  // its step
+    int down;  // rows per step
     int right;
     int alive;
 } Arrow;
@@ -187,7 +187,7 @@ typedef struct {
     int drink;
     int energy;
     int sleeping;
-    float recovery;  // these four count up to a point of health, and down to a point of the others
+    float recovery;  // counts up to a point of health; the next three down to a point of theirs
     float hunger;
     float thirst;
     float fatigue;
@@ -199,14 +199,14 @@ typedef struct {
     Arrow arrows[ARROWS];
     Plant plants[PLANTS];
     union {
-        uint8_t cells[SIDE * SIDE];  // row by row: a block, and MOB_HERE
-        float extremes[MAKERS][2 * NOISES];  // while a world is made, before its cells
+        uint8_t cells[SIDE * SIDE];  // row by row: a block and the flag MOB_HERE
+        float extremes[MAKERS][2 * NOISES];  // used while a world is made, before its cells
     };
 } CraftaxClassic;
 
-// ---- Chance, numbers, cells ---------------------------------------------------------------------
+// ---- Random choices, arithmetic, cells ----------------------------------------------------------
 
-#define LIKELY(draw, share) ((float)(draw) < (share) * 2147483648.0f)  // of 31 random bits
+#define LIKELY(draw, share) ((float)(draw) < (share) * 2147483648.0f)  // of a draw of 31 bits
 
 ENV_FN int least(int a, int b) {
     return a < b ? a : b;
@@ -228,7 +228,7 @@ ENV_FN bool inside(int row, int column) {
     return row >= 0 && row < SIDE && column >= 0 && column < SIDE;
 }
 
-// Where an index outside of the world reads, as the original: from the other end, or the last one.
+// Return the index that the original reads for one outside the world: from the other end, or the last.
 ENV_FN int reads(int index) {
     const int at = index < 0 ? index + SIDE : index;
     return at < 0 ? 0 : least(at, SIDE - 1);
@@ -251,7 +251,7 @@ ENV_FN bool has_player(const CraftaxClassic ENV_PTR* env, int row, int column) {
     return row == env->row && column == env->column;
 }
 
-// May a mob go there, or the player?
+// Return true if a mob, or the player, may enter the cell.
 ENV_FN bool is_free(const CraftaxClassic ENV_PTR* env, int row, int column) {
     if (!inside(row, column) || has_player(env, row, column)) {
         return false;
@@ -276,7 +276,7 @@ ENV_FN int count_bits(unsigned int bits) {
     return count;
 }
 
-// ---- What the player does -----------------------------------------------------------------------
+// ---- Actions of the player ----------------------------------------------------------------------
 
 ENV_FN bool is_near(const CraftaxClassic ENV_PTR* env, int block) {
     for (int row = env->row - 1; row <= env->row + 1; row++) {
@@ -307,7 +307,7 @@ ENV_FN void craft(CraftaxClassic ENV_PTR* env, int tool) {
     unlock(env, MAKES[tool]);
 }
 
-// Each sword counts, as the original: two of wood are as good as one of four.
+// Every sword adds damage, as the original.
 ENV_FN int attack_damage(const CraftaxClassic ENV_PTR* env) {
     const int wood = 2 * env->inventory[ITEM_WOOD_SWORD];
     const int stone = 3 * env->inventory[ITEM_STONE_SWORD];
@@ -315,7 +315,7 @@ ENV_FN int attack_damage(const CraftaxClassic ENV_PTR* env) {
     return most(most(1, wood), most(stone, iron));
 }
 
-// Hit the first of some mobs that stands in a cell. 0: none does; 1: it lives; 2: it is dead.
+// Hit the first mob of a kind in a cell. Return 0 if there is none, 1 if it lives, 2 if it is dead.
 ENV_FN int hit(Mob ENV_PTR* mobs, int count, int row, int column, int damage) {
     int outcome = 0;
     for (int i = 0; i < count; i++) {
@@ -324,7 +324,7 @@ ENV_FN int hit(Mob ENV_PTR* mobs, int count, int row, int column, int damage) {
             mob->health -= damage;
             outcome = mob->health > 0 ? 1 : 2;
         }
-        mob->alive = mob->health > 0;  // the dead with health, too, as the original
+        mob->alive = mob->health > 0;  // also revives dead ones with health, as the original
     }
     return outcome;
 }
@@ -348,7 +348,7 @@ ENV_FN void eat_plant(CraftaxClassic ENV_PTR* env, int row, int column) {
     env->plants[eaten].age = 0;
 }
 
-// Attack what stands ahead; if nothing does, take the block.
+// Attack the mob ahead; if there is none, take the block.
 ENV_FN void interact(CraftaxClassic ENV_PTR* env) {
     const int row = env->row + STEP_DOWN[env->facing];
     const int column = env->column + STEP_RIGHT[env->facing];
@@ -422,7 +422,7 @@ ENV_FN void plant(CraftaxClassic ENV_PTR* env, int row, int column) {
     put(env, row, column, PLANT);
     env->inventory[ITEM_SAPLING] -= 1;
     unlock(env, PLACE_PLANT);
-    for (int i = 0; i < PLANTS; i++) {  // one that finds no place stays small
+    for (int i = 0; i < PLANTS; i++) {  // a plant without a free slot never ripens
         if (!env->plants[i].grows) {
             env->plants[i].row = row;
             env->plants[i].column = column;
@@ -462,7 +462,7 @@ ENV_FN void place(CraftaxClassic ENV_PTR* env, int action) {
     }
 }
 
-// Lava stops nobody, and where it is outside of the world is as the original.
+// Lava doesn't stop the player. Outside the world it is found as in the original.
 ENV_FN void walk(CraftaxClassic ENV_PTR* env, int action) {
     const int row = env->row + STEP_DOWN[action];
     const int column = env->column + STEP_RIGHT[action];
@@ -475,7 +475,7 @@ ENV_FN void walk(CraftaxClassic ENV_PTR* env, int action) {
 
 // ---- Mobs ---------------------------------------------------------------------------------------
 
-// The step that brings a mob nearer on its longer axis; `tie` decides if they are equal.
+// Return the step towards the player along the longer axis; `tie` decides between equal axes.
 ENV_FN void aim(
     const CraftaxClassic ENV_PTR* env, const Mob ENV_PTR* mob, int tie, int ENV_PTR* down,
     int ENV_PTR* right) {
@@ -487,7 +487,7 @@ ENV_FN void aim(
     *right = along_rows ? 0 : sign_of(columns);
 }
 
-// Move a mob to where it wants to go if it may; it vanishes if it was out of sight.
+// Move a mob to a cell if it may enter it. A mob out of sight vanishes.
 ENV_FN void move_mob(CraftaxClassic ENV_PTR* env, Mob ENV_PTR* mob, int row, int column) {
     const bool in_sight = steps_to_player(env, mob->row, mob->column) < OUT_OF_SIGHT;
     const bool moves = is_free(env, row, column);
@@ -527,7 +527,7 @@ ENV_FN void move_zombie(CraftaxClassic ENV_PTR* env, int i) {
     move_mob(env, zombie, zombie->row + down, zombie->column + right);
 }
 
-// Half of its steps are none.
+// A cow stays in half of its steps.
 ENV_FN void move_cow(CraftaxClassic ENV_PTR* env, int i) {
     Mob ENV_PTR* cow = &env->cows[i];
     const int way = 1 + DRAW(env, COW_WAY + i) % 8;
@@ -551,7 +551,7 @@ ENV_FN void shoot(CraftaxClassic ENV_PTR* env, const Mob ENV_PTR* skeleton, int 
     }
 }
 
-// One that is far comes nearer, one that is too close goes away, both now and then.
+// At random times a distant skeleton approaches and a close one retreats.
 ENV_FN void move_skeleton(CraftaxClassic ENV_PTR* env, int i) {
     Mob ENV_PTR* skeleton = &env->skeletons[i];
     const int distance = steps_to_player(env, skeleton->row, skeleton->column);
@@ -578,7 +578,7 @@ ENV_FN void move_skeleton(CraftaxClassic ENV_PTR* env, int i) {
     move_mob(env, skeleton, skeleton->row + down, skeleton->column + right);
 }
 
-// It flies over water, and breaks a table or a furnace.
+// An arrow flies over water, and destroys a table or a furnace.
 ENV_FN void move_arrow(CraftaxClassic ENV_PTR* env, Arrow ENV_PTR* arrow) {
     arrow->row += arrow->down;
     arrow->column += arrow->right;
@@ -595,7 +595,7 @@ ENV_FN void move_arrow(CraftaxClassic ENV_PTR* env, Arrow ENV_PTR* arrow) {
         env->sleeping = 0;
     }
     if (any_of(BIT(FURNACE) | BIT(CRAFTING_TABLE), cell) && row < SIDE && column < SIDE) {
-        put(env, reads(row), reads(column), PATH);  // also from outside, as the original
+        put(env, reads(row), reads(column), PATH);  // also outside the world, as the original
     }
     arrow->alive = inside(row, column) && !stopped;
 }
@@ -615,8 +615,8 @@ ENV_FN void move_mobs(CraftaxClassic ENV_PTR* env) {
     }
 }
 
-// Of the free cells with one of some blocks, in sight and more than `nearest` steps away, row by
-// row: how many there are, and with `rank` 0 or more the rank-th one instead.
+// Count the free cells with one of the given blocks that are in sight and more than `nearest` steps
+// away. With `rank` >= 0 return the rank-th of them instead, row by row.
 ENV_FN int spawn_cell(const CraftaxClassic ENV_PTR* env, unsigned int blocks, int nearest,
                       int rank) {
     int count = 0;
@@ -650,7 +650,7 @@ ENV_FN int first_dead(const Mob ENV_PTR* mobs, int count) {
     return count;
 }
 
-// Let a mob appear if there is one to be had, and a cell. `choice`: the draw that chooses the cell.
+// Spawn a mob if there is a free slot and a cell. `choice` is the draw that selects the cell.
 ENV_FN void spawn(
     CraftaxClassic ENV_PTR* env, Mob ENV_PTR* mobs, int count, int health, unsigned int blocks,
     int nearest, int choice) {
@@ -670,7 +670,7 @@ ENV_FN void spawn(
     env->cells[cell] |= MOB_HERE;
 }
 
-// As the original: while all of a kind live, the first one's cell is marked anew.
+// While all mobs of a kind live, the first one's cell is marked again, as the original.
 ENV_FN void mark_first(CraftaxClassic ENV_PTR* env, const Mob ENV_PTR* mobs, int count) {
     if (first_dead(mobs, count) == count) {
         env->cells[mobs[0].row * SIDE + mobs[0].column] |= MOB_HERE;
@@ -705,7 +705,7 @@ ENV_FN void grow_plants(CraftaxClassic ENV_PTR* env) {
     }
 }
 
-// A counter of hunger or thirst: at its end a point of what it counts is gone.
+// Advance a counter of hunger or thirst. At its end it costs a point of food or drink.
 ENV_FN int use_up(float ENV_PTR* counter, float step, float end, int points) {
     *counter += step;
     if (*counter <= end) {
@@ -753,7 +753,7 @@ ENV_FN void live(CraftaxClassic ENV_PTR* env) {
     }
 }
 
-// 0 at night to 1 at noon; an episode begins in the morning.
+// Return the daylight, 0 at night to 1 at noon. An episode begins in the morning.
 ENV_FN float light_at(int tick) {
     const float days = (float)tick * DAYS;
     const float cosine = fabsf(cosf(3.14159265f * (days - (float)(int)days + 0.3f)));
@@ -772,7 +772,7 @@ ENV_FN void bury(Mob ENV_PTR* mobs, int count, int health) {
     }
 }
 
-// All that is new with an episode but its world.
+// Reset everything but the world for a new episode.
 ENV_FN void begin_life(CraftaxClassic ENV_PTR* env) {
     env->tick = 0;
     env->light = light_at(0);
@@ -793,7 +793,7 @@ ENV_FN void begin_life(CraftaxClassic ENV_PTR* env) {
     for (int item = 0; item < ITEMS; item++) {
         env->inventory[item] = 0;
     }
-    bury(env->zombies, ZOMBIES, 1);  // in a corner, some with health, as the original
+    bury(env->zombies, ZOMBIES, 1);  // dead, in a corner, some with health, as the original
     bury(env->cows, COWS, COW_HEALTH);
     bury(env->skeletons, SKELETONS, 0);
     for (int i = 0; i < ARROWS; i++) {
@@ -813,8 +813,8 @@ ENV_FN void begin_life(CraftaxClassic ENV_PTR* env) {
 
 // ---- Observation --------------------------------------------------------------------------------
 
-// Mark a mob, or unmark it: one that is away or dead unmarks a cell that it doesn't stand in,
-// counted from the other side of the view, as the original.
+// Mark a mob in the view. One that is out of view or dead clears the mark of a cell counted from the
+// opposite side, as the original.
 ENV_FN void show(CraftaxClassic ENV_PTR* env, int kind, int row, int column, int alive) {
     int down = row - env->row + VIEW_ROWS / 2;
     int right = column - env->column + VIEW_COLUMNS / 2;
@@ -827,8 +827,8 @@ ENV_FN void show(CraftaxClassic ENV_PTR* env, int kind, int row, int column, int
     }
 }
 
-// 7 x 9 cells, each a one among 17 blocks and zombie, cow, skeleton, arrow; 12 items, health, food,
-// drink, energy in tenths; left, right, up, down; light; asleep.
+// Write the observation: 7 x 9 cells, each a one-hot block (17) and zombie, cow, skeleton, arrow; then
+// 12 items, health, food, drink, energy in tenths; left, right, up, down; light; asleep.
 ENV_FN void write_observations(CraftaxClassic ENV_PTR* env) {
     for (int i = 0; i < NUMBERS; i++) {
         env->observations[i] = 0.0f;
@@ -870,24 +870,24 @@ ENV_FN void write_observations(CraftaxClassic ENV_PTR* env) {
 
 // ---- A new world --------------------------------------------------------------------------------
 
-// A world is made in stages, each by several at a time, of whom each does a part: a GPU's threads, or
-// one. A stage begins when all parts of the one before are done. The choices are drawn by one.
+// A world is made in stages. Several threads of a GPU, or one of a CPU, each do a part of a stage. A
+// stage begins when all parts of the previous one are done. One thread makes the random choices.
 #define BEGIN_STAGES 6
 
-// Perlin noise: a grid of directions, of which each cell mixes the four around it.
+// Perlin noise: each cell mixes the four directions around it in a grid of directions.
 
-// All directions lie where the observation will be: 1272 numbers of its 1345. Behind them are the
-// least and the largest value of each noise.
+// The observation's memory holds the directions, 1272 of its 1345 elements, and after them the
+// minimum and maximum of each noise.
 #define EXTREMES (2 * ANGLES)
-#define RICH 0x20    // of a cell of stone whose choices are to be drawn: there may be a diamond
-#define MOLTEN 0x40  // or there is lava, whatever they are
+#define RICH 0x20    // flag of a stone cell with open random choices: a diamond is possible
+#define MOLTEN 0x40  // the cell is lava whatever the choices are
 
 ENV_FN float fade(float t) {
     return t * t * t * (t * (t * 6.0f - 15.0f) + 10.0f);
 }
 
 ENV_FN float raw_noise(const CraftaxClassic ENV_PTR* env, int noise, int row, int column) {
-    // cells from one direction to the next are 2 to the power of these
+    // log2 of the cells from one direction to the next
     const int down = noise == PATHS ? 3 : noise == TREES ? 2 : 4;
     const int across = noise == PATHS ? 1 : noise == TREES ? 2 : 4;
     const int first = noise == WATERS      ? WATER_ANGLES
@@ -916,19 +916,19 @@ ENV_FN float raw_noise(const CraftaxClassic ENV_PTR* env, int noise, int row, in
     return (1.0f - tx) * at_left + tx * at_right;
 }
 
-// From 0 to 1.
+// Return a cell's noise, scaled to 0..1.
 ENV_FN float noise_at(const CraftaxClassic ENV_PTR* env, int noise, int row, int column) {
     const float low = env->observations[EXTREMES + 2 * noise];
     const float high = env->observations[EXTREMES + 2 * noise + 1];
     return (raw_noise(env, noise, row, column) - low) / (high - low);
 }
 
-// A part of all cells: some columns of some rows.
+// One thread's part of the world: some columns of some rows.
 #define EACH_CELL(part, parts)                                                                \
     for (int row = (part) / least(parts, SIDE); row < SIDE; row += most(1, (parts) / SIDE))   \
         for (int column = (part) % least(parts, SIDE); column < SIDE; column += least(parts, SIDE))
 
-// The least and the largest value of a part of the cells.
+// Compute the minimum and maximum of each noise in a part of the world.
 ENV_FN void seek_extremes(CraftaxClassic ENV_PTR* env, int noise, int part, int parts) {
     float low = raw_noise(env, noise, 0, 0);
     float high = low;
@@ -941,7 +941,7 @@ ENV_FN void seek_extremes(CraftaxClassic ENV_PTR* env, int noise, int part, int 
     env->extremes[part][2 * noise + 1] = high;
 }
 
-// Of all parts; `kind` is even of a least one.
+// Combine the extremes of all parts; an even `kind` is a minimum.
 ENV_FN float extreme(const CraftaxClassic ENV_PTR* env, int kind, int parts) {
     float found = env->extremes[0][kind];
     for (int part = 1; part < parts; part++) {
@@ -952,10 +952,10 @@ ENV_FN float extreme(const CraftaxClassic ENV_PTR* env, int kind, int parts) {
     return found;
 }
 
-// A cell's block as far as noise decides it: of STONE and TREE choices are to be drawn.
+// Return a cell's block as far as noise decides it. STONE and TREE have open random choices.
 ENV_FN int plan(const CraftaxClassic ENV_PTR* env, int row, int column) {
     const int steps = size_of(row - SIDE / 2) + size_of(column - SIDE / 2);
-    const float near = steps < 5 ? (float)steps / 5.0f : 1.0f;  // neither at the start
+    const float near = steps < 5 ? (float)steps / 5.0f : 1.0f;  // neither mountains nor water at the start
     const float water = noise_at(env, WATERS, row, column) + near - 1.0f;
     const float mountain = noise_at(env, MOUNTAINS, row, column) + 0.05f + near - 1.0f;
     const float tree = noise_at(env, TREES, row, column);
@@ -972,7 +972,7 @@ ENV_FN int plan(const CraftaxClassic ENV_PTR* env, int row, int column) {
     return water > 0.7f ? WATER : water > 0.6f ? SAND : tree > 0.5f ? TREE : GRASS;
 }
 
-// The block of a cell that is planned.
+// Return the final block of a planned cell, with its random choices.
 ENV_FN int draw_block(CraftaxClassic ENV_PTR* env, int cell, int planned) {
     int block = planned & BLOCK;
     if (block == TREE) {
@@ -1001,11 +1001,11 @@ ENV_FN void draw_blocks(CraftaxClassic ENV_PTR* env) {
         env->cells[cell] = (uint8_t)block;
         stones += block == STONE ? 1 : 0;
     }
-    env->cells[env->row * SIDE + env->column] = GRASS;  // no stone: it is no mountain
+    env->cells[env->row * SIDE + env->column] = GRASS;  // never stone, so it is no mountain
     if (stones == 0) {
         return;
     }
-    int left = DRAW(env, DIAMOND_CELL) % stones;  // stones before the one that becomes a diamond
+    int left = DRAW(env, DIAMOND_CELL) % stones;  // stone cells before the one that becomes a diamond
     for (int cell = 0; left >= 0; cell++) {
         if (env->cells[cell] == STONE && left-- == 0) {
             env->cells[cell] = DIAMOND;
@@ -1013,7 +1013,7 @@ ENV_FN void draw_blocks(CraftaxClassic ENV_PTR* env) {
     }
 }
 
-// A part of a new world; in the end the observation is there, too.
+// Compute one part of one stage of a new world. The last stage writes the observation.
 ENV_FN void c_begin(CraftaxClassic ENV_PTR* env, int stage, int part, int parts) {
     const int makers = least(parts, MAKERS);
     if (stage == 0 && part == 0) {
@@ -1054,7 +1054,7 @@ ENV_FN void begin_episode(CraftaxClassic ENV_PTR* env) {
 
 // ---- Step, episodes -----------------------------------------------------------------------------
 
-// A step without what ends an episode. Returns its reward.
+// Advance the game by one step without ending the episode. Return the reward.
 ENV_FN float play(CraftaxClassic ENV_PTR* env, int action) {
     const unsigned int unlocked = env->unlocked;
     const int health = env->health;
@@ -1085,7 +1085,7 @@ ENV_FN float play(CraftaxClassic ENV_PTR* env, int action) {
     return (float)gained + health_gained;
 }
 
-// Lava took all health.
+// Lava has set health to 0.
 ENV_FN bool is_over(const CraftaxClassic ENV_PTR* env) {
     return env->health <= 0 || env->tick >= LONGEST;
 }
@@ -1123,7 +1123,7 @@ ENV_FN void c_step(CraftaxClassic ENV_PTR* env) {
 #endif
 }
 
-// Pictures are made in Python from the observation.
+// Empty: draw.py draws the observation.
 ENV_FN void c_render(CraftaxClassic ENV_PTR* env) {
     (void)env;
 }

@@ -1,13 +1,14 @@
-"""A picture of one agent's observation: the cells around it, and below what it has."""
+"""Draw one agent's observation: the cells around it, and below its inventory."""
 
 import numpy as np
 
-CELL, PIP = 30, 6  # pixels: a cell's side; the height of a point of health, or of an item
+CELL = 30  # pixels per side
+PIP = 6  # height in pixels of a point of health, or of an item
 ROWS, COLUMNS, BLOCKS, ITEMS = 7, 9, 17, 12
 DARK, EMPTY, INK = (6, 24, 24), (20, 44, 44), (241, 241, 241)
 GRASS, STONE, SAND, SOIL = (60, 130, 60), (120, 124, 128), (214, 196, 140), (150, 118, 86)
 WATER, WOOD, GOLD, RED = (40, 100, 190), (122, 82, 46), (204, 173, 17), (187, 0, 0)
-GROUND = np.array(  # of each block
+GROUND = np.array(  # colour of each block
     [
         *(DARK, DARK, GRASS, WATER, STONE, GRASS, WOOD, SOIL, STONE, STONE, STONE),
         *(WOOD, STONE, SAND, (226, 90, 20), GRASS, GRASS),
@@ -15,7 +16,7 @@ GROUND = np.array(  # of each block
     np.uint8,
 )
 COAL, IRON, DIAMOND, LEAVES = (30, 30, 34), (220, 160, 120), (150, 240, 255), (24, 78, 36)
-MARKS = {  # blocks with something in their middle: its colour, and how many pixels stay around it
+MARKS = {  # blocks with a mark in the middle: colour, and margin in pixels
     5: (LEAVES, 3),
     8: (COAL, 9),
     9: (IRON, 9),
@@ -28,7 +29,7 @@ MARKS = {  # blocks with something in their middle: its colour, and how many pix
 ZOMBIE, COW, SKELETON, ARROW = (30, 190, 60), (240, 220, 200), (200, 204, 212), (250, 240, 120)
 MOBS = ((ZOMBIE, 5), (COW, 5), (SKELETON, 5), (ARROW, 12))
 AHEAD = ((0, -1), (0, 1), (-1, 0), (1, 0))  # rows and columns: left, right, up, down
-COLOURS = (  # of the columns below: health, food, drink, energy, then the items
+COLOURS = (  # columns of the inventory: health, food, drink, energy, then the items
     *(RED, (200, 120, 60), WATER, GOLD, WOOD, STONE, COAL, IRON, DIAMOND, (130, 200, 90)),
     *((WOOD, STONE, IRON) * 2),
 )
@@ -39,7 +40,7 @@ COLUMN = WIDTH // len(COLOURS)
 def fill(
     picture: np.ndarray, cell: tuple[int, int], margin: int, colour: tuple[int, int, int]
 ) -> None:
-    """Paint a cell but for a margin."""
+    """Fill a cell of the picture with a colour, except for a margin."""
     top, left = (CELL * place for place in cell)
     picture[top + margin : top + CELL - margin, left + margin : left + CELL - margin] = colour
 

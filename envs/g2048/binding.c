@@ -7,8 +7,8 @@
 #define ACT_SIZES {4}
 #define OBS_TENSOR_T ByteTensor
 #define MY_OBS_FULL
-#define MY_STATE_PLAIN  // the struct points at nothing of its own
-#define MY_GPU "g2048.h"  // its rules compile for a GPU, too
+#define MY_STATE_PLAIN  // the struct owns no memory
+#define MY_GPU "g2048.h"  // GPUs can run these rules
 #define Env G2048
 #include "vecenv.h"
 

@@ -1,4 +1,4 @@
-"""A picture of one agent's observation: the board, its tiles coloured and numbered."""
+"""Draw one agent's observation: the board, its tiles coloured and numbered."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ DIGITS = (  # 0 to 9: five rows of three dots, a row as one octal digit
 
 
 def colour(exponent: int) -> tuple[int, int, int]:
-    """Grey to cyan up to 1024, cyan to blue up to 8192, red and gold above."""
+    """Return a tile's colour: grey to cyan up to 1024, cyan to blue up to 8192, then red and gold."""
     if exponent <= 10:
         return 187 - 18 * exponent, 150 - 3 * exponent, 150
     if exponent <= 13:
@@ -22,9 +22,9 @@ def colour(exponent: int) -> tuple[int, int, int]:
 
 
 def number(value: int) -> np.ndarray:
-    """A number in dots, (5, 4 * digits - 1) bool."""
+    """Return the pixels of a number in dots, (5, 4 * digits - 1) bool."""
     octal = np.array([[int(row) for row in DIGITS[int(digit)]] for digit in str(value)]).T
-    dots = octal[:, :, None] >> np.array([2, 1, 0, 9]) & 1  # bit 9 is never set: the space between
+    dots = octal[:, :, None] >> np.array([2, 1, 0, 9]) & 1  # bit 9 is never set: the gap
     return dots.reshape(5, -1)[:, :-1].astype(bool)
 
 

@@ -1,18 +1,18 @@
-// g2048: slide the tiles of a 4 x 4 board; equal ones merge. As in PufferLib 4.0.
+// g2048: the game 2048: slide the tiles of a 4 x 4 board; equal ones merge. As in PufferLib 4.0.
 //
 // A cell holds 0 or the exponent k of its tile 2^k, and is one observation element. Actions: 0 up,
 // 1 down, 2 left, 3 right. A move that changes nothing costs 0.05 and spawns no tile. An episode
-// ends when no move is possible (-1), or when time is up: 1000 steps, more for an environment that
-// once reached 2^10 or scored much.
+// ends when no move is possible (-1) or at the time limit: 1000 steps, more for an environment that
+// once reached 2^10 or has a high score.
 //
-// A part of the episodes (scaffolding_ratio) begins with one or two large tiles instead of two
-// small ones, to practise with what normal play rarely reaches. They aren't logged.
+// A fraction of the episodes (scaffolding_ratio) begins with one or two large tiles instead of two
+// small ones, to train positions that normal play rarely reaches. These episodes aren't logged.
 //
-// The board is four words, a byte per cell, and all lines slide at once: the four bytes of a word
-// are four lines, and every operation below is on all of them. No cell exceeds 17: to merge two
-// tiles of 2^17, one would have to grow in the 15 cells beside the other, which hold 2^16 at most.
+// The board is four words with a byte per cell, and all lines slide at once: the four bytes of a word
+// belong to four lines, and every operation below works on all of them. No cell exceeds 17: to merge
+// two tiles of 2^17, the second would have to grow in the 15 other cells, which reach 2^16 at most.
 
-#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // CPU only: a GPU's compiler has its own definitions
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -25,14 +25,14 @@
 enum { UP, DOWN, LEFT, RIGHT };
 
 #define SIZE 4
-#define SHORTEST 1000                 // steps: the least time limit
-#define LARGEST_EXPONENT 18           // of the table below; play reaches 17
+#define SHORTEST 1000                 // steps: smallest time limit
+#define LARGEST_EXPONENT 18           // size of the table below; play reaches 17
 #define NOTHING_MOVED (-0.05f)
 #define GAME_OVER (-1.0f)
-#define RANDOM_LARGEST 2147483647.0f  // of rand_r
+#define RANDOM_LARGEST 2147483647.0f  // largest result of rand_r
 
-// What merging into 2^k is worth: 0.05, from 2^7 on plus 0.03 times (k - 6)^1.5, as upstream rounds
-// it. Upstream's table ends at 17. 0 is for cells that didn't merge.
+// Reward for merging into 2^k: 0.05, and from 2^7 on 0.03 * (k - 6)^1.5 more, rounded as upstream
+// rounds it. Upstream's table ends at 17. Entry 0 is for cells that didn't merge.
 #define BONUS(x) (0.05f + (x) * 0.03f)
 TABLE float MERGE_REWARD[LARGEST_EXPONENT + 1] = {
     0.0f,          0.05f,         0.05f,         0.05f,         0.05f,
@@ -44,8 +44,8 @@ TABLE float MERGE_REWARD[LARGEST_EXPONENT + 1] = {
 typedef struct {
     float perf;               // 0.8 * largest tile / 2^16, at most 1
     float score;              // largest tile
-    float merge_score;        // sum of all tiles that merging made: the score of the game 2048
-    float episode_return;     // sum of rewards, before anybody clips them
+    float merge_score;        // sum of all merged tiles: the score of the original game
+    float episode_return;     // sum of unclipped rewards
     float episode_length;     // steps
     float lifetime_max_tile;  // largest tile this environment ever reached
     float reached_16384;
@@ -72,24 +72,24 @@ typedef struct {
     int tick;
     int max_ticks;
     int score;     // merge score
-    int largest;   // exponent, on the board as it is
-    int max_tile;  // the same before the last spawn; 0 before the first move
+    int largest;   // largest exponent on the board
+    int max_tile;  // as largest, before the last spawn; 0 before the first move
     float episode_return;
 } G2048;
 
 // ---- Four bytes at a time, each less than 128 ---------------------------------------------------
 
-// 0x80 in every byte that is 0.
+// Return 0x80 in every byte that is 0.
 ENV_FN uint32_t zeros(uint32_t word) {
     return (0x80808080u - word) & 0x80808080u;
 }
 
-// 0x7F in every byte that has 0x80.
+// Return 0x7F in every byte that has 0x80.
 ENV_FN uint32_t mask_of(uint32_t flags) {
     return flags - (flags >> 7);
 }
 
-// Of SIZE words: byte i of word j becomes byte j of word i.
+// Transpose SIZE words: byte i of word j becomes byte j of word i.
 ENV_FN void transpose(const uint32_t ENV_PTR* in, uint32_t ENV_PTR* out) {
     const uint32_t even = 0x00FF00FFu;
     const uint32_t odd = 0xFF00FF00u;
@@ -105,16 +105,15 @@ ENV_FN void transpose(const uint32_t ENV_PTR* in, uint32_t ENV_PTR* out) {
 
 // ---- Sliding ------------------------------------------------------------------------------------
 
-// Where near is 0, far moves there.
+// Move each byte of `far` to `near` if near's byte is 0.
 ENV_FN void close_gap(uint32_t ENV_PTR* near, uint32_t ENV_PTR* far) {
     const uint32_t gap = mask_of(zeros(*near));
     *near |= *far & gap;
     *far &= ~gap;
 }
 
-// Slide and merge the SIZE words of a line towards line[0]. Of the SIZE - 1 words of merged, word i
-// gets the new exponents where cells i and i + 1 merged, and 0 elsewhere. What has merged isn't
-// compared again.
+// Slide and merge the SIZE words of a line towards line[0]. merged[i], one of SIZE - 1 words, gets the
+// new exponents where cells i and i + 1 merged, and 0 elsewhere. A merged tile doesn't merge again.
 ENV_FN void slide(uint32_t ENV_PTR* line, uint32_t ENV_PTR* merged) {
     for (int end = SIZE - 1; end > 0; end--) {  // bubble sort: gaps to the end, tiles in order
         for (int i = 0; i < end; i++) {
@@ -133,7 +132,7 @@ ENV_FN void slide(uint32_t ENV_PTR* line, uint32_t ENV_PTR* merged) {
     }
 }
 
-// Count what merged and return its reward: line by line, and along each, because it is a float sum.
+// Add the merges to the score and return their reward. The order of the float sum is upstream's.
 ENV_FN float count_merges(G2048 ENV_PTR* env, const uint32_t ENV_PTR* merged) {
     const uint32_t any = merged[0] | merged[1] | merged[2];
     float reward = 0.0f;
@@ -151,7 +150,7 @@ ENV_FN float count_merges(G2048 ENV_PTR* env, const uint32_t ENV_PTR* merged) {
     return reward;
 }
 
-// Make a move. True if anything changed; then its merges are added to *reward.
+// Make a move and add the reward of its merges to *reward. Return true if the board changed.
 ENV_FN bool move(G2048 ENV_PTR* env, int action, float ENV_PTR* reward) {
     const bool across = action >= LEFT;
     const bool backwards = action == DOWN || action == RIGHT;
@@ -188,22 +187,21 @@ ENV_FN bool move(G2048 ENV_PTR* env, int action, float ENV_PTR* reward) {
 
 #define ONES 0x0101010101010101u
 
-// 1 in every byte of two rows that is 0.
+// Return 1 in every byte of two rows that is 0.
 ENV_FN uint64_t empty_cells(uint32_t first, uint32_t second) {
     return ((uint64_t)zeros(second) << 32 | zeros(first)) >> 7;
 }
 
-// How many bytes of sums are n or less; all are at most 16.
+// Return the number of bytes of `sums` that are n or less. All bytes are at most 16.
 ENV_FN int count_up_to(uint64_t sums, int n) {
     const uint64_t flags = (((uint64_t)n * ONES | 0x80 * ONES) - sums) & 0x80 * ONES;
     return (int)((flags >> 7) * ONES >> 56);
 }
 
-// Put a tile into an empty cell, all equally likely, if there is one. Returns the number of cells
-// left empty.
+// Put a tile into a random empty cell, if there is one. Return the number of remaining empty cells.
 //
-// Multiplied by ONES, byte i becomes the sum of bytes 0 to i: here the number of empty cells up to
-// cell i. The n-th empty cell, counted from 0, is the first whose number exceeds n.
+// Multiplying by ONES turns byte i into the sum of bytes 0 to i, here the number of empty cells up to
+// cell i. The n-th empty cell, counted from 0, is the first whose sum exceeds n.
 ENV_FN int spawn(G2048 ENV_PTR* env, int exponent) {
     const uint64_t top = empty_cells(env->rows[0], env->rows[1]);
     const uint64_t bottom = empty_cells(env->rows[2], env->rows[3]);
@@ -220,13 +218,13 @@ ENV_FN int spawn(G2048 ENV_PTR* env, int exponent) {
     return empty - 1;
 }
 
-// 2 in nine of ten times, else 4.
+// Draw the exponent of a new tile: the tile is 2 with probability 0.9, else 4.
 ENV_FN int draw_tile(G2048 ENV_PTR* env) {
     return rand_r(&env->rng) % 10 == 0 ? 2 : 1;
 }
 
-// The large tiles grow with what the environment has reached. (A comment of upstream's says that
-// they start at 8192; its code, as this, starts at 4096.)
+// Spawn one or two large tiles, the larger the more the environment has reached. (Upstream's comment
+// says that they start at 8192; its code starts at 4096, as this does.)
 ENV_FN void spawn_scaffold(G2048 ENV_PTR* env) {
     if (env->lifetime_max < 14) {
         const int exponent = 12 + rand_r(&env->rng) % 5;
@@ -287,7 +285,7 @@ ENV_FN void add_log(G2048 ENV_PTR* env) {
     env->log.n += 1.0f;
 }
 
-// Is there a pair of equal neighbours on a full board?
+// Return true if a full board has a pair of equal neighbours.
 ENV_FN bool can_merge(const G2048 ENV_PTR* env) {
     uint32_t pairs = 0;
     for (int row = 0; row < SIZE; row++) {
@@ -298,7 +296,7 @@ ENV_FN bool can_merge(const G2048 ENV_PTR* env) {
     return pairs != 0;
 }
 
-// The time limit of an environment that once reached 2^10 or more, or has a high score.
+// Return the time limit in steps: longer after 2^10 was reached once, or with a high score.
 ENV_FN int time_limit(const G2048 ENV_PTR* env) {
     const int grown = SHORTEST * (env->lifetime_max > 9 ? env->lifetime_max - 8 : 1);
     return grown > env->score / 4 ? grown : env->score / 4;
@@ -311,7 +309,7 @@ ENV_FN void c_reset(G2048 ENV_PTR* env) {
 
 ENV_FN void c_step(G2048 ENV_PTR* env) {
     float reward = 0.0f;
-    bool over = false;  // without a spawn it stays so: a board without moves ended its episode
+    bool over = false;  // stays false without a spawn: a board without moves ended its episode
     env->tick += 1;
     if (move(env, (int)env->actions[0], &reward)) {
         env->max_tile = env->largest;
@@ -333,7 +331,7 @@ ENV_FN void c_step(G2048 ENV_PTR* env) {
     write_observations(env);
 }
 
-// Pictures are made in Python from the observation.
+// Empty: draw.py draws the observation.
 ENV_FN void c_render(G2048 ENV_PTR* env) {
     (void)env;
 }

@@ -1,4 +1,4 @@
-// StaticVec of PufferLib 4.0: what my_vec_init and my_setup_perm may look at.
+// StaticVec of PufferLib 4.0, with the members that my_vec_init and my_setup_perm may read.
 
 #ifndef PUFFER_STATIC_VEC_H
 #define PUFFER_STATIC_VEC_H
@@ -30,7 +30,7 @@ typedef struct StaticVec {
     int action_mask_size;            // 0 without masks
     int gpu;                         // 0
     int* agent_perm;                 // NULL: agent i is in row i
-    unsigned int* random;            // ours: (size,) what each environment's rand draws from
+    unsigned int* random;            // ours: (size,) generator of each environment's rand
 } StaticVec;
 
 #endif

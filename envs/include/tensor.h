@@ -1,4 +1,4 @@
-// The tensor types of PufferLib 4.0, by the name of its header: OBS_TENSOR_T is one of them.
+// The tensor types of PufferLib 4.0, under upstream's file name. OBS_TENSOR_T is one of them.
 
 #ifndef PUFFER_TENSOR_H
 #define PUFFER_TENSOR_H
@@ -17,9 +17,9 @@ typedef struct {
     int64_t shape[PUF_MAX_DIMS];
 } FloatTensor;
 
-typedef FloatTensor PrecisionTensor;  // upstream: float or bfloat16, as the trainer was built
+typedef FloatTensor PrecisionTensor;  // upstream: float or bfloat16, chosen when the trainer is built
 
-// For an environment's own use. Observations are bytes or floats.
+// Types that an environment may use itself. Observations are bytes or floats.
 typedef struct {
     int* data;
     int64_t shape[PUF_MAX_DIMS];

@@ -1,4 +1,4 @@
-// vecenv.h: the contract between an environment and the batch stepper (names as in PufferLib 4.0).
+// The contract between an environment of PufferLib 4.0 and the batch stepper, with upstream's names.
 //
 // An environment is a folder with NAME.h (a struct and its functions) and binding.c:
 //
@@ -20,58 +20,57 @@
 //     float* rewards              num_agents; zero when c_step begins, so c_step may accumulate
 //     float* terminals            num_agents; zero when c_step begins; 1 where an episode ended
 //     int num_agents              set by my_init, the same for the life of the environment
-//     unsigned int rng            seeded before my_init; the state of every rand_r. A pointer, as
-//                                 some have, is left alone
+//     unsigned int rng            seeded before my_init; the state of every rand_r. If it is a
+//                                 pointer, as in some environments, it is not touched
 //     unsigned char* action_mask  with MY_ACTION_MASK: num_agents rows, non-zero where legal
 //
 // and these functions: c_reset(Env*), c_step(Env*), c_render(Env*), c_close(Env*). c_step resets an
-// environment whose episode ended, so observations are then the first of the next one. The rows
-// behind the pointers belong to the stepper and are the environment's own: what it wrote in one
-// step is still there in the next, so it may update observations in place.
+// environment whose episode ended, so observations are then the first of the next one. The stepper
+// allocates the rows and changes none of them but rewards, terminals and actions between steps, so
+// an environment may update its observations in place.
 //
 // Optional macros, defined before this file is included:
 //
 //     MY_ACTION_MASK n     action_mask has n bytes per agent: the sum of ACT_SIZES
-//     MY_VEC_INIT          the binding has its own my_vec_init
+//     MY_VEC_INIT          the binding has my_vec_init, which creates all environments
 //     MY_VEC_CLOSE         the binding has my_vec_close; called after every c_close
 //     MY_VEC_STEP_RANGE    names a function (StaticVec*, int first, int count, int workers) that
 //                          steps those environments instead of c_step; workers is 1 here
-//     MY_VEC_STEP          accepted; upstream steps everything at once with it, but not in its
-//                          native trainer. Here c_step is called, or the function of the range
-//     MY_SHARED, MY_SHARED_CLOSE, MY_GET, MY_PUT    accepted; nothing here calls them, and nothing
-//                          in 4.0 does
+//     MY_VEC_STEP          accepted and unused: upstream calls it outside of its native trainer.
+//                          Here c_step or the function of MY_VEC_STEP_RANGE is called
+//     MY_SHARED, MY_SHARED_CLOSE, MY_GET, MY_PUT    accepted and unused, as in 4.0
 //     MY_USES_PERM         my_setup_perm is called once per environment (agent_perm stays NULL)
-//     MY_USES_TAGS         int tag is set: in self-play to b where opponent b plays one of the teams, else
-//                          to 0. int boundary_reached is left alone: that an episode has ended, its
-//                          terminals say
+//     MY_USES_TAGS         int tag is set: in self-play to the number of the opponent that plays one
+//                          of the teams, else to 0. int boundary_reached is not used: terminals
+//                          show where an episode ended
 //     MY_OBS_FULL          ours: c_reset and c_step write every observation element every time, so
 //                          observations may point straight at the trainer's row (no copy); it
 //                          is valid only inside c_reset and c_step
 //     MY_OBS_SHAPE {h, w, c}   ours: observations are images, flat in the order height, width,
 //                          channels; the product is OBS_SIZE
-//     MY_GPU "NAME.h"      ours: the header's rules compile for a GPU, too; see below
+//     MY_GPU "NAME.h"      ours: GPUs can run the header's rules; see below
 //     MY_STATE_PLAIN, MY_STATE   ours: training can be resumed in the middle of episodes; see below
 //
-// State. A run that is resumed goes on with the bits it would have had, if its environments can be
-// saved: if everything they know between two steps is in the struct, in memory the struct owns and
-// in the rows above. The stepper always saves the rows, log and rng, and what rand draws from, and
-// never touches the pointers to the rows. For the rest a binding chooses one of
+// State. A resumed run continues bit by bit if its environments can be saved: if all they know between
+// two steps is in the struct, in memory that the struct owns, and in the rows above. The stepper
+// saves the rows, the log, rng and the generator of rand, and never the pointers to the rows. For the
+// rest a binding defines one of
 //
-//     MY_STATE_PLAIN       the struct holds no pointers but those above: its bytes are its state
+//     MY_STATE_PLAIN       the struct has no pointers but those above, so its bytes are its state
 //     MY_STATE             the binding defines three functions:
 //         size_t my_state_size(const Env*)                      bytes needed at this moment
 //         void my_save_state(const Env*, void* to)              write them; `to` is all 0
-//         bool my_load_state(Env*, const void* from, size_t)    the inverse, after my_init, with or
-//                          without a c_reset before. The size is what was written, so it may differ
-//                          from my_state_size of now. False if that can't be; c_reset must then
-//                          still work. Both addresses are aligned to 16 bytes. Write no pointers,
-//                          so that equal states are equal bytes
+//         bool my_load_state(Env*, const void* from, size_t)    read them, after my_init and perhaps
+//                          a c_reset. The size is the one that was written, which may differ from
+//                          the present my_state_size. Return false if it doesn't fit; c_reset must
+//                          then still work. Both addresses are aligned to 16 bytes. Write no
+//                          pointers, so that equal states have equal bytes
 //
-// With neither, environments start anew when training is resumed. Constants from the configuration
-// needn't be saved: the state is refused if they, num_agents, or the code have changed.
+// Without these macros, environments are reset when training is resumed. Constants from the
+// configuration needn't be saved: the state is refused if they, num_agents, or the code have changed.
 //
-// A GPU steps environments itself, together with the policy, if their rules compile there. What they
-// may use is what C, Metal and CUDA have in common:
+// A GPU steps environments together with the policy if their rules compile for it. They may use what
+// C, Metal and CUDA have in common:
 //
 //     ENV_FN                 begins every function, ENV_PTR follows the type that a pointer to the struct
 //                          or to a local variable points to (Name ENV_PTR* env), ENV_ROWS(float) and
@@ -84,24 +83,28 @@
 //     no double, no static variables, no library but rand_r, fabsf, sinf,
 //     cosf, sqrtf, expf, logf, floorf, ceilf; no compound literals or designated initialisers
 //
-// An episode that takes long to begin, as a map does that is made of noise, keeps a GPU's other threads
-// waiting. They do it together where the header (of one agent, and a struct of more than 255 words) has
+// An episode with a slow start, such as a map generated from noise, makes a GPU's other threads wait.
+// They share the work if the header (for one agent, with a struct of more than 255 words) has
 //
-//     BEGIN_STAGES n       and c_begin(Env*, int stage, int part, int parts): part 0 to parts - 1 of stages 0
-//                          to n - 1, of which one begins when all parts of the one before are done. Results
-//                          may not depend on `parts`. With BEGINS_LATER defined c_step leaves this to be
-//                          called where it sets a terminal; else it calls all stages, as part 0 of 1
+//     BEGIN_STAGES n       and c_begin(Env*, int stage, int part, int parts), which computes one part
+//                          of stages 0 to n - 1. A stage begins when all parts of the previous stage
+//                          are done. Results must not depend on `parts`. With BEGINS_LATER defined,
+//                          c_step only sets a terminal, and c_begin is called after it; otherwise
+//                          c_step calls all stages, as part 0 of 1
 //
-// What differs from upstream: a missing key doesn't abort (dict_get), a bad value can be refused
-// (dict_reject), counts that don't add up are errors, and threads step environments without OpenMP,
-// whose pragmas are comments unless one protects what environments share (critical, atomic).
-// rand_r is glibc's algorithm on every platform (src/rand_r.c), rand and raylib's GetRandomValue
-// draw from a generator that each environment has to itself, data files named from the repository's
-// root are found from any working directory, and exit and abort are an error while environments are
-// created, reset or stepped, and the end of drawing while they are drawn, not the end of Python
-// (src/host.h). binding.c alone is compiled, as upstream does: NAME.c is a program of its own there.
-// raylib.h, raymath.h and rlgl.h are raylib's own where it is installed, otherwise the ones in
-// raylib/, which draw nothing.
+// Differences from upstream:
+//   - A missing key doesn't abort (dict_get), a bad value can be refused (dict_reject), and counts
+//     that don't add up are errors.
+//   - Threads step environments without OpenMP. Its pragmas are ignored, except those that protect
+//     shared data (critical, atomic).
+//   - rand_r is glibc's algorithm on every platform (src/rand_r.c). rand and raylib's GetRandomValue
+//     use a separate generator for each environment.
+//   - Data files named relative to the repository's root are found from any working directory. exit
+//     and abort don't end Python: they are an error while environments are created, reset or
+//     stepped, and close the window while they are drawn (src/host.h).
+//   - Only binding.c is compiled, as upstream does. NAME.c is a separate program there.
+//   - raylib.h, raymath.h and rlgl.h are raylib's if it is installed, otherwise stand-ins in raylib/
+//     that draw nothing.
 
 #ifndef PUFFER_VECENV_H
 #define PUFFER_VECENV_H
@@ -124,23 +127,23 @@
 extern "C" {
 #endif
 
-// ---- Dict: puffer_dict.h. Keys aren't copied: literals, or text that outlives it. -------------------
+// ---- Dict (puffer_dict.h). Keys aren't copied and must outlive it: use literals. --------------------
 
 Dict* create_dict(int capacity);
 
-// The item of a key, or NULL.
+// Return the item of a key, or NULL.
 DictItem* dict_get_unsafe(Dict* dict, const char* key);
 
-// The item of a key. Never NULL: a key that isn't there gets value 0 and is remembered as missing,
-// and creating the environments fails with the names of all such keys.
+// Return the item of a key, never NULL. A missing key gets value 0 and is recorded: creating the
+// environments then fails with the names of all missing keys.
 DictItem* dict_get(Dict* dict, const char* key);
 
-// Set or append.
+// Set the value of a key, or append the key.
 void dict_set(Dict* dict, const char* key, double value);
 
-// Ours: refuse the value of a key in my_init. Creation fails after this my_init returns, saying
-// what was expected (a literal). c_close is still called, c_reset isn't. Guard calls with
-// #ifdef PUFFER_MLX.
+// Ours: refuse the value of a key in my_init. `expected`, a literal, says what is legal. Creation fails
+// with a message after this my_init returns. c_close is still called, c_reset isn't. Guard calls
+// with #ifdef PUFFER_MLX.
 void dict_reject(Dict* dict, const char* key, const char* expected);
 
 #ifdef __cplusplus
@@ -149,7 +152,7 @@ void dict_reject(Dict* dict, const char* key, const char* expected);
 
 #endif  // PUFFER_VECENV_H
 
-// The part that needs to know Env; only a binding, which defines OBS_SIZE, gets it.
+// The loops over environments need Env, so only a binding, which defines OBS_SIZE, includes them.
 #if defined(OBS_SIZE) && !defined(PUFFER_GLUE_H)
 #include "../src/glue_4.h"
 #endif

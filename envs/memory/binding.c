@@ -7,8 +7,8 @@
 #define ACT_SIZES {2}
 #define OBS_TENSOR_T FloatTensor
 #define MY_OBS_FULL
-#define MY_STATE_PLAIN  // the struct points at nothing of its own
-#define MY_GPU "memory.h"  // its rules compile for a GPU, too
+#define MY_STATE_PLAIN  // the struct owns no memory
+#define MY_GPU "memory.h"  // GPUs can run these rules
 #define Env Memory
 #include "vecenv.h"
 

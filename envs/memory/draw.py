@@ -1,13 +1,13 @@
-"""A picture of one agent's observation: the cue on its side, or nothing."""
+"""Draw one agent's observation: the cue as a coloured left or right half."""
 
 import numpy as np
 
-SIZE = 60  # pixels of either side
+SIZE = 60  # pixels per side of a half
 DARK, LEFT, RIGHT = (6, 24, 24), (0, 187, 187), (187, 0, 0)
 
 
 def draw(observation: np.ndarray) -> np.ndarray:
-    """Draw the cue (1,), -1 left, 1 right and 0 none, as a picture (60, 120, 3) uint8."""
+    """Draw the cue (1,), -1 left, 1 right, 0 for none, as a picture (60, 120, 3) uint8."""
     cue = float(observation[0])
     picture = np.full((SIZE, 2 * SIZE, 3), DARK, np.uint8)
     if cue != 0:

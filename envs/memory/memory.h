@@ -1,13 +1,13 @@
-// memory: a cue, a pause, and then the question what the cue was, as in PufferLib 4.0.
+// memory: remember a cue over a pause, as in PufferLib 4.0.
 //
-// The first observation of an episode is the cue, -1 or 1; all others are 0. The action that ends
-// the episode, `length` actions later, must name the cue: 0 for -1, 1 for 1. Others don't matter.
-// Without memory the mean score is 0.5.
+// The first observation of an episode is the cue, -1 or 1; all others are 0. The episode's last
+// action, number `length`, must name the cue: 0 for -1, 1 for 1. Earlier actions have no effect. A
+// policy without memory scores 0.5 on average.
 //
-// Upstream draws cues with the C library's rand(), one generator for all threads; these come from
+// Upstream draws cues with the C library's rand(), one generator for all threads. Here they come from
 // env->rng, so that the same seed gives the same episodes.
 
-#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // CPU only: a GPU's compiler has its own definitions
 #include <stdlib.h>
 #define ENV_FN static inline
 #define ENV_PTR
@@ -28,7 +28,7 @@ typedef struct {
     int num_agents;
     unsigned int rng;
 
-    int length;  // actions of an episode
+    int length;  // actions per episode
     int cue;     // -1 or 1
     int tick;
 } Memory;
@@ -53,7 +53,7 @@ ENV_FN void c_step(Memory ENV_PTR* env) {
     c_reset(env);
 }
 
-// Pictures are made in Python from the observation.
+// Empty: draw.py draws the observation.
 ENV_FN void c_render(Memory ENV_PTR* env) {
     (void)env;
 }

@@ -1,27 +1,28 @@
-"""A player who beats what the other has chosen most often, or draws as nothing can beat."""
+"""A scripted player that beats the opponent's most frequent choice, or plays the equilibrium."""
 
 import numpy as np
 
 ROUNDS, CHOICES = 4, 3
-EQUILIBRIUM = 0.25, 0.5, 0.25  # rock, paper, scissors: no answer gets more than 0 on average
+EQUILIBRIUM = 0.25, 0.5, 0.25  # rock, paper, scissors: no strategy wins against it on average
 
 
 def choose(
     observations: np.ndarray, masks: np.ndarray | None, skill: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Beat the other's most frequent choice of the earlier rounds, else draw.
+    """Choose what beats the opponent's most frequent earlier choice, or sample the equilibrium.
 
     Args:
-        observations: (n, 22) uint8, of rock_paper_scissors.
-        masks: None, every choice is legal.
-        skill: probability that it counts; in the first round there is nothing to count.
-        rng: what is drawn.
+        observations: observations of rock_paper_scissors, (n, 22) uint8.
+        masks: None, because every choice is legal.
+        skill: probability of beating the most frequent choice. In the first round the equilibrium is
+            sampled.
+        rng: random generator.
 
     Returns:
-        Choices (n, 1); of several that were as frequent, rock is beaten first, then paper.
+        Choices, (n, 1). In a tie, rock counts as the most frequent choice, then paper.
     """
     past = observations[:, ROUNDS:].reshape(-1, ROUNDS - 1, 2, CHOICES)
-    counts = past[:, :, 1].sum(axis=1)  # (n, 3), of the other's choices
+    counts = past[:, :, 1].sum(axis=1)  # (n, 3), the opponent's choices
     drawn = rng.choice(CHOICES, len(observations), p=EQUILIBRIUM)
     counting = (rng.random(len(observations)) < skill) & counts.any(axis=1)
     return np.where(counting, (counts.argmax(axis=1) + 1) % CHOICES, drawn)[:, None]

@@ -1,14 +1,15 @@
-"""A picture of one agent's observation: a column for each round, its choices above the other's."""
+"""Draw one agent's observation: a column per round, its choices above the opponent's."""
 
 import numpy as np
 
-ROUNDS, CHOICES, CELL = 4, 3, 48  # the last in pixels
+ROUNDS, CHOICES = 4, 3
+CELL = 48  # pixels per side
 DARK, EMPTY, NOW = (6, 24, 24), (20, 44, 44), (50, 80, 80)
 AGENT, OPPONENT = (0, 187, 187), (187, 0, 0)
 
 
 def shapes() -> np.ndarray:
-    """Rock, paper, scissors: a disc, a sheet, two crossing blades (3, 48, 48) bool."""
+    """Return the pixels of rock, paper, scissors: disc, sheet, two blades, (3, 48, 48) bool."""
     y, x = np.mgrid[:CELL, :CELL] - (CELL - 1) / 2
     rock = x**2 + y**2 <= 15**2
     paper = (abs(x) <= 12) & (abs(y) <= 16)
@@ -17,10 +18,10 @@ def shapes() -> np.ndarray:
 
 
 def draw(observation: np.ndarray) -> np.ndarray:
-    """Draw what an agent sees (22,) as a picture (96, 192, 3) uint8.
+    """Draw an observation (22,) as a picture (96, 192, 3) uint8.
 
-    The rounds that are over show the agent's choices in cyan above the other's in red; the round
-    that is to be played is lighter.
+    Finished rounds show the agent's choice in cyan above the opponent's in red. The current round
+    has a lighter background.
     """
     past = observation[ROUNDS:].reshape(ROUNDS - 1, 2, CHOICES)
     picture = np.full((2 * CELL, ROUNDS * CELL, 3), DARK, np.uint8)

@@ -1,20 +1,20 @@
-// rock_paper_scissors: a few rounds of it, two agents who remember the earlier ones. The smallest game
-// on which a policy that plays only against itself goes round in circles.
+// rock_paper_scissors: a few rounds between two agents that see the earlier rounds. The smallest game
+// in which a policy that only plays against itself goes round in circles.
 //
-// Both agents choose at once: rock, paper or scissors. Who wins a round with rock gets 1, who wins it
-// with another choice 0.5; the other one loses as much. An episode is one to four rounds, as [env]
-// says, and over for both in the same step. As a win with rock is worth twice as much, the choices
-// that nothing beats are rock 1/4, paper 1/2, scissors 1/4, whatever has been played: any other habit
-// can be exploited by who finds it out, and the rounds before are there to find it out.
+// Both agents choose rock, paper or scissors at the same time. A win with rock is worth 1, any other
+// win 0.5; the loser gets the negative. An episode has one to four rounds (env.rounds) and ends for
+// both agents in the same step. Because rock pays twice as much, the unbeatable strategy is rock 1/4,
+// paper 1/2, scissors 1/4, whatever was played before. Any other habit can be exploited by an
+// opponent that discovers it in the earlier rounds.
 //
-// Each agent sees which round it is, and of every earlier round of the episode its own choice and
-// the other's. So a policy needs no memory of its own, and before the last of four rounds there are
-// 9^3 pasts: few enough to compute exactly how much a policy can lose (benchmarks/cycling.py).
+// Each agent sees the current round, and its own and the opponent's choice of every earlier round. So a
+// policy needs no recurrent state. Before the last of four rounds there are 9^3 histories: few enough
+// to compute exactly how much a policy can lose (benchmarks/cycling.py).
 //
-// An action that is none of the three loses the round as if the other had won with rock; if both
-// choose none, nobody wins.
+// An action that is none of the three loses the round as if the other had won with rock. If both
+// choose none, the round is a draw.
 
-#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // CPU only: a GPU's compiler has its own definitions
 #include <stdbool.h>
 #define ENV_FN static inline
 #define ENV_PTR
@@ -22,20 +22,20 @@
 #endif
 
 #define SEATS 2
-#define MOST_ROUNDS 4  // of an episode
+#define MOST_ROUNDS 4  // per episode
 #define CHOICES 3
 #define NONE CHOICES            // an action that is no choice
-#define PAST (SEATS * CHOICES)  // numbers about an earlier round: own choice, other's
-#define NUMBERS (MOST_ROUNDS + (MOST_ROUNDS - 1) * PAST)  // of an agent's observation
+#define PAST (SEATS * CHOICES)  // elements per earlier round: own choice, opponent's choice
+#define NUMBERS (MOST_ROUNDS + (MOST_ROUNDS - 1) * PAST)  // elements of an observation
 
 enum { ROCK, PAPER, SCISSORS };
 
 typedef struct {
     float score;           // agent 0's rewards
-    float slot_0_score;    // 1 if agent 0 got more in the episode, 0.5 for as much, 0 for less
-    float slot_1_score;    // the same of agent 1
-    float draw_rate;       // 1 if both got as much
-    float rock;            // part of both agents' choices
+    float slot_0_score;    // 1 if agent 0 won more in the episode, 0.5 for a draw, else 0
+    float slot_1_score;    // as slot_0_score, for agent 1
+    float draw_rate;       // 1 for a draw
+    float rock;            // fraction of both agents' choices
     float paper;
     float scissors;
     float episode_length;  // rounds
@@ -44,18 +44,18 @@ typedef struct {
 
 typedef struct {
     Log log;
-    ENV_ROWS(unsigned char) observations;  // (2, 22) zeros and ones: the round (4), then of each earlier
-                                      // one what it chose (3) and what the other did (3)
+    ENV_ROWS(unsigned char) observations;  // (2, 22) zeros and ones: the round (4), then for each earlier
+                                      // round its choice (3) and the opponent's (3)
     ENV_ROWS(float) actions;               // (2, 1) rock, paper or scissors
     ENV_ROWS(float) rewards;               // (2,)
     ENV_ROWS(float) terminals;             // (2,)
     int num_agents;
-    unsigned int rng;  // nothing is drawn
+    unsigned int rng;  // unused
 
-    int rounds;               // of an episode, from [env]: 1 to 4
-    int round;                // that is to be played, from 0
-    float won;                // by agent 0 in this episode
-    int chosen[CHOICES + 1];  // by both agents in this episode
+    int rounds;               // per episode, env.rounds: 1 to 4
+    int round;                // current round, from 0
+    float won;                // sum of agent 0's rewards in this episode
+    int chosen[CHOICES + 1];  // counts of both agents' choices in this episode
 } RockPaperScissors;
 
 ENV_FN int choice(const RockPaperScissors ENV_PTR* env, int seat) {
@@ -64,7 +64,7 @@ ENV_FN int choice(const RockPaperScissors ENV_PTR* env, int seat) {
     return exists ? (int)action : NONE;
 }
 
-// What a round is worth to who chose the first; to the other it is the negative.
+// Return the round's reward for the agent that chose `own`; the other agent gets the negative.
 ENV_FN float worth(int own, int other) {
     if (own == other) {
         return 0.0f;
@@ -141,7 +141,7 @@ ENV_FN void c_step(RockPaperScissors ENV_PTR* env) {
     show_round(env);
 }
 
-// Pictures are made in Python from the observation.
+// Empty: draw.py draws the observation.
 ENV_FN void c_render(RockPaperScissors ENV_PTR* env) {
     (void)env;
 }

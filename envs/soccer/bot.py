@@ -1,30 +1,30 @@
-"""A player who carries the ball to the goal, and else runs to it."""
+"""A scripted player that carries the ball to the goal and otherwise runs to the ball."""
 
 import numpy as np
 
 ROWS, COLUMNS = 5, 9
-GOAL = 1, 3  # its first and last row
+GOAL = 1, 3  # first and last row
 STAY, FORWARD, BACK, LEFT, RIGHT, PASS = range(6)
 
 
 def place(plane: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Row and column (n,) of the one cell of a plane (n, 45) that is set."""
+    """Return row and column, each (n,), of the one set cell in each plane (n, 45)."""
     return np.divmod(plane.argmax(axis=1), COLUMNS)
 
 
 def choose(
     observations: np.ndarray, masks: np.ndarray | None, skill: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """With the ball go to a row of the goal and forward; without it go to who has it.
+    """Choose actions: carry the ball to the goal's rows and forward, or run to the ball.
 
     Args:
-        observations: (n, 186) uint8, of soccer.
-        masks: None, every choice is legal.
-        skill: probability that it does so in a step; otherwise any choice is as probable.
-        rng: what is drawn.
+        observations: observations of soccer, (n, 186) uint8.
+        masks: None, because every choice is legal.
+        skill: probability of that choice in a step; otherwise the choice is uniformly random.
+        rng: random generator.
 
     Returns:
-        Choices (n, 1).
+        Choices, (n, 1).
     """
     n = len(observations)
     own, _, _, ball = observations[:, : 4 * ROWS * COLUMNS].reshape(n, 4, -1).swapaxes(0, 1)
@@ -35,7 +35,7 @@ def choose(
     on = np.where(has_it, COLUMNS, ball_column) - column
     sideways = np.where(down > 0, RIGHT, LEFT)
     straight = np.where(on > 0, FORWARD, BACK)
-    # Along the longer way first; before the end line with the ball, into the goal's rows.
+    # Reduce the larger distance first; on the last column with the ball, enter the goal's rows.
     across = (down != 0) & ((abs(down) > abs(on)) | (has_it & (column == COLUMNS - 1)))
     wanted = np.where(across, sideways, np.where(on != 0, straight, sideways))
     drawn = rng.integers(6, size=n)

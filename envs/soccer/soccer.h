@@ -1,22 +1,22 @@
 // soccer: two against two on a field of 5 x 9 cells, after Littman's game of one against one (1994).
-// The environment to copy for teams.
+// Copy this one for teams.
 //
-// Seats 0 and 1 are team 0, seats 2 and 3 are team 1: the first half of the seats against the second,
-// as self-play and matches have it. Each agent sees the field from its own side and plays towards the
-// right, whichever team it is in: so one policy can play every seat. A team has one fate. Its agents
-// get the same reward, the other team's get the negative, and an episode ends for all four at once.
+// Agents 0 and 1 are team 0, agents 2 and 3 are team 1: self-play and matches expect the first half of
+// the agents to play the second. Each agent sees the field as if its team played to the right, so one
+// policy can play all four. A team shares its rewards: both agents get the same, the other team gets
+// the negative, and an episode ends for all four at once.
 //
-// In every step all four choose, and move one after the other in an order that is drawn: stay, go
-// forward, back, left or right by one cell, or pass. One of them has the ball. Who carries it forward
-// out of the field, from one of the three middle rows, scores: +1 for its team, -1 for the other.
-// Without a goal in 60 steps it is a draw, 0 for all. A cell holds one agent; who walks into a taken
-// one stays where it is, and if two of different teams meet like that and one of them has the ball,
-// the other one has it then. A pass gives the ball to the team-mate, if it is at most three rows and
-// three columns away. Whoever hasn't the ball and passes, stays.
+// In every step all four choose an action: stay, move one cell forward, back, left or right, or pass.
+// They act one after the other in random order. One of them has the ball. An agent that carries it
+// forward out of the field in one of the three middle rows scores: +1 for its team, -1 for the other.
+// After 60 steps without a goal the episode is a draw, 0 for all. A cell holds one agent. An agent that
+// moves into an occupied cell stays where it is; if the two are of different teams and one has the
+// ball, the ball changes hands. A pass gives the ball to the team-mate if it is at most three rows and
+// three columns away. An agent that passes without the ball stays.
 //
-// An episode begins with each team somewhere in its own half, and the ball with one of the four.
+// An episode begins with each team at random cells of its half, and the ball with one of the four.
 
-#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // CPU only: a GPU's compiler has its own definitions
 #include <stdbool.h>
 #include <stdlib.h>
 #define ENV_FN static inline
@@ -25,32 +25,32 @@
 #endif
 
 #define TEAMS 2
-#define TEAM 2  // agents of a team
+#define TEAM 2  // agents per team
 #define SEATS (TEAMS * TEAM)
 #define ROWS 5
 #define COLUMNS 9
 #define CELLS (ROWS * COLUMNS)
-#define HALF 4        // columns of a team's own half; nobody begins in the middle one
+#define HALF 4        // columns of each half; no agent begins in the middle column
 #define GOAL_TOP 1    // rows of both goals
 #define GOAL_BOTTOM 3
-#define REACH 3       // of a pass, in rows and in columns
-#define LIMIT 60      // steps of an episode
-#define CLOCK 6       // parts of that time, of which an agent sees the one that it is
-#define NUMBERS (PLANES * CELLS + CLOCK)  // of an agent's observation
+#define REACH 3       // largest distance of a pass, in rows and in columns
+#define LIMIT 60      // steps per episode
+#define CLOCK 6       // phases of an episode; an agent sees the current one
+#define NUMBERS (PLANES * CELLS + CLOCK)  // elements of an observation
 
 enum { STAY, FORWARD, BACK, LEFT, RIGHT, PASS, CHOICES };
-enum { SELF, MATE, OTHERS, BALL, PLANES };  // of an observation
+enum { SELF, MATE, OTHERS, BALL, PLANES };  // planes of an observation
 
 typedef struct {
     float score;           // 1, 0, -1 for team 0
     float slot_0_score;    // 1 for a win of team 0, 0.5 for a draw, 0 for a loss
-    float slot_1_score;    // the same of team 1
+    float slot_1_score;    // as slot_0_score, for team 1
     float draw_rate;       // 1 for a draw
     float episode_length;  // steps
     float n;
 } Log;
 
-// Where an agent stands: rows from the top, columns from team 0's end.
+// A position on the field: rows from the top, columns from team 0's end.
 typedef struct {
     int row;
     int column;
@@ -59,14 +59,14 @@ typedef struct {
 typedef struct {
     Log log;
     ENV_ROWS(unsigned char) observations;  // (4, 186) zeros and ones: four planes (5, 9), then the time (6)
-    ENV_ROWS(float) actions;               // (4, 1), see above
+    ENV_ROWS(float) actions;               // (4, 1): the choices above
     ENV_ROWS(float) rewards;               // (4,)
     ENV_ROWS(float) terminals;             // (4,)
     int num_agents;
     unsigned int rng;
 
     Cell cells[SEATS];
-    int holder;  // the seat that has the ball
+    int holder;  // the agent that has the ball
     int tick;    // steps of this episode
 } Soccer;
 
@@ -74,24 +74,24 @@ ENV_FN int team_of(int seat) {
     return seat / TEAM;
 }
 
-// What is ahead of a team: more columns for team 0, fewer for team 1.
+// The direction in which a team plays: 1 towards higher columns, -1 towards lower ones.
 ENV_FN int ahead(int team) {
     return team == 0 ? 1 : -1;
 }
 
-// Where a team sees an agent stand. Team 1 sees the field turned by half a circle.
+// The cell of an agent as a team sees it: the field is rotated by 180 degrees for team 1.
 ENV_FN int seen_cell(const Soccer ENV_PTR* env, int seat, int team) {
     const int index = env->cells[seat].row * COLUMNS + env->cells[seat].column;
     return team == 0 ? index : CELLS - 1 - index;
 }
 
-// Everything, for all four: agents of a team see the same but for who they are.
+// Write all four observations. They differ within a team only in the planes SELF and MATE.
 ENV_FN void write_observations(Soccer ENV_PTR* env) {
     for (int i = 0; i < SEATS * NUMBERS; i++) {
         env->observations[i] = 0;
     }
     for (int seat = 0; seat < SEATS; seat++) {
-        const int own = seat * NUMBERS;  // where its row begins
+        const int own = seat * NUMBERS;  // index of the agent's row
         const int team = team_of(seat);
         for (int other = 0; other < SEATS; other++) {
             const int plane = other == seat ? SELF : team_of(other) == team ? MATE : OTHERS;
@@ -103,7 +103,7 @@ ENV_FN void write_observations(Soccer ENV_PTR* env) {
     }
 }
 
-// Who stands there, or -1.
+// The agent in a cell, or -1.
 ENV_FN int standing(const Soccer ENV_PTR* env, int row, int column) {
     for (int seat = 0; seat < SEATS; seat++) {
         if (env->cells[seat].row == row && env->cells[seat].column == column) {
@@ -133,7 +133,7 @@ ENV_FN void c_reset(Soccer ENV_PTR* env) {
     write_observations(env);
 }
 
-// The end of an episode that is worth this much to team 0, and as much less to team 1.
+// End an episode with this reward for team 0 and its negative for team 1.
 ENV_FN void end_episode(Soccer ENV_PTR* env, float reward) {
     for (int seat = 0; seat < SEATS; seat++) {
         env->rewards[seat] = team_of(seat) == 0 ? reward : -reward;
@@ -161,7 +161,7 @@ ENV_FN void pass_ball(Soccer ENV_PTR* env, int seat) {
     }
 }
 
-// One cell on, as the agent's team sees it. True if that is a goal.
+// Move an agent by one cell in its team's view of the field. Return true if it scores a goal.
 ENV_FN bool walk(Soccer ENV_PTR* env, int seat, int action) {
     const int forward = ahead(team_of(seat));
     const int ahead_by = action == FORWARD ? forward : action == BACK ? -forward : 0;
@@ -179,7 +179,7 @@ ENV_FN bool walk(Soccer ENV_PTR* env, int seat, int action) {
     if (other < 0) {
         env->cells[seat].row = row;
         env->cells[seat].column = column;
-    } else if (team_of(other) != team_of(seat)) {  // they meet
+    } else if (team_of(other) != team_of(seat)) {  // opponents meet
         if (env->holder == seat) {
             env->holder = other;
         } else if (env->holder == other) {
@@ -189,7 +189,7 @@ ENV_FN bool walk(Soccer ENV_PTR* env, int seat, int action) {
     return false;
 }
 
-// An order of the four, each as probable: each place is changed with one of those behind it.
+// Draw a random order of the agents (Fisher-Yates shuffle).
 ENV_FN void draw_order(Soccer ENV_PTR* env, int ENV_PTR* order) {
     for (int i = 0; i < SEATS; i++) {
         order[i] = i;
@@ -202,7 +202,7 @@ ENV_FN void draw_order(Soccer ENV_PTR* env, int ENV_PTR* order) {
     }
 }
 
-// An action that isn't one of the six is like STAY.
+// An action outside 0..5 counts as STAY.
 ENV_FN void c_step(Soccer ENV_PTR* env) {
     int order[SEATS];
     draw_order(env, order);
@@ -226,7 +226,7 @@ ENV_FN void c_step(Soccer ENV_PTR* env) {
     write_observations(env);
 }
 
-// Pictures are made in Python from the observation.
+// Empty: draw.py draws the observation.
 ENV_FN void c_render(Soccer ENV_PTR* env) {
     (void)env;
 }

@@ -1,8 +1,9 @@
-"""A picture of one agent's observation: the grid with the agent and the target."""
+"""Draw one agent's observation: the grid with the agent and the target."""
 
 import numpy as np
 
-SIZE, CELL = 11, 18  # cells a side, and their pixels; an observation doesn't tell a smaller size
+SIZE = 11  # cells per side of the largest grid; a smaller one can't be recognised
+CELL = 18  # pixels per side of a cell
 DARK, EMPTY, AGENT, TARGET = (6, 24, 24), (20, 44, 44), (0, 187, 187), (187, 0, 0)
 
 

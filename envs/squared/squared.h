@@ -1,13 +1,13 @@
-// squared: walk from the centre of a grid to a target cell. The environment to copy.
+// squared: walk from the centre of a grid to a target cell. Copy this one for a new environment.
 //
 // The agent sees the whole grid and moves one cell per step: 0 stay, 1 down, 2 up, 3 left, 4 right.
 // Reaching the target gives +1; leaving the grid, or taking more than 3 * size steps, gives -1. All
 // three end the episode.
 //
-// This file is a plain C library: it knows nothing of the stepper. binding.c connects the two, and
-// ../include/vecenv.h is the contract in full.
+// This file is plain C without dependencies. binding.c connects it to the batch stepper;
+// ../include/vecenv.h describes the entire contract.
 
-#ifndef ENV_FN  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#ifndef ENV_FN  // CPU only: a GPU's compiler has its own definitions
 #include <stdbool.h>
 #include <stdlib.h>
 #define ENV_FN static inline
@@ -21,24 +21,24 @@ enum { EMPTY, AGENT, TARGET };  // values of a cell, and so of an observation el
 // Sums over the episodes that ended. Floats only; the stepper adds the logs of all environments,
 // divides every field by n, and hands the means to my_log.
 typedef struct {
-    float perf;            // 1 for reaching the target, 0 otherwise: from 0 to 1 everywhere
-    float score;           // whatever this environment calls a score
+    float perf;            // 1 for reaching the target, else 0; every environment scales it to 0..1
+    float score;           // the environment's own scale: here the last reward
     float episode_return;  // sum of rewards
     float episode_length;  // steps
     float n;               // episodes
 } Log;
 
 typedef struct {
-    // What every environment has. The pointers are set after my_init and stay the same for squared.
+    // Members that every environment needs. The stepper sets the pointers after my_init.
     Log log;
-    ENV_ROWS(unsigned char) observations;  // size * size cells, row by row; the rest stays 0
+    ENV_ROWS(unsigned char) observations;  // size * size cells, row by row, then zeros
     ENV_ROWS(float) actions;               // (1,)
     ENV_ROWS(float) rewards;               // (1,)
     ENV_ROWS(float) terminals;             // (1,)
     int num_agents;
     unsigned int rng;  // the only source of randomness: same seed, same trajectory
 
-    // What is squared's own.
+    // State of this game.
     int size;
     int row;
     int col;
@@ -63,8 +63,8 @@ ENV_FN void c_reset(Squared ENV_PTR* env) {
     env->observations[target] = TARGET;
 }
 
-// What to do when an episode ends: report it, add it to the log, and begin the next one, so that
-// the observation the agent gets with terminal = 1 is already one it can act on.
+// End an episode: report it, add it to the log, and begin the next one. The observation beside
+// terminal = 1 is therefore the first of the next episode.
 ENV_FN void end_episode(Squared ENV_PTR* env, float reward) {
     env->rewards[0] = reward;
     env->terminals[0] = 1.0f;
@@ -76,13 +76,13 @@ ENV_FN void end_episode(Squared ENV_PTR* env, float reward) {
     c_reset(env);
 }
 
-// One step. Rewards and terminals are 0 when it begins. Observations still hold what the last step
-// left, so only the cells that change are written.
+// Advance by one step. Rewards and terminals are 0 on entry. Observations still have their previous
+// values, so only the cells that change are written.
 ENV_FN void c_step(Squared ENV_PTR* env) {
     env->tick += 1;
     env->observations[env->row * env->size + env->col] = EMPTY;
 
-    // Actions are floats that hold whole numbers, because one buffer type serves all environments.
+    // Actions are whole numbers stored as floats: all environments share one buffer type.
     switch ((int)env->actions[0]) {
         case DOWN: env->row += 1; break;
         case UP: env->row -= 1; break;
@@ -91,7 +91,7 @@ ENV_FN void c_step(Squared ENV_PTR* env) {
         default: break;
     }
 
-    // Time first: the step that is too many fails even if it reaches the target.
+    // The time limit comes first: a step beyond it fails even if it reaches the target.
     const bool outside =
         env->row < 0 || env->col < 0 || env->row >= env->size || env->col >= env->size;
     if (env->tick > 3 * env->size || outside) {
@@ -106,12 +106,12 @@ ENV_FN void c_step(Squared ENV_PTR* env) {
     env->observations[cell] = AGENT;
 }
 
-// Upstream draws a window here. Pictures are made in Python from the observation, so this is empty.
+// Upstream draws a window here. It is empty because draw.py draws the observation.
 ENV_FN void c_render(Squared ENV_PTR* env) {
     (void)env;
 }
 
-// Free what my_init allocated: nothing. The rows behind the pointers are the stepper's.
+// Free what my_init allocated, here nothing. The stepper owns the rows behind the pointers.
 ENV_FN void c_close(Squared ENV_PTR* env) {
     (void)env;
 }

@@ -1,4 +1,4 @@
-// Whole rollouts without the caller: see puffer_collect in vec.h.
+// Complete rollouts in C, without returning to the caller at each step: see puffer_collect in vec.h.
 
 #ifndef PUFFER_COLLECT_H
 #define PUFFER_COLLECT_H
@@ -8,14 +8,14 @@
 
 #include "vec.h"
 
-#define PUFFER_PART_AGENTS 64  // agents that act together; their rows stay in a core's cache
+#define PUFFER_PART_AGENTS 64  // agents that act together, so that their rows stay in a core's cache
 
 typedef struct PufferCollect {
     int steps;
     PufferAct act;
     void* act_context;
     const float* actions;
-    PufferRows rows;  // of all agents at time 0
+    PufferRows rows;  // rows of all agents at time 0
     PufferSpan* spans;
     int capacity;
     atomic_bool stop;    // true to end after the current steps

@@ -1,4 +1,4 @@
-// Functions of a Dict for the stepper, besides those of vecenv.h.
+// Functions of a Dict that only the stepper uses; vecenv.h has the others.
 
 #ifndef PUFFER_DICT_H
 #define PUFFER_DICT_H

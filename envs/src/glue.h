@@ -1,6 +1,6 @@
-// The loops that call one environment's functions directly, so that the compiler can inline them.
-// Included by glue_4.h and glue_5.h, which say how those are called and where the rows are.
-// Everything generic is in vec.c and pool.c.
+// Loops that call one environment's functions directly, so that the compiler can inline them.
+// Included by glue_4.h and glue_5.h, which define how the functions are called and where the rows
+// are. Code that is the same for all environments is in vec.c and pool.c.
 
 #ifndef PUFFER_GLUE_H
 #define PUFFER_GLUE_H
@@ -9,9 +9,8 @@ size_t my_state_size(const Env* env);
 void my_save_state(const Env* env, void* to);
 bool my_load_state(Env* env, const void* from, size_t size);
 
-// An environment's rng as the number that a seed can be written to. Some keep their generator
-// elsewhere, and rng is a pointer to it: they get a number that nobody reads, and have what they
-// draw from rand.
+// An environment's rng as a variable that a seed can be written to. In some environments rng is a
+// pointer to a generator: they get a dummy variable, and their randomness comes from rand.
 #define PUFFER_IS_SEED(rng) \
     _Generic((rng), int: 1, unsigned int: 1, long: 1, unsigned long: 1, long long: 1, \
              unsigned long long: 1, short: 1, unsigned short: 1, default: 0)
@@ -43,7 +42,7 @@ static const int puffer_obs_shape[3] = {0, 0, 0};
 #define PUFFER_ROW_BYTES ((size_t)(OBS_SIZE) * sizeof(PUFFER_OBS))
 #define PUFFER_OWN_ROW_BYTES ((size_t)(OBS_SIZE) * sizeof(PUFFER_OWN_OBS))
 
-// Whether rand is called; the compiler is told by who has read the sources.
+// PUFFER_RAND is defined if the sources call rand; vec/native scans them.
 #ifdef PUFFER_RAND
 #define PUFFER_USES_RAND true
 #define PUFFER_TURN(state) puffer_set_random(state)
@@ -66,7 +65,7 @@ static bool puffer_create_envs(StaticVec* vec, unsigned int seed, Dict* vec_kwar
     for (int i = 0; i < vec->size; i++) {
         PUFFER_AT(i);
         PUFFER_CHECK(&envs[i]);
-        PUFFER_SEED(envs[i].rng) += seed;  // my_vec_init seeds for seed 0, mostly with i
+        PUFFER_SEED(envs[i].rng) += seed;  // my_vec_init has seeded for seed 0, mostly with i
         if (i > 0 && i < vec->total_agents) {
             vec->random[i] = seed + (unsigned int)i;
         }
@@ -74,7 +73,7 @@ static bool puffer_create_envs(StaticVec* vec, unsigned int seed, Dict* vec_kwar
     return vec->size > 0;
 }
 #else
-// The number of environments isn't known before my_init says how many agents each has.
+// The number of environments is known only after my_init has set the agents of each.
 static bool puffer_create_envs(StaticVec* vec, unsigned int seed, Dict* vec_kwargs,
                                Dict* env_kwargs) {
     (void)vec_kwargs;
@@ -99,7 +98,7 @@ static bool puffer_create_envs(StaticVec* vec, unsigned int seed, Dict* vec_kwar
         agents += env->num_agents;
         for (int i = 0; i < env_kwargs->size && vec->size == 1; i++) {
             if (env_kwargs->items[i].missing || env_kwargs->items[i].expected != NULL) {
-                return false;  // the others would be just as wrong
+                return false;  // the remaining ones would fail in the same way
             }
         }
     }
@@ -125,7 +124,7 @@ static inline void puffer_show(unsigned char* to, const unsigned char* own, size
     }
 }
 
-// Both loops copy an environment's rows right after it ran, while they are in the cache.
+// Copy an environment's rows right after it ran, while they are in the cache.
 static inline void puffer_run_envs(StaticVec* vec, const int* agents, int first, int end,
                                    const PufferRows* out, const bool reset) {
     Env* envs = (Env*)vec->envs;
@@ -137,11 +136,11 @@ static inline void puffer_run_envs(StaticVec* vec, const int* agents, int first,
     memset(vec->rewards + begin, 0, count * sizeof(float));
     memset(vec->terminals + begin, 0, count * sizeof(float));
 #ifdef _OPENMP
-    omp_set_num_threads(1);  // of this thread's parallel regions: the others step too
+    omp_set_num_threads(1);  // for parallel regions of this thread: other threads step too
 #endif
 #ifdef MY_VEC_STEP_RANGE
     if (!reset) {
-        PUFFER_TURN(&vec->random[first]);  // for all of them: who draws, only this function knows
+        PUFFER_TURN(&vec->random[first]);  // for all of them: only this function knows which one draws
         MY_VEC_STEP_RANGE(vec, first, end - first, 1);
     }
 #endif
@@ -165,7 +164,7 @@ static inline void puffer_run_envs(StaticVec* vec, const int* agents, int first,
 #endif
         }
 #ifdef MY_OBS_FULL
-        puffer_write_observations_to(env, own);  // the caller may free its row after the step
+        puffer_write_observations_to(env, own);  // the caller may free the row after the step
 #else
         puffer_show(to, own, (size_t)(agents[e + 1] - agents[e]));
 #endif
@@ -192,7 +191,7 @@ static void puffer_step_envs(StaticVec* vec, const int* agents, int first, int e
     puffer_run_envs(vec, agents, first, end, out, false);
 }
 
-// Log is read as an array of floats: upstream's rule, and the reason for the assertion above.
+// Log is read as an array of floats, as upstream requires; hence the assertion above.
 static bool puffer_take_log(StaticVec* vec, int first, int end, void* total) {
     Env* envs = (Env*)vec->envs;
     bool any = false;
@@ -234,7 +233,7 @@ static void puffer_write_log(void* total, Dict* out) {
 
 static void puffer_render_env(StaticVec* vec, int env) {
 #ifdef PUFFER_WINDOW
-    SetTraceLogLevel(LOG_WARNING);  // not every texture that was loaded
+    SetTraceLogLevel(LOG_WARNING);  // no message for every loaded texture
 #endif
     PUFFER_TURN(&vec->random[env]);
     PUFFER_RENDER(&((Env*)vec->envs)[env]);
@@ -250,7 +249,7 @@ static void puffer_close_envs(StaticVec* vec) {
         PUFFER_CLOSE(&envs[i]);
     }
 #ifdef MY_VEC_CLOSE
-    if (vec->size > 0) {  // what is shared is mostly reached through the first environment
+    if (vec->size > 0) {  // shared memory is mostly reached through the first environment
         my_vec_close(envs);
     }
 #endif
@@ -258,7 +257,7 @@ static void puffer_close_envs(StaticVec* vec) {
     vec->envs = NULL;
 }
 
-#if defined(MY_GPU) && defined(MY_STATE_PLAIN)  // a GPU gets an environment as its struct's bytes
+#if defined(MY_GPU) && defined(MY_STATE_PLAIN)  // a GPU gets the struct's bytes
 #define PUFFER_TEXT(macro) PUFFER_LITERAL(macro)
 #define PUFFER_LITERAL(text) #text
 #define PUFFER_GPU PUFFER_TEXT(Env) " " MY_GPU

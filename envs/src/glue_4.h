@@ -1,4 +1,4 @@
-// Included by vecenv.h in the middle of a binding.c of PufferLib 4.0: what is its own of glue.h.
+// The definitions for glue.h of PufferLib 4.0. Included by vecenv.h in the middle of a binding.c.
 
 #ifndef PUFFER_GLUE_4_H
 #define PUFFER_GLUE_4_H
@@ -20,7 +20,7 @@
 #error "MY_VEC_RESET is not of PufferLib 4.0: environments are reset by c_reset, one by one"
 #endif
 
-// What upstream's file includes too.
+// Headers that upstream's file includes.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -31,7 +31,7 @@
 
 #include "ops.h"
 
-// What the binding defines after this line.
+// Functions that the binding defines after this line.
 void my_init(Env* env, Dict* kwargs);
 void my_log(Log* log, Dict* out);
 Env* my_vec_init(int* num_envs_out, int* buffer_env_starts, int* buffer_env_counts,
@@ -46,12 +46,12 @@ void my_setup_perm(StaticVec* vec, Env* env, int slot_base);
 void MY_VEC_STEP_RANGE(StaticVec* vec, int env_start, int env_count, int num_workers);
 #endif
 
-// Bytes of one observation element, by upstream's name: bindings with MY_USES_PERM call it.
+// Return the bytes of an observation element. Upstream's name, called by bindings with MY_USES_PERM.
 static inline size_t obs_element_size(void) {
     return sizeof(*((OBS_TENSOR_T*)0)->data);
 }
 
-// Older and newer environments have other types here, which a compiler may only warn of.
+// Older and newer environments have other types here, for which a compiler may only warn.
 #define PUFFER_IS_FLOATS(member) \
     _Generic(((Env*)0)->member, float*: 1, void*: 1, default: 0)
 _Static_assert(PUFFER_IS_FLOATS(actions), "actions must be float*, as in PufferLib 4.0");
@@ -67,7 +67,7 @@ _Static_assert(PUFFER_IS_FLOATS(terminals), "terminals must be float*, as in Puf
 #define PUFFER_RENDER c_render
 #define PUFFER_CLOSE c_close
 
-// An element of observations, in the environment's own rows and as the caller sees it.
+// The type of an observation element, in the private rows and in the caller's.
 #define PUFFER_OWN_OBS __typeof__(*((OBS_TENSOR_T*)0)->data)
 #define PUFFER_OBS PUFFER_OWN_OBS
 _Static_assert(_Generic(*((OBS_TENSOR_T*)0)->data, float: 1, unsigned char: 1, default: 0),
@@ -82,7 +82,7 @@ _Static_assert(_Generic(*((OBS_TENSOR_T*)0)->data, float: 1, unsigned char: 1, d
 #define PUFFER_SET_BOT NULL
 #define PUFFER_SEAT_POLICIES NULL
 
-// Whose chunk it is, is all that is known of who fails.
+// 4.0 records no environment: a failure names the chunk of environments that ran.
 #define PUFFER_ENTER()
 #define PUFFER_AT(env)
 
@@ -120,7 +120,7 @@ static inline void puffer_write_observations_to(Env* env, unsigned char* rows) {
 }
 #endif
 
-// The pointers to the rows, which are no part of a state.
+// The pointers to the rows, which a saved state excludes.
 typedef struct {
     void* observations;
     float* actions;
@@ -151,7 +151,7 @@ static inline void puffer_point(Env* env, const PufferPointers* to) {
 #endif
 }
 
-// Whose row is whose never changes.
+// The order of rows never changes, so nothing is saved.
 #define PUFFER_SEAT_BYTES(env) ((size_t)0)
 
 static inline void puffer_write_seats(const Env* env, char* to) {

@@ -1,4 +1,4 @@
-// Included by release_5/binding.c behind a NAME.h of PufferLib 5.0: what is its own of glue.h.
+// The definitions for glue.h of PufferLib 5.0. Included by release_5/binding.c after a NAME.h.
 
 #ifndef PUFFER_GLUE_5_H
 #define PUFFER_GLUE_5_H
@@ -38,7 +38,7 @@ _Static_assert(_Generic((obs_t)0, float: 1, unsigned char: 1, uint16_t: 1, defau
 _Static_assert(sizeof(PUFFER_OBS) == sizeof(obs_t), "MY_OBS_FULL can't be used with bf16");
 #endif
 
-// Whose turn it is, so that an assertion that fails says in which environment.
+// Record the running environment, so that a failed assertion can name it.
 #define PUFFER_ENTER() int* const puffer_at = puffer_place()
 #define PUFFER_AT(env) (*puffer_at = (env))
 
@@ -52,9 +52,9 @@ _Static_assert(sizeof(PUFFER_OBS) == sizeof(obs_t), "MY_OBS_FULL can't be used w
 
 // ---- Masks --------------------------------------------------------------------------------------
 //
-// Every environment has them: a byte for every choice of every head, 1 until the environment writes
-// another. Those that don't mention action_mask, as the compiler is told by who has read the
-// sources, have no masks here; and continuous ones may write theirs, but nobody reads them.
+// In 5.0 every environment has masks: a byte for every choice of every head, 1 until the environment
+// writes another value. Here an environment has masks only if its sources mention action_mask
+// (PUFFER_MASKS; vec/native scans them). Masks of continuous actions may be written and are unused.
 
 static inline size_t puffer_choices(void) {
     static const int sizes[] = ACT_SIZES;
@@ -72,7 +72,7 @@ static inline size_t puffer_choices(void) {
 #define PUFFER_OWN_MASK_SIZE ((size_t)0)
 #define PUFFER_MASK_SIZE ((size_t)0)
 #endif
-#define PUFFER_FIXED_MASK_SIZE 0  // a sum of ACT_SIZES is no constant in C: filled in when loaded
+#define PUFFER_FIXED_MASK_SIZE 0  // C can't sum ACT_SIZES at compile time, so a constructor sets it
 
 static void puffer_count_choices(void) __attribute__((constructor));
 
@@ -81,7 +81,7 @@ static void puffer_count_choices(void) __attribute__((constructor));
 #define PUFFER_AGENTS_ELSEWHERE _Generic(&((Env*)0)->agents, Agent**: true, default: false)
 #define PUFFER_ROOM (sizeof(((Env*)0)->agents) / sizeof(Agent))
 
-// After puf_init, whoever called it.
+// Check the number of agents that puf_init has set.
 static inline void puffer_check_agents(const Env* env) {
     if (PUFFER_AGENTS_ELSEWHERE ? (const void*)env->agents == NULL
                                 : env->num_agents > (int)PUFFER_ROOM) {
@@ -90,8 +90,8 @@ static inline void puffer_check_agents(const Env* env) {
     }
 }
 
-// Rows are in the order of environments and seats, with other policies, too: who acts gathers
-// theirs. Upstream has its rows in the order of policies then.
+// Point the agents at their rows. Rows are in the order of environments and agents, also in self-play,
+// where each policy gathers its rows. Upstream orders rows by policy then.
 static void puffer_bind_env(StaticVec* vec, int index, int agent) {
     Env* env = &((Env*)vec->envs)[index];
     const size_t mask = PUFFER_OWN_MASK_SIZE;
@@ -182,7 +182,7 @@ static inline bool puffer_read_seats(Env* env, const char* from) {
     return true;
 }
 
-// Of the row that an agent has, wherever the environment keeps the agent.
+// Write agents[i].policy at the row of agent i.
 static void puffer_seat_policies(const StaticVec* vec, int index, int* policies) {
     const Env* env = &((const Env*)vec->envs)[index];
     for (int i = 0; i < env->num_agents; i++) {
@@ -206,7 +206,7 @@ static void puffer_set_bot(StaticVec* vec, int env, int policy) {
 #define PUF_STEPS_PER_SEC 60
 #endif
 
-// Upstream's player steps so often in a second, however fast the window is; so does this.
+// Draw at most PUF_STEPS_PER_SEC pictures per second, as upstream's player does.
 static inline void puffer_render_in_time(Env* env) {
 #ifdef PUFFER_WINDOW
     static double next = 0.0;

@@ -1,4 +1,4 @@
-// The part of glue.h that MY_STATE_PLAIN and MY_STATE choose: one environment as bytes, and back.
+// Save and load one environment as bytes, by MY_STATE_PLAIN or MY_STATE. Included by glue.h.
 
 #ifndef PUFFER_GLUE_STATE_H
 #define PUFFER_GLUE_STATE_H
@@ -15,7 +15,7 @@ static size_t puffer_own_bytes(const Env* env) {
     return sizeof(Env);
 }
 
-// Pointers are written as zeros: the same state is the same bytes wherever its rows are.
+// Pointers are written as zeros, so that equal states have equal bytes.
 static void puffer_write_env(const Env* env, void* to) {
     memcpy(to, env, sizeof(Env));
     puffer_point((Env*)to, &(PufferPointers){0});
@@ -29,8 +29,8 @@ static bool puffer_read_env(Env* env, const void* from, size_t size) {
     return true;
 }
 #elif defined(MY_STATE)
-// The binding's bytes, then the log and the generator, which every environment has; one that rng
-// only points to belongs to the binding's bytes.
+// The binding's bytes, then the log and rng. A generator that rng points to is part of the binding's
+// bytes.
 #define PUFFER_RNG_BYTES (PUFFER_IS_SEED(((Env*)0)->rng) ? sizeof(((Env*)0)->rng) : 0)
 #define PUFFER_STATE_COMMON (sizeof(Log) + PUFFER_RNG_BYTES)
 

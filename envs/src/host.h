@@ -16,9 +16,9 @@ extern "C" {
 // ---- rand: one generator per environment --------------------------------------------------------
 //
 // The C library has one generator for all threads, so trajectories would depend on the order of
-// steps. While an environment is created, reset or stepped, these functions use its generator,
-// seeded with its number plus vec.seed; at other times the thread's. raylib's random numbers use
-// it, too.
+// steps. While an environment is created, reset or stepped, these functions use the environment's
+// generator, seeded with its number plus vec.seed; at other times the thread's generator. raylib's
+// random numbers use the same one.
 
 int puffer_rand(void);  // 0 to 2147483647, as glibc's RAND_MAX
 void puffer_srand(unsigned int seed);

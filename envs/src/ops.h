@@ -49,11 +49,11 @@ typedef struct {
     void (*reset)(StaticVec* vec, const int* agents, int first, int end, const PufferRows* out);
     void (*step)(StaticVec* vec, const int* agents, int first, int end, const PufferRows* out);
     // Add the logs of environments first..end-1 that finished an episode to *total (a Log), and
-    // clear them. Return false if there was none.
+    // clear them. Return false if no episode ended.
     bool (*take_log)(StaticVec* vec, int first, int end, void* total);
     // Divide *total by its n and call my_log. Does nothing if no episode ended.
     void (*write_log)(void* total, Dict* out);
-    // Draw an environment in its window; the first call opens it.
+    // Draw an environment in its window, which the first call opens.
     void (*render)(StaticVec* vec, int env);
     // Set the scripted opponent. NULL if the environment has none.
     void (*set_bot)(StaticVec* vec, int env, int policy);

@@ -18,7 +18,7 @@
 // Chunks per thread and group: enough to even out environments of unequal cost.
 #define CHUNKS_PER_THREAD 8
 
-// How long a thread polls for a launch before it sleeps. Waking a sleeping thread can take as long
+// Times for which a thread polls for a launch before it sleeps. Waking a thread can take as long
 // as a group's step. So threads poll for LONGEST_NS if the last gap between two steps was at most
 // that long. They yield while they poll, so that other threads get the core.
 #define LOOK_NS 50000

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define ALIGNMENT 16  // bytes; an environment may read numbers directly from its part
+#define ALIGNMENT 16  // bytes, so that an environment may read numbers in place
 
 typedef struct {
     uint64_t env_bytes;  // sizeof(Env)
@@ -30,8 +30,8 @@ static size_t fill_up(size_t bytes) {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-// All of them, though the next step overwrites most of what they hold: environments may look. Only
-// rows that no observation was ever written to are left out.
+// List all rows. The next step overwrites most of them, but environments may read them before. Only
+// rows that no observation was ever written to are excluded.
 static void list_arrays(const StaticVec* vec, Array* arrays) {
     const size_t n = (size_t)vec->total_agents;
     const size_t row = (size_t)puffer_ops.obs_size * (size_t)puffer_ops.own_obs_bytes;

@@ -118,8 +118,8 @@ PUFFER_EXPORT void puffer_abandon(PufferVec* vec);
 // call this at any time: each group is read between two of its steps.
 PUFFER_EXPORT int puffer_log(PufferVec* vec, const char** keys, double* values, int capacity);
 
-// The same for one environment: the first, from *env on, where an episode ended since its log was
-// read. Write its number to *env.
+// As puffer_log, for one environment: the first one from *env on in which an episode ended since its
+// log was read. Write the environment's number to *env.
 PUFFER_EXPORT int puffer_next_log(PufferVec* vec, int* env, const char** keys, double* values,
                                   int capacity);
 
@@ -130,8 +130,8 @@ PUFFER_EXPORT int64_t puffer_save(PufferVec* vec, void* to, int64_t capacity);
 
 // Restore a state that puffer_save wrote for the same numbers of environments and agents; the
 // numbers of groups and threads may differ. `from` is aligned to 16 bytes. Waits for steps in
-// progress. Return 0, or -1 with the reason in `text`. Then nothing was changed, unless an
-// environment's my_load_state failed: reset the environments after that.
+// progress. Return 0, or -1 with the reason in `text`. On -1 nothing was changed, unless an
+// environment's my_load_state failed: then reset the environments.
 PUFFER_EXPORT int puffer_load(PufferVec* vec, const void* from, int64_t size, char* text,
                               size_t text_size);
 

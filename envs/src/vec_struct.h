@@ -1,4 +1,4 @@
-// What vec.c and create.c share.
+// The struct of all environments, shared by vec.c and create.c.
 
 #ifndef PUFFER_VEC_STRUCT_H
 #define PUFFER_VEC_STRUCT_H
@@ -11,12 +11,12 @@
 
 struct PufferVec {
     StaticVec vec;
-    unsigned int seed;  // of environment 0
+    unsigned int seed;  // seed of environment 0
     int* agents;       // (size + 1,) first agent of each environment, then N
-    PufferRows* rows;  // (Q,) where each group's step writes
+    PufferRows* rows;  // (Q,) rows that each group's step writes
     PufferPool* pool;
-    PufferCollect collect;  // the rollout under way
-    bool collecting;        // until it is fetched
+    PufferCollect collect;  // the rollout in progress
+    bool collecting;        // true until the rollout is fetched
     PufferEnd ending;
     Dict* vec_kwargs;
     Dict* env_kwargs;

@@ -7,7 +7,7 @@
 #define ACT_SIZES {9, 5}  // ... turn and speed
 #define OBS_TENSOR_T FloatTensor
 #define MY_OBS_FULL
-#define MY_STATE_PLAIN  // the struct points at nothing of its own
+#define MY_STATE_PLAIN  // the struct owns no memory
 #define Env Target
 #include "vecenv.h"
 

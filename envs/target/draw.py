@@ -1,17 +1,17 @@
-"""A picture of one agent's observation: the world with its goals, the others, and the agent."""
+"""Draw one agent's observation: the world with its goals, the other agents, and the agent."""
 
 import numpy as np
 
-HEIGHT, WIDTH = 124, 199  # pixels, at a fifth of the world's 592 x 952 with a border
+HEIGHT, WIDTH = 124, 199  # pixels: a fifth of the world's 592 x 952, and a border
 SCALE, BORDER = 0.2, 3
 GOALS, AGENTS = slice(0, 8), slice(8, 24)
 DARK, GOAL, OTHER, SELF, NOSE = (6, 24, 24), (204, 173, 17), (0, 187, 187), (187, 0, 0), (241,) * 3
 
 
 def draw(observation: np.ndarray) -> np.ndarray:
-    """Draw the 28 numbers that an agent sees as a picture (124, 199, 3) uint8.
+    """Draw an observation (28,) as a picture (124, 199, 3) uint8.
 
-    A goal is drawn as large as its reach of 64 pixels; the agent is red, with a dot ahead of it.
+    A goal's disc shows its reach of 64 pixels. The agent is red, with a dot in its direction.
     """
     world = np.array([952, 592]) * SCALE
     own = observation[26:28]

@@ -1,30 +1,31 @@
-// target: eight agents of a flat world swim to four targets, as in PufferLib 4.0. The environment
-// to copy for several agents: everything per agent is an array, and each has its own row.
+// target: eight agents of a flat world swim to four targets, as in PufferLib 4.0. Copy this one for
+// several agents: everything per agent is an array with one row for each agent.
 //
 // An agent steers with two actions: 0 to 8 turns by (action - 4) / 12 rad, 0 to 4 changes the speed
-// by action - 2 pixels per step. Whoever comes within 64 pixels of a target gets 1, and the target
-// goes elsewhere. An agent that got nothing for 512 steps is put elsewhere too.
+// by action - 2 pixels per step. An agent within 64 pixels of a target gets 1, and the target moves
+// to a random position. So does an agent that reached no target for 512 steps.
 //
-// There are no episodes: terminals stay 0. What the log counts as one is the time from an agent's
-// target to its next. Upstream's two peculiarities are kept: a heading is cut off at 0 and 2 pi, so
-// nobody turns through 0; and two targets reached at once are two in the log but one reward.
-// Positions are pixels, x to the right and y downwards; all arithmetic is float, in this order.
+// There are no episodes: terminals stay 0. An episode of the log is the time from one target of an
+// agent to its next. Two peculiarities are upstream's: a heading is clipped to 0..2 pi, so that no
+// agent turns through 0; and two targets reached in one step count twice in the log but give one
+// reward. Positions are pixels, x to the right and y downwards. All arithmetic is float, in the order
+// written.
 
 #include <math.h>
 #include <stdlib.h>
 
 #define NUM_AGENTS 8
 #define NUM_GOALS 4
-#define NUMBERS (2 * NUM_GOALS + 2 * NUM_AGENTS + 4)  // of an agent's observation
+#define NUMBERS (2 * NUM_GOALS + 2 * NUM_AGENTS + 4)  // elements of an observation
 #define WIDTH 952                                     // pixels
 #define HEIGHT 592
-#define REACH 64.0f                        // pixels from a target that count as there
+#define REACH 64.0f                        // pixels from a target within which it is reached
 #define MOST_SPEED 20.0f                   // pixels per step, forwards or backwards
 #define PATIENCE 512                       // steps without a target until an agent is moved
 #define FULL_TURN 6.28318530717958647692f  // rad
 
 typedef struct {
-    float perf;            // 1 for a target in no time, 0 after 100 steps
+    float perf;            // per target: 1 after 0 steps, falling to 0 after 100
     float score;           // 1 per target
     float episode_return;  // 1 per target
     float episode_length;  // steps since the agent's last target
@@ -66,9 +67,9 @@ static void place(Target* env, float* x, float* y) {
     *y = (float)(rand_r(&env->rng) % HEIGHT);
 }
 
-// Where the goals and then all agents are, as seen from the agent, itself included (0, 0); then its
-// heading, its last reward, and where it is itself. Places are parts of the world's width and
-// height, headings of 2 pi.
+// Write each agent's observation: the offsets of all goals and then of all agents (its own is 0, 0),
+// its heading, its last reward, and its position. Offsets and positions are fractions of the world's
+// width and height, headings fractions of 2 pi.
 static void write_observations(Target* env) {
     float* to = env->observations;
     for (int a = 0; a < NUM_AGENTS; a++) {
@@ -113,7 +114,7 @@ static void reach(Target* env, int a, Goal* goal) {
     agent->waited = 0;
 }
 
-// In order: a target that was reached is elsewhere for the agents that follow.
+// Agents are checked in order: a reached target has already moved for the agents after that one.
 static void find_goals(Target* env) {
     for (int a = 0; a < NUM_AGENTS; a++) {
         for (int g = 0; g < NUM_GOALS; g++) {
@@ -127,7 +128,7 @@ static void find_goals(Target* env) {
     }
 }
 
-// Headings and speeds stay: at first they are 0.
+// Headings and speeds are not reset; they begin at 0.
 void c_reset(Target* env) {
     for (int a = 0; a < NUM_AGENTS; a++) {
         place(env, &env->agents[a].x, &env->agents[a].y);
@@ -148,7 +149,7 @@ void c_step(Target* env) {
     write_observations(env);
 }
 
-// Pictures are made in Python from the observation.
+// Empty: draw.py draws the observation.
 void c_render(Target* env) {
     (void)env;
 }

@@ -1,5 +1,5 @@
-// A stand-in for omp.h: environments are compiled without OpenMP, whose pragmas are comments then.
-// The stepper's own threads step many environments at once; inside one there is one thread.
+// A stand-in for omp.h. Environments are compiled without OpenMP, so its pragmas are ignored. The
+// stepper's threads step many environments at once; each environment runs in one thread.
 
 #ifndef PUFFER_OMP_H
 #define PUFFER_OMP_H
@@ -23,7 +23,7 @@ static inline void omp_set_nested(int nested) { (void)nested; }
 static inline int omp_get_nested(void) { return 0; }
 static inline int omp_get_level(void) { return 0; }
 
-// Seconds, of a clock that only goes forward.
+// Return the seconds of a monotonic clock.
 static inline double omp_get_wtime(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

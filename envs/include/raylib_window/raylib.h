@@ -1,6 +1,6 @@
-// Before the real raylib.h, where the library is installed: its pictures, sounds and models are
-// found from any working directory, and its random numbers are each environment's own; src/host.h
-// says how. The stand-in, ../raylib, does the same.
+// Wraps the real raylib.h if the library is installed, so that pictures, sounds and models are found
+// from any working directory, and each environment has a separate random generator: see src/host.h.
+// The stand-in, ../raylib, does the same.
 
 #ifndef PUFFER_RAYLIB_WINDOW_H
 #define PUFFER_RAYLIB_WINDOW_H
@@ -14,7 +14,7 @@
 #define GetRandomValue(min, max) puffer_random_value(min, max)
 #define SetRandomSeed(seed) puffer_srand(seed)
 
-// A macro's own name isn't expanded again: these call the library's functions.
+// A macro's name isn't expanded again inside it, so these call the library's functions.
 #define LoadShader(vertex, fragment) LoadShader(puffer_path(vertex), puffer_path(fragment))
 #define LoadImage(path) LoadImage(puffer_path(path))
 #define LoadImageRaw(path, w, h, format, head) LoadImageRaw(puffer_path(path), w, h, format, head)

@@ -1,5 +1,5 @@
-// assert for environments of PufferLib 5.0, whose assertions are checked: one that fails ends the run
-// with a message that says where, not the process.
+// assert for environments of PufferLib 5.0. A failed assertion ends the run with a message that names
+// its location; the process continues.
 
 #undef assert
 #ifdef NDEBUG

@@ -1,5 +1,5 @@
-// What environments of PufferLib 5.0 call to read a Dict, under the names of its ini.h. A key that
-// isn't there is an error at once, keys and texts are copied, and a dictionary grows.
+// Functions with which environments of PufferLib 5.0 read a Dict, under the names of upstream's ini.h.
+// A missing key is an error at once, keys and texts are copied, and a dictionary grows.
 
 #ifndef PUFFER_INI_H
 #define PUFFER_INI_H
@@ -8,7 +8,7 @@
 
 #include "../puffer_dict.h"
 
-// The item of a key, or NULL. Good until the next item is added.
+// Return the item of a key, or NULL. It is valid until the next item is added.
 DictItem* puffer_dict_find(Dict* dict, const char* key);
 double puffer_dict_number(Dict* dict, const char* key);
 const char* puffer_dict_text(Dict* dict, const char* key);
@@ -18,17 +18,17 @@ static inline DictItem* dict_find(Dict* dict, const char* key) {
     return puffer_dict_find(dict, key);
 }
 
-// The number of a key: of a list its first one, 0 of a text that is none.
+// Return the number of a key: a list's first number, 0 if the text is no number.
 static inline double dict_get(Dict* dict, const char* key) {
     return puffer_dict_number(dict, key);
 }
 
-// The text of a key, as it was written.
+// Return the text of a key as written.
 static inline const char* dict_get_str(Dict* dict, const char* key) {
     return puffer_dict_text(dict, key);
 }
 
-// Set or append.
+// Set the value of a key, or append the key.
 static inline DictItem* dict_set(Dict* dict, const char* key, double value) {
     return puffer_dict_put(dict, key, value, NULL);
 }

@@ -1,5 +1,5 @@
-// pufferenv.h: the contract between an environment and the batch stepper, names as in PufferLib 5.0.
-// That of 4.0 is vecenv.h; the stepper is the same.
+// The contract between an environment of PufferLib 5.0 and the batch stepper, with upstream's names.
+// vecenv.h is the contract of 4.0; the stepper is the same.
 //
 // An environment is a folder NAME with one header, NAME.h:
 //
@@ -16,30 +16,30 @@
 //     Log log
 //     int num_agents         set by puf_init, the same for the life of the environment
 //     unsigned int rng       seeded before puf_init; the state of every rand_r
-//     Agent agents[..]       or a pointer to as many. The pointers in them lead to an agent's own row
-//                            each, and are set after puf_init; `policy` is puf_init's to set
-//     int tag                in self-play the largest `policy` among the seats where others than the
-//                            learner play; else 0
-//     int boundary_reached   0, and nobody reads it: that an episode has ended, its terminals say
+//     Agent agents[..]       or a pointer to num_agents of them. The stepper sets the pointers in an
+//                            Agent to its rows after puf_init; puf_init sets `policy`
+//     int tag                in self-play the largest `policy` among the agents that opponents play;
+//                            else 0
+//     int boundary_reached   unused: terminals show where an episode ended
 //
-// and the functions that are declared below. An agent's row of rewards and terminals is zero when
-// puf_step begins; action_mask, a byte for every choice of every head, is 1 until the environment
-// writes another, and stays as it was written. puf_step resets an environment whose episode ended, so
+// and the functions that are declared below. An agent's reward and terminal are zero when puf_step
+// begins. action_mask, a byte for every choice of every head, is 1 until the environment writes
+// another value, which then stays. puf_step resets an environment whose episode ended, so
 // observations are then the first of the next one.
 //
 // Optional, defined in NAME.h:
 //
-//     MY_VEC_INIT              there is a my_vec_init, which creates all environments
-//     MY_VEC_CLOSE             there is a my_vec_close, called after every puf_close
-//     PUF_HAS_BOT_POLICY       before pufferenv.h: puf_set_bot_policy chooses a scripted opponent
-//     PUF_STEPS_PER_SEC n      how fast a window plays, 60 without
+//     MY_VEC_INIT              NAME.h has my_vec_init, which creates all environments
+//     MY_VEC_CLOSE             NAME.h has my_vec_close, called after every puf_close
+//     PUF_HAS_BOT_POLICY       defined before pufferenv.h: puf_set_bot_policy selects a scripted opponent
+//     PUF_STEPS_PER_SEC n      speed of a window, by default 60
 //     MY_STATE_PLAIN, MY_STATE, MY_OBS_FULL, MY_OBS_SHAPE    ours, as in vecenv.h
 //
-// What differs from upstream: an environment that doesn't mention action_mask has none. Observations
-// of bf16 reach the policy as the same numbers in float32. An assertion that fails, exit and abort end
-// the run with a message, not the process. rand, rand_r, data files and raylib are as vecenv.h says.
-// In self-play an agent's rows stay where they are without: those of other policies aren't put behind
-// the learner's. Without self-play every seat is the learner's, whatever its `policy`.
+// Differences from upstream: an environment whose code doesn't mention action_mask has no masks. The
+// policy gets bf16 observations as float32, exactly. A failed assertion, exit and abort end the run
+// with a message, not the process. For rand, rand_r, data files and raylib see vecenv.h. In self-play
+// the rows keep the order of agents: opponents' rows are not moved after the learner's. Without
+// self-play the learner plays every agent, whatever its `policy`.
 
 #ifndef PUFFER_ENV_H
 #define PUFFER_ENV_H
@@ -67,7 +67,7 @@ typedef struct Agent {
     float* rewards;              // (1,)
     float* terminals;            // (1,); 1 where an episode ended
     unsigned char* action_mask;  // (sum of ACT_SIZES,), non-zero where legal
-    int policy;                  // whose seat it is in self-play; 0: the learner's
+    int policy;                  // in self-play the policy that plays this agent; 0: the learner
 } Agent;
 
 #define PUF_CPU 0

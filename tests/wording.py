@@ -1,0 +1,144 @@
+"""Check identifiers and docstrings for wording: python tests/wording.py [PATH...].
+
+``make lint`` runs it. It prints an error for each
+
+- identifier that uses a retired word: the table names the word to use instead;
+- public function or class that two modules of the package define;
+- docstring whose first sentence opens with a clause ("What …", "Whether …", "Of …") instead of a
+  verb or a noun.
+
+Ordinary words in sentences are left alone.
+"""
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ["puffer_mlx", "benchmarks", "docs", "envs", "examples", "scripts", "tests"]
+
+# Words that no identifier contains, and what to use instead.
+RETIRED_WORDS = {
+    "attendance": "heartbeat",
+    "attended": "heartbeat",
+    "crew": "block",
+    "crews": "blocks",
+    "dialect": "release, or weight layout",
+    "finals": "final_observations",
+    "grace": "timeout",
+    "health": "check",
+    "idle": "unused",
+    "judge": "check",
+    "patience": "timeout",
+    "rung": "level",
+    "seat": "policy_assignment",
+    "seats": "policy_assignment",
+    "strip": "segment",
+    "told": "the noun: message, metrics, ...",
+    "voice": "verbosity",
+    "whoever": "caller, user",
+}
+# Words that are no identifier by themselves.
+RETIRED_NAMES = {
+    **dict.fromkeys(("asked", "given", "kept", "made", "drawn", "own"), "a noun"),
+    "away": "a noun",
+    "compared": "targets",
+    "fault": "reason",
+    "faults": "reasons",
+    "following": "next_rollout",
+    "foreign": "untrusted",
+    "form": "implementation, layout",
+    "forms": "implementations, layouts",
+    "like": "template",
+    "nothing": "placeholder",
+    "numbers": "what they are: coefficients, metrics, ...",
+    "part": "what it is: fraction, shard, half, ...",
+    "parts": "what they are",
+    "room": "space",
+    "share": "fraction, shard",
+    "until": "deadline",
+    "watched": "wrapped",
+    "way": "what it is",
+    # adjectives and amounts without a noun
+    **dict.fromkeys(("few", "fewest", "most", "enough", "large", "largest", "longest", "small"), "a noun"),
+    **dict.fromkeys(("about", "elsewhere", "others", "ours", "rare", "shown", "together"), "a noun"),
+}
+# Names that modules of one kind share: what they mean, the module says.
+SHARED_NAMES = set()
+OPENING = re.compile(
+    r"(What|Whether|Whose|Whom|Who|How|Where|Which|Of|Those|That|The same|Likewise|All that|None:|"
+    r"In words|From now on|As (?:it|they|many|few|much|far)|If it|So that|Within[,.]|At most|"
+    r"Nothing (?:is|was|of)|Nobody|Somebody|Whoever)\b"
+)
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of each function, class, argument, attribute and variable defined."""
+    for node in ast.walk(tree):
+        if isinstance(node, Definition):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+
+
+def retired(name: str) -> str | None:
+    """Return what to use instead of a retired identifier, None for another."""
+    bare = name.strip("_").lower()
+    if bare in RETIRED_NAMES:
+        return RETIRED_NAMES[bare]
+    words = (word.lower() for word in WORD.findall(name))
+    return next((RETIRED_WORDS[word] for word in words if word in RETIRED_WORDS), None)
+
+
+def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each docstring, also those of attributes."""
+    for node in ast.walk(tree):
+        for child in ast.iter_child_nodes(node):
+            match child:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield child.lineno, text
+
+
+def errors_in(path: Path, tree: ast.AST) -> Iterator[str]:
+    """Yield the errors of one file."""
+    for line, name in identifiers(tree):
+        if instead := retired(name):
+            yield f"{path}:{line}: {name} is a retired name; instead: {instead}"
+    for line, text in docstrings(tree):
+        if opening := OPENING.match(text.lstrip()):
+            yield f"{path}:{line}: a docstring opens with {opening[0]!r}; open with a verb or a noun"
+
+
+def duplicates(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Yield an error for each public function or class that several modules define."""
+    places = defaultdict(list)
+    for path, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, Definition) and not node.name.startswith("_"):
+                places[node.name].append(f"{path}:{node.lineno}")
+    for name, where in sorted(places.items()):
+        if len(where) > 1 and name not in SHARED_NAMES:
+            yield f"{', '.join(where)}: {name} has several definitions; give each its own name"
+
+
+def main(words: list[str]) -> int:
+    paths = [Path(word) for word in words or FOLDERS]
+    files = sorted(file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py")))
+    trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in files}
+    errors = [error for file, tree in trees.items() for error in errors_in(file, tree)]
+    errors += duplicates({file: tree for file, tree in trees.items() if file.parts[0] == "puffer_mlx"})
+    print("\n".join([*errors, f"{len(errors)} errors in {len(files)} files"]))
+    return int(bool(errors))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
