@@ -51,7 +51,7 @@ Graph = dict[str, set[str]]
 
 
 def sentence(package: Path, room: str) -> str:
-    """What a room is: the first paragraph of its docstring."""
+    """Return the first paragraph of a room's docstring."""
     path = package / room / "__init__.py"
     path = path if path.is_file() else package / f"{room}.py"
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
@@ -59,12 +59,12 @@ def sentence(package: Path, room: str) -> str:
 
 
 def gist(sentence: str) -> str:
-    """Its first words, as the drawing has them."""
+    """Return the first words of a room's description, for its box in the drawing."""
     return re.sub(r" \([^)]*\)", "", sentence.partition(":")[0]).rstrip(".")
 
 
 def fewest(graph: Graph) -> Graph:
-    """The arrows that no chain of others implies."""
+    """Return the imports between rooms that no chain of other imports implies."""
 
     def reached(room: str) -> set[str]:
         return {room}.union(*(reached(other) for other in graph.get(room, ())))
@@ -76,7 +76,7 @@ def fewest(graph: Graph) -> Graph:
 
 
 class Places:
-    """Where each room's box is."""
+    """Return the position of each room's box."""
 
     def __init__(self, floors: tuple[str, ...]) -> None:
         self.boxes: dict[str, tuple[float, float, float]] = {}  # left, top, width
@@ -121,9 +121,12 @@ class Places:
         return f"M{x1:.0f},{y1:.0f} C{x1:.0f},{middle:.0f} {x2:.0f},{middle:.0f} {x2:.0f},{y2:.0f}"
 
     def arrow(self, a: str, b: str, back: bool) -> tuple[str, float, float]:
-        """A path of the observation's way, and where its number goes: beside boxes, not over them.
+        """Return the path of an arrow of the numbered way, and the position of its number.
 
-        ``back``: there is one the other way round, which needs room too.
+        Args:
+            a: Room at the beginning.
+            b: Room at the end.
+            back: True if there is also an arrow from b to a, which is drawn beside this one.
         """
         (ax, ay, _), (bx, by, _) = self.boxes[a], self.boxes[b]
         if abs(ay - by) == STOREY:
@@ -138,12 +141,12 @@ class Places:
 
 
 def draw(package: Path, floors: tuple[str, ...], graph: Graph) -> str:
-    """The drawing, as the text of an SVG file.
+    """Return the drawing of the rooms as the text of an SVG file.
 
     Args:
-        package: the sources.
-        floors: rooms, by name, from the top to the bottom.
-        graph: which rooms each room imports from.
+        package: Folder of the sources.
+        floors: Names of the rooms on each floor, from the top to the bottom.
+        graph: Rooms that each room imports from.
     """
     places = Places(floors)
     out = [
@@ -178,7 +181,7 @@ def draw(package: Path, floors: tuple[str, ...], graph: Graph) -> str:
 
 
 def table(package: Path, floors: tuple[str, ...]) -> str:
-    """The rooms, a floor after the other, from the top to the bottom."""
+    """Return the rooms by floor, from the top to the bottom, as Markdown."""
     lines = ["| floor | room | |", "| --- | --- | --- |"]
     for storey, rooms in zip(range(len(floors) - 1, -1, -1), floors, strict=True):
         for room in rooms.split():
@@ -189,7 +192,7 @@ def table(package: Path, floors: tuple[str, ...]) -> str:
 
 
 def made() -> dict[Path, str]:
-    """The drawing and the page, of the sources as they are."""
+    """Return the drawing and the page for the present sources."""
     sys.path.insert(0, str(ROOT / "tests" / "project"))
     from test_rooms import ARROWS, FLOORS, PACKAGE, room
 

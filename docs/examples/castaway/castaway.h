@@ -63,7 +63,7 @@ ENV_FN void make_island(Castaway ENV_PTR* env) {
     }
 }
 
-ENV_FN void look(Castaway ENV_PTR* env) {  // each cell as zeros and a one, what it has, health, time
+ENV_FN void look(Castaway ENV_PTR* env) {  // each cell one-hot, then inventory, health, time
     int at = 0;
     for (int i = 0; i < VIEW * VIEW; i++) {
         const int row = env->row + i / VIEW - VIEW / 2, column = env->column + i % VIEW - VIEW / 2;

@@ -1,4 +1,4 @@
-"""A picture of what the castaway sees, and below what it has."""
+"""Draw what the castaway sees, and its inventory below."""
 
 import numpy as np
 

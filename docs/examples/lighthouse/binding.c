@@ -3,7 +3,7 @@
 #define NUM_ATNS 1
 #define ACT_SIZES {3}
 #define OBS_TENSOR_T FloatTensor
-#define MY_STATE_PLAIN  // no pointers of its own: a run can be resumed in the middle of a night
+#define MY_STATE_PLAIN  // the struct owns no memory, so a run can be resumed in the middle of a night
 #define Env Lighthouse
 #include "vecenv.h"
 
