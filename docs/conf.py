@@ -43,7 +43,7 @@ ANSWERS = json.loads(SCORER.partition("ANSWERS = ")[2].partition(";")[0])
 
 
 def elsewhere(target: str, page: Path) -> str | None:
-    """Return the address of a repository file; None for a page of the site."""
+    """Return the address of a repository file, or None for a page of the site."""
     path = (page.parent / target).resolve()
     if path.suffix in PICTURES or (path.suffix in source_suffix and path.is_relative_to(HERE)):
         return None

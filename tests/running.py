@@ -48,9 +48,9 @@ def command(name: str, *argv: object) -> list[str]:
 
 
 def run(name: str, *argv: object, cwd: Path, **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own to its end.
+    """Run a script in a separate process to its end.
 
-    With a PYTHONPATH of its own, that path's package: a script takes the package beside it.
+    With a PYTHONPATH in ``env`` that path's package runs; a script would use the package beside it.
     """
     words = command(name, *argv)
     if "PYTHONPATH" in how.get("env", {}):

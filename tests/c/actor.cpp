@@ -1,5 +1,5 @@
 // The actor of ops/cpu/actor.h without MLX and Python: policies of every kind act for odd numbers of agents, on three
-// threads at once and alone. Says on standard error what differs and exits with 1.
+// threads at once and alone. Prints differences to standard error and exits with 1.
 
 #include <cstdio>
 #include <cstdlib>
@@ -47,7 +47,7 @@ static Rollout rollout(Memory& memory, bool bytes) {
   return to;
 }
 
-// Adds a layer; how many states it has.
+// Add a layer. Returns the number of its states.
 static int add_layer(Actor& actor, const std::string& kind, int H, int state) {
   Floats wide = normals(size_t(8) * H * H), narrow = normals(size_t(8) * H);
   const float *weight = wide.data(), *bias = narrow.data();
@@ -59,7 +59,7 @@ static int add_layer(Actor& actor, const std::string& kind, int H, int state) {
   return 1;
 }
 
-// Adds an encoder and layers; how many states they have.
+// Add an encoder and layers. Returns the number of their states.
 static int add_features(Actor& actor, const std::string& kind, int H) {
   int states = 0;
   actor.add(make_dense(normals(size_t(H) * D).data(), nullptr, H, D, Activation::kNone));
@@ -68,8 +68,8 @@ static int add_features(Actor& actor, const std::string& kind, int H) {
   return states;
 }
 
-// Whether an actor does for some agents, of whom some are neighbours and some aren't, what it did for all; and nothing
-// for the others.
+// Return true if an actor computes the same for some of the agents (neighbours and others) as for all, and changes
+// nothing for the rest.
 static bool for_some(Actor& actor, const Memory& start, const Memory& whole, bool bytes, int H, int heads) {
   std::vector<int32_t> rows;
   for (int agent = 0; agent < N; ++agent)

@@ -1,4 +1,4 @@
-// What a kernel's text finds on CUDA, for a clang that has no CUDA: declarations alone, nothing is run.
+// CUDA's declarations for a kernel's text, so that a clang without CUDA can check it. Nothing is run.
 
 #define __device__ __attribute__((device))
 #define __global__ __attribute__((global))

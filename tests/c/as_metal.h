@@ -1,5 +1,5 @@
-// What a kernel's text finds on Metal, in C++ for OpenCL without generic pointers: the language of a compiler that
-// anyone can have whose rules for address spaces are Metal's. Declarations alone, nothing is run.
+// Metal's declarations for a kernel's text, in C++ for OpenCL without generic pointers, whose rules for address spaces
+// are Metal's: a compiler for it is available everywhere. Nothing is run.
 
 #define __METAL_VERSION__ 310
 #define device __global

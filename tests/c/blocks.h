@@ -1,4 +1,4 @@
-// What a kernel that runs as C++ has of a GPU's; ../emulated_run.py puts the rest before its text.
+// A GPU's built-in functions for kernels that run as C++; ../emulated_run.py adds the others before the text.
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -11,9 +11,9 @@ struct uint3 { uint x, y, z; };
 struct Place { uint3 grid, block, me; };
 
 void meet();          // a barrier of the block's threads
-void meet_cluster();  // of those of all blocks that run together
+void meet_cluster();  // a barrier of all blocks that run together
 typedef void Kernel(const void* given, Place at);
-// Whether all threads of each block met at every barrier, or none did.
+// Return true if at every barrier all threads of a block met, or none did.
 int run_blocks(uint threads, uint size, uint turn, uint together, Kernel* kernel, const void* given);
 
 template <class Function>

@@ -1,7 +1,7 @@
-// Steps an environment the way vec/native.py does, for sanitizers, which can't look into a Python
-// process without help: several groups under way at once, logs and saved states from two
-// other threads, a failing creation, a second reset, a state that is restored elsewhere and refused
-// when it is cut off, and a close in the middle of steps. Actions are random, legal or not.
+// Steps an environment as vec/native does, as a program for sanitizers, which need extra help in a
+// Python process: several groups at once, logs and saved states from two other threads, a failing
+// creation, a second reset, a state that is restored elsewhere and refused when it is truncated,
+// and a close during steps. Actions are random, legal or not.
 //
 // usage: driver AGENTS GROUPS THREADS STEPS [KEY=VALUE ...]
 

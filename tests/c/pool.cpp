@@ -1,5 +1,5 @@
 // The thread pool (ops/cpu/threads.h) and the stream limits (ops/cpu/stream_limits.h) without MLX: several callers at once, each with its own
-// width; a stream with few operations under way. Says on standard error what is wrong and exits with 1.
+// width; a stream with few operations in progress. Prints errors to standard error and exits with 1.
 //
 //   pool CALLERS BATCHES SECONDS
 //
@@ -140,7 +140,7 @@ static void few_under_way(int operations) {
   expect(counted == 0, "some never left");
 }
 
-// Lifting the limit lets a waiting thread go on.
+// Lifting the limit lets a waiting thread continue.
 static void a_limit_is_lifted() {
   puffer::StreamLimits limits;
   limits.set_max_in_flight(1);

@@ -114,7 +114,7 @@ PLANS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9).map(float)), min
     plans=st.lists(PLANS, min_size=1, max_size=4), each=st.integers(1, 5), less=st.integers(0, 3)
 )
 def test_every_environment_contributes_its_first_episodes_in_order(plans, each, less):
-    """Short episodes, of which more end, don't outvote long ones."""
+    """Short episodes end more often but don't outvote long ones."""
     environments, progress = Scripted(plans), []
     planned = len(plans) * each
     episodes = planned - min(less, len(plans) - 1)  # rounded up to whole environments

@@ -286,7 +286,7 @@ def breaking_update(trainer: Any, function: str, n: int) -> None:
 @pytest.mark.parametrize(
     ("name", "breaking", "epoch"),
     [
-        # The third rollout has 2 T sends; the first or the last of them fails.
+        # The first or the last of the third rollout's 2 T sends fails.
         ("coded", partial(breaking_send, n=4 * T + 1), 2),
         ("relay", partial(breaking_send, n=6 * T), 2),
         ("squared", partial(breaking_collect, after=False), 2),

@@ -17,8 +17,8 @@
 #include "vecenv.h"
 
 #ifdef VARIES
-// Environments of several agents, of which only the first does something. How many agents depends
-// on the groups, or on a draw that no seed decides: how often this was called.
+// Create environments with several agents; only the first agent acts. The number of agents depends on
+// the groups, or on the number of earlier calls, which no seed controls.
 Env* my_vec_init(int* num_envs_out, int* buffer_env_starts, int* buffer_env_counts,
                  Dict* vec_kwargs, Dict* env_kwargs) {
     static int calls = 0;
