@@ -85,7 +85,7 @@ class RunLauncher(NamedTuple):
         return words
 
     def _run_values(self, run: FrozenTrial) -> Values:
-        """Return a run's suggested values; the first run only has those that the configuration lacks."""
+        """Return a run's suggested values; for the first run, only those not configured."""
         uses_files = run.user_attrs.get(FROM_CONFIG)
         return {
             p.name: run.params[p.name]
