@@ -165,7 +165,7 @@ class FileFormat:
     # ---- writing ---------------------------------------------------------------------------------
 
     def unsupported_reason(self, policy: Policy) -> str | None:
-        """Return why the format can't hold a policy, or None if it can."""
+        """Return the reason why the format can't hold a policy, or None."""
         return None
 
     def lossy_notes(self, contents: ExportInput) -> list[str]:

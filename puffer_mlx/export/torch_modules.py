@@ -308,7 +308,7 @@ def make_module(policy: Policy) -> PolicyModule | Puffer3Wrapper | Sb3Policy:
         UserError: If PufferLib has no class for a component of the policy.
     """
     if reason := torch_unsupported_reason(policy):
-        raise UserError(reason, "convert it to the torch dialect first")
+        raise UserError(reason, "convert it to the weight layout torch first")
     encoder: Any = policy.encoder
     network: Any = policy.network
     action = policy.decoder.action

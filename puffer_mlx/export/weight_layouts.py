@@ -101,7 +101,7 @@ def _convert_decoder(decoder: Any, weights: Weights, layout: str) -> tuple[Any, 
 
 
 def torch_unsupported_reason(policy: Policy) -> str | None:
-    """Return why no PyTorch class can hold a policy in its weight layout, or None if one can."""
+    """Return the reason why no PyTorch class can hold a policy in its weight layout, or None."""
     layout, network = layout_of(policy), policy.network
     exports_of_encoder = encoder_exports_of(policy.encoder)
     exports_of_network = network_exports_of(network)
@@ -133,7 +133,7 @@ def torch_unsupported_reason(policy: Policy) -> str | None:
     return None
 
 
-def torch_keys(policy: Policy) -> dict[str, list[str]]:
+def state_dict_keys(policy: Policy) -> dict[str, list[str]]:
     """Map our tensor names to the keys of a policy's state_dict, in its order.
 
     Returns:
@@ -243,7 +243,7 @@ def to_torch(policy: Policy, weights: Weights) -> Tensors:
     Raises:
         UserError: If ``torch_unsupported_reason`` returns a reason.
     """
-    keys, tensors = torch_keys(policy), {}
+    keys, tensors = state_dict_keys(policy), {}
     aliases: Tensors = {}
     for name, w in named(weights):
         array = _transpose(policy, name, np.array(w, np.float32), "to_torch")
@@ -259,7 +259,7 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
     Raises:
         UserError: If keys or shapes don't fit the policy, or a second name has other values.
     """
-    keys = torch_keys(policy)
+    keys = state_dict_keys(policy)
     reference = policy.init(mx.random.key(0))
     expected = {key for every in keys.values() for key in every}
     wrong = [f"{key}: not in this policy" for key in tensors if key not in expected]

@@ -124,7 +124,7 @@ class CurveReader:
         return points
 
     def _add_record(self, record: dict[str, float | None]) -> Point | None:
-        """Add a log record to the curve. Returns its point, or None if it lacks a score."""
+        """Add a log record to the curve. Returns the new point, or None without a score."""
         values = {name: math.nan if x is None else x for name, x in record.items()}
         if "epoch" not in values:  # the evaluation after training
             self._evaluated = values.get(self._metric, math.nan)

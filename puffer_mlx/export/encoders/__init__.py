@@ -62,7 +62,7 @@ class Puffer4Encoder:
 
 @dataclass(frozen=True)
 class EncoderExports:
-    """How other programs implement an encoder. None means that a program lacks the encoder.
+    """Implementations of an encoder in other programs, or None for programs that lack it.
 
     Args:
         onnx: (graph, encoder, observations) -> features. Adds nodes to an ``onnx_graph.Graph``.
@@ -88,11 +88,11 @@ NO_ENCODER_EXPORTS = EncoderExports()
 
 @cache
 def encoder_exports() -> dict[type, EncoderExports]:
-    """Return the exports of every encoder that has a file here, by the encoder's class."""
+    """Return every encoder that other programs implement: implementations by class."""
     by_file = find_exports(__name__, [file.stem for file in encoder_files().values()])
     return {cls: exports for by_class in by_file.values() for cls, exports in by_class.items()}
 
 
 def encoder_exports_of(encoder: Any) -> EncoderExports:
-    """Return the exports of an encoder; a custom class has none."""
+    """Return the implementations of an encoder in other programs. A custom class lacks all."""
     return encoder_exports().get(type(encoder), NO_ENCODER_EXPORTS)

@@ -114,7 +114,7 @@ class FlatFormat(FileFormat):
     )
 
     def unsupported_reason(self, policy: Policy) -> str | None:
-        """Return why PufferLib's native policy can't express a policy, or None if it can."""
+        """Return the reason why PufferLib's native policy can't express a policy, or None."""
         return flat_files.unsupported_part(policy)
 
     def lossy_notes(self, contents: ExportInput) -> list[str]:

@@ -63,7 +63,7 @@ class TorchFormat(FileFormat):
     external = True
 
     def unsupported_reason(self, policy: Policy) -> str | None:
-        """Return why no PyTorch class can hold a policy, or None if one can."""
+        """Return the reason why no PyTorch class can hold a policy, or None."""
         return torch_unsupported_reason(policy)
 
     def write(self, contents: ExportInput, path: Path) -> None:

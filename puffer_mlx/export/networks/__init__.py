@@ -79,7 +79,7 @@ class Sb3Network:
 
 @dataclass(frozen=True)
 class NetworkExports:
-    """How other programs implement a network. None means that a program lacks the network.
+    """Implementations of a network in other programs, or None for programs that lack it.
 
     Args:
         onnx: (graph, network, features, states) -> features and next states. Adds the nodes of one
@@ -99,21 +99,21 @@ NO_NETWORK_EXPORTS = NetworkExports()
 
 
 def find_exports(package: str, files: Iterable[str]) -> dict[str, Any]:
-    """Return ``EXPORTS`` of those modules of a package that exist, by the module's name."""
+    """Return the ``EXPORTS`` of those modules of a package that exist, by the module's name."""
     modules = {file: f"{package}.{file}" for file in files}
     return {file: import_module(name).EXPORTS for file, name in modules.items() if find_spec(name)}
 
 
 @cache
 def network_exports() -> dict[str, NetworkExports]:
-    """Return the exports of every network that has a file here, by the network's name."""
+    """Return every network that other programs implement: implementations by name."""
     files = {name: folder.name for name, folder in network_folders().items()}
     exports = find_exports(__name__, files.values())
     return {name: exports[file] for name, file in files.items() if file in exports}
 
 
 def network_exports_of(network: Any) -> NetworkExports:
-    """Return the exports of a network; a class that isn't in ``NETWORKS`` has none."""
+    """Return the implementations of a network in other programs. A custom class lacks all."""
     name = type(network).__name__
     return (
         network_exports().get(name, NO_NETWORK_EXPORTS)

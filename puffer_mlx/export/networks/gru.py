@@ -47,7 +47,7 @@ def torch_keys(layers: int) -> dict[str, list[str]]:
     return {**gated_keys("layers.", "gru", layers), "norm.weight": ["norm.weight"]}
 
 
-def note(layers: int) -> str:
+def class_note(layers: int) -> str:
     """Return how PufferLib's GRU class differs from our GRU; empty for one layer."""
     if layers == 1:
         return ""
@@ -82,6 +82,6 @@ EXPORTS = NetworkExports(
         TorchNetwork(modules, scan, step),
         torch_keys,
         lambda keys: count(r"gru\.weight_ih_l(\d+)", keys),
-        note,
+        class_note,
     ),
 )
