@@ -44,7 +44,8 @@ class ExportFormat:
 
     def __init__(self, kind: str, layout: str | None = None, **options: Any) -> None:
         self.file = formats.make_format(kind, **options)
-        self.kind, self.layout = kind, layout
+        self.kind = kind
+        self.layout = layout
 
 
 class ExportReport(NamedTuple):

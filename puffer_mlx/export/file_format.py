@@ -106,7 +106,8 @@ class PolicyFile:
     @property
     def step(self) -> int:
         """Environment steps of the policy's training, by metadata or file name; 0 if unknown."""
-        match, text = STEP_SUFFIX.search(self.path.stem), self.metadata.get("step", "")
+        match = STEP_SUFFIX.search(self.path.stem)
+        text = self.metadata.get("step", "")
         return int(text) if text.isdecimal() else int(match[1]) if match else 0
 
 
@@ -274,7 +275,7 @@ class FileFormat:
 
 
 def reset_note(contents: ExportInput) -> list[str]:
-    """Return a note on resetting the state, for formats whose users must do that."""
+    """Return a note on resetting the recurrent state, for formats whose users must do that."""
     text = "trained with policy.reset_on_terminal: set the state to 0 where an episode ends"
     return [text] if contents.policy.reset_on_terminal else []
 

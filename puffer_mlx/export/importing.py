@@ -125,7 +125,8 @@ def _check_spec(source: PolicyFile, spec: EnvSpec) -> None:
 
 def _check_bounds(source: PolicyFile, spec: EnvSpec) -> None:
     """Raise an error if a file's action bounds differ from the environment's."""
-    file_bounds, expected = source.bounds, spec.action.bounds
+    file_bounds = source.bounds
+    expected = spec.action.bounds
     if source.file.rescales and file_bounds != expected:
         behaviour = (
             f"rescales actions to {file_bounds}" if file_bounds else "doesn't rescale actions"

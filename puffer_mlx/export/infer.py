@@ -81,13 +81,13 @@ def _sb3_settings(tensors: Tensors) -> dict[str, str]:
 
 
 def _matrix(tensors: dict[str, Any], *names: str) -> Any:
-    """Return the first of some tensors that exists, if it is a non-empty matrix, else None."""
+    """Return the first existing tensor with one of the names if it is a matrix, else None."""
     tensor = next((tensors[name] for name in names if name in tensors), None)
     return tensor if tensor is not None and len(tensor.shape) == 2 and tensor.size else None
 
 
 def _encoder(tensors: Collection[str]) -> str:
-    """Return the name of the encoder that fits the tensor names."""
+    """Infer a policy's encoder from the names of its tensors. Returns the encoder's name."""
     for cls, exports in encoder_exports().items():
         name_prefix = f"encoder.{exports.name_prefix}"
         if exports.name_prefix and any(name.startswith(name_prefix) for name in tensors):
@@ -96,7 +96,11 @@ def _encoder(tensors: Collection[str]) -> str:
 
 
 def _torch_encoder(tensors: Collection[str]) -> str:
-    """Return the name of the encoder that fits the keys of PufferLib 4.0, or ""."""
+    """Infer a policy's encoder from the keys of PufferLib 4.0's state_dict.
+
+    Returns:
+        The encoder's name; "" if none fits.
+    """
     for cls, exports in encoder_exports().items():
         if exports.torch and f"encoder.{exports.torch.unique_key}" in tensors:
             return ENCODERS[cls].name
@@ -109,14 +113,14 @@ LayerCounter = Callable[[Collection[str]], int]
 def _network(
     tensors: Collection[str], layers_of: Mapping[str, LayerCounter | None]
 ) -> tuple[str, int]:
-    """Return the name of the network that fits and its number of layers.
+    """Infer a policy's network and its number of layers from the names of its tensors.
 
     Args:
         tensors: Names of the policy's tensors.
         layers_of: For each network, a function from tensor names to its number of layers.
 
     Returns:
-        The name and the number of layers; ("", 0) if no network fits, or several do.
+        The network's name and the number of layers; ("", 0) if no network fits, or several do.
     """
     names = {name.removeprefix("network.") for name in tensors if name.startswith("network.")}
     pairs = layers_of.items()
@@ -125,7 +129,11 @@ def _network(
 
 
 def _puffer3_network(tensors: Collection[str]) -> str:
-    """Return the name of the network whose keys PufferLib 3.0's wrapper has, or ""."""
+    """Infer the recurrent network of a PufferLib 3.0 policy from the keys of its state_dict.
+
+    Returns:
+        The network's name; "" if none fits.
+    """
     for name, exports in network_exports().items():
         if exports.puffer3 and next(iter(exports.puffer3.keys.values()))[0] in tensors:
             return name

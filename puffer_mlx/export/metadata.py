@@ -24,7 +24,9 @@ CLASS_KEYS = ("torch.network", "torch.encoder")  # keys that may name custom cla
 
 def policy_metadata(checkpoint: Checkpoint, policy: Policy) -> dict[str, str]:
     """Return the metadata for a checkpoint's policy in the weight layout of its file."""
-    spec, config, layout = checkpoint.spec, checkpoint.config, layout_of(policy)
+    spec = checkpoint.spec
+    config = checkpoint.config
+    layout = layout_of(policy)
     activation = {"policy.activation": chosen_activation(config.policy)} if layout == "sb3" else {}
     separate = {"policy.separate_value": "True"} if policy.separate_value else {}
     return {
@@ -72,6 +74,7 @@ def _check_setting(path: Path, key: str, text: str) -> None:
     """Raise an error that names the file if a configuration key in its metadata is invalid."""
     section, _, name = key.partition(".")
     text = text if len(text) < 80 else f"{text[:80]}…"  # longer than any legal value
-    setting, declared = Setting(section, name, text, str(path)), KEYS[section][name]
+    setting = Setting(section, name, text, str(path))
+    declared = KEYS[section][name]
     if problem := declared.fault(read_value(setting, declared)):
         raise UserError(f"{path} contains {setting}: {problem[0]}", DAMAGED_HINT)

@@ -39,13 +39,13 @@ class Graph:
         self.nodes.append(helper.make_node(kind, names, outputs, **attributes))
 
     def _weight(self, name: str) -> str | None:
-        """Return the full name of a weight with the current prefix, or None for an unknown name."""
+        """Return the full name of a weight in the ONNX graph, or None for an unknown name."""
         full_name = self.prefix + re.sub(r"^encoder\.", self._encoder_prefix, name)
         return full_name if full_name in self._weights else None
 
     @contextmanager
     def with_encoder_prefix(self, prefix: str) -> Iterator[None]:
-        """Use another prefix instead of ``encoder.`` for weight names during the block."""
+        """Replace the prefix ``encoder.`` of an encoder's weight names during the block."""
         self._encoder_prefix = prefix
         yield
         self._encoder_prefix = "encoder."
@@ -75,31 +75,34 @@ class Graph:
         return name
 
     def split(self, x: str, axis: int, sizes: list[int]) -> list[str]:
-        """Add nodes that split x along an axis. Returns the names of the slices."""
+        """Split x along an axis in the ONNX graph. Returns the names of the slices."""
         names = [f"split_{len(self.nodes)}_{i}" for i in range(len(sizes))]
         self.node("Split", [x, self.constant(sizes)], names, axis=axis)
         return names
 
     def linear(self, x: str, layer: str) -> str:
-        """Add a linear layer: ``layer.weight`` times x, plus ``layer.bias`` if it exists."""
+        """Add a linear layer to the ONNX graph: ``layer.weight`` times x, plus ``layer.bias``.
+
+        The layer may lack a bias.
+        """
         return self.gemm(x, f"{layer}.weight", f"{layer}.bias")
 
     def gemm(self, x: str, weight: str, bias: str) -> str:
-        """Add a matrix product: weight times x (n, K), plus the bias if it exists."""
+        """Add a matrix product to the ONNX graph: weight times x (n, K), plus an existing bias."""
         inputs = [x, weight, bias] if self._weight(bias) else [x, weight]
         return self("Gemm", *inputs, transB=1)
 
     def gelu(self, x: str) -> str:
-        """Add the exact GELU of x."""
+        """Add the exact GELU of x to the ONNX graph."""
         one_plus = self("Add", self("Erf", self("Mul", x, 0.5**0.5)), 1.0)
         return self("Mul", self("Mul", x, 0.5), one_plus)
 
     def activation(self, x: str, name: str) -> str:
-        """Add an activation of x, by its name in ``policy.activations``."""
+        """Add an activation of x to the ONNX graph, by its name in ``policy.activations``."""
         return self.gelu(x) if name == "gelu" else self(name.capitalize(), x)
 
     def interpolate(self, a: str, b: str, fraction: str) -> str:
-        """Add a linear interpolation: a + fraction * (b - a)."""
+        """Add a linear interpolation to the ONNX graph: a + fraction * (b - a)."""
         return self("Add", a, self("Mul", fraction, self("Sub", b, a)))
 
     def apply_layers(
@@ -110,7 +113,7 @@ class Graph:
         states: list[str],
         last: Callable[[str], str] = lambda h: h,
     ) -> tuple[str, list[str]]:
-        """Add the layers of a network in order, each with its slice of every state.
+        """Add the layers of a network to the ONNX graph, each with its slice of every state.
 
         Args:
             layer: (index, features, the layer's states...) -> features and the layer's next states.
@@ -142,7 +145,7 @@ class Graph:
 
 
 def normalized(graph: Graph, x: str, mean: str, variance: str) -> str:
-    """Add the normalization of observations, as ``vec/normalize.py`` computes it."""
+    """Add the normalization of observations to an ONNX graph, as in ``vec/normalize.py``."""
     deviation = graph("Sqrt", graph("Add", variance, normalize.EPSILON))
     scaled = graph("Div", graph("Sub", x, mean), deviation)
     return graph("Clip", scaled, -normalize.LIMIT, normalize.LIMIT)
@@ -152,7 +155,7 @@ def normalized(graph: Graph, x: str, mean: str, variance: str) -> str:
 
 
 def decode(graph: Graph, policy: Policy, h: str, value_features: str) -> dict[str, str]:
-    """Add the decoder. Returns the policy's outputs by name, without the state.
+    """Add a policy's decoder to an ONNX graph. Returns the outputs by name, without the state.
 
     Args:
         graph: The graph.
@@ -180,7 +183,7 @@ def decode(graph: Graph, policy: Policy, h: str, value_features: str) -> dict[st
 
 
 def to_environment_units(graph: Graph, mean: str, logstd: str) -> tuple[str, str]:
-    """Add the rescaling of actions (``checkpoint/rescaling.py``).
+    """Add the rescaling of actions to an ONNX graph, as in ``checkpoint/rescaling.py``.
 
     Returns:
         Means and log standard deviations in the environment's units.

@@ -23,9 +23,11 @@ from puffer_mlx.spec import EnvSpec
 Weights = Any
 NamedOutputs = dict[str, np.ndarray]
 NO_STATISTICS: normalization.Statistics = {}
-RANDOM_STEPS, RANDOM_AGENTS = 32, 16  # size of random observations
-WEIGHT_CHANGE = 2.0**-22  # four units in the last place of a float32
-RESOLUTION_FACTOR, MAX_TOLERANCE = 4.0, 1e-2  # factor of the resolution; largest tolerance
+RANDOM_STEPS = 32  # steps T of random observations
+RANDOM_AGENTS = 16  # agents S of random observations
+WEIGHT_CHANGE = 2.0**-22  # relative; four units in the last place of a float32
+RESOLUTION_FACTOR = 4.0  # tolerance as a multiple of float32's resolution
+MAX_TOLERANCE = 1e-2
 OBSERVATION_DEVIATION = (
     4.0  # standard deviations of random observations; some exceed the clip limit 10
 )
@@ -96,7 +98,7 @@ class Comparison(NamedTuple):
 
     @property
     def matches(self) -> bool:
-        """True if the outputs differ by no more than the tolerance."""
+        """True if the outputs of the two programs differ by no more than the tolerance."""
         return self.difference <= self.tolerance
 
 
@@ -134,7 +136,7 @@ def compare_outputs(
 
 
 def _perturb(weights: Weights) -> Weights:
-    """Change all weights by ``WEIGHT_CHANGE``, up or down at random.
+    """Change all weights of a policy by ``WEIGHT_CHANGE``, up or down at random.
 
     Summing products in another order has an error proportional to the sum of |w| |x|. Changing the
     weights has a similar effect, so it shows float32's resolution.

@@ -50,7 +50,8 @@ def buffer_module(**tensors: Tensor) -> nn.Module:
 def normalization_module(size: int) -> nn.Module:
     """Return a PyTorch module for statistics (D,) of observations and their count."""
     module = nn.Module()
-    zeros, ones = torch.zeros(size), torch.ones(size)
+    zeros = torch.zeros(size)
+    ones = torch.ones(size)
     module.observations = buffer_module(mean=zeros, variance=ones, count=torch.zeros(()))
     return module
 
@@ -75,7 +76,7 @@ class NetworkModule(nn.Module):
             self.add_module(name, module)
 
     def initial_state(self, n: int, device: Any = None) -> State:
-        """Return zeros: the state of n agents before their first step."""
+        """Return the recurrent state of n agents before their first step: zeros."""
         layers, hidden = self.size
         zeros = [torch.zeros(layers, n, hidden, device=device) for _ in range(self._network.states)]
         return tuple(zeros)
@@ -114,7 +115,7 @@ class ComposedPolicy(nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load weights, and if present normalization statistics and action bounds."""
+        """Load a policy's weights, and if present normalization statistics and action bounds."""
         device = next(self.parameters()).device
         if (low := state_dict.get("rescaling.low")) is not None:
             ones = torch.ones(len(low))
@@ -124,7 +125,7 @@ class ComposedPolicy(nn.Module):
         return super().load_state_dict(state_dict, strict, assign)
 
     def encode(self, observations: Tensor) -> Tensor:
-        """Compute features (n, H) of observations (n, D), any dtype.
+        """Encode observations (n, D), any dtype, as features (n, H).
 
         Observations are normalized if statistics were loaded.
         """
@@ -136,19 +137,21 @@ class ComposedPolicy(nn.Module):
         return self._components[0](inputs)
 
     def decode(self, h: Tensor) -> tuple[TorchOutputs, Tensor]:
-        """Compute outputs and values (...) from features (..., H).
+        """Decode features (..., H) to the policy's outputs and values (...).
 
         Actions are rescaled if bounds were loaded.
         """
         outputs, values = self._components[2](h)
         if self.rescaling is not None:  # see checkpoint/rescaling.py
-            (mean, logstd), low, high = outputs, self.rescaling.low, self.rescaling.high
+            (mean, logstd) = outputs
+            low = self.rescaling.low
+            high = self.rescaling.high
             half = (high - low) / 2
             outputs = (high + low) / 2 + half * mean, logstd + half.log()
         return outputs, values
 
     def initial_state(self, n: int, device: Any = None) -> State:
-        """Return zeros: the state of n agents before their first step."""
+        """Return the recurrent state of n agents before their first step: zeros."""
         network = self._components[1]
         return network.initial_state(n, device) if network else ()
 
@@ -165,7 +168,8 @@ class ComposedPolicy(nn.Module):
             Outputs, values (S, T), state after the last step.
         """
         h = self.encode(observations.flatten(0, 1)).unflatten(0, observations.shape[:2])
-        previous, network = state or self.initial_state(len(h), h.device), self._components[1]
+        previous = state or self.initial_state(len(h), h.device)
+        network = self._components[1]
         h, next_state = network(h, previous) if network else (h, previous)
         return *self.decode(h), next_state
 
@@ -182,7 +186,8 @@ class ComposedPolicy(nn.Module):
             Outputs, values (n,), next state.
         """
         h = self.encode(observations)
-        previous, network = state or self.initial_state(len(h), h.device), self._components[1]
+        previous = state or self.initial_state(len(h), h.device)
+        network = self._components[1]
         h, next_state = network.step(h, previous) if network else (h, previous)
         return *self.decode(h), next_state
 
@@ -223,7 +228,7 @@ class DecoderModule(nn.Module):
         self._products = tuple(products.values())
 
     def forward(self, h: Tensor) -> tuple[TorchOutputs, Tensor]:
-        """Compute outputs and values (...) from features (..., H)."""
+        """Decode features (..., H) to the policy's outputs and values (...)."""
         actions, value = self._products
         return _with_deviations(actions(h), value(h), self.decoder_logstd)
 
@@ -271,10 +276,11 @@ class Sb3Extractor(nn.Module):
             ]
             return nn.Sequential(*(module for pair in pairs for module in pair))
 
-        self.policy_net, self.value_net = sequence(), sequence()
+        self.policy_net = sequence()
+        self.value_net = sequence()
 
     def forward(self, observations: Tensor) -> Tensor:
-        """Compute features (n, 2H) of observations (n, D): the actor's, then the critic's."""
+        """Encode observations (n, D) as features (n, 2H): the actor's, then the critic's."""
         return torch.cat([self.policy_net(observations), self.value_net(observations)], dim=-1)
 
 

@@ -67,7 +67,8 @@ def to_layout(policy: Policy, weights: Weights, layout: str) -> tuple[Policy, We
             " its activations",
             f"keep {current}: --to onnx, safetensors or torch",
         )
-    encoder, converted = policy.encoder, dict(weights)
+    encoder = policy.encoder
+    converted = dict(weights)
     if convert := encoder_exports_of(encoder).to_layout:
         encoder, converted["encoder"] = convert(policy.encoder, weights["encoder"], layout)
         if policy.separate_value:
@@ -81,13 +82,15 @@ def to_layout(policy: Policy, weights: Weights, layout: str) -> tuple[Policy, We
 
 def _convert_decoder(decoder: Any, weights: Weights, layout: str) -> tuple[Any, Weights]:
     """Convert a decoder and its weights to another weight layout."""
-    action, hidden = decoder.action, decoder.hidden
+    action = decoder.action
+    hidden = decoder.hidden
     extra = {"logstd": weights["logstd"]} if action.continuous else {}
     if layout != "native":
         separate = Separate(action, hidden, gains=GAINS[layout])
         if isinstance(decoder, Separate):
             return separate, weights
-        A, weight = action.logits, weights["weight"]
+        A = action.logits
+        weight = weights["weight"]
         actions = {"weight": weight[:A], "bias": mx.zeros(A)}
         value = {"weight": weight[A:], "bias": mx.zeros(1)}
         return separate, {**extra, "actions": actions, "value": value}
@@ -102,10 +105,12 @@ def _convert_decoder(decoder: Any, weights: Weights, layout: str) -> tuple[Any, 
 
 def torch_unsupported_reason(policy: Policy) -> str | None:
     """Return the reason why no PyTorch class can hold a policy in its weight layout, or None."""
-    layout, network = layout_of(policy), policy.network
+    layout = layout_of(policy)
+    network = policy.network
     exports_of_encoder = encoder_exports_of(policy.encoder)
     exports_of_network = network_exports_of(network)
-    encoder_name, network_name = type(policy.encoder).__name__, type(network).__name__
+    encoder_name = type(policy.encoder).__name__
+    network_name = type(network).__name__
     layers = getattr(network, "layers", 1)
     if layout == "sb3":
         for name, exports in (
@@ -154,10 +159,8 @@ def state_dict_keys(policy: Policy) -> dict[str, list[str]]:
         "decoder.logstd": f"{prefix}.decoder_logstd",
         "decoder.value": f"{prefix}.{value}",
     }
-    encoder_key, network_keys = (
-        _encoder_key(policy.encoder, is_puffer3),
-        _network_keys(policy.network, is_puffer3),
-    )
+    encoder_key = _encoder_key(policy.encoder, is_puffer3)
+    network_keys = _network_keys(policy.network, is_puffer3)
     keys = {}
     for name, _ in named(policy.init(mx.random.key(0))):
         if name in network_keys:
@@ -170,7 +173,7 @@ def state_dict_keys(policy: Policy) -> dict[str, list[str]]:
 
 
 def _head_key(name: str, heads: dict[str, str]) -> str:
-    """Return the key of a decoder's tensor; ``heads`` maps prefixes of our names to keys."""
+    """Return the state_dict key of a decoder's tensor; ``heads`` maps prefixes of names to keys."""
     head = next(head for head in heads if name.startswith(head))
     return name.replace(head, heads[head])
 
@@ -206,7 +209,7 @@ def _sb3_keys(policy: Policy) -> dict[str, list[str]]:
 
 
 def _encoder_key(encoder: Any, is_puffer3: bool) -> Callable[[str], str]:
-    """Return a function that maps the names of an encoder's tensors to keys.
+    """Return a function that maps the names of an encoder's tensors to state_dict keys.
 
     Args:
         encoder: The encoder.
@@ -221,7 +224,7 @@ def _encoder_key(encoder: Any, is_puffer3: bool) -> Callable[[str], str]:
 
 
 def _network_keys(network: Any, is_puffer3: bool) -> dict[str, list[str]]:
-    """Map the names of a network's tensors to their keys.
+    """Map the names of a network's tensors to state_dict keys.
 
     Args:
         network: The network.
@@ -243,7 +246,8 @@ def to_torch(policy: Policy, weights: Weights) -> Tensors:
     Raises:
         UserError: If ``torch_unsupported_reason`` returns a reason.
     """
-    keys, tensors = state_dict_keys(policy), {}
+    keys = state_dict_keys(policy)
+    tensors = {}
     aliases: Tensors = {}
     for name, w in named(weights):
         array = _transpose(policy, name, np.array(w, np.float32), "to_torch")

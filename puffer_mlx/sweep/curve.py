@@ -22,7 +22,8 @@ from typing import BinaryIO, NamedTuple
 from puffer_mlx.sweep.settings import MEDIAN, WORST
 from puffer_mlx.tracking.tracker_process import complete_lines
 
-STEPS_FIELD, COST_FIELD = "agent_steps", "uptime"
+STEPS_FIELD = "agent_steps"
+COST_FIELD = "uptime"
 
 
 class Point(NamedTuple):
@@ -217,7 +218,7 @@ class HeldOutResults(NamedTuple):
 
 
 class SeedScores(NamedTuple):
-    """Scores of a suggestion with the seeds trained so far.
+    """Scores of one suggested configuration with the random seeds trained so far.
 
     Args:
         scores: Scores of the trained seeds, at least one; higher is better.

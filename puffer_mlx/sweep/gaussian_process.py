@@ -60,7 +60,7 @@ def initial_parameters(dimensions: int) -> Parameters:
 
 
 def kernel(a: np.ndarray, b: np.ndarray, parameters: Parameters) -> np.ndarray:
-    """Return the kernel between vectors a (n, d) and b (m, d), without noise, (n, m) float64."""
+    """Return the process's kernel between vectors a (n, d) and b (m, d), (n, m), without noise."""
     linear, decay, distances = _kernel_terms(a, b, parameters)
     return parameters.scale * (linear + (1 + distances) * decay)
 
@@ -68,12 +68,13 @@ def kernel(a: np.ndarray, b: np.ndarray, parameters: Parameters) -> np.ndarray:
 def _kernel_terms(
     a: np.ndarray, b: np.ndarray, parameters: Parameters
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the terms of the kernel between two sets of vectors, (n, m) each.
+    """Return the terms of a Gaussian process's kernel between two sets of vectors, (n, m) each.
 
     Returns:
         The linear term plus the constant, exp(-sqrt(3) r), and sqrt(3) r.
     """
-    u, v = a / parameters.lengths, b / parameters.lengths
+    u = a / parameters.lengths
+    v = b / parameters.lengths
     squares = (u * u).sum(1)[:, None] + (v * v).sum(1) - 2 * (u @ v.T)
     distances = SQRT_3 * np.sqrt(np.maximum(squares, 0.0))
     return parameters.linear * (a @ b.T) + parameters.offset, np.exp(-distances), distances
@@ -140,11 +141,11 @@ class Posterior:
         self._weights = self._inverse @ (y - parameters.mean)
 
     def means(self, points: np.ndarray) -> np.ndarray:
-        """Return the expected values at (m, d) points, (m,)."""
+        """Predict the values at (m, d) points, (m,)."""
         return self.parameters.mean + kernel(points, self.x, self.parameters) @ self._weights
 
     def deviations(self, points: np.ndarray) -> np.ndarray:
-        """Return the predicted standard deviations at (m, d) points, without noise, (m,)."""
+        """Return the standard deviations of predictions at (m, d) points, without noise, (m,)."""
         covariances = kernel(points, self.x, self.parameters)
         linear = self.parameters.linear * (points * points).sum(1)
         prior_variances = self.parameters.scale * (linear + self.parameters.offset + 1)

@@ -28,7 +28,8 @@ from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Space
 
 MUTATION_RATE = 0.5  # average fraction of a vector's coordinates that ParetoGenetic changes
-FIRST_COST, COST_NOISE = -0.8, 0.1  # mean and deviation of the first runs' cost coordinate
+FIRST_COST = -0.8  # mean coordinate of the first runs' length
+COST_NOISE = 0.1  # standard deviation of the first runs' coordinate and of target costs
 TARGET_COSTS = (0.16, 0.32, 0.48, 0.64, 0.8, 1.0)  # fractions of the range of log costs
 TARGET_COST_FACTOR = 1.1  # target costs are a little above the known costs
 SHORTENINGS = (1 / 2, 1 / 3)  # fractions of the way from a best run to the shortest run
@@ -392,7 +393,8 @@ def _primitive_polynomials() -> Iterator[int]:
     """Yield the primitive polynomials over GF(2) from x + 1 on, with their coefficients as bits."""
     for degree in count(1):
         for polynomial in range((1 << degree) + 1, 2 << degree, 2):
-            power, order = 1, 0
+            power = 1
+            order = 0
             while power != 1 or not order:  # the powers of x, modulo the polynomial
                 power <<= 1
                 power ^= polynomial * (power >> degree)

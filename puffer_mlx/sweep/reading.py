@@ -171,7 +171,7 @@ def _read_method(text: str, notes: list[str]) -> str:
 def _ranges(
     config: Config, only: tuple[str, ...], notes: list[str]
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Return the ranges as text, in the order of first mention, fixed keys included.
+    """Read the ranges of all swept keys as text, in the order of first mention.
 
     Args:
         config: The configuration.
@@ -179,8 +179,8 @@ def _ranges(
         notes: List to which a line per problematic section is added.
 
     Returns:
-        Texts of each range, by our name of the key; and the name of its section, by our name, for
-        ranges that a file or an option sets. The section may have an older name.
+        Texts of each range, by our name of the key, also for fixed keys; and for ranges that a file
+        or an option sets, the name of the section, which may be older than our name of the key.
     """
     optional = {name: _range_texts(spec) for name, spec in settings.optional_ranges(config).items()}
     texts = {name: _range_texts(spec) for name, spec in settings.default_ranges(config).items()}
@@ -198,7 +198,7 @@ def _ranges(
 
 
 def _is_fixed(config: Config, name: str, section: str) -> bool:
-    """Return True if the command line sets a key but no value of its range."""
+    """Return True if the command line sets a key but not its range, so that it isn't searched."""
     ranges = (f"sweep.{section}.{key}" for key in RANGE_KEYS)
     return typed(config, name) and not any(typed(config, each) for each in ranges)
 

@@ -11,9 +11,13 @@ PROTEIN = "Protein"
 BUILT_IN_METHODS = (PROTEIN, "ParetoGenetic", "Random")  # implemented in this package
 OPTUNA_METHODS = ("TPE", "GP", "NSGAII")  # implemented by Optuna
 METHODS = (*BUILT_IN_METHODS, *OPTUNA_METHODS)
-LINEAR, PERCENTILE = "linear", "percentile"
-MAXIMIZE, MINIMIZE = "maximize", "minimize"
-MEAN, MEDIAN, WORST = "mean", "median", "worst"
+LINEAR = "linear"
+PERCENTILE = "percentile"
+MAXIMIZE = "maximize"
+MINIMIZE = "minimize"
+MEAN = "mean"
+MEDIAN = "median"
+WORST = "worst"
 NO_TARGET = "none"  # value of target_score without a target
 TOP_RUNS = 3  # suggestions that are trained again with held-out seeds
 DEFAULT_HELD_OUT_SEEDS = 8  # default number of held-out seeds
@@ -102,7 +106,7 @@ class SweepSettings:
 
     @property
     def stop_quantile(self) -> float:
-        """Value of ``early_stop_quantile``; 0 with Protein.
+        """Quantile of other runs' scores below which a run is stopped early; 0 with Protein.
 
         Protein chooses the lengths of runs from their curves. Stopping them early saved no cost for
         a given score (docs/decisions/0024-protein.md).
@@ -116,7 +120,7 @@ class SweepSettings:
 
     @property
     def target(self) -> float:
-        """Value of ``target_score`` times the sign; infinity without a target."""
+        """Sufficient score, ``target_score`` times the sign; infinity without a target."""
         return math.inf if isinstance(self.target_score, str) else self.sign * self.target_score
 
     def objective(self, score: float) -> float:

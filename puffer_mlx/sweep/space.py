@@ -116,7 +116,7 @@ class Parameter:
         return float(low), float(high)
 
     def to_unit(self, value: float) -> float:
-        """Return the coordinate of a value: -1 at ``low``, 1 at ``high``, linear beyond them.
+        """Return the coordinate of a parameter's value: -1 at ``low``, 1 at ``high``, else linear.
 
         A value that is illegal in the distribution, such as 0 on a log scale, has the coordinate of
         the nearer end.
@@ -173,7 +173,7 @@ class Space:
 
     @property
     def default(self) -> np.ndarray:
-        """Vector of the configured values, (d,); 0 for a key without one."""
+        """Coordinates of the configured values, (d,); 0 for a key without one."""
         defaults = ((p, p.default) for p in self.parameters)
         return np.array([0.0 if value is None else p.to_unit(value) for p, value in defaults])
 
@@ -218,8 +218,10 @@ class Space:
 # ---- consistent sizes ----------------------------------------------------------------------------
 
 Values = dict[str, int | float]
-AGENTS, HORIZON = "vec.total_agents", "train.horizon"
-MINIBATCH, REPLAY = "train.minibatch_size", "train.replay_ratio"
+AGENTS = "vec.total_agents"
+HORIZON = "train.horizon"
+MINIBATCH = "train.minibatch_size"
+REPLAY = "train.replay_ratio"
 
 
 class Repair(NamedTuple):

@@ -43,7 +43,7 @@ def unchanged(array: Any) -> Any:
 
 @dataclass(frozen=True)
 class Puffer4Encoder:
-    """An encoder's class in PufferLib 4.0's torch backend.
+    """An encoder in PufferLib 4.0's torch backend: its class, keys and order of dimensions.
 
     Args:
         module: (encoder) -> the class's module, with initial weights.
@@ -88,7 +88,7 @@ NO_ENCODER_EXPORTS = EncoderExports()
 
 @cache
 def encoder_exports() -> dict[type, EncoderExports]:
-    """Return every encoder that other programs implement: implementations by class."""
+    """Return the implementations of all encoders in other programs, by encoder class."""
     by_file = find_exports(__name__, [file.stem for file in encoder_files().values()])
     return {cls: exports for by_class in by_file.values() for cls, exports in by_class.items()}
 

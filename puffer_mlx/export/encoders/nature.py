@@ -34,7 +34,8 @@ def _torch_module(encoder: Any) -> Any:
 
     from puffer_mlx.export.encoders.torch_images import ImageEncoder, last_columns
 
-    layers, channels = [], encoder.shape[-1]
+    layers = []
+    channels = encoder.shape[-1]
     for width, size, stride in NATURE:
         layers += [nn.Conv2d(channels, width, size, stride), nn.ReLU()]
         channels = width

@@ -19,7 +19,7 @@ class ImageEncoder(nn.Module):
         self.network = network
 
     def forward(self, observations: Tensor) -> Tensor:
-        """Compute features (n, H) of observations (n, D) float32."""
+        """Encode flat images (n, D) float32 as features (n, H)."""
         images = observations.reshape(-1, *self.shape).permute(0, 3, 1, 2)
         return self.network(images / 255)
 
@@ -38,7 +38,7 @@ class Residual(nn.Module):
         self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute features (n, C, h, w) with the shape of x."""
+        """Apply the residual block to features x (n, C, h, w). Returns the same shape."""
         return x + self.conv1(functional.relu(self.conv0(functional.relu(x))))
 
 
@@ -52,6 +52,6 @@ class ConvSequence(nn.Module):
         self.res_block1 = Residual(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute features (n, C, ceil(h / 2), ceil(w / 2)) of x (n, I, h, w)."""
+        """Apply the block to images x (n, I, h, w). Returns (n, C, ceil(h / 2), ceil(w / 2))."""
         x = functional.max_pool2d(self.conv(x), 3, stride=2, padding=1)
         return self.res_block1(self.res_block0(x))

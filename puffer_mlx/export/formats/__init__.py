@@ -15,7 +15,7 @@ from puffer_mlx.export.file_format import FileFormat
 
 
 def by_name() -> dict[str, FileFormat]:
-    """Return all file formats by name, sorted by module name."""
+    """Return all formats of policy files by name, sorted by module name."""
     names = sorted(
         module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_"
     )
@@ -24,7 +24,7 @@ def by_name() -> dict[str, FileFormat]:
 
 
 def make_format(name: str, **options: Any) -> FileFormat:
-    """Create a file format with a caller's options.
+    """Create a format of policy files with a caller's options.
 
     Raises:
         UserError: If the format or an option doesn't exist.
@@ -42,7 +42,7 @@ def make_format(name: str, **options: Any) -> FileFormat:
 
 
 def by_suffix(path: Path) -> FileFormat:
-    """Return the format of a new file by its suffix.
+    """Choose the format of a new policy file by the file's suffix.
 
     Raises:
         UserError: If no format has that suffix.
@@ -57,7 +57,7 @@ def by_suffix(path: Path) -> FileFormat:
 
 
 def detect_format(path: Path, head: bytes) -> FileFormat:
-    """Return the format of an existing file, by its first bytes or else by its suffix.
+    """Detect the format of an existing policy file by its first bytes, or else by its suffix.
 
     Args:
         path: The file.

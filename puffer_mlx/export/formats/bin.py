@@ -190,11 +190,12 @@ def infer_sizes(path: Path, spec: EnvSpec, config: Config) -> SettingTexts:
         UserError: If no sizes or several sizes fit the file.
     """
     size = path.stat().st_size
-    A, D = spec.action.logits, spec.observation_size
+    A = spec.action.logits
+    D = spec.observation_size
     is_puffer3 = config.policy.dialect == "puffer3"
 
     def products(H: int) -> list[int]:
-        """Return the number of values in each tensor before the network."""
+        """Return the number of values in each tensor that precedes the network in a flat file."""
         return [H * D, (A + 1) * H, *([spec.action.heads] if spec.action.continuous else [])]
 
     def lengths(H: int, L: int) -> set[int]:

@@ -45,7 +45,9 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system import program
 from puffer_mlx.trees import named
 
-OPSET_VERSION, IR_VERSION = 17, 8  # those of ONNX 1.12 (2022), the oldest runtime
+# Versions of ONNX 1.12 (2022): newer runtimes can run the files.
+OPSET_VERSION = 17
+IR_VERSION = 8
 Weights = Any
 
 
@@ -173,7 +175,8 @@ def _features(
     add_network: Any = network_exports_of(policy.network).onnx
     prefixes = ("", "critic.") if policy.separate_value else ("",)
     each = len(states) // len(prefixes)
-    features, next_states = [], []
+    features = []
+    next_states = []
     for i, graph.prefix in enumerate(prefixes):
         h = add_encoder(graph, policy.encoder, observation)
         h, stacks = add_network(graph, policy.network, h, states[i * each : (i + 1) * each])

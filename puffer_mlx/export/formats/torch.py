@@ -199,7 +199,8 @@ def read_torch(path: Path) -> Tensors:
         )
     # A tensor may be an expanded view, larger than the file.
     refuse_file(path, sum(FLOAT * w.numel() for w in loaded.values()))
-    tensors, later_keys = {}, early_puffer3_keys()
+    tensors = {}
+    later_keys = early_puffer3_keys()
     for key, w in loaded.items():
         key = key.replace("module.", "").replace("_orig_mod.", "")  # added by DDP and torch.compile
         key = later_keys.get(key, key)

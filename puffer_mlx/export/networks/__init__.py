@@ -36,7 +36,7 @@ class TorchNetwork:
 
 @dataclass(frozen=True)
 class Puffer4Network:
-    """A network's class in PufferLib 4.0's torch backend.
+    """A network in PufferLib 4.0's torch backend: its class, keys and number of layers.
 
     Args:
         network: The class, rewritten.
@@ -53,7 +53,7 @@ class Puffer4Network:
 
 @dataclass(frozen=True)
 class Puffer3Network:
-    """A network in PufferLib 3.0's wrapper, which has one layer.
+    """A network in PufferLib 3.0, whose wrapper has one layer: its modules and keys.
 
     Args:
         network: The wrapper's modules, rewritten.
@@ -66,7 +66,7 @@ class Puffer3Network:
 
 @dataclass(frozen=True)
 class Sb3Network:
-    """A network in Stable-Baselines3's policy, after the encoder.
+    """A network in Stable-Baselines3's policy, where it follows the encoder: its keys.
 
     Args:
         module: Key of the module that contains the sequences of actor and critic.
@@ -99,14 +99,14 @@ NO_NETWORK_EXPORTS = NetworkExports()
 
 
 def find_exports(package: str, files: Iterable[str]) -> dict[str, Any]:
-    """Return the ``EXPORTS`` of those modules of a package that exist, by the module's name."""
+    """Import those modules of a package that exist. Returns their ``EXPORTS`` by module name."""
     modules = {file: f"{package}.{file}" for file in files}
     return {file: import_module(name).EXPORTS for file, name in modules.items() if find_spec(name)}
 
 
 @cache
 def network_exports() -> dict[str, NetworkExports]:
-    """Return every network that other programs implement: implementations by name."""
+    """Return the implementations of all networks in other programs, by the network's name."""
     files = {name: folder.name for name, folder in network_folders().items()}
     exports = find_exports(__name__, files.values())
     return {name: exports[file] for name, file in files.items() if file in exports}

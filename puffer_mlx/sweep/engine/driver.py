@@ -168,9 +168,11 @@ class Driver:
         if next_seed := self._next_seed():
             run, seed = next_seed
         elif unfinished:
-            run, seed = self._study.restart(unfinished.pop(0)), 0
+            run = self._study.restart(unfinished.pop(0))
+            seed = 0
         elif self._study.count_trained(*FINISHED_STATES, TrialState.RUNNING) < self._max_runs:
-            run, seed = self._study.new_run(), 0
+            run = self._study.new_run()
+            seed = 0
         elif held_out := self._next_held_out():
             run, seed = held_out
         else:

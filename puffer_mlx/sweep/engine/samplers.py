@@ -91,7 +91,7 @@ class SpaceSampler(BaseSampler):
         self._adjust = adjust
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
-        """Suggest the values of a new run."""
+        """Suggest the parameter values of a sweep's new run."""
         raise NotImplementedError
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:

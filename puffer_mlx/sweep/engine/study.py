@@ -180,11 +180,11 @@ class Study:
     # ---- queries ---------------------------------------------------------------------------------
 
     def trials(self) -> list[FrozenTrial]:
-        """Return all trials, both runs and points. Don't modify them."""
+        """Return all trials of the sweep: runs, and points of their curves. Don't modify them."""
         return self.optuna.get_trials(deepcopy=False)
 
     def runs(self, *states: TrialState) -> list[FrozenTrial]:
-        """Return the runs in the given states, or in any state if none is given, in order."""
+        """Return the sweep's runs in the given states, in order; without states, all runs."""
         return [
             trial
             for trial in self.trials()
@@ -412,7 +412,7 @@ class Study:
         return self.find(run.number)
 
     def find(self, number: int) -> FrozenTrial:
-        """Return a trial by its number."""
+        """Return the sweep's trial with a number."""
         return self.trials()[number]
 
     def record_process(self, run: FrozenTrial, process: Sequence[float], seed: int = 0) -> None:
