@@ -28,9 +28,7 @@ RANDOM_AGENTS = 16  # agents S of random observations
 WEIGHT_CHANGE = 2.0**-22  # relative; four units in the last place of a float32
 RESOLUTION_FACTOR = 4.0  # tolerance as a multiple of float32's resolution
 MAX_TOLERANCE = 1e-2
-OBSERVATION_DEVIATION = (
-    4.0  # standard deviations of random observations; some exceed the clip limit 10
-)
+OBSERVATION_DEVIATION = 4.0  # makes some normalized observations exceed the clip limit 10
 
 
 def policy_outputs(

@@ -249,7 +249,7 @@ class Protein(Method):
         """
         means = _in_batches(models.score.means, candidates)
         deviations = _in_batches(models.score.deviations, candidates) + 1e-9
-        above = (means - 1) / deviations  # the best observed score is scaled to 1
+        above = (means - 1) / deviations  # 1 is the best observed score
         probabilities = 0.5 * (1 + _erf(above / math.sqrt(2)))
         density = np.exp(-0.5 * above**2) / math.sqrt(2 * math.pi)
         optimistic = means + self.settings.exploration * deviations
@@ -376,9 +376,8 @@ def _direction_numbers(dimensions: int, rng: np.random.Generator) -> np.ndarray:
     directions[:1] = 1 << (BITS - 1 - np.arange(BITS))  # the van der Corput sequence
     for row, polynomial in enumerate(polynomials, 1):
         degree = polynomial.bit_length() - 1
-        row_numbers = [
-            2 * int(rng.integers(1 << k)) + 1 for k in range(degree)
-        ]  # odd, below 2^(k+1)
+        # Number k is odd and below 2^(k + 1).
+        row_numbers = [2 * int(rng.integers(1 << k)) + 1 for k in range(degree)]
         for k in range(degree, BITS):
             new = row_numbers[k - degree] ^ (row_numbers[k - degree] << degree)
             for j in range(1, degree):

@@ -147,10 +147,8 @@ def _scale_to_unit(values: np.ndarray) -> np.ndarray:
 
 MIN_RUNS = 6  # finished runs needed to stop another one
 MIN_SECONDS = 10.0  # a run is never stopped earlier
-EXPENSIVE_FACTOR = (
-    1.2  # from this multiple of the best run's cost on, DEAR_QUANTILE replaces the quantile
-)
-EXPENSIVE_QUANTILE = 0.9
+EXPENSIVE_FACTOR = 1.2  # a run is expensive above this multiple of the best run's cost
+EXPENSIVE_QUANTILE = 0.9  # replaces the quantile for an expensive run
 
 
 class EarlyStop:

@@ -28,7 +28,8 @@ MAX_INVALID = 100  # suggestions in a row that can't be run, which end a sweep
 POLL_SECONDS = 0.2  # time between two polls
 OWNERLESS_SECONDS = 5.0  # time after which a run without an owner counts as abandoned
 
-# Starts a run with the seed of a number. Raises UserError if the run's values are invalid.
+# Starts the training of a run in a slot, with the number of a seed.
+# Raises UserError if the run's values are invalid.
 Start = Callable[[FrozenTrial, Slot, int], TrainingProcess]
 
 
@@ -238,7 +239,7 @@ class Driver:
             if finished is None:
                 return None
             self._waiting.remove(finished.number)
-            # With this result, other waiting runs may get no more seeds.
+            # This result may decide that other waiting runs get no more seeds.
             self._record(finished, Outcome(self._study.combined_curve(finished)))
         return None
 

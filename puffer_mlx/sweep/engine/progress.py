@@ -154,16 +154,13 @@ def _run_result(run: FrozenTrial) -> str:
     if run.state == TrialState.FAIL:
         return f"failed: {run.user_attrs.get(ERROR)}"
     score, cost = _score_and_cost(run)
-    text = (
-        f"score {score:.4g}, {cost:.1f} s, {abbreviate(run.user_attrs.get(TRAINED_STEPS, 0))} steps"
-    )
+    steps = abbreviate(run.user_attrs.get(TRAINED_STEPS, 0))
+    text = f"score {score:.4g}, {cost:.1f} s, {steps} steps"
     if scores := [curve[-1].score for curve in seed_curves(run).values()]:
         text += f", seeds {' '.join(f'{each:.4g}' for each in scores)}"
-    return (
-        f"{text}, ended early: {run.user_attrs[STOP_REASON]}"
-        if STOP_REASON in run.user_attrs
-        else text
-    )
+    if STOP_REASON in run.user_attrs:
+        text += f", ended early: {run.user_attrs[STOP_REASON]}"
+    return text
 
 
 def _format_value(value: float) -> str:

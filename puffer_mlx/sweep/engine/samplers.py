@@ -33,9 +33,8 @@ from puffer_mlx.sweep.settings import BUILT_IN_METHODS, SweepSettings
 from puffer_mlx.sweep.space import Space, Values
 
 Adjust = Callable[[Values], Values]
-REQUIRED_PACKAGES = {
-    "GP": ("scipy", "torch")
-}  # packages that Optuna's methods import besides NumPy
+# Packages that Optuna's methods import besides NumPy.
+REQUIRED_PACKAGES = {"GP": ("scipy", "torch")}
 
 
 class TrialObservations:
@@ -57,9 +56,8 @@ class TrialObservations:
         ended = [(each.datetime_complete, each.number, each) for each in trials]
         ended = sorted((at, number, each) for at, number, each in ended if at)
         trial_numbers = [number for _, number, _ in ended]
-        if (
-            trial_numbers[: len(self._converted)] != self._converted
-        ):  # clocks of several machines differ
+        # With different clocks of several machines, trials may be inserted before known ones.
+        if trial_numbers[: len(self._converted)] != self._converted:
             self._observations = Observations(self._settings)
             self._converted = []
         for _, _, trial in ended[len(self._converted) :]:
@@ -147,7 +145,7 @@ class MethodSampler(SpaceSampler):
         trials = study.get_trials(deepcopy=False)
         number = sum(each.number < trial.number for each in trials if is_run(each))
         self._method.observations = self._trial_observations.update(trials)
-        vector = self._method.suggest(max(0, number - 1))  # the first run has the configured values
+        vector = self._method.suggest(max(0, number - 1))  # run 0 has the configured values
         return self._space.to_values(vector)
 
 
@@ -215,7 +213,7 @@ def make_sampler(space: Space, settings: SweepSettings, seed: int, adjust: Adjus
             f"the method {settings.method} needs {' and '.join(missing)}",
             f"pip install {' '.join(missing)}; or --sweep.method Protein",
         )
-    startup_trials = settings.num_random_samples * settings.downsample  # in trials, points included
+    startup_trials = settings.num_random_samples * settings.downsample  # trials include points
     make: dict[str, Callable[[int], BaseSampler]] = {
         "TPE": lambda seed: optuna.samplers.TPESampler(
             seed=seed, n_startup_trials=startup_trials, constant_liar=True

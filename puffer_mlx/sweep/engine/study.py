@@ -52,10 +52,10 @@ from puffer_mlx.sweep.settings import (
 from puffer_mlx.sweep.space import TIMESTEPS, Parameter, Space, Values
 from puffer_mlx.sweep.training_process import ProcessIdentity
 
-# Names of the attributes that trials store.
+# Names of the attributes of trials.
 RUN_NUMBER = "point_of"  # of a point: number of its run
 POINT_INDEX = "point"  # of a point: index in the run's curve
-OWNER = "owner"  # of a run: identity of the sweep process that owns it
+OWNER = "owner"  # of a run: the sweep process that owns it (``process_name``)
 PROCESS = "process"  # of a run: its training process
 SEED = "seed"  # of a run, followed by the number of a seed: the curve with that seed
 ERROR = "fault"  # of a failed run
@@ -64,7 +64,7 @@ TRAINED_STEPS = "steps"  # of a run
 LAST_RESULT = "last"  # of a run that was stopped early: its score and cost
 FROM_CONFIG = "default"  # of a run with the values of the configuration
 FROM_FILE = "given"  # of a run with another configuration's values: name of its file
-# Names of the attributes that a study stores.
+# Names of the attributes of a study.
 HELD_OUT_PREFIX = "held out"  # followed by the numbers of a run and a held-out seed: the result
 DESCRIPTION = "puffer_mlx"  # description of the sweep
 
@@ -284,7 +284,7 @@ class Study:
     def _seed_scores(self, run: FrozenTrial) -> SeedScores | None:
         """Return the scores of a run with the seeds trained so far, or None without any."""
         ends = [curve[-1] for curve in seed_curves(run).values()]
-        if not ends and run.state == TrialState.COMPLETE:  # recorded when each run had one seed
+        if not ends and run.state == TrialState.COMPLETE:  # trained when runs had only one seed
             ends = [Point(run.values[0], run.values[1], 0)]
         scores = [self.settings.sign * end.score for end in ends]
         return SeedScores(scores, fmean(end.cost for end in ends)) if ends else None
@@ -496,10 +496,8 @@ def open_study(
         goal = "maximize" if sweep.settings.sign > 0 else "minimize"
         recorded = {p.name: p.recorded_default for p in space.parameters}
         defaults = {name: value for name, value in recorded.items() if value is not None}
-        with (
-            ignore_warnings(),
-            suppress(DuplicatedStudyError),
-        ):  # another process created it at the same time
+        # Another process may create the study at the same time.
+        with ignore_warnings(), suppress(DuplicatedStudyError):
             study = optuna.create_study(
                 storage=storage, study_name=name, directions=[goal, "minimize"]
             )
