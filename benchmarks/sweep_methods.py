@@ -69,14 +69,14 @@ def _parameter(name: str, distribution: str, low: float, high: float, **more: An
     return Parameter(section, key, distribution, low, high, **more)
 
 
-LENGTH = _parameter(TIMESTEPS, "log_normal", 3e7, 1e9, whole=True, default=5e7, scale=1 / 5.06)
+LENGTH = _parameter(TIMESTEPS, "log_normal", 3e7, 1e9, integer=True, default=5e7, scale=1 / 5.06)
 MATTER = (
     _parameter("train.learning_rate", "log_normal", 1e-5, 0.1, default=1e-4),
     _parameter("train.gamma", "logit_normal", 0.8, 0.9999, default=0.9),
     _parameter("train.ent_coef", "log_normal", 1e-5, 0.2, default=0.05),
     _parameter("train.clip_coef", "uniform", 0.01, 1.0, default=0.8),
     _parameter("train.replay_ratio", "uniform", 0.25, 4.0, default=1.0),
-    _parameter("policy.hidden_size", "uniform_pow2", 32, 1024, whole=True, default=64),
+    _parameter("policy.hidden_size", "uniform_pow2", 32, 1024, integer=True, default=64),
 )
 REST = tuple(
     _parameter(f"train.{key}", "uniform", 0.0, 1.0, default=0.5)

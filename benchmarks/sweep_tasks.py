@@ -78,7 +78,7 @@ def _task(words: list[str], least: float, most: float, budget: float) -> Task:
     train = configs.load(words[0], words[1:]).train
     ranges = (
         _parameter(
-            TIMESTEPS, "log_normal", least, most, whole=True, scale=1 / math.log2(most / least)
+            TIMESTEPS, "log_normal", least, most, integer=True, scale=1 / math.log2(most / least)
         ),
         _parameter("train.learning_rate", "log_normal", 1e-3, 0.3),
         _parameter("train.gamma", "logit_normal", 0.8, 0.9999),
@@ -89,7 +89,7 @@ def _task(words: list[str], least: float, most: float, budget: float) -> Task:
         _parameter("train.vf_clip_coef", "uniform", 0.1, 5.0),
         _parameter("train.max_grad_norm", "uniform", 0.1, 5.0),
         _parameter("train.replay_ratio", "uniform", 0.25, 4.0),
-        _parameter("train.horizon", "uniform_pow2", 8, 64, whole=True),
+        _parameter("train.horizon", "uniform_pow2", 8, 64, integer=True),
     )
     return Task(words, Space([replace(p, default=getattr(train, p.key)) for p in ranges]), budget)
 

@@ -26,11 +26,11 @@ from puffer_mlx.system.signals import Interrupts
 SPACE = Space(
     [
         Parameter(
-            "train", "total_timesteps", "log_normal", 1e4, 1e6, whole=True, default=100_000.0
+            "train", "total_timesteps", "log_normal", 1e4, 1e6, integer=True, default=100_000.0
         ),
         Parameter("train", "gamma", "logit_normal", 0.8, 0.9999, default=0.99),
-        Parameter("train", "horizon", "uniform_pow2", 8, 512, whole=True, default=64.0),
-        Parameter("env", "frameskip", "int_uniform", 1, 8, whole=True, default=4.0),
+        Parameter("train", "horizon", "uniform_pow2", 8, 512, integer=True, default=64.0),
+        Parameter("env", "frameskip", "int_uniform", 1, 8, integer=True, default=4.0),
         Parameter("train", "vf_coef", "uniform", 0.1, 5.0, default=2.0),
     ]
 )

@@ -258,15 +258,15 @@ def _read_parameter(
     section, _, key = name.partition(".")
     declared = KEYS.get(section, {}).get(key)
     shape = DISTRIBUTIONS[distribution]
-    whole = declared.kind is int if declared else shape.rounds_values
-    parameter = Parameter(section, key, distribution, low, high, whole=whole)
+    integer = declared.kind is int if declared else shape.rounds_values
+    parameter = Parameter(section, key, distribution, low, high, integer=integer)
     if problem := _range_problem(parameter):
         raise UserError(f"{location} {problem[0]}", problem[1])
     value = config.env.get(key) if section == "env" else getattr(getattr(config, section), key)
     return replace(
         parameter,
         scale=_read_scale(location, unquoted(texts.get("scale", "auto")), parameter, notes),
-        whole=whole or (shape.rounds_positions and low.is_integer()),
+        integer=integer or (shape.rounds_positions and low.is_integer()),
         default=float(value) if isinstance(value, (int, float)) else None,
     )
 
@@ -335,5 +335,5 @@ def _note_default(p: Parameter, file_name: str | None, notes: list[str]) -> None
     for end in (p.to_value(-1), p.to_value(1)):
         if declared and (problem := declared.fault(end if declared.kind is int else float(end))):
             notes.append(f"{location} {problem[0]}: runs with this value fail ({problem[1]})")
-    if file_name and p.name != TIMESTEPS and p.whole and p.distribution == "uniform":
+    if file_name and p.name != TIMESTEPS and p.integer and p.distribution == "uniform":
         notes.append(f"{location} is uniform, and {p.name} is an integer: values are rounded")

@@ -76,7 +76,7 @@ class Parameter:
         low: Smallest value of the range.
         high: Largest value of the range.
         scale: Half the width of the search box around a good value; 2 covers the entire range.
-        whole: True if values are integers.
+        integer: True if values are integers.
         default: Configured value; None without one.
     """
 
@@ -86,7 +86,7 @@ class Parameter:
     low: float
     high: float
     scale: float = AUTO_SCALE
-    whole: bool = False
+    integer: bool = False
     default: float | None = None
 
     @property
@@ -131,7 +131,7 @@ class Parameter:
     def to_value(self, unit: float) -> int | float:
         """Return the parameter's value at a coordinate, which is clipped to -1 to 1."""
         value = float(self.to_values(np.array([unit], float))[0])
-        return int(value) if self.whole else value
+        return int(value) if self.integer else value
 
     def to_values(self, units: np.ndarray) -> np.ndarray:
         """Return the parameter's values at coordinates, (n,) float64, rounded for integer keys."""
@@ -141,7 +141,7 @@ class Parameter:
         if shape.rounds_positions:
             positions = np.clip(np.rint(positions), math.ceil(first), math.floor(last))
         values = np.clip(shape.from_position(positions), self.low, self.high)
-        if self.whole or shape.rounds_values:
+        if self.integer or shape.rounds_values:
             values = np.clip(np.rint(values), math.ceil(self.low), math.floor(self.high))
         return values
 

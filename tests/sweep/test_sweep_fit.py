@@ -31,7 +31,7 @@ def trainings(swept, *words):
     """Return the trainings of a sweep. An epoch has 64 x 16 steps unless one of these is swept."""
     words = [*WORDS, *words]
     space = Space(
-        [Parameter(*name.split("."), *RANGES[name], whole=name != REPLAY) for name in swept]
+        [Parameter(*name.split("."), *RANGES[name], integer=name != REPLAY) for name in swept]
     )
     config = c.load("squared", words)
     return RunLauncher("squared", words, config, space, SweepSettings(), Path("."), 60)

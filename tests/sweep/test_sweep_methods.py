@@ -13,7 +13,7 @@ from puffer_mlx.sweep.space import TIMESTEPS, Parameter, Space
 SECTION, KEY = TIMESTEPS.split(".")
 SPACE = Space(
     [
-        Parameter(SECTION, KEY, "log_normal", 1e6, 1e8, whole=True),
+        Parameter(SECTION, KEY, "log_normal", 1e6, 1e8, integer=True),
         Parameter("train", "gamma", "uniform", 0.0, 1.0),
         Parameter("train", "clip_coef", "uniform", 0.0, 1.0),
     ]

@@ -101,7 +101,7 @@ def test_default_of_zero_on_a_logarithmic_scale_is_recorded_as_the_ranges_end(he
     zeros = [
         Parameter("train", "ent_coef", "log_normal", 1e-5, 0.2, default=0.0),
         Parameter("train", "eps", "uniform_pow2", 0.25, 4.0, default=0.0),
-        Parameter("env", "lives", "uniform_pow2", 1, 8, whole=True, default=0.0),
+        Parameter("env", "lives", "uniform_pow2", 1, 8, integer=True, default=0.0),
     ]
     how = settings(max_runs=4, method="NSGAII")
     sweep = open_study("j.log", how, space=Space([*SPACE.parameters, *zeros]))

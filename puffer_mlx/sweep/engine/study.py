@@ -406,8 +406,8 @@ class Study:
             if run.params.keys() < self._distributions.keys():  # died during the suggestion
                 trial = optuna.Trial(self.optuna, storage_and_id(self.optuna, run)[1])
                 for name, each in self._distributions.items():
-                    whole = isinstance(each, IntDistribution)
-                    suggest: Any = trial.suggest_int if whole else trial.suggest_float
+                    is_integer = isinstance(each, IntDistribution)
+                    suggest: Any = trial.suggest_int if is_integer else trial.suggest_float
                     suggest(name, each.low, each.high, log=each.log)
         return self.find(run.number)
 
