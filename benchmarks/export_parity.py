@@ -30,7 +30,7 @@ from puffer_mlx.config import Policy, Torch
 from puffer_mlx.export.weight_layouts import layout_of, to_layout
 from puffer_mlx.export.formats.torch import run_torch, save_torch
 from puffer_mlx.system.json_text import write_json
-from puffer_mlx.export.parity import compare, run
+from puffer_mlx.export.parity import largest_difference, policy_outputs
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.system.devices import select_device
@@ -99,7 +99,8 @@ def difference(case: Case, folder: Path, device: str) -> float:
     save_torch(policy, weights, path)
     tensors = torch.load(path, map_location=device, weights_only=True)
     theirs = run_torch(policy, tensors, case.observations, device)
-    return compare(run(case.policy, case.weights, case.observations), theirs)[0]
+    ours = policy_outputs(case.policy, case.weights, case.observations)
+    return largest_difference(ours, theirs)[0]
 
 
 def main() -> int:

@@ -113,17 +113,21 @@ def found(journal: Path) -> list[dict[str, Any]]:
     from optuna.trial import TrialState
 
     from puffer_mlx.sweep.engine import storage, study
-    from puffer_mlx.sweep.engine.study import HELD, RUN, curves
+    from puffer_mlx.sweep.engine.study import HELD_OUT_PREFIX, RUN_NUMBER, seed_curves
 
     opened = storage.open_storage(str(journal))
     (name,) = study.study_names(opened)
     study = opened.get_study_id_from_name(name)
     known, made = opened.get_study_user_attrs(study), []
     for trial in opened.get_all_trials(study):
-        ends = [curve[-1] for curve in curves(trial).values()]
-        if RUN in trial.user_attrs or not ends or trial.state == TrialState.FAIL:
+        ends = [curve[-1] for curve in seed_curves(trial).values()]
+        if RUN_NUMBER in trial.user_attrs or not ends or trial.state == TrialState.FAIL:
             continue
-        held = [each for key, each in known.items() if key.startswith(f"{HELD} {trial.number} ")]
+        held = [
+            each
+            for key, each in known.items()
+            if key.startswith(f"{HELD_OUT_PREFIX} {trial.number} ")
+        ]
         row = {"trial": trial.number, "scores": [end.score for end in ends]}
         row |= {"held out": [each["score"] for each in held if "score" in each]}
         row |= {"seconds": round(statistics.fmean(end.cost for end in ends), 2)}

@@ -29,7 +29,7 @@ import numpy as np
 from puffer_mlx.sweep.methods import make_method
 from puffer_mlx.sweep.observations import EarlyStop
 from puffer_mlx.sweep.settings import SweepSettings
-from puffer_mlx.sweep.space import COST
+from puffer_mlx.sweep.space import TIMESTEPS
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
@@ -71,10 +71,10 @@ def sweep(method: str, surface: Surface, seed: int, budget: float, quantile: flo
     made: list[tuple[float, float]] = []
     while spent < budget:
         draw = np.random.default_rng([seed, number, 7])
-        vector = chooser.suggest() if number else space.as_run(space.default[None])[0]
+        vector = chooser.suggest() if number else space.round_vectors(space.default[None])[0]
         number += 1
         values: dict[str, float] = dict(space.to_values(vector))
-        steps, luck = values[COST], surface.noise * draw.standard_normal()
+        steps, luck = values[TIMESTEPS], surface.noise * draw.standard_normal()
         watch = EarlyStop(finished, quantile)
         curve, stopped = [], False
         for part in np.arange(1, LOGGED + 1) / LOGGED:
@@ -100,7 +100,9 @@ def sweep(method: str, surface: Surface, seed: int, budget: float, quantile: flo
             finished.append(np.array([(score, cost) for score, cost, _, _ in told]))
         for score, cost, part, _ in told:
             at = vector.copy()
-            at[space.cost] = space.parameters[space.cost or 0].to_unit(part * steps)
+            at[space.timesteps_index] = space.parameters[space.timesteps_index or 0].to_unit(
+                part * steps
+            )
             chooser.observe(at, score, cost)
     return Sweep(made, number, ended)
 

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from puffer_mlx.sweep.methods import make_method
-from puffer_mlx.sweep.settings import OURS, SweepSettings
-from puffer_mlx.sweep.space import COST, Parameter, Space
+from puffer_mlx.sweep.settings import BUILT_IN_METHODS, SweepSettings
+from puffer_mlx.sweep.space import TIMESTEPS, Parameter, Space
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
@@ -69,14 +69,14 @@ def _parameter(name: str, distribution: str, low: float, high: float, **more: An
     return Parameter(section, key, distribution, low, high, **more)
 
 
-LENGTH = _parameter(COST, "log_normal", 3e7, 1e9, whole=True, default=5e7, scale=1 / 5.06)
+LENGTH = _parameter(TIMESTEPS, "log_normal", 3e7, 1e9, integer=True, default=5e7, scale=1 / 5.06)
 MATTER = (
     _parameter("train.learning_rate", "log_normal", 1e-5, 0.1, default=1e-4),
     _parameter("train.gamma", "logit_normal", 0.8, 0.9999, default=0.9),
     _parameter("train.ent_coef", "log_normal", 1e-5, 0.2, default=0.05),
     _parameter("train.clip_coef", "uniform", 0.01, 1.0, default=0.8),
     _parameter("train.replay_ratio", "uniform", 0.25, 4.0, default=1.0),
-    _parameter("policy.hidden_size", "uniform_pow2", 32, 1024, whole=True, default=64),
+    _parameter("policy.hidden_size", "uniform_pow2", 32, 1024, integer=True, default=64),
 )
 REST = tuple(
     _parameter(f"train.{key}", "uniform", 0.0, 1.0, default=0.5)
@@ -185,7 +185,7 @@ class Tpe:
     def suggest(self) -> np.ndarray:
         trial = self.study.ask(self.ranges)
         self.trial, self.vector = trial, np.array([trial.params[n] for n in self.space.names])
-        return self.space.as_run(self.vector[None])[0]
+        return self.space.round_vectors(self.vector[None])[0]
 
     def observe(self, vector: np.ndarray, score: float, cost: float, failed: bool = False) -> None:
         import optuna
@@ -211,7 +211,7 @@ def make(name: str, space: Space, most: float, seed: int) -> Any:
     settings = SweepSettings(max_suggestion_cost=most)
     if name == "upstream":
         return UpstreamProtein(space, settings, seed)
-    if name in OURS:
+    if name in BUILT_IN_METHODS:
         return make_method(space, replace(settings, method=name), seed)
     return Tpe(space, seed, costs="costs" in name)
 
@@ -219,7 +219,7 @@ def make(name: str, space: Space, most: float, seed: int) -> Any:
 def run(surface: Surface, vector: np.ndarray, draw: np.random.Generator) -> list[Point]:
     """Return the points of one run's curve, an empty list if it fails."""
     values: dict[str, float] = dict(surface.space.to_values(vector))
-    steps = surface.steps or values[COST]
+    steps = surface.steps or values[TIMESTEPS]
     parts = [1.0] if surface.steps else POINTS
     luck = surface.noise * draw.standard_normal()
     points = []
@@ -234,7 +234,7 @@ def sweep(name: str, surface: Surface, seed: int, most: int = 0) -> dict[str, fl
     """Run one sweep until its seconds or runs are spent. Returns best, front and number of runs."""
     method, draw = make(name, surface.space, surface.most, seed), np.random.default_rng([seed, 99])
     space, found, spent, runs = surface.space, [], 0.0, 0
-    vector = space.as_run(space.default[None])[0]
+    vector = space.round_vectors(space.default[None])[0]
     while True:
         points = run(surface, vector, draw)
         spent += points[-1].cost
@@ -245,9 +245,9 @@ def sweep(name: str, surface: Surface, seed: int, most: int = 0) -> dict[str, fl
         told = points[-1:] if failed or name == "TPE" else points
         for point in told:
             at = vector.copy()
-            if space.cost is not None:
-                part = point.cost / points[-1].cost * space.to_values(vector)[COST]
-                at[space.cost] = space.parameters[space.cost].to_unit(part)
+            if space.timesteps_index is not None:
+                part = point.cost / points[-1].cost * space.to_values(vector)[TIMESTEPS]
+                at[space.timesteps_index] = space.parameters[space.timesteps_index].to_unit(part)
             method.observe(at, point.seen, point.cost, failed=failed)
         found += [] if failed else points
         vector = method.suggest()

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from puffer_mlx import config as configs
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.space import COST, Space, fit_sizes
+from puffer_mlx.sweep.space import TIMESTEPS, Space, fit_sizes
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
@@ -69,15 +69,17 @@ def tasks() -> dict[str, Task]:
     breakout = ["breakout-fast", "--vec.total-agents", "128", "--train.minibatch-size", "1024"]
     breakout += ["--train.replay-ratio", "1"]
     return {
-        "cartpole": _task([*cartpole, f"--{COST}=50000"], 3e4, 2e5, 60.0),
-        "breakout": _task([*breakout, f"--{COST}=1000000"], 3e5, 2e6, 240.0),
+        "cartpole": _task([*cartpole, f"--{TIMESTEPS}=50000"], 3e4, 2e5, 60.0),
+        "breakout": _task([*breakout, f"--{TIMESTEPS}=1000000"], 3e5, 2e6, 240.0),
     }
 
 
 def _task(words: list[str], least: float, most: float, budget: float) -> Task:
     train = configs.load(words[0], words[1:]).train
     ranges = (
-        _parameter(COST, "log_normal", least, most, whole=True, scale=1 / math.log2(most / least)),
+        _parameter(
+            TIMESTEPS, "log_normal", least, most, integer=True, scale=1 / math.log2(most / least)
+        ),
         _parameter("train.learning_rate", "log_normal", 1e-3, 0.3),
         _parameter("train.gamma", "logit_normal", 0.8, 0.9999),
         _parameter("train.gae_lambda", "logit_normal", 0.2, 0.995),
@@ -87,7 +89,7 @@ def _task(words: list[str], least: float, most: float, budget: float) -> Task:
         _parameter("train.vf_clip_coef", "uniform", 0.1, 5.0),
         _parameter("train.max_grad_norm", "uniform", 0.1, 5.0),
         _parameter("train.replay_ratio", "uniform", 0.25, 4.0),
-        _parameter("train.horizon", "uniform_pow2", 8, 64, whole=True),
+        _parameter("train.horizon", "uniform_pow2", 8, 64, integer=True),
     )
     return Task(words, Space([replace(p, default=getattr(train, p.key)) for p in ranges]), budget)
 
@@ -163,13 +165,13 @@ def sweep(what: Sweep, budget: float, until: float, tell: Callable[[Made, bool],
         tell: called after each run with all runs, and True after the last one.
     """
     words, space, _ = tasks()[what.task]
-    length = space.names.index(COST)
+    length = space.names.index(TIMESTEPS)
     config = configs.load(words[0], words[1:])
     method = make(what.method, space, DEAREST * budget, what.seed)
-    vector, spent, runs = space.as_run(space.default[None])[0], 0.0, []
+    vector, spent, runs = space.round_vectors(space.default[None])[0], 0.0, []
     while spent < budget and time.time() < until:
         values = fit_sizes(space.to_values(vector), space, config)
-        vector = space.as_run(space.to_unit(values)[None])[0]
+        vector = space.round_vectors(space.to_unit(values)[None])[0]
         before = time.process_time()
         try:
             found = train(words, values, what.seed, until)

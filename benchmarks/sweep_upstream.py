@@ -11,12 +11,12 @@ import math
 import numpy as np
 
 from puffer_mlx.sweep.gaussian_process import (
-    LEAST_NOISE,
+    MIN_NOISE,
     Parameters,
     Posterior,
     log_likelihood,
 )
-from puffer_mlx.sweep.methods import BEYOND, COST_NOISE, TARGETS, Protein
+from puffer_mlx.sweep.methods import COST_NOISE, TARGET_COST_FACTOR, TARGET_COSTS, Protein
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Space
 
@@ -37,7 +37,7 @@ class WarmModel:
     def parameters(self) -> Parameters:
         positive = np.log1p(np.exp(self.raw[:-1]))
         scale, offset, noise = positive[-3:]
-        return Parameters(positive[:-3], scale, offset, LEAST_NOISE + noise, self.raw[-1], line=1.0)
+        return Parameters(positive[:-3], scale, offset, MIN_NOISE + noise, self.raw[-1], linear=1.0)
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> Posterior:
         for _ in range(STEPS):
@@ -64,7 +64,7 @@ class UpstreamProtein(Protein):
         self.targets: list[float] = []
 
     def observe(self, vector: np.ndarray, score: float, cost: float, failed: bool = False) -> None:
-        if failed or self.space.cost is None or vector[self.space.cost] > -1:
+        if failed or self.space.timesteps_index is None or vector[self.space.timesteps_index] > -1:
             super().observe(vector, score, cost, failed)
 
     def choose(self, number: int, rng: np.random.Generator) -> np.ndarray:
@@ -85,11 +85,13 @@ class UpstreamProtein(Protein):
         all_scores = np.concatenate([scores, np.full(len(failures), low)])
         score = self.score_model.fit(all_vectors, (all_scores - low) / width)
 
-        candidates = self.candidates(rng, near=False)
+        candidates = self.candidates(rng, local=False)
         expected = costs.means(candidates)
         if not self.targets:
-            self.targets = list(rng.permutation(TARGETS))
-        target = BEYOND * np.clip(self.targets.pop() + COST_NOISE * rng.standard_normal(), 0, 1)
+            self.targets = list(rng.permutation(TARGET_COSTS))
+        target = TARGET_COST_FACTOR * np.clip(
+            self.targets.pop() + COST_NOISE * rng.standard_normal(), 0, 1
+        )
         most = (math.log(self.settings.max_suggestion_cost) - least) / span
         rating = score.means(candidates) * (expected < most) * (1 - np.abs(target - expected))
         return candidates[np.argmax(rating)]

@@ -13,7 +13,7 @@ from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import environment_statistics
 from puffer_mlx.config import Config
 from puffer_mlx.evaluation.episodes import SEED_STRIDE, AgentStepper, score
-from puffer_mlx.export.exporting import Format, export
+from puffer_mlx.export.exporting import ExportFormat, export
 from puffer_mlx.training.trainer import Trainer
 
 POLICY = """--policy.hidden-size 8 --policy.num-layers 1 --torch.network MinGRU
@@ -89,7 +89,7 @@ def files_play(
     script, made, notes = scripts("evaluate"), checkpoint.load(saved), []
     assert by_file(script, word, saved) == close(expected)
     for kind, name in (("torch", "w.pt"), ("safetensors", "w.safetensors"), ("onnx", "w.onnx")):
-        report = export(made, Format(kind), folder / name, checkpoint.recorded(saved))
+        report = export(made, ExportFormat(kind), folder / name, checkpoint.recorded(saved))
         notes.append(" ".join(report.notes))
         assert scripts("import_").main([name, word, "--out", kind]) == 0
         assert by_file(script, word, kind) == close(expected)

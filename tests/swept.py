@@ -16,7 +16,7 @@ from puffer_mlx.sweep.engine import samplers, storage, study
 from puffer_mlx.sweep.engine.driver import Driver
 from puffer_mlx.sweep.engine.samplers import make_sampler
 from puffer_mlx.sweep.engine.storage import open_storage
-from puffer_mlx.sweep.engine.study import POINT, RUN, Study
+from puffer_mlx.sweep.engine.study import POINT_INDEX, RUN_NUMBER, Study
 from puffer_mlx.sweep.reading import Sweep
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Parameter, Space
@@ -26,11 +26,11 @@ from puffer_mlx.system.signals import Interrupts
 SPACE = Space(
     [
         Parameter(
-            "train", "total_timesteps", "log_normal", 1e4, 1e6, whole=True, default=100_000.0
+            "train", "total_timesteps", "log_normal", 1e4, 1e6, integer=True, default=100_000.0
         ),
         Parameter("train", "gamma", "logit_normal", 0.8, 0.9999, default=0.99),
-        Parameter("train", "horizon", "uniform_pow2", 8, 512, whole=True, default=64.0),
-        Parameter("env", "frameskip", "int_uniform", 1, 8, whole=True, default=4.0),
+        Parameter("train", "horizon", "uniform_pow2", 8, 512, integer=True, default=64.0),
+        Parameter("env", "frameskip", "int_uniform", 1, 8, integer=True, default=4.0),
         Parameter("train", "vf_coef", "uniform", 0.1, 5.0, default=2.0),
     ]
 )
@@ -64,7 +64,7 @@ class Formula:
     ends: list[str] = field(default_factory=list)
     identity: Any = None
 
-    def look(self) -> list[Point]:
+    def poll(self) -> list[Point]:
         return formula(self.trial.params)[:-1]
 
     def outcome(self) -> Outcome | None:
@@ -95,7 +95,7 @@ def open_study(
 
 def driver(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> Driver:
     slots = more.pop("slots", [Slot()])
-    tell = {"draw": lambda active: None, "ended": lambda run: None, **more}
+    tell = {"draw": lambda active: None, "on_end": lambda run: None, **more}
     tell = {"interrupts": Interrupts(), **tell}
     return Driver(study, start, slots, how.max_runs, pause=0.0, **tell)
 
@@ -103,7 +103,7 @@ def driver(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) 
 def drive(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> list[FrozenTrial]:
     """Sweep to the end. Returns the ended runs in order."""
     over: list[FrozenTrial] = []
-    driver(study, how, start, **{"ended": over.append, **more}).run()
+    driver(study, how, start, **{"on_end": over.append, **more}).run()
     return over
 
 
@@ -114,7 +114,10 @@ def known(study: Study) -> list[tuple]:
             trial.state.name,
             trial.params,
             trial.values,
-            {name: trial.user_attrs.get(name) for name in (RUN, POINT, "fault", "stopped")},
+            {
+                name: trial.user_attrs.get(name)
+                for name in (RUN_NUMBER, POINT_INDEX, "fault", "stopped")
+            },
         )
         for trial in study.trials()
     ]
@@ -147,8 +150,8 @@ def dying(monkeypatch: pytest.MonkeyPatch, writes: int) -> Iterator[None]:
         real(self, logs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(samplers, "own_name", lambda: list(DEAD))
-        patch.setattr(study, "own_name", lambda: list(DEAD))
+        patch.setattr(samplers, "process_name", lambda: list(DEAD))
+        patch.setattr(study, "process_name", lambda: list(DEAD))
         patch.setattr(backend, "append_logs", append)
         with pytest.raises(Died):
             yield

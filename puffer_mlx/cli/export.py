@@ -16,7 +16,7 @@ from puffer_mlx.cli.options import add_table, reject_unused
 from puffer_mlx.config import ALLOW_CODE, Base, Config
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.errors import UserError
-from puffer_mlx.export import Format, Report, export, formats
+from puffer_mlx.export import ExportFormat, ExportReport, export, formats
 from puffer_mlx.export.file_format import Option
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
@@ -43,12 +43,12 @@ def option_parser() -> Parser:
     introduce(parser, "export")
     where = "a checkpoint's folder, a run's folder, a RUN_ID, latest or best"
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help=where)
-    kinds = "; ".join(f"{name}: {file.use}" for name, file in known.items())
+    kinds = "; ".join(f"{name}: {file.purpose}" for name, file in known.items())
     kinds += f"; {HUB}: a folder with a model card, for the Hugging Face Hub"
     parser.add_argument("--to", required=True, choices=[*known, HUB], help=kinds)
-    dialects = dict.fromkeys(each for file in known.values() for each in file.dialects)
+    layouts = dict.fromkeys(each for file in known.values() for each in file.layouts)
     text = "of the policy in the file (default: its own, where that kind of file has it)"
-    parser.add_argument("--dialect", choices=list(dialects), help=text)
+    parser.add_argument("--dialect", choices=list(layouts), help=text)
     parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
     parser.set_defaults(checkpoint_dir=Base().checkpoint_dir)
     add_table(parser, "this export", OPTIONS, types={"--out": Path})
@@ -56,7 +56,7 @@ def option_parser() -> Parser:
     for name, file in known.items():
         group = parser.add_argument_group(f"--to {name}")  # argparse hides empty groups
         for option in file.options:
-            add_option(group, option, option.writing)
+            add_option(group, option, option.export_help)
     return parser
 
 
@@ -119,14 +119,14 @@ def refuse_without_hub(options: argparse.Namespace) -> None:
         reject_unused(options, ["dialect"], f"with --to {HUB}")
 
 
-def show(report: Report, kind: str) -> None:
+def show(report: ExportReport, kind: str) -> None:
     """Print the facts of a written file."""
     size = (
         f"{report.difference:.2g} of the scale of {report.worst}" if report.difference else "none"
     )
     lines = {
         "file": relative(report.path),
-        "format": f"{kind}, dialect {report.dialect}",
+        "format": f"{kind}, dialect {report.layout}",
         "bytes": f"{report.path.stat().st_size:,}",
         "tensors": f"{report.tensors:,}",
         "parameters": f"{report.parameters:,}",
@@ -166,7 +166,7 @@ def main(argv: list[str]) -> None:
     saved = checkpoint.load(folder, options.allow_code)
     if options.to == HUB:
         return to_hub(saved, folder, options)
-    form = Format(options.to, options.dialect, **chosen)
+    form = ExportFormat(options.to, options.dialect, **chosen)
     name = f"{saved.config.slug}_{saved.step:016d}{form.file.suffixes[0]}"
     voice.note(f"{'environment':<20}{saved.config.env_name}", f"{'checkpoint':<20}{folder}")
     report = export(saved, form, options.out or Path(name), checkpoint.recorded(folder))

@@ -26,7 +26,7 @@ from puffer_mlx.config.trust import code_names
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
 from puffer_mlx.export.file_format import PolicyFile
-from puffer_mlx.export.importing import convert_weights, difference, inspect
+from puffer_mlx.export.importing import compare_with_file, convert_weights, inspect
 from puffer_mlx.export.parity import Comparison
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system import program, voice
@@ -46,10 +46,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "import")
     parser.usage = "%(prog)s FILE ENV [options]"
     known = formats.by_name().values()
-    kinds = "; ".join(f"{', '.join(file.suffixes)}: {file.use}" for file in known)
+    kinds = "; ".join(f"{', '.join(file.suffixes)}: {file.purpose}" for file in known)
     group = add_table(parser, "this import", OPTIONS, f"FILE: {kinds}")
-    for each in (each for file in known for each in file.options if each.reading):
-        add_option(group, each, each.reading)
+    for each in (each for file in known for each in file.options if each.import_help):
+        add_option(group, each, each.import_help)
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -101,8 +101,8 @@ def convert(argv: list[str]) -> None:
     chosen = chosen_options(options, source.kind, "a file of kind {}")
     source.file = formats.make_format(source.kind, **chosen)
     policy, weights = convert_weights(source, spec, config)
-    compared = difference(source, policy, weights, spec)
-    if compared and not compared.same:
+    compared = compare_with_file(source, policy, weights, spec)
+    if compared and not compared.matches:
         raise UserError(
             f"{source.path}: {compared.worst} differs from what the file's own program computes by"
             f" {compared.difference:.2g} of its scale, more than {compared.tolerance:.2g}",

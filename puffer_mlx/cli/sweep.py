@@ -28,7 +28,7 @@ from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.notes import trainer_note
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import training_process
-from puffer_mlx.sweep.reading import Sweep, description, read_sweep
+from puffer_mlx.sweep.reading import Sweep, describe_space, read_sweep
 from puffer_mlx.sweep.space import Space
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.files import publish
@@ -125,10 +125,10 @@ def sweep(
     from puffer_mlx.sweep.engine import storage
     from puffer_mlx.sweep.engine import study as studies
     from puffer_mlx.sweep.engine.samplers import make_sampler
-    from puffer_mlx.sweep.engine.trainings import Trainings
+    from puffer_mlx.sweep.engine.trainings import RunLauncher
 
     database = storage.open_storage(stored.storage, must_exist=stored.resumed)
-    with storage.reported(stored.storage):
+    with storage.storage_errors(stored.storage):
         name = f"{stored.folder.parent.name}-{stored.name}"
         before = studies.study_info(database, name)
         if before is None and stored.resumed:
@@ -138,17 +138,17 @@ def sweep(
         every = [*kept_words(began_with), *words] if before else words
         config, swept = configured(env, every, typed, f"the sweep {name} in {stored.storage}")
         plain = without_sweep(every)
-        trainings = Trainings(
+        launcher = RunLauncher(
             env, plain, config, swept.space, swept.settings, stored.folder, options.hang
         )
-        sampler = make_sampler(swept.space, swept.settings, config.base.seed, trainings.adjust)
+        sampler = make_sampler(swept.space, swept.settings, config.base.seed, launcher.adjust)
         facts = {"words": began_with, **studies.describe_sweep(swept, config)}
         starts = [] if before else options.start_from
         values = {file: values_of(file, swept.space) for file in starts}
         study = studies.open_study(database, name, swept, facts, sampler, values)
         with publish(stored.folder / WHERE) as temporary:
             temporary.write_text(json.dumps({"storage": stored.storage, "study": name}))
-        return drive(study, trainings, options, stored, interrupts)
+        return drive(study, launcher, options, stored, interrupts)
 
 
 def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tuple[Config, Sweep]:
@@ -172,7 +172,7 @@ def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tup
     config.unused = [name for name in config.unused if not name.startswith("sweep.")]
     voice.note(unused_note(config))
     swept = read_sweep(config)
-    voice.note(*swept.notes, *description(config, swept))
+    voice.note(*swept.notes, *describe_space(config, swept))
     return config, swept
 
 
@@ -216,42 +216,42 @@ def values_of(word: str, space: Space) -> dict[str, int | float]:
 
 def drive(
     study: Any,
-    trainings: Any,
+    launcher: Any,
     options: argparse.Namespace,
     stored: StoredSweep,
     interrupts: Interrupts,
 ) -> int:
     """Start the sweep's runs and print the result. Returns the exit code."""
     from puffer_mlx.sweep.engine.driver import Driver
-    from puffer_mlx.sweep.engine.progress import Progress
-    from puffer_mlx.sweep.engine.trainings import Records
+    from puffer_mlx.sweep.engine.progress import SweepProgress
+    from puffer_mlx.sweep.engine.trainings import BestFile
 
-    settings = trainings.settings
-    config = trainings.config
+    settings = launcher.settings
+    config = launcher.config
     gpus = gpus_of(config, settings.gpus)
     cores = training_process.available_cores()
     slots = training_process.make_slots(options.parallel, cores, gpus, config.train.gpus)
-    search = f"{settings.method} over {len(trainings.space)} keys"
+    search = f"{settings.method} over {len(launcher.space)} keys"
     title = f"sweep {stored.name} of {config.env_name}: {search}, {stored.storage}"
     console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else Console()
-    shown = columns(trainings)
-    with Progress(study, title, settings.max_runs, len(slots), console, shown) as progress:
-        records = Records(study, trainings)
+    shown = columns(launcher)
+    with SweepProgress(study, title, settings.max_runs, len(slots), console, shown) as progress:
+        best_file = BestFile(study, launcher)
 
-        def ended(run: Any) -> None:
-            progress.ended(run)
-            records.ended(run)
+        def on_end(run: Any) -> None:
+            progress.on_end(run)
+            best_file.on_end(run)
 
         most = settings.max_runs
-        start = trainings.start
+        start = launcher.start
         try:
-            Driver(study, start, slots, most, progress.draw, ended, interrupts).run()
+            Driver(study, start, slots, most, progress.draw, on_end, interrupts).run()
         except KeyboardInterrupt:
-            again = f"{program.command('sweep')} {trainings.env} --resume {stored.name}"
+            again = f"{program.command('sweep')} {launcher.env} --resume {stored.name}"
             voice.note(f"the active runs were ended; resume with {again}", error=True)
             raise
         finally:
-            records.conclude()
+            best_file.finish()
     return say_result(study, stored, settings.metric)
 
 
@@ -264,7 +264,7 @@ def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
     from optuna.trial import TrialState
 
     from puffer_mlx.sweep.engine import progress
-    from puffer_mlx.sweep.engine.trainings import BEST
+    from puffer_mlx.sweep.engine.trainings import BEST_FILE
 
     best = study.best()
     if best is None and (others := len(study.runs(TrialState.RUNNING))):
@@ -279,23 +279,23 @@ def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
     number = f"{study.ordinal(best)} (runs/{best.number:04d})"
     print(f"best: run {number}, {metric} {score:.5g} after {cost:.1f} s of training")
     if (held_out := study.held_out(best)).seeds:
-        print(f"      with held-out seeds: {held_out.words(study.settings.sign)}")
-    print(f"next  {program.command('train')} {stored.folder / BEST}")
+        print(f"      with held-out seeds: {held_out.summary(study.settings.sign)}")
+    print(f"next  {program.command('train')} {stored.folder / BEST_FILE}")
     if warning := study.winner_warning():
         voice.note(warning)
     if known := progress.importances(study):
         most = ", ".join(f"{name} {part:.0%}" for name, part in list(known.items())[:5])
         voice.note(f"most important keys: {most}")
-    for path in progress.draw(study, stored.folder):
+    for path in progress.draw_plots(study, stored.folder):
         voice.note(f"picture {path}")
     if not progress.can_draw():
         voice.note("for pictures of the front and the importances: pip install 'puffer-mlx[plot]'")
     return 0
 
 
-def columns(trainings: Any) -> list[str]:
+def columns(launcher: Any) -> list[str]:
     """Return the short names of up to four keys for a run's line."""
-    swept = [name.rpartition(".")[2] for name in trainings.space.names]
+    swept = [name.rpartition(".")[2] for name in launcher.space.names]
     return [*[name for name in FIRST if name in swept], *[n for n in swept if n not in FIRST]][:4]
 
 

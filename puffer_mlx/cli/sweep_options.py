@@ -11,7 +11,7 @@ from puffer_mlx.config.fit import typed
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import settings
-from puffer_mlx.sweep.reading import OF_A_RANGE, method_named
+from puffer_mlx.sweep.reading import RANGE_KEYS, find_method
 
 HANG_TIMEOUT = 600.0  # seconds
 TYPES = {"--hang": number(float, 1), "--start-from": str}
@@ -48,8 +48,8 @@ def add_options(parser: Parser) -> None:
         shown = f" (default {declared.default})" if declared.default != "" else ""
         text = f"{declared.help}{shown}" if declared.help else argparse.SUPPRESS
         parser.keys[f"sweep.{key}"] = text
-    for name in dict.fromkeys([*settings.OF_4, *settings.OF_5]):
-        for key in OF_A_RANGE:
+    for name in dict.fromkeys([*settings.RANGES_4, *settings.RANGES_5]):
+        for key in RANGE_KEYS:
             parser.keys[f"sweep.{name}.{key}"] = argparse.SUPPRESS
 
 
@@ -65,7 +65,7 @@ def refuse_unknown_method(config: Config) -> None:
         UserError: The method doesn't exist.
     """
     text = config.sweep.get("sweep", {}).get("method", "")
-    if typed(config, "sweep.method") and method_named(text) is None:
+    if typed(config, "sweep.method") and find_method(text) is None:
         methods = ", ".join(settings.METHODS)
         raise UserError(f"sweep.method {text!r} is not among {methods} ({COMMAND_LINE})", methods)
 

@@ -20,7 +20,7 @@ import numpy as np
 from puffer_mlx.checkpoint import WEIGHTS, Checkpoint, normalization
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
-from puffer_mlx.export.file_format import ExportInput, FileFormat, need
+from puffer_mlx.export.file_format import ExportInput, FileFormat, require_packages
 from puffer_mlx.export.importing import read_policy_file
 from puffer_mlx.export.parity import compare_outputs, random_observations
 from puffer_mlx.export.weight_layouts import layout_of, to_layout
@@ -29,29 +29,31 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.trees import named
 
 
-class Format:
-    """A file format with options and the dialect of the exported policy.
+class ExportFormat:
+    """A file format to export to, with its options and the weight layout of the exported policy.
 
     Args:
         kind: Name of the format: ``bin``, ``torch``, ``safetensors``, ``onnx``, ...
-        dialect: Dialect in the file; None for the policy's dialect if the format supports it.
+        layout: Weight layout in the file (``policy.dialect``); None for the policy's layout if the
+            format supports it.
         options: Options of the format: ``alignment``, ``whole`` and ``lossy`` for a flat file.
 
     Raises:
         UserError: If the format or an option doesn't exist.
     """
 
-    def __init__(self, kind: str, dialect: str | None = None, **options: Any) -> None:
+    def __init__(self, kind: str, layout: str | None = None, **options: Any) -> None:
         self.file = formats.make_format(kind, **options)
-        self.kind, self.dialect = kind, dialect
+        self.kind = kind
+        self.layout = layout
 
 
-class Report(NamedTuple):
-    """Result of an export.
+class ExportReport(NamedTuple):
+    """Result of an export: the file, its size, and how much its outputs differ from ours.
 
     Args:
         path: The written file.
-        dialect: Dialect of the policy in the file.
+        layout: Weight layout of the policy in the file.
         tensors: Number of tensors.
         parameters: Number of values in all tensors.
         difference: Largest difference of any output, divided by the output's largest value or 1,
@@ -63,7 +65,7 @@ class Report(NamedTuple):
     """
 
     path: Path
-    dialect: str
+    layout: str
     tensors: int
     parameters: int
     difference: float
@@ -73,24 +75,26 @@ class Report(NamedTuple):
     notes: list[str]
 
 
-def export(checkpoint: Checkpoint, form: Format, path: Path, recorded: mx.array | None) -> Report:
-    """Write the policy of a checkpoint to a file, and compare its outputs with ours.
+def export(
+    checkpoint: Checkpoint, export_format: ExportFormat, path: Path, recorded: mx.array | None
+) -> ExportReport:
+    """Export the policy of a checkpoint to a file, and compare its outputs with ours.
 
     Args:
         checkpoint: Checkpoint with the policy.
-        form: Format to write.
+        export_format: Format to write.
         path: File to write; an existing file is replaced.
         recorded: Observations (T, S, D) as the policy saw them, for the comparison; None for random
             ones.
 
     Raises:
-        UserError: If the format can't hold the policy (the message names the part), a package is
-            missing, outputs differ, or the file can't be written.
+        UserError: If the format can't hold the policy (the message says why), a package is missing,
+            outputs differ, or the file can't be written.
     """
-    file = form.file
+    file = export_format.file
     _check_path(file, path)
-    dialect = _choose_dialect(file, checkpoint.policy, form.dialect)
-    contents = ExportInput(checkpoint, *to_layout(checkpoint.policy, checkpoint.weights, dialect))
+    layout = _choose_layout(file, checkpoint.policy, export_format.layout)
+    contents = ExportInput(checkpoint, *to_layout(checkpoint.policy, checkpoint.weights, layout))
     _check_policy(file, contents.policy)
     losses = file.lossy_notes(contents)
     if recorded is None:
@@ -100,66 +104,68 @@ def export(checkpoint: Checkpoint, form: Format, path: Path, recorded: mx.array 
     with publish(path, named=True) as temporary:
         file.write(contents, temporary)
         theirs = file.run(read_policy_file(temporary, file), contents.policy, observations)
-        least = math.inf if losses else file.tolerance
-        compared = compare_outputs(
+        min_tolerance = math.inf if losses else file.tolerance
+        comparison = compare_outputs(
             checkpoint.policy,
             checkpoint.weights,
             observations,
             checkpoint.statistics,
             theirs,
-            least,
+            min_tolerance,
         )
-        if not compared.same:
+        if not comparison.matches:
             raise UserError(
-                f"{path} would not be the same policy: its {compared.worst} differs from ours by"
-                f" {compared.difference:.2g} of its scale, more than {compared.tolerance:g};"
-                " nothing was written",
-                "are the weights finite? If they are, this is a defect of puffer_mlx: report it",
+                f"{path} was not written: its {comparison.worst} would differ from ours by"
+                f" {comparison.difference:.2g} of its scale, more than {comparison.tolerance:g}",
+                "check that the weights are finite; if they are, report this as a bug",
             )
     T, S = observations.shape[:2]
-    kind = "random (seed 0)" if recorded is None else "recorded"
+    source = "random (seed 0)" if recorded is None else "recorded"
     sizes = [w.size for _, w in named(contents.weights)]
-    return Report(
+    return ExportReport(
         path=path,
-        dialect=dialect,
+        layout=layout,
         tensors=len(sizes),
         parameters=sum(sizes),
-        difference=compared.difference,
-        worst=compared.worst,
-        tolerance=compared.tolerance,
-        observations=f"{S} sequences of {T} {kind} observations",
+        difference=comparison.difference,
+        worst=comparison.worst,
+        tolerance=comparison.tolerance,
+        observations=f"{S} sequences of {T} {source} observations",
         notes=file.notes(contents) + losses + file.write_beside(contents, path),
     )
 
 
 def _check_path(file: FileFormat, path: Path) -> None:
+    """Raise an error if a file can't be exported to a path: wrong suffix, or in a checkpoint."""
     if path.suffix not in file.suffixes:
         raise UserError(
-            f"{path}: a file of kind {file.name} is named {' or '.join(file.suffixes)}",
+            f"{path}: the name of a {file.name} file ends with {' or '.join(file.suffixes)}",
             f"{path.with_suffix(file.suffixes[0])}",
         )
     if (path.parent / WEIGHTS).is_file():
         raise UserError(
-            f"{path.parent} is a checkpoint, whose files are its own", "--out FILE elsewhere"
+            f"{path.parent} is a checkpoint, and can't contain other files",
+            "choose another folder: --out FILE",
         )
 
 
-def _choose_dialect(file: FileFormat, policy: Policy, asked: str | None) -> str:
+def _choose_layout(file: FileFormat, policy: Policy, requested: str | None) -> str:
+    """Choose an export's weight layout: as requested, the policy's, or the format's default."""
     current = layout_of(policy)
-    dialect = asked or (current if current in file.dialects else file.dialects[0])
-    if dialect not in file.dialects:
+    layout = requested or (current if current in file.layouts else file.layouts[0])
+    if layout not in file.layouts:
         raise UserError(
-            f"files of kind {file.name} hold the {' or the '.join(file.dialects)} dialect,"
-            f" not {dialect}",
-            f"--dialect {file.dialects[0]}",
+            f"{file.name} files can't have the weight layout {layout}, only"
+            f" {' or '.join(file.layouts)}",
+            f"--dialect {file.layouts[0]}",
         )
-    return dialect
+    return layout
 
 
 def _check_policy(file: FileFormat, policy: Policy) -> None:
-    """Raise an error if the format can't hold the policy or a package is missing."""
+    """Raise an error if a format can't hold a policy or a package for the format is missing."""
     if reason := file.unsupported_reason(policy):
         every = formats.by_name().items()
         others = [name for name, other in every if not other.unsupported_reason(policy)]
         raise UserError(reason, f"this policy can be exported with --to {' or '.join(others)}")
-    need(file.extra, *file.packages)
+    require_packages(file.extra, *file.packages)

@@ -1,4 +1,4 @@
-"""Interface of a file format. ``formats/`` has one object per format."""
+"""Interface of the file formats for policies. ``formats/`` has one object per format."""
 
 import contextlib
 import importlib
@@ -14,18 +14,18 @@ import numpy as np
 from puffer_mlx.checkpoint import Checkpoint, normalization, rescaling, weight_files
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.parity import Outputs, run
+from puffer_mlx.export.parity import NamedOutputs, policy_outputs
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 
 Weights = Any
-Settings = dict[str, str]  # configuration texts by key: policy.hidden_size, torch.network, ...
-DAMAGED = "the file is damaged"
-STEP = re.compile(r"(?:^|_)(\d{16})$")  # end of a checkpoint's name, PufferLib's or ours
+SettingTexts = dict[str, str]  # configuration texts by key: policy.hidden_size, torch.network, ...
+DAMAGED_HINT = "the file is damaged"
+STEP_SUFFIX = re.compile(r"(?:^|_)(\d{16})$")  # end of a checkpoint's name, PufferLib's or ours
 
 
 @contextlib.contextmanager
-def read_by(library: str, path: Path, hint: str = DAMAGED) -> Iterator[None]:
+def convert_read_errors(library: str, path: Path, hint: str = DAMAGED_HINT) -> Iterator[None]:
     """Convert a library's exception about a file's contents to a UserError.
 
     Libraries raise many exception types for damaged files, so all are caught. The block must only
@@ -47,12 +47,12 @@ def read_by(library: str, path: Path, hint: str = DAMAGED) -> Iterator[None]:
 
 
 class ExportInput(NamedTuple):
-    """Policy to write to a file.
+    """A policy to export: the checkpoint's, and the one converted to the file's weight layout.
 
     Args:
         checkpoint: Checkpoint with the original policy.
-        policy: Policy converted to the file's dialect.
-        weights: Weights converted to the file's dialect.
+        policy: Policy converted to the file's weight layout.
+        weights: Weights converted to the file's weight layout.
     """
 
     checkpoint: Checkpoint
@@ -72,7 +72,7 @@ class ExportInput(NamedTuple):
 
 @dataclass
 class PolicyFile:
-    """ExportInput of a policy file after reading.
+    """Contents of a policy file after reading.
 
     Args:
         path: The file.
@@ -83,93 +83,94 @@ class PolicyFile:
         classes: Custom classes that the file names, by key: ``torch.encoder``, ``torch.network``.
         sizes: Sizes inferred from the tensors, by key, if ``settings`` come from metadata.
         statistics: Normalization statistics of observations; empty without normalization.
-        inside: True if the statistics are in this file, False if they are next to it.
+        statistics_inside: True if the statistics are in this file, False if they are next to it.
         bounds: Bounds of rescaled actions; empty without rescaling.
     """
 
     path: Path
     file: "FileFormat"
     tensors: dict[str, Any] = field(default_factory=dict)
-    settings: Settings = field(default_factory=dict)
+    settings: SettingTexts = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
     classes: dict[str, str] = field(default_factory=dict)
-    sizes: Settings = field(default_factory=dict)
+    sizes: SettingTexts = field(default_factory=dict)
     statistics: dict[str, Any] = field(default_factory=dict)
-    inside: bool = False
+    statistics_inside: bool = False
     bounds: rescaling.Bounds = ()
 
     @property
     def kind(self) -> str:
-        """Name of the format."""
+        """Name of the policy file's format."""
         return self.file.name
 
     @property
     def step(self) -> int:
-        """Environment steps of the run, from the metadata or the file name; 0 if unknown."""
-        named, text = STEP.search(self.path.stem), self.metadata.get("step", "")
-        return int(text) if text.isdecimal() else int(named[1]) if named else 0
+        """Environment steps of the policy's training, by metadata or file name; 0 if unknown."""
+        match = STEP_SUFFIX.search(self.path.stem)
+        text = self.metadata.get("step", "")
+        return int(text) if text.isdecimal() else int(match[1]) if match else 0
 
 
 class Option(NamedTuple):
-    """A command-line option of one format.
+    """A command-line option of one file format.
 
     Args:
         flag: Option as typed.
         argument: Field of the format that the option sets.
-        writing: Help text for exports.
-        reading: Help text for imports; empty if the option applies only to exports.
+        export_help: Help text for exports.
+        import_help: Help text for imports; empty if the option applies only to exports.
         values: Typed word -> value of the field; empty for a switch.
     """
 
     flag: str
     argument: str
-    writing: str
-    reading: str = ""
+    export_help: str
+    import_help: str = ""
     values: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A file format. The fields of a derived class are options that a caller may choose.
+    """Base class of the file formats. Fields of a derived class are options for the caller.
 
     Attributes:
         name: Name in ``--to`` and in messages.
         suffixes: Allowed file suffixes; the first is the default.
-        dialects: Dialects that it can hold; the first is the default for other policies.
+        layouts: Weight layouts that a file can have; the first is the default for other policies.
         tolerance: Largest relative difference of outputs; 0 for equal bits.
-        use: Purpose in a few words, for --help.
-        holds: Supported policies, for the table in docs/export.md.
-        content: Description of files that start with ``begins``, for a message.
-        begins: First bytes of its files, if they identify the format.
+        purpose: Purpose in a few words, for --help.
+        supported: Supported policies, for the table in docs/export.md.
+        content: Description of files that start with ``first_bytes``, for a message.
+        first_bytes: First bytes of its files, if they identify the format.
         packages: Packages needed for writing and comparing.
         extra: Extra of puffer-mlx that installs these packages.
-        foreign: True if another program runs the files.
+        external: True if another program runs the files.
         rescales: True if it can hold the bounds of rescaled actions.
         options: Command-line options of this format.
     """
 
     name: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]
-    dialects: ClassVar[tuple[str, ...]]
+    layouts: ClassVar[tuple[str, ...]]
     tolerance: ClassVar[float]
-    use: ClassVar[str]
-    holds: ClassVar[str]
+    purpose: ClassVar[str]
+    supported: ClassVar[str]
     content: ClassVar[str] = ""
-    begins: ClassVar[tuple[bytes, ...]] = ()
+    first_bytes: ClassVar[tuple[bytes, ...]] = ()
     packages: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str] = ""
-    foreign: ClassVar[bool] = False
+    external: ClassVar[bool] = False
     rescales: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = ()
 
     # ---- writing ---------------------------------------------------------------------------------
 
     def unsupported_reason(self, policy: Policy) -> str | None:
-        """Return the reason if the format can't hold a part of the policy, or None."""
+        """Return the reason why the format can't hold a policy, or None."""
         return None
 
     def lossy_notes(self, contents: ExportInput) -> list[str]:
-        """Return notes on losses that the caller accepted. Outputs may differ then.
+        """Return notes on losses of an export that the caller accepted. Outputs may then differ.
 
         Raises:
             UserError: If the file would lose something that the caller didn't accept.
@@ -177,7 +178,7 @@ class FileFormat:
         return []
 
     def write(self, contents: ExportInput, path: Path) -> None:
-        """Write a file.
+        """Write a policy to a file.
 
         Args:
             contents: Policy to write.
@@ -186,25 +187,30 @@ class FileFormat:
         raise NotImplementedError
 
     def notes(self, contents: ExportInput) -> list[str]:
-        """Return notes for users of the file, for example that it contains statistics or bounds."""
+        """Return notes for the user of an exported file, for example that it normalizes inputs."""
         notes = []
         if normalization.normalises(contents.statistics):
-            notes.append("observations are normalised inside: give it the environment's own")
+            notes.append("the file normalizes observations: give it raw ones")
         if contents.bounds:
             notes.append(
-                "actions are rescaled inside: they come in the environment's units, to be clipped"
-                " there"
+                "the file rescales actions to the environment's units; the environment must clip"
+                " them"
             )
         return notes
 
     def write_beside(self, contents: ExportInput, path: Path) -> list[str]:
-        """Write data that the published file ``path`` can't hold to other files. Return notes."""
+        """Write what an exported file can't hold to files next to it. Returns notes for the user.
+
+        Args:
+            contents: The exported policy.
+            path: The published file.
+        """
         return []
 
     # ---- reading ---------------------------------------------------------------------------------
 
     def read(self, path: Path) -> PolicyFile:
-        """Read a file. Statistics and bounds remain among the tensors.
+        """Read a policy file. Statistics and bounds remain among the tensors.
 
         Raises:
             UserError: If the file is damaged, has another format, or holds an unknown policy.
@@ -212,35 +218,36 @@ class FileFormat:
         """
         raise NotImplementedError
 
-    def sizes_for(self, source: PolicyFile, spec: EnvSpec, config: Config) -> Settings:
-        """Return settings that can be inferred only together with the environment.
+    def sizes_for(self, source: PolicyFile, spec: EnvSpec, config: Config) -> SettingTexts:
+        """Return a policy's settings that can only be inferred if the environment is known.
 
         Raises:
             UserError: If no policy for the environment fits the file, or several do.
         """
         return {}
 
-    def dialect(self, source: PolicyFile, asked: str) -> str:
-        """Return the dialect of a file's policy.
+    def weight_layout(self, source: PolicyFile, requested: str) -> str:
+        """Return the weight layout of a file's policy.
 
         Args:
             source: The file.
-            asked: Dialect in the configuration.
+            requested: Weight layout in the configuration.
 
         Raises:
-            UserError: If the dialect is ambiguous: torch and puffer3 have equal tensor names.
+            UserError: If the layout is ambiguous: torch and puffer3 have equal tensor names.
         """
         if "policy.dialect" in source.settings:
             return source.settings["policy.dialect"]
-        if asked == "native" and "decoder.actions.weight" in source.tensors:
+        if requested == "native" and "decoder.actions.weight" in source.tensors:
             raise UserError(
-                f"{source.path} doesn't tell its dialect: the encoder may have a GELU or none",
+                f"{source.path} doesn't record its weight layout: the encoder may have a GELU or"
+                " none",
                 "--policy.dialect torch (none), or --policy.dialect puffer3",
             )
-        return asked
+        return requested
 
     def weights(self, source: PolicyFile, policy: Policy) -> Weights:
-        """Return the weights of a file in its dialect, under our names.
+        """Return the weights of a policy file by our names, in the file's weight layout.
 
         Raises:
             UserError: If the weights don't fit the policy, or a value isn't finite.
@@ -248,38 +255,38 @@ class FileFormat:
         tensors = {name: mx.array(w) for name, w in source.tensors.items()}
         return weight_files.check_and_convert(source.path, tensors, policy.init(mx.random.key(0)))
 
-    def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
-        """Return the outputs of a file, including its statistics and bounds.
+    def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> NamedOutputs:
+        """Run the policy of a file with its statistics and bounds. Returns the outputs.
 
         This default uses our reader.
 
         Args:
             source: The file.
-            policy: Policy in the file's dialect.
+            policy: Policy in the file's weight layout.
             observations: Raw observations (T, S, D).
 
         Raises:
             UserError: If a package is missing, or the file doesn't fit the policy.
         """
-        return run(policy, self.weights(source, policy), observations, source.statistics)
+        return policy_outputs(policy, self.weights(source, policy), observations, source.statistics)
 
 
 # ---- notes ---------------------------------------------------------------------------------------
 
 
 def reset_note(contents: ExportInput) -> list[str]:
-    """Return a note for formats whose users reset the state."""
-    text = "trained with policy.reset_on_terminal: zero the state where an episode ends"
+    """Return a note on resetting the recurrent state, for formats whose users must do that."""
+    text = "trained with policy.reset_on_terminal: set the state to 0 where an episode ends"
     return [text] if contents.policy.reset_on_terminal else []
 
 
 def mask_note(contents: ExportInput) -> list[str]:
-    """Return a note for formats whose users sample the actions."""
-    text = "action masks are the caller's: set the logits of illegal actions to -1e4"
+    """Return a note on action masks, for formats whose users sample the actions."""
+    text = "apply action masks yourself: set the logits of illegal actions to -1e4"
     return [text] if contents.checkpoint.spec.mask_size else []
 
 
-def need(extra: str, *packages: str) -> None:
+def require_packages(extra: str, *packages: str) -> None:
     """Check that optional packages are installed.
 
     Raises:

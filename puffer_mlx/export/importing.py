@@ -1,8 +1,8 @@
 """Import policies from files of other programs or of puffer_mlx.
 
 Each format infers settings such as ``policy.dialect`` from its files. The command line overrides
-them: a policy is converted to the requested dialect, and wrong sizes are an error. A file can't set
-other configuration keys. Classes that it names aren't imported.
+them: a policy is converted to the requested weight layout, and wrong sizes are an error. A file
+can't set other configuration keys. Custom classes that it names aren't imported.
 """
 
 import json
@@ -26,22 +26,22 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import open_file, reading
 
 Weights = Any
-TOLERANCE = 1e-5  # relative to an output's scale
-HEAD = 64  # bytes that identify a format
+OUTPUT_TOLERANCE = 1e-5  # relative to an output's scale
+HEAD_BYTES = 64  # bytes that identify a format
 
 
 def inspect(path: Path) -> PolicyFile:
-    """Read a policy file of any format. Its contents determine the format.
+    """Read a policy file of any format, which the contents determine.
 
     Raises:
         UserError: If the file can't be read, or holds an unknown policy.
     """
     with reading(path, "check the path"):
         with open_file(path) as file:
-            head = file.read(HEAD)
+            head = file.read(HEAD_BYTES)
             refuse_file(path, os.fstat(file.fileno()).st_size)
         source = read_policy_file(path, formats.detect_format(path, head))
-    source.inside = bool(source.statistics)
+    source.statistics_inside = bool(source.statistics)
     source.statistics = source.statistics or environment_statistics.read_statistics(path)
     if normalization.normalises(source.statistics):
         source.settings[KEY] = "True"
@@ -51,7 +51,7 @@ def inspect(path: Path) -> PolicyFile:
 
 
 def read_policy_file(path: Path, file: FileFormat) -> PolicyFile:
-    """Read a file of a known format, and separate statistics and bounds from its tensors.
+    """Read a policy file of a known format, and separate statistics and bounds from its tensors.
 
     Raises:
         UserError: If the file, its statistics or its bounds are damaged.
@@ -64,48 +64,51 @@ def read_policy_file(path: Path, file: FileFormat) -> PolicyFile:
 
 
 def convert_weights(source: PolicyFile, spec: EnvSpec, config: Config) -> tuple[Policy, Weights]:
-    """Return the policy of a file and its weights, in the configured dialect.
+    """Convert a file's policy and its weights to the configured weight layout.
 
     Args:
         source: The file.
-        spec: Spec of the environment that it will play.
+        spec: Spec of the environment that the policy will play.
         config: Effective configuration, including the file's settings.
 
+    Returns:
+        The policy and its weights.
+
     Raises:
-        UserError: If the policy belongs to another environment or configuration, or the dialect
-            can't express it.
+        UserError: If the policy belongs to another environment or configuration, or can't have the
+            configured weight layout.
     """
-    _refuse_classes(source, config)
+    _reject_classes(source, config)
     _check_spec(source, spec)
     _check_sizes(source, config)
     normalization.check_size(source.path, source.statistics, spec)
     _check_bounds(source, spec)
-    dialect = source.file.dialect(source, config.policy.dialect)
-    theirs = replace(config, policy=replace(config.policy, dialect=dialect))
-    policy = configured_policy(spec, theirs)
+    layout = source.file.weight_layout(source, config.policy.dialect)
+    file_policy = replace(config, policy=replace(config.policy, dialect=layout))
+    policy = configured_policy(spec, file_policy)
     return to_layout(policy, source.file.weights(source, policy), config.policy.dialect)
 
 
-def difference(
+def compare_with_file(
     source: PolicyFile, policy: Policy, weights: Weights, spec: EnvSpec
 ) -> Comparison | None:
-    """Compare an imported policy's outputs with the file's, on random observations.
+    """Compare an imported policy's outputs with those of its file, on random observations.
 
     Returns:
         Result of ``compare_outputs``; None for formats that only puffer_mlx runs.
     """
-    if not source.file.foreign:
+    if not source.file.external:
         return None
-    statistics = source.statistics if source.inside else {}
+    statistics = source.statistics if source.statistics_inside else {}
     observations = random_observations(spec, statistics)
-    dialect = source.settings.get("policy.dialect", layout_of(policy))
-    theirs, _ = to_layout(policy, weights, dialect)
-    outputs = source.file.run(replace(source, statistics=statistics), theirs, observations)
-    return compare_outputs(policy, weights, observations, statistics, outputs, TOLERANCE)
+    layout = source.settings.get("policy.dialect", layout_of(policy))
+    file_policy, _ = to_layout(policy, weights, layout)
+    outputs = source.file.run(replace(source, statistics=statistics), file_policy, observations)
+    return compare_outputs(policy, weights, observations, statistics, outputs, OUTPUT_TOLERANCE)
 
 
 def _check_spec(source: PolicyFile, spec: EnvSpec) -> None:
-    """Raise an error if the environment in the metadata differs from this one."""
+    """Raise an error if a file's metadata describes another environment."""
     for key, expected in (
         ("observation_size", spec.observation_size),
         ("observation_shape", list(spec.observation_shape)),
@@ -114,46 +117,52 @@ def _check_spec(source: PolicyFile, spec: EnvSpec) -> None:
         if source.metadata.get(key, json.dumps(expected)) != json.dumps(expected):
             raise UserError(
                 f"{source.path} is a policy for"
-                f" {_plain(source.metadata.get('env', 'another environment'))}:"
-                f" {key} {_plain(source.metadata[key])}, but {spec.name} has {expected}",
+                f" {_escape_untrusted(source.metadata.get('env', 'another environment'))}:"
+                f" {key} {_escape_untrusted(source.metadata[key])}, but {spec.name} has {expected}",
                 "name the environment that it was trained for",
             )
 
 
 def _check_bounds(source: PolicyFile, spec: EnvSpec) -> None:
-    """Raise an error if the file's action bounds differ from the environment's."""
-    in_file, expected = source.bounds, spec.action.bounds
-    if source.file.rescales and in_file != expected:
-        how = f"rescales actions to {in_file}" if in_file else "doesn't rescale actions"
+    """Raise an error if a file's action bounds differ from the environment's."""
+    file_bounds = source.bounds
+    expected = spec.action.bounds
+    if source.file.rescales and file_bounds != expected:
+        behaviour = (
+            f"rescales actions to {file_bounds}" if file_bounds else "doesn't rescale actions"
+        )
         raise UserError(
-            f"{source.path} {how}, and {spec.name} "
-            + (f"has them rescaled to {expected}" if expected else "takes them as they are"),
-            "leave vec.rescale_actions out, and name the environment that it was trained for",
+            f"{source.path} {behaviour}, and {spec.name} "
+            + (f"has them rescaled to {expected}" if expected else "doesn't have them rescaled"),
+            "leave out vec.rescale_actions, and name the environment of the policy's training",
         )
 
 
 def _check_sizes(source: PolicyFile, config: Config) -> None:
-    """Raise an error if configured sizes differ from the tensors', before creating a policy."""
+    """Raise an error if a file's tensors don't have the configured sizes."""
     for key, size in source.sizes.items():
-        asked = str(attrgetter(key)(config))
-        if size != asked:
+        configured = str(attrgetter(key)(config))
+        if size != configured:
             raise UserError(
-                f"{source.path}: its tensors are of {key} {size}, not {asked}",
-                f"leave {key} out; if the file says so itself, it is damaged",
+                f"{source.path}: its tensors have {key} {size}, not {configured}",
+                f"leave out {key}; if the file contains this value, it is damaged",
             )
 
 
-def _plain(text: str) -> str:
-    """Return untrusted text for a message: shortened, with control characters escaped."""
+def _escape_untrusted(text: str) -> str:
+    """Make untrusted text safe for a message: shorten it and escape control characters."""
     return text if text.isprintable() and len(text) < 80 else repr(text[:80])
 
 
-def _refuse_classes(source: PolicyFile, config: Config) -> None:
-    """Raise an error for a custom class that only the file names: it may be untrusted code."""
+def _reject_classes(source: PolicyFile, config: Config) -> None:
+    """Raise an error if a file names a custom class that the user didn't request.
+
+    Importing the class could run untrusted code.
+    """
     for key, name in source.classes.items():
         if ":" not in str(attrgetter(key)(config)):
             raise UserError(
-                f"{source.path} names a class of its own, {key} {_plain(name)}, which isn't"
-                " imported only because a file says so",
-                f"if it is yours: --{key} MODULE:CLASS",
+                f"{source.path} names a custom class, {key} {_escape_untrusted(name)}, which isn't"
+                " imported unless you request it",
+                f"if you trust the class: --{key} MODULE:CLASS",
             )

@@ -12,20 +12,22 @@ from puffer_mlx.config.key import Setting
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.config.values import read_value
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.file_format import DAMAGED, FileFormat, PolicyFile
-from puffer_mlx.export.infer import detect
+from puffer_mlx.export.file_format import DAMAGED_HINT, FileFormat, PolicyFile
+from puffer_mlx.export.infer import infer_settings
 from puffer_mlx.export.weight_layouts import layout_of
 from puffer_mlx.policy.activations import chosen_activation
 from puffer_mlx.policy.policy import Policy
 
-SIZES = ("policy.hidden_size", "policy.num_layers")
-OWN = ("torch.network", "torch.encoder")  # keys that may name custom classes
+SIZE_KEYS = ("policy.hidden_size", "policy.num_layers")
+CLASS_KEYS = ("torch.network", "torch.encoder")  # keys that may name custom classes
 
 
-def metadata(checkpoint: Checkpoint, policy: Policy) -> dict[str, str]:
-    """Return the metadata of a checkpoint's policy after conversion to the file's dialect."""
-    spec, config, dialect = checkpoint.spec, checkpoint.config, layout_of(policy)
-    activation = {"policy.activation": chosen_activation(config.policy)} if dialect == "sb3" else {}
+def policy_metadata(checkpoint: Checkpoint, policy: Policy) -> dict[str, str]:
+    """Return the metadata for a checkpoint's policy in the weight layout of its file."""
+    spec = checkpoint.spec
+    config = checkpoint.config
+    layout = layout_of(policy)
+    activation = {"policy.activation": chosen_activation(config.policy)} if layout == "sb3" else {}
     separate = {"policy.separate_value": "True"} if policy.separate_value else {}
     return {
         "puffer_mlx": "1",
@@ -34,7 +36,7 @@ def metadata(checkpoint: Checkpoint, policy: Policy) -> dict[str, str]:
         "observation_size": str(spec.observation_size),
         "observation_shape": json.dumps(spec.observation_shape),
         "actions": json.dumps(spec.action.sizes),
-        "policy.dialect": dialect,
+        "policy.dialect": layout,
         **activation,
         **separate,
         "policy.hidden_size": str(config.policy.hidden_size),
@@ -45,10 +47,10 @@ def metadata(checkpoint: Checkpoint, policy: Policy) -> dict[str, str]:
     }
 
 
-def with_metadata(
+def make_policy_file(
     path: Path, file: FileFormat, tensors: dict[str, Any], properties: dict[str, str]
 ) -> PolicyFile:
-    """Return a policy file from tensors under our names and metadata.
+    """Create the contents of a policy file from tensors with our names and metadata.
 
     Custom classes are recorded but not imported; the user must request them. Without our metadata,
     settings are inferred from names and shapes of the tensors.
@@ -60,18 +62,19 @@ def with_metadata(
     settings = {
         key: properties[key] for key in keys if key in properties and "puffer_mlx" in properties
     }
-    classes = {key: settings.pop(key) for key in OWN if ":" in settings.get(key, "")}
+    classes = {key: settings.pop(key) for key in CLASS_KEYS if ":" in settings.get(key, "")}
     for key, text in settings.items():
         _check_setting(path, key, text)
-    seen = detect(tensors)
-    sizes = {} if classes else {key: seen[key] for key in SIZES if key in seen}
-    return PolicyFile(path, file, tensors, settings or seen, properties, classes, sizes)
+    inferred = infer_settings(tensors)
+    sizes = {} if classes else {key: inferred[key] for key in SIZE_KEYS if key in inferred}
+    return PolicyFile(path, file, tensors, settings or inferred, properties, classes, sizes)
 
 
 def _check_setting(path: Path, key: str, text: str) -> None:
-    """Raise an error that names the file if a key's value is invalid."""
+    """Raise an error that names the file if a configuration key in its metadata is invalid."""
     section, _, name = key.partition(".")
     text = text if len(text) < 80 else f"{text[:80]}…"  # longer than any legal value
-    setting, declared = Setting(section, name, text, str(path)), KEYS[section][name]
-    if fault := declared.fault(read_value(setting, declared)):
-        raise UserError(f"{path} says {setting}: {fault[0]}", DAMAGED)
+    setting = Setting(section, name, text, str(path))
+    declared = KEYS[section][name]
+    if problem := declared.fault(read_value(setting, declared)):
+        raise UserError(f"{path} contains {setting}: {problem[0]}", DAMAGED_HINT)

@@ -14,51 +14,58 @@ from puffer_mlx.vec import normalize
 
 
 class Graph:
-    """Nodes added so far, and the weights that they use.
+    """Nodes of an ONNX graph under construction, and the weights that they use.
 
     ``prefix`` is added to weight names: ``critic.`` while the value network is built.
     """
 
     prefix = ""
-    _encoder = "encoder."  # replaces the prefix of an encoder's weights
+    _encoder_prefix = "encoder."  # replaces ``encoder.`` in the names of weights
 
     def __init__(self, weights: dict[str, Any]) -> None:
         from onnx import numpy_helper
 
         self.nodes: list[Any] = []
         self._weights = weights
-        self.initialisers = [
+        self.initializers = [
             numpy_helper.from_array(np.array(w, np.float32), name) for name, w in weights.items()
         ]
 
     def node(self, kind: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:
-        """Add a node."""
+        """Add a node to the ONNX graph."""
         from onnx import helper
 
         names = [self._weight(x) or x for x in inputs]
         self.nodes.append(helper.make_node(kind, names, outputs, **attributes))
 
     def _weight(self, name: str) -> str | None:
-        """Return a weight's full name, or None for an unknown name."""
-        whole = self.prefix + re.sub(r"^encoder\.", self._encoder, name)
-        return whole if whole in self._weights else None
+        """Return the full name of a weight in the ONNX graph, or None for an unknown name."""
+        full_name = self.prefix + re.sub(r"^encoder\.", self._encoder_prefix, name)
+        return full_name if full_name in self._weights else None
 
     @contextmanager
-    def below(self, name: str) -> Iterator[None]:
-        """Use another prefix instead of ``encoder.`` for weights during the block."""
-        self._encoder = name
+    def with_encoder_prefix(self, prefix: str) -> Iterator[None]:
+        """Replace the prefix ``encoder.`` of an encoder's weight names during the block."""
+        self._encoder_prefix = prefix
         yield
-        self._encoder = "encoder."
+        self._encoder_prefix = "encoder."
 
     def __call__(self, kind: str, *inputs: Any, **attributes: Any) -> str:
-        """Add a node with one output and return its name. Inputs except names become constants."""
+        """Add a node with one output to the ONNX graph, and return the output's name.
+
+        Inputs that aren't names become constants.
+        """
         names = [x if isinstance(x, str) else self.constant(x) for x in inputs]
         output = f"{kind.lower()}_{len(self.nodes)}"
         self.node(kind, names, [output], **attributes)
         return output
 
     def constant(self, value: Any) -> str:
-        """Add a constant: a float32 number, or a list of int64 numbers. Return its name."""
+        """Add a constant to the ONNX graph, and return its name.
+
+        Args:
+            value: A number, stored as float32, or a list of numbers, stored as int64.
+        """
         from onnx import numpy_helper
 
         dtype = np.int64 if isinstance(value, list) else np.float32
@@ -68,34 +75,37 @@ class Graph:
         return name
 
     def split(self, x: str, axis: int, sizes: list[int]) -> list[str]:
-        """Return the parts of x along an axis."""
+        """Split x along an axis in the ONNX graph. Returns the names of the slices."""
         names = [f"split_{len(self.nodes)}_{i}" for i in range(len(sizes))]
         self.node("Split", [x, self.constant(sizes)], names, axis=axis)
         return names
 
-    def product(self, x: str, layer: str) -> str:
-        """Return ``layer.weight`` times x, plus ``layer.bias`` if it exists."""
+    def linear(self, x: str, layer: str) -> str:
+        """Add a linear layer to the ONNX graph: ``layer.weight`` times x, plus ``layer.bias``.
+
+        The layer may lack a bias.
+        """
         return self.gemm(x, f"{layer}.weight", f"{layer}.bias")
 
     def gemm(self, x: str, weight: str, bias: str) -> str:
-        """Return weight times x (n, K), plus the bias if it exists."""
+        """Add a matrix product to the ONNX graph: weight times x (n, K), plus an existing bias."""
         inputs = [x, weight, bias] if self._weight(bias) else [x, weight]
         return self("Gemm", *inputs, transB=1)
 
     def gelu(self, x: str) -> str:
-        """Return the exact GELU of x."""
+        """Add the exact GELU of x to the ONNX graph."""
         one_plus = self("Add", self("Erf", self("Mul", x, 0.5**0.5)), 1.0)
         return self("Mul", self("Mul", x, 0.5), one_plus)
 
-    def activated(self, x: str, activation: str) -> str:
-        """Return an activation of x, by its name in ``policy.activations``."""
-        return self.gelu(x) if activation == "gelu" else self(activation.capitalize(), x)
+    def activation(self, x: str, name: str) -> str:
+        """Add an activation of x to the ONNX graph, by its name in ``policy.activations``."""
+        return self.gelu(x) if name == "gelu" else self(name.capitalize(), x)
 
-    def between(self, a: str, b: str, share: str) -> str:
-        """Return a + share * (b - a)."""
-        return self("Add", a, self("Mul", share, self("Sub", b, a)))
+    def interpolate(self, a: str, b: str, fraction: str) -> str:
+        """Add a linear interpolation to the ONNX graph: a + fraction * (b - a)."""
+        return self("Add", a, self("Mul", fraction, self("Sub", b, a)))
 
-    def through_layers(
+    def apply_layers(
         self,
         layer: Callable[..., tuple[str, ...]],
         count: int,
@@ -103,7 +113,7 @@ class Graph:
         states: list[str],
         last: Callable[[str], str] = lambda h: h,
     ) -> tuple[str, list[str]]:
-        """Apply all layers in order, each with its part of every state.
+        """Add the layers of a network to the ONNX graph, each with its slice of every state.
 
         Args:
             layer: (index, features, the layer's states...) -> features and the layer's next states.
@@ -115,18 +125,18 @@ class Graph:
         Returns:
             Features, and the next states.
         """
-        before = [
-            [self("Squeeze", part, [0]) for part in self.split(state, 0, [1] * count)]
+        layer_states = [
+            [self("Squeeze", slice_, [0]) for slice_ in self.split(state, 0, [1] * count)]
             for state in states
         ]
-        after = []
-        for i, parts in enumerate(zip(*before, strict=True)):
-            x, *next_parts = layer(i, x, *parts)
-            after.append(next_parts)
+        next_states = []
+        for i, inputs in enumerate(zip(*layer_states, strict=True)):
+            x, *outputs = layer(i, x, *inputs)
+            next_states.append(outputs)
         x = last(x)
         stacks = [
-            self("Concat", *(self("Unsqueeze", one, [0]) for one in layers), axis=0)
-            for layers in zip(*after, strict=True)
+            self("Concat", *(self("Unsqueeze", state, [0]) for state in layers), axis=0)
+            for layers in zip(*next_states, strict=True)
         ]
         return x, stacks
 
@@ -134,8 +144,8 @@ class Graph:
 # ---- observations --------------------------------------------------------------------------------
 
 
-def normalised(graph: Graph, x: str, mean: str, variance: str) -> str:
-    """Return normalized observations, as ``vec/normalize.py`` computes them."""
+def normalized(graph: Graph, x: str, mean: str, variance: str) -> str:
+    """Add the normalization of observations to an ONNX graph, as in ``vec/normalize.py``."""
     deviation = graph("Sqrt", graph("Add", variance, normalize.EPSILON))
     scaled = graph("Div", graph("Sub", x, mean), deviation)
     return graph("Clip", scaled, -normalize.LIMIT, normalize.LIMIT)
@@ -145,28 +155,39 @@ def normalised(graph: Graph, x: str, mean: str, variance: str) -> str:
 
 
 def decode(graph: Graph, policy: Policy, h: str, value_features: str) -> dict[str, str]:
-    """Return the outputs by name, without the state; ``value_features`` feed the value head."""
+    """Add a policy's decoder to an ONNX graph. Returns the outputs by name, without the state.
+
+    Args:
+        graph: The graph.
+        policy: Policy with the decoder.
+        h: Features of the actor (n, H).
+        value_features: Features of the value network (n, H).
+    """
     action = policy.decoder.action
     if isinstance(policy.decoder, Fused):
         sizes = [action.logits, 1]
-        first, value = graph.split(graph.gemm(h, "decoder.weight", ""), 1, sizes)
+        outputs, value = graph.split(graph.gemm(h, "decoder.weight", ""), 1, sizes)
         if value_features != h:
             _, value = graph.split(graph.gemm(value_features, "decoder.weight", ""), 1, sizes)
     else:
-        first = graph.product(h, "decoder.actions")
-        value = graph.product(value_features, "decoder.value")
+        outputs = graph.linear(h, "decoder.actions")
+        value = graph.linear(value_features, "decoder.value")
     value = graph("Squeeze", value, [1])
     if not action.continuous:
-        return {"logits": first, "value": value}
+        return {"logits": outputs, "value": value}
     logstd = "decoder.logstd"
     if action.bounds:
-        first, logstd = in_units(graph, first, logstd)
-    logstd = graph("Expand", logstd, graph("Shape", first))
-    return {"mean": first, "logstd": logstd, "value": value}
+        outputs, logstd = to_environment_units(graph, outputs, logstd)
+    logstd = graph("Expand", logstd, graph("Shape", outputs))
+    return {"mean": outputs, "logstd": logstd, "value": value}
 
 
-def in_units(graph: Graph, mean: str, logstd: str) -> tuple[str, str]:
-    """Return means and log deviations in the environment's units (``checkpoint/rescaling.py``)."""
+def to_environment_units(graph: Graph, mean: str, logstd: str) -> tuple[str, str]:
+    """Add the rescaling of actions to an ONNX graph, as in ``checkpoint/rescaling.py``.
+
+    Returns:
+        Means and log standard deviations in the environment's units.
+    """
     half = graph("Mul", graph("Sub", HIGH, LOW), 0.5)
     centre = graph("Mul", graph("Add", HIGH, LOW), 0.5)
     mean = graph("Add", centre, graph("Mul", mean, half))

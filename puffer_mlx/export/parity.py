@@ -21,35 +21,37 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 
 Weights = Any
-Outputs = dict[str, np.ndarray]
-NOTHING: normalization.Statistics = {}
-STEPS, AGENTS = 32, 16  # size of random observations
-LAST_PLACES = 2.0**-22  # four units in the last place of a float32
-MARGIN, MOST = 4.0, 1e-2  # factor of the resolution; largest tolerance
-SPREAD = 4.0  # standard deviations of random observations; some exceed the clip limit 10
+NamedOutputs = dict[str, np.ndarray]
+NO_STATISTICS: normalization.Statistics = {}
+RANDOM_STEPS = 32  # steps T of random observations
+RANDOM_AGENTS = 16  # agents S of random observations
+WEIGHT_CHANGE = 2.0**-22  # relative; four units in the last place of a float32
+RESOLUTION_FACTOR = 4.0  # tolerance as a multiple of float32's resolution
+MAX_TOLERANCE = 1e-2
+OBSERVATION_DEVIATION = 4.0  # makes some normalized observations exceed the clip limit 10
 
 
-def run(
+def policy_outputs(
     policy: Policy,
     weights: Weights,
     observations: np.ndarray,
-    statistics: normalization.Statistics = NOTHING,
-) -> Outputs:
-    """Return our outputs on raw observations, with actions rescaled if the policy's are.
+    statistics: normalization.Statistics = NO_STATISTICS,
+) -> NamedOutputs:
+    """Compute a policy's outputs for raw observations, with actions rescaled if the policy's are.
 
     Args:
         policy: Policy to run.
         weights: Weights of the policy.
-        observations: (T, S, D).
+        observations: Raw observations (T, S, D).
         statistics: Statistics to normalize the observations with; empty for no normalization.
     """
     T, S = observations.shape[:2]
-    seen = mx.array(normalization.apply(statistics, observations))
-    outputs, values, state = policy.scan(weights, seen, policy.initial_state(S))
-    arrays: Outputs = {"value": np.array(values).reshape(T, S)}
+    normalized = mx.array(normalization.apply(statistics, observations))
+    outputs, values, state = policy.scan(weights, normalized, policy.initial_state(S))
+    arrays: NamedOutputs = {"value": np.array(values).reshape(T, S)}
     if policy.decoder.action.continuous:
         action = policy.decoder.action
-        mean, logstd = in_units(action, *(np.array(part).T for part in outputs))
+        mean, logstd = in_units(action, *(np.array(output).T for output in outputs))
         arrays["mean"] = mean.reshape(T, S, -1)
         arrays["logstd"] = np.broadcast_to(logstd, arrays["mean"].shape)
     else:
@@ -57,8 +59,8 @@ def run(
     return {**arrays, **stacked_state(policy, state)}
 
 
-def compare(expected: Outputs, actual: Outputs) -> tuple[float, str]:
-    """Return the largest difference and the name of the output with it.
+def largest_difference(expected: NamedOutputs, actual: NamedOutputs) -> tuple[float, str]:
+    """Return the largest difference between two sets of outputs, and the output's name.
 
     A difference is divided by the output's largest expected value or 1, whichever is larger. It is
     infinite if an output is missing or has another shape.
@@ -66,12 +68,12 @@ def compare(expected: Outputs, actual: Outputs) -> tuple[float, str]:
     if names := set(expected) ^ set(actual):
         return math.inf, min(names)
     worst = (-1.0, "")
-    for name, one in expected.items():
-        other = actual[name]
-        if one.shape != other.shape:
+    for name, expected_output in expected.items():
+        actual_output = actual[name]
+        if expected_output.shape != actual_output.shape:
             return math.inf, name
-        scale = max(1.0, float(np.abs(one).max(initial=0)))
-        difference = float(np.abs(one - other).max(initial=0)) / scale
+        scale = max(1.0, float(np.abs(expected_output).max(initial=0)))
+        difference = float(np.abs(expected_output - actual_output).max(initial=0)) / scale
         if not difference <= worst[0]:  # NaN counts as the worst
             worst = difference, name
         if math.isnan(difference):
@@ -83,7 +85,7 @@ class Comparison(NamedTuple):
     """Difference between two programs' outputs on the same observations.
 
     Args:
-        difference: Largest relative difference, as in ``compare``.
+        difference: Largest relative difference, as in ``largest_difference``.
         worst: Name of the output with that difference.
         tolerance: Largest allowed difference.
     """
@@ -93,8 +95,8 @@ class Comparison(NamedTuple):
     tolerance: float
 
     @property
-    def same(self) -> bool:
-        """True if the difference is within the tolerance."""
+    def matches(self) -> bool:
+        """True if the outputs of the two programs differ by no more than the tolerance."""
         return self.difference <= self.tolerance
 
 
@@ -103,55 +105,60 @@ def compare_outputs(
     weights: Weights,
     observations: np.ndarray,
     statistics: normalization.Statistics,
-    actual: Outputs,
-    least: float,
+    actual: NamedOutputs,
+    min_tolerance: float,
 ) -> Comparison:
-    """Compare another program's outputs with ours.
+    """Compare another program's outputs for a policy with ours.
 
     Two float32 programs agree only up to float32's resolution. For observations up to 1 that is
-    well below ``least``. For bytes up to 255 it can be larger, and then the tolerance grows.
+    well below ``min_tolerance``. For bytes up to 255 it can be larger, and then the tolerance
+    grows.
 
     Args:
         policy: Policy in our program.
         weights: Weights of the policy.
-        observations: (T, S, D), raw.
+        observations: Raw observations (T, S, D).
         statistics: Statistics to normalize the observations with; empty for no normalization.
         actual: The other program's outputs.
-        least: Smallest tolerance; 0 requires equal bits.
+        min_tolerance: Smallest tolerance; 0 requires equal bits.
     """
-    expected = run(policy, weights, observations, statistics)
-    difference, worst = compare(expected, actual)
-    if not least or difference <= least:
-        return Comparison(difference, worst, least)
-    moved = run(policy, _perturb(weights), observations, statistics)
-    resolution = compare(expected, moved)[0]
-    return Comparison(difference, worst, max(least, min(MARGIN * resolution, MOST)))
+    expected = policy_outputs(policy, weights, observations, statistics)
+    difference, worst = largest_difference(expected, actual)
+    if not min_tolerance or difference <= min_tolerance:
+        return Comparison(difference, worst, min_tolerance)
+    changed_weights_outputs = policy_outputs(policy, _perturb(weights), observations, statistics)
+    resolution = largest_difference(expected, changed_weights_outputs)[0]
+    return Comparison(
+        difference, worst, max(min_tolerance, min(RESOLUTION_FACTOR * resolution, MAX_TOLERANCE))
+    )
 
 
 def _perturb(weights: Weights) -> Weights:
-    """Return weights changed by ``LAST_PLACES`` up or down at random.
+    """Change all weights of a policy by ``WEIGHT_CHANGE``, up or down at random.
 
     Summing products in another order has an error proportional to the sum of |w| |x|. Changing the
-    weights has a similar effect.
+    weights has a similar effect, so it shows float32's resolution.
     """
     rng = np.random.default_rng(0)
 
     def move(w: mx.array) -> mx.array:
-        return w * mx.array(rng.choice(np.array([1 - LAST_PLACES, 1 + LAST_PLACES], "f4"), w.shape))
+        return w * mx.array(
+            rng.choice(np.array([1 - WEIGHT_CHANGE, 1 + WEIGHT_CHANGE], "f4"), w.shape)
+        )
 
     return tree_map(move, weights)
 
 
 def random_observations(
-    spec: EnvSpec, statistics: normalization.Statistics = NOTHING
+    spec: EnvSpec, statistics: normalization.Statistics = NO_STATISTICS
 ) -> np.ndarray:
-    """Return observations (T, S, D), the same in every call: uniform bytes or normal floats.
+    """Return random observations (T, S, D), the same in every call: uniform bytes or normal floats.
 
     With statistics, floats have their mean and four times their standard deviation.
     """
     rng = np.random.default_rng(0)
-    shape = (STEPS, AGENTS, spec.observation_size)
+    shape = (RANDOM_STEPS, RANDOM_AGENTS, spec.observation_size)
     if spec.observation_dtype == np.uint8:
         return rng.integers(0, 256, shape, np.uint8)
     normal = rng.normal(size=shape).astype(np.float32)
-    return normalization.undo(statistics, SPREAD * normal if statistics else normal)
+    return normalization.undo(statistics, OBSERVATION_DEVIATION * normal if statistics else normal)

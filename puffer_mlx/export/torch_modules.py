@@ -3,7 +3,7 @@
 Use them to check exports, or to run policies without PufferLib on any device. Importing this file
 imports torch, as does the encoders' ``torch_images.py``; import it inside functions.
 
-    module = make_module(policy)            # our Policy, dialect torch, puffer3 or sb3
+    module = make_module(policy)            # our Policy, weight layout torch, puffer3 or sb3
     module.load_state_dict(torch.load("breakout.pt", weights_only=True))
     outputs, values, state = module.step(observations, state)
 
@@ -25,33 +25,34 @@ import torch
 from torch import Tensor, nn
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.encoders import export_forms_of as encoder_forms
-from puffer_mlx.export.networks import TorchNetwork, export_forms_of
+from puffer_mlx.export.encoders import encoder_exports_of
+from puffer_mlx.export.networks import TorchNetwork, network_exports_of
 from puffer_mlx.export.weight_layouts import layout_of, torch_unsupported_reason
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.vec.normalize import EPSILON, LIMIT
 
-Outputs = Any  # Tensor, or a tuple of two
+TorchOutputs = Any  # Tensor, or a tuple of two
 State = tuple[Tensor, ...]  # each (L, n, H)
 
 
 # ---- scaling of observations and actions ---------------------------------------------------------
 
 
-def buffers(**tensors: Tensor) -> nn.Module:
-    """Return a module that only holds tensors, named as in its state_dict."""
+def buffer_module(**tensors: Tensor) -> nn.Module:
+    """Return a PyTorch module that only holds tensors, named as in its state_dict."""
     module = nn.Module()
     for name, tensor in tensors.items():
         module.register_buffer(name, tensor)
     return module
 
 
-def normalization(size: int) -> nn.Module:
-    """Return a module for statistics (D,) of observations and their count."""
+def normalization_module(size: int) -> nn.Module:
+    """Return a PyTorch module for statistics (D,) of observations and their count."""
     module = nn.Module()
-    zeros, ones = torch.zeros(size), torch.ones(size)
-    module.observations = buffers(mean=zeros, variance=ones, count=torch.zeros(()))
+    zeros = torch.zeros(size)
+    ones = torch.ones(size)
+    module.observations = buffer_module(mean=zeros, variance=ones, count=torch.zeros(()))
     return module
 
 
@@ -59,12 +60,12 @@ def normalization(size: int) -> nn.Module:
 
 
 class NetworkModule(nn.Module):
-    """A network with the same submodules as its class in another program.
+    """A policy's network in PyTorch, with the submodules of its class in another program.
 
     Args:
-        network: functions that compute the network in PyTorch.
-        hidden: number of features H.
-        layers: number of layers L.
+        network: Functions that compute the network in PyTorch.
+        hidden: Number of features H.
+        layers: Number of layers L.
     """
 
     def __init__(self, network: TorchNetwork, hidden: int, layers: int) -> None:
@@ -75,22 +76,24 @@ class NetworkModule(nn.Module):
             self.add_module(name, module)
 
     def initial_state(self, n: int, device: Any = None) -> State:
-        """Return zeros: the state of n agents before their first step."""
+        """Return the recurrent state of n agents before their first step: zeros."""
         layers, hidden = self.size
         zeros = [torch.zeros(layers, n, hidden, device=device) for _ in range(self._network.states)]
         return tuple(zeros)
 
     def forward(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return features (S, T, H) of T steps, and the state after the last step."""
+        """Compute T steps of the network: features (S, T, H), and the state after the last step."""
         return self._network.scan(self, h, state)
 
     def step(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return features (n, H) of one step, and the next state."""
+        """Compute one step of the network: features (n, H), and the next state."""
         return self._network.step(self, h, state)
 
 
-class Composed(nn.Module):
-    """A policy of three parts. Derived classes register them under upstream's names.
+class ComposedPolicy(nn.Module):
+    """A PyTorch policy composed of encoder, network and decoder.
+
+    Derived classes register these modules under the names of the other program.
 
     Args:
         encode: (n, D) float32 -> features (n, H).
@@ -102,90 +105,106 @@ class Composed(nn.Module):
         self,
         encode: Callable[[Tensor], Tensor],
         network: NetworkModule | None,
-        decode: Callable[[Tensor], tuple[Outputs, Tensor]],
+        decode: Callable[[Tensor], tuple[TorchOutputs, Tensor]],
     ) -> None:
         super().__init__()
         self.normalization: Any = None  # statistics of observations, after loading
         self.rescaling: Any = None  # low and high (a,) of actions, after loading
-        self._parts = encode, network, decode  # a tuple hides them from the state_dict
+        self._components = encode, network, decode  # a tuple hides them from the state_dict
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load weights, and the statistics and bounds if there are any."""
+        """Load a policy's weights, and if present normalization statistics and action bounds."""
         device = next(self.parameters()).device
         if (low := state_dict.get("rescaling.low")) is not None:
             ones = torch.ones(len(low))
-            self.rescaling = buffers(low=-ones, high=ones).to(device)
+            self.rescaling = buffer_module(low=-ones, high=ones).to(device)
         if (mean := state_dict.get("normalization.observations.mean")) is not None:
-            self.normalization = normalization(len(mean)).to(device)
+            self.normalization = normalization_module(len(mean)).to(device)
         return super().load_state_dict(state_dict, strict, assign)
 
     def encode(self, observations: Tensor) -> Tensor:
-        """Return features (n, H) of observations (n, D), any dtype.
+        """Encode observations (n, D), any dtype, as features (n, H).
 
         Observations are normalized if statistics were loaded.
         """
-        seen = observations.to(next(self.parameters()).dtype)
+        inputs = observations.to(next(self.parameters()).dtype)
         if self.normalization is not None:
             moments = self.normalization.observations
-            seen = (seen - moments.mean) / torch.sqrt(moments.variance + EPSILON)
-            seen = seen.clamp(-LIMIT, LIMIT)
-        return self._parts[0](seen)
+            inputs = (inputs - moments.mean) / torch.sqrt(moments.variance + EPSILON)
+            inputs = inputs.clamp(-LIMIT, LIMIT)
+        return self._components[0](inputs)
 
-    def decode(self, h: Tensor) -> tuple[Outputs, Tensor]:
-        """Return outputs and values (...) of features (..., H).
+    def decode(self, h: Tensor) -> tuple[TorchOutputs, Tensor]:
+        """Decode features (..., H) to the policy's outputs and values (...).
 
         Actions are rescaled if bounds were loaded.
         """
-        outputs, values = self._parts[2](h)
+        outputs, values = self._components[2](h)
         if self.rescaling is not None:  # see checkpoint/rescaling.py
-            (mean, logstd), low, high = outputs, self.rescaling.low, self.rescaling.high
+            (mean, logstd) = outputs
+            low = self.rescaling.low
+            high = self.rescaling.high
             half = (high - low) / 2
             outputs = (high + low) / 2 + half * mean, logstd + half.log()
         return outputs, values
 
     def initial_state(self, n: int, device: Any = None) -> State:
-        """Return zeros: the state of n agents before their first step."""
-        network = self._parts[1]
+        """Return the recurrent state of n agents before their first step: zeros."""
+        network = self._components[1]
         return network.initial_state(n, device) if network else ()
 
     def forward(
         self, observations: Tensor, state: State | None = None
-    ) -> tuple[Outputs, Tensor, State]:
-        """Compute T steps of observations (S, T, D), any dtype; state None means zeros.
+    ) -> tuple[TorchOutputs, Tensor, State]:
+        """Compute T steps of the policy; state None means zeros.
+
+        Args:
+            observations: Observations (S, T, D), any dtype.
+            state: State before the first step.
 
         Returns:
             Outputs, values (S, T), state after the last step.
         """
         h = self.encode(observations.flatten(0, 1)).unflatten(0, observations.shape[:2])
-        before, network = state or self.initial_state(len(h), h.device), self._parts[1]
-        h, after = network(h, before) if network else (h, before)
-        return *self.decode(h), after
+        previous = state or self.initial_state(len(h), h.device)
+        network = self._components[1]
+        h, next_state = network(h, previous) if network else (h, previous)
+        return *self.decode(h), next_state
 
     def step(
         self, observations: Tensor, state: State | None = None
-    ) -> tuple[Outputs, Tensor, State]:
-        """Compute one step of observations (n, D), any dtype; state None means zeros.
+    ) -> tuple[TorchOutputs, Tensor, State]:
+        """Compute one step of the policy; state None means zeros.
+
+        Args:
+            observations: Observations (n, D), any dtype.
+            state: State before the step.
 
         Returns:
             Outputs, values (n,), next state.
         """
         h = self.encode(observations)
-        before, network = state or self.initial_state(len(h), h.device), self._parts[1]
-        h, after = network.step(h, before) if network else (h, before)
-        return *self.decode(h), after
+        previous = state or self.initial_state(len(h), h.device)
+        network = self._components[1]
+        h, next_state = network.step(h, previous) if network else (h, previous)
+        return *self.decode(h), next_state
 
 
 def _with_deviations(
     outputs: Tensor, value: Tensor, logstd: Tensor | None
-) -> tuple[Outputs, Tensor]:
-    """Return logits, or means and log deviations (..., a); and values (...) from (..., 1)."""
+) -> tuple[TorchOutputs, Tensor]:
+    """Combine the outputs of a decoder's layers.
+
+    Returns:
+        Logits, or means and log standard deviations (..., a); and values (...) from (..., 1).
+    """
     return outputs if logstd is None else (outputs, logstd.expand_as(outputs)), value.squeeze(-1)
 
 
-class Decoder(nn.Module):
-    """Decoder of 4.0: one linear layer for actions and one for the value, with biases.
+class DecoderModule(nn.Module):
+    """Decoder of PufferLib 4.0: a linear layer for actions and one for the value, with biases.
 
     Args:
         action: Action space.
@@ -208,14 +227,14 @@ class Decoder(nn.Module):
             self.add_module(name, module)
         self._products = tuple(products.values())
 
-    def forward(self, h: Tensor) -> tuple[Outputs, Tensor]:
-        """Return outputs and values (...) of features (..., H)."""
+    def forward(self, h: Tensor) -> tuple[TorchOutputs, Tensor]:
+        """Decode features (..., H) to the policy's outputs and values (...)."""
         actions, value = self._products
         return _with_deviations(actions(h), value(h), self.decoder_logstd)
 
 
-class PolicyModule(Composed):
-    """Policy of 4.0: encoder, decoder, network."""
+class PolicyModule(ComposedPolicy):
+    """PyTorch policy of PufferLib 4.0: encoder, decoder, network."""
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, network: NetworkModule) -> None:
         super().__init__(encoder, network, decoder)
@@ -224,24 +243,27 @@ class PolicyModule(Composed):
         self.network = network
 
 
-class Wrapper(Composed):
-    """Policy of 3.0 with one recurrent layer, whose modules are the wrapper's attributes."""
+class Puffer3Wrapper(ComposedPolicy):
+    """PyTorch policy of PufferLib 3.0: one recurrent layer around a policy.
+
+    The layer's modules are attributes of the wrapper.
+    """
 
     def __init__(
         self, inputs: int, action: ActionSpec, hidden: int, network: NetworkModule
     ) -> None:
         encoder = nn.Sequential(nn.Linear(inputs, hidden), nn.GELU())
-        policy = Decoder(action, hidden, "value", encoder=encoder)
+        policy = DecoderModule(action, hidden, "value", encoder=encoder)
         super().__init__(encoder, network, policy)
         self.policy = policy
         for name, module in network.named_children():
             self.add_module(name, module)
 
 
-ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}
+ACTIVATION_MODULES = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}
 
 
-class Extractor(nn.Module):
+class Sb3Extractor(nn.Module):
     """Stable-Baselines3's feature networks of the actor and of the critic."""
 
     def __init__(self, inputs: int, hidden: int, layers: int, activation: str) -> None:
@@ -249,25 +271,28 @@ class Extractor(nn.Module):
         widths = [inputs, *[hidden] * layers]
 
         def sequence() -> nn.Sequential:
-            pairs = [(nn.Linear(width, hidden), ACTIVATIONS[activation]()) for width in widths]
+            pairs = [
+                (nn.Linear(width, hidden), ACTIVATION_MODULES[activation]()) for width in widths
+            ]
             return nn.Sequential(*(module for pair in pairs for module in pair))
 
-        self.policy_net, self.value_net = sequence(), sequence()
+        self.policy_net = sequence()
+        self.value_net = sequence()
 
     def forward(self, observations: Tensor) -> Tensor:
-        """Return features (n, 2H) of observations (n, D): the actor's, then the critic's."""
+        """Encode observations (n, D) as features (n, 2H): the actor's, then the critic's."""
         return torch.cat([self.policy_net(observations), self.value_net(observations)], dim=-1)
 
 
-class ActorCritic(Composed):
-    """Stable-Baselines3's policy without state: the same function and keys."""
+class Sb3Policy(ComposedPolicy):
+    """Stable-Baselines3's policy without recurrent state: computes the same, with the same keys."""
 
     log_std: Tensor | None  # (a,)
 
     def __init__(
         self, inputs: int, action: ActionSpec, hidden: int, layers: int, activation: str, key: str
     ) -> None:
-        extractor = Extractor(inputs, hidden, layers, activation)
+        extractor = Sb3Extractor(inputs, hidden, layers, activation)
         super().__init__(extractor, None, self._decode)
         logstd = nn.Parameter(torch.zeros(action.heads)) if action.continuous else None
         self.register_parameter("log_std", logstd)
@@ -275,31 +300,33 @@ class ActorCritic(Composed):
         self.action_net = nn.Linear(hidden, action.logits)
         self.value_net = nn.Linear(hidden, 1)
 
-    def _decode(self, h: Tensor) -> tuple[Outputs, Tensor]:
-        of_actions, of_value = h.chunk(2, dim=-1)
-        return _with_deviations(self.action_net(of_actions), self.value_net(of_value), self.log_std)
+    def _decode(self, h: Tensor) -> tuple[TorchOutputs, Tensor]:
+        actor_features, critic_features = h.chunk(2, dim=-1)
+        return _with_deviations(
+            self.action_net(actor_features), self.value_net(critic_features), self.log_std
+        )
 
 
-def make_module(policy: Policy) -> PolicyModule | Wrapper | ActorCritic:
-    """Return the module of a policy with initial weights. The native dialect has no module.
+def make_module(policy: Policy) -> PolicyModule | Puffer3Wrapper | Sb3Policy:
+    """Create the PyTorch module of a policy, with initial weights. Native policies have none.
 
     Raises:
-        UserError: If PufferLib has no class for a part of the policy.
+        UserError: If PufferLib has no class for a component of the policy.
     """
     if reason := torch_unsupported_reason(policy):
-        raise UserError(reason, "convert it to the torch dialect first")
+        raise UserError(reason, "convert it to the weight layout torch first")
     encoder: Any = policy.encoder
     network: Any = policy.network
     action = policy.decoder.action
     hidden = policy.decoder.hidden
-    forms = export_forms_of(network)
-    if layout_of(policy) == "sb3" and (form := forms.sb3):
+    exports = network_exports_of(network)
+    if layout_of(policy) == "sb3" and (encoder_class := exports.sb3):
         sizes = encoder.inputs, action, hidden, network.layers
-        return ActorCritic(*sizes, encoder.activation, form.module)
-    if layout_of(policy) == "puffer3" and forms.puffer3 is not None:
-        layer = NetworkModule(forms.puffer3.network, hidden, 1)
-        return Wrapper(encoder.inputs, action, hidden, layer)
-    form: Any = encoder_forms(encoder).torch
-    assert forms.torch is not None  # see torch_unsupported_reason
-    layers = NetworkModule(forms.torch.network, hidden, network.layers)
-    return PolicyModule(form.module(encoder), Decoder(action, hidden), layers)
+        return Sb3Policy(*sizes, encoder.activation, encoder_class.module)
+    if layout_of(policy) == "puffer3" and exports.puffer3 is not None:
+        layer = NetworkModule(exports.puffer3.network, hidden, 1)
+        return Puffer3Wrapper(encoder.inputs, action, hidden, layer)
+    encoder_class: Any = encoder_exports_of(encoder).torch
+    assert exports.torch is not None  # see torch_unsupported_reason
+    layers = NetworkModule(exports.torch.network, hidden, network.layers)
+    return PolicyModule(encoder_class.module(encoder), DecoderModule(action, hidden), layers)

@@ -18,7 +18,7 @@ from puffer_mlx.config import Config, write_ini
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.episodes import headline
 from puffer_mlx.evaluation.frames import write_gif
-from puffer_mlx.export import Format, export
+from puffer_mlx.export import ExportFormat, export
 from puffer_mlx.library.evaluating import evaluate, play, scores_record
 from puffer_mlx.library.policy import Policy
 from puffer_mlx.system.files import publish_folder, reading
@@ -144,7 +144,7 @@ def write(
     config = replace(config, base=replace(config.base, device="cpu"))
     policy = Policy.of_checkpoint(saved._replace(config=config))
     with publish_folder(out) as temporary:
-        form = Format("safetensors")
+        form = ExportFormat("safetensors")
         recorded = checkpoint.recorded(folder)
         export(saved, form, temporary / POLICY, recorded)
         write_ini(saved.config, temporary / CONFIG)

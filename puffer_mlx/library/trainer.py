@@ -34,7 +34,7 @@ from puffer_mlx.evaluation.evaluator import (
     target_message,
     target_reached,
 )
-from puffer_mlx.export import Format, Report, export, formats
+from puffer_mlx.export import ExportFormat, ExportReport, export, formats
 from puffer_mlx.library.policy import Policy, Prediction, checkpoint_of, policy_factory
 from puffer_mlx.library.settings import (
     Schedule,
@@ -276,7 +276,7 @@ class Trainer:
 
     def export(
         self, path: str | Path, to: str | None = None, *, dialect: str | None = None, **options: Any
-    ) -> Report:
+    ) -> ExportReport:
         """Write the current policy to a file for another program, like ``puffer-mlx export``.
 
         The file is read back and compared on observations of the last rollout before it is
@@ -302,7 +302,7 @@ class Trainer:
                 "the policy is an mlx.nn.Module of your own, which no format holds",
                 "save() keeps its weights; docs/custom_policy.md has parts that safetensors holds",
             )
-        form = Format(to or formats.by_suffix(Path(path)).name, dialect, **options)
+        form = ExportFormat(to or formats.by_suffix(Path(path)).name, dialect, **options)
         current = checkpoint_of(self)._replace(step=self.epoch * self.config.batch_size)
         statistics = {  # as a file holds them
             name: np.array(np.asarray(array, np.float32), np.float64)

@@ -1,13 +1,13 @@
-"""Learning curves of a sweep's runs, as points of score and cost, and scores over several seeds.
+"""Read the learning curves of a sweep's runs, and combine the scores of several seeds.
 
-Points are read from the JSON lines that every run writes (``tracking/json_lines.py``), never from
-its printed output.
+A curve is a list of points with a score and a cost. It is read from the JSON lines that every run
+logs (``tracking/json_lines.py``), never from printed output.
 
-With one seed, the best of many runs is partly the luckiest. Training every suggestion with all
-seeds would waste most of the time on bad suggestions. So each suggestion starts with one seed. It
-gets the others unless it is beaten: a run that costs no more scores better by more than the noise
-between seeds. A rival with all of its seeds ends the suggestion. A rival that lacks seeds may be
-lucky, so it only goes first.
+With one seed per suggestion, the best of many runs is partly the luckiest. With all seeds for each,
+most of the time is spent on bad suggestions. So each suggestion starts with one seed and gets the
+others unless it is beaten: another suggestion that costs no more scores better by more than the
+noise between seeds. If the better suggestion has all of its seeds, the beaten one is finished. If
+it lacks some, it may have been lucky, and the beaten one only waits.
 """
 
 import json
@@ -22,14 +22,15 @@ from typing import BinaryIO, NamedTuple
 from puffer_mlx.sweep.settings import MEDIAN, WORST
 from puffer_mlx.tracking.tracker_process import complete_lines
 
-STEPS, COST = "agent_steps", "uptime"
+STEPS_FIELD = "agent_steps"
+COST_FIELD = "uptime"
 
 
 class Point(NamedTuple):
-    """A point of a run's curve.
+    """One point of a run's learning curve.
 
     Args:
-        score: Value of ``[sweep] metric`` as recorded.
+        score: Value of ``[sweep] metric`` in the log.
         cost: Training time in seconds.
         steps: Environment steps of all agents.
     """
@@ -40,66 +41,66 @@ class Point(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of a run.
+    """The result of a sweep's run: its learning curve, or why it failed.
 
     Args:
-        points: Points of the curve, at most ``[sweep] downsample``. The last one is the run's
+        points: At most ``[sweep] downsample`` points of the curve; the last one is the final
             result. Empty if the run failed.
-        fault: Reason of a failure; else empty.
-        stopped: Reason of an early stop; else empty.
+        error: Why the run failed; empty if it didn't.
+        stop_reason: Why the run was stopped early; empty if it wasn't.
     """
 
     points: list[Point]
-    fault: str = ""
-    stopped: str = ""
+    error: str = ""
+    stop_reason: str = ""
 
 
-class LogReader:
-    """Read a run's log while the run writes it.
+class CurveReader:
+    """Read a run's learning curve from its log while the run writes it.
 
-    If the file is removed, the run starts a new one, and reading continues there.
+    If the log is removed, the run starts a new one, and the reader continues with that file.
 
     Args:
         folder: Folder that will contain the log, the only ``.jsonl`` file in its tree.
-        metric: Name of the score in a record.
+        metric: Name of the score in a log record.
 
     Attributes:
-        bad: Reason why the log is no result, for example a score that isn't finite; else "".
-        skipped: Note on the first line that isn't a record; else "".
-        changed: Modification time of the file in nanoseconds, of a record or a heartbeat
-            (``JsonLines.touch``); 0 without a file.
+        error: Why the run has failed, for example a score that isn't finite; else "".
+        skipped_note: Note on the first line that isn't a record; else "".
+        modified_ns: Modification time of the log in nanoseconds, 0 without a log. Records and
+            heartbeats (``JsonLines.touch``) change it.
     """
 
     def __init__(self, folder: Path, metric: str) -> None:
-        self.bad = ""
-        self.skipped = ""
-        self.changed = 0
+        self.error = ""
+        self.skipped_note = ""
+        self.modified_ns = 0
         self._folder = folder
         self._metric = metric
         self._closed = False
         self._file: BinaryIO | None = None  # stays open so that its inode isn't reused
-        self._last = (0.0, 0.0)  # cost and steps of the last epoch
+        self._last_epoch = (0.0, 0.0)  # cost, steps
         self._points: list[Point] = []
         self._evaluated = math.nan
 
     def new_points(self) -> list[Point]:
-        """Return the points of new epochs that have a score."""
+        """Read new log records and return their points; epochs without a score have none."""
         points: list[Point] = []
         while file := self._file or self._open():
-            points += self._read_on(file)
+            points += self._read_records(file)
             if os.fstat(file.fileno()).st_nlink:
                 break
             self._file = file.close()  # the file was removed
         return points
 
     def close(self) -> None:
-        """Close the file and stop reading."""
+        """Close the log and stop reading."""
         self._closed = True
         if self._file:
             self._file = self._file.close()
 
     def _open(self) -> BinaryIO | None:
-        """Open the log and return it, or None without a log."""
+        """Open the log if it exists. Returns the file, or None without a log."""
         with suppress(OSError):
             if self._closed:
                 return None
@@ -107,58 +108,67 @@ class LogReader:
             self._file = open(path, "rb") if path else None  # noqa: SIM115
         return self._file
 
-    def _read_on(self, file: BinaryIO) -> list[Point]:
-        """Return the points of the unread records."""
-        self.changed = os.fstat(file.fileno()).st_mtime_ns
+    def _read_records(self, file: BinaryIO) -> list[Point]:
+        """Read the log records that are new in a file, and return their points."""
+        self.modified_ns = os.fstat(file.fileno()).st_mtime_ns
         points: list[Point] = []
         for line in complete_lines(file):
             try:
-                point = self._take(json.loads(line))
+                point = self._add_record(json.loads(line))
             except (ValueError, KeyError, TypeError, AttributeError):
                 text = line.decode(errors="replace").rstrip("\n")
-                self.skipped = self.skipped or f"a line of its log isn't a record: {text!r:.80}"
+                self.skipped_note = (
+                    self.skipped_note or f"a line of its log isn't a record: {text!r:.80}"
+                )
             else:
                 points += [point] if point else []
         return points
 
-    def _take(self, record: dict[str, float | None]) -> Point | None:
-        numbers = {name: math.nan if x is None else x for name, x in record.items()}
-        if "epoch" not in numbers:  # the evaluation after training
-            self._evaluated = numbers.get(self._metric, math.nan)
+    def _add_record(self, record: dict[str, float | None]) -> Point | None:
+        """Add a log record to the curve. Returns the new point, or None without a score."""
+        values = {name: math.nan if x is None else x for name, x in record.items()}
+        if "epoch" not in values:  # the evaluation after training
+            self._evaluated = values.get(self._metric, math.nan)
             return None
-        if not math.isfinite(numbers.get(self._metric, 0.0)) and not self.bad:
-            self.bad = f"{self._metric} is not a finite number after {numbers[STEPS]:,.0f} steps"
-        self._last = numbers[COST], numbers[STEPS]
-        if self._metric not in numbers:
+        if not math.isfinite(values.get(self._metric, 0.0)) and not self.error:
+            self.error = (
+                f"{self._metric} is not a finite number after {values[STEPS_FIELD]:,.0f} steps"
+            )
+        self._last_epoch = values[COST_FIELD], values[STEPS_FIELD]
+        if self._metric not in values:
             return None
-        self._points.append(Point(numbers[self._metric], *self._last))
+        self._points.append(Point(values[self._metric], *self._last_epoch))
         return self._points[-1]
 
-    def points(self, most: int) -> list[Point]:
-        """Return the curve: means over ``most - 1`` parts of the run, and the result.
+    def curve(self, max_points: int) -> list[Point]:
+        """Return the run's learning curve, reduced to a few points; empty without any score.
 
-        The parts follow PufferLib's rule (``means``). The result has the cost and steps at the end
-        of training. Its score is that of the evaluation after training, or the last recorded one
-        without an evaluation. Empty without any score.
+        The last point is the run's result: cost and steps at the end of training, and the score of
+        the evaluation after training, or without one the last score in the log. The points before
+        it are averages over ``max_points - 1`` intervals of the run (``mean_points``).
         """
         if not self._points:
             return []
-        cost, steps = self._last
-        parts = means(self._points, steps, most - 1) if most > 1 else []
+        cost, steps = self._last_epoch
+        averages = mean_points(self._points, steps, max_points - 1) if max_points > 1 else []
         score = self._points[-1].score if math.isnan(self._evaluated) else self._evaluated
-        return [*(part for part in parts if part.steps < steps), Point(score, cost, steps)]
+        return [*(mean for mean in averages if mean.steps < steps), Point(score, cost, steps)]
 
 
-def means(points: Sequence[Point], steps: float, parts: int) -> list[Point]:
-    """Return the mean point of each part of a run, by PufferLib's rule.
+def mean_points(points: Sequence[Point], steps: float, intervals: int) -> list[Point]:
+    """Average a learning curve over intervals of the run, as PufferLib does.
 
-    A part ends with the first point whose steps reach the next multiple of ``steps / parts``; one
-    point ends at most one part. Points after the last end are left out.
+    An interval ends with the first point whose steps reach the next multiple of
+    ``steps / intervals``; one point ends at most one interval. Points after the last end are left
+    out.
 
     Args:
-        points: Points in the order of their steps.
+        points: Points of the curve, in the order of their steps.
         steps: Environment steps of the entire run.
-        parts: Largest number of parts.
+        intervals: Maximum number of intervals.
+
+    Returns:
+        The mean point of each interval.
     """
     averaged: list[Point] = []
     sums = [0.0, 0.0, 0.0]
@@ -166,7 +176,7 @@ def means(points: Sequence[Point], steps: float, parts: int) -> list[Point]:
     for point in points:
         sums = [total + value for total, value in zip(sums, point, strict=True)]
         count += 1
-        if point.steps * parts >= (len(averaged) + 1) * steps:
+        if point.steps * intervals >= (len(averaged) + 1) * steps:
             averaged.append(Point(*(total / count for total in sums)))
             sums = [0.0, 0.0, 0.0]
             count = 0
@@ -176,11 +186,11 @@ def means(points: Sequence[Point], steps: float, parts: int) -> list[Point]:
 # ---- several seeds -------------------------------------------------------------------------------
 
 
-class HeldOut(NamedTuple):
-    """Results of a run's held-out seeds.
+class HeldOutResults(NamedTuple):
+    """Results of a run with held-out seeds, which the search doesn't use.
 
     Args:
-        scores: Recorded scores of the seeds that finished.
+        scores: Scores of the seeds that finished.
         failed: Number of seeds that failed.
     """
 
@@ -189,11 +199,11 @@ class HeldOut(NamedTuple):
 
     @property
     def seeds(self) -> int:
-        """Number of held-out seeds."""
+        """Number of held-out seeds that finished or failed."""
         return len(self.scores) + self.failed
 
-    def words(self, sign: int = 1) -> str:
-        """Return the median, the worst score and the number of seeds as text.
+    def summary(self, sign: int = 1) -> str:
+        """Return a text with the median score, the worst score and the number of held-out seeds.
 
         Args:
             sign: -1 if lower scores are better.
@@ -201,14 +211,14 @@ class HeldOut(NamedTuple):
         failed = f", {self.failed} failed" * bool(self.failed)
         if not self.scores:
             return f"of {self.seeds}{failed}"
-        worst = as_one(self.scores, WORST, sign)
+        worst = combine_scores(self.scores, WORST, sign)
         end = "lowest" if sign > 0 else "highest"
         median = statistics.median(self.scores)
         return f"median {median:.4g}, {end} {worst:.4g} of {self.seeds}{failed}"
 
 
 class SeedScores(NamedTuple):
-    """Known results of a suggestion.
+    """Scores of one suggested configuration with the random seeds trained so far.
 
     Args:
         scores: Scores of the trained seeds, at least one; higher is better.
@@ -218,33 +228,40 @@ class SeedScores(NamedTuple):
     scores: list[float]
     cost: float
 
-    def score(self, how: str) -> float:
-        """Return the scores as one, by ``sweep.seeds_score``."""
-        return as_one(self.scores, how)
+    def score(self, seeds_score: str) -> float:
+        """Combine the scores of all seeds into one, by ``sweep.seeds_score``."""
+        return combine_scores(self.scores, seeds_score)
 
 
-def as_one(scores: Sequence[float], how: str, sign: int = 1) -> float:
-    """Return one score for several seeds.
+def combine_scores(scores: Sequence[float], seeds_score: str, sign: int = 1) -> float:
+    """Combine the scores of several seeds into one.
 
     Args:
         scores: Score of each seed.
-        how: Value of ``sweep.seeds_score``: mean, median or worst.
+        seeds_score: Value of ``sweep.seeds_score``: mean, median or worst.
         sign: -1 if lower scores are better.
     """
-    if how == WORST:
+    if seeds_score == WORST:
         return sign * min(sign * score for score in scores)
-    return statistics.median(scores) if how == MEDIAN else statistics.fmean(scores)
+    return statistics.median(scores) if seeds_score == MEDIAN else statistics.fmean(scores)
 
 
-def combined(curves: Sequence[Sequence[Point]], how: str, sign: int = 1) -> list[Point]:
-    """Combine the curves of several seeds: one score, mean cost and mean steps per point.
+def combine_curves(
+    curves: Sequence[Sequence[Point]], seeds_score: str, sign: int = 1
+) -> list[Point]:
+    """Combine the learning curves of several seeds: one score, mean cost and mean steps per point.
 
-    Points are matched from the end, since a curve starts where its first episode ended.
+    Points are matched from the end, because a curve starts only when its first episode has ended.
+
+    Args:
+        curves: Curve of each seed.
+        seeds_score: Value of ``sweep.seeds_score``: mean, median or worst.
+        sign: -1 if lower scores are better.
     """
     length = min(len(curve) for curve in curves)
     joined: list[Point] = []
     for points in zip(*(curve[len(curve) - length :] for curve in curves), strict=True):
-        score = as_one([point.score for point in points], how, sign)
+        score = combine_scores([point.score for point in points], seeds_score, sign)
         cost, steps = (
             statistics.fmean(each) for each in zip(*(p[1:] for p in points), strict=True)
         )
@@ -252,23 +269,34 @@ def combined(curves: Sequence[Sequence[Point]], how: str, sign: int = 1) -> list
     return joined
 
 
-def noise(known: Sequence[SeedScores]) -> float:
-    """Return the noise between seeds: the median standard deviation of suggestions, or 0."""
-    deviations = [statistics.stdev(each.scores) for each in known if len(each.scores) > 1]
+def seed_noise(suggestions: Sequence[SeedScores]) -> float:
+    """Estimate how much scores vary between seeds.
+
+    Returns:
+        The median over the suggestions of the standard deviation between seeds; 0 if no suggestion
+        has two seeds.
+    """
+    deviations = [statistics.stdev(each.scores) for each in suggestions if len(each.scores) > 1]
     return statistics.median(deviations) if deviations else 0.0
 
 
 def is_beaten(
-    one: SeedScores, rivals: Sequence[SeedScores], how: str, noise: float, enough: float = math.inf
+    suggestion: SeedScores,
+    rivals: Sequence[SeedScores],
+    seeds_score: str,
+    noise: float,
+    target: float = math.inf,
 ) -> bool:
-    """Return True if a suggestion isn't worth another seed.
+    """Return True if a rival costs no more than a suggestion and scores better beyond the noise.
 
     Args:
-        one: Results of the suggestion.
-        rivals: Results of other suggestions.
-        how: Value of ``sweep.seeds_score``.
+        suggestion: Scores of the suggestion.
+        rivals: Scores of other suggestions.
+        seeds_score: Value of ``sweep.seeds_score``: mean, median or worst.
         noise: Standard deviation between seeds.
-        enough: Score that is good enough; higher ones count the same.
+        target: Sufficient score: a rival that reaches it needs no better one.
     """
-    needed = min(one.score(how) + noise, enough)
-    return any(each.cost <= one.cost and each.score(how) >= needed for each in rivals)
+    needed = min(suggestion.score(seeds_score) + noise, target)
+    return any(
+        rival.cost <= suggestion.cost and rival.score(seeds_score) >= needed for rival in rivals
+    )

@@ -1,6 +1,6 @@
 r"""Exact Gaussian process regression in double precision.
 
-Kernel, for vectors x and y of d coordinates, with r^2 = sum_k ((x_k - y_k) / l_k)^2:
+The kernel of vectors x and y with d coordinates is, with r^2 = sum_k ((x_k - y_k) / l_k)^2:
 
     s * (b x . y + c + (1 + sqrt(3) r) exp(-sqrt(3) r))
 
@@ -23,23 +23,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-ROOT_3 = math.sqrt(3.0)
-LEAST_NOISE = 1e-4
+SQRT_3 = math.sqrt(3.0)
+MIN_NOISE = 1e-4
 NOISE_PRIOR = (math.log(0.01), 0.5)  # mean and standard deviation of log noise
-BETAS = (0.9, 0.999)
-EPSILON = 1e-8
+ADAM_BETAS = (0.9, 0.999)
+ADAM_EPSILON = 1e-8
 
 
 class Parameters(NamedTuple):
-    """Parameters of a Gaussian process.
+    """Parameters of a Gaussian process: kernel, noise and mean.
 
     Args:
-        lengths: Length scales l, (d,) float64.
+        lengths: Length scales l of the coordinates, (d,) float64.
         scale: Scale s of the kernel.
         offset: Constant c of the kernel.
         noise: Variance of the noise.
-        mean: Mean m.
-        line: Linear coefficient b.
+        mean: Constant mean m.
+        linear: Coefficient b of the kernel's linear term.
     """
 
     lengths: np.ndarray
@@ -47,11 +47,11 @@ class Parameters(NamedTuple):
     offset: float
     noise: float
     mean: float
-    line: float = 0.0
+    linear: float = 0.0
 
 
-def first_parameters(dimensions: int) -> Parameters:
-    """Return the initial parameters of a fit.
+def initial_parameters(dimensions: int) -> Parameters:
+    """Return the parameters with which the fit of a Gaussian process starts.
 
     Lengths grow with the square root of the number of coordinates, so that functions of many
     coordinates start as smooth as functions of few: Hvarfner et al. (2024).
@@ -60,65 +60,71 @@ def first_parameters(dimensions: int) -> Parameters:
 
 
 def kernel(a: np.ndarray, b: np.ndarray, parameters: Parameters) -> np.ndarray:
-    """Return the kernel between (n, d) and (m, d) vectors, without noise, (n, m) float64."""
-    line, decay, distances = _parts(a, b, parameters)
-    return parameters.scale * (line + (1 + distances) * decay)
+    """Return the process's kernel between vectors a (n, d) and b (m, d), (n, m), without noise."""
+    linear, decay, distances = _kernel_terms(a, b, parameters)
+    return parameters.scale * (linear + (1 + distances) * decay)
 
 
-def _parts(
+def _kernel_terms(
     a: np.ndarray, b: np.ndarray, parameters: Parameters
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return linear part plus constant, exp(-sqrt(3) r) and sqrt(3) r, (n, m) each."""
-    u, v = a / parameters.lengths, b / parameters.lengths
+    """Return the terms of a Gaussian process's kernel between two sets of vectors, (n, m) each.
+
+    Returns:
+        The linear term plus the constant, exp(-sqrt(3) r), and sqrt(3) r.
+    """
+    u = a / parameters.lengths
+    v = b / parameters.lengths
     squares = (u * u).sum(1)[:, None] + (v * v).sum(1) - 2 * (u @ v.T)
-    distances = ROOT_3 * np.sqrt(np.maximum(squares, 0.0))
-    return parameters.line * (a @ b.T) + parameters.offset, np.exp(-distances), distances
+    distances = SQRT_3 * np.sqrt(np.maximum(squares, 0.0))
+    return parameters.linear * (a @ b.T) + parameters.offset, np.exp(-distances), distances
 
 
 def log_likelihood(
     parameters: Parameters, x: np.ndarray, y: np.ndarray
 ) -> tuple[float, Parameters]:
-    """Return the log marginal likelihood plus the log prior of the noise, and its gradient.
+    """Return the log likelihood of points and values, plus the noise's log prior, and its gradient.
 
     Args:
         parameters: Parameters of the process.
         x: Points, (n, d) float64.
-        y: Values, (n,) float64.
+        y: Values at the points, (n,) float64.
 
     Raises:
         numpy.linalg.LinAlgError: If the kernel matrix isn't positive definite.
     """
     lengths, scale, _, noise, mean, _ = parameters
-    line, decay, distances = _parts(x, x, parameters)
-    plain = line + (1 + distances) * decay
-    matrix = scale * plain
+    linear, decay, distances = _kernel_terms(x, x, parameters)
+    unscaled = linear + (1 + distances) * decay
+    matrix = scale * unscaled
     matrix.flat[:: len(y) + 1] += noise
-    logarithm = 2 * np.log(np.diagonal(np.linalg.cholesky(matrix))).sum()
+    log_determinant = 2 * np.log(np.diagonal(np.linalg.cholesky(matrix))).sum()
     inverse = np.linalg.inv(matrix)
-    rest = y - mean
-    weights = inverse @ rest
-    value = -0.5 * (rest @ weights + logarithm + len(y) * math.log(2 * math.pi))
+    residuals = y - mean
+    weights = inverse @ residuals
+    value = -0.5 * (residuals @ weights + log_determinant + len(y) * math.log(2 * math.pi))
 
-    slopes = 0.5 * (np.outer(weights, weights) - inverse)  # derivative of the value by the matrix
-    # The derivative of Matern's part by l is 3 exp(-sqrt(3) r) (x - y)^2 / l^3. With (x - y)^2 =
+    # Derivative of the value by the elements of the matrix.
+    matrix_gradient = 0.5 * (np.outer(weights, weights) - inverse)
+    # The derivative of Matern's term by l is 3 exp(-sqrt(3) r) (x - y)^2 / l^3. With (x - y)^2 =
     # x^2 - 2xy + y^2, the sums over pairs are matrix products.
-    pulls = (3 * scale) * slopes * decay
-    pairs = 2 * (pulls.sum(1) @ (x * x) - (x * (pulls @ x)).sum(0))
-    centre, width = NOISE_PRIOR
-    away = (math.log(noise) - centre) / width**2
-    value += -math.log(noise) - 0.5 * away * (math.log(noise) - centre)
+    distance_gradient = (3 * scale) * matrix_gradient * decay
+    length_sums = 2 * (distance_gradient.sum(1) @ (x * x) - (x * (distance_gradient @ x)).sum(0))
+    prior_mean, prior_deviation = NOISE_PRIOR
+    scaled_deviation = (math.log(noise) - prior_mean) / prior_deviation**2
+    value += -math.log(noise) - 0.5 * scaled_deviation * (math.log(noise) - prior_mean)
     gradient = Parameters(
-        lengths=pairs / lengths**3,
-        scale=float((slopes * plain).sum()),
-        offset=scale * float(slopes.sum()),
-        noise=float(np.trace(slopes)) - (1 + away) / noise,
+        lengths=length_sums / lengths**3,
+        scale=float((matrix_gradient * unscaled).sum()),
+        offset=scale * float(matrix_gradient.sum()),
+        noise=float(np.trace(matrix_gradient)) - (1 + scaled_deviation) / noise,
         mean=float(weights.sum()),
     )
     return float(value), gradient
 
 
 class Posterior:
-    """Posterior of a Gaussian process, given observed points.
+    """Posterior of a Gaussian process: predicts values from observed points.
 
     Args:
         parameters: Parameters of the process.
@@ -135,70 +141,74 @@ class Posterior:
         self._weights = self._inverse @ (y - parameters.mean)
 
     def means(self, points: np.ndarray) -> np.ndarray:
-        """Return the posterior means at (m, d) points, (m,)."""
+        """Predict the values at (m, d) points, (m,)."""
         return self.parameters.mean + kernel(points, self.x, self.parameters) @ self._weights
 
     def deviations(self, points: np.ndarray) -> np.ndarray:
-        """Return the posterior standard deviations at (m, d) points, without noise, (m,)."""
-        across = kernel(points, self.x, self.parameters)
-        line = self.parameters.line * (points * points).sum(1)
-        itself = self.parameters.scale * (line + self.parameters.offset + 1)
-        variances = itself - ((across @ self._inverse) * across).sum(1)
+        """Return the standard deviations of predictions at (m, d) points, without noise, (m,)."""
+        covariances = kernel(points, self.x, self.parameters)
+        linear = self.parameters.linear * (points * points).sum(1)
+        prior_variances = self.parameters.scale * (linear + self.parameters.offset + 1)
+        variances = prior_variances - ((covariances @ self._inverse) * covariances).sum(1)
         return np.sqrt(np.maximum(variances, 0.0))
 
 
-def fit(
+def fit_posterior(
     x: np.ndarray,
     y: np.ndarray,
     steps: int,
-    rate: float = 0.1,
-    first: Parameters | None = None,
+    learning_rate: float = 0.1,
+    initial: Parameters | None = None,
 ) -> Posterior:
-    """Fit a Gaussian process by Adam on the logarithms of its parameters.
+    """Fit a Gaussian process to points by Adam on the logarithms of its parameters.
 
     Args:
         x: Points, (n, d) float64.
         y: Values, (n,) float64, best scaled to 0 to 1.
         steps: Number of Adam steps.
-        rate: Learning rate: size of a step in the logarithms.
-        first: Initial parameters; None for ``first_parameters``.
+        learning_rate: Size of a step in the logarithms.
+        initial: Initial parameters; None for ``initial_parameters``.
+
+    Returns:
+        The posterior with the fitted parameters.
     """
-    parameters = first or first_parameters(x.shape[1])
-    raw = _raw(parameters)
-    mean = np.zeros_like(raw)
-    square = np.zeros_like(raw)
-    largest = np.zeros_like(raw)
+    parameters = initial or initial_parameters(x.shape[1])
+    vector = _to_vector(parameters)
+    mean = np.zeros_like(vector)
+    square = np.zeros_like(vector)
+    largest = np.zeros_like(vector)
     for step in range(1, steps + 1):
         try:
-            _, slope = log_likelihood(_parameters(raw), x, y)
+            _, by_parameter = log_likelihood(_from_vector(vector), x, y)
         except np.linalg.LinAlgError:  # The noise is too small to separate two equal points.
-            raw[-2] += 1.0
+            vector[-2] += 1.0
             continue
-        gradient = _raw_gradient(raw, slope) / len(y)
-        mean = BETAS[0] * mean + (1 - BETAS[0]) * gradient
-        square = BETAS[1] * square + (1 - BETAS[1]) * gradient**2
+        gradient = _vector_gradient(vector, by_parameter) / len(y)
+        mean = ADAM_BETAS[0] * mean + (1 - ADAM_BETAS[0]) * gradient
+        square = ADAM_BETAS[1] * square + (1 - ADAM_BETAS[1]) * gradient**2
         largest = np.maximum(largest, square)
-        rooted = np.sqrt(largest / (1 - BETAS[1] ** step)) + EPSILON
-        raw += rate * mean / (1 - BETAS[0] ** step) / rooted
-    return Posterior(_parameters(raw), x, y)
+        root = np.sqrt(largest / (1 - ADAM_BETAS[1] ** step)) + ADAM_EPSILON
+        vector += learning_rate * mean / (1 - ADAM_BETAS[0] ** step) / root
+    return Posterior(_from_vector(vector), x, y)
 
 
-def _raw(p: Parameters) -> np.ndarray:
-    """Return the optimized vector, (d + 4,): logarithms of parameters, and the mean.
+def _to_vector(p: Parameters) -> np.ndarray:
+    """Return the parameters as the vector that Adam optimizes, (d + 4,): logarithms, then the mean.
 
-    The noise enters as the logarithm of its excess over ``LEAST_NOISE``.
+    The noise enters as the logarithm of its excess over ``MIN_NOISE``.
     """
-    positive = [*p.lengths, p.scale, p.offset, max(p.noise - LEAST_NOISE, 1e-12)]
+    positive = [*p.lengths, p.scale, p.offset, max(p.noise - MIN_NOISE, 1e-12)]
     return np.array([*np.log(positive), p.mean])
 
 
-def _parameters(raw: np.ndarray) -> Parameters:
-    positive = np.exp(np.clip(raw[:-1], -20, 20))
+def _from_vector(vector: np.ndarray) -> Parameters:
+    """Return the parameters from the vector that Adam optimizes: the inverse of ``_to_vector``."""
+    positive = np.exp(np.clip(vector[:-1], -20, 20))
     scale, offset, noise = positive[-3:]
-    return Parameters(positive[:-3], scale, offset, LEAST_NOISE + noise, raw[-1])
+    return Parameters(positive[:-3], scale, offset, MIN_NOISE + noise, vector[-1])
 
 
-def _raw_gradient(raw: np.ndarray, slope: Parameters) -> np.ndarray:
-    """Return the gradient by the optimized vector, given the gradient by the parameters."""
-    by_value = np.array([*slope.lengths, slope.scale, slope.offset, slope.noise])
-    return np.array([*(by_value * np.exp(np.clip(raw[:-1], -20, 20))), slope.mean])
+def _vector_gradient(vector: np.ndarray, gradient: Parameters) -> np.ndarray:
+    """Convert the gradient by the parameters to the gradient by the vector that Adam optimizes."""
+    by_value = np.array([*gradient.lengths, gradient.scale, gradient.offset, gradient.noise])
+    return np.array([*(by_value * np.exp(np.clip(vector[:-1], -20, 20))), gradient.mean])

@@ -1,7 +1,7 @@
-"""Observations of a sweep's runs: scores and costs, the Pareto front, and early stopping.
+"""Results of a sweep's runs: scores and costs, their Pareto front, and early stopping.
 
-PufferLib 4.0's rule of early stopping ends no run there, because it looks the score up under a name
-that its records don't have.
+PufferLib 4.0 has a rule of early stopping, too, but it never stops a run: it looks the score up
+under a name that the records don't have.
 """
 
 import math
@@ -13,14 +13,14 @@ import numpy as np
 
 from puffer_mlx.sweep.settings import PERCENTILE, SweepSettings
 
-SAME = 1e-6  # largest distance between equal vectors
-BETTER = 1e-6  # smallest difference that makes a score better
-LEAST_GAIN = 0.5  # score per cost, as fractions of their ranges, for the front's expensive end
-NEAR_BEST = 0.98  # fraction of the range of scores; only points above it are pruned
+EQUAL_DISTANCE = 1e-6  # maximum distance between equal vectors
+MIN_IMPROVEMENT = 1e-6  # smallest difference that makes a score better
+MIN_GAIN = 0.5  # score per cost at the front's expensive end, as fractions of their ranges
+NEAR_BEST = 0.98  # fraction of the score range above which points may be pruned
 
 
 class Observations:
-    """Points of a sweep's runs, in the order in which they were added.
+    """Points of the curves of a sweep's runs, in the order in which they were added.
 
     Stored scores are higher for better runs: negated if lower is better, and logits for
     ``metric_distribution = percentile``.
@@ -37,11 +37,11 @@ class Observations:
         return len(self._scores)
 
     def add(self, vector: np.ndarray, score: float, cost: float, failed: bool = False) -> None:
-        """Add a point, or replace the one with the same vector.
+        """Add a point of a run's curve, or replace the one with the same vector.
 
         Args:
-            vector: Vector of the values that were run, (d,).
-            score: Score as recorded by the run.
+            vector: Vector of the run's values, (d,).
+            score: Score from the run's log.
             cost: Cost of the run at this point, in seconds.
             failed: True if there is no score. A score or a cost that isn't finite, or a cost of 0
                 or less, is also a failure.
@@ -52,42 +52,42 @@ class Observations:
             if np.isfinite(vector).all():
                 self._failures.append(vector)
             return
-        for at in self._equal_index(vector):
-            self._scores[at] = self.stored_score(score)
-            self._costs[at] = float(cost)
+        for i in self._equal_index(vector):
+            self._scores[i] = self.stored_score(score)
+            self._costs[i] = float(cost)
             return
         self._vectors.append(vector)
         self._scores.append(self.stored_score(score))
         self._costs.append(float(cost))
 
     def _equal_index(self, vector: np.ndarray) -> np.ndarray:
-        """Return the index of an equal vector: at most one."""
+        """Return the index of the stored vector that equals ``vector``, (1,), or an empty array."""
         if not self._vectors:
             return np.array([], int)
         distances = np.linalg.norm(np.stack(self._vectors) - vector, axis=1)
-        return np.flatnonzero(distances < SAME)[:1]
+        return np.flatnonzero(distances < EQUAL_DISTANCE)[:1]
 
     def stored_score(self, score: float) -> float:
-        """Return a recorded score as it is stored, up to the target score."""
-        score = self._settings.sign * self._settings.worth(score)
+        """Convert a logged score to a stored one: signed, limited, and as a logit if configured."""
+        score = self._settings.sign * self._settings.objective(score)
         if self._settings.metric_distribution == PERCENTILE:
-            part = min(max(score, 1e-9), 1 - 1e-9)
-            score = min(max(math.log(part / (1 - part)), -5.0), 100.0)
+            fraction = min(max(score, 1e-9), 1 - 1e-9)
+            score = min(max(math.log(fraction / (1 - fraction)), -5.0), 100.0)
         return self._settings.sign * float(score)
 
     @property
     def vectors(self) -> np.ndarray:
-        """Vectors of the points, (n, d) float64."""
+        """Vectors of the observed points, (n, d) float64."""
         return np.stack(self._vectors)
 
     @property
     def scores(self) -> np.ndarray:
-        """Stored scores of the points, (n,) float64; higher is better."""
+        """Stored scores of the observed points, (n,) float64; higher is better."""
         return np.array(self._scores)
 
     @property
     def costs(self) -> np.ndarray:
-        """Costs of the points in seconds, (n,) float64."""
+        """Costs of the observed points in seconds, (n,) float64."""
         return np.array(self._costs)
 
     @property
@@ -100,12 +100,12 @@ class Front(NamedTuple):
     """Pareto front: points without a cheaper one that is as good, from the cheapest to the best.
 
     Args:
-        at: Indices of the points, (f,) int.
-        scores: Scores, (f,) float64, increasing.
-        costs: Costs, (f,) float64, increasing.
+        indices: Indices of the points among all observations, (f,) int.
+        scores: Scores of the points, (f,) float64, increasing.
+        costs: Costs of the points, (f,) float64, increasing.
     """
 
-    at: np.ndarray
+    indices: np.ndarray
     scores: np.ndarray
     costs: np.ndarray
 
@@ -113,51 +113,52 @@ class Front(NamedTuple):
 def pareto_front(scores: np.ndarray, costs: np.ndarray) -> Front:
     """Return the Pareto front of (n,) scores (higher is better) and (n,) costs."""
     order = np.lexsort((-scores, costs))
-    before = np.maximum.accumulate(np.concatenate([[-np.inf], scores[order][:-1]]))
-    at = order[scores[order] > before + BETTER]
-    return Front(at, scores[at], costs[at])
+    previous_best = np.maximum.accumulate(np.concatenate([[-np.inf], scores[order][:-1]]))
+    indices = order[scores[order] > previous_best + MIN_IMPROVEMENT]
+    return Front(indices, scores[indices], costs[indices])
 
 
-def pruned(front: Front) -> Front:
-    """Return the front without an expensive end that gains little.
+def prune_front(front: Front) -> Front:
+    """Remove the expensive end of a Pareto front if it gains little.
 
-    From the expensive end, a point is removed if it gains less than ``LEAST_GAIN`` of score per
-    cost, both as fractions of the front's ranges. Pruning stops where the next cheaper point is
-    worse than ``NEAR_BEST``.
+    From the expensive end, a point is removed if it gains less than ``MIN_GAIN`` of score per cost,
+    both as fractions of the front's ranges. Pruning stops where the next cheaper point is worse
+    than ``NEAR_BEST``.
     """
-    kept = len(front.at)
-    scores = _as_part(front.scores)
-    costs = _as_part(front.costs)
-    while kept > 1 and scores[kept - 2] >= NEAR_BEST:
-        gain = scores[kept - 1] - scores[kept - 2]
-        if gain >= LEAST_GAIN * (costs[kept - 1] - costs[kept - 2]):
+    size = len(front.indices)
+    scores = _scale_to_unit(front.scores)
+    costs = _scale_to_unit(front.costs)
+    while size > 1 and scores[size - 2] >= NEAR_BEST:
+        gain = scores[size - 1] - scores[size - 2]
+        if gain >= MIN_GAIN * (costs[size - 1] - costs[size - 2]):
             break
-        kept -= 1
-    return Front(*(each[:kept] for each in front))
+        size -= 1
+    return Front(*(each[:size] for each in front))
 
 
-def _as_part(values: np.ndarray) -> np.ndarray:
-    """Scale values from 0 (smallest) to 1 (largest)."""
-    least = values.min(initial=np.inf)
+def _scale_to_unit(values: np.ndarray) -> np.ndarray:
+    """Scale values linearly, the smallest to 0 and the largest to 1."""
+    smallest = values.min(initial=np.inf)
     span = np.ptp(values) if len(values) else 0.0
-    return (values - least) / (span or 1.0)
+    return (values - smallest) / (span or 1.0)
 
 
 # ---- early stopping ------------------------------------------------------------------------------
 
 MIN_RUNS = 6  # finished runs needed to stop another one
-FREE_SECONDS = 10.0  # seconds before any stop
-DEAR = 1.2  # from this multiple of the best run's cost on, DEAR_QUANTILE replaces the quantile
-DEAR_QUANTILE = 0.9
+MIN_SECONDS = 10.0  # a run is never stopped earlier
+EXPENSIVE_FACTOR = 1.2  # a run is expensive above this multiple of the best run's cost
+EXPENSIVE_QUANTILE = 0.9  # replaces the quantile for an expensive run
 
 
 class EarlyStop:
-    """Decide when one run should stop: below a quantile of the finished runs' scores.
+    """Decide when a run should stop early, by comparing it with finished runs at the same cost.
 
-    The best score so far is compared with the other runs' scores at the same cost, interpolated
-    between their points; a run that ended before counts with its last score. This is the rule of
-    Optuna's ``PercentilePruner``, which doesn't take studies with two objectives. In addition, a
-    run that costs clearly more than the best one must be among the best.
+    A run is stopped if its best score so far is below a quantile of the finished runs' scores.
+    Their scores are interpolated between their points; a run that ended before that cost counts
+    with its last score. This is the rule of Optuna's ``PercentilePruner``, which doesn't support
+    studies with two objectives. In addition, a run that costs clearly more than the best one must
+    be among the best.
 
     Args:
         curves: Points of each finished run by cost, (k, 2) float64: score (higher is better) and
@@ -171,19 +172,19 @@ class EarlyStop:
         self._best = -math.inf
 
     def should_stop(self, cost: float, score: float) -> bool:
-        """Return True if the run should stop now.
+        """Return True if the run should stop now. Call it for every new point of the run's curve.
 
         Args:
             cost: Cost of the run so far, in seconds.
             score: Current score; higher is better.
         """
         self._best = max(self._best, score)
-        if not self._quantile or cost < FREE_SECONDS:
+        if not self._quantile or cost < MIN_SECONDS:
             return False
         curves = [curve for curve in self._curves if curve[0, 1] <= cost]
         if len(curves) < MIN_RUNS:
             return False
         best_cost = max((curve[-1] for curve in curves), key=itemgetter(0))[1]
-        quantile = DEAR_QUANTILE if cost > DEAR * best_cost else self._quantile
+        quantile = EXPENSIVE_QUANTILE if cost > EXPENSIVE_FACTOR * best_cost else self._quantile
         scores = [np.interp(cost, curve[:, 1], curve[:, 0]) for curve in curves]
         return self._best < np.quantile(scores, quantile)

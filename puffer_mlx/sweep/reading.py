@@ -1,4 +1,4 @@
-"""Read a configuration's ``[sweep]`` sections as settings and a space.
+"""Read the settings and the searched ranges of a sweep from a configuration's ``[sweep]`` sections.
 
 PufferLib's files contain sections that its sweep can't use: unknown keys, values outside their
 ranges, names older than 4.0. Each becomes a one-line note, and the sweep runs without it. Only a
@@ -21,15 +21,15 @@ from puffer_mlx.config.values import BOOLS, parse_number, read_value, unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import settings
 from puffer_mlx.sweep.settings import METHODS, PROTEIN, SweepSettings
-from puffer_mlx.sweep.space import AUTO_SCALE, COST, DISTRIBUTIONS, Parameter, Space
+from puffer_mlx.sweep.space import AUTO_SCALE, DISTRIBUTIONS, TIMESTEPS, Parameter, Space
 from puffer_mlx.tracking.scores import EVALUATION
 
-OF_A_RANGE = ("distribution", "min", "max", "scale")
-EXAMPLE = {"distribution": "uniform", "min": "0.1", "max": "0.9"}
-UNREAD = "mean"  # key of a range in PufferLib's files that is ignored
-ELSEWHERE = {  # keys of [sweep] without effect, with the reason to print if one is set
+RANGE_KEYS = ("distribution", "min", "max", "scale")
+RANGE_EXAMPLE = {"distribution": "uniform", "min": "0.1", "max": "0.9"}
+IGNORED_KEY = "mean"  # in the ranges of PufferLib's files; not even noted
+UNUSED_KEYS = {  # keys of [sweep] without effect, with the reason for the note; "" without a note
     "use_gpu": "Gaussian processes are fitted on the CPU",
-    "match_enemy_model_path": "there is no match of two policies yet",
+    "match_enemy_model_path": "a sweep can't score by matches of two policies",
     "match_num_games": "",
     "match_enemy_hidden_size": "",
     "match_enemy_num_layers": "",
@@ -37,7 +37,7 @@ ELSEWHERE = {  # keys of [sweep] without effect, with the reason to print if one
 
 
 class Sweep(NamedTuple):
-    """A sweep as configured.
+    """A sweep as configured: settings and searched parameters.
 
     Args:
         settings: Settings of ``[sweep]``.
@@ -51,7 +51,7 @@ class Sweep(NamedTuple):
 
 
 def read_sweep(config: Config) -> Sweep:
-    """Return the sweep of a checked configuration: its ``[sweep]`` over the default ranges.
+    """Read the sweep of a checked configuration: its ``[sweep]`` sections over the default ranges.
 
     Keys set on the command line are not searched, unless their range was set there too.
 
@@ -61,12 +61,13 @@ def read_sweep(config: Config) -> Sweep:
     """
     if config.metric.startswith(EVALUATION) and not config.base.eval_interval:
         raise UserError(
-            f"sweep.metric {config.metric} is of evaluations while training, and there are none",
-            "base.eval_interval 100_000, say, or sweep.metric score",
+            f"sweep.metric {config.metric} needs evaluations while training, and base.eval_interval"
+            " is 0",
+            "for example --base.eval-interval 100_000, or sweep.metric score",
         )
     notes: list[str] = []
-    how = _read_settings(config, notes)
-    texts, sections = _ranges(config, how.words, notes)
+    sweep_settings = _read_settings(config, notes)
+    texts, sections = _ranges(config, sweep_settings.searched_words, notes)
     fixed = [name for name in texts if _is_fixed(config, name, sections.get(name, name))]
     parameters = [
         _read_parameter(config, name, each, notes)
@@ -74,49 +75,52 @@ def read_sweep(config: Config) -> Sweep:
         if name not in fixed
     ]
     if not parameters:
-        named = f" whose name contains {', '.join(how.words)}" if how.words else ""
+        words = sweep_settings.searched_words
+        condition = f" whose name contains {', '.join(words)}" if words else ""
         hint = "write a section [sweep.train.learning_rate], or another sweep_only"
         if fixed:
-            named = f": {', '.join(fixed)} {'is' if len(fixed) == 1 else 'are'} typed"
-            hint = f"leave it out, or type its range: {option('sweep', f'{fixed[0]}.min')}"
-        raise UserError(f"there is no parameter{named} to sweep", hint)
+            condition = f": the command line sets {', '.join(fixed)}"
+            hint = f"leave it out, or also set its range: {option('sweep', f'{fixed[0]}.min')}"
+        raise UserError(f"there is no parameter to sweep{condition}", hint)
     for parameter in parameters:
         _note_default(parameter, sections.get(parameter.name), notes)
-    return Sweep(how, Space(parameters), notes)
+    return Sweep(sweep_settings, Space(parameters), notes)
 
 
-def description(config: Config, sweep: Sweep) -> tuple[str, str]:
-    """Return two lines for the start of a sweep: searched and fixed keys."""
+def describe_space(config: Config, sweep: Sweep) -> tuple[str, str]:
+    """Return two lines to print when a sweep starts: the searched keys and the fixed keys."""
     space = sweep.space
     ranges = ", ".join(f"{p.name} {p.low:g} to {p.high:g}" for p in space.parameters)
     values = {name: config.value(name) for name in DECLARED if not name.startswith("base.")}
     values |= {f"env.{key}": value for key, value in config.env.items()}
-    given = {name: " (typed)" for name in values if typed(config, name)}
-    shown = {name: given.get(name, "") for name in [*given, COST] if name not in space.names}
-    words = [f"{name} {values[name]}{how}" for name, how in shown.items()]
-    rest = "and all other keys as configured" if words else "all other keys, as configured"
+    origins = {name: " (typed)" for name in values if typed(config, name)}
+    shown = {
+        name: origins.get(name, "") for name in [*origins, TIMESTEPS] if name not in space.names
+    }
+    fixed = [f"{name} {values[name]}{origin}" for name, origin in shown.items()]
+    others = "and all other keys as configured" if fixed else "all other keys, as configured"
     keys = "key" if len(space) == 1 else "keys"
-    return f"searching {len(space)} {keys}: {ranges}", f"fixed: {', '.join([*words, rest])}"
+    return f"searching {len(space)} {keys}: {ranges}", f"fixed: {', '.join([*fixed, others])}"
 
 
-def _texts(spec: Sequence[str | float]) -> dict[str, str]:
-    """Return the keys and values of a range as text."""
-    return dict(zip(OF_A_RANGE, map(str, spec), strict=True))
+def _range_texts(spec: Sequence[str | float]) -> dict[str, str]:
+    """Convert a range from a tuple to its keys and values as text."""
+    return dict(zip(RANGE_KEYS, map(str, spec), strict=True))
 
 
 # ---- [sweep] -------------------------------------------------------------------------------------
 
 
 def _read_settings(config: Config, notes: list[str]) -> SweepSettings:
-    """Return the settings of ``[sweep]``, and add problems to ``notes``."""
+    """Read the settings of ``[sweep]``, and append a line per problem to ``notes``."""
     texts = {key: unquoted(text) for key, text in config.sweep.get("sweep", {}).items()}
     metric = texts.pop("metric", "")
     texts |= {"metric": config.metric, "goal": config.goal}
     if metric.startswith("environment/"):
-        notes.append(f"[sweep] metric {metric} is PufferLib 3.0's name of {config.metric}")
+        notes.append(f"[sweep] metric {metric} is PufferLib 3.0's name for {config.metric}")
     if OLD_METRIC in config.sweep:
         notes.append(
-            "[sweep.metric] is PufferLib 3.0's form, and is read as metric and goal of [sweep]"
+            "[sweep.metric] is a section of PufferLib 3.0; it is read as metric and goal of [sweep]"
         )
     if (text := texts.pop("max_cost", None)) is not None:
         texts.setdefault("max_suggestion_cost", text)
@@ -127,34 +131,35 @@ def _read_settings(config: Config, notes: list[str]) -> SweepSettings:
     for key, text in texts.items():
         if declared := settings.KEYS.get(key):
             values[key] = read_value(Setting("sweep", key, text, "[sweep]"), declared)
-            if key != "sweep_only" and (fault := declared.fault(values[key])):
-                raise UserError(f"sweep.{key} {fault[0]}", fault[1])
-        elif key not in ELSEWHERE:
+            if key != "sweep_only" and (problem := declared.fault(values[key])):
+                raise UserError(f"sweep.{key} {problem[0]}", problem[1])
+        elif key not in UNUSED_KEYS:
             near = closest(key, [*settings.KEYS]) if len(notes) < MAX_PROBLEMS else ""
             notes.append(f"[sweep] {key} isn't a key of [sweep]{f' ({near} is)' * bool(near)}")
-        elif ELSEWHERE[key] and text and BOOLS.get(text.lower()) is None:
-            notes.append(f"[sweep] {key} does nothing: {ELSEWHERE[key]}")
+        elif UNUSED_KEYS[key] and text and BOOLS.get(text.lower()) is None:
+            notes.append(f"[sweep] {key} is unused: {UNUSED_KEYS[key]}")
     if "method" in values:
-        values["method"] = _known_method(values["method"], notes)
-    how = SweepSettings(**values)
-    if values.get("early_stop_quantile") and how.method == PROTEIN:
+        values["method"] = _read_method(values["method"], notes)
+    sweep_settings = SweepSettings(**values)
+    if values.get("early_stop_quantile") and sweep_settings.method == PROTEIN:
         notes.append(
-            "[sweep] early_stop_quantile is unused by Protein, which chooses the lengths of runs"
+            "[sweep] early_stop_quantile is unused by Protein, which chooses how long runs train"
         )
-    return how
+    return sweep_settings
 
 
-def method_named(text: str) -> str | None:
-    """Return the method with a name, ignoring case, underscores and hyphens, or None."""
-    plain = {name.lower(): name for name in METHODS}
-    return plain.get(text.lower().replace("_", "").replace("-", ""))
+def find_method(text: str) -> str | None:
+    """Find a search method by name, ignoring case, _ and -. Returns None for an unknown name."""
+    by_plain_name = {name.lower(): name for name in METHODS}
+    return by_plain_name.get(text.lower().replace("_", "").replace("-", ""))
 
 
-def _known_method(text: str, notes: list[str]) -> str:
-    name = method_named(text)
+def _read_method(text: str, notes: list[str]) -> str:
+    """Return the search method with a name, or Protein for an unknown name, and add a note."""
+    name = find_method(text)
     if name is None:
-        known = ", ".join(METHODS)
-        notes.append(f"[sweep] method {text} doesn't exist; Protein is used ({known})")
+        methods = ", ".join(METHODS)
+        notes.append(f"[sweep] method {text} doesn't exist; Protein is used (methods: {methods})")
     elif name != text:
         notes.append(f"[sweep] method {text} is read as {name}")
     return name or PROTEIN
@@ -166,7 +171,7 @@ def _known_method(text: str, notes: list[str]) -> str:
 def _ranges(
     config: Config, only: tuple[str, ...], notes: list[str]
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Return the ranges as text, in the order of first mention, fixed keys included.
+    """Read the ranges of all swept keys as text, in the order of first mention.
 
     Args:
         config: The configuration.
@@ -174,32 +179,35 @@ def _ranges(
         notes: List to which a line per problematic section is added.
 
     Returns:
-        Texts of the ranges by our key names, and for ranges from a file or an option the section's
-        name there, which may differ.
+        Texts of each range, by our name of the key, also for fixed keys; and for ranges that a file
+        or an option sets, the name of the section, which may be older than our name of the key.
     """
-    further = {name: _texts(spec) for name, spec in settings.further_ranges(config).items()}
-    texts = {name: _texts(spec) for name, spec in settings.default_ranges(config).items()}
-    texts |= further if only else {}
+    optional = {name: _range_texts(spec) for name, spec in settings.optional_ranges(config).items()}
+    texts = {name: _range_texts(spec) for name, spec in settings.default_ranges(config).items()}
+    texts |= optional if only else {}
     sections: dict[str, str] = {}
     for section, keys in config.sweep.items():
         if section in ("sweep", OLD_METRIC):
             continue
         file_name = section.partition(".")[2]
-        if name := _our_name(config, file_name, notes):
-            texts[name] = {**texts.get(name, further.get(name, {})), **keys}
+        if name := _key_name(config, file_name, notes):
+            texts[name] = {**texts.get(name, optional.get(name, {})), **keys}
             sections[name] = file_name
     chosen = (name for name in texts if not only or any(word in name for word in only))
     return {name: texts[name] for name in chosen}, sections
 
 
 def _is_fixed(config: Config, name: str, section: str) -> bool:
-    """Return True if a key was set on the command line, and no part of its range was."""
-    ranges = (f"sweep.{section}.{key}" for key in OF_A_RANGE)
+    """Return True if the command line sets a key but not its range, so that it isn't searched."""
+    ranges = (f"sweep.{section}.{key}" for key in RANGE_KEYS)
     return typed(config, name) and not any(typed(config, each) for each in ranges)
 
 
-def _our_name(config: Config, file_name: str, notes: list[str]) -> str:
-    """Return our name of the key of ``[sweep.FILE_NAME]``; "" with a note if it can't be swept."""
+def _key_name(config: Config, file_name: str, notes: list[str]) -> str:
+    """Return our name of the key in a section ``[sweep.FILE_NAME]``; "" if it can't be searched.
+
+    The reason is added to ``notes``.
+    """
     renamed = RENAMES.get(file_name)
     name = f"{renamed.section}.{renamed.key}" if renamed and not renamed.off else file_name
     section, _, key = name.partition(".")
@@ -207,121 +215,125 @@ def _our_name(config: Config, file_name: str, notes: list[str]) -> str:
     if section == "env":
         if key in config.env or (config.python and key):
             return name
-        known = [f"env.{each}" for each in config.env]
+        candidates = [f"env.{each}" for each in config.env]
     else:
         if declared and declared.kind in (int, float):
             return name
-        known = [
+        candidates = [
             f"{s}.{k}" for s, keys in KEYS.items() for k, d in keys.items() if d.kind is not str
         ]
     if declared:
-        why = f"{name} is no number"
+        reason = f"{name} isn't a number"
     elif file_name in UNUSED:
-        why = f"the key does nothing here ({UNUSED[file_name]})"
+        reason = f"the key is unused ({UNUSED[file_name]})"
     else:
-        near = closest(name, known) if len(notes) < MAX_PROBLEMS else ""  # takes a millisecond
-        why = f"the configuration has no {name}{f' (the nearest is {near})' * bool(near)}"
-    notes.append(f"[sweep.{file_name}] is left out: {why}")
+        near = closest(name, candidates) if len(notes) < MAX_PROBLEMS else ""  # takes a millisecond
+        reason = f"the configuration has no {name}{f' (the nearest is {near})' * bool(near)}"
+    notes.append(f"[sweep.{file_name}] is left out: {reason}")
     return ""
 
 
 def _read_parameter(
     config: Config, name: str, texts: dict[str, str], notes: list[str]
 ) -> Parameter:
-    """Return one parameter.
+    """Read the searched parameter of one ``[sweep.SECTION.KEY]`` section.
 
     Raises:
         UserError: If the range is missing or empty, or the distribution is unknown.
     """
-    where = f"[sweep.{name}]"
-    if missing := [key for key in OF_A_RANGE[:3] if key not in texts]:
-        hint = ", ".join(f"{key} = {EXAMPLE[key]}" for key in missing)
-        raise UserError(f"{where} has no {' and no '.join(missing)}", hint)
-    for key in texts.keys() - {*OF_A_RANGE, UNREAD}:
-        notes.append(f"{where} {key} isn't a key of a range ({', '.join(OF_A_RANGE)} are)")
+    location = f"[sweep.{name}]"
+    if missing := [key for key in RANGE_KEYS[:3] if key not in texts]:
+        hint = ", ".join(f"{key} = {RANGE_EXAMPLE[key]}" for key in missing)
+        raise UserError(f"{location} has no {' and no '.join(missing)}", hint)
+    for key in texts.keys() - {*RANGE_KEYS, IGNORED_KEY}:
+        notes.append(f"{location} {key} isn't a key of a range; they are {', '.join(RANGE_KEYS)}")
     distribution = unquoted(texts["distribution"])
     if distribution not in DISTRIBUTIONS:
         near = closest(distribution, list(DISTRIBUTIONS))
         raise UserError(
-            f"{where} distribution is {distribution!r}, and should be {', '.join(DISTRIBUTIONS)}",
+            f"{location} distribution is {distribution!r}, not one of {', '.join(DISTRIBUTIONS)}",
             f"distribution = {near or 'uniform'}",
         )
-    low, high = (_number(where, key, texts[key]) for key in ("min", "max"))
+    low, high = (_read_number(location, key, texts[key]) for key in ("min", "max"))
     section, _, key = name.partition(".")
     declared = KEYS.get(section, {}).get(key)
     shape = DISTRIBUTIONS[distribution]
-    whole = declared.kind is int if declared else shape.rounds_values
-    plain = Parameter(section, key, distribution, low, high, whole=whole)
-    if fault := _fault_of_range(plain):
-        raise UserError(f"{where} {fault[0]}", fault[1])
+    integer = declared.kind is int if declared else shape.rounds_values
+    parameter = Parameter(section, key, distribution, low, high, integer=integer)
+    if problem := _range_problem(parameter):
+        raise UserError(f"{location} {problem[0]}", problem[1])
     value = config.env.get(key) if section == "env" else getattr(getattr(config, section), key)
     return replace(
-        plain,
-        scale=_read_scale(where, unquoted(texts.get("scale", "auto")), plain, notes),
-        whole=whole or (shape.rounds_places and low.is_integer()),
+        parameter,
+        scale=_read_scale(location, unquoted(texts.get("scale", "auto")), parameter, notes),
+        integer=integer or (shape.rounds_positions and low.is_integer()),
         default=float(value) if isinstance(value, (int, float)) else None,
     )
 
 
-def _number(where: str, key: str, text: str) -> float:
+def _read_number(location: str, key: str, text: str) -> float:
     number = parse_number(text)
     if number is None:
-        raise UserError(f"{where} {key} is {text!r}, not a number", f"{key} = 0.5")
+        raise UserError(f"{location} {key} is {text!r}, not a number", f"{key} = 0.5")
     return float(number)
 
 
-def _fault_of_range(p: Parameter) -> tuple[str, str] | None:
-    """Return the problem of a range and a hint, or None for a valid range."""
+def _range_problem(p: Parameter) -> tuple[str, str] | None:
+    """Check a parameter's range. Returns an error and a hint, or None for a valid range."""
     shape = DISTRIBUTIONS[p.distribution]
     low = p.low
     high = p.high
     if not low < high:
-        return f"min {low:g} is not below max {high:g}", "exchange them, or widen"
-    if low <= shape.above:
-        hint = "a small number, or distribution = uniform"
-        return f"min is {low:g}, and {p.distribution} needs one above 0", hint
-    if high >= shape.below:
-        hint = "0.9999, or distribution = uniform"
-        return f"max is {high:g}, and {p.distribution} needs one below 1", hint
+        return f"min {low:g} is not below max {high:g}", "swap them, or widen the range"
+    if low <= shape.lower_bound:
+        hint = "use a small positive number, or distribution = uniform"
+        return f"min is {low:g}, and {p.distribution} needs a value above 0", hint
+    if high >= shape.upper_bound:
+        hint = "use for example 0.9999, or distribution = uniform"
+        return f"max is {high:g}, and {p.distribution} needs a value below 1", hint
     if not low <= p.to_value(-1) < p.to_value(1) <= high:
-        kind = "powers of two" if shape.rounds_places else "whole numbers"
-        return f"min {low:g} to max {high:g} has no two {kind}", "widen it"
+        kind = "powers of two" if shape.rounds_positions else "whole numbers"
+        return f"min {low:g} to max {high:g} contains fewer than two {kind}", "widen the range"
     return None
 
 
-def _read_scale(where: str, text: str, p: Parameter, notes: list[str]) -> float:
-    """Return the scale, half the width of the search box, from ``auto``, ``time`` or a number."""
+def _read_scale(location: str, text: str, p: Parameter, notes: list[str]) -> float:
+    """Read a parameter's scale, half the width of its search box, from auto, time or a number."""
     if text == "time" and p.distribution == "log_normal":
-        return 1 / math.log2(p.high / p.low)  # a factor of the square root of two in each direction
+        return 1 / math.log2(p.high / p.low)  # a factor of sqrt(2) in each direction
     if text in ("auto", "time"):
         if text == "time":
-            notes.append(f"{where} scale time is for log_normal; with {p.distribution} it is auto")
+            notes.append(
+                f"{location} scale time needs log_normal; for {p.distribution}, auto is used"
+            )
         return AUTO_SCALE
     number = parse_number(text)
     if number is None or not 0 < number < math.inf:
-        raise UserError(f"{where} scale is {text!r}, not auto, time or above 0", "scale = auto")
+        raise UserError(
+            f"{location} scale is {text!r}, not auto, time or a number above 0", "scale = auto"
+        )
     return float(number)
 
 
 def _note_default(p: Parameter, file_name: str | None, notes: list[str]) -> None:
-    """Add a note if a range excludes the configured value, or has illegal ends.
+    """Add a note if a range excludes the configured value, or contains invalid values.
 
     Args:
-        p: The parameter.
+        p: The searched parameter.
         file_name: Name of its section in a file or an option; None for a default range.
         notes: List to which lines are added.
     """
-    where = f"[sweep.{file_name or p.name}]"
+    location = f"[sweep.{file_name or p.name}]"
     if p.default is not None and not p.low <= p.default <= p.high:
-        usual = "" if file_name else ", the default"
+        suffix = "" if file_name else ", the default range"
         shown = "" if p.recorded_default == p.default else f", shown as {p.recorded_default:g}"
         notes.append(
-            f"{p.name} {p.default:g} is outside of {where} {p.low:g} to {p.high:g}{usual}:"
-            f" the first run has it{shown}, later ones don't"
+            f"{p.name} {p.default:g} is outside {location} {p.low:g} to {p.high:g}{suffix}:"
+            f" only the first run uses it{shown}"
         )
     declared = KEYS.get(p.section, {}).get(p.key)
     for end in (p.to_value(-1), p.to_value(1)):
-        if declared and (fault := declared.fault(end if declared.kind is int else float(end))):
-            notes.append(f"{where} {fault[0]}: runs with it fail ({fault[1]})")
-    if file_name and p.name != COST and p.whole and p.distribution == "uniform":
-        notes.append(f"{where} is uniform, and {p.name} is a whole number: it is rounded")
+        if declared and (problem := declared.fault(end if declared.kind is int else float(end))):
+            notes.append(f"{location} {problem[0]}: runs with this value fail ({problem[1]})")
+    if file_name and p.name != TIMESTEPS and p.integer and p.distribution == "uniform":
+        notes.append(f"{location} is uniform, and {p.name} is an integer: values are rounded")

@@ -1,4 +1,4 @@
-"""Section [sweep]: the objective, the method and the default ranges."""
+"""Settings of section [sweep], and the ranges that a sweep searches by default."""
 
 import math
 from dataclasses import dataclass, fields
@@ -8,17 +8,21 @@ from puffer_mlx.config.key import Key, key
 from puffer_mlx.config.schema import OPTIMIZERS
 
 PROTEIN = "Protein"
-OURS = (PROTEIN, "ParetoGenetic", "Random")  # implemented in this package
-OPTUNAS = ("TPE", "GP", "NSGAII")  # implemented by Optuna
-METHODS = (*OURS, *OPTUNAS)
-LINEAR, PERCENTILE = "linear", "percentile"
-MAXIMIZE, MINIMIZE = "maximize", "minimize"
-MEAN, MEDIAN, WORST = "mean", "median", "worst"
-NONE = "none"  # value of target_score without a target
-TOP_RUNS = 3  # configurations compared with held-out seeds
-HELD_OUT = 8  # default number of held-out seeds
-SHORT = 60.0  # longest run in seconds that gets held-out seeds by default
-FIRST_HELD_OUT = 1000  # offset of the held-out seeds, above all seeds of the search
+BUILT_IN_METHODS = (PROTEIN, "ParetoGenetic", "Random")  # implemented in this package
+OPTUNA_METHODS = ("TPE", "GP", "NSGAII")  # implemented by Optuna
+METHODS = (*BUILT_IN_METHODS, *OPTUNA_METHODS)
+LINEAR = "linear"
+PERCENTILE = "percentile"
+MAXIMIZE = "maximize"
+MINIMIZE = "minimize"
+MEAN = "mean"
+MEDIAN = "median"
+WORST = "worst"
+NO_TARGET = "none"  # value of target_score without a target
+TOP_RUNS = 3  # suggestions that are trained again with held-out seeds
+DEFAULT_HELD_OUT_SEEDS = 8  # default number of held-out seeds
+SHORT_RUN_SECONDS = 60.0  # runs at most this long get held-out seeds by default
+HELD_OUT_OFFSET = 1000  # offset of the held-out seeds, above all seeds of the search
 
 
 @dataclass(frozen=True)
@@ -28,15 +32,16 @@ class SweepSettings:
     Attributes:
         seeds: Maximum number of runs per suggestion, with different ``base.seed`` and ``vec.seed``.
             Only promising suggestions get more than one.
-        confirm: Number of held-out seeds, from ``base.seed + FIRST_HELD_OUT`` on. The best
-            ``TOP_RUNS`` suggestions are trained again with them; they alone decide which is best.
-        early_stop_quantile: A run is ended if its score is below this quantile of other runs'
-            scores at the same cost. 0 ends none, as does Protein.
-        prune_pareto: Ignore expensive points of the front that gain little.
+        confirm: Number of held-out seeds, from ``base.seed + HELD_OUT_OFFSET`` on. The best
+            ``TOP_RUNS`` suggestions are trained again with them, and only these results decide
+            which is best.
+        early_stop_quantile: A run is stopped if its score is below this quantile of other runs'
+            scores at the same cost. 0 stops none. Unused by Protein.
+        prune_pareto: Ignore expensive points of the Pareto front that gain little.
         num_random_samples: Number of initial points from a Sobol sequence.
-        num_keep_top_obs: Number of the best observations to try in cheaper forms.
-        suggestions_per_pareto: Candidates per centre.
-        gp_training_iter: Steps of a Gaussian process fit.
+        num_keep_top_obs: Number of the best observations that are also tried with shorter runs.
+        suggestions_per_pareto: Number of candidates per point of the Pareto front.
+        gp_training_iter: Optimizer steps of a Gaussian process fit.
         gp_max_obs: Maximum number of observations in a fit.
         exploration: Standard deviations added to a candidate's expected score, in one of three
             ratings.
@@ -49,15 +54,15 @@ class SweepSettings:
     )
     goal: str = key(MAXIMIZE, "maximize or minimize the score", choices=(MAXIMIZE, MINIMIZE))
     target_score: float | str = key(
-        NONE,
-        "sufficient score: the cheapest run that reaches it is best; none: no limit",
-        words=(NONE,),
+        NO_TARGET,
+        "sufficient score: the cheapest run that reaches it is the best; none: no limit",
+        words=(NO_TARGET,),
     )
     seeds: int = key(
         1,
-        "most runs of a suggestion, with different seeds; only if it is promising",
+        "maximum runs per suggestion, with different seeds; only promising ones get several",
         minimum=1,
-        maximum=FIRST_HELD_OUT,
+        maximum=HELD_OUT_OFFSET,
     )
     seeds_score: str = key(
         MEAN,
@@ -66,8 +71,8 @@ class SweepSettings:
     )
     confirm: int = key(
         -1,
-        f"held-out seeds of the best {TOP_RUNS} suggestions, trained at the end; -1: {HELD_OUT} if"
-        f" these runs took at most {SHORT:g} seconds, else 0",
+        f"held-out seeds that retrain the best {TOP_RUNS} suggestions at the end; -1:"
+        f" {DEFAULT_HELD_OUT_SEEDS} if these runs took up to {SHORT_RUN_SECONDS:g} seconds, else 0",
         minimum=-1,
         maximum=1000,
     )
@@ -75,7 +80,7 @@ class SweepSettings:
     max_suggestion_cost: float = key(
         3600.0, "largest expected training time of a suggested run, in seconds", above=0
     )
-    downsample: int = key(5, "recorded points of a run's curve", minimum=1)
+    downsample: int = key(5, "number of recorded points of a run's curve", minimum=1)
     early_stop_quantile: float = key(
         0.3,
         "quantile of other runs' scores below which a run stops early; unused by Protein",
@@ -84,7 +89,7 @@ class SweepSettings:
     )
     gpus: int = key(0, "GPUs to use; 0: all", minimum=0)
     sweep_only: str = key(
-        "", "words, separated by commas; only keys that contain one of them are searched"
+        "", "comma-separated words: search only keys whose name contains one of them"
     )
     prune_pareto: bool = key(True, "")
     num_random_samples: int = key(10, "", minimum=0)
@@ -95,31 +100,31 @@ class SweepSettings:
     exploration: float = key(0.5, "", minimum=0, maximum=100)
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def searched_words(self) -> tuple[str, ...]:
         """Words of ``sweep_only``; empty if all parameters are searched."""
         return tuple(word.strip() for word in self.sweep_only.split(",") if word.strip())
 
     @property
     def stop_quantile(self) -> float:
-        """Value of ``early_stop_quantile``; 0 with Protein.
+        """Quantile of other runs' scores below which a run is stopped early; 0 with Protein.
 
-        Protein chooses the lengths of runs from their curves. Ending them early saved no cost for a
-        given score (docs/decisions/0024-protein.md).
+        Protein chooses the lengths of runs from their curves. Stopping them early saved no cost for
+        a given score (docs/decisions/0024-protein.md).
         """
         return 0.0 if self.method == PROTEIN else self.early_stop_quantile
 
     @property
     def sign(self) -> int:
-        """Factor that makes higher scores better: 1 or -1."""
+        """Factor for scores that makes higher ones better: 1, or -1 to minimize."""
         return -1 if self.goal == MINIMIZE else 1
 
     @property
     def target(self) -> float:
-        """Value of ``target_score`` times the sign; infinity without a target."""
+        """Sufficient score, ``target_score`` times the sign; infinity without a target."""
         return math.inf if isinstance(self.target_score, str) else self.sign * self.target_score
 
-    def worth(self, score: float) -> float:
-        """Return a score times the sign, at most the target score."""
+    def objective(self, score: float) -> float:
+        """Convert a score to what the sweep maximizes: score times sign, at most the target."""
         return min(self.sign * float(score), self.target)
 
 
@@ -128,7 +133,7 @@ KEYS: dict[str, Key] = {field.name: field.metadata["key"] for field in fields(Sw
 # Ranges searched by PufferLib's default.ini (4.0 and 5.0): distribution, min, max, scale.
 Range = tuple[str, float, float, str]
 
-_SHARED: dict[str, Range] = {
+SHARED_RANGES: dict[str, Range] = {
     "train.total_timesteps": ("log_normal", 3e7, 1e11, "time"),
     "policy.hidden_size": ("uniform_pow2", 32, 1024, "auto"),
     "policy.num_layers": ("uniform", 1, 8, "auto"),
@@ -138,7 +143,7 @@ _SHARED: dict[str, Range] = {
     "train.vf_clip_coef": ("uniform", 0.01, 5, "auto"),
     "train.beta1": ("logit_normal", 0.5, 0.999, "auto"),
 }
-OF_4 = _SHARED | {
+RANGES_4 = SHARED_RANGES | {
     "vec.num_buffers": ("uniform", 1, 8, "auto"),
     "train.horizon": ("uniform_pow2", 8, 1024, "auto"),
     "train.learning_rate": ("log_normal", 1e-5, 0.1, "0.5"),
@@ -153,7 +158,7 @@ OF_4 = _SHARED | {
     "train.prio_alpha": ("uniform", 0, 1, "auto"),
     "train.prio_beta0": ("uniform", 0, 1, "auto"),
 }
-OF_5 = _SHARED | {
+RANGES_5 = SHARED_RANGES | {
     "vec.total_agents": ("uniform_pow2", 256, 16384, "auto"),
     "train.horizon": ("uniform_pow2", 32, 512, "auto"),
     "train.minibatch_size": ("uniform_pow2", 4096, 65536, "auto"),
@@ -166,31 +171,34 @@ OF_5 = _SHARED | {
 
 
 def default_ranges(config: Config) -> dict[str, Range]:
-    """Return the default ranges.
+    """Return the ranges that a sweep searches by default, by key.
 
-    C environments have the ranges of the release that the configuration follows. Python
-    environments have ranges around the configured values, with a fixed length.
+    For C environments they are the ranges of the PufferLib release that the configuration follows.
+    For Python environments they surround the configured values, and the length of runs is fixed.
     """
-    return _read_by_trainer(config, _around(config) if config.python else _released(config))
+    return _used_by_trainer(
+        config, _ranges_around_values(config) if config.python else _release_ranges(config)
+    )
 
 
-def further_ranges(config: Config) -> dict[str, Range]:
-    """Return ranges that are searched only if ``sweep_only`` names them."""
+def optional_ranges(config: Config) -> dict[str, Range]:
+    """Return the ranges that are searched only if ``sweep_only`` names their keys."""
     if not config.python:
         return {}
     steps = config.train.total_timesteps
     length: Range = ("log_normal", _rounded(steps / 10), float(steps), "time")
     searched = default_ranges(config)
-    further = _read_by_trainer(config, _released(config) | {"train.total_timesteps": length})
-    return {name: each for name, each in further.items() if name not in searched}
+    optional = _used_by_trainer(config, _release_ranges(config) | {"train.total_timesteps": length})
+    return {name: each for name, each in optional.items() if name not in searched}
 
 
-def _released(config: Config) -> dict[str, Range]:
-    return OF_5 if config.facts.release == "5.0" else OF_4
+def _release_ranges(config: Config) -> dict[str, Range]:
+    """Return the default ranges of the PufferLib release that a configuration follows."""
+    return RANGES_5 if config.facts.release == "5.0" else RANGES_4
 
 
-def _around(config: Config) -> dict[str, Range]:
-    """Return ranges around the configured values."""
+def _ranges_around_values(config: Config) -> dict[str, Range]:
+    """Return ranges around the configured values, for Python environments."""
     train = config.train
     gamma_gap = min(max(1 - train.gamma, 1e-4), 0.1)
     lambda_gap = min(max(1 - train.gae_lambda, 1e-3), 0.25)
@@ -209,20 +217,23 @@ def _around(config: Config) -> dict[str, Range]:
         ),
         "train.horizon": ("uniform_pow2", max(2, train.horizon / 4), train.horizon * 2, "auto"),
     }
-    return {n: (how, _rounded(a), _rounded(b), scale) for n, (how, a, b, scale) in ranges.items()}
+    return {
+        name: (distribution, _rounded(low), _rounded(high), scale)
+        for name, (distribution, low, high, scale) in ranges.items()
+    }
 
 
 def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _read_by_trainer(config: Config, ranges: dict[str, Range]) -> dict[str, Range]:
-    """Return the ranges without keys that the configured trainer doesn't use."""
+def _used_by_trainer(config: Config, ranges: dict[str, Range]) -> dict[str, Range]:
+    """Remove the ranges of keys that the configured trainer doesn't use."""
     from puffer_mlx.ppo import optimizers  # imports MLX
 
-    read = {f"train.{key}" for key in optimizers.from_config(config).reads}
-    idle = {f"train.{key}" for name in OPTIMIZERS for key in optimizers.find(name).reads} - read
-    idle |= {*config.facts.unread}
+    used = {f"train.{key}" for key in optimizers.from_config(config).reads}
+    unused = {f"train.{key}" for name in OPTIMIZERS for key in optimizers.find(name).reads} - used
+    unused |= {*config.facts.unread}
     if not config.train.vtrace:
-        idle |= {"train.vtrace_rho_clip", "train.vtrace_c_clip"}
-    return {name: each for name, each in ranges.items() if name not in idle}
+        unused |= {"train.vtrace_rho_clip", "train.vtrace_c_clip"}
+    return {name: each for name, each in ranges.items() if name not in unused}

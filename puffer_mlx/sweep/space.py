@@ -1,6 +1,8 @@
 r"""The searched space: parameters with ranges, each mapped to a coordinate from -1 to 1.
 
-| distribution | scale z, linear in the coordinate | rounded |
+A distribution defines a scale on which the coordinate is linear:
+
+| distribution | position of a value v on the scale | rounded |
 | --- | --- | --- |
 | uniform | v | |
 | int_uniform | v | v |
@@ -8,12 +10,12 @@ r"""The searched space: parameters with ranges, each mapped to a coordinate from
 | log_normal | log10 v | |
 | logit_normal | -log10(1 - v) | |
 
-Values of integer keys are rounded, whatever the distribution. (PufferLib's trainer truncates them,
-and its method learns from fractions that were never run.)
+Values of integer keys are always rounded. (PufferLib's trainer truncates them, and its method
+learns from fractions that were never run.)
 
 Source: PufferLib 4.0's parameter spaces.
 
-Methods choose each number independently, so their first suggestions are often inconsistent: a
+Methods choose each value independently, so their first suggestions are often inconsistent: a
 minibatch larger than an epoch, or training shorter than one. ``fit_sizes`` adjusts the swept values
 within their ranges, as ``config/fit.py`` adjusts the values of files.
 """
@@ -28,42 +30,44 @@ import numpy as np
 
 from puffer_mlx.config import Config
 
-COST = "train.total_timesteps"  # the length of a run
+TIMESTEPS = "train.total_timesteps"  # the length of a run
 AUTO_SCALE = 0.5
 
 
 class Distribution(NamedTuple):
-    """A scale of values, as functions of arrays.
+    """The scale of a searched parameter, as functions of arrays.
 
     Args:
-        place: Maps a value to its place on the scale; increasing.
-        value: Maps a place to its value.
-        above: Exclusive lower bound of legal values.
-        below: Exclusive upper bound of legal values.
-        rounds_places: True if places are integers.
+        to_position: Maps a value to its position on the scale; increasing.
+        from_position: Maps a position to its value.
+        lower_bound: Exclusive lower bound of legal values.
+        upper_bound: Exclusive upper bound of legal values.
+        rounds_positions: True if positions are integers.
         rounds_values: True if values are integers.
     """
 
-    place: Callable[[np.ndarray], np.ndarray]
-    value: Callable[[np.ndarray], np.ndarray]
-    above: float = -math.inf
-    below: float = math.inf
-    rounds_places: bool = False
+    to_position: Callable[[np.ndarray], np.ndarray]
+    from_position: Callable[[np.ndarray], np.ndarray]
+    lower_bound: float = -math.inf
+    upper_bound: float = math.inf
+    rounds_positions: bool = False
     rounds_values: bool = False
 
 
 DISTRIBUTIONS = {
     "uniform": Distribution(lambda v: v, lambda p: p),
     "int_uniform": Distribution(lambda v: v, lambda p: p, rounds_values=True),
-    "uniform_pow2": Distribution(np.log2, np.exp2, above=0.0, rounds_places=True),
-    "log_normal": Distribution(np.log10, lambda p: 10.0**p, above=0.0),
-    "logit_normal": Distribution(lambda v: -np.log10(1 - v), lambda p: 1 - 10.0**-p, below=1.0),
+    "uniform_pow2": Distribution(np.log2, np.exp2, lower_bound=0.0, rounds_positions=True),
+    "log_normal": Distribution(np.log10, lambda p: 10.0**p, lower_bound=0.0),
+    "logit_normal": Distribution(
+        lambda v: -np.log10(1 - v), lambda p: 1 - 10.0**-p, upper_bound=1.0
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A key that is searched.
+    """A configuration key that a sweep searches, with its range.
 
     Args:
         section: Section of the key without ``sweep.``, for example ``train``.
@@ -72,7 +76,7 @@ class Parameter:
         low: Smallest value of the range.
         high: Largest value of the range.
         scale: Half the width of the search box around a good value; 2 covers the entire range.
-        whole: True if values are integers.
+        integer: True if values are integers.
         default: Configured value; None without one.
     """
 
@@ -82,22 +86,22 @@ class Parameter:
     low: float
     high: float
     scale: float = AUTO_SCALE
-    whole: bool = False
+    integer: bool = False
     default: float | None = None
 
     @property
     def name(self) -> str:
-        """The key with its section, for example ``train.learning_rate``."""
+        """Full name of the searched key, for example ``train.learning_rate``."""
         return f"{self.section}.{self.key}"
 
     @property
     def recorded_default(self) -> float | None:
-        """The default as recorded in a trial, or None.
+        """The configured value as recorded in a trial, or None.
 
-        Optuna can't take the logarithm of 0. On a log scale, a default of 0 is recorded as the
+        Optuna can't take the logarithm of 0. On a log scale, a configured 0 is recorded as the
         nearer end of the range, like its coordinate (``to_unit``).
         """
-        if self.default is None or self._shape.above < self.default:
+        if self.default is None or self._shape.lower_bound < self.default:
             return self.default
         return self.to_value(self.to_unit(self.default))
 
@@ -107,48 +111,48 @@ class Parameter:
 
     @cached_property
     def _ends(self) -> tuple[float, float]:
-        """Places of the range's ends."""
-        low, high = self._shape.place(np.array([self.low, self.high], float))
+        """Positions of the range's ends on the distribution's scale."""
+        low, high = self._shape.to_position(np.array([self.low, self.high], float))
         return float(low), float(high)
 
     def to_unit(self, value: float) -> float:
-        """Return the coordinate of a value: -1 at ``low``, 1 at ``high``, linear beyond them.
+        """Return the coordinate of a parameter's value: -1 at ``low``, 1 at ``high``, else linear.
 
         A value that is illegal in the distribution, such as 0 on a log scale, has the coordinate of
         the nearer end.
         """
         shape = self._shape
         first, last = self._ends
-        if not shape.above < value < shape.below:
-            return -1.0 if value <= shape.above else 1.0
-        place = float(shape.place(np.array(value, float)))
-        return 2 * (place - first) / (last - first) - 1
+        if not shape.lower_bound < value < shape.upper_bound:
+            return -1.0 if value <= shape.lower_bound else 1.0
+        position = float(shape.to_position(np.array(value, float)))
+        return 2 * (position - first) / (last - first) - 1
 
     def to_value(self, unit: float) -> int | float:
-        """Return the value at a coordinate, clipped to -1 to 1, as an int for an integer key."""
+        """Return the parameter's value at a coordinate, which is clipped to -1 to 1."""
         value = float(self.to_values(np.array([unit], float))[0])
-        return int(value) if self.whole else value
+        return int(value) if self.integer else value
 
     def to_values(self, units: np.ndarray) -> np.ndarray:
-        """Return the values at coordinates, (n,) float64, rounded for integer keys."""
+        """Return the parameter's values at coordinates, (n,) float64, rounded for integer keys."""
         shape = self._shape
         first, last = self._ends
-        places = first + (np.clip(units, -1, 1) + 1) / 2 * (last - first)
-        if shape.rounds_places:
-            places = np.clip(np.rint(places), math.ceil(first), math.floor(last))
-        values = np.clip(shape.value(places), self.low, self.high)
-        if self.whole or shape.rounds_values:
+        positions = first + (np.clip(units, -1, 1) + 1) / 2 * (last - first)
+        if shape.rounds_positions:
+            positions = np.clip(np.rint(positions), math.ceil(first), math.floor(last))
+        values = np.clip(shape.from_position(positions), self.low, self.high)
+        if self.integer or shape.rounds_values:
             values = np.clip(np.rint(values), math.ceil(self.low), math.floor(self.high))
         return values
 
     def to_units(self, values: np.ndarray) -> np.ndarray:
-        """Return the coordinates of legal values, (n,) float64."""
+        """Return the coordinates of legal values of the parameter, (n,) float64."""
         first, last = self._ends
-        return 2 * (self._shape.place(values) - first) / (last - first) - 1
+        return 2 * (self._shape.to_position(values) - first) / (last - first) - 1
 
 
 class Space:
-    """All parameters of a sweep, in the order of a vector's coordinates.
+    """The parameters that a sweep searches, in the order of a vector's coordinates.
 
     Args:
         parameters: The d parameters.
@@ -163,49 +167,49 @@ class Space:
         return len(self.parameters)
 
     @property
-    def cost(self) -> int | None:
-        """Index of the coordinate for a run's length, or None for runs of one length."""
-        return self.names.index(COST) if COST in self.names else None
+    def timesteps_index(self) -> int | None:
+        """Index of the coordinate for a run's length, or None with a fixed length."""
+        return self.names.index(TIMESTEPS) if TIMESTEPS in self.names else None
 
     @property
     def default(self) -> np.ndarray:
-        """Vector of the configured values, (d,); 0 for a key without one."""
-        known = ((p, p.default) for p in self.parameters)
-        return np.array([0.0 if value is None else p.to_unit(value) for p, value in known])
+        """Coordinates of the configured values, (d,); 0 for a key without one."""
+        defaults = ((p, p.default) for p in self.parameters)
+        return np.array([0.0 if value is None else p.to_unit(value) for p, value in defaults])
 
     def to_unit(self, values: Mapping[str, float]) -> np.ndarray:
-        """Return the vector, (d,), of values by full name; all are needed."""
+        """Return the vector of coordinates, (d,), from the values of all keys by full name."""
         return np.array([p.to_unit(values[p.name]) for p in self.parameters])
 
     def to_values(self, vector: np.ndarray) -> dict[str, int | float]:
-        """Return the values to run, by full name; ints for integer keys."""
+        """Return the values of a vector by full name; ints for integer keys."""
         pairs = zip(self.parameters, vector, strict=True)
         return {parameter.name: parameter.to_value(unit) for parameter, unit in pairs}
 
-    def as_run(self, vectors: np.ndarray) -> np.ndarray:
-        """Return the vectors after the rounding of their values, (n, d)."""
+    def round_vectors(self, vectors: np.ndarray) -> np.ndarray:
+        """Replace vectors by those of their rounded values, which runs use, (n, d)."""
         columns = zip(self.parameters, vectors.T, strict=True)
         return np.stack([p.to_units(p.to_values(units)) for p, units in columns], axis=1)
 
-    def around(
+    def sample_around(
         self,
         centres: np.ndarray,
         rng: np.random.Generator,
-        moved: float | np.ndarray | None = None,
+        probability: float | np.ndarray | None = None,
         size: float | np.ndarray = 1.0,
     ) -> np.ndarray:
-        """Return a random vector from the box around each centre, (n, d), clipped to the space.
+        """Return a random vector from the search box around each centre, (n, d), within the space.
 
         Args:
             centres: Centres of the boxes, (n, d).
             rng: Random generator.
-            moved: Probability that a coordinate changes, a number or (n, 1); at least one changes.
-                None changes all.
+            probability: Probability that a coordinate changes, a number or (n, 1). At least one
+                coordinate changes. None changes all.
             size: Size of the box as a fraction of the scales, a number or (n, 1).
         """
         steps = rng.uniform(-1, 1, centres.shape) * self.scales * size
-        if moved is not None:
-            chosen = rng.random(centres.shape) < moved
+        if probability is not None:
+            chosen = rng.random(centres.shape) < probability
             chosen[np.arange(len(chosen)), rng.integers(len(self), size=len(chosen))] = True
             steps = steps * chosen
         return np.clip(np.clip(centres, -1, 1) + steps, -1, 1)
@@ -214,38 +218,55 @@ class Space:
 # ---- consistent sizes ----------------------------------------------------------------------------
 
 Values = dict[str, int | float]
-AGENTS, HORIZON = "vec.total_agents", "train.horizon"
-MINIBATCH, REPLAY = "train.minibatch_size", "train.replay_ratio"
+AGENTS = "vec.total_agents"
+HORIZON = "train.horizon"
+MINIBATCH = "train.minibatch_size"
+REPLAY = "train.replay_ratio"
 
 
-# Pairs of a misfit, as a test of all sizes by name, and its remedies: keys with the factor that
-# they are multiplied by. The first key that is swept and not at the end of its range changes. Each
-# key changes in one direction only, so that this ends.
-MOVES: tuple[tuple[Callable[[Mapping[str, float]], bool], tuple[tuple[str, float], ...]], ...] = (
-    (
+class Repair(NamedTuple):
+    """A test for inconsistent sizes, and changes that may repair them.
+
+    Args:
+        is_inconsistent: Tests all sizes, by key.
+        changes: Keys, each with the factor for its value. The first key that is swept and not at
+            the end of its range is changed.
+    """
+
+    is_inconsistent: Callable[[Mapping[str, float]], bool]
+    changes: tuple[tuple[str, float], ...]
+
+
+# Over all repairs, each key only grows or only shrinks, so that repairing ends.
+REPAIRS = (
+    Repair(
         lambda size: size[MINIBATCH] > size[AGENTS] * size[HORIZON],
         ((MINIBATCH, 1 / 2), (HORIZON, 2), (AGENTS, 2)),
     ),
-    (
+    Repair(
         lambda size: size[REPLAY] * size[AGENTS] * size[HORIZON] < size[MINIBATCH],
         ((MINIBATCH, 1 / 2), (REPLAY, 5 / 4), (HORIZON, 2), (AGENTS, 2)),
     ),
-    (lambda size: size[COST] < size[AGENTS] * size[HORIZON], ((COST, 5 / 4),)),
+    Repair(lambda size: size[TIMESTEPS] < size[AGENTS] * size[HORIZON], ((TIMESTEPS, 5 / 4),)),
 )
 
 
 def fit_sizes(values: Values, space: Space, config: Config) -> Values:
-    """Return consistent values, as far as their ranges allow.
+    """Adjust swept sizes until they are consistent, as far as their ranges allow.
 
     Args:
         values: Swept values by full name.
         space: Ranges of the values.
         config: Configuration with the other values.
+
+    Returns:
+        The adjusted values by full name.
     """
     fitted = dict(values)
     ranges = {p.name: p for p in space.parameters}
 
-    def moved(name: str, factor: float) -> bool:
+    def change(name: str, factor: float) -> bool:
+        """Multiply a swept value within its range. Returns True if it changed."""
         if name not in fitted:
             return False
         value = ranges[name].to_value(ranges[name].to_unit(fitted[name] * factor))
@@ -253,14 +274,15 @@ def fit_sizes(values: Values, space: Space, config: Config) -> Values:
         fitted[name] = value if changed else fitted[name]
         return changed
 
-    plain = {
+    configured = {
         AGENTS: config.vec.total_agents,
         HORIZON: config.train.horizon,
         MINIBATCH: config.train.minibatch_size,
         REPLAY: config.train.replay_ratio,
-        COST: config.train.total_timesteps,
+        TIMESTEPS: config.train.total_timesteps,
     }
-    while ways := [way for misfit, ways in MOVES if misfit({**plain, **fitted}) for way in ways]:
-        if not any(moved(*way) for way in ways):
-            break
-    return fitted
+    while True:
+        sizes = {**configured, **fitted}
+        needed = [repair for repair in REPAIRS if repair.is_inconsistent(sizes)]
+        if not any(change(*each) for repair in needed for each in repair.changes):
+            return fitted

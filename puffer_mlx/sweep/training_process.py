@@ -1,4 +1,4 @@
-"""Run one training of a sweep as a ``puffer-mlx train`` process with its cores or GPUs.
+"""Run one training of a sweep as a ``puffer-mlx train`` process, with its share of cores or GPUs.
 
 Each run has a separate folder. The sweep follows the run through its log.
 """
@@ -17,23 +17,23 @@ from typing import NamedTuple
 import psutil
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.curve import LogReader, Outcome, Point
+from puffer_mlx.sweep.curve import CurveReader, Outcome, Point
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.signals import ends_with_this
 
-STOP_TIMEOUT = 30.0  # seconds between the request to end and the kill
+STOP_TIMEOUT = 30.0  # seconds from the request to end until the process is killed
 KILL_TIMEOUT = 5.0  # seconds to wait for a killed process
-OUTPUT = "output.txt"
+OUTPUT_FILE = "output.txt"
 
 # ---- slots for runs ------------------------------------------------------------------------------
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-# Number of threads, read by libraries that otherwise use all cores.
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+# Variables that limit the threads of libraries, which otherwise use all cores.
 _THREADS = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "MKL_NUM_THREADS"
 
 
 class Slot(NamedTuple):
-    """A slot for one run at a time.
+    """Cores and GPUs for one run of a sweep at a time.
 
     Args:
         number: Index of the slot, from 0.
@@ -48,41 +48,44 @@ class Slot(NamedTuple):
     threads: int = 0
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables of a run in this slot."""
+        """Return the environment variables for a run with these cores and GPUs."""
         variables = dict(os.environ)
         if self.threads:
             variables |= dict.fromkeys(_THREADS, str(self.threads))
-        return variables | ({VISIBLE: ",".join(self.gpus)} if self.gpus else {})
+        return variables | ({VISIBLE_GPUS: ",".join(self.gpus)} if self.gpus else {})
 
     @property
-    def words(self) -> list[str]:
-        """Command-line options of a run in this slot."""
+    def options(self) -> list[str]:
+        """Command-line options for a run with these cores."""
         return ["--vec.max-threads", str(self.threads)] if self.threads else []
 
 
 def make_slots(
-    parallel: int, cores: Sequence[int], gpus: Sequence[str] = (), each: int = 1
+    parallel: int, cores: Sequence[int], gpus: Sequence[str] = (), gpus_per_run: int = 1
 ) -> list[Slot]:
-    """Return the slots of a sweep, with disjoint blocks of cores and of GPUs.
+    """Divide cores and GPUs among the simultaneous runs of a sweep. Returns their slots.
 
     Args:
         parallel: Number of simultaneous runs; 0 for one per block of GPUs, or one without GPUs.
         cores: Cores that this process may use.
         gpus: Names of the available GPUs; empty if runs use no NVIDIA GPU.
-        each: GPUs per run.
+        gpus_per_run: GPUs per run.
 
     Raises:
         UserError: If there are too few GPUs or cores.
     """
-    fits = len(gpus) // each if gpus else len(cores)
+    fits = len(gpus) // gpus_per_run if gpus else len(cores)
     if gpus and not fits:
         raise UserError(
-            f"a run takes {each} GPUs, and there are {len(gpus)}", "lower train.gpus, or sweep.gpus"
+            f"a run takes {gpus_per_run} GPUs, and there are {len(gpus)}",
+            "lower train.gpus, or raise sweep.gpus",
         )
     count = parallel or (fits if gpus else 1)
     if count > fits:
-        what = f"{len(gpus)} GPUs, {each} for each run" if gpus else f"{len(cores)} cores"
-        raise UserError(f"--parallel {count} runs don't fit {what}", f"at most {fits}")
+        resources = (
+            f"{len(gpus)} GPUs, {gpus_per_run} for each run" if gpus else f"{len(cores)} cores"
+        )
+        raise UserError(f"--parallel {count} runs don't fit {resources}", f"at most {fits}")
     if count == 1 and not gpus:
         return [Slot()]
     size = max(1, len(cores) // count)
@@ -90,7 +93,7 @@ def make_slots(
         Slot(
             i,
             tuple(cores[i * size : (i + 1) * size]),
-            tuple(gpus[i * each : (i + 1) * each]),
+            tuple(gpus[i * gpus_per_run : (i + 1) * gpus_per_run]),
             size,
         )
         for i in range(count)
@@ -108,77 +111,81 @@ def available_cores() -> list[int]:
 
 def available_gpus() -> list[str]:
     """Return the names of the NVIDIA GPUs that this process may use; empty on a Mac."""
-    if (visible := os.environ.get(VISIBLE)) is not None:
+    if (visible := os.environ.get(VISIBLE_GPUS)) is not None:
         return [name.strip() for name in visible.split(",") if name.strip()]
-    if sys.platform == "darwin" or not (program := shutil.which("nvidia-smi")):
+    if sys.platform == "darwin" or not (executable := shutil.which("nvidia-smi")):
         return []
-    query = [program, "--query-gpu=index", "--format=csv,noheader"]
+    query = [executable, "--query-gpu=index", "--format=csv,noheader"]
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=60)
+        result = subprocess.run(query, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return done.stdout.split() if done.returncode == 0 else []
+    return result.stdout.split() if result.returncode == 0 else []
 
 
 # ---- processes -----------------------------------------------------------------------------------
 
 
-class Identity(NamedTuple):
-    """A process, identified even after its pid was reused.
+class ProcessIdentity(NamedTuple):
+    """Identity of a process by pid and start time, since pids are reused.
 
     Args:
         pid: Process id.
-        began: Start time by the system clock, in seconds.
+        started_at: Start time by the system clock, in seconds.
     """
 
     pid: int
-    began: float
+    started_at: float
 
     @classmethod
-    def of(cls, pid: int) -> "Identity":
-        """Return the identity of a running process."""
+    def of(cls, pid: int) -> "ProcessIdentity":
+        """Return the identity of a running process from its pid."""
         return cls(pid, psutil.Process(pid).create_time())
 
-    def find(self) -> psutil.Process | None:
-        """Return the process, or None after its end."""
+    def find_process(self) -> psutil.Process | None:
+        """Return the running process with this identity, or None after its end."""
         try:
             process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.began) < 1.0
+            same = abs(process.create_time() - self.started_at) < 1.0
             return process if same and process.status() != psutil.STATUS_ZOMBIE else None
         except psutil.Error:
             return None
 
     def end(self, timeout: float | None = None) -> bool:
-        """Terminate the process, then kill it and its children. Returns True if it was running."""
-        process = self.find()
+        """Terminate the process, then kill it and its children. Returns True if it was running.
+
+        Args:
+            timeout: Seconds until the process is killed; None for ``STOP_TIMEOUT``.
+        """
+        process = self.find_process()
         if process is None:
             return False
         try:
-            family = [process, *process.children(recursive=True)]
+            processes = [process, *process.children(recursive=True)]
         except psutil.Error:
-            family = [process]
-        _each(family[:1], "terminate")
-        psutil.wait_procs(family[:1], STOP_TIMEOUT if timeout is None else timeout)
-        _each(family, "kill")
-        psutil.wait_procs(family, KILL_TIMEOUT)
+            processes = [process]
+        _call_each(processes[:1], "terminate")
+        psutil.wait_procs(processes[:1], STOP_TIMEOUT if timeout is None else timeout)
+        _call_each(processes, "kill")
+        psutil.wait_procs(processes, KILL_TIMEOUT)
         return True
 
 
-def _each(processes: Sequence[psutil.Process], method: str) -> None:
+def _call_each(processes: Sequence[psutil.Process], method: str) -> None:
     for process in processes:
         with suppress(psutil.Error):
             getattr(process, method)()
 
 
 class TrainingProcess:
-    """A training process of a sweep.
+    """A training process that a sweep has started: follow its log, stop it, and get its result.
 
     Args:
         words: Words of its command line, from ENV on.
         folder: Folder of the run, created here.
         slot: Slot with the run's cores or GPUs.
         metric: Name of the score in a log record.
-        points: Maximum number of points of its curve.
+        max_points: Maximum number of points of its curve.
         hang_timeout: Seconds without a new record or heartbeat after which the run is ended.
     """
 
@@ -188,19 +195,19 @@ class TrainingProcess:
         folder: Path,
         slot: Slot,
         metric: str,
-        points: int,
+        max_points: int,
         hang_timeout: float,
     ) -> None:
         self._folder = folder
-        self._points = points
+        self._max_points = max_points
         self._metric = metric
         self._hang_timeout = hang_timeout
-        self._fault = ""
-        self._stopped = ""
-        self._log = LogReader(folder / "logs", metric)
+        self._error = ""
+        self._stop_reason = ""
+        self._log = CurveReader(folder / "logs", metric)
         folder.mkdir(parents=True, exist_ok=True)
-        command = program.of_package("train", *words, *slot.words, "-q")
-        with open(folder / OUTPUT, "wb") as output, _on(slot.cores):
+        command = program.of_package("train", *words, *slot.options, "-q")
+        with open(folder / OUTPUT_FILE, "wb") as output, _restricted_to(slot.cores):
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -209,62 +216,63 @@ class TrainingProcess:
                 env=slot.environment() | ends_with_this(),
                 start_new_session=True,  # so that Ctrl-C in the terminal only reaches the sweep
             )
-        self.identity = Identity.of(self._process.pid)
-        self._moved = time.monotonic()
-        self._until: float | None = None  # time of the kill, once asked to end
+        self.identity = ProcessIdentity.of(self._process.pid)
+        self._changed_at = time.monotonic()
+        self._kill_deadline: float | None = None  # time of the kill, after a request to end
 
-    def look(self) -> list[Point]:
-        """Return the points since the last call; end a run that hangs or has a NaN score."""
-        before = self._log.changed
+    def poll(self) -> list[Point]:
+        """Return the run's new points; end a run that hangs or has a score that isn't finite."""
+        previous = self._log.modified_ns
         points = self._log.new_points()
         now = time.monotonic()
-        if self._log.changed != before:
-            self._moved = now
-        if self._until is None and self._log.bad:
-            self._fault = self._log.bad
-            self._ask()
-        elif self._until is None and now - self._moved > self._hang_timeout:
-            self._fault = f"it hung: no new record for {self._hang_timeout:g} seconds"
-            self._ask()
-        elif self._until is not None and now > self._until:
+        if self._log.modified_ns != previous:
+            self._changed_at = now
+        if self._kill_deadline is None and self._log.error:
+            self._error = self._log.error
+            self._terminate()
+        elif self._kill_deadline is None and now - self._changed_at > self._hang_timeout:
+            self._error = f"it hung: no new record for {self._hang_timeout:g} seconds"
+            self._terminate()
+        elif self._kill_deadline is not None and now > self._kill_deadline:
             self.identity.end(0)
         return points
 
-    def stop(self, why: str) -> None:
-        """End the run early. Its curve so far counts."""
-        if self._until is None:
-            self._stopped = why
-            self._ask()
+    def stop(self, reason: str) -> None:
+        """End the training early for a reason. Its curve so far becomes its result."""
+        if self._kill_deadline is None:
+            self._stop_reason = reason
+            self._terminate()
 
-    def _ask(self) -> None:
-        self._until = time.monotonic() + STOP_TIMEOUT
+    def _terminate(self) -> None:
+        """Ask the process to end, and set the deadline after which it is killed."""
+        self._kill_deadline = time.monotonic() + STOP_TIMEOUT
         if self._process.poll() is None:
             self._process.terminate()
 
     def outcome(self) -> Outcome | None:
-        """Return the result of the run, or None while it is running."""
+        """Return the result of the training, or None while it is running."""
         if (code := self._process.poll()) is None:
             return None
         self._end_group()
         self._log.new_points()
         self._log.close()
-        if self._log.skipped:
-            voice.note(f"{self._folder}: {self._log.skipped}; it was skipped")
-        points = self._log.points(self._points)
-        asked = self._until is not None
-        fault = self._fault or (self._reason(code) if code and not asked else "")
-        fault = fault or self._log.bad
-        if not points and not fault:
-            which = "did no episode end, or does [sweep] metric name another?"
-            fault = f"no record has {self._metric}: {which}"
-        return Outcome([] if fault else points, fault, "" if fault else self._stopped)
+        if self._log.skipped_note:
+            voice.note(f"{self._folder}: {self._log.skipped_note}; it was skipped")
+        points = self._log.curve(self._max_points)
+        terminated = self._kill_deadline is not None
+        error = self._error or (self._failure_reason(code) if code and not terminated else "")
+        error = error or self._log.error
+        if not points and not error:
+            question = "did no episode end, or is [sweep] metric misspelled?"
+            error = f"no record has {self._metric}: {question}"
+        return Outcome([] if error else points, error, "" if error else self._stop_reason)
 
     def is_running(self) -> bool:
-        """Return True if the process is running."""
+        """Return True if the training process is running."""
         return self._process.poll() is None
 
     def end(self, timeout: float | None = None) -> None:
-        """End the run now and discard its result.
+        """End the training now and discard its result.
 
         Args:
             timeout: Seconds until the process is killed; None for ``STOP_TIMEOUT``.
@@ -275,33 +283,37 @@ class TrainingProcess:
         self._log.close()
 
     def _end_group(self) -> None:
-        """Kill the processes that the run left."""
+        """Kill the child processes that the training left behind."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _reason(self, code: int) -> str:
-        """Return the reason why the run failed, from its exit code and output."""
+    def _failure_reason(self, code: int) -> str:
+        """Return why the training failed, from its exit code and output."""
         if code < 0:
             name = signal.Signals(-code).name
             memory = "; possibly out of memory" if -code == signal.SIGKILL else ""
-            return f"ended by {name}{memory} ({self._folder / OUTPUT})"
+            return f"ended by {name}{memory} ({self._folder / OUTPUT_FILE})"
         lines: list[str] = []
         with suppress(OSError):  # the folder may have been removed
-            lines = (self._folder / OUTPUT).read_text(errors="replace").splitlines()
-        error = next((i for i in reversed(range(len(lines))) if lines[i].startswith("error: ")), -1)
-        if error >= 0:
-            return "; ".join(line.strip().removeprefix("error: ") for line in lines[error:])
+            lines = (self._folder / OUTPUT_FILE).read_text(errors="replace").splitlines()
+        start = next((i for i in reversed(range(len(lines))) if lines[i].startswith("error: ")), -1)
+        if start >= 0:
+            return "; ".join(line.strip().removeprefix("error: ") for line in lines[start:])
         last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
-        return f"{last} (exit code {code}; {self._folder / OUTPUT})"
+        return f"{last} (exit code {code}; {self._folder / OUTPUT_FILE})"
 
 
 @contextmanager
-def _on(cores: Sequence[int]):
-    """Restrict processes started in the block to some cores, if the system supports it."""
+def _restricted_to(cores: Sequence[int]):
+    """Restrict processes started in the block to some cores, if the system supports it.
+
+    Raises:
+        UserError: If a process can't be started.
+    """
     if not cores or not hasattr(os, "sched_setaffinity"):
         yield
         return
-    before = os.sched_getaffinity(0)
+    previous = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
         yield
@@ -310,4 +322,4 @@ def _on(cores: Sequence[int]):
             f"a run can't be started: {error.strerror}", "check the free memory"
         ) from None
     finally:
-        os.sched_setaffinity(0, before)
+        os.sched_setaffinity(0, previous)

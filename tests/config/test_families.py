@@ -198,7 +198,7 @@ def test_commands_make_one_configuration_of_the_environments_family(screen, monk
     """They don't make it of another family first, and fill in the right one afterwards."""
     pytest.importorskip("optuna")
     from puffer_mlx.cli import evaluate, match, sweep
-    from puffer_mlx.sweep.engine.trainings import Trainings
+    from puffer_mlx.sweep.engine.trainings import RunLauncher
 
     def take_family(*_):
         raise AssertionError("resolved twice")
@@ -212,7 +212,7 @@ def test_commands_make_one_configuration_of_the_environments_family(screen, monk
         name, words = "screen:Screen", ["--sweep.metric", "score"]
         config, swept = sweep.configured(name, words, c.load(name, words), "a sweep")
         shared = name, words, config, swept.space, swept.settings, screen, 1.0
-        config = Trainings(*shared)._config({})
+        config = RunLauncher(*shared)._config({})
     assert config.base.family == "images" and "images.ini" in names(config)
 
 

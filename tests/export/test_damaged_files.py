@@ -70,8 +70,8 @@ def load(path) -> None:
     settings = {key: text for key, text in settings.items() if ":" not in text}
     config = configuration_of({"policy.hidden_size": "8", "policy.num_layers": "1", **settings})
     policy, weights = importing.convert_weights(source, SPEC, config)
-    compared = importing.difference(source, policy, weights, SPEC)
-    if compared and not compared.same:
+    compared = importing.compare_with_file(source, policy, weights, SPEC)
+    if compared and not compared.matches:
         raise UserError(f"{path} computes something else", "the file is damaged")
 
 

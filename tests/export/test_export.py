@@ -15,7 +15,7 @@ from puffer_mlx.checkpoint import State, flat_files, weight_files
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import exporting, formats, importing, networks, parity
-from puffer_mlx.export.exporting import Format
+from puffer_mlx.export.exporting import ExportFormat
 from puffer_mlx.export.weight_layouts import layout_of, to_layout, to_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -49,13 +49,13 @@ REFUSED = (  # format, policies, and the part that the message names
     ("bin", "native-impala", "Impala: the flat file holds a linear encoder"),
     ("bin", "native-continuous", "lacks the last 5 of"),
     ("bin", "native-separate", "values with a network of their own .policy.separate_value.: the"),
-    ("bin", "puffer3 puffer3-continuous puffer3-gru", "AffineGelu can't become Linear"),
+    ("bin", "puffer3 puffer3-continuous puffer3-gru", "AffineGelu can't be converted to Linear"),
     ("bin", "torch torch-lstm torch-gru torch-mlp", r"encoder\.bias is not 0"),
     ("bin", "torch-nature torch-impala", r"decoder\.actions\.bias is not 0"),
-    ("bin", "sb3 sb3-separate sb3-lstm", "can't become one of native"),
+    ("bin", "sb3 sb3-separate sb3-lstm", "from weight layout sb3 to native"),
     ("torch", "puffer3-gru", "the network GRU, layers 1: PufferLib 3.0's wrapper"),
-    ("torch", "sb3-lstm", "LSTM: Stable-Baselines3's policy has products"),
-    ("torch", "native-separate", "values with a network of .* PufferLib has none"),
+    ("torch", "sb3-lstm", "LSTM: Stable-Baselines3's policy only has linear layers"),
+    ("torch", "native-separate", "policy.separate_value: PufferLib has no"),
 )
 IMPOSSIBLE = {(name, kind): words for kind, names, words in REFUSED for name in names.split()}
 
@@ -144,18 +144,18 @@ def test_each_format_holds_the_same_weights_or_names_the_part_that_it_cannot(tmp
         path = tmp_path / kind / f"w{suffix(kind)}"
         if (name, kind) in IMPOSSIBLE:
             with pytest.raises(UserError, match=IMPOSSIBLE[name, kind]) as caught:
-                exporting.export(made, Format(kind), path, None)
+                exporting.export(made, ExportFormat(kind), path, None)
             assert caught.value.hint and not path.parent.exists()
         else:
             there_and_back(made, kind, path)
 
 
 def there_and_back(made, kind, path):
-    report = exporting.export(made, Format(kind), path, None)
+    report = exporting.export(made, ExportFormat(kind), path, None)
     assert files(path.parent) == [path.name] and report.path == path
     assert report.tolerance == formats.by_name()[kind].tolerance <= 1e-5
     assert 0 <= report.difference <= report.tolerance
-    expected, weights = to_layout(made.policy, made.weights, report.dialect)
+    expected, weights = to_layout(made.policy, made.weights, report.layout)
     assert report.parameters == sum(w.size for _, w in named(weights))
     assert report.tensors == len(named(weights))
 
@@ -165,7 +165,7 @@ def there_and_back(made, kind, path):
     if kind != "bin":  # a flat file has no settings
         settings = {key: found.settings[key] for key in found.settings if "reset" not in key}
         assert settings == {
-            "policy.dialect": report.dialect,
+            "policy.dialect": report.layout,
             "policy.hidden_size": "16",
             "policy.num_layers": str(config.policy.num_layers),
             "torch.network": config.torch.network,
@@ -175,10 +175,10 @@ def there_and_back(made, kind, path):
     if kind in ("onnx", "safetensors"):
         about = {"env": "x", "step": "1234", "actions": json.dumps(made.spec.action.sizes)}
         assert about.items() <= found.metadata.items()
-    config.policy.dialect = report.dialect
+    config.policy.dialect = report.layout
     policy, loaded = importing.convert_weights(found, made.spec, config)
     assert policy == expected and same(loaded, weights)
-    difference = importing.difference(found, policy, loaded, made.spec)
+    difference = importing.compare_with_file(found, policy, loaded, made.spec)
     assert (difference is None) == (kind in ("bin", "safetensors"))
     assert difference is None or difference[0] <= 1e-5
 
@@ -228,10 +228,10 @@ def test_a_file_with_other_outputs_is_not_published(tmp_path, monkeypatch, polic
     path.write_text("an earlier file")
     with monkeypatch.context() as patch:
         write_instead(patch, kind, wrong)
-        with pytest.raises(UserError, match="would not be the same policy"):
-            exporting.export(made, Format(kind), path, None)
+        with pytest.raises(UserError, match="was not written"):
+            exporting.export(made, ExportFormat(kind), path, None)
     assert files(tmp_path) == [path.name] and path.read_text() == "an earlier file"
-    exporting.export(made, Format(kind), path, None)
+    exporting.export(made, ExportFormat(kind), path, None)
     assert path.read_bytes() != b"an earlier file"
 
 
@@ -246,35 +246,35 @@ def test_weights_that_are_not_finite_are_not_exported(tmp_path):
     made = make("native", tmp_path)
     made.weights["network"][0]["weight"][3, 3] = mx.nan
     with pytest.raises(UserError):
-        exporting.export(made, Format("torch"), tmp_path / "w.pt", None)
+        exporting.export(made, ExportFormat("torch"), tmp_path / "w.pt", None)
     assert files(tmp_path) == []
 
 
 def test_the_largest_relative_difference_is_reported_and_nan_is_the_worst():
     one = {"a": np.array([1.0, -4.0]), "b": np.array([[0.1, 0.2]])}
     two = {"a": np.array([1.0, -4.2]), "b": np.array([[0.1, 0.23]])}
-    difference, worst = parity.compare(one, two)  # .2 of 4; .03 of 1
+    difference, worst = parity.largest_difference(one, two)  # .2 of 4; .03 of 1
     assert worst == "a" and abs(difference - 0.05) < 1e-12
-    assert parity.compare(one, one)[0] == 0
-    difference, worst = parity.compare(one, {**one, "b": np.array([[0.1, np.nan]])})
+    assert parity.largest_difference(one, one)[0] == 0
+    difference, worst = parity.largest_difference(one, {**one, "b": np.array([[0.1, np.nan]])})
     assert worst == "b" and np.isnan(difference)
 
 
 def test_a_lossy_flat_file_reports_its_loss_and_a_whole_one_has_none(tmp_path):
     made, path = make("native-continuous", tmp_path), tmp_path / "w.bin"
-    report = exporting.export(made, Format("bin", lossy=True), path, None)
+    report = exporting.export(made, ExportFormat("bin", lossy=True), path, None)
     assert report.difference > 1e-4 and report.tolerance == np.inf
-    assert any("numbers of its own" in note for note in report.notes)
-    report = exporting.export(made, Format("bin", whole=True, lossy=True), path, None)
+    assert any("for missing values" in note for note in report.notes)
+    report = exporting.export(made, ExportFormat("bin", whole=True, lossy=True), path, None)
     assert report.difference == 0 == report.tolerance and not report.notes
     # 3 dimensions, float build: 16 * 13, 4 * 16, 3 and 1 empty, 48 * 16
     report = exporting.export(
-        made, Format("bin", alignment=flat_files.FLOAT, whole=True), path, None
+        made, ExportFormat("bin", alignment=flat_files.FLOAT, whole=True), path, None
     )
     assert path.stat().st_size == 4 * (208 + 64 + 4 + 768) and report.difference == 0
 
 
-ZERO = "trained with policy.reset_on_terminal: zero the state where an episode ends"
+ZERO = "trained with policy.reset_on_terminal: set the state to 0 where an episode ends"
 
 
 @pytest.mark.parametrize(
@@ -282,13 +282,13 @@ ZERO = "trained with policy.reset_on_terminal: zero the state where an episode e
     [
         ("torch-mlp", "onnx", False, "masks"),
         ("torch-gru", "torch", False, "GRU of several layers"),
-        ("native", "bin", True, f"{ZERO}; PufferLib 5.0 does, 4.0 never"),
+        ("native", "bin", True, f"{ZERO}; PufferLib 5.0 does this, 4.0 doesn't"),
     ],
 )
 def test_notes_say_what_users_of_a_file_must_do(tmp_path, name, kind, reset, note):
     spec = EnvSpec("x", 13, np.dtype(np.uint8), ActionSpec((3,)), 3) if note == "masks" else None
     made = make(name, tmp_path, spec=spec, reset=reset)
-    notes = exporting.export(made, Format(kind), tmp_path / f"w{suffix(kind)}", None).notes
+    notes = exporting.export(made, ExportFormat(kind), tmp_path / f"w{suffix(kind)}", None).notes
     assert any(note in each for each in notes)
 
 
@@ -299,13 +299,13 @@ def test_notes_say_what_users_of_a_file_must_do(tmp_path, name, kind, reset, not
 def test_observations_of_bytes_get_a_wider_tolerance(tmp_path, kind):
     """Both sides differ from float64 by more than 1e-5; neither is wrong."""
     made, path = make("native", tmp_path, spec=BYTES), tmp_path / f"w{suffix(kind)}"
-    report = exporting.export(made, Format(kind), path, None)
+    report = exporting.export(made, ExportFormat(kind), path, None)
     assert 1e-5 < report.difference <= report.tolerance < 5e-3
     found = importing.inspect(path)
-    made.config.policy.dialect = report.dialect
+    made.config.policy.dialect = report.layout
     policy, weights = importing.convert_weights(found, made.spec, made.config)
-    again = importing.difference(found, policy, weights, made.spec)
-    assert again is not None and again.same
+    again = importing.compare_with_file(found, policy, weights, made.spec)
+    assert again is not None and again.matches
 
 
 # ---- normalised observations ---------------------------------------------------------------------
@@ -322,8 +322,10 @@ def environments_own(memory, n=7):
 def test_an_exported_file_normalises_raw_observations_by_the_definition(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     made, path = make("torch-lstm", tmp_path, statistics=statistics()), tmp_path / "w.onnx"
-    report = exporting.export(made, Format("onnx"), path, None)
-    assert report.difference <= 1e-5 and any("normalised inside" in note for note in report.notes)
+    report = exporting.export(made, ExportFormat("onnx"), path, None)
+    assert report.difference <= 1e-5 and any(
+        "the file normalizes observations" in note for note in report.notes
+    )
     raw = environments_own(statistics())
     states = {state: np.zeros((2, len(raw), 16), np.float32) for state in "hc"}
     session = onnxruntime.InferenceSession(path)
@@ -341,7 +343,7 @@ def test_an_exported_file_normalises_raw_observations_by_the_definition(tmp_path
 @pytest.mark.parametrize(("name", "kind"), [("native", "torch"), ("torch-lstm", "safetensors")])
 def test_statistics_survive_an_export_and_an_import(tmp_path, name, kind):
     made, path = make(name, tmp_path, statistics=statistics()), tmp_path / f"w{suffix(kind)}"
-    exporting.export(made, Format(kind), path, None)
+    exporting.export(made, ExportFormat(kind), path, None)
     assert files(tmp_path) == [path.name]
     found = importing.inspect(path)
     assert found.settings["vec.normalize_observations"] == "True"
@@ -352,7 +354,7 @@ def test_statistics_survive_an_export_and_an_import(tmp_path, name, kind):
         np.testing.assert_array_equal(found.statistics[key], np.float32(w))
     made.config.policy.dialect = found.settings["policy.dialect"]
     policy, weights = importing.convert_weights(found, made.spec, made.config)
-    difference = importing.difference(found, policy, weights, made.spec)
+    difference = importing.compare_with_file(found, policy, weights, made.spec)
     assert difference is None or difference[0] <= 1e-5
     other = EnvSpec("y", 12, made.spec.observation_dtype, made.spec.action)
     found.metadata = {}
@@ -362,12 +364,14 @@ def test_statistics_survive_an_export_and_an_import(tmp_path, name, kind):
 
 def test_a_flat_file_refuses_statistics_unless_lossy(tmp_path):
     made, path = make("native", tmp_path, statistics=statistics()), tmp_path / "w.bin"
-    with pytest.raises(UserError, match="can't hold what this policy's observations are") as caught:
-        exporting.export(made, Format("bin"), path, None)
+    with pytest.raises(
+        UserError, match="can't hold this policy's normalization statistics"
+    ) as caught:
+        exporting.export(made, ExportFormat("bin"), path, None)
     assert "--lossy" in caught.value.hint and files(tmp_path) == []
-    report = exporting.export(made, Format("bin", lossy=True), path, None)
+    report = exporting.export(made, ExportFormat("bin", lossy=True), path, None)
     assert report.tolerance == np.inf and report.difference > 0.01
-    assert any("wants normalised observations" in note for note in report.notes)
+    assert any("needs normalized observations" in note for note in report.notes)
     assert same(flat_files.read_bin(path, made.weights), made.weights)
 
 
@@ -397,46 +401,56 @@ def test_an_export_to_an_unsuitable_path_is_refused(tmp_path):
     made = make("native", tmp_path)
     (tmp_path / "file").write_text("not a folder")
     for path, message in (
-        (tmp_path / "w.txt", r"w\.txt: a file of kind torch is named"),
-        (made.folder / "weights.pt", "is a checkpoint, whose files are its own"),
+        (tmp_path / "w.txt", r"w\.txt: the name of a torch file ends with"),
+        (made.folder / "weights.pt", "is a checkpoint, and can't contain other files"),
         (tmp_path / "file" / "w.pt", "can't write"),
     ):
         with pytest.raises(UserError, match=message):
-            exporting.export(made, Format("torch"), path, None)
+            exporting.export(made, ExportFormat("torch"), path, None)
 
 
 def test_a_network_without_a_file_for_export_is_exported_as_safetensors(tmp_path, monkeypatch):
-    monkeypatch.setattr(networks, "export_forms", dict)
+    monkeypatch.setattr(networks, "network_exports", dict)
     made = make("torch-mlp", tmp_path)
     with pytest.raises(UserError) as caught:
-        exporting.export(made, Format("onnx"), tmp_path / "w.onnx", None)
+        exporting.export(made, ExportFormat("onnx"), tmp_path / "w.onnx", None)
     assert caught.value.message == "the network MLP has no ONNX graph in puffer_mlx/export/networks"
     assert caught.value.hint == "this policy can be exported with --to safetensors"
-    report = exporting.export(made, Format("safetensors"), tmp_path / "w.safetensors", None)
+    report = exporting.export(made, ExportFormat("safetensors"), tmp_path / "w.safetensors", None)
     assert report.difference == 0
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "dialect", "message"),
     [
-        ("native", "bin", "torch", "files of kind bin hold the native dialect, not torch"),
-        ("native", "torch", "native", "files of kind torch hold the torch or the puffer3"),
-        ("torch-impala", "torch", "puffer3", "the encoder Impala: PufferLib 3.0's is AffineGelu"),
+        ("native", "bin", "torch", "bin files can't have the weight layout torch, only native"),
+        (
+            "native",
+            "torch",
+            "native",
+            "torch files can't have the weight layout native, only torch or puffer3",
+        ),
+        (
+            "torch-impala",
+            "torch",
+            "puffer3",
+            "the encoder Impala: PufferLib 3.0 only has AffineGelu",
+        ),
     ],
 )
 def test_an_impossible_dialect_is_refused(tmp_path, name, kind, dialect, message):
     path = tmp_path / f"w{suffix(kind)}"
     with pytest.raises(UserError, match=message):
-        exporting.export(make(name, tmp_path), Format(kind, dialect), path, None)
+        exporting.export(make(name, tmp_path), ExportFormat(kind, dialect), path, None)
 
 
 def test_a_format_whose_package_is_missing_is_refused(tmp_path, monkeypatch):
     made = make("native", tmp_path)
     monkeypatch.setitem(sys.modules, "torch", None)  # import raises ModuleNotFoundError
     with pytest.raises(UserError, match="torch is not installed") as caught:
-        exporting.export(made, Format("torch"), tmp_path / "w.pt", None)
+        exporting.export(made, ExportFormat("torch"), tmp_path / "w.pt", None)
     assert caught.value.hint == "pip install 'puffer-mlx[torch]'"
-    exporting.export(made, Format("safetensors"), tmp_path / "w.safetensors", None)
+    exporting.export(made, ExportFormat("safetensors"), tmp_path / "w.safetensors", None)
 
 
 def test_only_safetensors_holds_a_users_class_and_names_it(here):
@@ -444,8 +458,8 @@ def test_only_safetensors_holds_a_users_class_and_names_it(here):
     made = make("torch-lstm", here, encoder="users_own_encoder:Encoder")
     for kind in "torch", "onnx", "bin":
         with pytest.raises(UserError, match=r"Module|is not 0"):
-            exporting.export(made, Format(kind), here / f"w{suffix(kind)}", None)
-    exporting.export(made, Format("safetensors"), here / "w.safetensors", None)
+            exporting.export(made, ExportFormat(kind), here / f"w{suffix(kind)}", None)
+    exporting.export(made, ExportFormat("safetensors"), here / "w.safetensors", None)
     found = importing.inspect(here / "w.safetensors")
     assert found.classes == {"torch.encoder": "users_own_encoder:Encoder"}
     assert "torch.encoder" not in found.settings
@@ -460,7 +474,7 @@ def test_an_onnx_file_has_named_inputs_and_outputs_for_any_number_of_agents(tmp_
     onnx = pytest.importorskip("onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     made, path = make(name, tmp_path), tmp_path / "w.onnx"
-    exporting.export(made, Format("onnx"), path, None)
+    exporting.export(made, ExportFormat("onnx"), path, None)
     model = onnx.load(path)
     assert [(each.domain, each.version) for each in model.opset_import] == [("", 17)]
     weights = {each.name: tuple(each.dims) for each in model.graph.initializer}

@@ -14,7 +14,7 @@ from stepping import puffer_vec
 
 from puffer_mlx.export import importing
 from puffer_mlx.export.formats.torch import save_torch
-from puffer_mlx.export.parity import Outputs, run
+from puffer_mlx.export.parity import NamedOutputs, policy_outputs
 from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 torch: Any = pytest.importorskip("torch")
@@ -66,8 +66,8 @@ def played(make) -> tuple[Any, np.ndarray]:
         return env.spec, np.stack(seen)
 
 
-def its_outputs(policy: Any, observations: np.ndarray) -> Outputs:
-    """As ``parity.run`` gives ours: (T, N, A) each, values (T, N)."""
+def its_outputs(policy: Any, observations: np.ndarray) -> NamedOutputs:
+    """As ``parity.policy_outputs`` gives ours: (T, N, A) each, values (T, N)."""
     state, steps = {"lstm_h": None, "lstm_c": None}, []
     with torch.no_grad():
         for seen in torch.from_numpy(observations):
@@ -80,7 +80,7 @@ def its_outputs(policy: Any, observations: np.ndarray) -> Outputs:
     return {name: torch.stack([step[name] for step in steps]).numpy() for name in steps[0]}
 
 
-def assert_alike(found: Outputs, expected: Outputs) -> None:
+def assert_alike(found: NamedOutputs, expected: NamedOutputs) -> None:
     for name, theirs in expected.items():
         np.testing.assert_allclose(found[name], theirs, rtol=0, atol=2e-5, err_msg=name)
     assert np.std(expected["value"]) > 0.05  # it says something
@@ -98,7 +98,7 @@ def test_pufferlibs_policies_survive_an_import_and_an_export(here, environment: 
     expected = its_outputs(theirs, observations)
     torch.save(theirs.state_dict(), here / "theirs.pt")
     policy, weights = read(here / "theirs.pt", spec)
-    assert_alike(run(policy, weights, observations), expected)
+    assert_alike(policy_outputs(policy, weights, observations), expected)
 
     save_torch(policy, weights, here / "ours.pt")
     again = of_pufferlib(make)

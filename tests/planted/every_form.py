@@ -20,7 +20,7 @@ from test_compiled_step import Case  # pyright: ignore[reportMissingImports]
 from puffer_mlx import config
 from puffer_mlx.check.gpu import kernels
 from puffer_mlx.export.formats.onnx import run_onnx, save_onnx
-from puffer_mlx.export.infer import detect, detect_torch
+from puffer_mlx.export.infer import infer_settings, infer_torch_settings
 from puffer_mlx.export.weight_layouts import from_torch, stacked_state, to_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -99,7 +99,7 @@ def torch_module(policy, weights, expected, observations):
         outputs, values, state = module(torch.from_numpy(observations).transpose(0, 1))
     found = outputs.transpose(0, 1).numpy(), values.T.numpy(), [a.numpy() for a in state[0]]
     assert apart(from_torch(policy, tensors), weights) == 0
-    return apart(found, expected), detect_torch(Path("x.pt"), tensors)
+    return apart(found, expected), infer_torch_settings(Path("x.pt"), tensors)
 
 
 def onnx_graph(policy, weights, expected, observations, folder):
@@ -130,7 +130,7 @@ def main() -> None:
                 "ONNX": onnx_graph(policy, weights, expected, observations, folder),
                 "torch": torch_apart,
                 "told by torch's keys": torch_told,
-                "told by our names": detect(dict(named(drawn))),
+                "told by our names": infer_settings(dict(named(drawn))),
             }
         )
     )

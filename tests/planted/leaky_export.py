@@ -1,6 +1,6 @@
 """Leaky in PyTorch and ONNX: `tests/project/test_planted_parts.py`."""
 
-from puffer_mlx.export.networks import NetworkClass, NetworkForms, TorchNetwork
+from puffer_mlx.export.networks import NetworkExports, Puffer4Network, TorchNetwork
 from puffer_mlx.policy.networks import count
 
 
@@ -38,15 +38,15 @@ def onnx(graph, network, x, states):
 
     def layer(i, x, s):
         z = graph("Sigmoid", graph.gemm(x, f"network.{i}.gate", ""))
-        s = graph.between(s, x, z)
+        s = graph.interpolate(s, x, z)
         return s, s
 
-    return graph.through_layers(layer, network.layers, x, states)
+    return graph.apply_layers(layer, network.layers, x, states)
 
 
-FORMS = NetworkForms(
+EXPORTS = NetworkExports(
     onnx=onnx,
-    torch=NetworkClass(
+    torch=Puffer4Network(
         TorchNetwork(modules, scan, step),
         lambda layers: {f"{i}.gate": [f"gates.{i}.weight"] for i in range(layers)},
         lambda keys: count(r"gates\.(\d+)\.weight", keys),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from puffer_mlx.sweep.observations import DEAR, FREE_SECONDS, MIN_RUNS, EarlyStop
+from puffer_mlx.sweep.observations import EXPENSIVE_FACTOR, MIN_RUNS, MIN_SECONDS, EarlyStop
 from puffer_mlx.sweep.settings import SweepSettings
 
 # Ten finished runs with scores 0 to 9 after 100 s, half of that after 50 s. The best cost 200 s.
@@ -23,8 +23,8 @@ STOPS = {  # cost, score
     (75.0, 2.0): True,  # between two points: three quarters of 2.7 is 2.025
     (75.0, 2.05): False,
     (150.0, 2.8): False,  # runs that ended before count with their last scores
-    (DEAR * 200 + 1, 8.0): True,  # more than the best run cost: the best tenth
-    (DEAR * 200 + 1, 8.2): False,
+    (EXPENSIVE_FACTOR * 200 + 1, 8.0): True,  # more than the best run cost: the best tenth
+    (EXPENSIVE_FACTOR * 200 + 1, 8.2): False,
     (49.0, -50.0): False,  # nothing is known of the others there
 }
 
@@ -37,7 +37,7 @@ def test_best_score_so_far_counts():
     assert not stops(100.0, 5.0, -50.0)
 
 
-@pytest.mark.parametrize(("cost", "expected"), [(FREE_SECONDS - 1, False), (FREE_SECONDS, True)])
+@pytest.mark.parametrize(("cost", "expected"), [(MIN_SECONDS - 1, False), (MIN_SECONDS, True)])
 def test_no_run_stops_in_its_first_seconds(cost, expected):
     assert stops(cost, -50.0, curves=[curve * (1, 0.1) for curve in CURVES]) == expected
 

@@ -8,8 +8,8 @@ import pytest
 from puffer_mlx.sweep.gaussian_process import (
     Parameters,
     Posterior,
-    first_parameters,
-    fit,
+    fit_posterior,
+    initial_parameters,
     kernel,
     log_likelihood,
 )
@@ -25,7 +25,7 @@ def data():
 
 
 LENGTHS = np.array([0.5, 0.9, 2.0, 3.0])
-AT = Parameters(LENGTHS, scale=0.7, offset=0.4, noise=0.02, mean=0.1, line=0.6)
+AT = Parameters(LENGTHS, scale=0.7, offset=0.4, noise=0.02, mean=0.1, linear=0.6)
 
 
 def one_by_one(a, b, p):
@@ -35,7 +35,7 @@ def one_by_one(a, b, p):
         for j, v in enumerate(b):
             r = math.sqrt(sum(((u - v) / p.lengths) ** 2))
             matern = (1 + math.sqrt(3) * r) * math.exp(-math.sqrt(3) * r)
-            values[i, j] = p.scale * (p.line * (u @ v) + p.offset + matern)
+            values[i, j] = p.scale * (p.linear * (u @ v) + p.offset + matern)
     return values
 
 
@@ -58,7 +58,7 @@ def test_gradient_is_the_slope(data):
         step = np.zeros(len(plain))
         step[k] = 1e-5 * max(abs(plain[k]), 0.1)
         moved = (
-            Parameters(end[:D], *end[D:], line=AT.line) for end in (plain + step, plain - step)
+            Parameters(end[:D], *end[D:], linear=AT.linear) for end in (plain + step, plain - step)
         )
         above, below = (log_likelihood(at, x, y)[0] for at in moved)
         assert slope == pytest.approx((above - below) / (2 * step[k]), rel=1e-4, abs=1e-5)
@@ -79,12 +79,12 @@ def test_kernel_is_its_formula_and_posterior_the_conditional_normal(data):
 
 def test_fit_raises_the_likelihood_and_finds_the_important_dimension(data):
     x, y = data
-    parameters = fit(x, y, steps=100).parameters
-    assert log_likelihood(parameters, x, y)[0] > log_likelihood(first_parameters(D), x, y)[0] + 5
-    assert parameters.lengths[0] < min(parameters.lengths[2:]) and parameters.line == 0
+    parameters = fit_posterior(x, y, steps=100).parameters
+    assert log_likelihood(parameters, x, y)[0] > log_likelihood(initial_parameters(D), x, y)[0] + 5
+    assert parameters.lengths[0] < min(parameters.lengths[2:]) and parameters.linear == 0
 
 
 def test_equal_points_can_be_fitted():
     x = np.zeros((12, 2))
-    posterior = fit(x, np.linspace(0, 1, 12), steps=60)
+    posterior = fit_posterior(x, np.linspace(0, 1, 12), steps=60)
     assert posterior.means(x[:1])[0] == pytest.approx(0.5, abs=0.1)

@@ -20,7 +20,7 @@ from puffer_mlx import config
 from puffer_mlx.cli import sweep
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.engine.storage import open_storage
-from puffer_mlx.sweep.training_process import Identity
+from puffer_mlx.sweep.training_process import ProcessIdentity
 
 TINY = """
 [base]
@@ -76,7 +76,7 @@ def test_sweep_prints_its_runs_and_writes_the_best_as_a_file_that_trains_it_agai
     lines = done.stdout.splitlines()
     assert lines[1].startswith("searching 3 keys: train.total_timesteps 128 to 1280, train.gamma ")
     assert lines[3].startswith("sweep one of squared: Protein over 3 keys")
-    assert lines[4].startswith("run 1: score ") and "the configuration's own values" in lines[4]
+    assert lines[4].startswith("run 1: score ") and "the configured values" in lines[4]
     assert " | total_timesteps 1" in lines[5] and lines[5].endswith("| 2 of 2")
     assert lines[6].startswith("best: run ")
     best = folder / "sweeps/squared/one/best.ini"
@@ -141,8 +141,8 @@ def test_killed_or_interrupted_sweep_can_be_resumed_and_leaves_no_process(tiny):
     with started(command("sweep", "tiny.ini", *LONG), tiny) as process:
         log = log_of_first_run(tiny, process)
         process.popen.kill()
-    orphan = Identity(*first_run(tiny).user_attrs["process"])
-    wait_until(lambda: not orphan.find())
+    orphan = ProcessIdentity(*first_run(tiny).user_attrs["process"])
+    wait_until(lambda: not orphan.find_process())
     with started(command("sweep", "tiny.ini", "--resume"), tiny) as process:
         while log.exists():
             assert process.popen.poll() is None
@@ -153,8 +153,8 @@ def test_killed_or_interrupted_sweep_can_be_resumed_and_leaves_no_process(tiny):
     assert code == 130 and err.endswith(" tiny.ini --resume two\nstopped\n")
     run = first_run(tiny)
     assert run.state == TrialState.WAITING and run.user_attrs["default"]
-    again = Identity(*run.user_attrs["process"])
-    assert again != orphan and not again.find() and not orphan.find()
+    again = ProcessIdentity(*run.user_attrs["process"])
+    assert again != orphan and not again.find_process() and not orphan.find_process()
 
 
 # ---- what is refused -----------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def test_locked_database_full_disk_and_missing_optuna_are_reported(tiny, capsys,
     with sqlite3.connect("trials.db") as holder:
         holder.execute("begin exclusive")
         said = refused(capsys, "--storage", "sqlite:///trials.db?timeout=0.1")
-    assert "another program locks it; end that program, or use" in said
+    assert "another program has locked it; end that program, or use" in said
     with monkeypatch.context() as patch:
         patch.setenv("TMPDIR", str(tiny))
         (tiny / "mlx").write_text("")

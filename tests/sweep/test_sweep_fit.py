@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("optuna", reason="pip install 'puffer-mlx[sweep]'")
 
 from puffer_mlx import config as c
-from puffer_mlx.sweep.engine.trainings import Trainings
+from puffer_mlx.sweep.engine.trainings import RunLauncher
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Parameter, Space
 
@@ -31,10 +31,10 @@ def trainings(swept, *words):
     """Return the trainings of a sweep. An epoch has 64 x 16 steps unless one of these is swept."""
     words = [*WORDS, *words]
     space = Space(
-        [Parameter(*name.split("."), *RANGES[name], whole=name != REPLAY) for name in swept]
+        [Parameter(*name.split("."), *RANGES[name], integer=name != REPLAY) for name in swept]
     )
     config = c.load("squared", words)
-    return Trainings("squared", words, config, space, SweepSettings(), Path("."), 60)
+    return RunLauncher("squared", words, config, space, SweepSettings(), Path("."), 60)
 
 
 FITS = {AGENTS: 128, HORIZON: 8, MINIBATCH: 1024, REPLAY: 1.5, STEPS: 1024}

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from puffer_mlx.sweep.methods import Protein, make_method
-from puffer_mlx.sweep.observations import Observations, pareto_front, pruned
+from puffer_mlx.sweep.observations import Observations, pareto_front, prune_front
 from puffer_mlx.sweep.settings import SweepSettings
-from puffer_mlx.sweep.space import COST, Parameter, Space
+from puffer_mlx.sweep.space import TIMESTEPS, Parameter, Space
 
-SECTION, KEY = COST.split(".")
+SECTION, KEY = TIMESTEPS.split(".")
 SPACE = Space(
     [
-        Parameter(SECTION, KEY, "log_normal", 1e6, 1e8, whole=True),
+        Parameter(SECTION, KEY, "log_normal", 1e6, 1e8, integer=True),
         Parameter("train", "gamma", "uniform", 0.0, 1.0),
         Parameter("train", "clip_coef", "uniform", 0.0, 1.0),
     ]
@@ -23,7 +23,7 @@ SETTINGS = SweepSettings(max_suggestion_cost=1000.0, num_random_samples=4)
 
 def outcome(vector):
     """Return score and cost: best at gamma 0.65, better if longer, 1 s for 100,000 steps."""
-    steps = SPACE.to_values(vector)[COST]
+    steps = SPACE.to_values(vector)[TIMESTEPS]
     return 1 - 4 * (vector[1] - 0.3) ** 2 + 0.3 * vector[0], steps / 1e5
 
 
@@ -138,12 +138,12 @@ def test_repeated_vector_replaces_its_score_and_failures_are_separate():
 
 def test_pareto_front_has_no_run_that_is_beaten():
     scores, costs = np.array([1.0, 3, 2, 3, 5, 4]), np.array([1.0, 4, 5, 3, 9, 9])
-    assert pareto_front(scores, costs).at.tolist() == [0, 3, 4]
+    assert pareto_front(scores, costs).indices.tolist() == [0, 3, 4]
 
 
 def test_front_is_pruned_where_it_is_flat():
     scores, costs = np.array([0.0, 0.985, 0.99, 1.0]), np.array([0.0, 10.0, 20.0, 100.0])
     front = pareto_front(scores, costs)
-    assert pruned(front).costs.tolist() == [0.0, 10.0]
+    assert prune_front(front).costs.tolist() == [0.0, 10.0]
     steep = pareto_front(np.array([0.0, 0.6, 1.0]), np.array([1.0, 2.0, 100.0]))
-    assert pruned(steep).costs.tolist() == [1.0, 2.0, 100.0]
+    assert prune_front(steep).costs.tolist() == [1.0, 2.0, 100.0]

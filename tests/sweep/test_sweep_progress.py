@@ -11,7 +11,7 @@ from rich.console import Console
 from swept import Formula, drive, formula, open_study, settings
 
 from puffer_mlx.sweep.engine import progress
-from puffer_mlx.sweep.engine.progress import Progress
+from puffer_mlx.sweep.engine.progress import SweepProgress
 
 SHOWN = "total_timesteps", "gamma"
 
@@ -34,8 +34,8 @@ def swept(terminal: bool):
         return Formula(run, slot, fault=fault, stopped="too little" if number == 4 else "")
 
     study = open_study("j.log", settings(method="Random", max_runs=5))
-    with Progress(study, "a sweep", 5, 1, console_of(file, terminal), SHOWN) as shown:
-        drive(study, settings(max_runs=5), start, draw=shown.draw, ended=shown.ended)
+    with SweepProgress(study, "a sweep", 5, 1, console_of(file, terminal), SHOWN) as shown:
+        drive(study, settings(max_runs=5), start, draw=shown.draw, on_end=shown.on_end)
         return study, file.getvalue(), shown.status(())
 
 
@@ -46,7 +46,7 @@ def test_pipe_gets_a_line_for_each_run(here):
     assert lines[:2] == [
         "a sweep",
         f"run 1: score {score:.4g}, {cost:.1f} s, {steps / 1000:.1f}K steps"
-        f" | the configuration's own values | best {score:.4g} (run 1) | 1 of 5",
+        f" | the configured values | best {score:.4g} (run 1) | 1 of 5",
     ]
     assert lines[3].startswith("run 3: failed: it [broke] | best ")
     assert lines[3].endswith(" | 2 of 5")
@@ -67,11 +67,11 @@ def test_lines_of_held_out_seeds_count_down(here):
     how = settings(method="Random", max_runs=3, confirm=2)
     study = open_study("j.log", how)
     file = io.StringIO()
-    with Progress(study, "a sweep", 3, 1, console_of(file), SHOWN) as shown:
-        drive(study, how, draw=shown.draw, ended=shown.ended)
+    with SweepProgress(study, "a sweep", 3, 1, console_of(file), SHOWN) as shown:
+        drive(study, how, draw=shown.draw, on_end=shown.on_end)
     lines = file.getvalue().splitlines()
     left = [line.split("|")[-1].strip() for line in lines[4:]]
-    assert left == [f"{n} to go" for n in range(5, -1, -1)]
+    assert left == [f"{n} remaining" for n in range(5, -1, -1)]
     best = study.top_runs()[0]
     assert lines[4].startswith(f"run {study.ordinal(best)}, held-out seeds: median ")
 
@@ -83,5 +83,5 @@ def test_importances_sum_to_1_and_pictures_are_drawn(here):
     drive(study, how)
     parts = [*progress.importances(study).values()]
     assert sum(parts) == pytest.approx(1) and parts == sorted(parts, reverse=True)
-    for path in progress.draw(study, here):
+    for path in progress.draw_plots(study, here):
         assert path.read_bytes()[:4] == b"\x89PNG"

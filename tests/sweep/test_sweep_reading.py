@@ -5,7 +5,7 @@ import pytest
 from puffer_mlx import config
 from puffer_mlx.cli.sweep_options import USED, add_options
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.reading import description, read_sweep
+from puffer_mlx.sweep.reading import describe_space, read_sweep
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Parameter
 
@@ -74,22 +74,22 @@ def test_sweep_only_selects_parameters_by_parts_of_their_names(swept):
 RANGE = "distribution = uniform\nmin = 1\nmax = 8\nscale = auto\n"
 
 ODD = [
-    ("[sweep]\nearly_stop_quantile = 0.3\n", "is unused by Protein, which chooses the lengths"),
+    ("[sweep]\nearly_stop_quantile = 0.3\n", "is unused by Protein, which chooses how long"),
     (f"[sweep.env.nothing]\n{RANGE}", "[sweep.env.nothing] is left out: the configuration has no"),
     (f"[sweep.train.gama]\n{RANGE}", "the nearest is train.gamma"),
     (f"[sweep.train.anneal_lr]\n{RANGE}", "[sweep.train.anneal_lr] is left out: train.anneal_lr"),
-    (f"[sweep.policy.expansion_factor]\n{RANGE}", "the key does nothing here"),
-    (f"[sweep.policy.num_layers]\n{RANGE}", "is a whole number: it is rounded"),
-    ("[sweep.train.learning_rate]\nmax = 0.05\n", "train.learning_rate 0.1 is outside of"),
+    (f"[sweep.policy.expansion_factor]\n{RANGE}", "the key is unused"),
+    (f"[sweep.policy.num_layers]\n{RANGE}", "is an integer: values are rounded"),
+    ("[sweep.train.learning_rate]\nmax = 0.05\n", "train.learning_rate 0.1 is outside [sweep"),
     ("[sweep.train.learning_rate]\nstep = 1\nmax = 0.2\n", "step isn't a key of a range"),
-    ("[sweep.train.gamma]\nscale = time\n", "scale time is for log_normal"),
-    ("[sweep.train.prio_alpha]\nmax = 2\n", "2.0 is out of range: runs with it fail"),
+    ("[sweep.train.gamma]\nscale = time\n", "scale time needs log_normal"),
+    ("[sweep.train.prio_alpha]\nmax = 2\n", "2.0 is out of range: runs with this value fail"),
     ("[sweep]\nmax_cost = 120\n", "read as max_suggestion_cost"),
     ("[sweep]\nmethod = protein\n", "method protein is read as Protein"),
     ("[sweep]\nmethod = CARBS\n", "method CARBS doesn't exist; Protein is used"),
-    ("[sweep]\nmetric = environment/score\n", "PufferLib 3.0's name of env/score"),
+    ("[sweep]\nmetric = environment/score\n", "PufferLib 3.0's name for env/score"),
     ("[sweep]\nmaxruns = 3\n", "maxruns isn't a key of [sweep] (max_runs is)"),
-    ("[sweep.metric]\ngoal = minimize\nname = environment/perf\n", "PufferLib 3.0's form"),
+    ("[sweep.metric]\ngoal = minimize\nname = environment/perf\n", "is a section of PufferLib 3.0"),
 ]
 
 
@@ -110,15 +110,18 @@ def test_old_names_of_settings_are_read(swept):
 WRONG = [
     ("[sweep.train.gamma]\nmin = 0.99\nmax = 0.9\n", "min 0.99 is not below max 0.9"),
     ("[sweep.train.gamma]\ndistribution = normal\n", "distribution is 'normal'"),
-    ("[sweep.train.ent_coef]\nmin = 0\n", "log_normal needs one above 0"),
-    ("[sweep.policy.hidden_size]\nmin = -2\n", "uniform_pow2 needs one above 0"),
-    ("[sweep.train.gamma]\nmax = 1\n", "logit_normal needs one below 1"),
+    ("[sweep.train.ent_coef]\nmin = 0\n", "log_normal needs a value above 0"),
+    ("[sweep.policy.hidden_size]\nmin = -2\n", "uniform_pow2 needs a value above 0"),
+    ("[sweep.train.gamma]\nmax = 1\n", "logit_normal needs a value below 1"),
     ("[sweep.env.width]\ndistribution = uniform\nmin = 1\n", "[sweep.env.width] has no max"),
     ("[sweep.train.gamma]\nscale = 0\n", "scale is '0'"),
-    ("[sweep.policy.num_layers]\nmin = 1.2\nmax = 1.8\n", "no two whole numbers"),
-    ("[sweep.policy.hidden_size]\nmin = 33\nmax = 63\n", "no two powers of two"),
-    ("[sweep]\nsweep_only = nothing\n", "there is no parameter whose name contains nothing"),
-    ("[sweep]\nmetric = eval/score\n", "sweep.metric eval/score is of evaluations while training"),
+    ("[sweep.policy.num_layers]\nmin = 1.2\nmax = 1.8\n", "fewer than two whole numbers"),
+    ("[sweep.policy.hidden_size]\nmin = 33\nmax = 63\n", "fewer than two powers of two"),
+    (
+        "[sweep]\nsweep_only = nothing\n",
+        "no parameter to sweep whose name contains nothing",
+    ),
+    ("[sweep]\nmetric = eval/score\n", "sweep.metric eval/score needs evaluations while training"),
     ("[sweep]\nmetric_distribution = log\n", "sweep.metric_distribution log does not exist here"),
     ("[sweep]\nseeds = 0\n", "sweep.seeds 0 is out of range"),
     ("[sweep]\ntarget_score = nan\n", "sweep.target_score nan is not a finite number"),
@@ -168,7 +171,7 @@ def test_typed_key_is_searched_if_its_range_is_typed(swept, argv, name):
 
 
 def test_sweep_of_typed_keys_alone_is_refused_with_a_hint(swept):
-    with pytest.raises(UserError, match=r": train\.gamma is typed") as error:
+    with pytest.raises(UserError, match=r"the command line sets train\.gamma") as error:
         swept("", "--train.gamma", "0.9", "--sweep.sweep-only", "train.gamma")
     assert "--sweep.train.gamma.min" in error.value.hint
 
@@ -234,11 +237,11 @@ def test_saved_configuration_of_python_has_the_same_ranges(swept, tmp_path):
 def test_searched_and_fixed_keys_are_described(swept):
     argv = ["--train.total-timesteps", "30_000", "--sweep.sweep-only", "gamma,learning"]
     conf = typed("module:make", *argv, "--family", "discrete")
-    searched, fixed = description(conf, read_sweep(conf))
+    searched, fixed = describe_space(conf, read_sweep(conf))
     assert searched.startswith("searching 2 keys: train.learning_rate 3e-05 to 0.003, train.gamma")
     assert fixed == "fixed: train.total_timesteps 30000 (typed), and all other keys as configured"
     conf = typed("module:make", "--sweep.train.total-timesteps.min", "1e4")
-    assert "train.total_timesteps" not in description(conf, read_sweep(conf))[1]
+    assert "train.total_timesteps" not in describe_space(conf, read_sweep(conf))[1]
 
 
 # ---- zero on a logarithmic scale -----------------------------------------------------------------

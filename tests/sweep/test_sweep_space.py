@@ -16,8 +16,8 @@ BY_HAND = [  # distribution, low, high, coordinate, value
 ]
 
 
-def one(distribution, low, high, whole=False, **more):
-    return Parameter("train", distribution, distribution, low, high, whole=whole, **more)
+def one(distribution, low, high, integer=False, **more):
+    return Parameter("train", distribution, distribution, low, high, integer=integer, **more)
 
 
 @pytest.mark.parametrize(("distribution", "low", "high", "unit", "value"), BY_HAND)
@@ -37,15 +37,15 @@ def parameters(draw):
     else:
         low = draw(st.floats(1e-3, 10))
         high = low + draw(st.floats(1.5, 1e4))
-    whole = draw(st.booleans()) and distribution != "logit_normal"
-    return one(distribution, low, high, whole or distribution == "int_uniform")
+    integer = draw(st.booleans()) and distribution != "logit_normal"
+    return one(distribution, low, high, integer or distribution == "int_uniform")
 
 
 @given(parameters(), st.floats(-3, 3))
 @settings(max_examples=80)
 def test_values_lie_in_the_range_and_have_one_coordinate(parameter, unit):
     value = parameter.to_value(unit)
-    assert isinstance(value, int) or not parameter.whole
+    assert isinstance(value, int) or not parameter.integer
     assert parameter.low - 1e-9 <= value <= parameter.high + 1e-9
     assert parameter.to_value(parameter.to_unit(value)) == pytest.approx(value)
 
@@ -57,9 +57,9 @@ def test_values_beyond_the_range_have_their_place():
 
 
 def test_vectors_are_rounded_as_they_are_run():
-    space = Space([one("uniform", 0, 4, whole=True), one("log_normal", 1e-3, 1e-1)])
+    space = Space([one("uniform", 0, 4, integer=True), one("log_normal", 1e-3, 1e-1)])
     vectors = np.array([[0.1, 0.3], [0.6, -1.0]])
-    run = space.as_run(vectors)
+    run = space.round_vectors(vectors)
     np.testing.assert_allclose(run, [[0.0, 0.3], [0.5, -1.0]], atol=1e-12)
     for vector, rounded in zip(vectors, run, strict=True):
         np.testing.assert_allclose(space.to_unit(space.to_values(vector)), rounded, atol=1e-12)
@@ -67,11 +67,11 @@ def test_vectors_are_rounded_as_they_are_run():
 
 def test_candidates_lie_around_their_centres_and_within_the_space():
     space = Space([one("uniform", 0, 1, scale=0.1), one("uniform", 0, 1, scale=2.0)])
-    drawn = space.around(np.tile([0.95, -3.0], (400, 1)), np.random.default_rng(0))
+    drawn = space.sample_around(np.tile([0.95, -3.0], (400, 1)), np.random.default_rng(0))
     assert drawn[:, 0].min() >= 0.85 and drawn[:, 0].max() == 1.0
     assert drawn[:, 1].min() == -1.0 and 0.9 < drawn[:, 1].max() <= 1.0
 
 
 def test_default_is_the_configurations_value():
     space = Space([one("uniform", 0, 4, default=3.0), one("log_normal", 1e-3, 1e-1)])
-    assert space.default.tolist() == [0.5, 0.0] and space.cost is None
+    assert space.default.tolist() == [0.5, 0.0] and space.timesteps_index is None

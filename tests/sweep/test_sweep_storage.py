@@ -13,7 +13,7 @@ from swept import COMPLETE, drive, known, open_study, settings
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.engine import storage
 from puffer_mlx.sweep.engine import study as studies
-from puffer_mlx.sweep.engine.storage import open_storage, reported
+from puffer_mlx.sweep.engine.storage import open_storage, storage_errors
 
 HOW = settings(max_runs=2)
 TORN = [b'{"op_code":5,"n":"\xc3', b"\0" * 5000]
@@ -43,7 +43,7 @@ def test_torn_end_is_cut_off(here, capsys, torn):
         assert known(open_study("j.log", HOW)) == trials and Path("j.log").read_bytes() == whole
     assert torn_off(here) == [torn]
     said = capsys.readouterr().out
-    assert said.startswith("the last record of j.log was torn") and "j.log.torn-" in said
+    assert said.startswith("the last record of j.log was incomplete") and "j.log.torn-" in said
     drive(one, settings(max_runs=4))
     assert known(one) == known(other) == known(open_study("j.log", HOW))
     assert len(one.runs(COMPLETE)) == 4 and capsys.readouterr().out == ""
@@ -79,14 +79,14 @@ def test_damaged_journal_is_refused_with_its_intact_part(here):
     add("other.log", b"garbage\ngarbage\n")  # during a sweep
     with (
         pytest.raises(UserError, match=r"storage other\.log can't be used: "),
-        reported("other.log"),
+        storage_errors("other.log"),
     ):
         studies.study_info(study.optuna._storage, "formula")
 
 
 def test_study_with_an_invalid_description_is_refused(here):
     study = open_study("j.log", HOW)
-    study.optuna.set_user_attr(studies.ABOUT, '{"words": [5]}')
+    study.optuna.set_user_attr(studies.DESCRIPTION, '{"words": [5]}')
     with pytest.raises(UserError, match="the description in the study formula is invalid"):
         open_study("j.log", HOW)
 
@@ -98,7 +98,7 @@ def test_file_that_is_no_database_is_refused(here):
 
 
 def test_database_in_memory_is_refused():
-    with pytest.raises(UserError, match=r"keeps nothing: .* in memory\n.*sqlite:///FILE"):
+    with pytest.raises(UserError, match=r"is a database in memory, .*\n.*sqlite:///FILE"):
         open_storage("sqlite:///file::memory:?uri=true")
 
 
@@ -124,6 +124,6 @@ def test_private_names_of_optuna_are_those_of_version_5(here):
     """If this fails with a new Optuna: look at `storage_and_id`, then move the bound."""
     assert optuna.__version__.partition(".")[0] == "5"
     study = open_study("j.log", settings())
-    run = study.ask()
+    run = study.new_run()
     storage, number = studies.storage_and_id(study.optuna, run)
     assert storage.get_trial(number).number == run.number

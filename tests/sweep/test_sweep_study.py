@@ -37,13 +37,13 @@ from swept import (
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import Outcome, Point
 from puffer_mlx.sweep.engine import samplers, storage, study
-from puffer_mlx.sweep.engine.study import HELD, POINT, RUN, curves
-from puffer_mlx.sweep.settings import FIRST_HELD_OUT, TOP_RUNS
+from puffer_mlx.sweep.engine.study import HELD_OUT_PREFIX, POINT_INDEX, RUN_NUMBER, seed_curves
+from puffer_mlx.sweep.settings import HELD_OUT_OFFSET, TOP_RUNS
 from puffer_mlx.sweep.space import Parameter, Space
-from puffer_mlx.sweep.training_process import Identity, Slot
+from puffer_mlx.sweep.training_process import ProcessIdentity, Slot
 from puffer_mlx.system import signals
 
-COST = "train.total_timesteps"
+TIMESTEPS = "train.total_timesteps"
 DRIVER = "puffer_mlx.sweep.engine.driver"
 
 
@@ -61,7 +61,7 @@ class Lucky(Formula):
         assert outcome
         more = luck(self.trial, self.seed)
         points = [Point(p.score + more, p.cost, p.steps) for p in outcome.points]
-        return Outcome(points, outcome.fault, outcome.stopped)
+        return Outcome(points, outcome.error, outcome.stop_reason)
 
 
 def seeded(**more):
@@ -78,7 +78,7 @@ def swept(how, start: Any = Formula, path="j.log", **more):
 def held_out_of(sweep, run):
     """Return the scores of a run's held-out seeds."""
     known = sweep.optuna.user_attrs.items()
-    words = f"{HELD} {run.number} "
+    words = f"{HELD_OUT_PREFIX} {run.number} "
     known = {int(name[len(words) :]): each for name, each in known if name.startswith(words)}
     return {i: each["score"] for i, each in sorted(known.items()) if "score" in each}
 
@@ -90,7 +90,7 @@ def best_of(sweep):
 
 
 def points_of(sweep, run):
-    return [trial for trial in sweep.trials() if trial.user_attrs.get(RUN) == run.number]
+    return [trial for trial in sweep.trials() if trial.user_attrs.get(RUN_NUMBER) == run.number]
 
 
 # ---- what is recorded ----------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_default_of_zero_on_a_logarithmic_scale_is_recorded_as_the_ranges_end(he
     zeros = [
         Parameter("train", "ent_coef", "log_normal", 1e-5, 0.2, default=0.0),
         Parameter("train", "eps", "uniform_pow2", 0.25, 4.0, default=0.0),
-        Parameter("env", "lives", "uniform_pow2", 1, 8, whole=True, default=0.0),
+        Parameter("env", "lives", "uniform_pow2", 1, 8, integer=True, default=0.0),
     ]
     how = settings(max_runs=4, method="NSGAII")
     sweep = open_study("j.log", how, space=Space([*SPACE.parameters, *zeros]))
@@ -128,8 +128,8 @@ def test_runs_and_their_points_are_trials(here):
         inside = [point for point in inside if point.steps >= 1e4]  # the range's beginning
         points = points_of(sweep, run)
         assert [t.values for t in points] == [[p.score + luck(run, 0), p.cost] for p in inside]
-        assert [t.params[COST] for t in points] == [int(p.steps) for p in inside]
-        assert all({**t.params, COST: 0} == {**run.params, COST: 0} for t in points)
+        assert [t.params[TIMESTEPS] for t in points] == [int(p.steps) for p in inside]
+        assert all({**t.params, TIMESTEPS: 0} == {**run.params, TIMESTEPS: 0} for t in points)
 
 
 def test_best_run_is_the_best_score_or_the_cheapest_that_reaches_the_target(here):
@@ -151,15 +151,17 @@ def test_only_promising_runs_get_further_seeds(here):
     how = seeded()
     sweep = open_study("j.log", how)
     over = drive(sweep, how, Lucky)
-    counts = [len(curves(run)) for run in sweep.runs()]
+    counts = [len(seed_curves(run)) for run in sweep.runs()]
     assert {1, 3} <= {*counts} <= {1, 2, 3} and counts[0] == 3  # nothing rivals the first
-    assert 12 <= sum(counts) == sweep.trained(TrialState.COMPLETE) <= 14
+    assert 12 <= sum(counts) == sweep.count_trained(TrialState.COMPLETE) <= 14
     assert [run.number for run in over] == [run.number for run in sweep.runs()]
     for run in sweep.runs():
         end = formula(run.params)[-1]
-        scores = [end.score + luck(run, seed) for seed in range(len(curves(run)))]
+        scores = [end.score + luck(run, seed) for seed in range(len(seed_curves(run)))]
         assert run.values == pytest.approx([fmean(scores), end.cost])
-    assert best_of(sweep).values[0] == max(r.values[0] for r in sweep.runs() if len(curves(r)) == 3)
+    assert best_of(sweep).values[0] == max(
+        r.values[0] for r in sweep.runs() if len(seed_curves(r)) == 3
+    )
 
 
 # ---- held-out seeds ------------------------------------------------------------------------------
@@ -175,11 +177,11 @@ def confirming(scores, events, faults=()):
         def outcome(self):
             number, seed = self.trial.number, self.seed
             events.append((number, seed))
-            if (number, seed - FIRST_HELD_OUT) in faults:
+            if (number, seed - HELD_OUT_OFFSET) in faults:
                 return Outcome([], "it broke")
             searched, held_out = scores[number]
-            held_out += seed - FIRST_HELD_OUT
-            score = searched if seed < FIRST_HELD_OUT else held_out
+            held_out += seed - HELD_OUT_OFFSET
+            score = searched if seed < HELD_OUT_OFFSET else held_out
             return Outcome([Point(score, 10.0, 1e5)])
 
     return lambda run, slot, seed: Known(run, slot, seed)
@@ -198,16 +200,18 @@ def test_best_few_are_trained_with_seeds_that_the_search_never_used(here):
     few = [1, 2, 4]
     assert [run.number for run in sweep.top_runs()] == few and TOP_RUNS == 3
     assert events[:5] == [(i, 0) for i in range(5)]  # after the last run
-    assert events[5:] == [(i, FIRST_HELD_OUT + seed) for seed in range(3) for i in few]
-    assert sweep.trained(*study.FINISHED) == 5 and len(sweep.trials()) == 5  # none of the search's
+    assert events[5:] == [(i, HELD_OUT_OFFSET + seed) for seed in range(3) for i in few]
+    assert (
+        sweep.count_trained(*study.FINISHED_STATES) == 5 and len(sweep.trials()) == 5
+    )  # none of the search's
     assert sweep.held_out(sweep.runs()[1]) == ([2, 3, 4], 0)
     assert sweep.held_out(sweep.runs()[0]) == ([], 0)
     best = best_of(sweep)
     assert best.number == 2 and best.values[0] == 7
-    assert sweep.held_out(best).words() == "median 7, lowest 6 of 3"
-    assert sweep.held_out(best).words(-1) == "median 7, highest 8 of 3"
-    said = "run 2, was lucky: its score there was 9, with held-out seeds median 3, lowest 2 of 3"
-    assert sweep.winner_warning() == f"the search's winner, {said}; run 3 is better"
+    assert sweep.held_out(best).summary() == "median 7, lowest 6 of 3"
+    assert sweep.held_out(best).summary(-1) == "median 7, highest 8 of 3"
+    said = "run 2, was lucky: its score in the search was 9, with held-out seeds median 3,"
+    assert sweep.winner_warning() == f"the search's winner, {said} lowest 2 of 3; run 3 is better"
     drive(sweep, held(), confirming(SCORES, events))
     assert len(events) == 14  # once
 
@@ -235,7 +239,7 @@ def test_confirmed_runs_are_the_lowest_where_less_is_better(here):
 def test_best_run_by_held_out_seeds_uses_the_seeds_score_and_the_target(here):
     start = confirming([(9, 4), (8, 4)], [], {(0, 0)})
     sweep = swept(held(max_runs=2), start)
-    assert sweep.held_out(sweep.runs()[0]).words() == "median 5.5, lowest 5 of 3, 1 failed"
+    assert sweep.held_out(sweep.runs()[0]).summary() == "median 5.5, lowest 5 of 3, 1 failed"
     assert best_of(sweep).number == 1  # no seed of it failed
     start = confirming([(9, 4), (8, 7)], [])
     sweep = swept(held(max_runs=2, target_score=3.0), start, path="target.log")
@@ -274,10 +278,10 @@ def test_held_out_seeds_of_another_machine_are_not_trained_here(here, monkeypatc
     swept(held(confirm=0, max_runs=1), confirming(SCORES, []))
     sweep = open_study("j.log", held(max_runs=1))
     with monkeypatch.context() as patch:
-        patch.setattr(study, "own_name", own("another machine", *DEAD[1:]))
-        sweep.note_holding(sweep.runs()[0], 1, [2**22 + 2, 1.0])
+        patch.setattr(study, "process_name", own("another machine", *DEAD[1:]))
+        sweep.record_holder(sweep.runs()[0], 1, [2**22 + 2, 1.0])
     drive(sweep, held(max_runs=1), confirming(SCORES, events))
-    assert [seed - FIRST_HELD_OUT for _, seed in events] == [0, 2]
+    assert [seed - HELD_OUT_OFFSET for _, seed in events] == [0, 2]
 
 
 # ---- failures ------------------------------------------------------------------------------------
@@ -286,8 +290,8 @@ def test_held_out_seeds_of_another_machine_are_not_trained_here(here, monkeypatc
 @pytest.mark.parametrize(
     ("limit", "start", "said"),
     [
-        ("FAILURES", partial(Formula, fault="broken"), "the last 4 runs failed; run 4: broken"),
-        ("INVALID", refuse, "the last 4 suggestions can't be run; run 4: not started: no such"),
+        ("MAX_FAILURES", partial(Formula, fault="broken"), "the last 4 runs failed; run 4: broken"),
+        ("MAX_INVALID", refuse, "the last 4 suggestions can't be run; run 4: not started: no such"),
     ],
 )
 def test_sweep_ends_after_many_failures(here, monkeypatch, start, limit, said):
@@ -352,21 +356,21 @@ def test_sweep_that_dies_at_any_write_resumes_without_loss_or_repetition(here, m
         with dying(monkeypatch, last):
             swept(how, Lucky, path)
         left = open_study(path, how)
-        there = {run.number: {*curves(run)} for run in left.runs()}
+        there = {run.number: {*seed_curves(run)} for run in left.runs()}
         for run in left.runs():
-            there[run.number] |= {FIRST_HELD_OUT + i for i in held_out_of(left, run)}
+            there[run.number] |= {HELD_OUT_OFFSET + i for i in held_out_of(left, run)}
 
         def start(run, slot, seed, there=there):
             assert seed not in there.get(run.number, ())
             return Lucky(run, slot, seed)
 
         with monkeypatch.context() as patch:
-            patch.setattr(f"{DRIVER}.own_name", own("this machine", 1, 1.0))
-            patch.setattr(f"{DRIVER}.YOUNG", 0.0)
+            patch.setattr(f"{DRIVER}.process_name", own("this machine", 1, 1.0))
+            patch.setattr(f"{DRIVER}.OWNERLESS_SECONDS", 0.0)
             swept(how, start, path)
         again = open_study(path, how)
         assert known(again) == known(whole), last
-        assert [*map(curves, again.trials())] == [*map(curves, whole.trials())], last
+        assert [*map(seed_curves, again.trials())] == [*map(seed_curves, whole.trials())], last
         for run in whole.runs():
             assert held_out_of(again, run) == held_out_of(whole, run), last
         assert best_of(again).number == best_of(whole).number
@@ -376,19 +380,19 @@ def test_sweep_that_dies_at_any_write_resumes_without_loss_or_repetition(here, m
     ("owner", "mine"),
     [
         (["another machine", *DEAD[1:]], False),
-        (["this machine", *Identity.of(os.getpid())], False),
+        (["this machine", *ProcessIdentity.of(os.getpid())], False),
         (["this machine", os.getpid(), 1.0], True),  # another process has its number now
     ],
     ids=["another machine", "living", "dead"],
 )
 def test_only_runs_of_dead_processes_of_this_machine_are_taken_over(here, monkeypatch, owner, mine):
     how = settings(method="Random", max_runs=1)
-    monkeypatch.setattr(samplers, "own_name", own(*owner))
-    open_study("j.log", how).ask()
-    monkeypatch.setattr(f"{DRIVER}.own_name", own("this machine", 1, 1.0))
+    monkeypatch.setattr(samplers, "process_name", own(*owner))
+    open_study("j.log", how).new_run()
+    monkeypatch.setattr(f"{DRIVER}.process_name", own("this machine", 1, 1.0))
     (run,) = swept(how).runs()
     assert run.state.name == ("COMPLETE" if mine else "RUNNING")
-    assert run.user_attrs["owner"] == (study.own_name() if mine else owner)
+    assert run.user_attrs["owner"] == (study.process_name() if mine else owner)
 
 
 WORKER = """
@@ -479,10 +483,10 @@ def test_interrupted_runs_and_seeds_are_started_again_with_their_values(here, ho
 
 def test_released_run_is_taken_once(here):
     sweep = open_study("j.log", settings())
-    sweep.ask()
+    sweep.new_run()
     sweep.release()
     (waiting,) = sweep.runs(TrialState.WAITING)
-    assert sweep.take(waiting) and not open_study("j.log", settings()).take(waiting)
+    assert sweep.take_over(waiting) and not open_study("j.log", settings()).take_over(waiting)
 
 
 def test_signals_leave_no_process_that_the_study_does_not_know(here, monkeypatch):
@@ -516,14 +520,14 @@ def test_signals_leave_no_process_that_the_study_does_not_know(here, monkeypatch
 
 def test_run_below_the_others_at_its_cost_is_stopped_and_keeps_its_curve(here):
     class Bad(Formula):
-        def look(self):
+        def poll(self):
             return [Point(-100.0, 1e4, 1.0)] if self.trial.number >= 30 else []
 
     sweep = swept(settings(max_runs=12, method="Random", early_stop_quantile=0.3), Bad)
     run = sweep.runs()[-1]
     assert (run.number >= 30, run.state.name) == (True, "PRUNED")
     assert run.user_attrs["stopped"].endswith(" is worse than other runs at that cost")
-    assert [t.user_attrs[POINT] for t in points_of(sweep, run)] == [0, 1]
+    assert [t.user_attrs[POINT_INDEX] for t in points_of(sweep, run)] == [0, 1]
 
 
 def test_finished_curves_are_worths_by_cost(here):

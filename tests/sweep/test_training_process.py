@@ -17,20 +17,20 @@ from swept import settings
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import training_process
 from puffer_mlx.sweep.curve import (
-    LogReader,
+    CurveReader,
     Outcome,
     Point,
     SeedScores,
-    as_one,
-    combined,
+    combine_curves,
+    combine_scores,
     is_beaten,
-    means,
-    noise,
+    mean_points,
+    seed_noise,
 )
 from puffer_mlx.sweep.observations import Observations
 from puffer_mlx.sweep.training_process import (
-    VISIBLE,
-    Identity,
+    VISIBLE_GPUS,
+    ProcessIdentity,
     Slot,
     TrainingProcess,
     available_cores,
@@ -43,7 +43,7 @@ SCORE = "env/score"
 
 @pytest.fixture
 def log(tmp_path):
-    with closing(LogReader(tmp_path / "logs", SCORE)) as log:
+    with closing(CurveReader(tmp_path / "logs", SCORE)) as log:
         yield log
 
 
@@ -58,18 +58,18 @@ def record(epoch: int, score: float | None = None, **more: float) -> str:
 def test_curve_is_means_of_parts_and_the_result(log, tmp_path):
     path = tmp_path / "logs" / "1.jsonl"
     path.parent.mkdir()
-    assert log.new_points() == [] and log.points(5) == []
+    assert log.new_points() == [] and log.curve(5) == []
     path.write_text(record(1) + record(2, 1.0) + record(3, 2.0)[:-9])
     assert log.new_points() == [Point(1.0, 4.0, 200)]  # half a line is none yet
     path.write_text("".join([record(1), *(record(i, i - 1.0) for i in range(2, 9)), record(9)]))
     assert len(log.new_points()) == 6
     # Two parts of 9 epochs, 900 steps, end with the first record at 450 and 900 steps or more. The
     # first has epochs 2 to 5: scores 1, 2, 3, 4, mean 2.5; 350 steps, 7 s. No score at 900.
-    assert log.points(3) == [Point(2.5, 7.0, 350), Point(7.0, 18.0, 900)]
-    assert log.points(1) == [Point(7.0, 18.0, 900)]
+    assert log.curve(3) == [Point(2.5, 7.0, 350), Point(7.0, 18.0, 900)]
+    assert log.curve(1) == [Point(7.0, 18.0, 900)]
     with open(path, "a") as file:
         file.write(json.dumps({"agent_steps": 1000, SCORE: 8.5}) + "\n")
-    assert log.new_points() == [] and log.points(1) == [
+    assert log.new_points() == [] and log.curve(1) == [
         Point(8.5, 18.0, 900)
     ]  # the evaluation's score
 
@@ -78,29 +78,31 @@ def test_parts_of_a_run_end_with_the_point_that_reaches_them():
     """800 steps in 4 parts end at 200, 400, 600 and 800."""
     scores = {2: 1.0, 3: 2.0, 4: 6.0, 6: 3.0, 7: 4.0, 8: 8.0}
     points = [Point(score, 2 * epoch, 100 * epoch) for epoch, score in scores.items()]
-    parts = means(points, 800, 4)
+    parts = mean_points(points, 800, 4)
     assert parts == [Point(1, 4, 200), Point(4, 7, 350), Point(3, 12, 600), Point(6, 15, 750)]
-    assert len(means(points[:2], 200, 4)) == 2  # one point ends one part at most
+    assert len(mean_points(points[:2], 200, 4)) == 2  # one point ends one part at most
 
 
 def test_torn_line_of_a_log_is_skipped_and_noted(log, tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "1.jsonl").write_text(record(1, 1.0) + "{ \n" + record(2, 2.0))
     assert [point.score for point in log.new_points()] == [1.0, 2.0]
-    assert (log.bad, log.skipped) == ("", "a line of its log isn't a record: '{ '")
+    assert (log.error, log.skipped_note) == ("", "a line of its log isn't a record: '{ '")
 
 
 def test_curves_of_several_seeds_are_matched_from_their_ends():
-    assert as_one([1, 2, 6], "mean") == 3 and as_one([1, 2, 6], "median") == 2
-    assert as_one([1, 2, 6], "worst") == 1 and as_one([1, 2, 6], "worst", sign=-1) == 6
+    assert combine_scores([1, 2, 6], "mean") == 3 and combine_scores([1, 2, 6], "median") == 2
+    assert (
+        combine_scores([1, 2, 6], "worst") == 1 and combine_scores([1, 2, 6], "worst", sign=-1) == 6
+    )
     short = [Point(4, 10, 100), Point(6, 20, 200)]
     long = [Point(0, 4, 40), Point(2, 12, 100), Point(3, 24, 200)]
-    assert combined([short, long], "mean") == [Point(3, 11, 100), Point(4.5, 22, 200)]
-    assert combined([short, long], "worst") == [Point(2, 11, 100), Point(3, 22, 200)]
+    assert combine_curves([short, long], "mean") == [Point(3, 11, 100), Point(4.5, 22, 200)]
+    assert combine_curves([short, long], "worst") == [Point(2, 11, 100), Point(3, 22, 200)]
 
 
 def test_noise_is_the_median_of_deviations():
-    assert noise([SeedScores([1], 1)]) == 0
+    assert seed_noise([SeedScores([1], 1)]) == 0
     # Deviations of two numbers are their distance over the square root of two.
     several = [
         SeedScores([1], 1),
@@ -108,7 +110,7 @@ def test_noise_is_the_median_of_deviations():
         SeedScores([0, 4], 1),
         SeedScores([0, 100], 1),
     ]
-    assert noise(several) == pytest.approx(4 / math.sqrt(2))
+    assert seed_noise(several) == pytest.approx(4 / math.sqrt(2))
 
 
 BEATEN = {  # score, cost, noise, enough
@@ -133,9 +135,9 @@ def test_run_is_beaten_by_a_better_one_that_is_as_cheap():
 
 def test_score_above_the_target_counts_as_the_target():
     how = settings(target_score=5.0)
-    assert [how.worth(x) for x in (4, 5, 9)] == [4, 5, 5]
+    assert [how.objective(x) for x in (4, 5, 9)] == [4, 5, 5]
     less = settings(target_score=5.0, goal="minimize")
-    assert [less.worth(x) for x in (9, 5, 4)] == [-9, -5, -5]
+    assert [less.objective(x) for x in (9, 5, 4)] == [-9, -5, -5]
     assert [Observations(less).stored_score(x) for x in (9, 4)] == [-9, -5]
     logit = settings(target_score=0.5, metric_distribution="percentile")
     assert Observations(logit).stored_score(0.9) == Observations(logit).stored_score(0.5) == 0
@@ -167,16 +169,16 @@ def ended(run: TrainingProcess) -> Outcome:
     deadline = time.monotonic() + 60
     while (outcome := run.outcome()) is None:
         assert time.monotonic() < deadline
-        run.look()
+        run.poll()
         time.sleep(0.02)
     return outcome
 
 
-def inner(here: Path) -> Identity:
+def inner(here: Path) -> ProcessIdentity:
     """Return the process that a run has started and whose number it printed."""
     output = here / "run" / "output.txt"
     wait_until(lambda: output.read_text().strip())
-    return Identity.of(int(output.read_text()))
+    return ProcessIdentity.of(int(output.read_text()))
 
 
 def test_run_that_succeeds_has_its_curve(here, monkeypatch):
@@ -197,19 +199,19 @@ def test_run_that_succeeds_has_its_curve(here, monkeypatch):
 )
 def test_run_that_fails_reports_the_reason(here, monkeypatch, script, log, said):
     outcome = ended(started(here, monkeypatch, script, log))
-    assert outcome.points == [] and said in outcome.fault
+    assert outcome.points == [] and said in outcome.error
 
 
 def test_run_whose_folder_is_removed_fails(here, monkeypatch):
     run = started(here, monkeypatch, "sleep 0.1; exit 3", GOOD)
     shutil.rmtree(here / "run")
-    assert ended(run).fault.startswith("no output (exit code 3")
+    assert ended(run).error.startswith("no output (exit code 3")
 
 
 def test_run_that_hangs_is_ended(here, monkeypatch):
     run = started(here, monkeypatch, "trap '' TERM; sleep 1000 & wait; sleep 1000", GOOD, hang=0.3)
-    assert ended(run).fault == "it hung: no new record for 0.3 seconds"
-    assert run.identity.find() is None
+    assert ended(run).error == "it hung: no new record for 0.3 seconds"
+    assert run.identity.find_process() is None
 
 
 def test_run_whose_log_is_touched_does_not_hang(here, monkeypatch):
@@ -220,7 +222,7 @@ def test_run_whose_log_is_touched_does_not_hang(here, monkeypatch):
     log = here / "run" / "logs" / "1.jsonl"
     for now[0] in (0.0, 9.0, 18.0, 27.0):
         os.utime(log, (now[0] + 1, now[0] + 1))
-        run.look()
+        run.poll()
         assert run.outcome() is None
     run.end()
 
@@ -229,26 +231,26 @@ def test_run_that_is_stopped_early_keeps_its_curve(here, monkeypatch):
     script = "trap 'exit 0' TERM; sleep 1000 & echo $!; wait"
     run = started(here, monkeypatch, script, GOOD)
     worker = inner(here)
-    run.look()
+    run.poll()
     run.stop("too little")
     assert ended(run) == Outcome(CURVE, "", "too little")
-    wait_until(lambda: worker.find() is None)  # the process that it had started
+    wait_until(lambda: worker.find_process() is None)  # the process that it had started
 
 
 def test_modules_of_the_working_folder_replace_none_of_pythons(here):
     (here / "random.py").write_text('open("ran", "w").close()\n')
     (here / "mine.py").write_text("")
     run = TrainingProcess(["mine:make", "--device", "cpu"], here / "run", Slot(), SCORE, 2, 60)
-    assert ended(run).fault.startswith("mine:make: mine has no make; ")
+    assert ended(run).error.startswith("mine:make: mine has no make; ")
     assert not (here / "ran").exists()
 
 
 def test_process_with_another_start_time_is_another_process():
-    this = Identity.of(os.getpid())
-    assert this.find()
-    other = this._replace(began=this.began - 100)
-    assert other.find() is None and not other.end()  # and this process lives
-    assert Identity(2**22 + 1, 0.0).find() is None
+    this = ProcessIdentity.of(os.getpid())
+    assert this.find_process()
+    other = this._replace(started_at=this.started_at - 100)
+    assert other.find_process() is None and not other.end()  # and this process lives
+    assert ProcessIdentity(2**22 + 1, 0.0).find_process() is None
 
 
 # ---- slots --------------------------------------------------------------------------------------
@@ -258,12 +260,12 @@ def test_runs_divide_cores_and_gpus():
     assert make_slots(0, [0, 1, 2, 3]) == make_slots(1, range(4)) == [Slot()]
     two = make_slots(2, [0, 1, 2, 5, 6])
     assert [slot.cores for slot in two] == [(0, 1), (2, 5)]
-    assert two[1].words == ["--vec.max-threads", "2"]
+    assert two[1].options == ["--vec.max-threads", "2"]
     assert two[1].environment()["OPENBLAS_NUM_THREADS"] == "2"
-    gpus = make_slots(0, range(8), ["3", "4", "7", "9", "10"], each=2)
+    gpus = make_slots(0, range(8), ["3", "4", "7", "9", "10"], gpus_per_run=2)
     assert [slot.gpus for slot in gpus] == [("3", "4"), ("7", "9")]
     assert [slot.cores for slot in gpus] == [(0, 1, 2, 3), (4, 5, 6, 7)]
-    assert gpus[0].environment()[VISIBLE] == "3,4"
+    assert gpus[0].environment()[VISIBLE_GPUS] == "3,4"
 
 
 @pytest.mark.parametrize(
@@ -289,5 +291,5 @@ def test_run_uses_only_its_cores(here, monkeypatch):
 
 
 def test_visible_gpus_are_used(monkeypatch):
-    monkeypatch.setenv(VISIBLE, "2, 5")
+    monkeypatch.setenv(VISIBLE_GPUS, "2, 5")
     assert available_gpus() == ["2", "5"]

@@ -18,7 +18,7 @@ from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import environment_statistics
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.episodes import AgentStepper, score
-from puffer_mlx.export.exporting import Format, export
+from puffer_mlx.export.exporting import ExportFormat, export
 from puffer_mlx.vec.normalize import EPSILON, LIMIT, Normalized
 
 N, GAMMA = 12, 0.9
@@ -230,7 +230,7 @@ def test_typed_setting_that_contradicts_the_policy_is_refused(
     word, _, path = run
     if exported:
         path = here / "w.safetensors"
-        export(checkpoint.load(run[2]), Format("safetensors"), path, None)
+        export(checkpoint.load(run[2]), ExportFormat("safetensors"), path, None)
     raw = ["--vec.normalize-observations", "0", *POLICY.split(), "--device", "cpu"]
     assert scripts(command).main([word, "--load-model-path", str(path), *raw]) == 2
     error = capsys.readouterr().err
@@ -240,7 +240,7 @@ def test_typed_setting_that_contradicts_the_policy_is_refused(
 def test_training_continues_statistics_of_an_exported_file(run, here, scripts, capsys):
     word, _, saved = run
     before = environment_statistics.read_statistics(saved)
-    export(checkpoint.load(saved), Format("safetensors"), here / "w.safetensors", None)
+    export(checkpoint.load(saved), ExportFormat("safetensors"), here / "w.safetensors", None)
     words = [*TRAINING.split(), *POLICY.split(), "--load-model-path", "w.safetensors"]
     assert scripts("train").main([word, *words]) == 0
     printed = capsys.readouterr().out

@@ -14,7 +14,7 @@ from stepping import started, step
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import rescaling
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.exporting import Format, export
+from puffer_mlx.export.exporting import ExportFormat, export
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.layout import SpaceLayout
 
@@ -139,7 +139,7 @@ NORMALIZED = "--vec.normalize-observations", "1"
 def run(request, tasks):
     """A trainer that has trained, its checkpoint, and an exported file."""
     with trained(config.load(WORD, [*OPTIONS, *getattr(request, "param", ())])) as made:
-        export(checkpoint.load(made[1]), Format("safetensors"), tasks / "w.safetensors", None)
+        export(checkpoint.load(made[1]), ExportFormat("safetensors"), tasks / "w.safetensors", None)
         yield *made, "w.safetensors"
 
 
@@ -149,7 +149,7 @@ def test_every_file_plays_like_the_trained_policy(run, tasks, scripts):
     expected = live(trainer)
     assert live(trainer, rescale_actions=False) != pytest.approx(expected, rel=0.01)
     for notes in files_play(scripts, tasks, WORD, saved, [*POLICY.split(), *NORMALIZED], expected):
-        assert "actions are rescaled inside" in notes
+        assert "the file rescales actions" in notes
     assert config.load(str(tasks / "onnx" / "config.ini")).vec.rescale_actions
 
 
@@ -166,10 +166,10 @@ def test_typed_setting_that_contradicts_the_policy_is_refused(run, scripts, caps
 
 def test_flat_file_does_not_store_bounds(run, tasks):
     made, path = checkpoint.load(run[1]), tasks / "w.bin"
-    with pytest.raises(UserError, match="can't hold what this policy's actions are rescaled"):
-        export(made, Format("bin"), path, None)
+    with pytest.raises(UserError, match="can't hold the bounds of this policy's rescaled"):
+        export(made, ExportFormat("bin"), path, None)
     assert not path.exists()
-    report = export(made, Format("bin", lossy=True, whole=True), path, None)
+    report = export(made, ExportFormat("bin", lossy=True, whole=True), path, None)
     assert "--vec.rescale-actions 1" in " ".join(report.notes)
 
 

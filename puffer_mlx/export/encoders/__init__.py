@@ -1,8 +1,8 @@
-"""Encoders in other programs: PyTorch, ONNX and Stable-Baselines3. A file each.
+"""Encoders in other programs: PyTorch, ONNX and Stable-Baselines3. One file per encoder.
 
-A file is named as the encoder's in ``policy/encoders`` and has ``FORMS`` by class. An encoder
-without a file is exported as safetensors. Only ``torch_images.py`` imports torch when it is
-imported. Tensors are named without ``encoder.``.
+A file is named as the encoder's in ``policy/encoders`` and has ``EXPORTS`` by class. An encoder
+without a file can only be exported as safetensors. Only ``torch_images.py`` imports torch when it
+is imported. Tensors are named without ``encoder.``.
 """
 
 from collections.abc import Callable
@@ -14,16 +14,16 @@ import mlx.core as mx
 
 from puffer_mlx.config.parts import encoder_files
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.networks import find_forms
+from puffer_mlx.export.networks import find_exports
 from puffer_mlx.policy.encoders import Weights
 
 
 def refuse_bias(name: str, bias: mx.array) -> None:
-    """Refuse to leave out a bias that isn't 0.
+    """Raise an error if a bias that would be left out isn't 0.
 
     Args:
-        name: tensor name for the message.
-        bias: bias values.
+        name: Tensor name for the message.
+        bias: Values of the bias.
 
     Raises:
         UserError: If a value isn't 0.
@@ -31,67 +31,68 @@ def refuse_bias(name: str, bias: mx.array) -> None:
     largest = mx.max(mx.abs(bias)).item()
     if largest:
         raise UserError(
-            f"{name} is not 0 (largest {largest:.3g}), and the native dialect has no biases",
-            "keep the torch dialect; its files are --to torch, safetensors and onnx",
+            f"{name} is not 0 (largest {largest:.3g}), and the weight layout native has no biases",
+            "keep the layout torch: --to torch, safetensors or onnx",
         )
 
 
 def unchanged(array: Any) -> Any:
-    """Return the array."""
+    """Return an array unchanged, for classes with our order of dimensions."""
     return array
 
 
 @dataclass(frozen=True)
-class EncoderClass:
-    """The class of PufferLib 4.0's torch backend.
+class Puffer4Encoder:
+    """An encoder in PufferLib 4.0's torch backend: its class, keys and order of dimensions.
 
     Args:
         module: (encoder) -> the class's module, with initial weights.
         key: (tensor's name) -> its key, without ``encoder.``.
-        mark: a key that no other encoder's class has, without ``encoder.``.
+        unique_key: A key that no other encoder's class has, without ``encoder.``.
         to_torch: (weight, a NumPy array) -> the array in the class.
-        from_torch: the inverse.
+        from_torch: The inverse of ``to_torch``.
     """
 
     module: Callable[[Any], Any]
     key: Callable[[str], str]
-    mark: str
+    unique_key: str
     to_torch: Callable[[Any], Any] = unchanged
     from_torch: Callable[[Any], Any] = unchanged
 
 
 @dataclass(frozen=True)
-class EncoderForms:
-    """Forms of an encoder in other programs. None means that a program lacks the encoder.
+class EncoderExports:
+    """Implementations of an encoder in other programs, or None for programs that lack it.
 
     Args:
-        onnx: (graph, encoder, observations) -> features: adds nodes to an ``onnx_graph.Graph``.
-        torch: the class of PufferLib 4.0.
+        onnx: (graph, encoder, observations) -> features. Adds nodes to an ``onnx_graph.Graph``.
+        torch: The class of PufferLib 4.0.
         puffer3: (tensor's name) -> its key in PufferLib 3.0's wrapper.
         sb3: (tensor's name) -> its key in a sequence of Stable-Baselines3's policy.
-        mark: start of tensor names that only this encoder has; empty for the default encoder.
-        to_layout: (encoder, weights, dialect) -> both in another dialect; None for an encoder
-            that all dialects share.
+        name_prefix: Start of tensor names that only this encoder has; empty for the default
+            encoder.
+        to_layout: (encoder, weights, layout) -> both in another weight layout; None for an encoder
+            that all layouts share.
     """
 
     onnx: Callable[[Any, Any, str], str] | None = None
-    torch: EncoderClass | None = None
+    torch: Puffer4Encoder | None = None
     puffer3: Callable[[str], str] | None = None
     sb3: Callable[[str], str] | None = None
-    mark: str = ""
+    name_prefix: str = ""
     to_layout: Callable[[Any, Weights, str], tuple[Any, Weights]] | None = None
 
 
-NONE = EncoderForms()
+NO_ENCODER_EXPORTS = EncoderExports()
 
 
 @cache
-def export_forms() -> dict[type, EncoderForms]:
-    """Return the forms of every encoder that has a file here, by the encoder's class."""
-    found = find_forms(__name__, [file.stem for file in encoder_files().values()])
-    return {cls: forms for by_class in found.values() for cls, forms in by_class.items()}
+def encoder_exports() -> dict[type, EncoderExports]:
+    """Return the implementations of all encoders in other programs, by encoder class."""
+    by_file = find_exports(__name__, [file.stem for file in encoder_files().values()])
+    return {cls: exports for by_class in by_file.values() for cls, exports in by_class.items()}
 
 
-def export_forms_of(encoder: Any) -> EncoderForms:
-    """Return the forms of an encoder. A custom class has no forms."""
-    return export_forms().get(type(encoder), NONE)
+def encoder_exports_of(encoder: Any) -> EncoderExports:
+    """Return the implementations of an encoder in other programs. A custom class lacks all."""
+    return encoder_exports().get(type(encoder), NO_ENCODER_EXPORTS)

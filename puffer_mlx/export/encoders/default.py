@@ -1,4 +1,4 @@
-"""Forms of encoders with one linear layer, and their conversion between dialects."""
+"""Encoders with one linear layer in other programs, and their conversion between weight layouts."""
 
 from collections import OrderedDict
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.encoders import EncoderClass, EncoderForms, refuse_bias
+from puffer_mlx.export.encoders import EncoderExports, Puffer4Encoder, refuse_bias
 from puffer_mlx.policy.encoders.default import (
     OF_DIALECT,
     Activated,
@@ -19,26 +19,27 @@ from puffer_mlx.policy.encoders.default import (
 
 
 def _product(graph: Any, encoder: Any, x: str) -> str:
-    return graph.product(x, "encoder")
+    return graph.linear(x, "encoder")
 
 
 def _product_gelu(graph: Any, encoder: Any, x: str) -> str:
-    return graph.gelu(graph.product(x, "encoder"))
+    return graph.gelu(graph.linear(x, "encoder"))
 
 
 def _product_activated(graph: Any, encoder: Any, x: str) -> str:
-    return graph.activated(graph.product(x, "encoder"), encoder.activation)
+    return graph.activation(graph.linear(x, "encoder"), encoder.activation)
 
 
 def _to_layout(old: str, encoder: Any, weights: Weights, new: str) -> tuple[Any, Weights]:
+    """Convert an encoder with one linear layer and its weights to another weight layout."""
     if old == new:
         return encoder, weights
     cls = OF_DIALECT[new]
     if "puffer3" in (old, new):
         raise UserError(
-            f"the encoder {type(encoder).__name__} can't become {cls.__name__}:"
-            " only the puffer3 dialect has a GELU behind its product",
-            f"keep the dialect {old}",
+            f"the encoder {type(encoder).__name__} can't be converted to {cls.__name__}:"
+            " only the weight layout puffer3 has a GELU after the linear layer",
+            f"keep the layout {old}",
         )
     result = cls(encoder.inputs, encoder.hidden)
     if "bias" not in weights:
@@ -50,26 +51,26 @@ def _to_layout(old: str, encoder: Any, weights: Weights, new: str) -> tuple[Any,
 def _torch_module(encoder: Any) -> Any:
     from torch import nn
 
-    product = nn.Linear(encoder.inputs, encoder.hidden)
-    return nn.Sequential(OrderedDict(encoder=product))
+    linear = nn.Linear(encoder.inputs, encoder.hidden)
+    return nn.Sequential(OrderedDict(encoder=linear))
 
 
-FORMS = {
-    Linear: EncoderForms(
+EXPORTS = {
+    Linear: EncoderExports(
         _product,
         to_layout=partial(_to_layout, "native"),
     ),
-    Affine: EncoderForms(
+    Affine: EncoderExports(
         _product,
-        torch=EncoderClass(_torch_module, lambda name: f"encoder.{name}", "encoder.weight"),
+        torch=Puffer4Encoder(_torch_module, lambda name: f"encoder.{name}", "encoder.weight"),
         to_layout=partial(_to_layout, "torch"),
     ),
-    AffineGelu: EncoderForms(
+    AffineGelu: EncoderExports(
         _product_gelu,
         puffer3=lambda name: f"policy.encoder.0.{name}",
         to_layout=partial(_to_layout, "puffer3"),
     ),
-    Activated: EncoderForms(
+    Activated: EncoderExports(
         _product_activated,
         sb3=lambda name: f"0.{name}",
     ),

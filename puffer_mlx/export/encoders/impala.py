@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from puffer_mlx.export.encoders import EncoderForms
+from puffer_mlx.export.encoders import EncoderExports
 from puffer_mlx.export.encoders.images import (
     onnx_convolution,
     onnx_features,
     onnx_pixels,
-    torch_form,
+    puffer4_encoder,
 )
 from puffer_mlx.policy.encoders.impala import IMPALA, Impala
 
@@ -22,18 +22,17 @@ def _onnx(graph: Any, encoder: Any, x: str) -> str:
 def _onnx_block(graph: Any, block: str, x: str) -> str:
     x = onnx_convolution(graph, f"{block}.conv", x, pads=[1] * 4)
     x = graph("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-    for part in "res0", "res1":
-        h = onnx_convolution(graph, f"{block}.{part}.conv0", graph("Relu", x), pads=[1] * 4)
-        h = onnx_convolution(graph, f"{block}.{part}.conv1", graph("Relu", h), pads=[1] * 4)
+    for residual in "res0", "res1":
+        h = onnx_convolution(graph, f"{block}.{residual}.conv0", graph("Relu", x), pads=[1] * 4)
+        h = onnx_convolution(graph, f"{block}.{residual}.conv1", graph("Relu", h), pads=[1] * 4)
         x = graph("Add", x, h)
     return x
 
 
 def _torch_key(name: str) -> str:
-    """Return the key of a tensor in the sequence of blocks, flattening, ReLU and linear layer."""
-    for ours, theirs in (("blocks.", "network."), ("linear.", "network.5."), ("res", "res_block")):
-        name = name.replace(ours, theirs)
-    return name
+    """Return the key of an Impala encoder's tensor in PufferLib's sequence of modules."""
+    name = name.replace("blocks.", "network.").replace("linear.", "network.5.")
+    return name.replace("res", "res_block")
 
 
 def _torch_module(encoder: Any) -> Any:
@@ -43,15 +42,15 @@ def _torch_module(encoder: Any) -> Any:
 
     inputs = (encoder.shape[-1], *IMPALA)
     blocks = [ConvSequence(*pair) for pair in zip(inputs, IMPALA, strict=False)]
-    product = nn.Linear(last_columns(encoder), encoder.hidden)
-    network = nn.Sequential(*blocks, nn.Flatten(), nn.ReLU(), product, nn.ReLU())
+    linear = nn.Linear(last_columns(encoder), encoder.hidden)
+    network = nn.Sequential(*blocks, nn.Flatten(), nn.ReLU(), linear, nn.ReLU())
     return ImageEncoder(encoder.shape, network)
 
 
-FORMS = {
-    Impala: EncoderForms(
+EXPORTS = {
+    Impala: EncoderExports(
         _onnx,
-        torch=torch_form(_torch_module, _torch_key, "network.5.weight", IMPALA[-1]),
-        mark="blocks.",
+        torch=puffer4_encoder(_torch_module, _torch_key, "network.5.weight", IMPALA[-1]),
+        name_prefix="blocks.",
     )
 }

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from puffer_mlx.export.encoders import EncoderForms
+from puffer_mlx.export.encoders import EncoderExports
 from puffer_mlx.export.encoders.images import (
     onnx_convolution,
     onnx_features,
     onnx_pixels,
-    torch_form,
+    puffer4_encoder,
 )
 from puffer_mlx.policy.encoders.nature import NATURE, Nature
 
@@ -22,11 +22,11 @@ def _onnx(graph: Any, encoder: Any, x: str) -> str:
 
 
 def _torch_key(name: str) -> str:
-    """Return the key of a tensor in the sequence of convolutions, ReLUs and linear layer."""
+    """Return the key of a Nature encoder's tensor in PufferLib's sequence of modules."""
     if name.startswith("linear."):
         return name.replace("linear", "network.7")
-    _, i, part = name.split(".")
-    return f"network.{2 * int(i)}.{part}"
+    _, i, tensor = name.split(".")
+    return f"network.{2 * int(i)}.{tensor}"
 
 
 def _torch_module(encoder: Any) -> Any:
@@ -34,7 +34,8 @@ def _torch_module(encoder: Any) -> Any:
 
     from puffer_mlx.export.encoders.torch_images import ImageEncoder, last_columns
 
-    layers, channels = [], encoder.shape[-1]
+    layers = []
+    channels = encoder.shape[-1]
     for width, size, stride in NATURE:
         layers += [nn.Conv2d(channels, width, size, stride), nn.ReLU()]
         channels = width
@@ -42,10 +43,10 @@ def _torch_module(encoder: Any) -> Any:
     return ImageEncoder(encoder.shape, nn.Sequential(*layers, *last))
 
 
-FORMS = {
-    Nature: EncoderForms(
+EXPORTS = {
+    Nature: EncoderExports(
         _onnx,
-        torch=torch_form(_torch_module, _torch_key, "network.7.weight", NATURE[-1][0]),
-        mark="convs.",
+        torch=puffer4_encoder(_torch_module, _torch_key, "network.7.weight", NATURE[-1][0]),
+        name_prefix="convs.",
     )
 }

@@ -1,6 +1,6 @@
-"""Parts of PufferLib's torch modules for images, rewritten, with their keys.
+"""Modules of PufferLib's torch backend for images, rewritten with the same keys.
 
-Imported inside functions only: it imports torch.
+Imported inside functions only, because this module imports torch.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 class ImageEncoder(nn.Module):
-    """An encoder of images: flat observations, channels last, from 0 to 255."""
+    """PyTorch encoder of images: flat observations, channels last, from 0 to 255."""
 
     def __init__(self, shape: tuple[int, ...], network: nn.Sequential) -> None:
         super().__init__()
@@ -19,18 +19,18 @@ class ImageEncoder(nn.Module):
         self.network = network
 
     def forward(self, observations: Tensor) -> Tensor:
-        """Return features (n, H) of observations (n, D) float32."""
+        """Encode flat images (n, D) float32 as features (n, H)."""
         images = observations.reshape(-1, *self.shape).permute(0, 3, 1, 2)
         return self.network(images / 255)
 
 
 def last_columns(encoder: Any) -> int:
-    """Return F, the number of inputs of the last product."""
+    """Return the number of inputs F of an image encoder's last linear layer."""
     return encoder.init(mx.random.key(0))["linear"]["weight"].shape[1]  # only a shape
 
 
 class Residual(nn.Module):
-    """A residual block of Impala."""
+    """Residual block of the Impala encoder in PyTorch."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -38,12 +38,12 @@ class Residual(nn.Module):
         self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return features (n, C, h, w) of the same shape as x."""
+        """Apply the residual block to features x (n, C, h, w). Returns the same shape."""
         return x + self.conv1(functional.relu(self.conv0(functional.relu(x))))
 
 
 class ConvSequence(nn.Module):
-    """A block of Impala: convolution, pooling by 2, two residual blocks."""
+    """Block of the Impala encoder in PyTorch: convolution, pooling by 2, two residual blocks."""
 
     def __init__(self, inputs: int, channels: int) -> None:
         super().__init__()
@@ -52,6 +52,6 @@ class ConvSequence(nn.Module):
         self.res_block1 = Residual(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return features (n, C, ceil(h / 2), ceil(w / 2)) of x (n, I, h, w)."""
+        """Apply the block to images x (n, I, h, w). Returns (n, C, ceil(h / 2), ceil(w / 2))."""
         x = functional.max_pool2d(self.conv(x), 3, stride=2, padding=1)
         return self.res_block1(self.res_block0(x))

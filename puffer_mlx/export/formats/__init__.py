@@ -15,7 +15,7 @@ from puffer_mlx.export.file_format import FileFormat
 
 
 def by_name() -> dict[str, FileFormat]:
-    """Return all formats by name, sorted by module name."""
+    """Return all formats of policy files by name, sorted by module name."""
     names = sorted(
         module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_"
     )
@@ -24,7 +24,7 @@ def by_name() -> dict[str, FileFormat]:
 
 
 def make_format(name: str, **options: Any) -> FileFormat:
-    """Return a format with a caller's options.
+    """Create a format of policy files with a caller's options.
 
     Raises:
         UserError: If the format or an option doesn't exist.
@@ -32,32 +32,32 @@ def make_format(name: str, **options: Any) -> FileFormat:
     formats = by_name()
     if name not in formats:
         raise UserError(f"there is no format {name!r}", f"one of {', '.join(formats)}")
-    known = [field.name for field in dataclasses.fields(formats[name])]
-    if unknown := [option for option in options if option not in known]:
+    option_names = [field.name for field in dataclasses.fields(formats[name])]
+    if unknown := [option for option in options if option not in option_names]:
         raise UserError(
             f"the format {name} has no option {unknown[0]}",
-            f"it has {', '.join(known)}" if known else "leave it out",
+            f"it has {', '.join(option_names)}" if option_names else "leave it out",
         )
     return dataclasses.replace(formats[name], **options)
 
 
 def by_suffix(path: Path) -> FileFormat:
-    """Return the format of a new file by its suffix.
+    """Choose the format of a new policy file by the file's suffix.
 
     Raises:
         UserError: If no format has that suffix.
     """
-    every = by_name().values()
-    named = [file for file in every if path.suffix in file.suffixes]
-    if not named:
-        suffixes = _or(list(dict.fromkeys(suffix for file in every for suffix in file.suffixes)))
-        message = f"there is no format of files named {path.suffix or path.name}"
-        raise UserError(message, f"name it {suffixes}")
-    return min(named, key=lambda file: file.suffixes.index(path.suffix))
+    all_formats = by_name().values()
+    matching = [file for file in all_formats if path.suffix in file.suffixes]
+    if not matching:
+        suffixes = dict.fromkeys(suffix for file in all_formats for suffix in file.suffixes)
+        message = f"no format has files named {path.suffix or path.name}"
+        raise UserError(message, f"end the name with {_or(list(suffixes))}")
+    return min(matching, key=lambda file: file.suffixes.index(path.suffix))
 
 
 def detect_format(path: Path, head: bytes) -> FileFormat:
-    """Return the format of a file, by its first bytes or else by its suffix.
+    """Detect the format of an existing policy file by its first bytes, or else by its suffix.
 
     Args:
         path: The file.
@@ -66,17 +66,19 @@ def detect_format(path: Path, head: bytes) -> FileFormat:
     Raises:
         UserError: If no format fits.
     """
-    every = by_name().values()
-    by_content = [file for file in every if file.begins and head.startswith(file.begins)]
-    by_suffix = [file for file in every if not file.begins and path.suffix in file.suffixes]
-    if possible := by_content or by_suffix:
+    all_formats = by_name().values()
+    identified = [file for file in all_formats if file.first_bytes]
+    others = [file for file in all_formats if not file.first_bytes]
+    by_content = [file for file in identified if head.startswith(file.first_bytes)]
+    if possible := by_content or [file for file in others if path.suffix in file.suffixes]:
         return max(possible, key=lambda file: path.suffix in file.suffixes)
-    contents = " nor ".join(file.content for file in every if file.begins)
-    suffixes = _or([suffix for file in every if not file.begins for suffix in file.suffixes])
+    contents = " nor ".join(file.content for file in identified)
+    suffixes = _or([suffix for file in others for suffix in file.suffixes])
     raise UserError(
-        f"{path} is neither {contents} nor named {suffixes}", "name the file after what it is"
+        f"{path} is neither {contents} nor named {suffixes}", "give the file its format's suffix"
     )
 
 
 def _or(words: list[str]) -> str:
+    """Join words with commas and "or": a, b or c."""
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -1,7 +1,7 @@
 """PufferLib's flat file for its CUDA backend (``checkpoint/flat_files.py``).
 
-The file doesn't describe its policy. It has the native dialect, with sizes that match the number of
-values, or 3.0's dialect (read only). Supported networks have the forms ``flat`` and ``puffer3``
+The file doesn't describe its policy. It has weight layout native, with sizes that match the number
+of values, or puffer3 (read only). Networks support it by the facts ``flat`` and ``puffer3``
 (``policy/networks/__init__.py``).
 """
 
@@ -23,50 +23,51 @@ from puffer_mlx.export.file_format import (
     FileFormat,
     Option,
     PolicyFile,
-    Settings,
+    SettingTexts,
     Weights,
     reset_note,
 )
-from puffer_mlx.export.parity import Outputs
+from puffer_mlx.export.parity import NamedOutputs
 from puffer_mlx.policy.networks.catalog import FORMS, names_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import publish, relative
 
-BUILDS = {"bf16": flat_files.BF16, "float": flat_files.FLOAT}
-SIZES = range(1, 4097), range(1, 17)  # hidden sizes and layers to try for a file's size
+ALIGNMENTS = {"bf16": flat_files.BF16, "float": flat_files.FLOAT}
+# Sizes that are tried for a file of unknown sizes.
+HIDDEN_SIZES = range(1, 4097)
+LAYER_COUNTS = range(1, 17)
 
 
-class Loss(NamedTuple):
-    """A loss of the format: an error message and its hint, and the note if the loss is accepted."""
+class FormatLoss(NamedTuple):
+    """Loss of data in a flat file: error message, hint, and the note if the user accepts it."""
 
     reason: str
     hint: str
     note: str
 
 
-RAW = Loss(
-    "the flat file can't hold what this policy's observations are normalised by: PufferLib would"
-    " show it raw ones",
-    "--to torch, onnx or safetensors hold it; --lossy writes the weights alone",
-    "the policy wants normalised observations, and the flat file can't say so",
+MISSING_STATISTICS = FormatLoss(
+    "the flat file can't hold this policy's normalization statistics: PufferLib would give it raw"
+    " observations",
+    "use --to torch, onnx or safetensors; --lossy writes only the weights",
+    "the policy needs normalized observations, and the flat file doesn't record that",
 )
-UNITS = Loss(
-    "the flat file can't hold what this policy's actions are rescaled to: PufferLib would take its"
-    " -1 to 1 as they are",
-    "--to torch, onnx or safetensors hold it; --lossy writes the weights alone",
-    "the policy's actions are to be rescaled to their bounds, and the flat file can't say so; to"
-    " puffer-mlx import and evaluate --vec.rescale-actions 1 does",
+MISSING_BOUNDS = FormatLoss(
+    "the flat file can't hold the bounds of this policy's rescaled actions: PufferLib would use"
+    " actions from -1 to 1",
+    "use --to torch, onnx or safetensors; --lossy writes only the weights",
+    "the policy's actions must be rescaled to their bounds, and the flat file doesn't record that:"
+    " use --vec.rescale-actions 1 with puffer-mlx import and evaluate",
 )
-SHORT = (
-    "PufferLib's CUDA goes on with numbers of its own where the file has none, 5.0's player of CPUs"
-    " with zeros"
+MISSING_VALUES_NOTE = (
+    "for missing values, PufferLib's CUDA backend uses its initial ones, and 5.0's CPU player zeros"
 )
 
 
 @dataclass(frozen=True)
 class FlatFormat(FileFormat):
-    """The flat file.
+    """PufferLib's flat file: the values of all tensors in one array.
 
     Args:
         alignment: Alignment of the PufferLib build that reads or wrote the file,
@@ -82,11 +83,11 @@ class FlatFormat(FileFormat):
 
     name = "bin"
     suffixes = (".bin",)
-    dialects = ("native",)
+    layouts = ("native",)
     tolerance = 0.0
     rescales = False
-    use = "PufferLib's CUDA backend"
-    holds = (
+    purpose = "PufferLib's CUDA backend"
+    supported = (
         f"PufferLib's flat file: linear encoder, {' or '.join(names_of('flat'))}, no biases"
         " (`policy.dialect native`)"
     )
@@ -94,37 +95,41 @@ class FlatFormat(FileFormat):
         Option(
             "--bin-build",
             "alignment",
-            "PufferLib's build that will read it: bf16 (the default) or float; with continuous"
-            " actions they differ in how they align tensors",
+            "PufferLib's build that will read the file: bf16 (the default) or float; for continuous"
+            " actions, they align tensors differently",
             "PufferLib's build that wrote a flat file of continuous actions (default bf16)",
-            BUILDS,
+            ALIGNMENTS,
         ),
-        Option("--bin-whole", "whole", "all of a policy of continuous actions: 4.0 refuses that"),
+        Option(
+            "--bin-whole",
+            "whole",
+            "write all values of a policy with continuous actions; 4.0 can't load such a file",
+        ),
         Option(
             "--lossy",
             "lossy",
-            "write a file even if it lacks numbers of the policy, or what its observations are"
-            " normalised by, or its actions rescaled to",
+            "write a file even if it lacks values of the policy, its normalization statistics or"
+            " its action bounds",
         ),
     )
 
     def unsupported_reason(self, policy: Policy) -> str | None:
-        """Return the reason if a part isn't in PufferLib's native policy, or None."""
+        """Return the reason why PufferLib's native policy can't express a policy, or None."""
         return flat_files.unsupported_part(policy)
 
     def lossy_notes(self, contents: ExportInput) -> list[str]:
-        """Return notes on missing statistics, bounds, and last values."""
-        lacking = [RAW] if normalization.normalises(contents.statistics) else []
-        lacking += [UNITS] if contents.bounds else []
+        """Return notes on what the flat file lacks: statistics, bounds or the last values."""
+        losses = [MISSING_STATISTICS] if normalization.normalises(contents.statistics) else []
+        losses += [MISSING_BOUNDS] if contents.bounds else []
         reason = flat_files.flat_unsupported_reason(contents.policy, self.alignment)
         if reason and not self.whole:
-            lacking.append(Loss(reason, flat_files.SHORT_HINT, SHORT))
-        if lacking and not self.lossy:
-            raise UserError(lacking[0].reason, lacking[0].hint)
-        return [loss.note for loss in lacking]
+            losses.append(FormatLoss(reason, flat_files.SHORT_HINT, MISSING_VALUES_NOTE))
+        if losses and not self.lossy:
+            raise UserError(losses[0].reason, losses[0].hint)
+        return [loss.note for loss in losses]
 
     def write(self, contents: ExportInput, path: Path) -> None:
-        """Write all tensors to one array."""
+        """Write all tensors of a policy to a flat file."""
         flat_files.save_bin(
             contents.policy,
             contents.weights,
@@ -135,105 +140,113 @@ class FlatFormat(FileFormat):
         )
 
     def notes(self, contents: ExportInput) -> list[str]:
-        """Return notes on resets. PufferLib masks actions; 5.0 resets states, 4.0 never does."""
-        return [f"{note}; PufferLib 5.0 does, 4.0 never" for note in reset_note(contents)]
+        """Return notes on resetting the state, for users of PufferLib.
+
+        PufferLib masks actions itself. 5.0 also resets states; 4.0 never does.
+        """
+        return [f"{note}; PufferLib 5.0 does this, 4.0 doesn't" for note in reset_note(contents)]
 
     def write_beside(self, contents: ExportInput, path: Path) -> list[str]:
-        """Write the statistics to a file where ``import`` and ``--load-model-path`` look."""
+        """Write the statistics to a file where ``import`` and ``--load-model-path`` find them."""
         if not normalization.normalises(contents.statistics):
             return []
         beside = path.with_name(f"{path.name}.{MEMORY}")
         with publish(beside, named=True) as temporary:
             write_statistics(contents.statistics, temporary)
-        return [f"puffer_mlx reads their statistics from {relative(beside)}"]
+        return [f"puffer_mlx reads the normalization statistics from {relative(beside)}"]
 
     def read(self, path: Path) -> PolicyFile:
-        """Return the settings that all flat files share. ``weights`` reads the values."""
+        """Return the settings that all flat files share; ``weights`` reads the values."""
         flat = names_of("flat")
         # With several networks, the configuration decides.
         network = {"torch.network": flat[0]} if len(flat) == 1 else {}
         return PolicyFile(path, self, settings={**network, "torch.encoder": "DefaultEncoder"})
 
-    def sizes_for(self, source: PolicyFile, spec: EnvSpec, config: Config) -> Settings:
-        """Return hidden size and layers if the configured ones don't fit the file."""
-        return sizes_of(source.path, spec, config)
+    def sizes_for(self, source: PolicyFile, spec: EnvSpec, config: Config) -> SettingTexts:
+        """Return hidden size and layers if the configured ones don't fit the flat file."""
+        return infer_sizes(source.path, spec, config)
 
-    def dialect(self, source: PolicyFile, asked: str) -> str:
-        """Return ``puffer3`` if requested, else ``native``."""
-        return asked if asked == "puffer3" else "native"
+    def weight_layout(self, source: PolicyFile, requested: str) -> str:
+        """Return the weight layout of a flat file: ``puffer3`` if requested, else ``native``."""
+        return requested if requested == "puffer3" else "native"
 
     def weights(self, source: PolicyFile, policy: Policy) -> Weights:
-        """Return the file's values in the policy's shapes."""
+        """Read the values of a flat file in the policy's shapes."""
         return flat_files.read_bin(source.path, policy.init(mx.random.key(0)), self.alignment)
 
-    def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
-        """Return the outputs of our reader."""
+    def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> NamedOutputs:
+        """Run the policy of a flat file with our reader. Returns the outputs."""
         with warnings.catch_warnings(action="ignore"):  # the caller accepted missing values
             return super().run(source, policy, observations)
 
 
-def sizes_of(path: Path, spec: EnvSpec, config: Config) -> Settings:
-    """Return a policy's sizes as settings, or {} if the configured ones fit the file.
+def infer_sizes(path: Path, spec: EnvSpec, config: Config) -> SettingTexts:
+    """Infer a policy's hidden size and layers from the size of its flat file.
+
+    Returns:
+        The sizes as settings; {} if the configured ones fit the file.
 
     Raises:
         UserError: If no sizes or several sizes fit the file.
     """
     size = path.stat().st_size
-    A, D = spec.action.logits, spec.observation_size
-    old = config.policy.dialect == "puffer3"
+    A = spec.action.logits
+    D = spec.observation_size
+    is_puffer3 = config.policy.dialect == "puffer3"
 
     def products(H: int) -> list[int]:
-        """Return the number of values in each tensor before the network."""
+        """Return the number of values in each tensor that precedes the network in a flat file."""
         return [H * D, (A + 1) * H, *([spec.action.heads] if spec.action.continuous else [])]
 
     def lengths(H: int, L: int) -> set[int]:
-        """Return the possible numbers of values in a file."""
-        if old:  # 3.0: linear layers with biases, one network layer
-            before = H * D + H + A * H + A + H + 1
-            wrapped = [forms.puffer3 for forms in FORMS.values() if forms.puffer3]
-            return {before + sum(sizes(H).values()) for sizes in wrapped} if L == 1 else set()
+        """Return the possible numbers of values in a flat file."""
+        if is_puffer3:  # 3.0: linear layers with biases, one network layer
+            without_network = H * D + H + A * H + A + H + 1
+            wrapped = [facts.puffer3 for facts in FORMS.values() if facts.puffer3 and L == 1]
+            return {without_network + sum(sizes(H).values()) for sizes in wrapped}
         return {
             flat_files.flat_layout([*products(H), *network], alignment, whole).length
-            for network in _networks(H, L)
+            for network in _network_sizes(H, L)
             for alignment in (flat_files.BF16, flat_files.FLOAT)
             for whole in (False, True)
         }
 
     configured = config.policy.hidden_size, config.policy.num_layers
-    loose = not old and any(
+    incomplete = not is_puffer3 and any(
         flat_files.cut_or_padded([*products(configured[0]), *network], size // 4).length
         == size // 4
-        for network in _networks(*configured)
+        for network in _network_sizes(*configured)
     )
-    if size % 4 == 0 and (loose or size // 4 in lengths(*configured)):
+    if size % 4 == 0 and (incomplete or size // 4 in lengths(*configured)):
         return {}
-    fitting = [(H, L) for H, L in _sizes(size // 4) if size // 4 in lengths(H, L)]
-    usual = [(H, L) for H, L in fitting if H & (H - 1) == 0] or fitting
-    if size % 4 or len(usual) != 1:
-        shown = ", ".join(f"{H} x {L}" for H, L in usual) or "no hidden size and layers"
+    fitting = [(H, L) for H, L in _possible_sizes(size // 4) if size // 4 in lengths(H, L)]
+    likely = [(H, L) for H, L in fitting if H & (H - 1) == 0] or fitting
+    if size % 4 or len(likely) != 1:
+        choices = " or ".join(f"{H} x {L}" for H, L in likely)
+        problem = f"hidden size x layers may be {choices}" if likely else "no sizes fit"
         raise UserError(
-            f"{path} has {size} bytes, which {shown} make for {spec.name}"
-            f" (observations {D}, actions {list(spec.action.sizes)})",
-            "--policy.hidden-size and --policy.num-layers say which"
-            if usual
-            else "the file is cut off, or of another environment or kind of policy",
+            f"{path} has {size} bytes; for {spec.name} (observations {D}, actions"
+            f" {list(spec.action.sizes)}), {problem}",
+            "choose with --policy.hidden-size and --policy.num-layers"
+            if likely
+            else "the file is incomplete, or has another environment or kind of policy",
         )
-    H, L = usual[0]
+    H, L = likely[0]
     return {"policy.hidden_size": str(H), "policy.num_layers": str(L)}
 
 
-def _sizes(numbers: int) -> Iterator[tuple[int, int]]:
-    """Yield hidden sizes and layers of networks with at most ``numbers`` values."""
-    for H in SIZES[0]:
-        for L in SIZES[1]:
-            if numbers < min(map(sum, _networks(H, L))):
+def _possible_sizes(max_values: int) -> Iterator[tuple[int, int]]:
+    """Yield hidden sizes and layers of networks with at most ``max_values`` values."""
+    for H in HIDDEN_SIZES:
+        for L in LAYER_COUNTS:
+            if max_values < min(map(sum, _network_sizes(H, L))):
                 break
             yield H, L
 
 
-def _networks(H: int, L: int) -> list[list[int]]:
+def _network_sizes(H: int, L: int) -> list[list[int]]:
     """Return the number of values in each tensor, for every network that a flat file may hold."""
-    return [list(forms.flat(H, L).values()) for forms in FORMS.values() if forms.flat]
+    return [list(facts.flat(H, L).values()) for facts in FORMS.values() if facts.flat]
 
 
 FORMAT = FlatFormat()

@@ -25,71 +25,73 @@ import numpy as np
 
 from puffer_mlx.checkpoint import normalization, rescaling
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.encoders import export_forms_of as encoder_forms
+from puffer_mlx.export.encoders import encoder_exports_of
 from puffer_mlx.export.file_format import (
-    DAMAGED,
+    DAMAGED_HINT,
     ExportInput,
     FileFormat,
     PolicyFile,
+    convert_read_errors,
     mask_note,
-    need,
-    read_by,
+    require_packages,
     reset_note,
 )
-from puffer_mlx.export.metadata import metadata, with_metadata
-from puffer_mlx.export.networks import export_forms_of
-from puffer_mlx.export.onnx_graph import Graph, decode, normalised
-from puffer_mlx.export.parity import Outputs
+from puffer_mlx.export.metadata import make_policy_file, policy_metadata
+from puffer_mlx.export.networks import network_exports_of
+from puffer_mlx.export.onnx_graph import Graph, decode, normalized
+from puffer_mlx.export.parity import NamedOutputs
 from puffer_mlx.export.weight_layouts import stacked_state
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system import program
 from puffer_mlx.trees import named
 
-OPSET, IR = 17, 8  # of ONNX 1.12 (2022): runtimes at least as new can run the file
+# Versions of ONNX 1.12 (2022): newer runtimes can run the files.
+OPSET_VERSION = 17
+IR_VERSION = 8
 Weights = Any
 
 
 @dataclass(frozen=True)
 class OnnxFormat(FileFormat):
-    """ONNX graph of one step."""
+    """ONNX file with the graph of one policy step."""
 
     name = "onnx"
     suffixes = (".onnx",)
-    dialects = ("native", "torch", "puffer3", "sb3")
+    layouts = ("native", "torch", "puffer3", "sb3")
     tolerance = 1e-5
-    use = "one step as a graph"
-    holds = "everything but classes of your own; one step as a graph"
+    purpose = "one step as a graph"
+    supported = "all policies without custom classes; one step as a graph"
     packages = ("onnx", "onnxruntime")
     extra = "onnx"
-    foreign = True
+    external = True
 
     def unsupported_reason(self, policy: Policy) -> str | None:
-        """Return the reason if a part is a custom class, or None."""
-        parts: dict[str, Any] = {"encoder": encoder_forms, "network": export_forms_of}
-        for name, forms in parts.items():
-            part = getattr(policy, name)
-            if forms(part).onnx is None:
-                cls = type(part).__name__
+        """Return which custom class prevents an ONNX graph of a policy, or None."""
+        components: dict[str, Any] = {"encoder": encoder_exports_of, "network": network_exports_of}
+        for name, exports_of in components.items():
+            component = getattr(policy, name)
+            if exports_of(component).onnx is None:
+                cls = type(component).__name__
                 return f"the {name} {cls} has no ONNX graph in puffer_mlx/export/{name}s"
         return None
 
     def write(self, contents: ExportInput, path: Path) -> None:
-        """Write the graph with weights, statistics and metadata."""
-        properties = metadata(contents.checkpoint, contents.policy)
+        """Write the ONNX graph of a policy with weights, statistics and metadata."""
+        properties = policy_metadata(contents.checkpoint, contents.policy)
         save_onnx(contents.policy, contents.weights, path, properties, contents.statistics)
 
     def notes(self, contents: ExportInput) -> list[str]:
-        """Return notes, also on resets and masks: these aren't part of the graph."""
+        """Return notes for users of an ONNX file, also on resets and masks, which it lacks."""
         return reset_note(contents) + mask_note(contents) + super().notes(contents)
 
     def read(self, path: Path) -> PolicyFile:
-        """Read a file that puffer_mlx wrote; others are rejected."""
-        need(self.extra, "onnx")
-        return with_metadata(path, self, *read_onnx(path))
+        """Read an ONNX file that puffer_mlx wrote; others are rejected."""
+        require_packages(self.extra, "onnx")
+        return make_policy_file(path, self, *read_onnx(path))
 
-    def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
-        """Return the outputs of onnxruntime."""
-        need(self.extra, "onnxruntime")
+    def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> NamedOutputs:
+        """Run the policy of an ONNX file with onnxruntime. Returns the outputs."""
+        require_packages(self.extra, "onnxruntime")
         state = policy.initial_state(observations.shape[1])
         return run_onnx(source.path, observations, stacked_state(policy, state))
 
@@ -104,7 +106,7 @@ def save_onnx(
     properties: dict[str, str],
     statistics: normalization.Statistics,
 ) -> None:
-    """Write the graph of one step.
+    """Write one policy step as an ONNX graph.
 
     Args:
         policy: Policy for which ``OnnxFormat.unsupported_reason`` returns None.
@@ -120,15 +122,17 @@ def save_onnx(
     import onnx
     from onnx import TensorProto, helper
 
-    seen = normalization.tensors_of(statistics)
+    normalization_tensors = normalization.tensors_of(statistics)
     bounds = rescaling.tensors_of(policy.decoder.action.bounds)
-    used = {name: seen[name] for name in seen if name in (MEAN, VARIANCE)}
-    graph = Graph({**dict(named(weights)), **used, **bounds})
+    moments = {name: w for name, w in normalization_tensors.items() if name in (MEAN, VARIANCE)}
+    graph = Graph({**dict(named(weights)), **moments, **bounds})
     states = stacked_state(policy, policy.initial_state(1))
-    observation = normalised(graph, "observation", MEAN, VARIANCE) if seen else "observation"
-    h, after = _features(graph, policy, observation, list(states))
+    observation = "observation"
+    if normalization_tensors:
+        observation = normalized(graph, observation, MEAN, VARIANCE)
+    h, next_states = _features(graph, policy, observation, list(states))
     outputs = decode(graph, policy, h[0], h[-1])
-    outputs |= {f"next_{name}": output for name, output in zip(states, after, strict=True)}
+    outputs |= {f"next_{name}": output for name, output in zip(states, next_states, strict=True)}
     for name, output in outputs.items():
         graph.node("Identity", [output], [name])
 
@@ -147,13 +151,13 @@ def save_onnx(
             [declare("observation", "n", size)]
             + [declare(name, *shape) for name, shape in stacks.items()],
             [declare(name, *shapes.get(name, action)) for name in outputs],
-            graph.initialisers,
+            graph.initializers,
         ),
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=IR,
+        opset_imports=[helper.make_opsetid("", OPSET_VERSION)],
+        ir_version=IR_VERSION,
         producer_name="puffer_mlx",
     )
-    count = {COUNT: repr(float(seen[COUNT]))} if seen else {}
+    count = {COUNT: repr(float(normalization_tensors[COUNT]))} if normalization_tensors else {}
     helper.set_model_props(model, {**properties, **count})
     onnx.checker.check_model(model, full_check=True)
     path.write_bytes(model.SerializeToString())
@@ -162,48 +166,53 @@ def save_onnx(
 def _features(
     graph: Graph, policy: Policy, observation: str, states: list[str]
 ) -> tuple[list[str], list[str]]:
-    """Return features of the actor (and of a separate value network), and next states."""
-    add_encoder: Any = encoder_forms(policy.encoder).onnx
-    add_network: Any = export_forms_of(policy.network).onnx
+    """Add encoder and network to an ONNX graph, also those of a separate value network.
+
+    Returns:
+        Names of the features of each network, and of all next states.
+    """
+    add_encoder: Any = encoder_exports_of(policy.encoder).onnx
+    add_network: Any = network_exports_of(policy.network).onnx
     prefixes = ("", "critic.") if policy.separate_value else ("",)
     each = len(states) // len(prefixes)
-    features, after = [], []
+    features = []
+    next_states = []
     for i, graph.prefix in enumerate(prefixes):
         h = add_encoder(graph, policy.encoder, observation)
         h, stacks = add_network(graph, policy.network, h, states[i * each : (i + 1) * each])
         features.append(h)
-        after += stacks
+        next_states += stacks
     graph.prefix = ""
-    return features, after
+    return features, next_states
 
 
 def read_onnx(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Return the tensors of a file of ``save_onnx`` by our names, and its metadata.
+    """Read an ONNX file of ``save_onnx``. Returns the tensors by our names, and the metadata.
 
     Raises:
         UserError: If the file isn't ONNX, isn't ours, or is incomplete.
     """
     from onnx import numpy_helper
 
-    model = _parsed(path, path.read_bytes())
+    model = _load_model(path, path.read_bytes())
     properties = {entry.key: entry.value for entry in model.metadata_props}
     if "puffer_mlx" not in properties:
         raise UserError(
-            f"{path} isn't one of puffer_mlx's ONNX files",
-            f"only those that {program.COMMAND} export wrote name weights in a way known here",
+            f"{path} wasn't exported by puffer_mlx",
+            f"only ONNX files of {program.COMMAND} export can be imported",
         )
-    with read_by("onnx", path):
+    with convert_read_errors("onnx", path):
         tensors = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
-    if odd := [name for name, array in tensors.items() if array.dtype != np.float32]:
-        raise UserError(f"{path}: {odd[0]} doesn't hold float32 numbers", DAMAGED)
+    if not_float := [name for name, array in tensors.items() if array.dtype != np.float32]:
+        raise UserError(f"{path}: {not_float[0]} doesn't hold float32 numbers", DAMAGED_HINT)
     if COUNT in properties:
-        with contextlib.suppress(ValueError):  # a missing count is reported later
+        with contextlib.suppress(ValueError):  # a missing count is an error later
             tensors[COUNT] = np.array(float(properties[COUNT]))
     return tensors, properties
 
 
-def _parsed(path: Path, data: bytes) -> Any:
-    """Return the model in a file's bytes, checked by onnx.
+def _load_model(path: Path, data: bytes) -> Any:
+    """Load an ONNX model from the bytes of a file, and check it.
 
     External tensors are rejected: onnx and onnxruntime would look for their files in the working
     directory.
@@ -214,16 +223,16 @@ def _parsed(path: Path, data: bytes) -> Any:
     import onnx
     from onnx import TensorProto
 
-    with read_by("onnx", path):
+    with convert_read_errors("onnx", path):
         model = onnx.load_model_from_string(data)
     for tensor in _tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
             raise UserError(
-                f"{path} keeps the numbers of {tensor.name or 'a tensor'!r} in another file, which"
+                f"{path} stores the values of {tensor.name or 'a tensor'!r} in another file, which"
                 " isn't read",
                 f"export it again: {program.COMMAND} export writes everything into one file",
             )
-    with read_by("onnx", path):
+    with convert_read_errors("onnx", path):
         onnx.checker.check_model(model)
         # Raises for names that aren't UTF-8, which protobuf returns as bytes.
         [each.name.encode() for each in _tensors(model)]
@@ -231,21 +240,21 @@ def _parsed(path: Path, data: bytes) -> Any:
 
 
 def _tensors(message: Any) -> Iterator[Any]:
-    """Yield every tensor of a model, in the graph, in nodes, and in nested graphs."""
+    """Yield every tensor of an ONNX model: in the graph, in nodes, and in nested graphs."""
     from google.protobuf.message import Message
     from onnx import TensorProto
 
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
-            for part in [value] if isinstance(value, Message) else value:
-                if isinstance(part, TensorProto):
-                    yield part
+            for child in [value] if isinstance(value, Message) else value:
+                if isinstance(child, TensorProto):
+                    yield child
                 else:
-                    yield from _tensors(part)
+                    yield from _tensors(child)
 
 
-def run_onnx(path: Path, observations: np.ndarray, state: dict[str, np.ndarray]) -> Outputs:
-    """Run a file step by step with onnxruntime.
+def run_onnx(path: Path, observations: np.ndarray, state: dict[str, np.ndarray]) -> NamedOutputs:
+    """Run an ONNX file step by step with onnxruntime.
 
     Args:
         path: File of ``save_onnx``.
@@ -261,19 +270,20 @@ def run_onnx(path: Path, observations: np.ndarray, state: dict[str, np.ndarray])
     import onnxruntime
 
     data = path.read_bytes()
-    _parsed(path, data)
-    with read_by("onnxruntime", path):
+    _load_model(path, data)
+    with convert_read_errors("onnxruntime", path):
         session: Any = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    ends = [session.get_inputs(), session.get_outputs()]
-    taken, names = ([each.name for each in end] for end in ends)
-    wanted = {"observation", *state}, {f"next_{name}" for name in state}
-    floats = all(each.type == "tensor(float)" for end in ends for each in end)
-    if not (floats and set(taken) == wanted[0] and set(names) >= wanted[1]):
-        message = f"{path}: its graph takes {', '.join(taken)} and returns {', '.join(names)}"
-        raise UserError(message[:300], DAMAGED)
+    arguments = [*session.get_inputs(), *session.get_outputs()]
+    inputs = [each.name for each in session.get_inputs()]
+    names = [each.name for each in session.get_outputs()]
+    floats = all(each.type == "tensor(float)" for each in arguments)
+    takes_inputs = set(inputs) == {"observation", *state}
+    if not (floats and takes_inputs and set(names) >= {f"next_{name}" for name in state}):
+        message = f"{path}: its graph takes {', '.join(inputs)} and returns {', '.join(names)}"
+        raise UserError(message[:300], DAMAGED_HINT)
     steps: list[Any] = []
     for row in observations.astype(np.float32):
-        with read_by("onnxruntime", path):
+        with convert_read_errors("onnxruntime", path):
             values = session.run(None, {"observation": row, **state})
         outputs: Any = dict(zip(names, values, strict=True))
         state = {name: outputs.pop(f"next_{name}") for name in state}

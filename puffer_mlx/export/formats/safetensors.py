@@ -5,7 +5,7 @@ from pathlib import Path
 
 from puffer_mlx.checkpoint import tensor_files, weight_files
 from puffer_mlx.export.file_format import ExportInput, FileFormat, PolicyFile
-from puffer_mlx.export.metadata import metadata, with_metadata
+from puffer_mlx.export.metadata import make_policy_file, policy_metadata
 
 
 @dataclass(frozen=True)
@@ -14,21 +14,21 @@ class SafetensorsFormat(FileFormat):
 
     name = "safetensors"
     suffixes = (".safetensors",)
-    dialects = ("native", "torch", "puffer3", "sb3")
+    layouts = ("native", "torch", "puffer3", "sb3")
     tolerance = 0.0
-    use = "our own names"
-    holds = "everything, classes of your own too, and what it is a policy of"
+    purpose = "puffer_mlx itself"
+    supported = "all policies, also with custom classes, and a description of the policy"
 
     def write(self, contents: ExportInput, path: Path) -> None:
-        """Write a file with a checksum."""
-        properties = metadata(contents.checkpoint, contents.policy)
+        """Write a policy to a safetensors file with a checksum."""
+        properties = policy_metadata(contents.checkpoint, contents.policy)
         weight_files.save_safetensors(
             contents.weights, path, properties, contents.statistics, contents.bounds
         )
 
     def read(self, path: Path) -> PolicyFile:
-        """Read a file, also one of another program if it uses our names."""
-        return with_metadata(path, self, *tensor_files.read(path))
+        """Read a safetensors file, also one of another program if it uses our names."""
+        return make_policy_file(path, self, *tensor_files.read(path))
 
 
 FORMAT = SafetensorsFormat()

@@ -1,7 +1,7 @@
 """State dicts for the PyTorch classes of PufferLib 4.0, 3.0 or Stable-Baselines3.
 
-``torch_modules.py`` has equivalent classes. Keys and shapes determine the dialect, encoder, network
-and sizes of the policy.
+``torch_modules.py`` has equivalent classes. Keys and shapes determine weight layout, encoder,
+network and sizes of the policy.
 """
 
 import io
@@ -20,14 +20,14 @@ from puffer_mlx.export.file_format import (
     FileFormat,
     PolicyFile,
     Weights,
+    convert_read_errors,
     mask_note,
-    need,
-    read_by,
+    require_packages,
     reset_note,
 )
-from puffer_mlx.export.infer import detect_torch, early_keys
-from puffer_mlx.export.networks import export_forms_of
-from puffer_mlx.export.parity import NOTHING, Outputs
+from puffer_mlx.export.infer import early_puffer3_keys, infer_torch_settings
+from puffer_mlx.export.networks import network_exports_of
+from puffer_mlx.export.parity import NO_STATISTICS, NamedOutputs
 from puffer_mlx.export.weight_layouts import (
     Tensors,
     from_torch,
@@ -39,61 +39,63 @@ from puffer_mlx.export.weight_layouts import (
 from puffer_mlx.policy.networks.catalog import names_of
 from puffer_mlx.policy.policy import Policy
 
-SAFE_TORCH = (2, 6)  # earlier, weights_only=True could run code: CVE-2025-32434
-OLD_TORCH = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46"  # first bytes of torch.save files before 1.6
+MIN_TORCH_VERSION = (2, 6)  # earlier, weights_only=True could run code: CVE-2025-32434
+OLD_TORCH_HEADER = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46"  # first bytes of torch.save files before 1.6
 
 
 @dataclass(frozen=True)
 class TorchFormat(FileFormat):
-    """A state_dict."""
+    """PyTorch file with a policy's state_dict."""
 
     name = "torch"
     suffixes = (".pt", ".pth", ".bin")  # PufferLib's torch backend names its files .bin
-    dialects = ("torch", "puffer3", "sb3")
+    layouts = ("torch", "puffer3", "sb3")
     tolerance = 1e-5
-    use = "PufferLib's torch backend, 3.0, or Stable-Baselines3"
-    holds = (
-        "everything but classes of your own and `CombinedEncoder`; 3.0's dialect: one"
-        f" {' or '.join(names_of('puffer3'))} layer; sb3's: without memory or images"
+    purpose = "PufferLib's torch backend, 3.0, or Stable-Baselines3"
+    supported = (
+        "all policies without custom classes and `CombinedEncoder`; weight layout puffer3: one"
+        f" {' or '.join(names_of('puffer3'))} layer; sb3: no recurrent state, no images"
     )
     content = "a file of torch.save"
-    begins = (flat_files.ZIP, OLD_TORCH)
+    first_bytes = (flat_files.ZIP, OLD_TORCH_HEADER)
     packages = ("torch",)
     extra = "torch"
-    foreign = True
+    external = True
 
     def unsupported_reason(self, policy: Policy) -> str | None:
-        """Return the reason if PufferLib has no class for a part, or None."""
+        """Return the reason why no PyTorch class can hold a policy, or None."""
         return torch_unsupported_reason(policy)
 
     def write(self, contents: ExportInput, path: Path) -> None:
-        """Write the tensors, and the statistics as buffers."""
+        """Write a policy's state_dict, with the statistics as buffers."""
         save_torch(contents.policy, contents.weights, path, contents.statistics)
 
     def notes(self, contents: ExportInput) -> list[str]:
-        """Return notes on what users of the classes must do."""
+        """Return notes on what users of the PyTorch classes must do."""
         notes = reset_note(contents) + mask_note(contents)
         network: Any = contents.policy.network
         if layout_of(contents.policy) == "sb3":
             notes.append(sb3_note(contents.policy))
-        elif (form := export_forms_of(network).torch) and (note := form.note(network.layers)):
+        elif (network_class := network_exports_of(network).torch) and (
+            note := network_class.note(network.layers)
+        ):
             notes.append(note)
         return notes + super().notes(contents)
 
     def read(self, path: Path) -> PolicyFile:
-        """Read the tensors. A file that would run code is rejected."""
+        """Read the tensors of a PyTorch file. A file that would run code is rejected."""
         tensors = read_torch(path)
-        return PolicyFile(path, self, tensors, detect_torch(path, tensors))
+        return PolicyFile(path, self, tensors, infer_torch_settings(path, tensors))
 
     def weights(self, source: PolicyFile, policy: Policy) -> Weights:
-        """Return the weights under our names, channels last."""
+        """Return the weights of a PyTorch file by our names, with channels last."""
         try:
             return from_torch(policy, source.tensors)
         except UserError as error:
             raise UserError(f"{source.path}: {error.message}", error.hint) from None
 
-    def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
-        """Return PyTorch's outputs, computed by equivalents of PufferLib's classes."""
+    def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> NamedOutputs:
+        """Run the policy of a PyTorch file by equivalent classes. Returns the outputs."""
         tensors = source.tensors | normalization.tensors_of(source.statistics)
         tensors |= rescaling.tensors_of(source.bounds)
         return run_torch(policy, tensors, observations)
@@ -101,34 +103,37 @@ class TorchFormat(FileFormat):
 
 def sb3_note(policy: Policy) -> str:
     """Return a note with Stable-Baselines3's arguments that create a matching policy."""
-    from puffer_mlx.export.torch_modules import ACTIVATIONS
+    from puffer_mlx.export.torch_modules import ACTIVATION_MODULES
 
     encoder: Any = policy.encoder
     network: Any = policy.network
     widths = [encoder.hidden] * (1 + network.layers)
-    activation = ACTIVATIONS[encoder.activation].__name__
+    activation = ACTIVATION_MODULES[encoder.activation].__name__
     arguments = f"net_arch={widths}, activation_fn=torch.nn.{activation}"
     return f"Stable-Baselines3 loads it with PPO(..., policy_kwargs=dict({arguments}))"
 
 
 def save_torch(
-    policy: Policy, weights: Weights, path: Path, statistics: normalization.Statistics = NOTHING
+    policy: Policy,
+    weights: Weights,
+    path: Path,
+    statistics: normalization.Statistics = NO_STATISTICS,
 ) -> None:
-    """Write a state_dict. The policy's dialect must not be native.
+    """Write a policy's state_dict; not for native policies.
 
-    Upstream's loader rejects the keys of statistics and bounds, since it wouldn't apply them.
-    Modules of ``torch_modules.make_module`` apply them.
+    The loaders of PufferLib reject the keys of statistics and bounds, since they wouldn't apply
+    them. Modules of ``torch_modules.make_module`` apply them.
     """
     import torch
 
     from puffer_mlx.export.torch_modules import make_module
 
     module = make_module(policy)
-    seen = normalization.tensors_of(
+    statistics_tensors = normalization.tensors_of(
         {name: statistics[name] for name in normalization.OBSERVATIONS if name in statistics}
     )
     bounds = rescaling.tensors_of(policy.decoder.action.bounds)
-    arrays = {**to_torch(policy, weights), **seen, **bounds}
+    arrays = {**to_torch(policy, weights), **statistics_tensors, **bounds}
     tensors = {name: torch.as_tensor(w) for name, w in arrays.items()}
     module.load_state_dict(tensors)
     buffer = io.BytesIO()  # torch doesn't raise OSError when writing fails
@@ -138,11 +143,14 @@ def save_torch(
 
 def run_torch(
     policy: Policy, tensors: dict[str, Any], observations: np.ndarray, device: str = "cpu"
-) -> Outputs:
-    """Return the outputs of the PyTorch classes for a state_dict. The native dialect has none.
+) -> NamedOutputs:
+    """Run a policy by the PyTorch classes with a state_dict; not for native policies.
 
     Second names of tensors may be missing; ``from_torch`` checks for other missing ones. Statistics
     among the tensors are applied.
+
+    Returns:
+        Outputs by name.
     """
     import torch
 
@@ -155,48 +163,53 @@ def run_torch(
         sequences = torch.from_numpy(observations).to(device).transpose(0, 1)  # (S, T, D)
         outputs, values, state = module(sequences)
     names = ("mean", "logstd") if policy.decoder.action.continuous else ("logits",)
-    parts = outputs if policy.decoder.action.continuous else (outputs,)
-    arrays = {name: part.transpose(0, 1) for name, part in zip(names, parts, strict=True)}
+    outputs_by_head = outputs if policy.decoder.action.continuous else (outputs,)
+    arrays = {
+        name: output.transpose(0, 1) for name, output in zip(names, outputs_by_head, strict=True)
+    }
     arrays["value"] = values.T
     arrays |= dict(zip(stacked_state(policy, policy.initial_state(1)), state, strict=True))
-    return {name: part.detach().cpu().numpy() for name, part in arrays.items()}
+    return {name: output.detach().cpu().numpy() for name, output in arrays.items()}
 
 
 def read_torch(path: Path) -> Tensors:
-    """Return a state_dict as float32 arrays, with keys normalized as PufferLib's loader does.
+    """Read a state_dict as float32 arrays, with keys normalized as PufferLib's loader does.
 
     Raises:
         UserError: If the file isn't a state_dict, or PyTorch is missing.
     """
-    need("torch", "torch")
+    require_packages("torch", "torch")
     import torch
 
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
-    if version < SAFE_TORCH:
+    if version < MIN_TORCH_VERSION:
         raise UserError(
-            f"PyTorch {torch.__version__} can be made to run code by the file that it loads",
+            f"PyTorch {torch.__version__} may run code from a file that it loads",
             "pip install 'torch>=2.6'",
         )
     hint = "save module.state_dict(), not the module; or the file is damaged"
-    with read_by("PyTorch", path, hint):
+    with convert_read_errors("PyTorch", path, hint):
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(loaded, dict) or not all(
         isinstance(key, str) and isinstance(w, torch.Tensor) for key, w in loaded.items()
     ):
         raise UserError(
             f"{path} is not a state_dict of tensors",
-            "name the model's file (model_*.pt), not a trainer's state",
+            "use the model's file (model_*.pt), not a trainer's state",
         )
     # A tensor may be an expanded view, larger than the file.
     refuse_file(path, sum(FLOAT * w.numel() for w in loaded.values()))
-    tensors, early = {}, early_keys()
+    tensors = {}
+    later_keys = early_puffer3_keys()
     for key, w in loaded.items():
         key = key.replace("module.", "").replace("_orig_mod.", "")  # added by DDP and torch.compile
-        key = early.get(key, key)
-        with read_by("PyTorch", path, hint):
+        key = later_keys.get(key, key)
+        with convert_read_errors("PyTorch", path, hint):
             tensors[key] = w.detach().float().numpy()  # raises for sparse or quantized tensors
         if not np.isfinite(tensors[key]).all():
-            raise UserError(f"{path}: {key} holds numbers that aren't finite", "it is damaged")
+            raise UserError(
+                f"{path}: {key} contains values that aren't finite", "the file is damaged"
+            )
     return tensors
 
 

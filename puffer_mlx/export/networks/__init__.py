@@ -1,8 +1,8 @@
-"""Networks in other programs: PyTorch, ONNX and Stable-Baselines3. A file each.
+"""Networks in other programs: PyTorch, ONNX and Stable-Baselines3. One file per network.
 
-A file is named as the network's folder in ``policy/networks`` and has ``FORMS``. A network without
-a file is exported as safetensors. Files import torch inside functions only. Tensors are named
-without ``network.``.
+A file is named as the network's folder in ``policy/networks`` and has ``EXPORTS``. A network
+without a file can only be exported as safetensors. Files import torch inside functions only.
+Tensors are named without ``network.``.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -25,7 +25,7 @@ class TorchNetwork:
         scan: (module, features (S, T, H), state) -> features (S, T, H) and the state after the last
             step.
         step: (module, features (n, H), state) -> features (n, H) and the next state.
-        states: number of tensors (L, n, H) in a state.
+        states: Number of tensors (L, n, H) in a state.
     """
 
     modules: Callable[[int, int], dict[str, Any]]
@@ -35,12 +35,12 @@ class TorchNetwork:
 
 
 @dataclass(frozen=True)
-class NetworkClass:
-    """The class of PufferLib 4.0's torch backend.
+class Puffer4Network:
+    """A network in PufferLib 4.0's torch backend: its class, keys and number of layers.
 
     Args:
-        network: the class, rewritten.
-        keys: (layers) -> the keys of each tensor; after the first key, names that share it.
+        network: The class, rewritten.
+        keys: (layers) -> keys of each tensor; after the first key, names that share the tensor.
         layers: (keys) -> number of layers; 0 if the keys are another network's.
         note: (layers) -> how PufferLib's class differs from the network; empty if it doesn't.
     """
@@ -52,12 +52,12 @@ class NetworkClass:
 
 
 @dataclass(frozen=True)
-class Puffer3Form:
-    """The network within PufferLib 3.0's wrapper, which has one layer.
+class Puffer3Network:
+    """A network in PufferLib 3.0, whose wrapper has one layer: its modules and keys.
 
     Args:
-        network: the wrapper's modules, rewritten.
-        keys: the keys of each tensor; after the first key, names that share it.
+        network: The wrapper's modules, rewritten.
+        keys: Keys of each tensor; after the first key, names that share the tensor.
     """
 
     network: TorchNetwork
@@ -65,11 +65,11 @@ class Puffer3Form:
 
 
 @dataclass(frozen=True)
-class Sb3Form:
-    """The network within Stable-Baselines3's policy, after the encoder.
+class Sb3Network:
+    """A network in Stable-Baselines3's policy, where it follows the encoder: its keys.
 
     Args:
-        module: the key of the module that has the sequences of actor and critic.
+        module: Key of the module that contains the sequences of actor and critic.
         key: (tensor's name) -> its key in a sequence that begins with the encoder's two modules.
     """
 
@@ -78,41 +78,45 @@ class Sb3Form:
 
 
 @dataclass(frozen=True)
-class NetworkForms:
-    """Forms of a network in other programs. None means that a program lacks the network.
+class NetworkExports:
+    """Implementations of a network in other programs, or None for programs that lack it.
 
     Args:
-        onnx: (graph, network, features, states) -> features and next states: adds one step's nodes
-            to an ``onnx_graph.Graph``.
-        torch: the class of PufferLib 4.0.
-        puffer3: the modules of PufferLib 3.0.
-        sb3: the modules of Stable-Baselines3.
+        onnx: (graph, network, features, states) -> features and next states. Adds the nodes of one
+            step to an ``onnx_graph.Graph``.
+        torch: The class of PufferLib 4.0.
+        puffer3: The modules of PufferLib 3.0.
+        sb3: The modules of Stable-Baselines3.
     """
 
     onnx: Callable[[Any, Any, str, list[str]], tuple[str, list[str]]] | None = None
-    torch: NetworkClass | None = None
-    puffer3: Puffer3Form | None = None
-    sb3: Sb3Form | None = None
+    torch: Puffer4Network | None = None
+    puffer3: Puffer3Network | None = None
+    sb3: Sb3Network | None = None
 
 
-NONE = NetworkForms()
+NO_NETWORK_EXPORTS = NetworkExports()
 
 
-def find_forms(package: str, files: Iterable[str]) -> dict[str, Any]:
-    """Return ``FORMS`` of those modules of a package that exist, by the module's name."""
+def find_exports(package: str, files: Iterable[str]) -> dict[str, Any]:
+    """Import those modules of a package that exist. Returns their ``EXPORTS`` by module name."""
     modules = {file: f"{package}.{file}" for file in files}
-    return {file: import_module(name).FORMS for file, name in modules.items() if find_spec(name)}
+    return {file: import_module(name).EXPORTS for file, name in modules.items() if find_spec(name)}
 
 
 @cache
-def export_forms() -> dict[str, NetworkForms]:
-    """Return the forms of every network that has a file here, by the network's name."""
+def network_exports() -> dict[str, NetworkExports]:
+    """Return the implementations of all networks in other programs, by the network's name."""
     files = {name: folder.name for name, folder in network_folders().items()}
-    forms = find_forms(__name__, files.values())
-    return {name: forms[file] for name, file in files.items() if file in forms}
+    exports = find_exports(__name__, files.values())
+    return {name: exports[file] for name, file in files.items() if file in exports}
 
 
-def export_forms_of(network: Any) -> NetworkForms:
-    """Return the forms of a network. A class that isn't in ``NETWORKS`` has no forms."""
+def network_exports_of(network: Any) -> NetworkExports:
+    """Return the implementations of a network in other programs. A custom class lacks all."""
     name = type(network).__name__
-    return export_forms().get(name, NONE) if NETWORKS.get(name) is type(network) else NONE
+    return (
+        network_exports().get(name, NO_NETWORK_EXPORTS)
+        if NETWORKS.get(name) is type(network)
+        else NO_NETWORK_EXPORTS
+    )

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from puffer_mlx.export.networks import NetworkClass, NetworkForms, TorchNetwork
+from puffer_mlx.export.networks import NetworkExports, Puffer4Network, TorchNetwork
 from puffer_mlx.export.networks.recurrent import gated_keys, gated_onnx, tie_weights
 from puffer_mlx.ops import EPSILON
 from puffer_mlx.policy.networks import count
 
 
 def modules(hidden: int, layers: int) -> dict[str, Any]:
-    """Return GRU layers, cells that share their tensors, and the norm of GRU(x) + x."""
+    """Create the PyTorch modules of a GRU: layers, cells that share their tensors, and the norm."""
     from torch import nn
 
     gru = nn.GRU(hidden, hidden, layers)
@@ -20,13 +20,16 @@ def modules(hidden: int, layers: int) -> dict[str, Any]:
 
 
 def scan(module: Any, h: Any, state: Any) -> tuple[Any, Any]:
-    """Compute T steps as PufferLib trains: residual and norm once, after all layers."""
+    """Compute T steps of a GRU in PyTorch, with residual and norm once, after all layers.
+
+    PufferLib trains with this function.
+    """
     out, after = module.gru(h.transpose(0, 1), state[0])
     return module.norm(out.transpose(0, 1) + h), (after,)
 
 
 def step(module: Any, h: Any, state: Any) -> tuple[Any, Any]:
-    """Compute one step of the function that ``scan`` computes.
+    """Compute one step of a GRU in PyTorch, by the same function as ``scan``.
 
     PufferLib's own step adds and normalizes after every layer, which is another function for
     several layers.
@@ -34,25 +37,25 @@ def step(module: Any, h: Any, state: Any) -> tuple[Any, Any]:
     import torch
 
     after = []
-    for cell, before in zip(module.cell, state[0], strict=True):
-        after.append(cell(after[-1] if after else h, before))
+    for cell, previous in zip(module.cell, state[0], strict=True):
+        after.append(cell(after[-1] if after else h, previous))
     return module.norm(after[-1] + h), (torch.stack(after),)
 
 
 def torch_keys(layers: int) -> dict[str, list[str]]:
-    """Return the keys of each tensor."""
+    """Return the keys of each tensor of a GRU in PufferLib's state_dict."""
     return {**gated_keys("layers.", "gru", layers), "norm.weight": ["norm.weight"]}
 
 
-def note(layers: int) -> str:
-    """Return the difference to PufferLib's class; empty for one layer."""
+def class_note(layers: int) -> str:
+    """Return how PufferLib's GRU class differs from our GRU; empty for one layer."""
     if layers == 1:
         return ""
-    return "PufferLib's GRU of several layers acts differently from how it trains"
+    return "PufferLib's GRU of several layers acts by another function than it trains"
 
 
 def onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
-    """Add one step's nodes."""
+    """Add the nodes of one step of a GRU to an ONNX graph."""
 
     def layer(i: int, x: str, h: str) -> tuple[str, str]:
         input_gates, state_gates = gated_onnx(graph, f"network.layers.{i}", x, h)
@@ -61,7 +64,7 @@ def onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list
         r = graph("Sigmoid", graph("Add", z_r, h_r))
         u = graph("Sigmoid", graph("Add", z_u, h_u))
         n = graph("Tanh", graph("Add", z_n, graph("Mul", r, h_n)))
-        h = graph.between(n, h, u)
+        h = graph.interpolate(n, h, u)
         return h, h
 
     def norm(h: str) -> str:
@@ -70,15 +73,15 @@ def onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list
         scaled = graph("Div", x_and_h, graph("Sqrt", graph("Add", mean, EPSILON)))
         return graph("Mul", scaled, "network.norm.weight")
 
-    return graph.through_layers(layer, network.layers, x, states, last=norm)
+    return graph.apply_layers(layer, network.layers, x, states, last=norm)
 
 
-FORMS = NetworkForms(
+EXPORTS = NetworkExports(
     onnx=onnx,
-    torch=NetworkClass(
+    torch=Puffer4Network(
         TorchNetwork(modules, scan, step),
         torch_keys,
         lambda keys: count(r"gru\.weight_ih_l(\d+)", keys),
-        note,
+        class_note,
     ),
 )

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from puffer_mlx.export.networks import NetworkClass, NetworkForms, TorchNetwork
+from puffer_mlx.export.networks import NetworkExports, Puffer4Network, TorchNetwork
 from puffer_mlx.policy.networks import count
 
 
 def modules(hidden: int, layers: int) -> dict[str, Any]:
-    """Return the product of each layer."""
+    """Create the PyTorch modules of a MinGRU: one linear layer per layer."""
     from torch import nn
 
     products = [nn.Linear(hidden, 3 * hidden, bias=False) for _ in range(layers)]
@@ -15,7 +15,7 @@ def modules(hidden: int, layers: int) -> dict[str, Any]:
 
 
 def scan(module: Any, h: Any, state: Any) -> tuple[Any, Any]:
-    """Compute T steps of the plain recurrence."""
+    """Compute T steps of a MinGRU in PyTorch, one after the other."""
     import torch
 
     after = []
@@ -34,28 +34,28 @@ def scan(module: Any, h: Any, state: Any) -> tuple[Any, Any]:
 
 
 def step(module: Any, h: Any, state: Any) -> tuple[Any, Any]:
-    """Compute one step."""
+    """Compute one step of a MinGRU in PyTorch."""
     h, state = scan(module, h[:, None], state)
     return h[:, 0], state
 
 
 def onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
-    """Add one step's nodes."""
+    """Add the nodes of one step of a MinGRU to an ONNX graph."""
 
     def layer(i: int, x: str, s: str) -> tuple[str, str]:
         u = graph.gemm(x, f"network.{i}.weight", "")
         hidden, gate, projection = graph.split(u, 1, [network.hidden] * 3)
         positive = graph("GreaterOrEqual", hidden, 0.0)
         g = graph("Where", positive, graph("Add", hidden, 0.5), graph("Sigmoid", hidden))
-        s = graph.between(s, g, graph("Sigmoid", gate))
-        return graph.between(x, s, graph("Sigmoid", projection)), s
+        s = graph.interpolate(s, g, graph("Sigmoid", gate))
+        return graph.interpolate(x, s, graph("Sigmoid", projection)), s
 
-    return graph.through_layers(layer, network.layers, x, states)
+    return graph.apply_layers(layer, network.layers, x, states)
 
 
-FORMS = NetworkForms(
+EXPORTS = NetworkExports(
     onnx=onnx,
-    torch=NetworkClass(
+    torch=Puffer4Network(
         TorchNetwork(modules, scan, step),
         lambda layers: {f"{i}.weight": [f"layers.{i}.weight"] for i in range(layers)},
         lambda keys: count(r"layers\.(\d+)\.weight", keys),

@@ -1,4 +1,4 @@
-"""The main loop of a sweep: start runs in free slots, watch them, and record their results."""
+"""The main loop of a sweep: start runs in free slots, poll them, and record their results."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,50 +8,59 @@ from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import Outcome, Point
-from puffer_mlx.sweep.engine.study import FAULT, FINISHED, OWNER, Study, curves, own_name, processes
+from puffer_mlx.sweep.engine.study import (
+    ERROR,
+    FINISHED_STATES,
+    OWNER,
+    Study,
+    process_name,
+    run_processes,
+    seed_curves,
+)
 from puffer_mlx.sweep.observations import EarlyStop
-from puffer_mlx.sweep.settings import FIRST_HELD_OUT
-from puffer_mlx.sweep.training_process import STOP_TIMEOUT, Identity, Slot, TrainingProcess
+from puffer_mlx.sweep.settings import HELD_OUT_OFFSET
+from puffer_mlx.sweep.training_process import STOP_TIMEOUT, ProcessIdentity, Slot, TrainingProcess
 from puffer_mlx.system import voice
 from puffer_mlx.system.signals import Interrupts
 
-FAILURES = 10  # failures in a row that end a sweep
-INVALID = 100  # suggestions in a row that can't be run
-PAUSE = 0.2  # seconds between two polls
-YOUNG = 5.0  # seconds in which a new run may still lack its owner
+MAX_FAILURES = 10  # failed runs in a row that end a sweep
+MAX_INVALID = 100  # suggestions in a row that can't be run, which end a sweep
+POLL_SECONDS = 0.2  # time between two polls
+OWNERLESS_SECONDS = 5.0  # time after which a run without an owner counts as abandoned
 
-# Starts a run with a seed's number. Raises UserError if its values can't be run.
+# Starts the training of a run in a slot, with the number of a seed.
+# Raises UserError if the run's values are invalid.
 Start = Callable[[FrozenTrial, Slot, int], TrainingProcess]
 
 
 @dataclass(eq=False)
 class ActiveRun:
-    """A running process of a sweep that trains a run with one seed, possibly a held-out one.
+    """A running process that trains one run of a sweep with one seed, possibly a held-out one.
 
     Attributes:
-        early_stop: Early-stop test; None for further seeds of a run, which end normally.
-        last: Newest point of the curve.
+        early_stop: Early-stop test; None for further seeds of a run, which train to the end.
+        newest: Newest point of the curve.
     """
 
-    trial: FrozenTrial
+    run: FrozenTrial
     seed: int
     slot: Slot
-    run: TrainingProcess
+    process: TrainingProcess
     early_stop: EarlyStop | None
-    last: Point | None = None
+    newest: Point | None = None
 
 
 class Driver:
-    """Run a sweep in this process.
+    """Run a sweep in this process: start training processes and record their results.
 
     Args:
         study: Trials of the sweep.
-        start: Starts a run.
-        slots: Slots, for one run each.
-        most: Number of runs to finish, where each seed of a suggestion counts as one. No new
+        start: Starts a training process.
+        slots: Slots, for one training process each.
+        max_runs: Number of runs to finish, where each seed of a suggestion counts as one. No new
             suggestion is made after that.
         draw: Called with the active runs a few times a second.
-        ended: Called with the trial of a run that finished with all of its seeds, or with one of
+        on_end: Called with the trial of a run that finished with all of its seeds, or with one of
             its held-out seeds.
         interrupts: Signals that end the sweep. A second signal kills its runs at once.
         pause: Seconds between two polls.
@@ -62,28 +71,30 @@ class Driver:
         study: Study,
         start: Start,
         slots: Sequence[Slot],
-        most: int,
+        max_runs: int,
         draw: Callable[[Sequence[ActiveRun]], None],
-        ended: Callable[[FrozenTrial], None],
+        on_end: Callable[[FrozenTrial], None],
         interrupts: Interrupts,
-        pause: float = PAUSE,
+        pause: float = POLL_SECONDS,
     ) -> None:
         self._study = study
         self._start = start
-        self._most = most
+        self._max_runs = max_runs
         self._draw = draw
-        self._ended = ended
+        self._on_end = on_end
         self._interrupts = interrupts
         self._pause = pause
-        self._free = list(slots)
+        self._free_slots = list(slots)
         self._active: list[ActiveRun] = []
-        self._open: set[int] = set()  # numbers of this process's runs that may get further seeds
-        self._failed = self._invalid = 0  # counts in a row
+        self._waiting: set[int] = set()  # numbers of runs that may get further seeds
+        self._failures = 0  # failed runs in a row
+        self._invalid_suggestions = 0  # suggestions in a row that can't be run
 
     def run(self) -> None:
-        """Sweep until all runs are finished and confirmed.
+        """Run the sweep until all runs and all held-out seeds are finished.
 
-        Afterwards, also after an error, no process is running and no trial is in the state RUNNING.
+        Afterwards, also after an error, no training process is running and no trial is in the state
+        RUNNING.
 
         Raises:
             UserError: If too many runs in a row failed.
@@ -93,191 +104,203 @@ class Driver:
             try:
                 self._sweep()
             finally:
-                self._end()
+                self._stop_all()
 
     def _sweep(self) -> None:
-        left = self.orphans()
+        """Start and poll training processes until no run is left."""
+        unfinished = self.orphans()
         while True:
-            while self._free and self._begin(left):
+            while self._free_slots and self._start_next(unfinished):
                 self._interrupts.check()
             if not self._active:
                 return
             for active in list(self._active):
-                if active in self._active:  # a failed seed also ends the other seeds of its run
-                    self._look(active)
+                if active in self._active:  # not ended by another seed's failure
+                    self._poll(active)
             self._draw(self._active)
             time.sleep(self._pause)
             self._interrupts.check()
 
-    def _end(self) -> None:
-        """Terminate all active runs, kill them after a timeout, and release unfinished trials."""
+    def _stop_all(self) -> None:
+        """Terminate all training processes, kill the slow ones, and release unfinished trials."""
         signals = self._interrupts.count
         deadline = time.monotonic() + STOP_TIMEOUT
-        for active in self._active:  # ask all of them before waiting
-            active.run.stop("the sweep was ended")
+        for active in self._active:
+            active.process.stop("the sweep was ended")
         if self._active:
             limit = f"{STOP_TIMEOUT:.0f} s at most"
             voice.note(f"ending the active runs: {limit}; repeat to end them at once", error=True)
-        while any(active.run.is_running() for active in self._active):
+        while any(active.process.is_running() for active in self._active):
             if time.monotonic() > deadline or self._interrupts.count > signals:
                 break
             time.sleep(self._pause)
         for active in self._active:
-            active.run.end(0.0)
+            active.process.end(0.0)
         self._study.release()
 
     # ---- starting --------------------------------------------------------------------------------
 
     def orphans(self) -> list[FrozenTrial]:
-        """Take over runs of ended sweeps, and end the remaining processes of dead ones."""
-        host = own_name()[0]
-        left = []
+        """Take over the unfinished runs of sweeps that have ended, and return them.
+
+        Training processes that a crashed sweep has left are ended.
+        """
+        host = process_name()[0]
+        unfinished = []
         for run in self._study.runs(TrialState.RUNNING, TrialState.WAITING):
             if run.state == TrialState.WAITING:
-                if self._study.take(run):
-                    left.append(run)
+                if self._study.take_over(run):
+                    unfinished.append(run)
                 continue
             owner = run.user_attrs.get(OWNER)
             began = run.datetime_start
-            if owner and (owner[0] != host or Identity(*owner[1:]).find()):
+            if owner and (owner[0] != host or ProcessIdentity(*owner[1:]).find_process()):
                 continue  # another sweep is running it
-            if not owner and began and time.time() - began.timestamp() < YOUNG:
+            if not owner and began and time.time() - began.timestamp() < OWNERLESS_SECONDS:
                 continue  # another sweep has just started it
             self._study.claim(run)  # before another process on this host takes it
-            for process in processes(run):
+            for process in run_processes(run):
                 process.end()
-            left.append(run)
-        return left
+            unfinished.append(run)
+        return unfinished
 
-    def _begin(self, left: list[FrozenTrial]) -> bool:
-        """Start the next run. Returns False if none is left, True after a failed start too."""
-        if further := self._further():
-            run, seed = further
-        elif left:
-            run, seed = self._study.restart(left.pop(0)), 0
-        elif self._study.trained(*FINISHED, TrialState.RUNNING) < self._most:
-            run, seed = self._study.ask(), 0
-        elif held_out := self._held_out():
+    def _start_next(self, unfinished: list[FrozenTrial]) -> bool:
+        """Start the next run. Returns False if none is left; True also if the start failed."""
+        if next_seed := self._next_seed():
+            run, seed = next_seed
+        elif unfinished:
+            run = self._study.restart(unfinished.pop(0))
+            seed = 0
+        elif self._study.count_trained(*FINISHED_STATES, TrialState.RUNNING) < self._max_runs:
+            run = self._study.new_run()
+            seed = 0
+        elif held_out := self._next_held_out():
             run, seed = held_out
         else:
             return False
-        if seed == 0 and curves(run):  # resumed after its first seed
-            self._open.add(run.number)
+        if seed == 0 and seed_curves(run):  # resumed after its first seed
+            self._waiting.add(run.number)
             return True
         try:
-            process = self._start(run, self._free[0], seed)
+            process = self._start(run, self._free_slots[0], seed)
         except UserError as error:
-            if seed >= FIRST_HELD_OUT:  # it ran before, so something it needs is missing
+            if seed >= HELD_OUT_OFFSET:  # the search trained it, so something is missing now
                 raise
-            self._invalid += 1
+            self._invalid_suggestions += 1
             self._fail(run, "; ".join(filter(None, ("not started: " + error.message, error.hint))))
-            if self._invalid >= INVALID:
-                raise self._useless(f"{self._invalid} suggestions can't be run", run) from None
+            if self._invalid_suggestions >= MAX_INVALID:
+                count = f"{self._invalid_suggestions} suggestions can't be run"
+                raise self._repeated_failure(count, run) from None
             return True
-        self._invalid = 0
+        self._invalid_suggestions = 0
         early_stop = None
         if seed == 0:
             quantile = self._study.settings.stop_quantile
             early_stop = EarlyStop(self._study.finished_curves(), quantile)
-        self._active.append(ActiveRun(run, seed, self._free.pop(0), process, early_stop))
-        if process.identity and seed >= FIRST_HELD_OUT:
-            self._study.note_holding(run, seed - FIRST_HELD_OUT, process.identity)
+        self._active.append(ActiveRun(run, seed, self._free_slots.pop(0), process, early_stop))
+        if process.identity and seed >= HELD_OUT_OFFSET:
+            self._study.record_holder(run, seed - HELD_OUT_OFFSET, process.identity)
         elif process.identity:
-            self._study.note_process(run, process.identity, seed)
+            self._study.record_process(run, process.identity, seed)
         return True
 
-    def _held_out(self) -> tuple[FrozenTrial, int] | None:
-        """Return a run and a missing held-out seed of it, or None while the search is running here.
+    def _next_held_out(self) -> tuple[FrozenTrial, int] | None:
+        """Return a run and one of its held-out seeds to train next.
 
-        A held-out seed left by a dead sweep on this host is taken over, and its process is ended.
+        Returns None while this process still searches. If a crashed sweep on this host was training
+        the seed, its process is ended.
         """
-        if any(active.seed < FIRST_HELD_OUT for active in self._active):
+        if any(active.seed < HELD_OUT_OFFSET for active in self._active):
             return None
-        mine = own_name()
+        this_process = process_name()
         for run, seed in self._study.missing_held_out():
             if holder := self._study.holder(run, seed):
                 owner, process = holder
-                if owner[0] != mine[0] or Identity(*owner[1:]).find():
+                if owner[0] != this_process[0] or ProcessIdentity(*owner[1:]).find_process():
                     continue  # another sweep or this one trains it
                 if process:
-                    Identity(*process).end()
-            self._study.note_holding(run, seed)
-            return run, FIRST_HELD_OUT + seed
+                    ProcessIdentity(*process).end()
+            self._study.record_holder(run, seed)
+            return run, HELD_OUT_OFFSET + seed
         return None
 
-    def _further(self) -> tuple[FrozenTrial, int] | None:
-        """Return a run and its next seed, or None. Finishes the runs that get no more seeds."""
-        while self._open:
-            over: FrozenTrial | None = None
-            for run, is_over, has_turn in self._study.seed_decisions([*self._open]):
-                under_way = {each.seed for each in self._active if each.trial.number == run.number}
-                lacking = {*range(self._study.settings.seeds)} - curves(run).keys() - under_way
-                if lacking and has_turn and not is_over:
-                    return run, min(lacking)
-                if (is_over or not lacking) and not under_way:
-                    over = run
+    def _next_seed(self) -> tuple[FrozenTrial, int] | None:
+        """Return a waiting run and its next seed, or None. Records runs that get no more seeds."""
+        while self._waiting:
+            finished: FrozenTrial | None = None
+            for run, is_rejected, is_next in self._study.seed_decisions([*self._waiting]):
+                training = {each.seed for each in self._active if each.run.number == run.number}
+                missing = {*range(self._study.settings.seeds)} - seed_curves(run).keys() - training
+                if missing and is_next and not is_rejected:
+                    return run, min(missing)
+                if (is_rejected or not missing) and not training:
+                    finished = run
                     break
-            if over is None:
+            if finished is None:
                 return None
-            self._open.remove(over.number)
-            self._tell(over, Outcome(self._study.combined(over)))  # this may finish others
+            self._waiting.remove(finished.number)
+            # This result may decide that other waiting runs get no more seeds.
+            self._record(finished, Outcome(self._study.combined_curve(finished)))
         return None
 
-    # ---- watching --------------------------------------------------------------------------------
+    # ---- polling ---------------------------------------------------------------------------------
 
-    def _look(self, active: ActiveRun) -> None:
-        run = active.trial
-        if news := active.run.look():
-            active.last = news[-1]
-            self._stop_early(active, news)
-        if (outcome := active.run.outcome()) is None:
+    def _poll(self, active: ActiveRun) -> None:
+        """Read the new points of a training process, and record its result if it has ended."""
+        run = active.run
+        if points := active.process.poll():
+            active.newest = points[-1]
+            self._stop_early(active, points)
+        if (outcome := active.process.outcome()) is None:
             return
-        self._leave(active)
-        if active.seed >= FIRST_HELD_OUT:
-            self._study.note_held_out(run, active.seed - FIRST_HELD_OUT, outcome)
-            self._ended(self._study.find(run.number))
+        self._remove(active)
+        if active.seed >= HELD_OUT_OFFSET:
+            self._study.record_held_out(run, active.seed - HELD_OUT_OFFSET, outcome)
+            self._on_end(self._study.find(run.number))
             return
-        self._failed = self._failed + 1 if outcome.fault else 0
-        if outcome.fault:
-            which = f"with its seed {active.seed + 1}: " if active.seed else ""
-            self._fail(run, which + outcome.fault)
-        elif outcome.stopped or self._study.settings.seeds == 1:
-            self._tell(run, outcome)
+        self._failures = self._failures + 1 if outcome.error else 0
+        if outcome.error:
+            prefix = f"with its seed {active.seed + 1}: " if active.seed else ""
+            self._fail(run, prefix + outcome.error)
+        elif outcome.stop_reason or self._study.settings.seeds == 1:
+            self._record(run, outcome)
         else:
-            self._study.note_seed(run, active.seed, outcome.points)
-            self._open.add(run.number)
-        if self._failed >= FAILURES:
-            raise self._useless(f"{self._failed} runs failed", run)
+            self._study.record_seed(run, active.seed, outcome.points)
+            self._waiting.add(run.number)
+        if self._failures >= MAX_FAILURES:
+            raise self._repeated_failure(f"{self._failures} runs failed", run)
 
     def _stop_early(self, active: ActiveRun, points: Sequence[Point]) -> None:
-        """Stop a run whose new points are worse than other runs' at the same cost."""
+        """Stop a training process whose new points are worse than other runs' at the same cost."""
         for score, cost, _ in points:
-            worth = self._study.settings.worth(score)
-            if active.early_stop and active.early_stop.should_stop(cost, worth):
-                what = f"a score of {score:.3f} after {cost:.0f} s"
-                active.run.stop(f"{what} is worse than other runs at that cost")
+            objective = self._study.settings.objective(score)
+            if active.early_stop and active.early_stop.should_stop(cost, objective):
+                result = f"a score of {score:.3f} after {cost:.0f} s"
+                active.process.stop(f"{result} is worse than other runs at that cost")
                 return
 
-    def _useless(self, what: str, run: FrozenTrial) -> UserError:
-        """Return the error of a sweep in which all of the last runs failed."""
-        fault = self._study.find(run.number).user_attrs[FAULT]
+    def _repeated_failure(self, failures: str, run: FrozenTrial) -> UserError:
+        """Return the error that ends a sweep after several failures in a row."""
+        error = self._study.find(run.number).user_attrs[ERROR]
         return UserError(
-            f"the last {what}; run {self._study.ordinal(run)}: {fault}",
+            f"the last {failures}; run {self._study.ordinal(run)}: {error}",
             "fix the cause and use --resume; train starts a single run",
         )
 
-    def _leave(self, active: ActiveRun) -> None:
+    def _remove(self, active: ActiveRun) -> None:
+        """Remove an ended process from the active ones, and free its slot."""
         self._active.remove(active)
-        self._free = sorted([*self._free, active.slot])
+        self._free_slots = sorted([*self._free_slots, active.slot])
 
-    def _fail(self, run: FrozenTrial, fault: str) -> None:
-        """Record that a run failed, and end its other processes."""
-        self._open.discard(run.number)
-        for other in [each for each in self._active if each.trial.number == run.number]:
-            other.run.end()
-            self._leave(other)
-        self._tell(run, Outcome([], fault))
+    def _fail(self, run: FrozenTrial, error: str) -> None:
+        """Record that a run failed, and end its other training processes."""
+        self._waiting.discard(run.number)
+        for other in [each for each in self._active if each.run.number == run.number]:
+            other.process.end()
+            self._remove(other)
+        self._record(run, Outcome([], error))
 
-    def _tell(self, run: FrozenTrial, outcome: Outcome) -> None:
-        self._study.tell(run, outcome)
-        self._ended(self._study.find(run.number))
+    def _record(self, run: FrozenTrial, outcome: Outcome) -> None:
+        """Record the result of a run in the study, and report its end."""
+        self._study.record_outcome(run, outcome)
+        self._on_end(self._study.find(run.number))

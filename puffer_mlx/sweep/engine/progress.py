@@ -16,22 +16,22 @@ from rich.text import Text
 from puffer_mlx.display.run_view import abbreviate, duration
 from puffer_mlx.sweep.engine.driver import ActiveRun
 from puffer_mlx.sweep.engine.study import (
-    DEFAULT,
-    FAULT,
-    FINISHED,
-    GIVEN,
-    LAST,
-    STEPS,
-    STOPPED,
+    ERROR,
+    FINISHED_STATES,
+    FROM_CONFIG,
+    FROM_FILE,
+    LAST_RESULT,
+    STOP_REASON,
+    TRAINED_STEPS,
     Study,
-    curves,
+    seed_curves,
 )
 
 STATUS_INTERVAL = 1.0  # seconds between two updates of the status line
 
 
-class Progress:
-    """Print the progress of a sweep. Use as a context manager; a ``Driver`` calls the methods.
+class SweepProgress:
+    """Print the progress of a sweep. Use it as a context manager.
 
     Args:
         study: Trials of the sweep.
@@ -39,7 +39,7 @@ class Progress:
         runs: Number of runs to finish.
         slots: Number of simultaneous runs in this process.
         console: Console to print to.
-        shown: Short names of the parameters in a run's line.
+        columns: Short names of the parameters in a run's line.
     """
 
     def __init__(
@@ -49,17 +49,17 @@ class Progress:
         runs: int,
         slots: int,
         console: Console,
-        shown: Sequence[str],
+        columns: Sequence[str],
     ) -> None:
         self._study = study
         self._title = title
         self._runs = runs
         self._slots = slots
         self._console = console
-        self._shown = shown
+        self._columns = columns
         terminal = console.is_terminal
         self._live = Live(console=console, auto_refresh=False, transient=True) if terminal else None
-        self._drawn = float("-inf")
+        self._updated_at = float("-inf")
 
     def __enter__(self) -> Self:
         self._print(self._title)
@@ -74,90 +74,97 @@ class Progress:
     def _print(self, text: str) -> None:
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
-    def ended(self, run: FrozenTrial) -> None:
-        """Print the line of a run that ended with all of its seeds or with a held-out one."""
+    def on_end(self, run: FrozenTrial) -> None:
+        """Print a line about a run that ended with all of its seeds, or with a held-out one."""
         self._print(self.line(run))
 
     def draw(self, active: Sequence[ActiveRun]) -> None:
-        """Update the status line, at most once a second.
+        """Update the status line in the terminal, at most once a second.
 
         Args:
             active: Runs in progress.
         """
-        if self._live and time.monotonic() - self._drawn >= STATUS_INTERVAL:
-            self._drawn = time.monotonic()
+        if self._live and time.monotonic() - self._updated_at >= STATUS_INTERVAL:
+            self._updated_at = time.monotonic()
             text = Text(self.status(active))
             text.truncate(self._console.width, overflow="ellipsis")
             self._live.update(text, refresh=True)
 
     def line(self, run: FrozenTrial) -> str:
-        """Return the line of a run that ended with all of its seeds or with a held-out one."""
+        """Return a line about an ended run: result, parameters, and the best run so far."""
         if (held_out := self._study.held_out(run)).seeds:
-            words = held_out.words(self._study.settings.sign)
-            left = f"{len(self._study.missing_held_out())} to go"
-            return f"run {self._study.ordinal(run)}, held-out seeds: {words} | {left}"
-        parts = [f"run {self._study.ordinal(run)}: {_result(run)}"]
-        if run.user_attrs.get(DEFAULT):
-            parts.append("the configuration's own values")
-        elif name := run.user_attrs.get(GIVEN):
-            parts.append(f"the values of {name}")
+            words = held_out.summary(self._study.settings.sign)
+            remaining = f"{len(self._study.missing_held_out())} remaining"
+            return f"run {self._study.ordinal(run)}, held-out seeds: {words} | {remaining}"
+        texts = [f"run {self._study.ordinal(run)}: {_run_result(run)}"]
+        if run.user_attrs.get(FROM_CONFIG):
+            texts.append("the configured values")
+        elif name := run.user_attrs.get(FROM_FILE):
+            texts.append(f"the values of {name}")
         elif run.state != TrialState.FAIL:
             values = {name.rpartition(".")[2]: value for name, value in run.params.items()}
-            shown = [f"{name} {_short(values[name])}" for name in self._shown if name in values]
-            parts.append(", ".join(shown))
-        done = self._study.trained(*FINISHED)
+            columns = [
+                f"{name} {_format_value(values[name])}" for name in self._columns if name in values
+            ]
+            texts.append(", ".join(columns))
+        done = self._study.count_trained(*FINISHED_STATES)
         if (best := self._study.best()) is not None:
-            parts.append(f"best {best.values[0]:.4g} (run {self._study.ordinal(best)})")
-        return " | ".join([*parts, f"{done} of {self._runs}"])
+            texts.append(f"best {best.values[0]:.4g} (run {self._study.ordinal(best)})")
+        return " | ".join([*texts, f"{done} of {self._runs}"])
 
     def status(self, active: Sequence[ActiveRun]) -> str:
         """Return the status line: counts, training time, time left, and the runs in progress."""
         study = self._study
         failed = study.runs(TrialState.FAIL)
         stopped = study.runs(TrialState.PRUNED)
-        done = study.trained(*FINISHED)
+        done = study.count_trained(*FINISHED_STATES)
         costs = [cost for run in study.runs(TrialState.COMPLETE) for cost in _costs(run)]
         costs += [_score_and_cost(run)[1] for run in stopped]
-        left = max(0, self._runs - done)
-        facts = [f"{done} of {self._runs} runs"]
-        facts += [f"{len(stopped)} ended early"] * bool(stopped)
-        facts += [f"{len(failed)} failed"] * bool(failed)
+        remaining = max(0, self._runs - done)
+        texts = [f"{done} of {self._runs} runs"]
+        texts += [f"{len(stopped)} ended early"] * bool(stopped)
+        texts += [f"{len(failed)} failed"] * bool(failed)
         unconfirmed = len(study.missing_held_out()) if done >= self._runs else 0
-        facts += [f"{unconfirmed} held-out seeds to go"] * bool(unconfirmed)
-        left += unconfirmed
-        facts.append(f"{duration(sum(costs))} of training")
-        if costs and left:
+        texts += [f"{unconfirmed} held-out seeds remaining"] * bool(unconfirmed)
+        remaining += unconfirmed
+        texts.append(f"{duration(sum(costs))} of training")
+        if costs and remaining:
             recent = costs[-20:]
-            guess = left * sum(recent) / len(recent) / max(1, self._slots)
-            facts.append(f"about {duration(guess)} left")
+            estimate = remaining * sum(recent) / len(recent) / max(1, self._slots)
+            texts.append(f"about {duration(estimate)} left")
         for each in active:
-            score = f" {each.last.score:.4g}" if each.last else ""
-            facts.append(f"run {study.ordinal(each.trial)}{score}")
-        return ", ".join(facts)
+            score = f" {each.newest.score:.4g}" if each.newest else ""
+            texts.append(f"run {study.ordinal(each.run)}{score}")
+        return ", ".join(texts)
 
 
 def _costs(run: FrozenTrial) -> list[float]:
-    """Return the cost of each of a run's seeds."""
-    return [curve[-1].cost for curve in curves(run).values()] or [run.values[1]]
+    """Return the training time of a finished run with each of its seeds."""
+    return [curve[-1].cost for curve in seed_curves(run).values()] or [run.values[1]]
 
 
 def _score_and_cost(run: FrozenTrial) -> tuple[float, float]:
-    """Return the score and cost of a run that finished or was ended early."""
-    score, cost = run.user_attrs[LAST] if run.state == TrialState.PRUNED else run.values
+    """Return the score and cost of a run that finished or was stopped early."""
+    score, cost = run.user_attrs[LAST_RESULT] if run.state == TrialState.PRUNED else run.values
     return score, cost
 
 
-def _result(run: FrozenTrial) -> str:
+def _run_result(run: FrozenTrial) -> str:
+    """Return the result of an ended run as text: score, cost and steps, or why it failed."""
     if run.state == TrialState.FAIL:
-        return f"failed: {run.user_attrs.get(FAULT)}"
+        return f"failed: {run.user_attrs.get(ERROR)}"
     score, cost = _score_and_cost(run)
-    text = f"score {score:.4g}, {cost:.1f} s, {abbreviate(run.user_attrs.get(STEPS, 0))} steps"
-    if of := [curve[-1].score for curve in curves(run).values()]:
-        text += f", seeds {' '.join(f'{each:.4g}' for each in of)}"
-    return f"{text}, ended early: {run.user_attrs[STOPPED]}" if STOPPED in run.user_attrs else text
+    steps = abbreviate(run.user_attrs.get(TRAINED_STEPS, 0))
+    text = f"score {score:.4g}, {cost:.1f} s, {steps} steps"
+    if scores := [curve[-1].score for curve in seed_curves(run).values()]:
+        text += f", seeds {' '.join(f'{each:.4g}' for each in scores)}"
+    if STOP_REASON in run.user_attrs:
+        text += f", ended early: {run.user_attrs[STOP_REASON]}"
+    return text
 
 
-def _short(value: float) -> str:
+def _format_value(value: float) -> str:
+    """Format a parameter's value in a few characters: 1.5M, 64, 0.9912."""
     if isinstance(value, int) or float(value).is_integer():
         return abbreviate(value) if abs(value) >= 10_000 else f"{value:.0f}"
     return f"{value:.4g}"
@@ -166,17 +173,17 @@ def _short(value: float) -> str:
 # ---- at the end ----------------------------------------------------------------------------------
 
 MIN_TRIALS = 8  # trials needed for importances
-FRONT = "front.png"
-IMPORTANCES = "importances.png"
+FRONT_FILE = "front.png"
+IMPORTANCES_FILE = "importances.png"
 
 
 def importances(study: Study) -> dict[str, float]:
-    """Return the importance of each key for the score, in descending order; {} with few trials.
+    """Return how much each key influences the score, in descending order; {} with few trials.
 
-    The importances add up to 1.
+    The values add up to 1.
     """
-    over = [trial for trial in study.trials() if trial.state == TrialState.COMPLETE]
-    if len(over) < MIN_TRIALS or len({trial.values[0] for trial in over}) < 2:
+    completed = [trial for trial in study.trials() if trial.state == TrialState.COMPLETE]
+    if len(completed) < MIN_TRIALS or len({trial.values[0] for trial in completed}) < 2:
         return {}
     with warnings.catch_warnings(action="ignore"):
         return optuna.importance.get_param_importances(
@@ -184,8 +191,8 @@ def importances(study: Study) -> dict[str, float]:
         )
 
 
-def draw(study: Study, folder: Path) -> list[Path]:
-    """Draw the Pareto front and the importances with Optuna. Returns the paths of the pictures."""
+def draw_plots(study: Study, folder: Path) -> list[Path]:
+    """Draw the Pareto front and the importances of keys. Returns the paths of the pictures."""
     if not can_draw():
         return []
     import matplotlib
@@ -196,14 +203,16 @@ def draw(study: Study, folder: Path) -> list[Path]:
 
     paths = []
     with warnings.catch_warnings(action="ignore"):
-        drawn = {FRONT: plots.plot_pareto_front(study.optuna, target_names=["score", "cost"])}
+        axes_by_file = {
+            FRONT_FILE: plots.plot_pareto_front(study.optuna, target_names=["score", "cost"])
+        }
         if importances(study):
-            drawn[IMPORTANCES] = plots.plot_param_importances(
+            axes_by_file[IMPORTANCES_FILE] = plots.plot_param_importances(
                 study.optuna, target=lambda trial: trial.values[0], target_name="score"
             )
-    for name, axes in drawn.items():
+    for name, axes in axes_by_file.items():
         figure: Any = axes.figure
-        if axes.get_legend():  # below the axes, where no point is
+        if axes.get_legend():  # below the axes, so that it hides no point
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False)
         figure.savefig(folder / name, dpi=120, bbox_inches="tight")
         pyplot.close(figure)
@@ -212,5 +221,5 @@ def draw(study: Study, folder: Path) -> list[Path]:
 
 
 def can_draw() -> bool:
-    """Return True if matplotlib is installed."""
+    """Return True if matplotlib, which draws the pictures, is installed."""
     return importlib.util.find_spec("matplotlib") is not None

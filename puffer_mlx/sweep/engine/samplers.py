@@ -19,21 +19,22 @@ from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.engine.study import (
-    DEFAULT,
-    GIVEN,
+    FROM_CONFIG,
+    FROM_FILE,
     OWNER,
     distributions,
     is_run,
-    own_name,
+    process_name,
     storage_and_id,
 )
 from puffer_mlx.sweep.methods import make_method
 from puffer_mlx.sweep.observations import Observations
-from puffer_mlx.sweep.settings import OURS, SweepSettings
+from puffer_mlx.sweep.settings import BUILT_IN_METHODS, SweepSettings
 from puffer_mlx.sweep.space import Space, Values
 
 Adjust = Callable[[Values], Values]
-NEEDS = {"GP": ("scipy", "torch")}  # packages that Optuna's methods import besides NumPy
+# Packages that Optuna's methods import besides NumPy.
+REQUIRED_PACKAGES = {"GP": ("scipy", "torch")}
 
 
 class TrialObservations:
@@ -47,34 +48,36 @@ class TrialObservations:
     def __init__(self, space: Space, settings: SweepSettings) -> None:
         self._space = space
         self._settings = settings
-        self._seen = Observations(settings)
-        self._numbers: list[int] = []  # numbers of the converted trials
+        self._observations = Observations(settings)
+        self._converted: list[int] = []  # numbers of the converted trials
 
-    def of(self, trials: Sequence[FrozenTrial]) -> Observations:
-        """Return the observations of all trials that have ended."""
-        over = [(each.datetime_complete, each.number, each) for each in trials]
-        over = sorted((at, number, each) for at, number, each in over if at)
-        numbers = [number for _, number, _ in over]
-        if numbers[: len(self._numbers)] != self._numbers:  # another machine's clock is late
-            self._seen = Observations(self._settings)
-            self._numbers = []
-        for _, _, trial in over[len(self._numbers) :]:
-            self._take(trial)
-        self._numbers = numbers
-        return self._seen
+    def update(self, trials: Sequence[FrozenTrial]) -> Observations:
+        """Convert the trials that ended since the last call. Returns all observations."""
+        ended = [(each.datetime_complete, each.number, each) for each in trials]
+        ended = sorted((at, number, each) for at, number, each in ended if at)
+        trial_numbers = [number for _, number, _ in ended]
+        # With different clocks of several machines, trials may be inserted before known ones.
+        if trial_numbers[: len(self._converted)] != self._converted:
+            self._observations = Observations(self._settings)
+            self._converted = []
+        for _, _, trial in ended[len(self._converted) :]:
+            self._add(trial)
+        self._converted = trial_numbers
+        return self._observations
 
-    def _take(self, trial: FrozenTrial) -> None:
+    def _add(self, trial: FrozenTrial) -> None:
+        """Add an ended trial to the observations, as a result or as a failure."""
         if not trial.params.keys() >= {*self._space.names}:
             return  # failed before it had values
         vector = self._space.to_unit(trial.params)
         if trial.state == TrialState.COMPLETE:
-            self._seen.add(vector, *trial.values)
+            self._observations.add(vector, *trial.values)
         elif trial.state == TrialState.FAIL:
-            self._seen.add(vector, math.nan, 0.0, failed=True)
+            self._observations.add(vector, math.nan, 0.0, failed=True)
 
 
 class SpaceSampler(BaseSampler):
-    """Base class of samplers, whose suggestions are adjusted to values that can be run.
+    """Base class of a sweep's samplers: adjusts each suggestion to values that can be run.
 
     Args:
         space: Parameters of the sweep.
@@ -86,13 +89,13 @@ class SpaceSampler(BaseSampler):
         self._adjust = adjust
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
-        """Return the values of a new run."""
+        """Suggest the parameter values of a sweep's new run."""
         raise NotImplementedError
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Record the owner of a run before the suggestion, which may take long or fail."""
         storage, number = storage_and_id(study, trial)
-        storage.set_trial_user_attr(number, OWNER, own_name())
+        storage.set_trial_user_attr(number, OWNER, process_name())
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
@@ -106,8 +109,8 @@ class SpaceSampler(BaseSampler):
         trial: FrozenTrial,
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
-        """Return the suggested values; {} for a run with values of the configuration or a file."""
-        if trial.user_attrs.keys() & {DEFAULT, GIVEN}:
+        """Return suggested values for a run; {} if a configuration or file has set them."""
+        if trial.user_attrs.keys() & {FROM_CONFIG, FROM_FILE}:
             return {}
         return dict(self._adjust(self.suggest(study, trial)))
 
@@ -123,7 +126,7 @@ class SpaceSampler(BaseSampler):
 
 
 class MethodSampler(SpaceSampler):
-    """Sampler of Protein, ParetoGenetic and Random.
+    """Sampler for the methods of this package: Protein, ParetoGenetic and Random.
 
     Args:
         space: Parameters of the sweep.
@@ -135,24 +138,24 @@ class MethodSampler(SpaceSampler):
     def __init__(self, space: Space, adjust: Adjust, settings: SweepSettings, seed: int) -> None:
         super().__init__(space, adjust)
         self._method = make_method(space, settings, seed)
-        self._known = TrialObservations(space, settings)
+        self._trial_observations = TrialObservations(space, settings)
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
-        """Return the method's suggestion, given all observations."""
+        """Return the method's suggestion for a new run, given all observations."""
         trials = study.get_trials(deepcopy=False)
         number = sum(each.number < trial.number for each in trials if is_run(each))
-        self._method.observations = self._known.of(trials)
-        vector = self._method.suggest(max(0, number - 1))  # the first run has the configured values
+        self._method.observations = self._trial_observations.update(trials)
+        vector = self._method.suggest(max(0, number - 1))  # run 0 has the configured values
         return self._space.to_values(vector)
 
 
 class OptunaSampler(SpaceSampler):
-    """Sampler of an Optuna method, recreated for every run.
+    """Sampler for Optuna's methods. Optuna's sampler is created anew for every run.
 
     Args:
         space: Parameters of the sweep.
         adjust: Makes values consistent.
-        make: Makes a sampler from a seed.
+        make: Makes an Optuna sampler from a seed.
         seed: Seed of all random numbers.
     """
 
@@ -163,20 +166,20 @@ class OptunaSampler(SpaceSampler):
         self._make = make
         self._seed = seed
 
-    def _of(self, trial: FrozenTrial) -> BaseSampler:
-        """Return the sampler of a run."""
+    def _make_sampler(self, trial: FrozenTrial) -> BaseSampler:
+        """Create Optuna's sampler for a run, with a seed that depends on the run's number."""
         rng = np.random.default_rng([self._seed, trial.number])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return self._make(int(rng.integers(2**31)))
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
-        """Return the suggestion of Optuna's sampler, rounded like those of our methods."""
-        sampler = self._of(trial)
+        """Return the suggestion of Optuna's sampler, rounded for integer keys."""
+        sampler = self._make_sampler(trial)
         with warnings.catch_warnings(action="ignore"):
             sampler.before_trial(study, trial)
-            together = sampler.infer_relative_search_space(study, trial)
-            values = sampler.sample_relative(study, trial, together)
+            search_space = sampler.infer_relative_search_space(study, trial)
+            values = sampler.sample_relative(study, trial, search_space)
             for name, distribution in self.infer_relative_search_space(study, trial).items():
                 if name not in values:
                     values[name] = sampler.sample_independent(study, trial, name, distribution)
@@ -184,12 +187,12 @@ class OptunaSampler(SpaceSampler):
         return {p.name: p.to_value(p.to_unit(values[p.name])) for p in parameters}
 
     def after_trial(self, study: optuna.Study, trial: FrozenTrial, state, values) -> None:
-        """Let the sampler store its state, such as a population, in the study."""
-        self._of(trial).after_trial(study, trial, state, values)
+        """Let Optuna's sampler store its state, such as a population, in the study."""
+        self._make_sampler(trial).after_trial(study, trial, state, values)
 
 
 def make_sampler(space: Space, settings: SweepSettings, seed: int, adjust: Adjust) -> SpaceSampler:
-    """Return the sampler of ``[sweep] method``.
+    """Create the sampler for ``[sweep] method``.
 
     Args:
         space: Parameters of the sweep.
@@ -200,24 +203,26 @@ def make_sampler(space: Space, settings: SweepSettings, seed: int, adjust: Adjus
     Raises:
         UserError: If a package that the method needs isn't installed.
     """
-    if settings.method in OURS:
+    if settings.method in BUILT_IN_METHODS:
         return MethodSampler(space, adjust, settings, seed)
-    lacking = [each for each in NEEDS.get(settings.method, ()) if not _is_there(each)]
-    if lacking:
+    missing = [
+        each for each in REQUIRED_PACKAGES.get(settings.method, ()) if not _is_installed(each)
+    ]
+    if missing:
         raise UserError(
-            f"the method {settings.method} needs {' and '.join(lacking)}",
-            f"pip install {' '.join(lacking)}; or --sweep.method Protein",
+            f"the method {settings.method} needs {' and '.join(missing)}",
+            f"pip install {' '.join(missing)}; or --sweep.method Protein",
         )
-    first = settings.num_random_samples * settings.downsample  # in trials, points included
+    startup_trials = settings.num_random_samples * settings.downsample  # trials include points
     make: dict[str, Callable[[int], BaseSampler]] = {
         "TPE": lambda seed: optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=first, constant_liar=True
+            seed=seed, n_startup_trials=startup_trials, constant_liar=True
         ),
-        "GP": lambda seed: optuna.samplers.GPSampler(seed=seed, n_startup_trials=first),
+        "GP": lambda seed: optuna.samplers.GPSampler(seed=seed, n_startup_trials=startup_trials),
         "NSGAII": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
     }
     return OptunaSampler(space, adjust, make[settings.method], seed)
 
 
-def _is_there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None

@@ -1,10 +1,10 @@
-"""A sweep as an Optuna study with two objectives, score and cost, and two kinds of trials.
+"""The trials of a sweep, stored as an Optuna study with two objectives: score and cost.
 
-A *run* is a suggested trial that was trained: its parameters are the values of the run, its
-objectives are the score and the cost in seconds. A *point* is a part of a run's curve, stored as a
-separate trial: the run's parameters with ``train.total_timesteps`` set to the steps trained so far.
-So every method's cost model also learns from parts of runs. A run that was stopped early is PRUNED
-in Optuna, and only its points hold its results.
+There are two kinds of trials. A *run* was suggested and trained: its parameters are the values of
+the run, its objectives are the score and the cost in seconds. A *point* is a point of a run's
+curve: a trial with the run's parameters, but ``train.total_timesteps`` set to the steps trained so
+far. From points, methods also learn the cost of shorter runs. A run that was stopped early is
+PRUNED in Optuna, and only its points hold its results.
 
 The study contains everything needed to resume; no process holds state alone.
 """
@@ -33,30 +33,44 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from puffer_mlx.config import Config, to_dict
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import (
-    HeldOut,
+    HeldOutResults,
     Outcome,
     Point,
     SeedScores,
-    as_one,
-    combined,
+    combine_curves,
+    combine_scores,
     is_beaten,
-    noise,
+    seed_noise,
 )
 from puffer_mlx.sweep.reading import Sweep
-from puffer_mlx.sweep.settings import HELD_OUT, SHORT, TOP_RUNS, SweepSettings
-from puffer_mlx.sweep.space import COST, Parameter, Space, Values
-from puffer_mlx.sweep.training_process import Identity
+from puffer_mlx.sweep.settings import (
+    DEFAULT_HELD_OUT_SEEDS,
+    SHORT_RUN_SECONDS,
+    TOP_RUNS,
+    SweepSettings,
+)
+from puffer_mlx.sweep.space import TIMESTEPS, Parameter, Space, Values
+from puffer_mlx.sweep.training_process import ProcessIdentity
 
-RUN, POINT = "point_of", "point"  # attributes of a point: number of its run, index in the curve
-OWNER, PROCESS = "owner", "process"  # attributes of a run: sweep that owns it, training process
-SEED = "seed"  # attribute of a run, with a seed's number: its curve
-FAULT, STOPPED, STEPS, LAST = "fault", "stopped", "steps", "last"
-DEFAULT, GIVEN = "default", "given"  # of a run that no method suggested: source of its values
-HELD = "held out"  # attribute of the study, with run and seed numbers: result of a held-out seed
-FINISHED = TrialState.COMPLETE, TrialState.PRUNED
-ALIVE = TrialState.COMPLETE, TrialState.RUNNING
-ABOUT = "puffer_mlx"  # attribute of a study: the description of its sweep
-MAY_DIFFER = {  # keys that may differ between the processes of one sweep
+# Names of the attributes of trials.
+RUN_NUMBER = "point_of"  # of a point: number of its run
+POINT_INDEX = "point"  # of a point: index in the run's curve
+OWNER = "owner"  # of a run: the sweep process that owns it (``process_name``)
+PROCESS = "process"  # of a run: its training process
+SEED = "seed"  # of a run, followed by the number of a seed: the curve with that seed
+ERROR = "fault"  # of a failed run
+STOP_REASON = "stopped"  # of a run that was stopped early
+TRAINED_STEPS = "steps"  # of a run
+LAST_RESULT = "last"  # of a run that was stopped early: its score and cost
+FROM_CONFIG = "default"  # of a run with the values of the configuration
+FROM_FILE = "given"  # of a run with another configuration's values: name of its file
+# Names of the attributes of a study.
+HELD_OUT_PREFIX = "held out"  # followed by the numbers of a run and a held-out seed: the result
+DESCRIPTION = "puffer_mlx"  # description of the sweep
+
+FINISHED_STATES = TrialState.COMPLETE, TrialState.PRUNED
+RIVAL_STATES = TrialState.COMPLETE, TrialState.RUNNING  # of runs that compete for further seeds
+LOCAL_KEYS = {  # keys that may differ between the processes of one sweep
     *("base.device", "base.checkpoint_dir", "base.log_dir", "base.profile"),
     *("base.track", "base.wandb", "base.wandb_project", "base.wandb_group", "base.tag"),
     *("vec.num_threads", "vec.max_threads", "base.checkpoint_interval", "base.checkpoint_keep"),
@@ -66,12 +80,12 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def is_run(trial: FrozenTrial) -> bool:
-    """Return True if a trial is a run, False if it is a point of one."""
-    return RUN not in trial.user_attrs
+    """Return True if a trial is a run, False if it is a point of a run's curve."""
+    return RUN_NUMBER not in trial.user_attrs
 
 
 def distributions(space: Space) -> dict[str, Any]:
-    """Return Optuna's distributions of a space's parameters, in units of the values."""
+    """Return Optuna's distributions for the values of all searched parameters."""
     return {parameter.name: _distribution(parameter) for parameter in space.parameters}
 
 
@@ -84,26 +98,29 @@ def _distribution(parameter: Parameter) -> IntDistribution | FloatDistribution:
 
 
 def storage_and_id(study: optuna.Study, run: FrozenTrial) -> tuple[BaseStorage, int]:
-    """Return a study's storage and the id of a run in it: the only private names of Optuna used.
+    """Return a study's storage and the id of a run in it. This uses private names of Optuna.
 
-    Checked with Optuna 5.0; ``pyproject.toml`` excludes 6. Optuna has no public way to change the
-    state or an attribute of another process's trial.
+    Optuna has no public way to change the state or an attribute of another process's trial. Checked
+    with Optuna 5.0; ``pyproject.toml`` excludes 6. No other private names of Optuna are used.
     """
     return study._storage, run._trial_id
 
 
-def own_name() -> list[Any]:
-    """Return an identification of this process: host, process id, start time."""
-    return [socket.gethostname(), *Identity.of(os.getpid())]
+def process_name() -> list[Any]:
+    """Return a list that identifies this process: host, process id, start time."""
+    return [socket.gethostname(), *ProcessIdentity.of(os.getpid())]
 
 
-def quiet() -> AbstractContextManager[Any]:
-    """Suppress warnings of experimental features and of values outside their ranges."""
+def ignore_warnings() -> AbstractContextManager[Any]:
+    """Suppress warnings about experimental features and about values outside their ranges."""
     return warnings.catch_warnings(action="ignore")
 
 
-def curves(run: FrozenTrial) -> dict[int, list[Point]]:
-    """Return the known curves of a run by seed number; {} if each run has one seed."""
+def seed_curves(run: FrozenTrial) -> dict[int, list[Point]]:
+    """Return the learning curve of a run with each trained seed, by seed number.
+
+    The dict is empty if the sweep trains every run with one seed.
+    """
     by_seed = {
         int(name.removeprefix(SEED)): [Point(*point) for point in points]
         for name, points in run.user_attrs.items()
@@ -112,38 +129,41 @@ def curves(run: FrozenTrial) -> dict[int, list[Point]]:
     return dict(sorted(by_seed.items()))
 
 
-def seeds_of(run: FrozenTrial) -> int:
+def seed_count(run: FrozenTrial) -> int:
     """Return the number of seeds that a run has been trained with, at least 1."""
-    return max(1, len(curves(run)))
+    return max(1, len(seed_curves(run)))
 
 
-def _held(run: FrozenTrial, seed: int) -> str:
-    """Return the attribute's name for a held-out seed of a run."""
-    return f"{HELD} {run.number} {seed}"
+def _held_out_attribute(run: FrozenTrial, seed: int) -> str:
+    """Return the name of the study attribute for a held-out seed of a run."""
+    return f"{HELD_OUT_PREFIX} {run.number} {seed}"
 
 
-def processes(run: FrozenTrial) -> list[Identity]:
+def run_processes(run: FrozenTrial) -> list[ProcessIdentity]:
     """Return the processes that trained a run."""
-    there = run.user_attrs.items()
-    return [Identity(*each) for name, each in there if name.partition(" ")[0] == PROCESS]
+    attributes = run.user_attrs.items()
+    return [
+        ProcessIdentity(*each) for name, each in attributes if name.partition(" ")[0] == PROCESS
+    ]
 
 
 class SeedDecision(NamedTuple):
-    """Prospects of a run that waits for another seed.
+    """Decision whether a run that waits for another seed gets one.
 
     Args:
         run: The run.
-        is_over: True if a run with all of its seeds is better, so that it gets no more seeds.
-        has_turn: True if no other waiting run is better.
+        is_rejected: True if a run with all of its seeds is better. Then this run gets no more
+            seeds.
+        is_next: True if no other waiting run is better.
     """
 
     run: FrozenTrial
-    is_over: bool
-    has_turn: bool
+    is_rejected: bool
+    is_next: bool
 
 
 class Study:
-    """Trials of a sweep.
+    """The trials of a sweep: query them, and record what happens to runs.
 
     Args:
         study: Optuna study.
@@ -160,11 +180,11 @@ class Study:
     # ---- queries ---------------------------------------------------------------------------------
 
     def trials(self) -> list[FrozenTrial]:
-        """Return all trials, points included. Don't modify them."""
+        """Return all trials of the sweep: runs, and points of their curves. Don't modify them."""
         return self.optuna.get_trials(deepcopy=False)
 
     def runs(self, *states: TrialState) -> list[FrozenTrial]:
-        """Return the runs in some states, or in all states if none is given, in order."""
+        """Return the sweep's runs in the given states, in order; without states, all runs."""
         return [
             trial
             for trial in self.trials()
@@ -172,90 +192,99 @@ class Study:
         ]
 
     def ordinal(self, run: FrozenTrial) -> int:
-        """Return a run's displayed number, from 1. Trial numbers also count points."""
+        """Return the number of a run for messages, from 1; trial numbers also count points."""
         return 1 + sum(each.number < run.number for each in self.runs())
 
     def best(self) -> FrozenTrial | None:
-        """Return the best run, or None without runs.
+        """Return the best run, or None without finished runs.
 
-        Compares held-out seeds once all are trained, before that the scores of the search.
+        Once all held-out seeds are trained, runs are compared by their scores with them; before
+        that, by the scores of the search.
         """
-        few = self.top_runs()
+        top = self.top_runs()
         if not self.held_out_seeds() or self.missing_held_out():
-            return few[0] if few else None
+            return top[0] if top else None
 
         def order(run: FrozenTrial) -> tuple[int, float, float]:
             scores, failed = self.held_out(run)
-            how = self.settings.seeds_score
+            seeds_score = self.settings.seeds_score
             sign = self.settings.sign
-            score = self.settings.worth(as_one(scores, how, sign)) if scores else 0.0
+            score = (
+                self.settings.objective(combine_scores(scores, seeds_score, sign))
+                if scores
+                else 0.0
+            )
             return failed, -score, run.values[1]
 
-        return min(few, key=order, default=None)
+        return min(top, key=order, default=None)
 
     def top_runs(self) -> list[FrozenTrial]:
-        """Return the ``TOP_RUNS`` runs with the best scores, the cheapest first among equals."""
+        """Return the ``TOP_RUNS`` runs with the best scores, among equal scores the cheapest."""
         finished = self.runs(TrialState.COMPLETE)
-        most = max(map(seeds_of, finished), default=1)  # runs with fewer seeds weren't promising
-        runs = [run for run in finished if seeds_of(run) == most]
-        return sorted(runs, key=lambda run: (-self._worth(run), run.values[1]))[:TOP_RUNS]
+        seeds = max(map(seed_count, finished), default=1)  # runs with fewer weren't promising
+        runs = [run for run in finished if seed_count(run) == seeds]
+        return sorted(runs, key=lambda run: (-self._objective(run), run.values[1]))[:TOP_RUNS]
 
-    def _worth(self, run: FrozenTrial) -> float:
-        return self.settings.worth(run.values[0])
+    def _objective(self, run: FrozenTrial) -> float:
+        return self.settings.objective(run.values[0])
 
     def finished_curves(self) -> list[np.ndarray]:
-        """Return the points of each finished run by cost, (k, 2): worth of the score, and cost."""
+        """Return the learning curve of each finished run by cost, (k, 2): objective and cost."""
         finished = {run.number for run in self.runs(TrialState.COMPLETE)}
         curves = defaultdict(list)
         for trial in self.trials():
-            number = trial.user_attrs.get(RUN, trial.number)
+            number = trial.user_attrs.get(RUN_NUMBER, trial.number)
             if number in finished:
                 score, cost = trial.values
-                curves[number].append((self.settings.worth(score), cost))
+                curves[number].append((self.settings.objective(score), cost))
         return [np.array(sorted(points, key=itemgetter(1))) for points in curves.values()]
 
-    def trained(self, *states: TrialState) -> int:
-        """Return the number of runs in some states, where each seed counts as one."""
-        return sum(map(seeds_of, self.runs(*states)))
+    def count_trained(self, *states: TrialState) -> int:
+        """Return the number of runs in the given states, counting each seed of a run."""
+        return sum(map(seed_count, self.runs(*states)))
 
     # ---- seeds -----------------------------------------------------------------------------------
 
-    def note_seed(self, run: FrozenTrial, seed: int, points: Sequence[Point]) -> None:
-        """Record the curve of one of a run's seeds."""
+    def record_seed(self, run: FrozenTrial, seed: int, points: Sequence[Point]) -> None:
+        """Record the learning curve of a run with one of its seeds."""
         self._set(run, f"{SEED} {seed}", [list(point) for point in points])
 
-    def combined(self, run: FrozenTrial) -> list[Point]:
-        """Return the combined curve of all known seeds of a run."""
-        how = self.settings.seeds_score
-        return combined(list(curves(run).values()), how, self.settings.sign)
+    def combined_curve(self, run: FrozenTrial) -> list[Point]:
+        """Combine the learning curves of a run with all seeds trained so far."""
+        seeds_score = self.settings.seeds_score
+        return combine_curves(list(seed_curves(run).values()), seeds_score, self.settings.sign)
 
     def seed_decisions(self, waiting: Sequence[int]) -> list[SeedDecision]:
-        """Return the prospects of runs that wait for another seed, the cheapest first.
+        """Decide for each waiting run, the cheapest first, whether it gets another seed.
 
         Args:
-            waiting: Numbers of runs with at least one known seed.
+            waiting: Numbers of runs that have been trained with at least one seed.
         """
-        how = self.settings.seeds_score
-        enough = self.settings.target
-        known = {run.number: self._judged(run) for run in self.runs(*ALIVE)}
-        judged = {number: one for number, one in known.items() if one}
-        differ = noise(list(judged.values()))
-        complete = self.runs(TrialState.COMPLETE)
-        whole = [judged[run.number] for run in complete if seeds_of(run) >= self.settings.seeds]
-        before: list[SeedScores] = []
+        seeds_score = self.settings.seeds_score
+        target = self.settings.target
+        runs = self.runs(*RIVAL_STATES)
+        scores_by_run = {run.number: self._seed_scores(run) for run in runs}
+        trained = {number: scores for number, scores in scores_by_run.items() if scores}
+        noise = seed_noise(list(trained.values()))
+        complete = [
+            trained[run.number]
+            for run in self.runs(TrialState.COMPLETE)
+            if seed_count(run) >= self.settings.seeds
+        ]
+        cheaper: list[SeedScores] = []
         decisions = []
-        for number in sorted(waiting, key=lambda number: (judged[number].cost, number)):
-            one = judged[number]
-            is_over = is_beaten(one, whole, how, differ, enough)
-            has_turn = not is_beaten(one, before, how, differ, enough)
-            decisions.append(SeedDecision(self.find(number), is_over, has_turn))
-            before += [] if is_over else [one]
+        for number in sorted(waiting, key=lambda number: (trained[number].cost, number)):
+            scores = trained[number]
+            is_rejected = is_beaten(scores, complete, seeds_score, noise, target)
+            is_next = not is_beaten(scores, cheaper, seeds_score, noise, target)
+            decisions.append(SeedDecision(self.find(number), is_rejected, is_next))
+            cheaper += [] if is_rejected else [scores]
         return decisions
 
-    def _judged(self, run: FrozenTrial) -> SeedScores | None:
-        """Return the known results of a run's seeds, or None without any."""
-        ends = [curve[-1] for curve in curves(run).values()]
-        if not ends and run.state == TrialState.COMPLETE:  # recorded when each run had one seed
+    def _seed_scores(self, run: FrozenTrial) -> SeedScores | None:
+        """Return the scores of a run with the seeds trained so far, or None without any."""
+        ends = [curve[-1] for curve in seed_curves(run).values()]
+        if not ends and run.state == TrialState.COMPLETE:  # trained when runs had only one seed
             ends = [Point(run.values[0], run.values[1], 0)]
         scores = [self.settings.sign * end.score for end in ends]
         return SeedScores(scores, fmean(end.cost for end in ends)) if ends else None
@@ -265,93 +294,103 @@ class Study:
     # Results are attributes of the study, not trials, so that samplers never learn from them.
 
     def held_out_seeds(self) -> int:
-        """Return the number of held-out seeds for each of the best few runs."""
-        if (asked := self.settings.confirm) >= 0:
-            return asked
-        few = self.top_runs()
-        return HELD_OUT if few and max(run.values[1] for run in few) <= SHORT else 0
+        """Return the number of held-out seeds with which each of the top runs is trained again."""
+        if (seeds := self.settings.confirm) >= 0:
+            return seeds
+        top = self.top_runs()
+        return (
+            DEFAULT_HELD_OUT_SEEDS
+            if top and max(run.values[1] for run in top) <= SHORT_RUN_SECONDS
+            else 0
+        )
 
-    def held_out(self, run: FrozenTrial) -> HeldOut:
-        """Return the known results of a run's held-out seeds."""
-        known = self.optuna.user_attrs
-        asked = range(self.held_out_seeds())
-        ends = [known.get(_held(run, i), {}) for i in asked]
-        scores = [end["score"] for end in ends if "score" in end]
-        there = [score for score in scores if score is not None]
-        return HeldOut(there, len(scores) - len(there))
+    def held_out(self, run: FrozenTrial) -> HeldOutResults:
+        """Return the results so far of a run's held-out seeds."""
+        attributes = self.optuna.user_attrs
+        seeds = range(self.held_out_seeds())
+        results = [attributes.get(_held_out_attribute(run, i), {}) for i in seeds]
+        ended = [result["score"] for result in results if "score" in result]
+        scores = [score for score in ended if score is not None]
+        return HeldOutResults(scores, len(ended) - len(scores))
 
     def winner_warning(self) -> str:
-        """Return a sentence about the search's winner if held-out seeds contradict it; else "".
+        """Return a warning if held-out seeds contradict the search's best run; else "".
 
-        They contradict if another run is better, or if no held-out seed reaches the winning score.
-        The winner was lucky if most seeds don't reach it.
+        They contradict it if another run is better, or if no held-out seed reaches the run's score
+        in the search. The run was lucky if most seeds don't reach it.
         """
         best = self.best()
-        few = self.top_runs()
+        top = self.top_runs()
         if best is None or not self.held_out_seeds() or self.missing_held_out():
             return ""
-        held_out = self.held_out(few[0])
-        same = best.number == few[0].number
-        scores = map(self.settings.worth, held_out.scores)
-        won_by = self._worth(few[0])
-        reached = [score >= won_by for score in scores]
+        held_out = self.held_out(top[0])
+        same = best.number == top[0].number
+        scores = map(self.settings.objective, held_out.scores)
+        winning_score = self._objective(top[0])
+        reached = [score >= winning_score for score in scores]
         if same and any(reached):
             return ""
-        words = held_out.words(self.settings.sign)
-        judged = "was lucky" if 2 * sum(reached) < held_out.seeds else "isn't the best"
-        rest = "" if same else f"; run {self.ordinal(best)} is better"
+        words = held_out.summary(self.settings.sign)
+        verdict = "was lucky" if 2 * sum(reached) < held_out.seeds else "isn't the best"
+        suffix = "" if same else f"; run {self.ordinal(best)} is better"
         return (
-            f"the search's winner, run {self.ordinal(few[0])}, {judged}: its score there was"
-            f" {few[0].values[0]:.5g}, with held-out seeds {words}{rest}"
+            f"the search's winner, run {self.ordinal(top[0])}, {verdict}: its score in the search"
+            f" was {top[0].values[0]:.5g}, with held-out seeds {words}{suffix}"
         )
 
     def missing_held_out(self) -> list[tuple[FrozenTrial, int]]:
-        """Return pairs of run and held-out seed without a result, ordered by seed."""
-        known = self.optuna.user_attrs
-        few = self.top_runs()
-        pairs = [(run, i) for i in range(self.held_out_seeds()) for run in few]
-        return [(run, i) for run, i in pairs if "score" not in known.get(_held(run, i), {})]
+        """Return the pairs of a run and a held-out seed without a result, ordered by seed."""
+        attributes = self.optuna.user_attrs
+        top = self.top_runs()
+        pairs = [(run, i) for i in range(self.held_out_seeds()) for run in top]
+        return [
+            (run, i)
+            for run, i in pairs
+            if "score" not in attributes.get(_held_out_attribute(run, i), {})
+        ]
 
     def holder(self, run: FrozenTrial, seed: int) -> tuple[list[Any], list[Any]] | None:
-        """Return the sweep and the process that train a held-out seed, or None."""
-        known = self.optuna.user_attrs.get(_held(run, seed), {})
-        return (known[OWNER], known.get(PROCESS, [])) if OWNER in known else None
+        """Return the sweep and the process that train a run's held-out seed, or None."""
+        holder = self.optuna.user_attrs.get(_held_out_attribute(run, seed), {})
+        return (holder[OWNER], holder.get(PROCESS, [])) if OWNER in holder else None
 
-    def note_holding(self, run: FrozenTrial, seed: int, process: Sequence[float] = ()) -> None:
-        """Record that this sweep trains a held-out seed, in a process."""
-        holding = {OWNER: own_name()} | ({PROCESS: [*process]} if process else {})
-        self.optuna.set_user_attr(_held(run, seed), holding)
+    def record_holder(self, run: FrozenTrial, seed: int, process: Sequence[float] = ()) -> None:
+        """Record that this sweep trains a run's held-out seed, and the process that does it."""
+        holding = {OWNER: process_name()} | ({PROCESS: [*process]} if process else {})
+        self.optuna.set_user_attr(_held_out_attribute(run, seed), holding)
 
-    def note_held_out(self, run: FrozenTrial, seed: int, outcome: Outcome) -> None:
-        """Record the result of a held-out seed."""
+    def record_held_out(self, run: FrozenTrial, seed: int, outcome: Outcome) -> None:
+        """Record the result of a run's held-out seed."""
         score = outcome.points[-1].score if outcome.points else None
-        self.optuna.set_user_attr(_held(run, seed), {"score": score, FAULT: outcome.fault})
+        self.optuna.set_user_attr(
+            _held_out_attribute(run, seed), {"score": score, ERROR: outcome.error}
+        )
 
     # ---- runs ------------------------------------------------------------------------------------
 
-    def ask(self) -> FrozenTrial:
-        """Start a run: the next queued one, or one with suggested values."""
-        with quiet():
+    def new_run(self) -> FrozenTrial:
+        """Create a run: the next queued one, or one with suggested values."""
+        with ignore_warnings():
             return self.find(self.optuna.ask(self._distributions).number)
 
     def claim(self, run: FrozenTrial) -> None:
-        """Take over a run from a dead process."""
-        self._set(run, OWNER, own_name())
+        """Make this process the owner of a run whose process has died."""
+        self._set(run, OWNER, process_name())
 
     def release(self) -> None:
-        """Release unfinished runs and held-out seeds of this process for other sweeps."""
-        mine = own_name()
+        """Release the unfinished runs and held-out seeds of this process, for other sweeps."""
+        this_process = process_name()
         for run in self.runs(TrialState.RUNNING):
-            if run.user_attrs.get(OWNER) == mine:
+            if run.user_attrs.get(OWNER) == this_process:
                 self._set(run, OWNER, None)
                 storage, number = storage_and_id(self.optuna, run)
                 storage.set_trial_state_values(number, TrialState.WAITING)
-        for name, known in self.optuna.user_attrs.items():
-            if name.startswith(f"{HELD} ") and known.get(OWNER) == mine:
+        for name, holder in self.optuna.user_attrs.items():
+            if name.startswith(f"{HELD_OUT_PREFIX} ") and holder.get(OWNER) == this_process:
                 self.optuna.set_user_attr(name, {})
 
-    def take(self, run: FrozenTrial) -> bool:
-        """Take a released run. Returns True if this process owns it now."""
+    def take_over(self, run: FrozenTrial) -> bool:
+        """Take over a released run. Returns False if another sweep was first."""
         if OWNER not in run.user_attrs:  # never started
             return False
         with suppress(UpdateFinishedTrialError):  # another sweep took it first
@@ -362,65 +401,68 @@ class Study:
         return False
 
     def restart(self, run: FrozenTrial) -> FrozenTrial:
-        """Restart a run with the same values."""
-        with quiet():
+        """Restart a run with the same values, and suggest values that are missing."""
+        with ignore_warnings():
             if run.params.keys() < self._distributions.keys():  # died during the suggestion
                 trial = optuna.Trial(self.optuna, storage_and_id(self.optuna, run)[1])
                 for name, each in self._distributions.items():
-                    whole = isinstance(each, IntDistribution)
-                    suggest: Any = trial.suggest_int if whole else trial.suggest_float
+                    is_integer = isinstance(each, IntDistribution)
+                    suggest: Any = trial.suggest_int if is_integer else trial.suggest_float
                     suggest(name, each.low, each.high, log=each.log)
         return self.find(run.number)
 
     def find(self, number: int) -> FrozenTrial:
-        """Return a trial by its number."""
+        """Return the sweep's trial with a number."""
         return self.trials()[number]
 
-    def note_process(self, run: FrozenTrial, process: Sequence[float], seed: int = 0) -> None:
-        """Record the process of a run, so that it can be ended after a crash of this process."""
+    def record_process(self, run: FrozenTrial, process: Sequence[float], seed: int = 0) -> None:
+        """Record the training process of a run, so that it can be ended if this process crashes."""
         self._set(run, f"{PROCESS} {seed}" if seed else PROCESS, list(process))
 
     def _set(self, run: FrozenTrial, name: str, value: Any) -> None:
         storage, number = storage_and_id(self.optuna, run)
         storage.set_trial_user_attr(number, name, value)
 
-    def tell(self, run: FrozenTrial, outcome: Outcome) -> None:
-        """Record the result of a run, its points first, so that a finished run has all of them."""
-        if outcome.fault:
-            self._set(run, FAULT, outcome.fault)
+    def record_outcome(self, run: FrozenTrial, outcome: Outcome) -> None:
+        """Record the result of a run.
+
+        Its points are recorded first, so that a finished run always has all of them.
+        """
+        if outcome.error:
+            self._set(run, ERROR, outcome.error)
             self.optuna.tell(run.number, state=TrialState.FAIL, skip_if_finished=True)
             return
-        points = outcome.points if outcome.stopped else outcome.points[:-1]
-        known = {
-            trial.user_attrs[POINT]
+        points = outcome.points if outcome.stop_reason else outcome.points[:-1]
+        recorded = {
+            trial.user_attrs[POINT_INDEX]
             for trial in self.trials()
-            if trial.user_attrs.get(RUN) == run.number
+            if trial.user_attrs.get(RUN_NUMBER) == run.number
         }
         for i, point in enumerate(points):
-            if i not in known:
+            if i not in recorded:
                 self._add(run, i, point)
         last = outcome.points[-1]
-        self._set(run, STEPS, last.steps)
-        if outcome.stopped:
-            self._set(run, STOPPED, outcome.stopped)
-            self._set(run, LAST, [last.score, last.cost])
+        self._set(run, TRAINED_STEPS, last.steps)
+        if outcome.stop_reason:
+            self._set(run, STOP_REASON, outcome.stop_reason)
+            self._set(run, LAST_RESULT, [last.score, last.cost])
             self.optuna.tell(run.number, state=TrialState.PRUNED, skip_if_finished=True)
         else:
             self.optuna.tell(run.number, [last.score, last.cost], skip_if_finished=True)
 
     def _add(self, run: FrozenTrial, i: int, point: Point) -> None:
-        """Add a point, unless its values are outside the ranges of the sweep."""
+        """Add a point of a run as a trial, unless its values are outside the sweep's ranges."""
         values = dict(run.params)
         ranges = self._distributions
-        if COST in ranges:
-            values[COST] = int(point.steps)
+        if TIMESTEPS in ranges:
+            values[TIMESTEPS] = int(point.steps)
         if not all(ranges[name].low <= values[name] <= ranges[name].high for name in ranges):
             return
         trial = create_trial(
             values=[point.score, point.cost],
             params=values,
             distributions=ranges,
-            user_attrs={RUN: run.number, POINT: i},
+            user_attrs={RUN_NUMBER: run.number, POINT_INDEX: i},
         )
         self.optuna.add_trial(trial)
 
@@ -431,50 +473,51 @@ class Study:
 def open_study(
     storage: BaseStorage,
     name: str,
-    swept: Sweep,
-    described: Mapping[str, Any],
+    sweep: Sweep,
+    description: Mapping[str, Any],
     sampler: BaseSampler,
-    given: Mapping[str, Values] = {},
+    first_values: Mapping[str, Values] = {},
 ) -> Study:
-    """Open a study, or create one whose first run has the configured values.
+    """Open the study of a sweep, or create one whose first run has the configured values.
 
     Args:
         storage: Storage of the trials.
         name: Name of the study.
-        swept: Settings and ranges of the sweep.
-        described: Description of the sweep from ``describe_sweep``.
+        sweep: Settings and ranges of the sweep.
+        description: Description of the sweep from ``describe_sweep``.
         sampler: Suggests the values of runs.
-        given: Values of the next runs, by the name of the file that has them.
+        first_values: Values of the next runs, by the name of the file that contains them.
 
     Raises:
         UserError: If the study of this name belongs to another sweep.
     """
     if study_info(storage, name) is None:
-        space = swept.space
-        goal = "maximize" if swept.settings.sign > 0 else "minimize"
+        space = sweep.space
+        goal = "maximize" if sweep.settings.sign > 0 else "minimize"
         recorded = {p.name: p.recorded_default for p in space.parameters}
         defaults = {name: value for name, value in recorded.items() if value is not None}
-        with quiet(), suppress(DuplicatedStudyError):  # another process creates it, too
+        # Another process may create the study at the same time.
+        with ignore_warnings(), suppress(DuplicatedStudyError):
             study = optuna.create_study(
                 storage=storage, study_name=name, directions=[goal, "minimize"]
             )
             study.set_metric_names(["score", "cost"])
-            study.enqueue_trial(defaults, user_attrs={DEFAULT: True})
-            for file, values in given.items():
-                study.enqueue_trial(values, user_attrs={GIVEN: file})
-            study.set_user_attr(ABOUT, json.dumps(described))
-    if line := difference(study_info(storage, name) or {}, described):
+            study.enqueue_trial(defaults, user_attrs={FROM_CONFIG: True})
+            for file, values in first_values.items():
+                study.enqueue_trial(values, user_attrs={FROM_FILE: file})
+            study.set_user_attr(DESCRIPTION, json.dumps(description))
+    if line := settings_difference(study_info(storage, name) or {}, description):
         hint = "resume with the original options, or start another sweep with another --name"
         raise UserError(f"the sweep {name} has other settings: {line}", hint)
-    with quiet():
+    with ignore_warnings():
         study = optuna.load_study(storage=storage, study_name=name, sampler=sampler)
-    return Study(study, swept.space, swept.settings)
+    return Study(study, sweep.space, sweep.settings)
 
 
-def describe_sweep(swept: Sweep, config: Config) -> dict[str, Any]:
+def describe_sweep(sweep: Sweep, config: Config) -> dict[str, Any]:
     """Return the settings that all processes of a sweep must share, by names for messages."""
     plain = to_dict(config)
-    space = swept.space
+    space = sweep.space
     ranges = {
         f"the range of {p.name}": f"{p.distribution} {p.low:g} to {p.high:g}"
         for p in space.parameters
@@ -487,11 +530,11 @@ def describe_sweep(swept: Sweep, config: Config) -> dict[str, Any]:
     return {
         "env": config.env_name,
         "source": Path(plain["source"]).name,
-        "sweep.metric": swept.settings.metric,
-        "sweep.goal": swept.settings.goal,
+        "sweep.metric": sweep.settings.metric,
+        "sweep.goal": sweep.settings.goal,
         "what is swept": ", ".join(space.names),
         **ranges,
-        **{name: keys[name] for name in keys if name not in {*MAY_DIFFER, *space.names}},
+        **{name: keys[name] for name in keys if name not in {*LOCAL_KEYS, *space.names}},
     }
 
 
@@ -511,7 +554,7 @@ def study_info(storage: BaseStorage, name: str, timeout: float = 10.0) -> dict[s
     except KeyError:
         return None
     deadline = time.monotonic() + timeout
-    while (text := storage.get_study_user_attrs(number).get(ABOUT)) is None:
+    while (text := storage.get_study_user_attrs(number).get(DESCRIPTION)) is None:
         if time.monotonic() > deadline:
             raise UserError(
                 f"the study {name} isn't a sweep of puffer_mlx", "choose another --name"
@@ -520,24 +563,24 @@ def study_info(storage: BaseStorage, name: str, timeout: float = 10.0) -> dict[s
     try:
         saved = json.loads(text)
         words = saved.get("words", [])
-        right = isinstance(words, list) and all(isinstance(word, str) for word in words)
+        valid = isinstance(words, list) and all(isinstance(word, str) for word in words)
     except (TypeError, ValueError, AttributeError, RecursionError):
-        right = False
-    if not right:
-        what = f"the description in the study {name} is invalid"
-        raise UserError(what, "it is damaged; start another sweep with another --name")
+        valid = False
+    if not valid:
+        message = f"the description in the study {name} is invalid"
+        raise UserError(message, "it is damaged; start another sweep with another --name")
     return saved
 
 
-def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return the first difference between two descriptions of sweeps, or ""."""
-    now = json.loads(json.dumps(now))
-    for name in (name for name in before if name in now):
-        if before[name] != now[name]:
-            return f"{name} was {before[name]}, now {now[name]}"
+def settings_difference(previous: Mapping[str, Any], current: Mapping[str, Any]) -> str:
+    """Return the first difference between the descriptions of two sweeps as text, or ""."""
+    current = json.loads(json.dumps(current))
+    for name in (name for name in previous if name in current):
+        if previous[name] != current[name]:
+            return f"{name} was {previous[name]}, now {current[name]}"
     return ""
 
 
 def study_names(storage: BaseStorage) -> list[str]:
-    """Return the names of a storage's studies."""
+    """Return the names of all studies in a storage."""
     return [study.study_name for study in storage.get_all_studies()]

@@ -1,4 +1,4 @@
-"""Command lines of a sweep's runs, and the files of the runs in the sweep's folder."""
+"""Start the training processes of a sweep, and write the best run's configuration."""
 
 import contextlib
 import shutil
@@ -10,8 +10,8 @@ from optuna.trial import FrozenTrial
 from puffer_mlx.config import Config, ini_text, load
 from puffer_mlx.config.option_names import option
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.curve import HeldOut
-from puffer_mlx.sweep.engine.study import DEFAULT, Study, curves
+from puffer_mlx.sweep.curve import HeldOutResults
+from puffer_mlx.sweep.engine.study import FROM_CONFIG, Study, seed_curves
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import AGENTS, Space, Values, fit_sizes
 from puffer_mlx.sweep.training_process import Slot, TrainingProcess
@@ -19,16 +19,16 @@ from puffer_mlx.system import voice
 from puffer_mlx.system.files import publish
 from puffer_mlx.tracking.tracked_run import tracker_names
 
-BEST = "best.ini"
-BUFFERS = "vec.num_buffers"
+BEST_FILE = "best.ini"
+NUM_BUFFERS = "vec.num_buffers"
 
 
-class Trainings(NamedTuple):
-    """Settings that all runs of a sweep share.
+class RunLauncher(NamedTuple):
+    """Start the training processes of a sweep's runs, with the settings that all runs share.
 
     Args:
         env: Environment's name on the command line.
-        words: Further words of the command line, without those for the sweep only.
+        words: Further words of the command line, without options of the sweep.
         config: Checked configuration of the first run, with its family.
         space: Parameters of the sweep.
         settings: Settings of the sweep.
@@ -45,34 +45,38 @@ class Trainings(NamedTuple):
     hang_timeout: float
 
     def adjust(self, values: Values) -> Values:
-        """Make suggested values consistent: buffers of equal size, minibatches within an epoch.
+        """Make suggested values consistent: equal buffers, minibatches within an epoch.
 
-        Values that can be run stay as suggested. So do values that can't be repaired: their trial
-        fails with the reason.
+        Values that can be run stay as suggested. Values that can't be adjusted also stay: their
+        trial fails with the reason.
         """
         for sizes in (values, fit_sizes(values, self.space, self.config)):
-            grouped = self._in_equal_groups(sizes)
+            adjusted = self._with_equal_buffers(sizes)
             with contextlib.suppress(UserError):
-                self._config(grouped)
-                return grouped
-        return self._in_equal_groups(values)
+                self._config(adjusted)
+                return adjusted
+        return self._with_equal_buffers(values)
 
-    def _in_equal_groups(self, values: Values) -> Values:
-        if BUFFERS not in values:
+    def _with_equal_buffers(self, values: Values) -> Values:
+        """Reduce the number of buffers until it divides the number of agents."""
+        if NUM_BUFFERS not in values:
             return values
         agents = int(values.get(AGENTS, self.config.vec.total_agents))
-        wanted = max(1, min(int(values[BUFFERS]), agents))
-        return {**values, BUFFERS: next(q for q in range(wanted, 0, -1) if agents % q == 0)}
+        max_buffers = max(1, min(int(values[NUM_BUFFERS]), agents))
+        return {
+            **values,
+            NUM_BUFFERS: next(q for q in range(max_buffers, 0, -1) if agents % q == 0),
+        }
 
-    def folder_of(self, run: FrozenTrial, seed: int = 0) -> Path:
-        """Return the folder of a run's files."""
-        return self.folder / "runs" / _name(run, seed)
+    def run_folder(self, run: FrozenTrial, seed: int = 0) -> Path:
+        """Return the folder for the files of a run with one seed."""
+        return self.folder / "runs" / _folder_name(run, seed)
 
-    def words_of(self, run: FrozenTrial, seed: int = 0) -> list[str]:
+    def run_words(self, run: FrozenTrial, seed: int = 0) -> list[str]:
         """Return the words of a run's command line that describe the training, from ENV on."""
-        values = self._values_of(run)
+        values = self._run_values(run)
         words = [
-            *self._words(),
+            *self._shared_words(),
             *(f"{option(*name.split('.', 1))}={x}" for name, x in values.items()),
         ]
         if seed:  # other initial weights; environment i has seed vec.seed + i
@@ -80,115 +84,116 @@ class Trainings(NamedTuple):
             words.append(f"--vec.seed={self.config.vec.seed + 1000 * seed}")
         return words
 
-    def _values_of(self, run: FrozenTrial) -> Values:
-        """Return the suggested values of a run. The first run uses the files' values."""
-        by_files = run.user_attrs.get(DEFAULT)
+    def _run_values(self, run: FrozenTrial) -> Values:
+        """Return a run's suggested values; for the first run, only those not configured."""
+        uses_files = run.user_attrs.get(FROM_CONFIG)
         return {
             p.name: run.params[p.name]
             for p in self.space.parameters
-            if not by_files or p.default is None
+            if not uses_files or p.default is None
         }
 
-    def _words(self) -> list[str]:
-        """Return the words that all runs share, from ENV on."""
+    def _shared_words(self) -> list[str]:
+        """Return the words of the command line that all runs share, from ENV on."""
         words = [self.env, *self.words]
         if self.config.python and "--family" not in " ".join(words):
             words += ["--family", self.config.base.family]
         return words
 
     def _config(self, values: Values) -> Config:
-        """Return the configuration with suggested values.
+        """Return the configuration of a run with suggested values.
 
         Raises:
             UserError: If the values can't be run.
         """
-        env, *words = self._words()
+        env, *words = self._shared_words()
         return load(env, words, keywords=values, family=self.config.base.family)
 
     def start(self, run: FrozenTrial, slot: Slot, seed: int) -> TrainingProcess:
-        """Start the process of a run with one of its seeds.
+        """Start the training process of a run with one of its seeds.
 
         Raises:
-            UserError: If its values can't be run.
+            UserError: If the run's values can't be run.
         """
-        self._config(self._values_of(run))
-        folder = self.folder_of(run, seed)
+        self._config(self._run_values(run))
+        folder = self.run_folder(run, seed)
         settings = self.settings
-        _forget(folder)
-        words = self.words_of(run, seed)
+        _remove_files(folder)
+        words = self.run_words(run, seed)
         words += [f"--checkpoint-dir={folder / 'checkpoints'}", f"--log-dir={folder / 'logs'}"]
         typed = {word.partition("=")[0] for word in self.words}
-        usual = {"--checkpoint-interval": "0"}
+        defaults = {"--checkpoint-interval": "0"}
         if tracker_names(self.config):
-            usual["--wandb-group"] = self.folder.name
-        words += [f"{name}={text}" for name, text in usual.items() if name not in typed]
+            defaults["--wandb-group"] = self.folder.name
+        words += [f"{name}={text}" for name, text in defaults.items() if name not in typed]
         return TrainingProcess(
             words, folder, slot, settings.metric, settings.downsample, self.hang_timeout
         )
 
     # ---- results of a run ------------------------------------------------------------------------
 
-    def write_best(self, run: FrozenTrial, held_out: HeldOut) -> None:
-        """Write a run's configuration and results as a file for ``train``."""
-        config = self._config(self._values_of(run))
+    def write_best(self, run: FrozenTrial, held_out: HeldOutResults) -> None:
+        """Write a run's configuration to the sweep's best.ini, a file for ``train``."""
+        config = self._config(self._run_values(run))
         score, cost = run.values
         head = (
-            f"# runs/{_name(run, 0)} of the sweep {self.folder.name}: {self.settings.metric}"
+            f"# runs/{_folder_name(run, 0)} of the sweep {self.folder.name}: {self.settings.metric}"
             f" {score:g} after {cost:.1f} s"
         )
-        if seeds := curves(run):
+        if seeds := seed_curves(run):
             head += f", the {self.settings.seeds_score} of {len(seeds)} seeds"
         if held_out.seeds:
-            head += f".\n# With held-out seeds: {held_out.words(self.settings.sign)}"
-        with publish(self.folder / BEST) as temporary:
+            head += f".\n# With held-out seeds: {held_out.summary(self.settings.sign)}"
+        with publish(self.folder / BEST_FILE) as temporary:
             temporary.write_text(f"{head}.\n\n{ini_text(config)}", encoding="utf-8")
 
 
-def _name(run: FrozenTrial, seed: int) -> str:
-    """Return the name of a run's folder: its number, and the seed's number after the first."""
+def _folder_name(run: FrozenTrial, seed: int) -> str:
+    """Return the name of a run's folder: number of the run, and of the seed after the first."""
     return f"{run.number:04d}" + f"-{seed + 1}" * bool(seed)
 
 
-def _forget(folder: Path) -> None:
-    """Remove a restarted run's files, so that its log doesn't count twice."""
+def _remove_files(folder: Path) -> None:
+    """Remove a restarted run's log and checkpoints, so that its log doesn't count twice."""
     for name in "logs", "checkpoints":
         if (folder / name).is_symlink():
             raise UserError(f"{folder / name} is a link", "remove it")
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
-class Records:
-    """Write the best run's configuration during a sweep.
+class BestFile:
+    """Keep the sweep's best.ini up to date: the configuration of the best run so far.
 
     Args:
         study: Trials of the sweep.
-        trainings: Files of its runs.
+        launcher: Writes the file.
     """
 
-    def __init__(self, study: Study, trainings: Trainings) -> None:
+    def __init__(self, study: Study, launcher: RunLauncher) -> None:
         self._study = study
-        self._trainings = trainings
-        self._best: tuple[int, HeldOut] | None = None  # run and results in the file
-        self._faults: list[str] = []
+        self._launcher = launcher
+        self._best: tuple[int, HeldOutResults] | None = None  # run and results in the file
+        self._errors: list[str] = []
 
-    def ended(self, run: FrozenTrial) -> None:
-        """Update the file after a run or a held-out seed has ended."""
+    def on_end(self, run: FrozenTrial) -> None:
+        """Update best.ini after a run or a held-out seed has ended."""
         try:
             self._write_best()
         except UserError as error:  # an error here must not end the sweep
-            self._faults.append(str(error))
+            self._errors.append(str(error))
 
-    def conclude(self) -> None:
-        """Write the file a last time, and print the errors so far."""
+    def finish(self) -> None:
+        """Update best.ini a last time, and print the errors of all updates."""
         self._write_best()
-        for line in dict.fromkeys(self._faults):
+        for line in dict.fromkeys(self._errors):
             voice.note(line, error=True)
 
     def _write_best(self) -> None:
+        """Write best.ini if the best run or its results have changed."""
         best = self._study.best()
         if best is None:
             return
         held_out = self._study.held_out(best)
         if (best.number, held_out) != self._best:
-            self._trainings.write_best(best, held_out)
+            self._launcher.write_best(best, held_out)
             self._best = best.number, held_out
