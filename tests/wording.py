@@ -63,11 +63,17 @@ RETIRED_NAMES = {
     "watched": "wrapped",
     "way": "what it is",
     # adjectives and amounts without a noun
-    **dict.fromkeys(("few", "fewest", "most", "enough", "large", "largest", "longest", "small"), "a noun"),
-    **dict.fromkeys(("about", "elsewhere", "others", "ours", "rare", "shown", "together"), "a noun"),
+    **dict.fromkeys(("enough", "few", "fewest", "large", "longest", "most", "small"), "a noun"),
+    **dict.fromkeys(
+        ("about", "elsewhere", "others", "ours", "rare", "shown", "together"), "a noun"
+    ),
 }
 # Names that modules of one kind share: what they mean, the module says.
-SHARED_NAMES = set()
+SHARED_NAMES = {
+    *("main", "option_parser", "add_options"),  # commands
+    *("make", "init"),  # encoders, algorithms, optimizers
+    *("modules", "onnx", "scan", "step", "torch_keys"),  # exports of networks
+}
 OPENING = re.compile(
     r"(What|Whether|Whose|Whom|Who|How|Where|Which|Of|Those|That|The same|Likewise|All that|None:|"
     r"In words|From now on|As (?:it|they|many|few|much|far)|If it|So that|Within[,.]|At most|"
@@ -78,7 +84,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the line and the name of each function, class, argument, attribute and variable defined."""
+    """Yield line and name of each definition: functions, classes, arguments, variables, ..."""
     for node in ast.walk(tree):
         if isinstance(node, Definition):
             yield node.lineno, node.name
@@ -120,22 +126,24 @@ def errors_in(path: Path, tree: ast.AST) -> Iterator[str]:
 
 def duplicates(trees: dict[Path, ast.Module]) -> Iterator[str]:
     """Yield an error for each public function or class that several modules define."""
-    places = defaultdict(list)
+    lines = defaultdict(list)
     for path, tree in trees.items():
         for node in tree.body:
             if isinstance(node, Definition) and not node.name.startswith("_"):
-                places[node.name].append(f"{path}:{node.lineno}")
-    for name, where in sorted(places.items()):
-        if len(where) > 1 and name not in SHARED_NAMES:
-            yield f"{', '.join(where)}: {name} has several definitions; give each its own name"
+                lines[node.name].append(f"{path}:{node.lineno}")
+    for name, found in sorted(lines.items()):
+        if len(found) > 1 and name not in SHARED_NAMES:
+            yield f"{', '.join(found)}: {name} has several definitions; give each its own name"
 
 
 def main(words: list[str]) -> int:
     paths = [Path(word) for word in words or FOLDERS]
-    files = sorted(file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py")))
+    found = ([path] if path.is_file() else path.rglob("*.py") for path in paths)
+    files = sorted(file for files in found for file in files)
     trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in files}
     errors = [error for file, tree in trees.items() for error in errors_in(file, tree)]
-    errors += duplicates({file: tree for file, tree in trees.items() if file.parts[0] == "puffer_mlx"})
+    package = {file: tree for file, tree in trees.items() if file.parts[0] == "puffer_mlx"}
+    errors += duplicates(package)
     print("\n".join([*errors, f"{len(errors)} errors in {len(files)} files"]))
     return int(bool(errors))
 
