@@ -46,6 +46,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python tests/wording.py
 
 check: $(VENV)/.check lint test
 
@@ -78,7 +79,7 @@ help:
 	@echo "make test-fast   tests of one process, under a minute"
 	@echo "make test        all tests, JOBS=3 processes; ARGS= for pytest"
 	@echo "make test-oldest with the oldest Gymnasium and NumPy, and PufferLib 3"
-	@echo "make lint        ruff and pyright"
+	@echo "make lint        ruff, pyright, and names and docstrings (tests/wording.py)"
 	@echo "make check       what CI runs: lint and test"
 	@echo "make nightly     learn some of what benchmarks/learning/ says again: half an hour of a core"
 	@echo "make site        the pages of docs/ as a site: build/site/index.html"

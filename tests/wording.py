@@ -17,8 +17,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-FOLDERS = ["puffer_mlx", "benchmarks", "docs", "envs", "examples", "scripts", "tests"]
+PACKAGE = "puffer_mlx"
+FOLDERS = [PACKAGE, "benchmarks", "docs", "envs", "examples", "scripts", "tests"]
 
 # Words that no identifier contains, and what to use instead.
 RETIRED_WORDS = {
@@ -41,7 +41,7 @@ RETIRED_WORDS = {
     "voice": "verbosity",
     "whoever": "caller, user",
 }
-# Words that are no identifier by themselves.
+# Words that are no identifier of the package by themselves.
 RETIRED_NAMES = {
     **dict.fromkeys(("asked", "given", "kept", "made", "drawn", "own"), "a noun"),
     "away": "a noun",
@@ -96,10 +96,10 @@ def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.attr
 
 
-def retired(name: str) -> str | None:
+def retired(name: str, in_package: bool) -> str | None:
     """Return what to use instead of a retired identifier, None for another."""
     bare = name.strip("_").lower()
-    if bare in RETIRED_NAMES:
+    if in_package and bare in RETIRED_NAMES:
         return RETIRED_NAMES[bare]
     words = (word.lower() for word in WORD.findall(name))
     return next((RETIRED_WORDS[word] for word in words if word in RETIRED_WORDS), None)
@@ -117,11 +117,11 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def errors_in(path: Path, tree: ast.AST) -> Iterator[str]:
     """Yield the errors of one file."""
     for line, name in identifiers(tree):
-        if instead := retired(name):
+        if instead := retired(name, path.parts[0] == PACKAGE):
             yield f"{path}:{line}: {name} is a retired name; instead: {instead}"
     for line, text in docstrings(tree):
         if opening := OPENING.match(text.lstrip()):
-            yield f"{path}:{line}: a docstring opens with {opening[0]!r}; open with a verb or a noun"
+            yield f"{path}:{line}: a docstring opens with {opening[0]!r}; use a verb or a noun"
 
 
 def duplicates(trees: dict[Path, ast.Module]) -> Iterator[str]:
@@ -142,7 +142,7 @@ def main(words: list[str]) -> int:
     files = sorted(file for files in found for file in files)
     trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in files}
     errors = [error for file, tree in trees.items() for error in errors_in(file, tree)]
-    package = {file: tree for file, tree in trees.items() if file.parts[0] == "puffer_mlx"}
+    package = {file: tree for file, tree in trees.items() if file.parts[0] == PACKAGE}
     errors += duplicates(package)
     print("\n".join([*errors, f"{len(errors)} errors in {len(files)} files"]))
     return int(bool(errors))
