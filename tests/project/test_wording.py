@@ -11,7 +11,7 @@ import wording
     ("source", "found"),
     [
         ("patience = 1", "retired"),
-        ("def of_seats(x): ...", "retired"),
+        ("def of_crews(x): ...", "retired"),
         ("self.numbers = 1", "retired"),
         ("def f(part): ...", "retired"),
         ('def f():\n    """What f is."""', "opens with"),
