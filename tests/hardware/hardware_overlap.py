@@ -142,4 +142,4 @@ def same_losses(quick: bool) -> str:
             before = run.weights
             serial.append(run.step())
     apart = max_loss_difference(overlapped, serial)
-    return f"{epochs} epochs; {at_most('losses apart by', apart, determinism_tolerance())}"
+    return f"{epochs} epochs; {at_most('losses differ by', apart, determinism_tolerance())}"
