@@ -384,10 +384,10 @@ def play_against(policy: "Policy", options: argparse.Namespace, configure: "Conf
 
 def play_ladder(policy: "Policy", options: argparse.Namespace) -> None:
     """Play games against the environment's scripted opponents and print the results."""
-    from puffer_mlx.evaluation.ladder import unused_note
+    from puffer_mlx.evaluation.ladder import unused_bot_keys
     from puffer_mlx.library import evaluating
 
-    voice.note(unused_note(policy.config))
+    voice.note(unused_bot_keys(policy.config))
     with progress_bar("games") as progress:
         result = evaluating.play_ladder(policy, options.games, options.deterministic, progress)
     print(result)

@@ -22,7 +22,7 @@ from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.writing import to_dict
 from puffer_mlx.display.notebook import short
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation.frames import needing
+from puffer_mlx.evaluation.frames import optional_package
 from puffer_mlx.system import program
 from puffer_mlx.system.files import check_writable, publish, relative
 from puffer_mlx.tracking.scores import SCORE
@@ -70,7 +70,7 @@ def plot(
 
 def draw(runs: list[SavedRun], x: str, key: str, out: Path | None) -> Any:
     """Return the figure of ``plot`` for some runs, after writing it."""
-    with needing("plot", "plots need"):
+    with optional_package("plot", "plots need"):
         from matplotlib.figure import Figure
     if x not in LABELS:
         raise UserError(f"x is {x!r}", "steps or seconds")

@@ -24,7 +24,7 @@ from puffer_mlx.display.notebook import summary
 from puffer_mlx.display.run_view import RunState, label
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import evaluator, ladder
-from puffer_mlx.evaluation.episode_videos import refuse_undrawable
+from puffer_mlx.evaluation.episode_videos import check_drawable
 from puffer_mlx.evaluation.evaluator import target_message
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.profiling.phases import duration
@@ -60,9 +60,9 @@ def introduce(config: Config, environments: Environments) -> None:
         UserError: They can't be evaluated, or can't be drawn although videos are requested.
     """
     voice.note(*take_notes(config))
-    evaluator.refuse_agents(config, environments)
-    refuse_undrawable(config, environments)
-    voice.note(ladder.prepare(config, environments.spec))
+    evaluator.check_eval_agents(config, environments)
+    check_drawable(config, environments)
+    voice.note(ladder.check_ladder_config(config, environments.spec))
     if unused := vec.unused_keys(config, environments):
         voice.note(f"unused here: {', '.join(unused)}")
     if config.python:

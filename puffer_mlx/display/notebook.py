@@ -20,7 +20,7 @@ import mlx.core as mx
 from puffer_mlx.config.notes import family_note
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.run_view import Curve, Logs, RunState, abbreviate, agents_text, label
-from puffer_mlx.evaluation.frames import Frame, gif_bytes, needing
+from puffer_mlx.evaluation.frames import Frame, gif_bytes, optional_package
 from puffer_mlx.system.signals import handled_by
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training.trainer import Trains
@@ -241,14 +241,14 @@ def _shorten(text: str) -> str:
 
 
 def _ipython() -> tuple[Any, Any]:
-    with needing(*MISSING):
+    with optional_package(*MISSING):
         from IPython.display import Image, display
     return display, Image
 
 
 def _matplotlib() -> tuple[Any, Any]:
     """Return Figure and Agg's canvas, which don't change the state of the user's pyplot."""
-    with needing(*MISSING):
+    with optional_package(*MISSING):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     return Figure, FigureCanvasAgg

@@ -11,7 +11,7 @@ import numpy as np
 from puffer_mlx import vec
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation.games import without_statistics
+from puffer_mlx.evaluation.games import without_normalization
 from puffer_mlx.vec.base import TRUNCATED, Rows, ScoredVec, ShowsExactly, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import allocate_rows, random_actions
@@ -42,7 +42,7 @@ class EnvUnderTest:
 
     def __init__(self, training_config: Config, seconds: float, cores: int) -> None:
         self.training_config = training_config
-        self.config = without_statistics(training_config)
+        self.config = without_normalization(training_config)
         self.seconds = seconds
         self.cores = cores
 
@@ -50,7 +50,7 @@ class EnvUnderTest:
     def full(self) -> VecEnv:
         """The environments as training creates them, already closed. Used for their properties."""
         vec.settle_family(self.training_config)
-        self.config = without_statistics(self.training_config)
+        self.config = without_normalization(self.training_config)
         with vec.make(self.config, self.cores) as environments:
             return environments
 
@@ -253,7 +253,7 @@ class PlayStatistics:
 
         Args:
             rows: Rows of the step.
-                previous_observations: Observations of the previous step, (N, D).
+            previous_observations: Observations of the previous step, (N, D).
         """
         absent = np.zeros(self.agents, bool)
         if rows.finals is not None:
