@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from puffer_mlx.display.run_view import abbreviate, duration
+from puffer_mlx.display.run_view import duration, format_count
 from puffer_mlx.sweep.engine.driver import ActiveRun
 from puffer_mlx.sweep.engine.study import (
     DEFAULT,
@@ -151,7 +151,7 @@ def _result(run: FrozenTrial) -> str:
     if run.state == TrialState.FAIL:
         return f"failed: {run.user_attrs.get(FAULT)}"
     score, cost = _score_and_cost(run)
-    text = f"score {score:.4g}, {cost:.1f} s, {abbreviate(run.user_attrs.get(STEPS, 0))} steps"
+    text = f"score {score:.4g}, {cost:.1f} s, {format_count(run.user_attrs.get(STEPS, 0))} steps"
     if of := [curve[-1].score for curve in curves(run).values()]:
         text += f", seeds {' '.join(f'{each:.4g}' for each in of)}"
     return f"{text}, ended early: {run.user_attrs[STOPPED]}" if STOPPED in run.user_attrs else text
@@ -159,7 +159,7 @@ def _result(run: FrozenTrial) -> str:
 
 def _short(value: float) -> str:
     if isinstance(value, int) or float(value).is_integer():
-        return abbreviate(value) if abs(value) >= 10_000 else f"{value:.0f}"
+        return format_count(value) if abs(value) >= 10_000 else f"{value:.0f}"
     return f"{value:.4g}"
 
 
