@@ -9,7 +9,7 @@ from learning_zoo import RECURRENT, SETTINGS
 
 OURS, SB3 = "puffer_mlx", "sb3"
 UPSTREAM = "upstream-"  # a task of this name and NAME is the folder ocean/NAME of PufferLib 4.0
-PLACE = "path/to/PufferLib"  # it, in a record
+RECORDED_UPSTREAM = "path/to/PufferLib"  # it, in a record
 PARTIAL = "partial-"  # partial-TASK-NETWORK: a task of partial_environments.py
 
 
@@ -103,7 +103,7 @@ IN_PART = {  # a peer has other networks, and is trained beside our first one
 TASKS = {**IN_C, **IN_PYTHON, **IN_PART}
 
 
-def find(name: str, upstream: Path | str = PLACE) -> Task:
+def find(name: str, upstream: Path | str = RECORDED_UPSTREAM) -> Task:
     """A task by its name; that of a folder of PufferLib 4.0 lies in ``upstream``."""
     if name.startswith(UPSTREAM):
         return Task(f"{upstream}/ocean/{name.removeprefix(UPSTREAM)}")

@@ -53,7 +53,7 @@ from puffer_mlx.training.placement import Acting, rollout_cores
 from puffer_mlx.training.trainer import Trainer
 
 from learning_processes import cores_of
-from learning_runs import parts
+from learning_runs import section_scores
 
 SIZE = 1e-6  # of what weights are changed by, relatively
 FAR = 1_000_003  # from a run's environments to those that its weights are scored in
@@ -157,7 +157,9 @@ def run(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         plain = name.removeprefix("env/")
         scored = whole_episodes(trainer, options.agents, options.limit, plain)
         if options.upstream:
-            with contextlib.closing(evaluator.evaluate(trainer, all_cores)) as rollouts:
+            with contextlib.closing(
+                evaluator.evaluate_after_training(trainer, all_cores)
+            ) as rollouts:
                 *_, last = rollouts
             scored = {**scored, "whole episodes": scored["score"], "score": last[name]}
     steps = records[-1]["agent_steps"]
@@ -168,8 +170,8 @@ def run(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         "steps": steps,
         "seconds": records[-1]["uptime"],
         "skipped": sum(r.get("loss/skipped_steps", 0) for r in records),
-        "curve": rounded(parts(records, name)),
-        **{watched: rounded(parts(records, watched)) for watched in WATCHED},
+        "curve": rounded(section_scores(records, name)),
+        **{watched: rounded(section_scores(records, watched)) for watched in WATCHED},
     }
 
 

@@ -44,7 +44,7 @@ def write_record(folder: Path, name: str, trainer: str = OURS, **seeds: Any) -> 
 
 def test_settings_of_all_tasks_are_valid():
     for name, task in tasks.TASKS.items():
-        environment, *words = runs.training(runs.Run(name, OURS, 3), runs.Place(Path()))
+        environment, *words = runs.training(runs.Run(name, OURS, 3), runs.RunOptions(Path()))
         settings = config.load(environment, words)
         assert (settings.base.seed, settings.vec.seed) == (3, 3000), name
         assert task.steps in (0, settings.train.total_timesteps), name
@@ -112,7 +112,7 @@ class Fakes:
         self.made: list[Any] = []
         self.settings = {"train.gamma": "0.9"}
         monkeypatch.setattr(runs, "started", lambda *_: dict(self.settings))
-        monkeypatch.setattr(runs, "ours", self.ours)
+        monkeypatch.setattr(runs, "run_puffer_mlx", self.ours)
 
     def ours(self, run: Any, place: Any, cores: set[int]) -> dict[str, Any]:
         self.made.append((run.name, run.seed))
@@ -120,7 +120,7 @@ class Fakes:
 
     def work(self, out: Path, seeds: int, **how: Any) -> list[str]:
         said: list[str] = []
-        work = runs.Work(runs.Place(out, **how), said.append)
+        work = runs.Work(runs.RunOptions(out, **how), said.append)
         work.do(runs.plan(["catch", "CartPole-v1"], [OURS], range(1, seeds + 1)))
         return said
 
@@ -175,7 +175,7 @@ def test_nightly_score_is_weighted_by_episodes():
     records.append({"agent_steps": 300, "env/n": 9, "env/perf": 99})  # the evaluation
     assert nightly.reached(records, "env/perf", 0) == (300, -3)
     assert nightly.reached(records, "env/perf", 150) == (300, (4 + 9) / 5)
-    assert runs.parts(records, "env/perf") == [[105, 1.0], [202.5, 2.0], [300, 3.0]]
+    assert runs.section_scores(records, "env/perf") == [[105, 1.0], [202.5, 2.0], [300, 3.0]]
     with pytest.raises(UserError, match="no episode ended"):
         nightly.reached([{"agent_steps": 300, "loss/total": 0}], "env/perf", 100)
 
