@@ -43,8 +43,10 @@ def draw(table: Path, picture: Path) -> None:
         f" {len(ends)} runs, the mean of the last tenth."
     )
     with figures.panels(1, picture, caption, size=(7, 3.6)) as (axis,):
-        figures.seeds(axis, [np.stack([steps, run], axis=1) for run in runs.T[1:]], figures.OURS)
-        axis.plot([steps[-1] * 0.95] * len(ends), ends, "o", color=figures.OTHER, markersize=4)
+        figures.seeds(
+            axis, [np.stack([steps, run], axis=1) for run in runs.T[1:]], figures.OUR_COLOR
+        )
+        axis.plot([steps[-1] * 0.95] * len(ends), ends, "o", color=figures.PEER_COLOR, markersize=4)
         axis.axhline(BEST_SCORE, color=figures.STAR, linewidth=0.8, linestyle=":")
         figures.beside(axis, f"{BEST_SCORE}: all bricks, twice", (0, BEST_SCORE))
         axis.set(xlabel="million steps", ylabel="score of finished episodes", xlim=(0, None))

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-OURS, OTHER, STAR, GREY = "#1d4ed8", "#9ca3af", "#111827", "#6b7280"
-MORE = (OURS, "#0d9488", "#c2410c", "#7c3aed")  # our lines in one panel
+OUR_COLOR, PEER_COLOR, STAR, GREY = "#1d4ed8", "#9ca3af", "#111827", "#6b7280"
+MORE = (OUR_COLOR, "#0d9488", "#c2410c", "#7c3aed")  # our lines in one panel
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "font.family": "DejaVu Sans",

@@ -39,7 +39,7 @@ from learning_zoo import SETTINGS
 BEGAN = time.perf_counter()  # imports up to here take almost no time
 POINTS = 100  # of a curve
 TORCH_THREADS = 1
-OURS = "puffer_mlx"
+PUFFER_MLX = "puffer_mlx"
 Point = list[float]  # steps, CPU seconds, seconds, mean return
 
 
@@ -144,7 +144,7 @@ def cleanrl(name: str, seed: int, steps: int, curve: Curve, folder: str) -> tupl
 
 
 TRAINERS: dict[str, Callable[..., tuple[str, ...]]] = {
-    OURS: ours,
+    PUFFER_MLX: ours,
     "stable-baselines3": sb3,
     "sbx": sbx,
     "cleanrl": cleanrl,
@@ -152,7 +152,7 @@ TRAINERS: dict[str, Callable[..., tuple[str, ...]]] = {
 
 
 def child(trainer: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One run: its points, and of how many steps a second."""
+    """Train once in this process. Returns the points of the learning curve and the versions."""
     curve, steps = Curve(options.seconds), TASKS[name].steps
     packages: tuple[str, ...] = ()
     try:
@@ -171,10 +171,10 @@ def child(trainer: str, name: str, options: argparse.Namespace) -> dict[str, Any
 
 
 def measure(trainer: str, name: str, seed: int, cores: set[int], options: Any) -> dict[str, Any]:
-    """One run, and what its process cost."""
+    """Train once in a separate process. Returns the learning curve and the cost."""
     from learning_processes import measured  # not at the top: the peers' Python hasn't puffer_mlx
 
-    python = sys.executable if trainer == OURS else options.peers
+    python = sys.executable if trainer == PUFFER_MLX else options.peers
     words = [__file__, name, "--child", trainer, "--first-seed", seed]
     words += ["--seconds", options.seconds, "--cleanrl", options.cleanrl]
     result, run = measured([python, *words], cores)
@@ -218,11 +218,13 @@ def show(record: dict[str, Any]) -> None:
 
 
 def draw(record: dict[str, Any], picture: Path) -> None:
-    """For each task two panels: over steps, and over seconds."""
+    """Draw two panels per task: returns against steps, and against seconds."""
     import figures  # not at the top: the peers' Python hasn't NumPy's friends
     import numpy as np
 
-    colors = dict(zip(TRAINERS, (figures.OURS, figures.OTHER, *figures.MORE[1:3]), strict=True))
+    colors = dict(
+        zip(TRAINERS, (figures.OUR_COLOR, figures.PEER_COLOR, *figures.MORE[1:3]), strict=True)
+    )
     caption = f"Median and range of the seeds, last {WINDOW} training episodes; {record['where']}"
     count = 2 * len(record["tasks"])
     with figures.panels(count, picture, caption, size=(4.2, 2.5), columns=2) as axes:
@@ -273,7 +275,7 @@ def main() -> None:
         parser.error(f"no settings of RL Zoo for {', '.join(unknown)}: {', '.join(SETTINGS)}")
     if options.cleanrl and not options.peers:
         parser.error("--cleanrl needs --peers PYTHON, which has torch")
-    trainers = [OURS, "stable-baselines3", "sbx"] if options.peers else [OURS]
+    trainers = [PUFFER_MLX, "stable-baselines3", "sbx"] if options.peers else [PUFFER_MLX]
     trainers += ["cleanrl"] if options.cleanrl else []
     record = recorded(trainers, options)
     show(record)

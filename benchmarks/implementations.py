@@ -56,7 +56,7 @@ from puffer_mlx.training.placement import Acting, Placement
 from puffer_mlx.training.trainer import Trainer
 
 ROOMS = "ops", "policy", "ppo", "rollout"  # folders that declare implementations
-WARM_UP = 3  # epochs before the measurement, of which the first compiles
+WARM_UP = 3  # epochs before the measurement; compile the kernels
 WARM_UP_SECONDS = 6.0  # limit of the warm-up, after which no further epoch begins
 COMMON = "--train.total-timesteps 1000000000000 --train.overlap 0 --base.profile 0"
 PACKAGE = "puffer_mlx."

@@ -26,7 +26,7 @@ from learning_curves import draw_all
 from learning_nightly import MARGIN, nightly
 from learning_runs import HERE, RunOptions, Work, plan
 from learning_table import fell_short, load, tables, write
-from learning_tasks import IN_C, IN_PART, IN_PYTHON, OURS, TASKS, UPSTREAM
+from learning_tasks import IN_C, IN_PART, IN_PYTHON, PUFFER_MLX, TASKS, UPSTREAM
 
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
@@ -49,7 +49,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
         "--max-seconds", type=float, default=float("inf"), help="begin no run later"
     )
     parser.add_argument("--device", default="cpu", choices=("auto", "cpu", "gpu"))
-    parser.add_argument("--trainers", help=f"some of {','.join((OURS, *PEERS))}")
+    parser.add_argument("--trainers", help=f"some of {','.join((PUFFER_MLX, *PEERS))}")
     parser.add_argument(
         "--peers", metavar="PYTHON", default="", help="Python with stable-baselines3"
     )
@@ -61,8 +61,8 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--write", type=Path, nargs="?", const=HERE / "RESULTS.md", metavar="PAGE")
     parser.add_argument("--nightly", action="store_true", help="train some tasks again")
     parser.add_argument("--margin", type=float, default=MARGIN, help=f"of --nightly ({MARGIN})")
-    share = "fraction of a task's seeds that may fail (1; with --nightly 1/3)"
-    parser.add_argument("--fail-share", type=float, metavar="P", help=share)
+    fraction = "fraction of a task's seeds that may fail (1; with --nightly 1/3)"
+    parser.add_argument("--fail-share", type=float, metavar="P", help=fraction)
     options, options.more = parser.parse_known_args(argv)
     if options.write and not options.table:
         parser.error("--write needs --table")
@@ -94,12 +94,14 @@ def trainers_of(options: argparse.Namespace) -> list[str]:
         UserError: If a trainer is unknown, or `--peers` is missing.
     """
     if options.trainers is None:
-        return [OURS, *PEERS] if options.peers else [OURS]
+        return [PUFFER_MLX, *PEERS] if options.peers else [PUFFER_MLX]
     names = options.trainers.split(",")
-    known = {OURS, *PEERS}
-    if unknown := set(names) - known:
-        raise UserError(f"no trainer {', '.join(sorted(unknown))}", f"{', '.join(sorted(known))}")
-    if set(names) != {OURS} and not options.peers:
+    trainers = {PUFFER_MLX, *PEERS}
+    if unknown := set(names) - trainers:
+        raise UserError(
+            f"no trainer {', '.join(sorted(unknown))}", f"{', '.join(sorted(trainers))}"
+        )
+    if set(names) != {PUFFER_MLX} and not options.peers:
         raise UserError(
             f"{options.trainers} needs a Python with Stable-Baselines3", "--peers PYTHON"
         )
@@ -129,27 +131,27 @@ def main(argv: list[str]) -> int:
         **({"upstream": options.upstream.resolve()} if options.upstream else {}),
     )
     if options.nightly:
-        share = 1 / 3 if options.fail_share is None else options.fail_share
-        return 0 if nightly(options.tasks, run_options, options.margin, share) else 1
+        fraction = 1 / 3 if options.fail_share is None else options.fail_share
+        return 0 if nightly(options.tasks, run_options, options.margin, fraction) else 1
     names = names_of(options.tasks, options.upstream)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     work = Work(run_options, lambda line: print(line, flush=True))
     work.do(plan(names, trainers_of(options), seeds))
     draw_all(options.out)
-    share = 1.0 if options.fail_share is None else options.fail_share
-    return 1 if work.failed or too_many_failed(names, options.out, share) else 0
+    fraction = 1.0 if options.fail_share is None else options.fail_share
+    return 1 if work.failed or too_many_failed(names, options.out, fraction) else 0
 
 
-def too_many_failed(names: list[str], out: Path, share: float) -> bool:
+def too_many_failed(names: list[str], out: Path, fraction: float) -> bool:
     """Return True if more than a fraction of a task's seeds failed. Prints the failed seeds."""
     worst, records = 0.0, load(out)
     for name in names:
-        record = records.get((name, OURS))
+        record = records.get((name, PUFFER_MLX))
         if record and (failed := fell_short(record)):
             count = len(record["seeds"])
             print(f"{name}: {len(failed)} of {count} seeds failed ({', '.join(failed)})")
             worst = max(worst, len(failed) / count)
-    return worst > share
+    return worst > fraction
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import figures
 import numpy as np
 from learning_table import Record, load
-from learning_tasks import IN_C, IN_PYTHON, OURS, SB3
+from learning_tasks import IN_C, IN_PYTHON, PUFFER_MLX, SB3
 from learning_zoo import PUBLISHED
 
 UPSTREAM_SCORES = {  # of one run with PufferLib 5.0 each: million steps, score
@@ -43,11 +43,11 @@ def panels_in_c(folder: Path) -> Panels:
     """Return the panels of C environments: one per environment, a curve per network or file."""
     records, panels = load(folder), {}
     for name in IN_C:
-        if (name, OURS) in records:
+        if (name, PUFFER_MLX) in records:
             environment, _, label = name.partition("-")
             lines = panels.setdefault(environment, [])
             color = figures.MORE[len(lines) % len(figures.MORE)]
-            lines.append(Line(records[name, OURS], color, label, UPSTREAM_SCORES.get(name)))
+            lines.append(Line(records[name, PUFFER_MLX], color, label, UPSTREAM_SCORES.get(name)))
     return panels
 
 
@@ -60,9 +60,9 @@ def panels_in_python(folder: Path) -> Panels:
     for name, task in IN_PYTHON.items():
         star = (task.steps / 1e6, PUBLISHED[name]) if name in PUBLISHED else None
         if (name, SB3) in records:
-            panels.setdefault(name, []).append(Line(records[name, SB3], figures.OTHER))
-        if (name, OURS) in records:
-            line = Line(records[name, OURS], figures.OURS, star=star)
+            panels.setdefault(name, []).append(Line(records[name, SB3], figures.PEER_COLOR))
+        if (name, PUFFER_MLX) in records:
+            line = Line(records[name, PUFFER_MLX], figures.OUR_COLOR, star=star)
             panels.setdefault(name, []).append(line)
     return panels
 

@@ -18,7 +18,7 @@ from learning_processes import log_of, process, side_by_side
 from learning_record import Run
 from learning_runs import CURVE_POINTS, RunOptions, script, training
 from learning_table import load
-from learning_tasks import OURS, metric
+from learning_tasks import PUFFER_MLX, metric
 
 from puffer_mlx.errors import UserError
 
@@ -95,7 +95,7 @@ def night(
 ) -> Night:
     """Train a task with one seed, up to its stop step. Returns the score and the required one."""
     task, stop = run_options.task(name), STOP_STEPS[name]
-    arguments = [*training(Run(name, OURS, seed), run_options), "--eval-episodes", "0"]
+    arguments = [*training(Run(name, PUFFER_MLX, seed), run_options), "--eval-episodes", "0"]
     with tempfile.TemporaryDirectory() as folder:
         stopping = ["--stop-at", str(stop)] if stop else []
         process([*script("train"), *arguments, *stopping], cores, Path(folder))
@@ -130,7 +130,7 @@ def nightly(names: list[str], run_options: RunOptions, margin: float, fraction: 
     names, records = names or list(STOP_STEPS), load(run_options.out)
     if unknown := [name for name in names if name not in STOP_STEPS]:
         raise UserError(f"no nightly task {', '.join(unknown)}", f"of {', '.join(STOP_STEPS)}")
-    if missing := [name for name in names if (name, OURS) not in records]:
+    if missing := [name for name in names if (name, PUFFER_MLX) not in records]:
         raise UserError(
             f"no record of {', '.join(missing)} to compare with",
             f"python benchmarks/learning.py {' '.join(missing)}",
@@ -138,7 +138,7 @@ def nightly(names: list[str], run_options: RunOptions, margin: float, fraction: 
 
     def check_task(name: str, cores: set[int]) -> bool:
         try:
-            record = records[name, OURS]
+            record = records[name, PUFFER_MLX]
             results = [night(name, seed, record, run_options, margin, cores) for seed in SEEDS]
             ok, arguments = line(name, results, fraction)
             print(arguments, flush=True)

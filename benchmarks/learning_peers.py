@@ -44,11 +44,13 @@ def curve(means: list[tuple[int, float]], steps: int) -> list[list[float]]:
         Points [step, latest mean return] at equal distances, from the first episode on.
     """
     edges = [steps * (i + 1) / POINTS for i in range(POINTS)]
-    known = [[mean for at, mean in means if at <= edge] for edge in edges]
-    return [[edge, before[-1]] for edge, before in zip(edges, known, strict=True) if before]
+    means_so_far = [[mean for at, mean in means if at <= edge] for edge in edges]
+    return [
+        [edge, earlier[-1]] for edge, earlier in zip(edges, means_so_far, strict=True) if earlier
+    ]
 
 
-def named(text: str) -> Any:
+def import_attribute(text: str) -> Any:
     """Import MODULE:NAME. Returns the attribute NAME of the module."""
     module, _, name = text.partition(":")
     return getattr(importlib.import_module(module), name)
@@ -80,11 +82,11 @@ def make_one(environment: str, wrapper: str | None, **how: Any) -> Any:
     if environment.startswith("MiniGrid"):
         importlib.import_module("minigrid")
     if ":" in environment:
-        made = named(environment)()
+        env = import_attribute(environment)()
     else:  # the wrapper skips frames
-        made = gymnasium.make(environment, **({"frameskip": 1} if atari else {}))
-    made = Monitor(made)
-    return named(wrapper)(made, **how) if wrapper else made
+        env = gymnasium.make(environment, **({"frameskip": 1} if atari else {}))
+    env = Monitor(env)
+    return import_attribute(wrapper)(env, **how) if wrapper else env
 
 
 def make_environments(
@@ -102,9 +104,9 @@ def make_environments(
     from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
     wrapper, frames = settings.get("wrapper"), settings.get("frame_stack")
-    made: Any = DummyVecEnv([lambda: make_one(environment, wrapper, **how)] * count)
-    made.seed(seed)
-    return VecFrameStack(made, frames) if frames else made
+    environments: Any = DummyVecEnv([lambda: make_one(environment, wrapper, **how)] * count)
+    environments.seed(seed)
+    return VecFrameStack(environments, frames) if frames else environments
 
 
 def make_trainer(job: Job) -> Any:
@@ -114,20 +116,25 @@ def make_trainer(job: Job) -> Any:
     from stable_baselines3.common.vec_env import VecNormalize
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    given = dict(job.settings)
-    agents = given.pop("n_envs", 1)
-    environments = make_environments(job.environment, given, agents, job.environments_seed)
-    given = {k: v for k, v in given.items() if k not in ("wrapper", "frame_stack")}
-    if given.pop("normalize", False):
-        environments = VecNormalize(environments, gamma=given.get("gamma", 0.99))
-    if "activation_fn" in given.get("policy_kwargs", {}):
-        kwargs, name = given["policy_kwargs"], given["policy_kwargs"]["activation_fn"]
-        jax = given.get("algorithm", "").startswith("sbx:")
-        activation = named(f"flax.linen:{name.lower()}") if jax else getattr(torch.nn, name)
-        given["policy_kwargs"] = {**kwargs, "activation_fn": activation}
-    algorithm: Any = named(given.pop("algorithm")) if "algorithm" in given else PPO
-    policy = given.pop("policy", "MlpPolicy")
-    settings = {key: scheduled(value) for key, value in given.items()}
+    remaining = dict(job.settings)
+    agents = remaining.pop("n_envs", 1)
+    environments = make_environments(job.environment, remaining, agents, job.environments_seed)
+    remaining = {k: v for k, v in remaining.items() if k not in ("wrapper", "frame_stack")}
+    if remaining.pop("normalize", False):
+        environments = VecNormalize(environments, gamma=remaining.get("gamma", 0.99))
+    if "activation_fn" in remaining.get("policy_kwargs", {}):
+        kwargs = remaining["policy_kwargs"]
+        name = kwargs["activation_fn"]
+        if remaining.get("algorithm", "").startswith("sbx:"):
+            activation = import_attribute(f"flax.linen:{name.lower()}")
+        else:
+            activation = getattr(torch.nn, name)
+        remaining["policy_kwargs"] = {**kwargs, "activation_fn": activation}
+    algorithm: Any = PPO
+    if "algorithm" in remaining:
+        algorithm = import_attribute(remaining.pop("algorithm"))
+    policy = remaining.pop("policy", "MlpPolicy")
+    settings = {key: scheduled(value) for key, value in remaining.items()}
     return algorithm(policy, environments, seed=job.seed, device="cpu", **settings)
 
 

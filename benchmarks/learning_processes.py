@@ -27,11 +27,11 @@ class Spent(NamedTuple):
     wall: float
 
 
-def process(words: list[str], cores: set[int], cwd: Path | None = None) -> Spent:
+def process(command: list[str], cores: set[int], cwd: Path | None = None) -> Spent:
     """Run a command on some cores and wait for its end. Returns its output and cost.
 
     Args:
-        words: Command line.
+        command: Command line.
         cores: Cores to use. Empty: all.
         cwd: Working directory.
 
@@ -44,7 +44,7 @@ def process(words: list[str], cores: set[int], cwd: Path | None = None) -> Spent
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         modules = os.pathsep.join(filter(None, [str(BENCHMARKS), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, **dict.fromkeys(names, threads), "PYTHONPATH": modules}
-        child = subprocess.Popen(words, cwd=cwd, stdout=out, stderr=errors, env=environment)
+        child = subprocess.Popen(command, cwd=cwd, stdout=out, stderr=errors, env=environment)
         if cores:
             os.sched_setaffinity(child.pid, cores)
         _, status, usage = os.wait4(child.pid, 0)
@@ -53,19 +53,19 @@ def process(words: list[str], cores: set[int], cwd: Path | None = None) -> Spent
         out.seek(0), errors.seek(0)
         if child.returncode:
             last = errors.read().decode(errors="replace").strip()[-1500:]
-            raise UserError(f"exit status {child.returncode}: {last}", shlex.join(words[1:]))
+            raise UserError(f"exit status {child.returncode}: {last}", shlex.join(command[1:]))
         return Spent(out.read().decode(), usage.ru_utime + usage.ru_stime, wall)
 
 
 def measured(
-    words: list[object], cores: set[int], cwd: Path | None = None
+    command: list[object], cores: set[int], cwd: Path | None = None
 ) -> tuple[dict[str, Any], Spent]:
     """Return the JSON that a command prints in a line after "measured ", and its cost.
 
     Raises:
         UserError: If the command fails.
     """
-    spent = process([*map(str, words)], cores, cwd)
+    spent = process([*map(str, command)], cores, cwd)
     (line,) = (line for line in spent.out.splitlines() if line.startswith("measured "))
     return json.loads(line.removeprefix("measured ")), spent
 

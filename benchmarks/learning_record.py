@@ -62,28 +62,28 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def keep(run: Run, out: Path, about: dict[str, Any], found: dict[str, Any]) -> None:
+def keep(run: Run, out: Path, facts: dict[str, Any], results: dict[str, Any]) -> None:
     """Add a run to its record.
 
     Args:
         run: Task, trainer and seed.
         out: Folder of records.
-        about: Facts common to all runs. If their `settings` changed, earlier runs are removed.
-        found: Results of the run.
+        facts: Facts common to all runs. If their `settings` changed, earlier runs are removed.
+        results: Results of the run.
     """
     path = record_path(run, out)
     with locked(out):
-        seeds = read(path)["seeds"] if same(path, about["settings"]) else {}
-        seeds = {**seeds, str(run.seed): found}
+        seeds = read(path)["seeds"] if same(path, facts["settings"]) else {}
+        seeds = {**seeds, str(run.seed): results}
         seeds = dict(sorted(seeds.items(), key=lambda item: int(item[0])))
         with publish(path) as temporary:
-            temporary.write_text(text_of({**about, "seeds": seeds}))
+            temporary.write_text(text_of({**facts, "seeds": seeds}))
 
 
 def text_of(record: dict[str, Any]) -> str:
     """Return a record as JSON text, with each list of numbers in one line."""
     text = json.dumps(record, indent=1) + "\n"
-    return re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), text)
+    return re.sub(r"\[[^][{}]*\]", lambda match: " ".join(match[0].split()), text)
 
 
 def same(path: Path, settings: dict[str, Any]) -> bool:
@@ -91,7 +91,7 @@ def same(path: Path, settings: dict[str, Any]) -> bool:
     return not path.is_file() or read(path).get("settings") == settings
 
 
-def refuse_other(path: Path, settings: dict[str, Any]) -> None:
+def check_settings(path: Path, settings: dict[str, Any]) -> None:
     """Check that a record has these settings, or doesn't exist.
 
     Raises:
@@ -100,8 +100,10 @@ def refuse_other(path: Path, settings: dict[str, Any]) -> None:
     if not same(path, settings):
         old = read(path).get("settings") or {}
         names = sorted(k for k in {*old, *settings} if old.get(k) != settings.get(k))
-        told = ", ".join(f"{k} {old.get(k, '-')}, now {settings.get(k, '-')}" for k in names[:5])
+        differences = ", ".join(
+            f"{k} {old.get(k, '-')}, now {settings.get(k, '-')}" for k in names[:5]
+        )
         raise UserError(
-            f"{path.name} was made with other settings: {told}",
+            f"{path.name} was made with other settings: {differences}",
             "--again replaces it; --out FOLDER keeps both",
         )

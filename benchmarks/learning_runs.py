@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from learning_peers import Job, curve
 from learning_processes import log_of, measured, process, side_by_side
-from learning_record import Run, keep, read, record_path, refuse_other
-from learning_tasks import OURS, PARTIAL, RECORDED_UPSTREAM, Task, find, metric
+from learning_record import Run, check_settings, keep, read, record_path
+from learning_tasks import PARTIAL, PUFFER_MLX, RECORDED_UPSTREAM, Task, find, metric
 
 from puffer_mlx.errors import UserError
 
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 SCRIPTS = HERE.parent / "scripts"
 EVALUATION_SEED = 10_000  # of the evaluation's first episode
 RESERVED_SEED = EVALUATION_SEED // 1000  # not for training, whose environments use 1000 x seed
-MIN_COMPLETED = 0.9  # fraction of a task's steps for a valid run; the last epoch may be missing
+MIN_COMPLETED = 0.9  # fraction of a task's steps that a valid run has at least
 CURVE_POINTS = 40  # of an environment in C
 UNRECORDED_KEYS = ("base.seed", "vec.seed", "base.eval_episodes", "base.device", "vec.num_threads")
 
@@ -56,14 +56,14 @@ class RunOptions(NamedTuple):
         return self._replace(upstream=RECORDED_UPSTREAM)
 
 
-def about(run: Run, run_options: RunOptions, settings: dict[str, Any]) -> dict[str, Any]:
+def common_facts(run: Run, run_options: RunOptions, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the facts that a record stores once for all runs: command, machine and settings."""
     task = run_options.task(run.name)
-    if run.trainer == OURS:
+    if run.trainer == PUFFER_MLX:
         variables = "PYTHONPATH=benchmarks " if run.name.startswith(PARTIAL) else ""
         arguments = training(run, run_options.without_paths)
-        words = [f"{variables}python scripts/train.py", *arguments]
-        command = " ".join(words).replace(f"--vec.seed {1000 * run.seed}", "--vec.seed N000")
+        arguments = [f"{variables}python scripts/train.py", *arguments]
+        command = " ".join(arguments).replace(f"--vec.seed {1000 * run.seed}", "--vec.seed N000")
         command = command.replace(f"--seed {run.seed} ", "--seed N ")
         measure = metric(task.environment)
     else:
@@ -99,10 +99,10 @@ def training(run: Run, run_options: RunOptions) -> list[str]:
 def evaluation(task: Task, device: str) -> list[str]:
     """Return the arguments of `evaluate.py`, with one episode per environment."""
     count = str(task.episodes)
-    words = [task.environment, "--load-model-path", "latest", "--episodes", count]
-    words += ["--greedy"] if task.greedy else []
+    arguments = [task.environment, "--load-model-path", "latest", "--episodes", count]
+    arguments += ["--greedy"] if task.greedy else []
     seeds = ["--device", device, "--seed", "0", "--vec.seed", str(EVALUATION_SEED)]
-    return [*words, "--vec.total-agents", count, "--vec.backend", task.backend, *seeds]
+    return [*arguments, "--vec.total-agents", count, "--vec.backend", task.backend, *seeds]
 
 
 def script(name: str) -> list[str]:
@@ -186,8 +186,8 @@ def run_puffer_mlx(run: Run, run_options: RunOptions, cores: set[int]) -> dict[s
 def started(run: Run, run_options: RunOptions, cores: set[int]) -> dict[str, str]:
     """Return a task's settings from a run of one epoch, which also compiles."""
     with tempfile.TemporaryDirectory() as folder:
-        words = training(run, run_options)
-        process([*script("train"), *words, "--stop-at", "1"], cores, Path(folder))
+        arguments = training(run, run_options)
+        process([*script("train"), *arguments, "--stop-at", "1"], cores, Path(folder))
         return settings_of(Path(folder))
 
 
@@ -207,9 +207,9 @@ def run_other_trainer(run: Run, run_options: RunOptions, cores: set[int]) -> dic
         episodes=task.episodes,
         greedy=task.greedy,
     )
-    words = [run_options.peers, HERE / "learning_peers.py", json.dumps(job._asdict())]
+    arguments = [run_options.peers, HERE / "learning_peers.py", json.dumps(job._asdict())]
     with tempfile.TemporaryDirectory() as folder:  # MuJoCo writes into the working directory
-        return measured(words, cores, Path(folder))[0]
+        return measured(arguments, cores, Path(folder))[0]
 
 
 # ---- all of them ---------------------------------------------------------------------------------
@@ -251,15 +251,15 @@ class Work:
             settings = self._start(run, cores)
             if settings is None:  # reported by the task's first run
                 return False
-            found = (run_puffer_mlx if run.trainer == OURS else run_other_trainer)(
+            results = (run_puffer_mlx if run.trainer == PUFFER_MLX else run_other_trainer)(
                 run, self.run_options, cores
             )
-            found |= {"at a time": self.run_options.jobs, "cores": self.run_options.threads}
-            keep(run, self.run_options.out, about(run, self.run_options, settings), found)
-            rate = found["steps"] / found["CPU s"]
+            results |= {"at a time": self.run_options.jobs, "cores": self.run_options.threads}
+            keep(run, self.run_options.out, common_facts(run, self.run_options, settings), results)
+            rate = results["steps"] / results["CPU s"]
             self._say(
-                f"{label}: {found['score']:,.2f} after {found['steps']:,.0f} steps,"
-                f" {found['CPU s']:,.0f} CPU s, {rate:,.0f} steps per CPU s"
+                f"{label}: {results['score']:,.2f} after {results['steps']:,.0f} steps,"
+                f" {results['CPU s']:,.0f} CPU s, {rate:,.0f} steps per CPU s"
             )
         except Exception as error:  # other runs, which may take hours, continue
             self.failed.append(label)
@@ -273,12 +273,12 @@ class Work:
             if key not in self._settings:
                 self._settings[key] = None
                 task, path = self.run_options.task(run.name), record_path(run, self.run_options.out)
-                if run.trainer == OURS:
+                if run.trainer == PUFFER_MLX:
                     settings = started(run, self.run_options, cores)
                 else:
                     settings = {**task.peers[run.trainer], "steps": task.steps}
                 if not self.run_options.again:
-                    refuse_other(path, settings)
+                    check_settings(path, settings)
                 self._settings[key] = settings
         return self._settings[key]
 
@@ -300,5 +300,5 @@ def plan(names: list[str], trainers: list[str], seeds: range) -> list[Run]:
         for seed in seeds
         for name in names
         for trainer in trainers
-        if trainer == OURS or trainer in find(name).peers
+        if trainer == PUFFER_MLX or trainer in find(name).peers
     ]

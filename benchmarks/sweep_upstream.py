@@ -1,9 +1,9 @@
-"""PufferLib 4.0's Protein as its description has it, with its faults, to compare ours with.
+"""PufferLib 4.0's Protein, written from its description, for comparison with ours.
 
-docs/decisions/0024-protein.md lists what is otherwise in ours. Here models are warm: each
-suggestion takes 50 steps of 1e-3 from where the one before left them, on parameters behind a
-softplus that all begin at 0, of a kernel with a line. What is too dear is rated 0. Points at or
-below the shortest run of the range are dropped. Candidates aren't rounded before they are rated.
+docs/decisions/0024-protein.md lists the differences. Here the models start warm: each suggestion
+takes 50 optimizer steps of 1e-3 from the previous parameters, which are behind a softplus and all
+begin at 0; the kernel includes a linear term. Candidates that are too expensive are rated 0. Points
+at or below the shortest run of the range are dropped. Candidates aren't rounded before rating.
 """
 
 import math
@@ -24,7 +24,7 @@ STEPS, RATE, RESET = 50, 1e-3, 50
 
 
 class WarmModel:
-    """A Gaussian process that is fitted a little at a time, with Adam's state of before."""
+    """A Gaussian process that is fitted further at each call, continuing with Adam's state."""
 
     def __init__(self, dimensions: int) -> None:
         self.raw = np.zeros(dimensions + 4)
@@ -55,7 +55,7 @@ class WarmModel:
 
 
 class UpstreamProtein(Protein):
-    """Upstream's form; of failures it has ours, since its own are only for downsample = 1."""
+    """PufferLib's Protein. Failed runs are treated as in ours; upstream needs downsample = 1."""
 
     def __init__(self, space: Space, settings: SweepSettings, seed: int) -> None:
         super().__init__(space, settings, seed)
