@@ -238,7 +238,7 @@ def _read_lines(process: "subprocess.Popen[str]", lines: "queue.SimpleQueue[str]
 def _next_findings(
     process: "subprocess.Popen[str]", lines: "queue.SimpleQueue[str]", timeout: float
 ) -> tuple[Findings, str]:
-    """Wait for the next line of a worker process.
+    """Wait until a worker process reports an item's findings, ends, or exceeds the timeout.
 
     Returns:
         The findings of an item, and the reason why the process ended: empty if it still runs.

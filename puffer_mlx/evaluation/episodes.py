@@ -236,7 +236,7 @@ def max_environments(config: Config, agents: int) -> int:
     return max(1, config.vec.total_agents // agents) if config.python else MAX_ENVIRONMENTS
 
 
-def environments_needed(episodes: int, most: int, agents: int) -> int:
+def environments_needed(episodes: int, max_count: int, agents: int) -> int:
     """Return the number of environments that should play a number of episodes.
 
     In environments with several agents, short episodes end first. To reduce this bias, each of
@@ -244,10 +244,10 @@ def environments_needed(episodes: int, most: int, agents: int) -> int:
 
     Args:
         episodes: Total number of episodes.
-        most: Maximum number of environments.
+        max_count: Maximum number of environments.
         agents: Agents per environment.
     """
-    each = -(-episodes // most)
+    each = -(-episodes // max_count)
     if agents > 1:
         each = max(each, min(MIN_EPISODES_PER_AGENT * agents, episodes))
     return -(-episodes // each)

@@ -155,7 +155,7 @@ def unused_bot_keys(config: Config) -> str:
     return f"unused with bot.py: {', '.join(unused)}"
 
 
-def bot_numbers(config: Config) -> list[int]:
+def bot_ids(config: Config) -> list[int]:
     """Return the numbers of the scripted opponents to play: ``selfplay.eval_bots``."""
     return [int(word) for word in config.selfplay.eval_bots.split(",")]
 
@@ -234,7 +234,7 @@ def play_environment_bots(
     """
     seed = config.base.seed
     settings = environment_bot_config(config)
-    bots = bot_numbers(config)
+    bots = bot_ids(config)
     results = []
     agents = check_environment_bots(settings, spec)
     count = environments_needed(games, max(1, config.selfplay.eval_bot_envs // agents), agents)
@@ -263,7 +263,7 @@ def play_opponents(
     games: int,
     progress: GameProgress = lambda done, total: None,
 ) -> Ladder:
-    """Play a player against each of several opponents in matches.
+    """Let a player play a match against each of several opponents.
 
     Args:
         player: Player to score.
@@ -342,7 +342,7 @@ def check_environment_bots(config: Config, spec: EnvSpec) -> int:
         UserError: If there are no scripted opponents, or the spec differs when they play.
     """
     with vec.probe(config) as environments:
-        select_bot(environments, bot_numbers(config)[0])
+        select_bot(environments, bot_ids(config)[0])
         bot_spec = environments.spec
         agents = environments.num_agents // environments.num_environments
     if replace(bot_spec, name="") != replace(spec, name=""):

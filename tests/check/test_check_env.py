@@ -70,7 +70,7 @@ def test_an_episode_that_ends_with_the_last_step_of_the_play_counts_everywhere()
     """Its terminal would have come with the next step."""
     rows = np.zeros((1, 1))
     observed = PlayStatistics(rows, rows, rows, rows, np.zeros(1, int), terminals=2, lengths=[5, 5])
-    observed.known_ends = [(5, False), (5, False), (5, True)]
+    observed.observed_ends = [(5, False), (5, False), (5, True)]
     env: Any = SimpleNamespace(observed=observed, native=False, agents_each=1)
     assert check_episodes(env)[0].text.startswith("3 ended: 5 to 5 steps")
 

@@ -188,7 +188,7 @@ class PlayStatistics:
         choices: Total number of choices.
         rewards: Rewards of each step, (N,) float32.
         terminals: Number of terminals.
-        known_ends: (steps, truncated) of episodes whose last observation is known.
+        observed_ends: (steps, truncated) of episodes whose last observation is known.
         lengths: Steps between terminals.
         logs: Non-empty results of ``log``.
         steps: Steps of every agent.
@@ -209,7 +209,7 @@ class PlayStatistics:
     choices: int = 0
     rewards: list[np.ndarray] = field(default_factory=list)
     terminals: int = 0
-    known_ends: list[tuple[int, bool]] = field(default_factory=list)
+    observed_ends: list[tuple[int, bool]] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     logs: list[dict[str, float]] = field(default_factory=list)
     steps: int = 0
@@ -259,7 +259,7 @@ class PlayStatistics:
         if rows.finals is not None:
             absent = (rows.finals > 0) & (rows.terminals > 0)
             for agent in np.flatnonzero((rows.finals > 0) & ~absent):
-                self.known_ends.append(
+                self.observed_ends.append(
                     (int(self.episode_steps[agent]), bool(rows.finals[agent] == TRUNCATED))
                 )
         ended_agents = np.flatnonzero(rows.terminals)

@@ -35,7 +35,9 @@ def check_episodes(env: EnvUnderTest) -> Findings:
         hint = "fine if one step is the task; otherwise set terminals only where an episode ends"
         return [warn(f"all {observed.terminals:,} of them are one step long", hint)]
     span = f"{format_number(lengths.min())} to {format_number(lengths.max())} steps"
-    count = len(observed.known_ends) or observed.terminals  # as ``endings`` and ``log`` count them
+    count = (
+        len(observed.observed_ends) or observed.terminals
+    )  # as ``endings`` and ``log`` count them
     return [ok(f"{count:,} ended: {span}, {lengths.mean():.4g} on average")]
 
 
@@ -43,8 +45,8 @@ def check_endings(env: EnvUnderTest) -> Findings:
     """Check that the environment distinguishes terminated and truncated episodes."""
     if env.native:
         return [skip("C environments have one terminal for both, after which the value is 0")]
-    truncated = [steps for steps, cut in env.observed.known_ends if cut]
-    terminated = [steps for steps, cut in env.observed.known_ends if not cut]
+    truncated = [steps for steps, cut in env.observed.observed_ends if cut]
+    terminated = [steps for steps, cut in env.observed.observed_ends if not cut]
     if not truncated and not terminated:
         return [skip("no episode's last observation was shown: all ends count as terminated")]
     equal_lengths = len(set(terminated)) == 1 and terminated[0] > 1
