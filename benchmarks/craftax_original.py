@@ -176,12 +176,12 @@ def digest(state: np.ndarray) -> int:
 
     The light is a cosine, whose last bits depend on the library.
     """
-    parts = (
+    fields_as_bytes = (
         np.ascontiguousarray(state[name]).tobytes()
         for name, *_ in _COMPARED
         if name not in ("light", "episode_return")
     )
-    return zlib.crc32(b"".join(parts))
+    return zlib.crc32(b"".join(fields_as_bytes))
 
 
 # ---- The original --------------------------------------------------------------------------------
@@ -456,7 +456,7 @@ def compare_steps(
     first = ours.copy()
     for step in range(steps):
         actions = draw_actions(rng, actions)
-        before = ours["unlocked"].copy()
+        unlocked_before = ours["unlocked"].copy()
         theirs, reward, over, observation, choices = original.step(
             original.keys(rng, n), theirs, actions
         )
@@ -473,7 +473,7 @@ def compare_steps(
         different["observation"] = (observation_difference > 0).any(1)
         for name, which in different.items():
             counts[name] = counts.get(name, 0) + int(which.sum())
-        gained = ours["unlocked"] & ~before
+        gained = ours["unlocked"] & ~unlocked_before
         bits = gained[:, None] >> np.arange(ACHIEVEMENTS, dtype=np.uint32) & 1
         unlocked += bits.sum(0).astype(int)
         total, endings = total + n, endings + int(over.sum())

@@ -82,7 +82,7 @@ MAC = {
     PACKAGE + "ops.gpu.launch.cluster_blocks": lambda: 1,
     CHOOSE_ROWS: no_result,
 }
-MAC_WORDS = "--train.one-launch 0"
+MAC_OPTIONS = "--train.one-launch 0"
 
 
 PLAIN, EAGER = "plain MLX", "plain MLX, not compiled"
@@ -316,7 +316,7 @@ class _Counting:
 def make(row: Row) -> Trainer:
     """Create a row's trainer. ``used`` must be active, which selects the implementation."""
     name, *arguments = row.words.split()
-    arguments += f"{MAC_WORDS if row.mac else ''} {COMMON}".split()
+    arguments += f"{MAC_OPTIONS if row.mac else ''} {COMMON}".split()
     settings = config.load(name, arguments)
     trainer = Trainer(settings, vec.make(settings, cpu_extension.threads()))
     if row.mac:
@@ -367,12 +367,12 @@ def build_epoch(trainer: Trainer) -> None:
 def place_on_gpu(acting: Acting, *_: Any) -> Placement:
     """Choose the placement as on a GPU, but with arrays on the CPU. Replaces ``place``."""
     device = mx.Device(mx.cpu)
-    settings, environments, policy, seats = acting
+    settings, environments, policy, assignment = acting
     train = settings.train
     gpu_rollouts = None
     if train.rollout_device in ("auto", "gpu-kernel") and not ROLLOUTS.is_refused:
         gpu_rollouts = on_gpu.rollouts_on_gpu(
-            policy, environments, train.horizon, train.precision, seats
+            policy, environments, train.horizon, train.precision, assignment
         )
     agents = environments.num_agents
     return Placement(
@@ -499,7 +499,7 @@ HEADER = (
 
 def line(row: Row, result: dict[str, Any]) -> str:
     """Return the results of a row as a line of the Markdown table."""
-    arguments = row.words + (f" {MAC_WORDS}, no graph" if row.mac else "")
+    arguments = row.words + (f" {MAC_OPTIONS}, no graph" if row.mac else "")
     cells = [row.title, row.without, f"`{arguments}`", str(result.get("launches", "?"))]
     if "ratio" in result:
         medians = (statistics.median(result[key]) for key in ("ms", "ms without"))

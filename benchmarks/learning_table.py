@@ -331,11 +331,11 @@ def write(text: str, page: Path) -> None:
         UserError: If the page doesn't have each mark once, in this order.
     """
     old = page.read_text()
-    before, begin, rest = old.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end) or BEGIN in rest or END in after:
+    text_above, begin, rest = old.partition(BEGIN)
+    _, end, text_below = rest.partition(END)
+    if not (begin and end) or BEGIN in rest or END in text_below:
         raise UserError(
             f"{page.name} has no marks for the tables", f"add a line {BEGIN} and a line {END}"
         )
     with publish(page) as temporary:
-        temporary.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
+        temporary.write_text(f"{text_above}{BEGIN}\n\n{text}\n{END}{text_below}")

@@ -130,8 +130,8 @@ def warm_up(tasks: list[str], variants: list[str], more: list[str], jobs: int) -
         settings = config.load(words[0], words[1:])
         steps = str(min(WARM_UP, settings.epochs) * settings.batch_size)
         with tempfile.TemporaryDirectory() as folder:
-            train_words = [sys.executable, TRAIN, *words, "--stop-at", steps]
-            process = subprocess.run(train_words, cwd=folder, capture_output=True, text=True)
+            train_command = [sys.executable, TRAIN, *words, "--stop-at", steps]
+            process = subprocess.run(train_command, cwd=folder, capture_output=True, text=True)
         if process.returncode:
             raise UserError(
                 f"{task} doesn't start with {variant}:\n{process.stderr.strip()[-2000:]}",

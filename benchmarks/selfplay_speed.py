@@ -36,11 +36,11 @@ NETWORKS = "MinGRU", "LSTM"
 BANKS = 1, 4
 
 
-def settings(name: str, options: list[str], network: str, banks: int, part: float) -> Config:
+def settings(name: str, options: list[str], network: str, banks: int, fraction: float) -> Config:
     """Return the configuration of a trainer. Without banks of opponents it has no self-play."""
     arguments = [*options, "--torch.network", network, "--train.total-timesteps", "1000000000000"]
     if banks:
-        agent_fraction = part / 2 / banks  # of the agents: half of those of its environments
+        agent_fraction = fraction / 2 / banks  # of the agents: half of those of its environments
         arguments += ["--selfplay.enabled", "1", "--selfplay.rules", "puffer4"]
         arguments += [
             "--vec.num-frozen-banks",

@@ -151,23 +151,25 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- |")
     for surface in options.surfaces:
         for method in options.methods:
-            budget, forms = BUDGETS[method], {}
+            budget, sweeps_by_case = BUDGETS[method], {}
             for name, quantile in QUANTILES.items():
                 on, seeds = surfaces()[surface], range(options.seeds)
-                forms[name] = [sweep(method, on, seed, budget, quantile) for seed in seeds]
-                print(row(surface, method, name, forms, budget), flush=True)
-            sweeps_by_name[f"{surface}, {method}"] = forms
+                sweeps_by_case[name] = [sweep(method, on, seed, budget, quantile) for seed in seeds]
+                print(row(surface, method, name, sweeps_by_case, budget), flush=True)
+            sweeps_by_name[f"{surface}, {method}"] = sweeps_by_case
     if options.json:
         write(options.json, sweeps_by_name)
 
 
-def row(surface: str, method: str, name: str, forms: dict[str, list[Sweep]], budget: float) -> str:
+def row(
+    surface: str, method: str, name: str, sweeps_by_case: dict[str, list[Sweep]], budget: float
+) -> str:
     """Return a line of the Markdown table."""
-    made = forms[name]
-    best = ", ".join(f"{mean_best(made, fraction * budget):.3f}" for fraction in BUDGET_FRACTIONS)
-    less = f"{saved(forms['to their ends'], made, budget):.0%}"
+    sweeps = sweeps_by_case[name]
+    best = ", ".join(f"{mean_best(sweeps, fraction * budget):.3f}" for fraction in BUDGET_FRACTIONS)
+    less = f"{saved(sweeps_by_case['to their ends'], sweeps, budget):.0%}"
     ended, runs = (
-        statistics.fmean(x) for x in zip(*((m.ended, m.runs) for m in made), strict=True)
+        statistics.fmean(x) for x in zip(*((m.ended, m.runs) for m in sweeps), strict=True)
     )
     return f"| {surface} | {method} | {name} | {best} | {less} | {ended:.1f} of {runs:.1f} |"
 
@@ -182,8 +184,8 @@ def write(path: Path, sweeps_by_name: dict[str, dict[str, list[Sweep]]]) -> None
         return {**each._asdict(), "curve": changes, "seconds": points[-1][0]}
 
     sweeps = {
-        name: {form: [written(each) for each in made] for form, made in forms.items()}
-        for name, forms in sweeps_by_name.items()
+        name: {case: [written(each) for each in sweeps] for case, sweeps in sweeps_by_case.items()}
+        for name, sweeps_by_case in sweeps_by_name.items()
     }
     record = {"versions": version_text().splitlines(), "budgets": BUDGETS, "sweeps": sweeps}
     write_json(record, path, indent=None)

@@ -20,7 +20,7 @@ from puffer_mlx.sweep.methods import BEYOND, COST_NOISE, TARGETS, Protein
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Space
 
-STEPS, RATE, RESET = 50, 1e-3, 50
+OPTIMIZER_STEPS, LEARNING_RATE, RESET_INTERVAL = 50, 1e-3, 50
 
 
 class WarmModel:
@@ -40,7 +40,7 @@ class WarmModel:
         return Parameters(positive[:-3], scale, offset, LEAST_NOISE + noise, self.raw[-1], line=1.0)
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> Posterior:
-        for _ in range(STEPS):
+        for _ in range(OPTIMIZER_STEPS):
             self.step += 1
             _, slope = log_likelihood(self.parameters(), x, y)
             by_value = np.array([*slope.lengths, slope.scale, slope.offset, slope.noise])
@@ -50,7 +50,7 @@ class WarmModel:
             self.square = 0.999 * self.square + 0.001 * gradient**2
             self.largest = np.maximum(self.largest, self.square)
             rooted = np.sqrt(self.largest / (1 - 0.999**self.step)) + 1e-8
-            self.raw += RATE * self.mean / (1 - 0.9**self.step) / rooted
+            self.raw += LEARNING_RATE * self.mean / (1 - 0.9**self.step) / rooted
         return Posterior(self.parameters(), x, y)
 
 
@@ -72,7 +72,7 @@ class UpstreamProtein(Protein):
             return self._from_sobol(number, rng)
         seen = self.observations
         vectors, scores, logs = seen.vectors, seen.scores, np.log(seen.costs)
-        if self.fits % RESET == 0:
+        if self.fits % RESET_INTERVAL == 0:
             self.score_model.forget()
             self.cost_model.forget()
         self.fits += 1
@@ -90,6 +90,6 @@ class UpstreamProtein(Protein):
         if not self.targets:
             self.targets = list(rng.permutation(TARGETS))
         target = BEYOND * np.clip(self.targets.pop() + COST_NOISE * rng.standard_normal(), 0, 1)
-        most = (math.log(self.settings.max_suggestion_cost) - least) / span
-        rating = score.means(candidates) * (expected < most) * (1 - np.abs(target - expected))
+        max_cost = (math.log(self.settings.max_suggestion_cost) - least) / span
+        rating = score.means(candidates) * (expected < max_cost) * (1 - np.abs(target - expected))
         return candidates[np.argmax(rating)]

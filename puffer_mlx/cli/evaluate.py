@@ -40,7 +40,7 @@ from puffer_mlx.system.json_text import write_json
 
 if TYPE_CHECKING:  # imports MLX
     from puffer_mlx.evaluation.episodes import Scores
-    from puffer_mlx.evaluation.frames import Draw
+    from puffer_mlx.evaluation.frames import DrawFunction
     from puffer_mlx.library.evaluating import Configure
     from puffer_mlx.library.policy import Policy
     from puffer_mlx.vec.base import Environments
@@ -346,7 +346,7 @@ class WindowClosed(Exception):
     """The user closed the window."""
 
 
-def in_window(config: Config, environments: "Environments") -> "Draw":
+def in_window(config: Config, environments: "Environments") -> "DrawFunction":
     """Return a draw function that renders in the environment's own window.
 
     It returns a placeholder picture and raises ``WindowClosed`` when the user closes the window.

@@ -23,7 +23,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.episodes import AgentStepper
 from puffer_mlx.evaluation.evaluator import evaluation_config, evaluation_is_due, trained_stepper
 from puffer_mlx.evaluation.frames import (
-    Draw,
+    DrawFunction,
     Frame,
     find_draw,
     fit_picture,
@@ -113,7 +113,7 @@ def check_drawable(config: Config, trained: VecEnv) -> None:
         raise UserError(message, f"{error.hint}; or --eval-video-interval 0") from None
 
 
-def draw_function(config: Config, environments: Environments) -> Draw:
+def draw_function(config: Config, environments: Environments) -> DrawFunction:
     """Return a function that draws an observation, from ``draw.py`` or the environment itself.
 
     Args:
@@ -139,7 +139,7 @@ def draw_function(config: Config, environments: Environments) -> Draw:
     return render_picture
 
 
-def record_episode(stepper: AgentStepper, draw: Draw) -> list[Frame]:
+def record_episode(stepper: AgentStepper, draw: DrawFunction) -> list[Frame]:
     """Play one episode and return pictures of agent 0, evenly spaced over the episode.
 
     The number of pictures is limited to 2 ``MIN_PICTURES``: whenever the list is full, every second

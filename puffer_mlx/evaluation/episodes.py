@@ -17,7 +17,7 @@ import numpy as np
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import MAX_STEPS as MAX_STEPS  # commands print it before they load MLX
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation.frames import Draw, Frame
+from puffer_mlx.evaluation.frames import DrawFunction, Frame
 from puffer_mlx.evaluation.results import action_mode
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.mlx_memory import choose_cache_limit
@@ -302,7 +302,9 @@ def score_episodes(
     )
 
 
-def agent_frames(stepper: AgentStepper, draw: Draw, steps: int | None = None) -> Iterator[Frame]:
+def agent_frames(
+    stepper: AgentStepper, draw: DrawFunction, steps: int | None = None
+) -> Iterator[Frame]:
     """Play and yield a frame of agent 0 for each step, beginning with the reset.
 
     Args:

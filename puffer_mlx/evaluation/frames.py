@@ -15,7 +15,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.environment_scripts import load_script_function
 from puffer_mlx.system.files import publish
 
-Draw = Callable[[np.ndarray], np.ndarray]  # one agent's flat observation -> picture
+DrawFunction = Callable[[np.ndarray], np.ndarray]  # one agent's flat observation -> picture
 
 MAX_COLOURS = 255  # of a GIF: its 256th palette index marks unchanged pixels
 GIF_TICK = 0.01  # seconds; delays are multiples of it, and viewers slow down below two ticks
@@ -35,7 +35,7 @@ class Frame(NamedTuple):
     terminal: bool  # True at the first picture after the end of an episode
 
 
-def find_draw(folder: Path) -> Draw:
+def find_draw(folder: Path) -> DrawFunction:
     """Return an environment's drawing function from its ``draw.py``. Its results are checked.
 
     Args:

@@ -38,7 +38,7 @@ from puffer_mlx.evaluation.episodes import (
     max_environments,
     score_episodes,
 )
-from puffer_mlx.evaluation.frames import Draw, Frame, add_caption
+from puffer_mlx.evaluation.frames import DrawFunction, Frame, add_caption
 from puffer_mlx.evaluation.games import (
     GameProgress,
     PairResults,
@@ -124,7 +124,7 @@ def play(
     *,
     deterministic: bool = False,
     seed: int | None = None,
-    draw: Callable[[Config, Environments], Draw] | None = None,
+    draw: Callable[[Config, Environments], DrawFunction] | None = None,
 ) -> Iterator[Frame]:
     """Yield pictures of agent 0, the first one after the reset.
 

@@ -144,7 +144,7 @@ def small_policy(
     return make_policy(spec, sizes, config.Torch(network=network))
 
 
-def random_observations(segments: int = 0) -> mx.array:
+def minibatch_observations(segments: int = 0) -> mx.array:
     """Return random observations, (T, segments, 20). 0 segments: S."""
     rng = np.random.default_rng(1)
     return mx.array(rng.normal(size=(T, segments or S, 20)).astype(np.float32))
@@ -165,7 +165,7 @@ class MinibatchCase:
     def __init__(self, policy: Policy, as_bytes: bool = False, segments: int = 0) -> None:
         rng = np.random.default_rng(4)
         self.policy = policy
-        observations = random_observations(segments)
+        observations = minibatch_observations(segments)
         if as_bytes:
             observations = mx.array(rng.integers(0, 2, observations.shape), mx.uint8)
         T, S = observations.shape[:2]

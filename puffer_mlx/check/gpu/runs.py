@@ -32,7 +32,11 @@ from puffer_mlx.system.backend import backend
 from puffer_mlx.training.trainer import Logs, Trainer
 
 INTEGER_ENVIRONMENTS = ("squared", "connect4", "g2048")  # environments with integer arithmetic
-ENVIRONMENTS = (*INTEGER_ENVIRONMENTS, "connect4_two", "soccer")  # the last two have several agents
+CHECKED_ENVIRONMENTS = (
+    *INTEGER_ENVIRONMENTS,
+    "connect4_two",
+    "soccer",
+)  # the last two have several agents
 AGENTS = 512
 ROLLOUTS = 8
 ROUNDING_TOLERANCE = 1e-3  # for the sines and cosines of Breakout
@@ -61,8 +65,8 @@ MEASURED_EPOCHS = 7
 def check_one_launch(quick: bool) -> str:
     """Check that environments on the GPU behave as on the CPU, and that training on them works."""
     need_gpu()
-    rates = [_check_environment(env) for env in (*ENVIRONMENTS, "breakout")]
-    steps = [_check_environment(env, in_steps=True) for env in ENVIRONMENTS]
+    rates = [_check_environment(env) for env in (*CHECKED_ENVIRONMENTS, "breakout")]
+    steps = [_check_environment(env, in_steps=True) for env in CHECKED_ENVIRONMENTS]
     with trainer("--train.rollout-device", "gpu-kernel", "--device", "gpu") as run:
         for _ in range(2):
             losses = [value for name, value in run.step().items() if name.startswith("loss/")]
