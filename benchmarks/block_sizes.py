@@ -1,9 +1,9 @@
 #!/usr/bin/env python
-"""Measure blocks of other sizes: python benchmarks/block_sizes.py [ENV ...] [--help].
+"""Measure GPU rollouts by block size: python benchmarks/block_sizes.py [ENV ...] [--help].
 
-Collects rollouts in one launch (`policy/rollout_on_gpu.py`) with each environment's file, in blocks
-of the chosen size and of others: 4, 8 and 16 agents with half and twice the threads; on matrix
-units (fp32, bf16) 16, 32 and 64 agents. Prints the least milliseconds of several rollouts, and the
+Collects rollouts in one launch (`policy/rollout_on_gpu.py`) with the block size that is chosen
+automatically and with others: 4, 8 and 16 agents with half and twice the threads; on matrix units
+(fp32, bf16) 16, 32 and 64 agents. Prints the fastest of several rollouts in milliseconds, and the
 speed relative to the chosen size. Needs a GPU, and compiles a kernel for each size.
 """
 
@@ -44,18 +44,23 @@ from puffer_mlx.training.trainer import configured_policy
 from puffer_mlx.vec.native.vec import NativeVec
 
 ENVIRONMENTS = "craftax_classic", "breakout", "cartpole", "memory", "connect4", "connect4_two"
-AGENTS, THREADS = (4, 8, 16), 256  # of a block; at most
-ROWS = (16, 32, 64)  # agents of a block, by matrix units
+BLOCK_AGENTS = (4, 8, 16)
+MAX_BLOCK_THREADS = 256
+MATRIX_UNIT_AGENTS = (16, 32, 64)  # agents per block, with matrix units
 
 
-def rollout_ms(policy: Policy, made: NativeVec, horizon: int, precision: str, times: int) -> float:
-    """Return the least milliseconds of several rollouts, without compiling."""
-    kernel = rollouts_in_one_launch(policy, made, horizon, precision)
+def rollout_ms(policy: Policy, env: NativeVec, horizon: int, precision: str, times: int) -> float:
+    """Return the milliseconds of the fastest of several rollouts. Compiling isn't included."""
+    kernel = rollouts_in_one_launch(policy, env, horizon, precision)
     assert kernel is not None
-    N, device = made.num_agents, mx.default_device()
-    environments, buffer = EnvironmentsOnGPU(made, kernel), BufferOnGPU(made.spec, horizon, N, 1)
-    way = RolloutsOnGPU(kernel, lambda: [mx.default_stream(device)], PhaseTimer("", enabled=False))
-    weights, states = policy.init(mx.random.key(0)), [policy.initial_state(N)]
+    N = env.num_agents
+    device = mx.default_device()
+    environments = EnvironmentsOnGPU(env, kernel)
+    buffer = BufferOnGPU(env.spec, horizon, N, 1)
+    timer = PhaseTimer("", enabled=False)
+    collector = RolloutsOnGPU(kernel, lambda: [mx.default_stream(device)], timer)
+    weights = policy.init(mx.random.key(0))
+    states = [policy.initial_state(N)]
     noise = policy.distribution.noise(mx.random.key(1), (horizon, N))
     mx.eval(weights, states, noise)
     buffer.reset(environments)
@@ -63,76 +68,99 @@ def rollout_ms(policy: Policy, made: NativeVec, horizon: int, precision: str, ti
     for _ in range(1 + times):
         buffer.begin(buffer)
         began = time.perf_counter()
-        states = way.collect(buffer, environments, weights, states, noise)
+        states = collector.collect(buffer, environments, weights, states, noise)
         seconds.append(time.perf_counter() - began)
     return 1000 * min(seconds[1:])
 
 
-def layouts(policy: Policy, spec: EnvSpec, n: int, seats: int) -> Iterator[BlockLayout]:
-    """Yield the chosen layout for n agents, ``seats`` per environment, then others that fit."""
-    games = n // seats, seats
-    chosen = kernels.choose_rollout_layout(policy, spec, *games)
-    assert chosen is not None
-    yield chosen
-    for agents in AGENTS:
-        with patch.object(kernels, "BLOCKS", (agents,)):
-            usual = kernels.choose_rollout_layout(policy, spec, *games)
-        if usual is not None:
-            counts = usual.threads // 2, usual.threads, 2 * usual.threads
-            others = (replace(usual, threads=each) for each in counts if 32 <= each <= THREADS)
-            yield from (each for each in others if each != chosen)
+def layouts(policy: Policy, spec: EnvSpec, n: int, agents_each: int) -> Iterator[BlockLayout]:
+    """Yield block layouts for n agents: the automatically chosen one, then others that fit.
 
-
-def sizes(policy: Policy, spec: EnvSpec, n: int, seats: int) -> Iterator[tuple[str, str, str, Any]]:
-    """Yield the sizes to measure, the chosen size of each form first.
-
-    Each is a form, a text, a name in ``rollout_on_gpu.py`` and its replacement.
+    ``agents_each`` is the number of agents per environment.
     """
-    for each in layouts(policy, spec, n, seats):
-        words = f"{each.agents} agents, {each.threads} threads"
-        yield "", words, "choose_rollout_layout", lambda *_, each=each: each
+    counts = n // agents_each, agents_each
+    chosen_layout = kernels.choose_rollout_layout(policy, spec, *counts)
+    assert chosen_layout is not None
+    yield chosen_layout
+    for agents in BLOCK_AGENTS:
+        with patch.object(kernels, "BLOCKS", (agents,)):
+            default_layout = kernels.choose_rollout_layout(policy, spec, *counts)
+        if default_layout is not None:
+            usual = default_layout.threads
+            for thread_count in (usual // 2, usual, 2 * usual):
+                layout = replace(default_layout, threads=thread_count)
+                if 32 <= thread_count <= MAX_BLOCK_THREADS and layout != chosen_layout:
+                    yield layout
+
+
+def sizes(
+    policy: Policy, spec: EnvSpec, n: int, agents_each: int
+) -> Iterator[tuple[str, str, str, Any]]:
+    """Yield the block sizes to measure; for each kind of kernel, the chosen size comes first.
+
+    Each size is a tuple: the kind ("", or the precision with matrix units), a description, an
+    attribute of ``rollout_on_gpu.py``, and the value that selects the size.
+    """
+    for layout in layouts(policy, spec, n, agents_each):
+        size_text = f"{layout.agents} agents, {layout.threads} threads"
+        yield "", size_text, "choose_rollout_layout", lambda *_, layout=layout: layout
     for precision in ("fp32", "bf16"):
         chosen = kernels.choose_rows(policy, spec, n, precision == "bf16")
-        if chosen is None or seats > 1:
+        if chosen is None or agents_each > 1:
             continue
-        for rows in (chosen["M"], *(each for each in ROWS if each != chosen["M"])):
+        for rows in (chosen["M"], *(each for each in MATRIX_UNIT_AGENTS if each != chosen["M"])):
             with patch.object(kernels, "ROWS_OF_A_BLOCK", (rows,)):
                 fits = kernels.choose_rows(policy, spec, n, precision == "bf16")
             if fits:
                 yield precision, f"{rows} agents, matrix units", "ROWS_OF_A_BLOCK", (rows,)
 
 
-def tried(name: str, agents: int, horizon: int, times: int, until: float) -> list[dict[str, Any]]:
-    """Rows of an environment's table, as far as there is time for them."""
-    given = {"vec.total-agents": agents, "vec.num-buffers": 1, "train.horizon": horizon}
-    given["train.minibatch-size"] = agents * horizon // 8
-    settings = config.load(name, [f"--{key}={value}" for key, value in given.items()])
+def measure_sizes(
+    name: str, agents: int, horizon: int, times: int, deadline: float
+) -> list[dict[str, Any]]:
+    """Measure an environment's rollouts with all block sizes until the deadline.
+
+    Returns:
+        One record for each measured size.
+    """
+    options = {"vec.total-agents": agents, "vec.num-buffers": 1, "train.horizon": horizon}
+    options["train.minibatch-size"] = agents * horizon // 8
+    settings = config.load(name, [f"--{key}={value}" for key, value in options.items()])
     rows: list[dict[str, Any]] = []
-    with vec.make(settings, threads()) as made:
-        assert isinstance(made, NativeVec)
-        policy = configured_policy(made.spec, settings)
+    with vec.make(settings, threads()) as environments:
+        assert isinstance(environments, NativeVec)
+        policy = configured_policy(environments.spec, settings)
         chosen: dict[str, float] = {}
-        seats = agents // made.num_environments
-        for form, words, place, instead in sizes(policy, made.spec, agents, seats):
-            if time.perf_counter() > until:
+        agents_each = agents // environments.num_environments
+        for kernel_kind, size_text, attribute, replacement in sizes(
+            policy, environments.spec, agents, agents_each
+        ):
+            if time.perf_counter() > deadline:
                 break
             try:
-                with patch.object(kernels, place, instead):
-                    ms = rollout_ms(policy, made, horizon, form, times)
-            except RuntimeError as error:  # MLX's: the GPU refuses it
-                print(f"{name:16} {form:5} {words:26} {str(error).splitlines()[0][:60]}")
+                with patch.object(kernels, attribute, replacement):
+                    ms = rollout_ms(policy, environments, horizon, kernel_kind, times)
+            except RuntimeError as error:  # from MLX, if the GPU rejects the size
+                print(f"{name:16} {kernel_kind:5} {size_text:26} {str(error).splitlines()[0][:60]}")
                 continue
-            chosen.setdefault(form, ms)
-            rows.append({"form": form, "size": words, "ms": ms, "ratio": chosen[form] / ms})
+            chosen.setdefault(kernel_kind, ms)
+            rows.append(
+                {
+                    "form": kernel_kind,
+                    "size": size_text,
+                    "ms": ms,
+                    "ratio": chosen[kernel_kind] / ms,
+                }
+            )
             rate = agents * horizon / ms / 1000
-            told = f"{ms:8.2f} ms {rate:7.2f} M steps/s  {rows[-1]['ratio']:.2f}"
-            print(f"{name:16} {form:5} {words:26} {told}", flush=True)
+            measurement = f"{ms:8.2f} ms {rate:7.2f} M steps/s  {rows[-1]['ratio']:.2f}"
+            print(f"{name:16} {kernel_kind:5} {size_text:26} {measurement}", flush=True)
     return rows
 
 
 @reported
 def main(argv: list[str]) -> None:
-    """Measure what a command line asks for."""
+    """Measure the requested environments and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -140,24 +168,26 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--agents", type=int, default=4096, help="(4096)")
     parser.add_argument("--horizon", type=int, default=64, help="steps of a rollout (64)")
     parser.add_argument("--times", type=int, default=5, help="rollouts of each size (5)")
-    parser.add_argument("--seconds", type=float, default=90, help="of all; then no other size (90)")
+    parser.add_argument("--seconds", type=float, default=90, help="time limit of all (90)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record to a file")
     options = parser.parse_args(argv)
     if not has_gpu() and kernel_substitute() is None:
         raise UserError("this build of MLX has no GPU", "pip install 'puffer-mlx[cuda]' on Linux")
     began = time.perf_counter()
-    found = {}
-    for place, name in enumerate(options.names, 1):
-        until = began + options.seconds * place / len(options.names)
-        found[name] = tried(name, options.agents, options.horizon, options.times, until)
+    results = {}
+    for number, name in enumerate(options.names, 1):
+        deadline = began + options.seconds * number / len(options.names)
+        results[name] = measure_sizes(
+            name, options.agents, options.horizon, options.times, deadline
+        )
     record = {
         "command": " ".join(["python benchmarks/block_sizes.py", *argv]),
         "date": datetime.date.today().isoformat(),
         "gpu": str(mx.device_info(mx.default_device()).get("device_name", "")),
         "agents": options.agents,
         "horizon": options.horizon,
-        "ratio": "how often as fast as the first size of its form, which is chosen",
-        "results": found,
+        "ratio": "speed relative to the first size of the same form, which is the default",
+        "results": results,
     }
     if options.json:
         write_json(record, options.json)

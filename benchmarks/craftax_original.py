@@ -1,18 +1,18 @@
 #!/usr/bin/env python
-"""Craftax-Classic beside the original: python benchmarks/craftax_original.py [--help].
+"""Compare our Craftax-Classic with the original: python benchmarks/craftax_original.py [--help].
 
-Needs a Python with the package `craftax` (1.6) and JAX on a CPU, and doesn't need puffer_mlx. The
-original plays, and each of its random choices is recorded. Then envs/craftax_classic makes the same
-step from the same state with the same choices. After each step the complete state, the reward, the
-observation and the terminal are compared. Worlds are also made from the same choices, and from
-separate random choices, whose blocks are counted.
+Needs a Python with the package `craftax` (1.6) and JAX on a CPU, but not puffer_mlx. The original
+plays, and each of its random choices is recorded. Then envs/craftax_classic takes the same step
+from the same state with the same choices. After each step the complete state, the reward, the
+observation and the terminal are compared. Worlds are also generated from the same choices and
+compared, and from separate random choices, where the frequencies of blocks are compared.
 
-Half of the episodes begin as the original's do. The others begin anywhere in a world strewn with
-every block, with a random inventory, hour, health, mobs, arrows and plants, so that all
-achievements and the world's edges come up in random play.
+Half of the episodes begin as in the original. The others begin at a random position, in a world
+with random blocks, and with a random inventory, hour, health, mobs, arrows and plants, so that
+random play reaches all achievements and the edges of the world.
 
-Prints a line for each comparison; ends with 1 if a step differs. --record FILE writes a part of it
-for tests/environments/test_craftax_classic.py, which plays it without JAX.
+Prints the results as JSON. The exit code is 1 if a step differs. --record FILE writes some steps
+for tests/environments/test_craftax_classic.py, which replays them without JAX.
 """
 
 import argparse
@@ -32,11 +32,13 @@ from unittest import mock
 import numpy as np
 
 RULES = Path(__file__).resolve().parents[1] / "envs" / "craftax_classic"
-SIDE, NUMBERS, ACHIEVEMENTS = 64, 1345, 22
-ZOMBIES, COWS, SKELETONS, ARROWS, PLANTS = 3, 3, 2, 3, 10
-LIGHT = NUMBERS - 2  # of an observation: a cosine, whose last bits differ between libraries
+SIDE = 64  # cells along an edge of the world
+NUMBERS = 1345  # size of an observation
+ACHIEVEMENTS = 22
+ZOMBIES, COWS, SKELETONS, ARROWS, PLANTS = 3, 3, 2, 3, 10  # maximum numbers
+LIGHT = NUMBERS - 2  # index of the light in an observation
 LIGHT_BOUND = 1e-6
-ANEW = 50  # steps after which an episode that began anywhere begins anew
+RESTART_INTERVAL = 50  # steps after which an episode with a random start is restarted
 ITEMS = (
     *("wood", "stone", "coal", "iron", "diamond", "sapling", "wood_pickaxe", "stone_pickaxe"),
     *("iron_pickaxe", "wood_sword", "stone_sword", "iron_sword"),
@@ -50,7 +52,7 @@ INT, FLOAT = np.int32, np.float32
 _MOB = np.dtype([(name, INT) for name in ("row", "column", "health", "cooldown", "alive")])
 _ARROW = np.dtype([(name, INT) for name in ("row", "column", "down", "right", "alive")])
 _PLANT = np.dtype([(name, INT) for name in ("row", "column", "age", "grows")])
-_COMPARED = [  # what the original's state holds, too
+_COMPARED = [  # fields that the original's state also has
     *(("tick", INT), ("light", FLOAT), ("episode_return", FLOAT), ("unlocked", np.uint32)),
     *((name, INT) for name in ("row", "column", "facing", "health", "food", "drink", "energy")),
     *(("sleeping", INT), ("recovery", FLOAT), ("hunger", FLOAT), ("thirst", FLOAT)),
@@ -64,14 +66,14 @@ STATE = np.dtype(  # CraftaxClassic of craftax_classic.h
 )
 
 _PROGRAM = """
-static const int* drawn;
-#define DRAW(env, choice) drawn[choice]
+static const int* current;
+#define DRAW(env, choice) current[choice]
 #include "craftax_classic.h"
 const int sizes[] = {sizeof(CraftaxClassic), STEP_CHOICES, WORLD_CHOICES};
 void play_all(CraftaxClassic* envs, int n, const int* choices, const int* actions, float* rewards,
               unsigned char* over, float* observations) {
     for (int i = 0; i < n; i++) {
-        drawn = choices + (size_t)i * STEP_CHOICES;
+        current = choices + (size_t)i * STEP_CHOICES;
         envs[i].observations = observations + (size_t)i * NUMBERS;
         rewards[i] = play(&envs[i], actions[i]);
         over[i] = is_over(&envs[i]);
@@ -82,7 +84,7 @@ void play_all(CraftaxClassic* envs, int n, const int* choices, const int* action
 void begin_all(CraftaxClassic* envs, int n, const int* choices) {
     float observation[NUMBERS];
     for (int i = 0; i < n; i++) {
-        drawn = choices + (size_t)i * WORLD_CHOICES;
+        current = choices + (size_t)i * WORLD_CHOICES;
         envs[i].observations = observation;
         begin_episode(&envs[i]);
         envs[i].observations = 0;
@@ -92,10 +94,10 @@ void begin_all(CraftaxClassic* envs, int n, const int* choices) {
 
 
 class Rules:
-    """The rules of envs/craftax_classic, with each random choice as an argument.
+    """The rules of envs/craftax_classic in C, with each random choice as an argument.
 
     Args:
-        folder: for what is compiled.
+        folder: Folder for the compiled library.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -112,15 +114,15 @@ class Rules:
     def play(
         self, states: np.ndarray, choices: np.ndarray, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Step states (n,) of STATE in place.
+        """Take one step in n environments. The states are changed in place.
 
         Args:
-            states: they become the next ones, whether an episode ended or not.
-            choices: (n, step_choices) int32.
-            actions: (n,) int32.
+            states: States of the environments, (n,) STATE. Ended episodes aren't reset.
+            choices: Random choices, (n, step_choices) int32.
+            actions: Actions, (n,) int32.
 
         Returns:
-            Rewards (n,) float32, which episodes are over (n,) bool, observations (n, 1345) float32.
+            Rewards (n,) float32, ended episodes (n,) bool, and observations (n, 1345) float32.
         """
         n = len(states)
         rewards, over = np.empty(n, FLOAT), np.empty(n, bool)
@@ -132,7 +134,11 @@ class Rules:
         return rewards, over, observations
 
     def begin(self, choices: np.ndarray) -> np.ndarray:
-        """First states (n,) from choices (n, world_choices) int32."""
+        """Begin n episodes. Returns their first states, (n,) STATE.
+
+        Args:
+            choices: Random choices, (n, world_choices) int32.
+        """
         _require(choices, (len(choices), self.world_choices))
         states = np.zeros(len(choices), STATE)
         self._library.begin_all(_at(states), len(states), _at(choices))
@@ -149,7 +155,12 @@ def _require(array: np.ndarray, shape: tuple[int, ...]) -> None:
 
 
 def differences(ours: np.ndarray, theirs: np.ndarray) -> dict[str, np.ndarray]:
-    """Fields of STATE (n,) -> in which of n states it differs, (n,) bool. Light: LIGHT_BOUND."""
+    """Compare n states field by field.
+
+    Returns:
+        For each field of STATE, the states in which it differs, (n,) bool. The light may differ by
+        LIGHT_BOUND.
+    """
     different = {}
     for name, *_ in _COMPARED:
         a, b = ours[name], theirs[name]
@@ -161,20 +172,26 @@ def differences(ours: np.ndarray, theirs: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def digest(state: np.ndarray) -> int:
-    """A checksum of what one state's next steps depend on, but for the light, which is a cosine."""
-    parts = (
+    """Return a checksum of one state, without the light and the return.
+
+    The light is a cosine, whose last bits depend on the library.
+    """
+    fields_as_bytes = (
         np.ascontiguousarray(state[name]).tobytes()
         for name, *_ in _COMPARED
         if name not in ("light", "episode_return")
     )
-    return zlib.crc32(b"".join(parts))
+    return zlib.crc32(b"".join(fields_as_bytes))
 
 
 # ---- The original --------------------------------------------------------------------------------
 
 
-class Drawn:
-    """Draws of a traced function of the original, in order, as 31 random bits or a number."""
+class RecordedChoices:
+    """Record the random choices of a traced function of the original, in order.
+
+    A uniform number is recorded as 31 random bits, a choice among n as its index.
+    """
 
     def __init__(self, random: Any, jnp: Any) -> None:
         self.values: list[Any] = []
@@ -191,19 +208,22 @@ class Drawn:
     ) -> Any:
         jnp = self._jnp
         value = self._choice(key, a, shape, p=p, **keywords)
-        if p is None:  # directions: which row, the first of equal ones
+        if p is None:  # a direction: the index of its first row
             number = jnp.argmax((a == value).all(-1))
         elif len(a) == 2:
             number = value
-        else:  # cells: the how manieth possible one
+        else:  # a cell: its index among the possible cells
             number = jnp.cumsum(p > 0)[value.reshape(())] - 1
         self.values.append(number.astype(INT).reshape(1))
         return value
 
 
 @contextmanager
-def _written_down(jax: Any) -> Iterator[Drawn]:
-    """While something is traced: scans are loops, so that draws inside of them are outputs, too."""
+def _recording(jax: Any) -> Iterator[RecordedChoices]:
+    """Record the random choices of functions that JAX traces in a ``with`` block.
+
+    Scans are replaced by loops, so that choices inside of them can be recorded.
+    """
 
     def loop(function: Callable, carry: Any, xs: Any) -> tuple[Any, Any]:
         outputs = []
@@ -212,21 +232,21 @@ def _written_down(jax: Any) -> Iterator[Drawn]:
             outputs.append(output)
         return carry, jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *outputs)
 
-    drawn = Drawn(jax.random, jax.numpy)
+    recorded = RecordedChoices(jax.random, jax.numpy)
     with (
-        mock.patch.object(jax.random, "uniform", drawn.uniform),
-        mock.patch.object(jax.random, "choice", drawn.choice),
+        mock.patch.object(jax.random, "uniform", recorded.uniform),
+        mock.patch.object(jax.random, "choice", recorded.choice),
         mock.patch.object(jax.lax, "scan", loop),
     ):
-        yield drawn
+        yield recorded
 
 
 def _step_order() -> list[int]:
-    """Return our index of each draw of the original's step, in order: the enum of the header."""
-    way, cow, skeleton = 1, 1 + 3 * ZOMBIES, 1 + 3 * ZOMBIES + COWS
+    """Return, for each random choice of the original's step, its index in our header's enum."""
+    zombie, cow, skeleton = 1, 1 + 3 * ZOMBIES, 1 + 3 * ZOMBIES + COWS
     order = [0]
     for i in range(ZOMBIES):
-        order += [way + i, way + ZOMBIES + i, way + 2 * ZOMBIES + i]
+        order += [zombie + i, zombie + ZOMBIES + i, zombie + 2 * ZOMBIES + i]
     order += [cow + i for i in range(COWS)]
     for i in range(SKELETONS):
         order += [skeleton + i, skeleton + SKELETONS + i, skeleton + 2 * SKELETONS + i]
@@ -234,7 +254,7 @@ def _step_order() -> list[int]:
 
 
 class Original:
-    """The package's environment, n at a time, with what it draws."""
+    """The original environment of the package craftax, which also returns its random choices."""
 
     def __init__(self) -> None:
         import jax  # type: ignore
@@ -252,45 +272,53 @@ class Original:
         order = np.argsort(_step_order())
 
         def step(key: Any, state: Any, action: Any) -> Any:
-            with _written_down(jax) as drawn:
+            with _recording(jax) as recorded:
                 after, reward = game_logic.craftax_step(key, state, action, params, static)
-            choices = jnp.concatenate(drawn.values)[order]
+            choices = jnp.concatenate(recorded.values)[order]
             over = game_logic.is_game_over(after, params)
             return after, reward, over, render_craftax_symbolic(after), choices
 
         def begin(key: Any) -> Any:
-            with _written_down(jax) as drawn:
+            with _recording(jax) as recorded:
                 state = world_gen.generate_world(key, params, static)
-            water, mountain, path, coal, iron, diamond, tree, trees, cell = drawn.values
-            parts = [water, mountain, path, tree, coal, iron, diamond, trees, cell]
-            return state, jnp.concatenate(parts)
+            water, mountain, path, coal, iron, diamond, tree, trees, cell = recorded.values
+            choices = [water, mountain, path, tree, coal, iron, diamond, trees, cell]
+            return state, jnp.concatenate(choices)
 
         self.step = jax.jit(jax.vmap(step))
         self._begin = jax.jit(begin)
 
     def begin(self, keys: Any) -> Any:
-        """First states of keys (n, 2), with what was drawn for them, one after the other.
+        """Begin n episodes, one after the other. Returns their states and the random choices.
 
-        Under vmap JAX 0.10.2 makes other worlds from the ninth on than alone and without jit.
+        Not with vmap: JAX 0.10.2 then generates different worlds from the ninth on.
+
+        Args:
+            keys: Random keys, (n, 2).
         """
         worlds = [self._begin(key) for key in keys]
         return self.jax.tree.map(lambda *leaves: self.jax.numpy.stack(leaves), *worlds)
 
     def keys(self, rng: np.random.Generator, n: int) -> Any:
-        """Keys (n, 2) for step and begin."""
+        """Return n random keys, (n, 2), for ``step`` and ``begin``."""
         return self.jax.numpy.asarray(rng.integers(0, 2**32, (n, 2), dtype=np.uint32))
 
     def anywhere(self, states: Any, rng: np.random.Generator) -> Any:
-        """States (n, ...) like these in a world strewn with everything, somewhere, sometime."""
+        """Return n states with random blocks, positions, inventories, mobs, plants and times.
+
+        Args:
+            states: States (n, ...) from which the worlds are made.
+            rng: Random number generator.
+        """
         n, jnp = len(states.timestep), self.jax.numpy
 
-        def numbers(low: int, high: int, *shape: int) -> np.ndarray:
+        def integers(low: int, high: int, *shape: int) -> np.ndarray:
             return rng.integers(low, high, (n, *shape), dtype=INT)
 
         cells = np.array(states.map)
         strewn = rng.random(cells.shape) < rng.choice([0.02, 0.1, 0.3], (n, 1, 1))
         cells[strewn] = rng.integers(2, 17, strewn.sum())
-        at = numbers(0, SIDE, 2)
+        at = integers(0, SIDE, 2)
         edge = rng.random((n, 2)) < 0.1
         at[edge] = rng.choice([0, SIDE - 1], edge.sum())
         for i in range(n):
@@ -301,43 +329,43 @@ class Original:
                 cells[i, row, min(at[i, 1] + 1, SIDE - 1)] = 12
         mobs_at = np.zeros(cells.shape, bool)
 
-        def mobs(count: int, like: Any, marked: bool = True) -> Any:
-            near = np.clip(at[:, None] + numbers(-8, 9, count, 2), 0, SIDE - 1)
+        def mobs(count: int, template: Any, marked: bool = True) -> Any:
+            near = np.clip(at[:, None] + integers(-8, 9, count, 2), 0, SIDE - 1)
             alive = (rng.random((n, count)) < 0.6) & (near != at[:, None]).any(-1)
             for i, j in zip(*np.nonzero(alive & marked), strict=True):
                 mobs_at[i, near[i, j, 0], near[i, j, 1]] = True
-            health = np.where(alive, numbers(1, 6, count), numbers(0, 3, count)).astype(INT)
-            cooldown = numbers(-2, 6, count)
-            return like.replace(
+            health = np.where(alive, integers(1, 6, count), integers(0, 3, count)).astype(INT)
+            cooldown = integers(-2, 6, count)
+            return template.replace(
                 position=near.astype(INT), mask=alive, health=health, attack_cooldown=cooldown
             )
 
         grows = rng.random((n, PLANTS)) < 0.3
-        plants = np.clip(at[:, None] + numbers(-3, 4, PLANTS, 2), 0, SIDE - 1) * grows[..., None]
-        age = np.where(grows, numbers(560, 640, PLANTS), 0).astype(INT)
+        plants = np.clip(at[:, None] + integers(-3, 4, PLANTS, 2), 0, SIDE - 1) * grows[..., None]
+        age = np.where(grows, integers(560, 640, PLANTS), 0).astype(INT)
         for i, j in zip(*np.nonzero(grows), strict=True):
             if (plants[i, j] != at[i]).any():
                 cells[i, plants[i, j, 0], plants[i, j, 1]] = 16 if age[i, j] >= 600 else 15
             else:
                 grows[i, j] = False
         held = states.inventory.replace(
-            **{name: (numbers(0, 10) * (rng.random(n) < 0.5)).astype(INT) for name in ITEMS}
+            **{name: (integers(0, 10) * (rng.random(n) < 0.5)).astype(INT) for name in ITEMS}
         )
-        ticks = numbers(0, 9999)
-        ways = np.array([[0, -1], [0, 1], [-1, 0], [1, 0]], INT)
+        ticks = integers(0, 9999)
+        directions = np.array([[0, -1], [0, 1], [-1, 0], [1, 0]], INT)
         halves = {  # counters, in halves
-            name: (numbers(2 * low, 2 * high + 1) / 2).astype(FLOAT)
+            name: (integers(2 * low, 2 * high + 1) / 2).astype(FLOAT)
             for name, low, high in (
                 *(("player_recover", -15, 25), ("player_hunger", 0, 25)),
                 *(("player_thirst", 0, 20), ("player_fatigue", -10, 30)),
             )
         }
-        changed = states.replace(
+        new_states = states.replace(
             map=cells,
             player_position=at,
-            player_direction=numbers(1, 5),
-            player_health=numbers(3, 10),
-            **{f"player_{name}": numbers(0, 10) for name in ("food", "drink", "energy")},
+            player_direction=integers(1, 5),
+            player_health=integers(3, 10),
+            **{f"player_{name}": integers(0, 10) for name in ("food", "drink", "energy")},
             **halves,
             is_sleeping=rng.random(n) < 0.2,
             inventory=held,
@@ -347,7 +375,7 @@ class Original:
             arrows=mobs(ARROWS, states.arrows, marked=False).replace(
                 health=states.arrows.health, attack_cooldown=states.arrows.attack_cooldown
             ),
-            arrow_directions=ways[numbers(0, 4, ARROWS)],
+            arrow_directions=directions[integers(0, 4, ARROWS)],
             growing_plants_positions=plants.astype(INT),
             growing_plants_age=age * grows,
             growing_plants_mask=grows,
@@ -355,10 +383,10 @@ class Original:
             timestep=ticks,
             light_level=self._light(ticks),
         )
-        return self.jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), changed, states)
+        return self.jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), new_states, states)
 
     def numpy(self, states: Any) -> np.ndarray:
-        """Its states (n, ...) as (n,) of STATE."""
+        """Convert states of the original, (n, ...), to our (n,) STATE."""
         theirs = self.jax.tree.map(np.asarray, states)
         ours = np.zeros(len(theirs.timestep), STATE)
         ours["tick"], ours["light"] = theirs.timestep, theirs.light_level
@@ -391,26 +419,26 @@ class Original:
 
 
 def mixed(original: Original, worlds: Any, rng: np.random.Generator, n: int) -> Any:
-    """First states (n, ...): even ones are some of `worlds`, odd ones anywhere in them."""
+    """Return n first states: even ones are random members of `worlds`, odd ones random states."""
     which = rng.integers(0, len(worlds.timestep), n)
     plain = original.jax.tree.map(lambda leaf: leaf[which], worlds)
     return replaced(original, plain, original.anywhere(plain, rng), np.arange(n) % 2 == 1)
 
 
-def replaced(original: Original, states: Any, others: Any, which: np.ndarray) -> Any:
-    """States (n, ...), but others where `which` (n,) is true."""
+def replaced(original: Original, states: Any, replacements: Any, which: np.ndarray) -> Any:
+    """Return states (n, ...), replaced by `replacements` where `which` (n,) is true."""
 
     def pick(a: Any, b: Any) -> Any:
         return original.jax.numpy.where(which.reshape((-1,) + (1,) * (a.ndim - 1)), b, a)
 
-    return original.jax.tree.map(pick, states, others)
+    return original.jax.tree.map(pick, states, replacements)
 
 
-def draw_actions(rng: np.random.Generator, before: np.ndarray) -> np.ndarray:
-    """Random ones, a third of them DO, some the last again, so that things get done."""
-    n = len(before)
-    drawn = np.where(rng.random(n) < 0.33, 5, rng.integers(0, 17, n))
-    return np.where(rng.random(n) < 0.3, before, drawn).astype(INT)
+def draw_actions(rng: np.random.Generator, previous: np.ndarray) -> np.ndarray:
+    """Return random actions: a third are DO, and some repeat the last action, to make progress."""
+    n = len(previous)
+    actions = np.where(rng.random(n) < 0.33, 5, rng.integers(0, 17, n))
+    return np.where(rng.random(n) < 0.3, previous, actions).astype(INT)
 
 
 def compare_steps(
@@ -428,7 +456,7 @@ def compare_steps(
     first = ours.copy()
     for step in range(steps):
         actions = draw_actions(rng, actions)
-        before = ours["unlocked"].copy()
+        unlocked_before = ours["unlocked"].copy()
         theirs, reward, over, observation, choices = original.step(
             original.keys(rng, n), theirs, actions
         )
@@ -439,23 +467,23 @@ def compare_steps(
         different["reward"] = np.abs(rewards - reward) > 1e-6
         reward_bits += int((rewards != reward).sum())
         different["terminal"] = np.not_equal(ended, over)
-        apart = np.abs(observations - observation)
-        light = max(light, float(apart[:, LIGHT].max()))
-        apart[:, LIGHT] = 0
-        different["observation"] = (apart > 0).any(1)
+        observation_difference = np.abs(observations - observation)
+        light = max(light, float(observation_difference[:, LIGHT].max()))
+        observation_difference[:, LIGHT] = 0
+        different["observation"] = (observation_difference > 0).any(1)
         for name, which in different.items():
             counts[name] = counts.get(name, 0) + int(which.sum())
-        gained = ours["unlocked"] & ~before
+        gained = ours["unlocked"] & ~unlocked_before
         bits = gained[:, None] >> np.arange(ACHIEVEMENTS, dtype=np.uint32) & 1
         unlocked += bits.sum(0).astype(int)
         total, endings = total + n, endings + int(over.sum())
         if record is not None:
             sums = [digest(state) for state in expected]
-            seen = [zlib.crc32(np.delete(row, LIGHT).tobytes()) for row in observation]
-            record.append((choices, actions, reward, over.copy(), sums, seen))
-        wrong = np.logical_or.reduce(list(different.values()))
-        ours[wrong] = expected[wrong]
-        over |= (np.arange(n) % 2 == 1) & (step % ANEW == ANEW - 1)
+            observation_sums = [zlib.crc32(np.delete(row, LIGHT).tobytes()) for row in observation]
+            record.append((choices, actions, reward, over.copy(), sums, observation_sums))
+        any_difference = np.logical_or.reduce(list(different.values()))
+        ours[any_difference] = expected[any_difference]
+        over |= (np.arange(n) % 2 == 1) & (step % RESTART_INTERVAL == RESTART_INTERVAL - 1)
         if over.any():
             theirs = replaced(original, theirs, mixed(original, worlds, rng, n), over)
             ours[over] = original.numpy(theirs)[over]
@@ -473,27 +501,27 @@ def compare_steps(
 
 
 def compare_worlds(original: Original, rules: Rules, n: int, seed: int) -> dict[str, Any]:
-    """Worlds from the original's choices, and as many from ours."""
+    """Compare n generated worlds: from the original's random choices, and from our own choices."""
     rng = np.random.default_rng(seed)
     states, choices = original.begin(original.keys(rng, n))
     theirs, ours = original.numpy(states), rules.begin(np.array(choices))
-    own = rng.integers(0, 2**31, (n, rules.world_choices)).astype(INT)
-    drawn = rules.begin(own)
+    own_choices = rng.integers(0, 2**31, (n, rules.world_choices)).astype(INT)
+    own_worlds = rules.begin(own_choices)
     cells = int((theirs["cells"] != ours["cells"]).sum())
     rest = {name: which for name, which in differences(ours, theirs).items() if name != "cells"}
     shares = {}
     for block, name in enumerate(BLOCKS):
-        per_world = [(s["cells"] == block).mean(1) for s in (theirs, drawn)]
-        if max(part.max() for part in per_world) > 0:
-            a, b = (float(part.mean()) for part in per_world)
-            error = float(np.sqrt(sum(part.var() / n for part in per_world)))
+        per_world = [(s["cells"] == block).mean(1) for s in (theirs, own_worlds)]
+        if max(fraction.max() for fraction in per_world) > 0:
+            a, b = (float(fraction.mean()) for fraction in per_world)
+            error = float(np.sqrt(sum(fraction.var() / n for fraction in per_world)))
             shares[name] = {"original": a, "ours": b, "standard errors apart": (b - a) / error}
     return {
         "worlds": n,
-        "cells that differ, of the same choices": cells,
+        "cells that differ, from the same choices": cells,
         "share of all cells": cells / (n * SIDE * SIDE),
         "other fields that differ": {k: int(v.sum()) for k, v in rest.items() if v.any()},
-        "share of cells, of choices of each one's own": shares,
+        "share of cells, from separate random choices": shares,
     }
 
 
@@ -501,8 +529,9 @@ def write_record(path: Path, original: Original, first: np.ndarray, record: list
     """Write the test's record: choices, actions, checksums of the results, and a world."""
     world, world_choices = original.begin(original.keys(np.random.default_rng(0), 1))
     steps = [item for item in record if len(item) == 6]
-    begun = [item for item in record if len(item) == 3]
-    stacked = [np.array(part) for part in zip(*steps, strict=True)]
+    restarts = [item for item in record if len(item) == 3]
+    restarted = np.concatenate([np.zeros(0, STATE), *(item[2] for item in restarts)])
+    stacked = [np.array(column) for column in zip(*steps, strict=True)]
     names = ("choices", "actions", "rewards", "terminals", "states", "observations")
     arrays = dict(zip(names, stacked, strict=True))
     arrays |= {name: arrays[name].astype(np.uint32) for name in ("states", "observations")}
@@ -511,22 +540,22 @@ def write_record(path: Path, original: Original, first: np.ndarray, record: list
         world=original.numpy(world).view(np.uint8),
         world_choices=np.array(world_choices),
         first=first.view(np.uint8),
-        begun=np.concatenate([np.zeros(0, STATE), *(item[2] for item in begun)]).view(np.uint8),
-        begun_step=np.array([step for step, which, _ in begun for _ in which], INT),
-        begun_slot=np.array([slot for _, which, _ in begun for slot in which], INT),
+        begun=restarted.view(np.uint8),
+        begun_step=np.array([step for step, which, _ in restarts for _ in which], INT),
+        begun_slot=np.array([slot for _, which, _ in restarts for slot in which], INT),
         **arrays,
     )
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--transitions", type=int, default=100_000)
-    parser.add_argument("--episodes", type=int, default=64, help="played at the same time")
+    parser.add_argument("--episodes", type=int, default=64, help="episodes played in parallel")
     parser.add_argument("--worlds", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--record", type=Path, help="write what is played for the test")
-    parser.add_argument("--json", type=Path, help="write the numbers")
-    options = parser.parse_args(words)
+    parser.add_argument("--record", type=Path, help="write the steps for the test")
+    parser.add_argument("--json", type=Path, help="write the results to a file")
+    options = parser.parse_args(argv)
     n = options.episodes
     with tempfile.TemporaryDirectory() as folder:
         rules, original = Rules(Path(folder)), Original()

@@ -1,7 +1,7 @@
-"""Breakout's score against steps of finished runs: python benchmarks/curve.py OUT [LOG.jsonl ...].
+"""Draw Breakout's score against steps, from logs: python benchmarks/curve.py OUT [LOG.jsonl ...].
 
-Writes OUT.csv (steps, then each run's score, averaged over 40 parts of the run and weighted by
-episodes) and OUT.png; without logs OUT.png alone, of the OUT.csv that is there. Needs matplotlib
+Writes OUT.csv (steps, then each run's score, averaged over 40 sections of the run and weighted by
+episodes) and OUT.png. Without logs it draws OUT.png from the existing OUT.csv. Needs matplotlib
 (``pip install -e '.[plot]'``).
 """
 
@@ -12,16 +12,16 @@ from pathlib import Path
 
 import figures
 import numpy as np
-from learning_runs import parts
+from learning_runs import section_scores
 from learning_table import NATIVE
 
-BEST = 864
-RATE = 550_000  # steps a second on two cores of RESULTS.md
+BEST_SCORE = 864
+STEPS_PER_SECOND = 550_000  # on two CPU cores, from RESULTS.md
 
 
-def write(path: Path, logs: list[Path]) -> None:
+def write_table(path: Path, logs: list[Path]) -> None:
     texts = (log.read_text().splitlines() for log in logs)
-    curves = [parts([json.loads(line) for line in lines], "env/score") for lines in texts]
+    curves = [section_scores([json.loads(line) for line in lines], "env/score") for lines in texts]
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["steps", *(log.stem for log in logs)])
@@ -30,21 +30,28 @@ def write(path: Path, logs: list[Path]) -> None:
 
 
 def draw(table: Path, picture: Path) -> None:
-    """A picture of a table: our runs' median and range, and where upstream's own ended."""
+    """Draw the median and range of our runs, and the final scores of PufferLib's trainer.
+
+    Args:
+        table: CSV file with a column of steps and a column of scores for each run.
+        picture: PNG file to write.
+    """
     runs = np.loadtxt(table, delimiter=",", skiprows=1, quotechar='"')
     steps, ends = runs[:, 0] / 1e6, NATIVE["breakout"]
-    words = (
+    caption = (
         f"Median and range of {runs.shape[1] - 1} runs. Dots: PufferLib's own CUDA trainer,"
         f" {len(ends)} runs, the mean of the last tenth."
     )
-    with figures.panels(1, picture, words, size=(7, 3.6)) as (axis,):
-        figures.seeds(axis, [np.stack([steps, run], axis=1) for run in runs.T[1:]], figures.OURS)
-        axis.plot([steps[-1] * 0.95] * len(ends), ends, "o", color=figures.OTHER, markersize=4)
-        axis.axhline(BEST, color=figures.STAR, linewidth=0.8, linestyle=":")
-        figures.beside(axis, f"{BEST}: all bricks, twice", (0, BEST))
+    with figures.panels(1, picture, caption, size=(7, 3.6)) as (axis,):
+        figures.seeds(
+            axis, [np.stack([steps, run], axis=1) for run in runs.T[1:]], figures.OUR_COLOR
+        )
+        axis.plot([steps[-1] * 0.95] * len(ends), ends, "o", color=figures.PEER_COLOR, markersize=4)
+        axis.axhline(BEST_SCORE, color=figures.STAR, linewidth=0.8, linestyle=":")
+        figures.beside(axis, f"{BEST_SCORE}: all bricks, twice", (0, BEST_SCORE))
         axis.set(xlabel="million steps", ylabel="score of finished episodes", xlim=(0, None))
         figures.title(axis, "Breakout")
-        minutes = RATE * 60 / 1e6
+        minutes = STEPS_PER_SECOND * 60 / 1e6
         above = axis.secondary_xaxis("top", (lambda x: x / minutes, lambda x: x * minutes))
         above.set_xlabel("minutes on two CPU cores", fontsize=8)
         above.spines["top"].set_visible(False)
@@ -57,7 +64,7 @@ def main() -> None:
     options = parser.parse_args()
     table = options.out.with_suffix(".csv")
     if options.logs:
-        write(table, options.logs)
+        write_table(table, options.logs)
     draw(table, options.out.with_suffix(".png"))
 
 

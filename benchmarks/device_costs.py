@@ -1,12 +1,12 @@
-"""Measure what starting work on a device, waiting for it and changing devices cost.
+"""Measure the costs of starting work on a device, of waiting for it, and of changing devices.
 
     python benchmarks/device_costs.py [--json FILE]
 
-These costs, not arithmetic, decide how many groups of agents are worth their overhead, whether to
-act on the CPU beside a learning GPU, and how far ahead updates may be queued.
+These costs, not arithmetic, decide how many groups of agents are worthwhile, whether to act on the
+CPU while the GPU trains, and how many updates may be queued.
 
 On CUDA a graph of the GPU must not use an array that ``mx.async_eval`` computes on the CPU: it
-would wait forever (MLX 0.32). Here such an array is evaluated in the same ``mx.eval``, or before.
+would wait forever (MLX 0.32). Here such an array is evaluated in the same ``mx.eval``, or earlier.
 """
 
 # ruff: noqa: I001
@@ -25,7 +25,7 @@ from puffer_mlx.system import mlx_memory
 from puffer_mlx.system.json_text import write_json
 
 Spread = dict[str, float]  # median, min, max
-Results = dict[str, dict[str, Spread | None]]  # what was measured -> cpu, gpu -> numbers
+Results = dict[str, dict[str, Spread | None]]  # measurement -> device -> spread
 COLUMNS = ("cpu", "gpu")
 WARM_UP = 2  # runs that aren't counted
 
@@ -35,31 +35,32 @@ class Effort:
     """Sizes of the measurements. The default takes about ten seconds on a CPU.
 
     Args:
-        repeats: number of repeats of each measurement.
-        nbytes: sizes of the round trips.
-        chains: lengths of the chains of tiny operations, the shorter one first.
-        queued: number of queued operations on the CPU and the GPU. Must be more than
+        repeats: Repeats of each measurement.
+        nbytes: Bytes of the round trips.
+        chains: Lengths of the chains of tiny operations, the shorter one first.
+        queued: Number of queued operations on the CPU and the GPU. Must be more than
             ``async_eval`` queues without blocking.
-        slow: elements of an operation that takes long, in little memory (a cumulative sum).
-        rows: rows of the small training step whose memory is measured; 64 -> 256 -> 1.
-        depths: numbers of queued training steps.
+        slow_elements: Elements of a slow operation that needs little memory (cumulative sum).
+        rows: Rows of the small training step whose memory is measured; 64 -> 256 -> 1.
+        depths: Numbers of queued training steps.
     """
 
     repeats: int = 15
     nbytes: tuple[int, ...] = (4, 2**16, 2**21)
     chains: tuple[int, int] = (100, 1000)
     queued: tuple[int, int] = (300, 4000)
-    slow: int = 2**16
+    slow_elements: int = 2**16
     rows: int = 4096
     depths: tuple[int, ...] = (1, 2, 4, 8)
 
 
 def measure(effort: Effort | None = None) -> Results:
-    """Everything on the CPU, and on the GPU if that is MLX's default device.
+    """Measure all costs on the CPU, and on the GPU if it is MLX's default device.
 
     Returns:
-        by name and device: median, smallest and largest; None for a GPU that isn't measured.
-        Where two sides take part, the other is a CPU stream, in the CPU's column a second one.
+        For each measurement and device: median, smallest and largest value; None for a GPU that
+        isn't measured. Measurements between two devices use the device and a CPU stream; in the
+        CPU's column, two CPU streams.
     """
     effort = effort or Effort()
     home, other = mx.default_stream(mx.cpu), mx.new_stream(mx.cpu)
@@ -75,12 +76,12 @@ def measure(effort: Effort | None = None) -> Results:
 
 
 def table(results: Results) -> str:
-    """Medians as lines of a name and a number for each device."""
+    """Return a table of medians: a row per measurement, a column per device."""
     lines = [f"{'median':46}" + "".join(f"{column.upper():>17}" for column in COLUMNS)]
     for name, row in results.items():
         cells = [f"{spread['median']:,.2f}" if spread else "-" for spread in row.values()]
         lines.append(f"{name:46}" + "".join(f"{cell:>17}" for cell in cells))
-    lines += ["", "A fence, and what is beside the CPU: in the CPU's column, a second CPU stream."]
+    lines += ["", "CPU column of measurements with two devices: two CPU streams."]
     if all(row["gpu"] is None for row in results.values()):
         why = "not measured: --device cpu" if mx.is_available(mx.gpu) else "none in this MLX"
         lines.append(f"GPU: {why}")
@@ -88,7 +89,7 @@ def table(results: Results) -> str:
 
 
 def _device(effort: Effort, stream: mx.Stream) -> dict[str, Spread]:
-    """One device alone."""
+    """Measure one device: evaluations, round trips, chains of operations and queued updates."""
     one = _ready(mx.ones(1, stream=stream))
     short, long = effort.chains
     spreads = {"smallest eval, us": _us(effort, lambda: mx.eval(mx.add(one, one, stream=stream)))}
@@ -108,12 +109,12 @@ def _device(effort: Effort, stream: mx.Stream) -> dict[str, Spread]:
     spreads["operations queued before async_eval blocks"] = _depth(effort, queued, stream)
     for depth in effort.depths:
         name = f"memory of {depth} queued update{'s' if depth > 1 else ''}, MiB"
-        spreads[name] = _spread([_held(effort.rows, depth, stream) for _ in range(3)])
+        spreads[name] = _spread([_queued_memory(effort.rows, depth, stream) for _ in range(3)])
     return spreads
 
 
 def _between(effort: Effort, home: mx.Stream, peer: mx.Stream) -> dict[str, Spread]:
-    """The CPU's default stream and another one, of the GPU or the CPU."""
+    """Measure transfers between the CPU's default stream and another stream, and their overlap."""
     spreads = {}
     for nbytes in effort.nbytes:
         spreads[f"CPU -> device -> CPU, one eval, {_size(nbytes)}, us"] = _us(
@@ -125,9 +126,9 @@ def _between(effort: Effort, home: mx.Stream, peer: mx.Stream) -> dict[str, Spre
 
 
 def _round_trip(nbytes: int, streams: tuple[mx.Stream, ...]) -> Callable[[], object]:
-    """Write on the host, compute on the streams one after the other, read on the host.
+    """Return a function that writes on the host, computes on each stream, and reads on the host.
 
-    The buffer is the host's, as a rollout's are (``rollout/buffer.py``).
+    The buffer lies in the host's memory, like those of rollouts (``rollout/buffer.py``).
     """
     buffer = _ready(mx.zeros(max(1, nbytes // 4)))
     view = np.asarray(buffer)
@@ -158,20 +159,21 @@ def _fence(effort: Effort, home: mx.Stream, peer: mx.Stream) -> Spread:
 
 
 def _through(array: mx.array, streams: tuple[mx.Stream, ...]) -> mx.array:
-    """One operation on each stream."""
+    """Return an array after one operation on each stream, one after the other."""
     for stream in streams:
         array = mx.add(array, array, stream=stream)
     return array
 
 
 def _chain(array: mx.array, length: int, stream: mx.Stream) -> mx.array:
+    """Return a graph of tiny operations, each of which needs the previous one."""
     for _ in range(length):
         array = mx.add(array, array, stream=stream)
     return array
 
 
-def _slow(length: int, elements: int, stream: mx.Stream) -> mx.array:
-    """A chain of operations that take long but little memory: one row is summed by one block."""
+def _slow_graph(length: int, elements: int, stream: mx.Stream) -> mx.array:
+    """Return a graph of slow operations that need little memory: cumulative sums of one row."""
     array = _ready(mx.zeros((1, elements), stream=stream))
     for _ in range(length):
         array = mx.cumsum(array, axis=1, stream=stream)
@@ -180,12 +182,12 @@ def _slow(length: int, elements: int, stream: mx.Stream) -> mx.array:
 
 def _depth(effort: Effort, queued: int, stream: mx.Stream) -> Spread:
     """Return the number of operations still in progress when ``async_eval`` returns."""
-    pairs = [_timed(lambda: _slow(queued, effort.slow, stream)) for _ in range(5)]
+    pairs = [_timed(lambda: _slow_graph(queued, effort.slow_elements, stream)) for _ in range(5)]
     return _spread([queued * (1 - returned / done) for returned, done in pairs[WARM_UP:]])
 
 
-def _held(rows: int, depth: int, stream: mx.Stream) -> float:
-    """MiB that ``depth`` updates, each from the one before, take beyond what was there."""
+def _queued_memory(rows: int, depth: int, stream: mx.Stream) -> float:
+    """Return the additional memory, in MiB, of ``depth`` queued updates of a small policy."""
 
     def loss(weights: list[mx.array], x: mx.array) -> mx.array:
         return mx.mean(mx.square(mx.tanh(x @ weights[0]) @ weights[1]))
@@ -194,32 +196,34 @@ def _held(rows: int, depth: int, stream: mx.Stream) -> float:
         weights = [mx.full((64, 256), 0.01), mx.full((256, 1), 0.01)]
         x = mx.ones((rows, 64))
         mx.eval(weights, x)
-        before = mx.get_active_memory()
+        memory_before = mx.get_active_memory()
         mx.reset_peak_memory()
         for _ in range(depth):
             _, grads = mx.value_and_grad(loss)(weights, x)
             weights = [w - 0.1 * g for w, g in zip(weights, grads, strict=True)]
             mx.async_eval(weights)
         mx.eval(weights)
-    return (mx.get_peak_memory() - before) / 2**20
+    return (mx.get_peak_memory() - memory_before) / 2**20
 
 
 def _overlap(effort: Effort, home: mx.Stream, peer: mx.Stream) -> Spread:
-    """Time of two graphs one after the other, by their time in one eval; 2 is the best.
+    """Return the speed-up of evaluating graphs on two streams together; 2 is the best.
 
-    Few operations (MLX stops submitting at about 50 on a CPU), and of one duration on both.
+    Each graph has few operations, because MLX stops submitting at about 50 on a CPU. Both graphs
+    take the same time.
     """
-    elements, count = 8 * effort.slow, 8
+    elements, count = 8 * effort.slow_elements, 8
     seconds = {}
     for stream in (home, peer):
-        pairs = [_timed(lambda s=stream: _slow(count, elements, s)) for _ in range(WARM_UP + 3)]
+        build = lambda s=stream: _slow_graph(count, elements, s)  # noqa: E731
+        pairs = [_timed(build) for _ in range(WARM_UP + 3)]
         seconds[stream] = statistics.median(done for _, done in pairs[WARM_UP:])
     counts = [max(1, round(count * min(8.0, seconds[home] / seconds[s]))) for s in (home, peer)]
 
-    def both(together: bool) -> float:
-        graphs = [_slow(n, elements, s) for n, s in zip(counts, (home, peer), strict=True)]
+    def both(overlapped: bool) -> float:
+        graphs = [_slow_graph(n, elements, s) for n, s in zip(counts, (home, peer), strict=True)]
         began = time.perf_counter()
-        if together:
+        if overlapped:
             mx.eval(graphs)
         else:
             for graph in graphs:
@@ -227,11 +231,11 @@ def _overlap(effort: Effort, home: mx.Stream, peer: mx.Stream) -> Spread:
         return time.perf_counter() - began
 
     pairs = [(both(False), both(True)) for _ in _runs(effort)]
-    return _spread([apart / together for apart, together in pairs[WARM_UP:]])
+    return _spread([sequential / overlapped for sequential, overlapped in pairs[WARM_UP:]])
 
 
 def _timed(build: Callable[[], mx.array]) -> tuple[float, float]:
-    """Seconds until ``async_eval`` of what is built returns, and until it is evaluated."""
+    """Build an array and evaluate it. Returns the seconds of ``async_eval``, and in total."""
     array = build()
     began = time.perf_counter()
     mx.async_eval(array)
@@ -241,6 +245,7 @@ def _timed(build: Callable[[], mx.array]) -> tuple[float, float]:
 
 
 def _us(effort: Effort, call: Callable[[], object]) -> Spread:
+    """Measure a function several times. Returns its duration in microseconds."""
     seconds = []
     for _ in _runs(effort):
         began = time.perf_counter()
@@ -267,7 +272,7 @@ def _spread(values: Any, unit: float = 1.0) -> Spread:
 
 
 def _size(nbytes: int) -> str:
-    """65536 -> 64 KiB."""
+    """Format a number of bytes with a unit: 65536 -> 64 KiB."""
     if nbytes < 1024:
         return f"{nbytes} B"
     return f"{nbytes // 1024} KiB" if nbytes < 2**20 else f"{nbytes // 2**20} MiB"

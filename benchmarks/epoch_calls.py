@@ -1,9 +1,9 @@
 #!/usr/bin/env python
-"""Count the Python that one epoch runs: python benchmarks/epoch_calls.py [ENV] [WORDS ...].
+"""Count the Python calls of one epoch: python benchmarks/epoch_calls.py [ENV] [OPTION ...].
 
-Prints the functions of puffer_mlx that a steady epoch calls (the fourth), the files they are in and
-the number of calls; then each function with its calls, the most called first. Functions that C
-calls are not counted. The numbers don't depend on the machine's load.
+Prints how many functions of puffer_mlx the fourth epoch calls, in how many files, and the number of
+calls; then the functions with the most calls. Functions that C code calls aren't counted. The
+numbers don't depend on the machine's load.
 """
 
 # ruff: noqa: I001
@@ -20,13 +20,13 @@ from puffer_mlx import config, vec
 from puffer_mlx.training.trainer import Trainer
 
 PACKAGE = Path(puffer_mlx.__file__).parent
-STEADY = 3  # epochs before the one that is counted
-SHOWN = 40  # functions
-SMALL = "--vec.total-agents 256 --train.horizon 16 --train.minibatch-size 1024"
+WARM_UP_EPOCHS = 3  # before the counted one
+MAX_SHOWN_FUNCTIONS = 40
+SMALL_RUN = "--vec.total-agents 256 --train.horizon 16 --train.minibatch-size 1024"
 
 
 def count(trainer: Trainer) -> Counter[tuple[str, str]]:
-    """Return the calls of an epoch by (file, function)."""
+    """Run an epoch and return its numbers of calls by (file, function)."""
     calls: Counter[tuple[str, str]] = Counter()
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
@@ -34,7 +34,7 @@ def count(trainer: Trainer) -> Counter[tuple[str, str]]:
         if event == "call" and PACKAGE in path.parents:
             calls[str(path.relative_to(PACKAGE)), frame.f_code.co_qualname] += 1
 
-    for _ in range(STEADY):
+    for _ in range(WARM_UP_EPOCHS):
         trainer.step()
     sys.setprofile(profile)
     try:
@@ -45,14 +45,14 @@ def count(trainer: Trainer) -> Counter[tuple[str, str]]:
 
 
 def main(argv: list[str]) -> None:
-    name, *words = argv or ["breakout"]
+    name, *options = argv or ["breakout"]
     mx.set_default_device(mx.cpu)
-    settings = config.load(name, ["--device", "cpu", *SMALL.split(), *words])
+    settings = config.load(name, ["--device", "cpu", *SMALL_RUN.split(), *options])
     with vec.make(settings, 1) as environments:
         calls = count(Trainer(settings, environments))
     files = {file for file, _ in calls}
     print(f"{len(calls)} functions in {len(files)} files, {calls.total()} calls")
-    for (file, function), number in calls.most_common(SHOWN):
+    for (file, function), number in calls.most_common(MAX_SHOWN_FUNCTIONS):
         print(f"{number:6} {file}: {function}")
 
 

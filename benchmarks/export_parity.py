@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Exports under PyTorch on a GPU: python benchmarks/export_parity.py [CHECKPOINT ...] [--help].
+"""Compare exports with PyTorch on a GPU: python benchmarks/export_parity.py [CHECKPOINT ...].
 
-Policies of every network, dialect and encoder (weights drawn, inputs random), and the checkpoints
-named (their recorded observations), are exported as state_dicts, read back into upstream's torch
-classes on CUDA, and run over whole sequences; TF32 is off on both sides. Prints the largest
-difference of any output and of the last state, relative to that output's largest number; ends with
-1 if one is above the bound.
+Exports policies of every network, weight layout and encoder, with random weights and inputs, and
+the given checkpoints, with their recorded observations. The exported state_dicts are loaded into
+PufferLib's torch classes on CUDA and run on entire sequences, without TF32 on both sides. Prints
+the largest difference of any output and of the last state, relative to the output's largest value.
+The exit code is 1 if a difference is above the bound.
 """
 
 # ruff: noqa: I001
@@ -39,7 +39,7 @@ from puffer_mlx.system.version import version_text
 BOUND = 1e-4
 DISCRETE, MULTI, CONTINUOUS = (4,), (3, 5, 2), (1, 1, 1)
 SHAPES = {"NatureEncoder": (84, 84, 4), "ImpalaEncoder": (36, 36, 1)}
-POLICIES = [  # dialect, network, layers, actions, encoder
+POLICIES = [  # weight layout, network, layers, actions, encoder
     *(("native", network, 2, DISCRETE, "DefaultEncoder") for network in ("MinGRU", "MLP")),
     *(
         ("torch", network, 2, sizes, "DefaultEncoder")
@@ -52,7 +52,7 @@ POLICIES = [  # dialect, network, layers, actions, encoder
 
 
 class Case(NamedTuple):
-    """A policy to export, and what to run it on."""
+    """A policy to export, and the observations on which the export is run."""
 
     name: str
     policy: Any
@@ -60,14 +60,15 @@ class Case(NamedTuple):
     observations: np.ndarray  # (T, S, D)
 
 
-def drawn(options: argparse.Namespace) -> Iterator[Case]:
+def random_cases(options: argparse.Namespace) -> Iterator[Case]:
+    """Yield the policies of ``POLICIES`` with random weights and observations."""
     rng = np.random.default_rng(0)
-    for dialect, network, layers, sizes, encoder in POLICIES:
+    for layout, network, layers, sizes, encoder in POLICIES:
         shape = SHAPES.get(encoder, ())
         D = int(np.prod(shape)) if shape else 118
         dtype = np.dtype(np.uint8 if shape else np.float32)
-        spec = EnvSpec("drawn", D, dtype, ActionSpec(sizes), 0, shape)
-        settings = Policy(options.hidden, layers, dialect)
+        spec = EnvSpec("random", D, dtype, ActionSpec(sizes), 0, shape)
+        settings = Policy(options.hidden, layers, layout)
         policy = make_policy(spec, settings, Torch(network=network, encoder=encoder))
         weights = tree_map(
             lambda w: w + mx.array(rng.uniform(-0.02, 0.02, w.shape).astype(np.float32)),
@@ -78,29 +79,30 @@ def drawn(options: argparse.Namespace) -> Iterator[Case]:
             observations = rng.integers(0, 256, (options.steps, S, D)).astype(np.uint8)
         else:
             observations = rng.normal(size=(options.steps, S, D)).astype(np.float32)
-        parts = dialect, network, f"{layers} layers", f"actions {list(sizes)}", encoder
-        yield Case(" ".join(parts), policy, weights, observations)
+        name_parts = layout, network, f"{layers} layers", f"actions {list(sizes)}", encoder
+        yield Case(" ".join(name_parts), policy, weights, observations)
 
 
-def trained(paths: list[Path]) -> Iterator[Case]:
+def checkpoint_cases(paths: list[Path]) -> Iterator[Case]:
+    """Yield the policies of checkpoints with their recorded observations."""
     for path in paths:
-        made = checkpoint.load(path)
+        loaded = checkpoint.load(path)
         recorded = checkpoint.recorded(path)
         assert recorded is not None, f"{path} has no recorded observations"
-        yield Case(str(path), made.policy, made.weights, np.array(recorded))
+        yield Case(str(path), loaded.policy, loaded.weights, np.array(recorded))
 
 
 def difference(case: Case, folder: Path, device: str) -> float:
-    """Export, read back, run on both sides."""
+    """Export a policy, run the export with PyTorch, and return the largest difference."""
     policy, weights = case.policy, case.weights
     if layout_of(policy) == "native":
         policy, weights = to_layout(policy, weights, "torch")
     path = folder / "policy.pt"
     save_torch(policy, weights, path)
     tensors = torch.load(path, map_location=device, weights_only=True)
-    theirs = run_torch(policy, tensors, case.observations, device)
+    torch_outputs = run_torch(policy, tensors, case.observations, device)
     ours = policy_outputs(case.policy, case.weights, case.observations)
-    return largest_difference(ours, theirs)[0]
+    return largest_difference(ours, torch_outputs)[0]
 
 
 def main() -> int:
@@ -120,20 +122,20 @@ def main() -> int:
     on = options.torch_device
     name = torch.cuda.get_device_name() if on.startswith("cuda") else on
     print(f"{version_text()}\ntorch {torch.__version__} on {name}\n")
-    found = {}
+    differences = {}
     with tempfile.TemporaryDirectory() as folder:
-        for case in (*drawn(options), *trained(options.checkpoints)):
-            found[case.name] = difference(case, Path(folder), on)
-            print(f"{found[case.name]:9.2e}  {case.name}", flush=True)
-    wrong = [name for name, value in found.items() if not value <= BOUND]
+        for case in (*random_cases(options), *checkpoint_cases(options.checkpoints)):
+            differences[case.name] = difference(case, Path(folder), on)
+            print(f"{differences[case.name]:9.2e}  {case.name}", flush=True)
+    failed = [name for name, value in differences.items() if not value <= BOUND]
     print(
-        f"\nlargest {max(found.values()):.2e}, bound {BOUND:g}: {'wrong' if wrong else 'all right'}"
+        f"\nlargest {max(differences.values()):.2e}, bound {BOUND:g}: {'FAIL' if failed else 'ok'}"
     )
     if options.json:
         settings = {key: str(value) for key, value in vars(options).items() if key != "json"}
         record = {"torch": torch.__version__, "device": name, "settings": settings}
-        write_json({**record, "differences": found}, options.json)
-    return 1 if wrong else 0
+        write_json({**record, "differences": differences}, options.json)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Style of the pictures of learning.
+"""Style of the benchmarks' pictures: panels of curves, colours and labels.
 
-Ours has one colour, with the seeds' range and the median. Labels are at the lines' ends, and one
-line below all panels explains them.
+A curve shows the median over the seeds and their range. Labels are at the ends of the curves, and
+one line of text below all panels explains the picture.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-OURS, OTHER, STAR, GREY = "#1d4ed8", "#9ca3af", "#111827", "#6b7280"
-MORE = (OURS, "#0d9488", "#c2410c", "#7c3aed")  # our lines in one panel
+OUR_COLOR, PEER_COLOR, STAR, GREY = "#1d4ed8", "#9ca3af", "#111827", "#6b7280"
+MORE = (OUR_COLOR, "#0d9488", "#c2410c", "#7c3aed")  # our lines in one panel
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "font.family": "DejaVu Sans",
@@ -33,13 +33,13 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.8,
     "lines.markersize": 8,
 }
-LONG = 17  # characters of a title that leaves room for a note
+MAX_TITLE = 17  # characters of a title at full size; longer ones are smaller
 COLUMNS = 4
-WIDTH, HEIGHT = 2.45, 1.95  # of a panel, inches: text is readable where a page is 9 inches wide
+WIDTH, HEIGHT = 2.45, 1.95  # of a panel in inches; readable on a page that is 9 inches wide
 
 
 class Label(NamedTuple):
-    """Words beside the end of a line."""
+    """A label beside the end of a curve."""
 
     y: float
     text: str
@@ -50,18 +50,21 @@ class Label(NamedTuple):
 def panels(
     count: int,
     path: Path,
-    words: str,
+    caption: str,
     size: tuple[float, float] = (WIDTH, HEIGHT),
-    most: int = COLUMNS,
+    columns: int = COLUMNS,
 ) -> Iterator[list[Any]]:
-    """Yield the axes of a picture, then write it.
+    """Create a picture of several panels for a ``with`` block, and write it at the end.
 
     Args:
-        count: number of axes.
-        path: of the picture.
-        words: written below.
-        size: of one panel, inches.
-        most: panels in a row.
+        count: Number of panels.
+        path: Path of the picture.
+        caption: Text below the panels.
+        size: Width and height of a panel in inches.
+        columns: Maximum number of panels in a row.
+
+    Yields:
+        The axes of the panels.
     """
     import matplotlib
 
@@ -69,25 +72,34 @@ def panels(
     from matplotlib import pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
-    columns = min(most, count)
+    columns = min(columns, count)
     rows = -(-count // columns)
-    whole = size[0] * columns, size[1] * rows + 0.3
+    figure_size = size[0] * columns, size[1] * rows + 0.3
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(
-            rows, columns, figsize=whole, layout="constrained", squeeze=False
+            rows, columns, figsize=figure_size, layout="constrained", squeeze=False
         )
         for axis in axes.flat[count:]:
             axis.axis("off")
         for axis in axes.flat[:count]:
             axis.xaxis.set_major_locator(MaxNLocator(4))
-        figure.supxlabel(words, fontsize=9, color=GREY, x=0.01, ha="left")
+        figure.supxlabel(caption, fontsize=9, color=GREY, x=0.01, ha="left")
         yield list(axes.flat[:count])
         figure.savefig(path, dpi=140)
     plt.close(figure)
 
 
 def seeds(axis: Any, curves: Sequence[np.ndarray], color: str) -> float:
-    """Draw the median of some curves (points, 2: x and y) and their range; where it ends."""
+    """Draw the median of several curves and their range.
+
+    Args:
+        axis: Axes of the panel.
+        curves: Arrays of points (n, 2) with x and y.
+        color: Colour of the curve.
+
+    Returns:
+        The last value of the median.
+    """
     x = np.unique(np.concatenate([curve[:, 0] for curve in curves]))
     y = np.array([np.interp(x, curve[:, 0], curve[:, 1]) for curve in curves])
     middle = np.median(y, axis=0)
@@ -96,29 +108,32 @@ def seeds(axis: Any, curves: Sequence[np.ndarray], color: str) -> float:
     return float(middle[-1])
 
 
-def label(axis: Any, labels: Sequence[Label], apart: float = 0.1) -> None:
-    """Words on the right of a panel, as high as what they name, where they don't meet."""
+def label(axis: Any, labels: Sequence[Label], distance: float = 0.1) -> None:
+    """Write labels on the right of a panel, at the heights of their curves.
+
+    Labels are moved down to keep at least this distance, a fraction of the panel's height.
+    """
     low, high = axis.get_ylim()
-    at = 1.0 + apart
+    at = 1.0 + distance
     for y, text, color in sorted(labels, reverse=True):
-        at = min((y - low) / (high - low), at - apart)
+        at = min((y - low) / (high - low), at - distance)
         axis.annotate(
             text, (1.02, at), xycoords="axes fraction", color=color, va="center", fontsize=8
         )
 
 
 def title(axis: Any, text: str, beside: str = "") -> None:
-    """Write a title, smaller if it is long, and a note at its right."""
-    axis.set_title(text, fontsize=min(10, 10 * LONG / len(text)))
+    """Write the title of a panel, smaller if it is long, and a note to the right of it."""
+    axis.set_title(text, fontsize=min(10, 10 * MAX_TITLE / len(text)))
     axis.set_title(beside, loc="right", fontsize=8, fontweight="normal", color=GREY)
 
 
 def beside(axis: Any, text: str, point: tuple[float, float]) -> None:
-    """Words below and to the right of a point."""
+    """Write a text below and to the right of a point."""
     axis.annotate(text, point, (5, -12), textcoords="offset points", fontsize=8, color=GREY)
 
 
 def note(axis: Any, text: str) -> None:
-    """Words in the upper right corner."""
-    place = {"xycoords": "axes fraction", "ha": "right", "va": "top"}
-    axis.annotate(text, (0.97, 0.95), fontsize=8, color=GREY, **place)
+    """Write a text in the upper right corner of a panel."""
+    style = {"xycoords": "axes fraction", "ha": "right", "va": "top"}
+    axis.annotate(text, (0.97, 0.95), fontsize=8, color=GREY, **style)

@@ -2,9 +2,9 @@
 """Compare an epoch's cost on a GPU with its minimum: python benchmarks/gpu_costs.py ENV [options].
 
 The minimum follows from shapes: FLOPs of the products, and bytes read and written if activations
-stay on the chip. With `--count` NVIDIA's `ncu` counts one epoch of `train.py` by kernel: launches,
-time, bytes of GPU memory, instructions of tensor cores. Policies are a linear encoder and decoder
-with MinGRU in between.
+stay on the chip. It assumes a linear encoder, MinGRU layers and a linear decoder. With `--count`,
+NVIDIA's `ncu` measures one epoch of `train.py` by kernel: launches, time, bytes of GPU memory, and
+instructions of tensor cores.
 """
 
 import argparse
@@ -24,9 +24,9 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.json_text import write_json
 
 TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
-EPOCHS = 12  # of a counted run; only the tenth is counted
-ROLLOUTS = "rollout_", "rows_"  # kernels of whole ones, with which epochs begin
-STEP = "step_"  # and of a step's environments, where rollouts are made in steps
+EPOCHS = 12  # of a run under ncu; only the tenth is counted
+ROLLOUTS = "rollout_", "rows_"  # kernels of entire rollouts, with which epochs begin
+STEP = "step_"  # kernels of one step of the environments, if a rollout has a launch per step
 METRICS = {
     "gpu__time_duration.sum": "us",
     "dram__bytes_read.sum": "read",
@@ -34,10 +34,10 @@ METRICS = {
     "sm__inst_executed_pipe_tensor.sum": "tensor",
 }
 UNITS = {"ns": 1e-3, "us": 1, "ms": 1e3, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
-MOST = 14  # kernels that are listed
+MAX_LISTED_KERNELS = 14
 
 
-class Necessary(NamedTuple):
+class MinimumCost(NamedTuple):
     """The minimum FLOPs and float32 bytes of an epoch."""
 
     rollout_flops: int
@@ -46,7 +46,7 @@ class Necessary(NamedTuple):
     training_bytes: int
 
 
-def necessary(config: Config, spec: EnvSpec) -> Necessary:
+def minimum_cost(config: Config, spec: EnvSpec) -> MinimumCost:
     """Return the minimum cost of an epoch.
 
     A sample takes 2 FLOPs per weight forward, 2 for the gradient of the weight, and 2 for the
@@ -58,22 +58,27 @@ def necessary(config: Config, spec: EnvSpec) -> Necessary:
         *(config.policy.hidden_size, config.policy.num_layers),
         *(spec.observation_size, spec.action.logits),
     )
-    behind, heads = L * 3 * H * H + (A + 1) * H, spec.action.heads
-    weights, steps = D * H + behind, config.batch_size
+    later_weights, heads = L * 3 * H * H + (A + 1) * H, spec.action.heads
+    weights, steps = D * H + later_weights, config.batch_size
     samples = config.minibatches * config.segments * config.train.horizon
     observation = D * spec.observation_dtype.itemsize
-    return Necessary(
+    return MinimumCost(
         2 * weights * steps,
-        2 * (2 * weights + behind) * samples,
+        2 * (2 * weights + later_weights) * samples,
         (observation + 4 * (2 * heads + 4)) * steps,
         (observation + 4 * (heads + 4 + 3)) * samples,
     )
 
 
 def epoch_of(path: Path, horizon: int) -> dict[str, dict[str, float]]:
-    """Return launches and sums of metrics in one epoch by kernel, from ncu's file.
+    """Return each kernel's launches and sums of metrics in one epoch, from ncu's output.
 
-    If rollouts are made in steps, the epoch begins with the environments of the first step.
+    Args:
+        path: CSV file of ncu.
+        horizon: Steps per rollout.
+
+    Raises:
+        UserError: If the GPU didn't collect the rollouts.
     """
     with path.open() as file:
         rows = [row for row in csv.reader(file) if row and not row[0].startswith("==")]
@@ -93,8 +98,8 @@ def epoch_of(path: Path, horizon: int) -> dict[str, dict[str, float]]:
     begins = launched(ROLLOUTS) or launched(STEP)[::horizon]
     if len(begins) < EPOCHS - 1:
         raise UserError(
-            f"ncu saw {len(begins)} rollouts that a GPU made, of {EPOCHS}",
-            "environments whose rules compile for a GPU; and permission to read its counters",
+            f"ncu found {len(begins)} of {EPOCHS} rollouts on the GPU",
+            "needs an environment whose rules compile for a GPU, and permission to read counters",
         )
     sums: dict[str, dict[str, float]] = {}
     for launch in order[begins[EPOCHS - 3] : begins[EPOCHS - 2]]:
@@ -106,29 +111,33 @@ def epoch_of(path: Path, horizon: int) -> dict[str, dict[str, float]]:
     return sums
 
 
-def count(words: list[str], config: Config) -> dict[str, dict[str, float]]:
-    """Count an epoch of ``train.py`` by ncu, after a run that compiles the kernels."""
+def count(arguments: list[str], config: Config) -> dict[str, dict[str, float]]:
+    """Run ``train.py`` under ncu and return the counts of one epoch by kernel.
+
+    A first run compiles the kernels.
+    """
     more = ["--train.rollout-device", "gpu-kernel", "--train.overlap", "0"]
     steps = config.batch_size
     with tempfile.TemporaryDirectory() as folder:
         more += ["--base.checkpoint-dir", folder, "--base.log-dir", folder]
-        train = [sys.executable, str(TRAIN), *words, *more, "--train.total-timesteps"]
+        train = [sys.executable, str(TRAIN), *arguments, *more, "--train.total-timesteps"]
         file = Path(folder) / "ncu.csv"
         profiler = ["ncu", "--clock-control", "none", "--cache-control", "none", "--csv"]
         profiler += ["--metrics", ",".join(METRICS), "--log-file", str(file)]
         for command in ([*train, str(steps)], [*profiler, *train, str(EPOCHS * steps)]):
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise UserError(f"{command[0]} failed: {done.stderr[-400:]}", "see its message")
+            process = subprocess.run(command, capture_output=True, text=True)
+            if process.returncode:
+                raise UserError(f"{command[0]} failed: {process.stderr[-400:]}", "see its message")
         return epoch_of(file, config.train.horizon)
 
 
 def table(sums: dict[str, dict[str, float]]) -> str:
-    """The kernels that take longest, and all of them together."""
+    """Return a table of the kernels that take longest, and of the sum of all kernels."""
     lines = [f"{'kernel':48} launches       us  read MB  written MB  tensor 1000"]
     order = sorted(sums, key=lambda name: -sums[name]["us"])
     total = {key: sum(each[key] for each in sums.values()) for key in next(iter(sums.values()))}
-    for name, each in [*((name, sums[name]) for name in order[:MOST]), ("all", total)]:
+    rows = [(name, sums[name]) for name in order[:MAX_LISTED_KERNELS]]
+    for name, each in [*rows, ("all", total)]:
         lines.append(
             f"{name[:48]:48} {each['launches']:8.0f} {each['us']:8.0f} {each['read'] / 1e6:8.1f}"
             f" {each['written'] / 1e6:11.1f} {each['tensor'] / 1e3:12.1f}"
@@ -138,7 +147,7 @@ def table(sums: dict[str, dict[str, float]]) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("this benchmark")
-    group.add_argument("--count", action="store_true", help="count on a GPU, by NVIDIA's ncu")
+    group.add_argument("--count", action="store_true", help="measure on a GPU with NVIDIA's ncu")
     group.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
 
 
@@ -146,17 +155,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(argv: list[str]) -> None:
     config, options = parse_command_line(argv, add_options)
     with vec.make(config, 1) as environments:
-        least = necessary(config, environments.spec)
+        minimum = minimum_cost(config, environments.spec)
+    rollout, training = minimum.rollout_flops / 1e9, minimum.training_flops / 1e9
+    moved = (minimum.rollout_bytes + minimum.training_bytes) / 1e9
     print(
-        f"an epoch computes {(least.rollout_flops + least.training_flops) / 1e9:.1f} GFLOP"
-        f" (rollout {least.rollout_flops / 1e9:.1f}, training {least.training_flops / 1e9:.1f}) and"
-        f" moves {(least.rollout_bytes + least.training_bytes) / 1e9:.2f} GB at least"
+        f"an epoch computes {rollout + training:.1f} GFLOP (rollout {rollout:.1f}, training"
+        f" {training:.1f}) and moves {moved:.2f} GB at least"
     )
-    record: dict[str, Any] = {"command": argv, "necessary": least._asdict()}
+    record: dict[str, Any] = {"command": argv, "necessary": minimum._asdict()}
     if options.count:
-        own = {"--count", "--json", str(options.json)}
-        words = [word for word in argv if word not in own]
-        record["epoch"] = sums = count(words, config)
+        local_options = {"--count", "--json", str(options.json)}
+        arguments = [word for word in argv if word not in local_options]
+        record["epoch"] = sums = count(arguments, config)
         print(table(sums))
     if options.json:
         write_json(record, options.json)

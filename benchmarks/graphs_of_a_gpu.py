@@ -1,8 +1,9 @@
 """Count the kernels that a graph launches on a GPU, on any machine, without evaluating the graph.
 
-A small operation costs the host and a GPU's front end more than its arithmetic, so the number of
-operations decides. MLX shows a graph before it is evaluated (``mx.export_to_dot``), with what
-``mx.compile`` made of it; which of its primitives launch is read in MLX's sources.
+The number of operations matters, because a small operation costs the host and the GPU's front end
+more than its arithmetic. ``mx.export_to_dot`` lists the primitives of a graph, compiled or not,
+before it is evaluated. The tables below say how many kernels each primitive launches, according to
+MLX's sources.
 
 ``Graphs`` builds graphs for a GPU without needing one: see ``system/backend.py``. An ``mx.depends``
 with the same inputs and outputs replaces each custom kernel; ``mx.compile`` fuses neither.
@@ -27,32 +28,32 @@ from mlx.utils import tree_flatten
 
 from puffer_mlx.system.backend import Kernel, building_for, kernel_substitute
 
-# Launches of a primitive other than one, in mlx/backend/{metal,cuda,gpu} of MLX 0.32; a name stands
-# for all that begin with it where another word follows ("Scatter Sum").
-VIEWS = {  # nothing: gpu/primitives.cpp shares the buffer
+# Primitives that don't launch exactly one kernel, from mlx/backend/{metal,cuda,gpu} of MLX 0.32.
+# A name includes primitives with a second word, such as "Scatter Sum".
+VIEWS = {  # no launch: gpu/primitives.cpp shares the buffer
     *("AsStrided", "Broadcast", "BroadcastAxes", "Copy", "CustomTransforms", "Depends"),
     *("ExpandDims", "Flatten", "Reshape", "Slice", "Split", "Squeeze", "StopGradient"),
     *("Transpose", "Unflatten", "View"),
 }
 SEVERAL = {
-    "DynamicSlice": 2,  # gpu/primitives.cpp: where to begin is computed by a kernel, then a copy
-    "DynamicSliceUpdate": 3,  # the same, and before that a copy of what is updated
+    "DynamicSlice": 2,  # gpu/primitives.cpp: a kernel computes the offset, then a copy
+    "DynamicSliceUpdate": 3,  # the same, after a copy of the updated array
     "MaskedScatter": 3,  # {metal,cuda}/indexing.*: a copy, a sum along the mask, the scatter
     "RMSNormVJP": 2,  # metal/normalization.cpp, cuda/rms_norm.cu: the rows; the weight's gradient
     "Scatter": 2,  # {metal,cuda}/indexing.*: a copy of the target, then the scatter
-    "ScatterAxis": 2,  # likewise
-    "SliceUpdate": 2,  # gpu/slicing.cpp: a copy of what is updated, then one of the slice
+    "ScatterAxis": 2,  # the same
+    "SliceUpdate": 2,  # gpu/slicing.cpp: a copy of the updated array, then one of the slice
 }
-PER_INPUT = {"Concatenate"}  # gpu/slicing.cpp, concatenate_gpu: a copy of each
+PER_INPUT = {"Concatenate"}  # gpu/slicing.cpp, concatenate_gpu: a copy of each input
 
-RESHAPES = {"Flatten", "Reshape", "Unflatten"}  # a copy where rows aren't where they have to be
+RESHAPES = {"Flatten", "Reshape", "Unflatten"}  # need a copy if the input isn't row-contiguous
 KEEP_LAYOUT = {"Copy", "CustomTransforms", "ExpandDims", "Squeeze", "StopGradient"}
-ROWS, APART, MAYBE = "in rows ", "not in rows ", "perhaps not in rows "
+CONTIGUOUS, STRIDED, UNKNOWN = "contiguous ", "strided ", "perhaps strided "
 LAYOUTS = {
-    **dict.fromkeys(("AsStrided", "Broadcast", "BroadcastAxes", "Transpose"), APART),
-    **dict.fromkeys(("Slice", "Split"), MAYBE),  # along the first axis they are
+    **dict.fromkeys(("AsStrided", "Broadcast", "BroadcastAxes", "Transpose"), STRIDED),
+    **dict.fromkeys(("Slice", "Split"), UNKNOWN),  # contiguous along the first axis
 }
-KERNEL = "kernel "  # what the name of a custom kernel begins with
+KERNEL = "kernel "  # prefix of the names of custom kernels
 COPY = "copy for "
 
 _NODE = re.compile(r'^\{ \d+ \[label ="([^"]*)"')
@@ -63,7 +64,7 @@ Kind = tuple[tuple[int, ...], mx.Dtype]
 
 
 class Primitive(NamedTuple):
-    """A node of a graph."""
+    """A node of MLX's graph: an operation with the names of its inputs and outputs."""
 
     name: str
     inputs: list[str]  # names of arrays
@@ -71,7 +72,7 @@ class Primitive(NamedTuple):
 
     @property
     def launches(self) -> int:
-        """Number of launched kernels, without copies of inputs."""
+        """Number of kernels that the operation launches, without copies of its inputs."""
         name = self.name.removeprefix(KERNEL).split(" ")[0]
         if name in VIEWS:
             return 0
@@ -79,19 +80,19 @@ class Primitive(NamedTuple):
 
 
 class Launches(NamedTuple):
-    """The launches of a graph, by names of primitives."""
+    """Number of kernels that a graph launches, by names of primitives."""
 
     counted: Counter[str]
     maybe: Counter[str]  # copies that depend on the axis of a slice
 
     @property
     def total(self) -> int:
-        """All that are counted."""
+        """Number of all counted launches."""
         return sum(self.counted.values())
 
 
 class Graphs:
-    """Graphs of a GPU's back-end.
+    """Build MLX graphs for a GPU's back-end and count their launches. Needs no GPU.
 
     Args:
         backend: ``metal`` or ``cuda``.
@@ -102,36 +103,39 @@ class Graphs:
         self._kernels: dict[str, mx.array] = {}  # an input that identifies each kernel in a graph
         self._ones: dict[Kind, mx.array] = {}
         self._outputs: dict[Kind, mx.array] = {}  # of kernels, no inputs of a compiled function
-        self._apart: dict[str, mx.array] = {}
+        self._strided: dict[str, mx.array] = {}
 
     @contextmanager
     def building(self) -> Iterator[None]:
-        """Within, operations are built for the back-end: see ``building_for``."""
-        before = mx.fast.rms_norm
+        """Build operations for the back-end in a ``with`` block: see ``building_for``."""
+        previous = mx.fast.rms_norm
         with building_for(self.backend, self._launch):
             mx.fast.rms_norm = lambda x, weight, eps: _rms_norm(x, weight)  # type: ignore
             try:
                 yield
             finally:
-                mx.fast.rms_norm = before
+                mx.fast.rms_norm = previous
 
     def ones(self, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
-        """An array that is in memory: it is in no graph, even while gradients are taken."""
-        return _kept(self._ones, (tuple(shape), dtype))
+        """Return a cached array of ones, which belongs to no graph, even within gradients."""
+        return _cached(self._ones, (tuple(shape), dtype))
 
     def computed(self, array: mx.array) -> mx.array:
-        """One like it as if it had been evaluated: in memory, in no graph, of the same layout."""
+        """Return an array with the same shape, type and layout that belongs to no graph.
+
+        The graph then looks as if the array had been evaluated.
+        """
         primitives = self.primitives(array, array=array)
         if not primitives:
             return array
-        if _layout("array", _makers(primitives)) != APART:
+        if _layout("array", _makers(primitives)) != STRIDED:
             return self.ones(array.shape, array.dtype)
-        name = f"{APART}{len(self._apart)}"
-        self._apart[name] = _ones(array.shape, array.dtype)
-        return self._apart[name]
+        name = f"{STRIDED}{len(self._strided)}"
+        self._strided[name] = _ones(array.shape, array.dtype)
+        return self._strided[name]
 
     def launches(self, *trees: Any) -> Launches:
-        """Return the launches that evaluate arrays; evaluated arrays need none."""
+        """Return the launches that would evaluate arrays. Evaluated arrays need no launch."""
         primitives = self.primitives(*trees)
         makers = _makers(primitives)
         counted, maybe = Counter[str](), Counter[str]()
@@ -141,9 +145,9 @@ class Graphs:
             if each.name in RESHAPES or each.name.startswith(KERNEL):
                 for name in each.inputs:
                     layout = _layout(name, makers)
-                    if layout == APART:
+                    if layout == STRIDED:
                         counted[COPY + each.name] += 1
-                    elif layout == MAYBE:
+                    elif layout == UNKNOWN:
                         maybe[COPY + each.name] += 1
         return Launches(counted, maybe)
 
@@ -151,41 +155,41 @@ class Graphs:
         """Return the nodes of the graph that computes arrays.
 
         Args:
-            *trees: trees of lists and dictionaries of arrays.
-            **names: arrays with their names in the graph.
+            *trees: Trees of lists and dictionaries of arrays.
+            **names: Arrays with their names in the graph.
         """
         leaves = [leaf for _, leaf in tree_flatten(trees)]  # type: ignore
-        text = io.StringIO()
+        dot = io.StringIO()
         kernels = {KERNEL + name: array for name, array in self._kernels.items()}
         arrays = [leaf for leaf in leaves if isinstance(leaf, mx.array)]
-        mx.export_to_dot(text, *arrays, **kernels, **self._apart, **names)
-        found: list[Primitive] = []
-        for line in text.getvalue().splitlines():
+        mx.export_to_dot(dot, *arrays, **kernels, **self._strided, **names)
+        nodes: list[Primitive] = []
+        for line in dot.getvalue().splitlines():
             if node := _NODE.match(line):
-                found.append(Primitive(node[1], [], []))
+                nodes.append(Primitive(node[1], [], []))
             elif edge := _INPUT.match(line):
                 if edge[1] in kernels:
-                    found[-1] = found[-1]._replace(name=edge[1])
+                    nodes[-1] = nodes[-1]._replace(name=edge[1])
                 else:
-                    found[-1].inputs.append(edge[1])
+                    nodes[-1].inputs.append(edge[1])
             elif edge := _OUTPUT.match(line):
-                found[-1].outputs.append(edge[1])
-        return found
+                nodes[-1].outputs.append(edge[1])
+        return nodes
 
     def _launch(
         self, name: str, *, inputs: Any, output_shapes: Any, output_dtypes: Any, **_: Any
     ) -> list[mx.array]:
-        """Stand in for a kernel."""
+        """Replace a custom kernel in a graph by an ``mx.depends`` with the same outputs."""
         if name not in self._kernels:
             self._kernels[name] = _ones((1,), mx.float32)
         kinds = [
             (tuple(shape), dtype) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)
         ]
-        outputs = [_kept(self._outputs, kind) for kind in kinds]
+        outputs = [_cached(self._outputs, kind) for kind in kinds]
         return mx.depends(outputs, [self._kernels[name], *inputs])  # type: ignore
 
 
-def _kept(arrays: dict[Kind, mx.array], kind: Kind) -> mx.array:
+def _cached(arrays: dict[Kind, mx.array], kind: Kind) -> mx.array:
     if kind not in arrays:
         arrays[kind] = _ones(*kind)
     return arrays[kind]
@@ -196,16 +200,16 @@ def _ones(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
 
 
 def _layout(name: str, makers: dict[str, Primitive]) -> str:
-    """``ROWS``, ``APART`` or ``MAYBE``: how an array lies in memory."""
+    """Return the layout of an array in memory: ``CONTIGUOUS``, ``STRIDED`` or ``UNKNOWN``."""
     while name in makers and makers[name].name in KEEP_LAYOUT:
-        made = makers[name]
-        name = made.inputs[made.outputs.index(name)]
+        maker = makers[name]
+        name = maker.inputs[maker.outputs.index(name)]
     if name not in makers:
-        return APART if name.startswith(APART) else ROWS
-    made = makers[name]
-    if made.name == "Broadcast" and made.inputs[0] not in makers:
-        return MAYBE  # of one number it needs no copy
-    return LAYOUTS.get(made.name, ROWS)
+        return STRIDED if name.startswith(STRIDED) else CONTIGUOUS
+    maker = makers[name]
+    if maker.name == "Broadcast" and maker.inputs[0] not in makers:
+        return UNKNOWN  # a single number needs no copy
+    return LAYOUTS.get(maker.name, CONTIGUOUS)
 
 
 def _makers(primitives: list[Primitive]) -> dict[str, Primitive]:
@@ -221,7 +225,7 @@ def _stand_in(name: str, inputs: list[mx.array], outputs: list[mx.array]) -> lis
 
 @mx.custom_function
 def _rms_norm(x: mx.array, weight: mx.array) -> Any:
-    """``mx.fast.rms_norm`` of a GPU, where it is a primitive; on a CPU it is made of others."""
+    """Replace ``mx.fast.rms_norm``: a primitive on a GPU, but several operations on a CPU."""
     return _stand_in("RMSNorm", [x, weight], [x])[0]
 
 

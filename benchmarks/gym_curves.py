@@ -1,16 +1,16 @@
 #!/usr/bin/env python
-"""Return against steps and seconds, beside other trainers: python benchmarks/gym_curves.py TASK ...
+"""Compare learning curves with other trainers: python benchmarks/gym_curves.py TASK ...
 
-Each of Gymnasium's environments named is trained by ours with the settings that come with it, and
-with `--peers PYTHON` (stable-baselines3, sbx-rl and torch in it) by Stable-Baselines3's and SBX's
-PPO with RL Zoo's settings (`learning_zoo.py`), and with `--cleanrl FOLDER` (`cleanrl/` of its
-checkout) by CleanRL's own script, all for the steps of `learning_tasks.py`, but no longer than
-`--seconds`. Each run is a process with `--cores` separate cores (2), `--jobs` of them at a time,
-seed by seed. PyTorch has one thread: with two it is slower, its products are small.
+Trains each given Gymnasium environment with puffer_mlx and its shipped settings; with
+`--peers PYTHON` (a Python with stable-baselines3, sbx-rl and torch) also with Stable-Baselines3's
+and SBX's PPO and RL Zoo's settings (`learning_zoo.py`); with `--cleanrl FOLDER` (`cleanrl/` of its
+checkout) also with CleanRL's script. All train for the steps of `learning_tasks.py`, but no longer
+than `--seconds`. Each run is a process on `--cores` separate cores (2), `--jobs` runs at a time,
+seed by seed. PyTorch uses one thread, because two are slower for its small products.
 
 A point of a curve is the mean return of the last 100 training episodes, with the steps of all
-environments, the CPU seconds and the seconds since the process began, imports and compiling
-included. `--json FILE` keeps them; `--draw RECORD PICTURE` only draws a record.
+environments, the CPU seconds and the seconds since the process began, including imports and
+compiling. `--json FILE` writes the record; `--draw RECORD PICTURE` only draws a record.
 """
 
 import argparse
@@ -36,15 +36,15 @@ from learning_peers import WINDOW, Job, make_trainer, watching
 from learning_tasks import TASKS
 from learning_zoo import SETTINGS
 
-BEGAN = time.perf_counter()  # what is imported until here takes no time
+BEGAN = time.perf_counter()  # imports up to here take almost no time
 POINTS = 100  # of a curve
 TORCH_THREADS = 1
-OURS = "puffer_mlx"
+PUFFER_MLX = "puffer_mlx"
 Point = list[float]  # steps, CPU seconds, seconds, mean return
 
 
 class Curve:
-    """The points of a run, which ends after a number of seconds."""
+    """The learning curve of a run that ends after a number of seconds."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -66,7 +66,7 @@ class Curve:
 
 
 def spent() -> float:
-    """CPU seconds of this process and those that step its environments."""
+    """Return the CPU seconds of this process and of the processes that step its environments."""
     total = time.process_time()
     for worker in multiprocessing.active_children():
         fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
@@ -74,8 +74,8 @@ def spent() -> float:
     return total
 
 
-class Enough(Exception):
-    """The time is over."""
+class TimeOver(Exception):
+    """Raised in CleanRL's script when the time of a run is over."""
 
 
 # ---- in a separate process -----------------------------------------------------------------------
@@ -127,7 +127,7 @@ def cleanrl(name: str, seed: int, steps: int, curve: Curve, folder: str) -> tupl
 
         def add_scalar(self, tag: str, value: float, step: int) -> None:
             if tag == "charts/episodic_return" and not curve.see(step, [float(value)]):
-                raise Enough
+                raise TimeOver
 
         def close(self) -> None: ...
 
@@ -144,7 +144,7 @@ def cleanrl(name: str, seed: int, steps: int, curve: Curve, folder: str) -> tupl
 
 
 TRAINERS: dict[str, Callable[..., tuple[str, ...]]] = {
-    OURS: ours,
+    PUFFER_MLX: ours,
     "stable-baselines3": sb3,
     "sbx": sbx,
     "cleanrl": cleanrl,
@@ -152,12 +152,12 @@ TRAINERS: dict[str, Callable[..., tuple[str, ...]]] = {
 
 
 def child(trainer: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One run: its points, and of how many steps a second."""
+    """Train once in this process. Returns the points of the learning curve and the versions."""
     curve, steps = Curve(options.seconds), TASKS[name].steps
     packages: tuple[str, ...] = ()
     try:
         packages = TRAINERS[trainer](name, options.first_seed, steps, curve, options.cleanrl)
-    except Enough:
+    except TimeOver:
         packages = "torch", "gymnasium"
     stride = -(-len(curve.points) // POINTS) or 1
     points = curve.points[::-1][::stride][::-1]  # the last one is among them
@@ -171,60 +171,63 @@ def child(trainer: str, name: str, options: argparse.Namespace) -> dict[str, Any
 
 
 def measure(trainer: str, name: str, seed: int, cores: set[int], options: Any) -> dict[str, Any]:
-    """One run, and what its process cost."""
+    """Train once in a separate process. Returns the learning curve and the cost."""
     from learning_processes import measured  # not at the top: the peers' Python hasn't puffer_mlx
 
-    python = sys.executable if trainer == OURS else options.peers
+    python = sys.executable if trainer == PUFFER_MLX else options.peers
     words = [__file__, name, "--child", trainer, "--first-seed", seed]
     words += ["--seconds", options.seconds, "--cleanrl", options.cleanrl]
-    found, run = measured([python, *words], cores)
-    return {**found, "CPU s": round(run.cpu, 1), "seconds": round(run.wall, 1)}
+    result, run = measured([python, *words], cores)
+    return {**result, "CPU s": round(run.cpu, 1), "seconds": round(run.wall, 1)}
 
 
 def by(points: list[Point], column: int, limit: float) -> float | None:
-    """The mean return that was known when a column was at most this."""
-    known = [point[3] for point in points if point[column] <= limit]
-    return known[-1] if known else None
+    """Return the last mean return of a curve before a column exceeds a limit, or None."""
+    values = [point[3] for point in points if point[column] <= limit]
+    return values[-1] if values else None
 
 
 def row(runs: list[dict[str, Any]], seconds: float) -> dict[str, float | None]:
-    """Medians of the seeds of a trainer on a task."""
+    """Return the medians over the seeds of a trainer on a task; {} if a seed has no points."""
 
     def median(values: list[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return statistics.median(known) if len(known) == len(values) else None
+        present = [value for value in values if value is not None]
+        return statistics.median(present) if len(present) == len(values) else None
 
     if not all(run["points"] for run in runs):
-        return {}  # the time was over before an episode was
+        return {}  # no episode ended in the time
     ends = [run["points"][-1] for run in runs]
-    found = {
+    result = {
         "steps": median([end[0] for end in ends]),
         "seconds": median([end[2] for end in ends]),
         "steps/s": median([end[0] / end[2] for end in ends]),
         "steps/CPU-s": median([end[0] / end[1] for end in ends]),
     }
-    for part in (5, 2, 1):
-        returns = [by(run["points"], 2, seconds / part) for run in runs]
-        found[f"after {seconds / part:.0f} s"] = median(returns)
-    return found
+    for position in (5, 2, 1):
+        returns = [by(run["points"], 2, seconds / position) for run in runs]
+        result[f"after {seconds / position:.0f} s"] = median(returns)
+    return result
 
 
 def show(record: dict[str, Any]) -> None:
     for name, trainers in record["tasks"].items():
         for trainer, runs in trainers.items():
-            found = row(list(runs.values()), record["seconds"])
-            cells = [f"{key} {value:,.0f}" for key, value in found.items() if value is not None]
+            result = row(list(runs.values()), record["seconds"])
+            cells = [f"{key} {value:,.0f}" for key, value in result.items() if value is not None]
             print(f"{name:12} {trainer:18} " + ", ".join(cells), flush=True)
 
 
 def draw(record: dict[str, Any], picture: Path) -> None:
-    """For each task two panels: over steps, and over seconds."""
+    """Draw two panels per task: returns against steps, and against seconds."""
     import figures  # not at the top: the peers' Python hasn't NumPy's friends
     import numpy as np
 
-    colors = dict(zip(TRAINERS, (figures.OURS, figures.OTHER, *figures.MORE[1:3]), strict=True))
-    words = f"Median and range of the seeds, the last {WINDOW} training episodes; {record['where']}"
-    with figures.panels(2 * len(record["tasks"]), picture, words, size=(4.2, 2.5), most=2) as axes:
+    colors = dict(
+        zip(TRAINERS, (figures.OUR_COLOR, figures.PEER_COLOR, *figures.MORE[1:3]), strict=True)
+    )
+    caption = f"Median and range of the seeds, last {WINDOW} training episodes; {record['where']}"
+    count = 2 * len(record["tasks"])
+    with figures.panels(count, picture, caption, size=(4.2, 2.5), columns=2) as axes:
         for number, (name, trainers) in enumerate(record["tasks"].items()):
             for axis, column, unit, x in zip(
                 axes[2 * number :], (0, 2), (1e6, 1), ("million steps", "seconds"), strict=False
@@ -247,18 +250,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help="of learning_tasks.py")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each (3)")
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help="name in learning_tasks.py")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds per trainer (3)")
     parser.add_argument("--first-seed", type=int, default=1, help="(1)")
-    parser.add_argument("--seconds", type=float, default=300.0, help="of a run at most (300)")
-    parser.add_argument("--cores", type=int, default=2, help="of each run (2)")
+    parser.add_argument("--seconds", type=float, default=300.0, help="time limit of a run (300)")
+    parser.add_argument("--cores", type=int, default=2, help="cores per run (2)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (1)")
-    parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has the peers")
-    parser.add_argument("--cleanrl", default="", metavar="FOLDER", help="with CleanRL's scripts")
+    parser.add_argument("--peers", metavar="PYTHON", help="Python with the other trainers")
+    parser.add_argument("--cleanrl", default="", metavar="FOLDER", help="CleanRL's scripts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record")
-    parser.add_argument(
-        "--draw", type=Path, nargs=2, help="a record, and the picture to draw of it"
-    )
+    parser.add_argument("--draw", type=Path, nargs=2, help="a record, and the picture to write")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -269,12 +270,12 @@ def main() -> None:
         draw(json.loads(record.read_text()), picture)
         return
     if not options.tasks:
-        parser.error("which tasks?")
+        parser.error("name at least one task")
     if unknown := [name for name in options.tasks if name not in SETTINGS]:
         parser.error(f"no settings of RL Zoo for {', '.join(unknown)}: {', '.join(SETTINGS)}")
     if options.cleanrl and not options.peers:
         parser.error("--cleanrl needs --peers PYTHON, which has torch")
-    trainers = [OURS, "stable-baselines3", "sbx"] if options.peers else [OURS]
+    trainers = [PUFFER_MLX, "stable-baselines3", "sbx"] if options.peers else [PUFFER_MLX]
     trainers += ["cleanrl"] if options.cleanrl else []
     record = recorded(trainers, options)
     show(record)
@@ -288,7 +289,7 @@ def main() -> None:
 
 
 def recorded(trainers: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    """All runs, seed by seed."""
+    """Train with all trainers, seed by seed. Returns the record."""
     from learning_processes import side_by_side  # not at the top, as above
 
     seeds = range(options.first_seed, options.first_seed + options.seeds)

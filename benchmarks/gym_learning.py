@@ -1,16 +1,14 @@
 #!/usr/bin/env python
-"""Steps and seconds to a score: python benchmarks/gym_learning.py [ENV ...] [--seeds 5] [--help].
+"""Measure steps and seconds to a score: python benchmarks/gym_learning.py [ENV ...] [--seeds 5].
 
-Each of Gymnasium's environments below is trained with the settings that come with it
-(`python scripts/train.py gym:ENV`, `configs/python.ini` and what follows it) until the mean
-return of the last 100 finished training episodes reaches the score, once for each seed, one run
-after the other, each in a separate process. CPU seconds are the process's from its start to its
-end, imports and all threads included. `--peers PYTHON` runs Stable-Baselines3's PPO as well, in
-turns, with the settings of RL Zoo (`learning_zoo.py`). What is reached in the end, `learning.py`
-says.
+Trains each of the Gymnasium environments below with its shipped settings (`python scripts/train.py
+gym:ENV`) until the mean return of the last 100 training episodes reaches the score; once per seed,
+one run after the other, each in a separate process. CPU seconds are those of the entire process,
+including imports and all threads. `--peers PYTHON` also runs Stable-Baselines3's PPO, alternating,
+with the settings of RL Zoo (`learning_zoo.py`). For final scores see `learning.py`.
 
-Ours reports episodes an epoch at a time: each counts as the mean of those that ended in its epoch.
-Other options are `scripts/train.py`'s, for ours: `--train.gamma=0.99`.
+puffer_mlx reports episodes once per epoch: each episode counts as the mean of its epoch's episodes.
+Further options are passed to `scripts/train.py`, for example `--train.gamma=0.99`.
 """
 
 import argparse
@@ -30,11 +28,11 @@ sys.path.append(str(Path(__file__).parent))  # where this file was loaded by its
 from learning_peers import WINDOW, Job, make_trainer, watching
 from learning_zoo import SETTINGS
 
-PARTS = 20  # of a run, in its curve
+CURVE_POINTS = 20
 
 
 class Task(NamedTuple):
-    """A score, and how long it may take."""
+    """A score to reach, and the number of steps that reaching it may take."""
 
     score: float
     budget: int  # steps
@@ -49,7 +47,7 @@ TASKS = {
 
 
 class Score:
-    """The mean of the last episodes, and when it first was high enough."""
+    """Track the mean return of the last episodes, and the step at which it reached a score."""
 
     def __init__(self, wanted: float) -> None:
         self.wanted, self.reached = wanted, 0
@@ -70,16 +68,16 @@ class Score:
         return bool(self.reached)
 
     def record(self, steps: int, packages: tuple[str, ...]) -> dict[str, Any]:
-        stride = -(-len(self.curve) // PARTS) or 1
+        stride = -(-len(self.curve) // CURVE_POINTS) or 1
         return {
             "reached": self.reached or None,
             "best": self.best if len(self.episodes) >= WINDOW else None,
             "episodes": len(self.episodes),
             "steps": steps,
             "curve": [
-                [self.curve[i + len(part) - 1][0], statistics.fmean(mean for _, mean in part)]
+                [self.curve[i + len(section) - 1][0], statistics.fmean(mean for _, mean in section)]
                 for i in range(0, len(self.curve), stride)
-                if (part := self.curve[i : i + stride])
+                if (section := self.curve[i : i + stride])
             ],
             "versions": {package: version(package) for package in packages},
         }
@@ -88,21 +86,21 @@ class Score:
 # ---- in a separate process -----------------------------------------------------------------------
 
 
-def ours(name: str, seed: int, limit: int, more: list[str]) -> dict[str, Any]:
+def ours(name: str, seed: int, limit: int, extra: list[str]) -> dict[str, Any]:
     import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
     from puffer_mlx import config, vec
     from puffer_mlx.system.devices import select_device
     from puffer_mlx.training.trainer import Trainer
 
-    words = [*options(seed), *more]
-    settings = config.load(f"gym:{name}", words)
+    arguments = [*options(seed), *extra]
+    settings = config.load(f"gym:{name}", arguments)
     select_device(settings.base.device)
     score = Score(TASKS[name].score)
     with vec.make(settings, 1) as environments:
         trainer = Trainer(settings, environments)
         for logs in trainer:
-            ended = [logs.get("env/episode_return", 0.0)] * int(logs.get("env/n", 0))
-            if score.add(ended, trainer.global_step) or trainer.global_step >= limit:
+            returns = [logs.get("env/episode_return", 0.0)] * int(logs.get("env/n", 0))
+            if score.add(returns, trainer.global_step) or trainer.global_step >= limit:
                 break
         return score.record(trainer.global_step, ("mlx", "gymnasium", "numpy"))
 
@@ -112,11 +110,11 @@ def options(seed: int) -> list[str]:
     return ["--device", "cpu", "--seed", str(seed), "--vec.seed", str(1000 * seed)]
 
 
-def theirs(name: str, seed: int, limit: int, more: list[str]) -> dict[str, Any]:
+def theirs(name: str, seed: int, limit: int, extra: list[str]) -> dict[str, Any]:
     score, steps = Score(TASKS[name].score), min(limit, TASKS[name].peers)
 
-    def see(now: int, ended: list[float]) -> bool:
-        return not score.add(ended, now) and now < limit
+    def see(now: int, returns: list[float]) -> bool:
+        return not score.add(returns, now) and now < limit
 
     trainer = make_trainer(Job(name, SETTINGS[name], steps, seed, 1000 * seed, 0, 0))
     trainer.learn(steps, callback=watching(see))
@@ -133,22 +131,22 @@ TRAINERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def measure(trainer: str, name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One run and what its process cost."""
+    """Train once in a separate process. Returns the results and the cost of the process."""
     from learning_processes import measured  # not at the top: the peers' Python hasn't puffer_mlx
 
     from puffer_mlx.errors import UserError
 
     python = sys.executable if trainer == "puffer_mlx" else options.peers
-    words = ["--child", trainer, name, "--first-seed", seed, "--limit", options.limit]
-    more = options.more if trainer == "puffer_mlx" else []
+    arguments = ["--child", trainer, name, "--first-seed", seed, "--limit", options.limit]
+    extra = options.more if trainer == "puffer_mlx" else []
     load, cores = os.getloadavg()[0], {options.core} if options.core >= 0 else set()
     try:
-        found, spent = measured([python, __file__, *words, *more], cores)
+        results, spent = measured([python, __file__, *arguments, *extra], cores)
     except UserError as error:
         raise SystemExit(f"{trainer}, {name}, seed {seed} failed:\n{error}") from None
     return {
         "seed": seed,
-        **found,
+        **results,
         "CPU s": round(spent.cpu, 2),
         "wall s": round(spent.wall, 2),
         "load": round(load, 2),
@@ -156,7 +154,7 @@ def measure(trainer: str, name: str, seed: int, options: argparse.Namespace) -> 
 
 
 def summary(runs: list[dict[str, Any]], budget: int) -> dict[str, Any]:
-    """Results of all seeds of a trainer on a task."""
+    """Return a summary of all seeds of a trainer on a task."""
     reached = [run["reached"] for run in runs]
     every = all(reached)
     return {
@@ -168,9 +166,9 @@ def summary(runs: list[dict[str, Any]], budget: int) -> dict[str, Any]:
     }
 
 
-def show(name: str, trainer: str, found: dict[str, Any]) -> None:
-    reached = ", ".join(f"{steps:,}" if steps else "-" for steps in found["reached"])
-    seconds = ", ".join(f"{s:.1f}" for s in found["CPU s"])
+def show(name: str, trainer: str, results: dict[str, Any]) -> None:
+    reached = ", ".join(f"{steps:,}" if steps else "-" for steps in results["reached"])
+    seconds = ", ".join(f"{s:.1f}" for s in results["CPU s"])
     print(f"{name:14} {trainer:18} steps {reached}   CPU s {seconds}", flush=True)
 
 
@@ -179,10 +177,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("environments", nargs="*", metavar="ENV", help=", ".join(TASKS))
-    parser.add_argument("--seeds", type=int, default=5, help="runs of each (5)")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds per environment (5)")
     parser.add_argument("--first-seed", type=int, default=1, help="(1)")
-    parser.add_argument("--peers", metavar="PYTHON", help="an interpreter with stable-baselines3")
-    parser.add_argument("--limit", type=int, default=0, help="steps of a run at most (all)")
+    parser.add_argument("--peers", metavar="PYTHON", help="Python with stable-baselines3")
+    parser.add_argument("--limit", type=int, default=0, help="maximum steps of a run (no limit)")
     parser.add_argument("--core", type=int, default=-1, help="the core that all run on")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -203,17 +201,17 @@ def main() -> int:
     for name in options.environments or TASKS:
         runs = {trainer: [] for trainer in TRAINERS if trainer == "puffer_mlx" or options.peers}
         for seed in range(options.first_seed, options.first_seed + options.seeds):
-            for trainer, done in runs.items():
-                done.append(measure(trainer, name, seed, options))
+            for trainer, finished in runs.items():
+                finished.append(measure(trainer, name, seed, options))
         task = TASKS[name]
-        found = {trainer: summary(done, task.budget) for trainer, done in runs.items()}
-        for trainer, row in found.items():
+        summaries = {trainer: summary(finished, task.budget) for trainer, finished in runs.items()}
+        for trainer, row in summaries.items():
             show(name, trainer, row)
         results[name] = {
             "score": task.score,
             "budget, steps": task.budget,
             "stable-baselines3": SETTINGS[name],
-            "results": found,
+            "results": summaries,
             "runs": runs,
         }
     if options.json:
@@ -223,20 +221,22 @@ def main() -> int:
     )
 
 
-def write(results: dict[str, Any], given: argparse.Namespace) -> None:
+def write(results: dict[str, Any], args: argparse.Namespace) -> None:
     from puffer_mlx.system.json_text import write_json  # the peers' Python hasn't it
 
-    words = [*given.environments, "--seeds", given.seeds, "--first-seed", given.first_seed]
-    words += ["--peers PYTHON"] if given.peers else []
+    arguments = [*args.environments, "--seeds", args.seeds, "--first-seed", args.first_seed]
+    arguments += ["--peers PYTHON"] if args.peers else []
     record = {
-        "command": " ".join(map(str, ["python benchmarks/gym_learning.py", *words, *given.more])),
-        "ours": " ".join(["python scripts/train.py gym:ENV", *options(1), *given.more]),
+        "command": " ".join(
+            map(str, ["python benchmarks/gym_learning.py", *arguments, *args.more])
+        ),
+        "ours": " ".join(["python scripts/train.py gym:ENV", *options(1), *args.more]),
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "one core": given.core >= 0,
+        "one core": args.core >= 0,
         "tasks": results,
     }
-    write_json(record, given.json)
+    write_json(record, args.json)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 #!/usr/bin/env python
-"""Steps per second beside other trainers: python benchmarks/gym_peers.py --peers PYTHON [--help].
+"""Compare training speed with other trainers: python benchmarks/gym_peers.py --peers PYTHON.
 
-CartPole-v1 of Gymnasium, the whole loop of acting, stepping and training, on one thread of one
-core, each trainer in a separate process, alternating, several times. `--peers` is the Python of
-an environment with stable-baselines3, sb3-contrib and sbx-rl in it; without it only ours run.
+Trains Gymnasium's CartPole-v1 (acting, stepping and training) with one thread on one core. Each
+trainer runs in a separate process; the trainers alternate several times. `--peers` is a Python with
+stable-baselines3, sb3-contrib and sbx-rl; without it only puffer_mlx runs.
 
-Alike in all: N environments, rollouts of 128 steps, 4 passes over them in 4 minibatches each, clip
+Equal for all: N environments, rollouts of 128 steps, 4 passes over them in 4 minibatches each, clip
 0.2, gamma 0.99, lambda 0.95. With an MLP: Stable-Baselines3 and SBX have two networks of two layers
-of 64 with tanh, one for actions and one for values; ours is one network of a linear layer and two
-of 64 with GELU, about as many products (8,900 and 8,600 for each step). With an LSTM of 128:
-sb3-contrib has one for actions and one for values, each followed by two layers of 64; ours is one
-LSTM behind a linear layer. Theirs train by Adam on shuffled steps, ours by Muon on segments drawn
-with replacement. `sync` steps the environments one after the other, as theirs do; otherwise
-Gymnasium's vectorised CartPole does.
+of 64 with tanh, one for actions and one for values; puffer_mlx has one network of a linear layer
+and two layers of 64 with GELU, with about as many products (8,900 and 8,600 per step). With an LSTM
+of 128: sb3-contrib has one for actions and one for values, each followed by two layers of 64;
+puffer_mlx has a linear layer followed by one LSTM. The others train with Adam on shuffled steps,
+puffer_mlx with Muon on segments sampled with replacement. `sync` steps the environments one after
+the other, like the other trainers; otherwise Gymnasium's vectorized CartPole is used.
 """
 
 import argparse
@@ -30,8 +30,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ENVIRONMENT = "CartPole-v1"
-HORIZON, PASSES, PARTS = 128, 4, 4  # steps of a rollout; over it; minibatches of a pass
-SKIPPED = 2  # iterations that aren't counted: they compile
+HORIZON = 128  # steps of a rollout
+PASSES = 4  # over a rollout
+MINIBATCHES = 4  # per pass
+WARM_UP = 2  # iterations that compile and aren't counted
 Mark = Callable[[], bool]  # called when an iteration begins; returns False to stop
 
 
@@ -39,10 +41,10 @@ Mark = Callable[[], bool]  # called when an iteration begins; returns False to s
 
 
 def common(agents: int) -> dict[str, Any]:
-    """Return the arguments of the peers' PPO."""
+    """Return the arguments of PPO for the other trainers."""
     return {
         "n_steps": HORIZON,
-        "batch_size": agents * HORIZON // PARTS,
+        "batch_size": agents * HORIZON // MINIBATCHES,
         "n_epochs": PASSES,
         "learning_rate": 2.5e-4,
         "gamma": 0.99,
@@ -55,7 +57,7 @@ def common(agents: int) -> dict[str, Any]:
 
 
 def learn(algorithm: type, policy: str, agents: int, mark: Mark, **more: Any) -> None:
-    """A trainer with Stable-Baselines3's interface."""
+    """Train with an algorithm that has Stable-Baselines3's interface, until ``mark`` stops it."""
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
@@ -95,9 +97,9 @@ def recurrent(agents: int, mark: Mark) -> None:
 
 
 def command_line(agents: int, network: str, backend: str) -> list[str]:
-    """Ours, as on the command line of `scripts/train.py`."""
+    """Return our settings as options of `scripts/train.py`."""
     layers, hidden = (2, 64) if network == "MLP" else (1, 128)
-    given = {
+    settings = {
         "device": "cpu",
         "profile": 0,
         "vec.total-agents": agents,
@@ -111,14 +113,14 @@ def command_line(agents: int, network: str, backend: str) -> list[str]:
         "policy.num-layers": layers,
         "policy.dialect": "native",
         "train.horizon": HORIZON,
-        "train.minibatch-size": agents * HORIZON // PARTS,
+        "train.minibatch-size": agents * HORIZON // MINIBATCHES,
         "train.replay-ratio": PASSES,
         "train.gamma": 0.99,
         "train.gae-lambda": 0.95,
         "train.clip-coef": 0.2,
         "train.total-timesteps": 10**12,
     }
-    return [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
 def ours(network: str, backend: str) -> Callable[[int, Mark], None]:
@@ -139,7 +141,7 @@ def ours(network: str, backend: str) -> Callable[[int, Mark], None]:
 
 
 class Trainer(NamedTuple):
-    """Somebody's trainer."""
+    """A trainer to measure."""
 
     run: Callable[[int, Mark], None]
     packages: tuple[str, ...]  # whose versions matter
@@ -168,21 +170,21 @@ RATIOS = (  # ours, theirs
 
 
 def child(name: str, agents: int, seconds: float) -> None:
-    """Run one trainer for so long after what isn't counted; prints what was measured as JSON."""
+    """Run one trainer for some seconds after the warm-up, and print the measurements as JSON."""
     marks: list[tuple[float, float]] = []
 
     def mark() -> bool:
         marks.append((time.perf_counter(), time.process_time()))
-        counted = len(marks) - 1 - SKIPPED
-        return counted < 2 or marks[-1][0] - marks[SKIPPED][0] < seconds
+        counted = len(marks) - 1 - WARM_UP
+        return counted < 2 or marks[-1][0] - marks[WARM_UP][0] < seconds
 
     trainer = TRAINERS[name]
     trainer.run(agents, mark)
-    (began, cpu), (ended, cpu_ended) = marks[SKIPPED], marks[-1]
-    iterations = len(marks) - 1 - SKIPPED
+    (began, cpu), (ended, cpu_ended) = marks[WARM_UP], marks[-1]
+    iterations = len(marks) - 1 - WARM_UP
     steps = iterations * agents * HORIZON
     unit = 2**20 if platform.system() == "Darwin" else 2**10
-    found = {
+    results = {
         "iterations": iterations,
         "steps/s": steps / (ended - began),
         "steps/CPU-s": steps / (cpu_ended - cpu),
@@ -190,27 +192,27 @@ def child(name: str, agents: int, seconds: float) -> None:
         "python": platform.python_version(),
         "versions": {package: version(package) for package in trainer.packages},
     }
-    print("measured " + json.dumps(found))
+    print("measured " + json.dumps(results))
 
 
 # ---- all of them ---------------------------------------------------------------------------------
 
 
 def measure(name: str, agents: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One run of one trainer."""
+    """Run one trainer in a separate process. Returns the measurements."""
     from learning_processes import measured  # not at the top: the peers' Python hasn't puffer_mlx
 
     python = sys.executable if TRAINERS[name].options else options.peers
-    words = [__file__, "--child", name, "--envs", agents, "--seconds", options.seconds]
+    arguments = [__file__, "--child", name, "--envs", agents, "--seconds", options.seconds]
     cores = {options.core} if options.core >= 0 else set()
     load = os.getloadavg()[0]
-    found, _ = measured([python, *words], cores)
-    return {**found, "load": round(load, 2)}
+    results, _ = measured([python, *arguments], cores)
+    return {**results, "load": round(load, 2)}
 
 
 def summary(runs: dict[str, dict[str, list[dict]]]) -> dict[str, dict[str, Any]]:
     """Return the trainers' medians and ratios for each number of environments."""
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for agents, trainers in runs.items():
         medians = {
             name: {
@@ -220,25 +222,25 @@ def summary(runs: dict[str, dict[str, list[dict]]]) -> dict[str, dict[str, Any]]
             for name, passes in trainers.items()
         }
         ratios = {
-            f"{mine} / {peer}": {
+            f"{our_name} / {peer}": {
                 key: statistics.median(
-                    a[key] / b[key] for a, b in zip(trainers[mine], trainers[peer], strict=True)
+                    a[key] / b[key] for a, b in zip(trainers[our_name], trainers[peer], strict=True)
                 )
                 for key in ("steps/s", "steps/CPU-s")
             }
-            for mine, peer in RATIOS
-            if mine in trainers and peer in trainers
+            for our_name, peer in RATIOS
+            if our_name in trainers and peer in trainers
         }
-        found[agents] = {"medians": medians, "ratios": ratios}
-    return found
+        results[agents] = {"medians": medians, "ratios": ratios}
+    return results
 
 
-def show(found: dict[str, dict[str, Any]]) -> None:
-    for agents, parts in found.items():
+def show(results: dict[str, dict[str, Any]]) -> None:
+    for agents, tables in results.items():
         print(f"\n{agents} environments         steps/s  steps/CPU-s  peak MiB")
-        for name, row in parts["medians"].items():
+        for name, row in tables["medians"].items():
             print(f"{name:22}" + "".join(f"{row[key]:12,.0f}" for key in row))
-        for name, row in parts["ratios"].items():
+        for name, row in tables["ratios"].items():
             print(f"{name:42} {row['steps/s']:6.2f} {row['steps/CPU-s']:6.2f}")
 
 
@@ -246,11 +248,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has the peers")
+    parser.add_argument("--peers", metavar="PYTHON", help="Python with the other trainers")
     parser.add_argument("--envs", default="8,64", help="numbers of environments (8,64)")
     parser.add_argument("--trainers", help=f"of {'; '.join(TRAINERS)}, separated by semicolons")
-    parser.add_argument("--passes", type=int, default=3, help="runs of each (3)")
-    parser.add_argument("--seconds", type=float, default=6.0, help="counted of each run (6)")
+    parser.add_argument("--passes", type=int, default=3, help="runs per trainer (3)")
+    parser.add_argument("--seconds", type=float, default=6.0, help="measured seconds per run (6)")
     parser.add_argument("--core", type=int, default=-1, help="the core that all run on")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -277,17 +279,17 @@ def main() -> None:
                 passes.append(measure(name, int(agents), options))
                 rate = passes[-1]["steps/s"]
                 print(f"pass {number + 1}, {agents} environments, {name}: {rate:,.0f}", flush=True)
-    found = summary(runs)
-    show(found)
+    results = summary(runs)
+    show(results)
     if options.json:
         from puffer_mlx.system.json_text import write_json  # the peers' Python hasn't it
 
-        given = {key: getattr(options, key) for key in ("envs", "trainers", "passes", "seconds")}
-        words = [f"--{key} '{value}'" for key, value in given.items() if value is not None]
+        settings = {key: getattr(options, key) for key in ("envs", "trainers", "passes", "seconds")}
+        arguments = [f"--{key} '{value}'" for key, value in settings.items() if value is not None]
         peers = ["--peers PYTHON"] if options.peers else []
         first = int(options.envs.split(",")[0])
         record = {
-            "command": " ".join(["python benchmarks/gym_peers.py", *peers, *words]),
+            "command": " ".join(["python benchmarks/gym_peers.py", *peers, *arguments]),
             "date": datetime.date.today().isoformat(),
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
             "one core": options.core >= 0,
@@ -296,7 +298,7 @@ def main() -> None:
                 for name in wanted
                 if (trainer := TRAINERS[name]).options
             },
-            "results": found,
+            "results": results,
             "runs": runs,
         }
         write_json(record, options.json)

@@ -9,16 +9,16 @@ from puffer_mlx.training.trainer import Logs, Trainer
 
 
 class Halves:
-    """Times a trainer's rollout, its training, and both as it does them; in seconds.
+    """Time a trainer's rollout, its training, and complete iterations, in seconds.
 
-    What is timed alone runs as it would in the whole: the rollout in its thread, on its streams and
-    its share of the cores, the training on its own. The three may be called in any order.
+    A half that is timed alone runs as in an iteration: the rollout in its thread, on its streams
+    and cores. The methods may be called in any order.
 
     Args:
-        trainer: between two steps; its run must be long enough for all iterations.
+        trainer: Trainer between two steps. Its run must be long enough for all iterations.
 
     Attributes:
-        logs: the record of the last iteration.
+        logs: Record of the last iteration.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -27,7 +27,7 @@ class Halves:
         self._newest: Rollout | None = None
 
     def rollout(self) -> float:
-        """Collect a rollout while the learner is idle. Overlapped training uses it next."""
+        """Time a rollout while the learner is idle. Overlapped training uses the rollout next."""
         self._take()
         began = time.perf_counter()
         self.trainer.queue.start_next(self.trainer.weights)
@@ -35,7 +35,7 @@ class Halves:
         return time.perf_counter() - began
 
     def training(self) -> float:
-        """Train on a rollout while the collector is idle, and drop the new weights."""
+        """Time training on a rollout while the collector is idle. The new weights are discarded."""
         trainer = self.trainer
         self._take()
         if self._newest is None:
@@ -49,17 +49,17 @@ class Halves:
         return time.perf_counter() - began
 
     def iteration(self) -> float:
-        """A step of the trainer: both halves at once with ``train.overlap``, else in turns."""
+        """Time a step of the trainer: with ``train.overlap`` both halves run at the same time."""
         if self.trainer.placement.overlap and not self.trainer.queue.rollout:
             self._take()
-            if not self.trainer.queue.rollout:  # else the first one would collect two rollouts
+            if not self.trainer.queue.rollout:  # otherwise the step would collect two rollouts
                 self.rollout()
         began = time.perf_counter()
         self.logs = self.trainer.step()
         return time.perf_counter() - began
 
     def _take(self) -> None:
-        """Take the rollout that has been begun, if one has."""
+        """Wait for the rollout in progress, if any."""
         trainer = self.trainer
         if trainer.collector.begun is not None:
             self._newest = trainer.collector.take()

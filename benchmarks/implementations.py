@@ -1,10 +1,10 @@
 #!/usr/bin/env python
 """Measure epochs with and without each implementation: python benchmarks/implementations.py.
 
-Each row of ``ROWS`` has a configuration in which an implementation runs. Two trainers take turns in
-one process: one uses the implementation, the other computes the same by plain MLX or by the next
-best form. Both are serial and without profiling. A row of a Mac's defaults runs many launches per
-minibatch, no graph of the epoch, and with Metal's limits for blocks.
+Each row of ``ROWS`` has a configuration in which an implementation runs. Two trainers alternate in
+one process: one uses the implementation, the other computes the same with plain MLX or with the
+next best implementation. Both are serial and without profiling. Rows with a Mac's defaults run many
+launches per minibatch, no graph of the epoch, and with Metal's limits for blocks.
 
 First all rows are compiled in parallel, and the launches of one epoch are counted. A row whose
 kernels aren't launched, or are launched as often without the implementation, isn't measured. Then
@@ -56,8 +56,8 @@ from puffer_mlx.training.placement import Acting, Placement
 from puffer_mlx.training.trainer import Trainer
 
 ROOMS = "ops", "policy", "ppo", "rollout"  # folders that declare implementations
-WARM_UP = 3  # number of epochs; the first compiles
-WARM_UP_SECONDS = 6.0  # then no further epoch of the warm-up
+WARM_UP = 3  # epochs before the measurement; compile the kernels
+WARM_UP_SECONDS = 6.0  # limit of the warm-up, after which no further epoch begins
 COMMON = "--train.total-timesteps 1000000000000 --train.overlap 0 --base.profile 0"
 PACKAGE = "puffer_mlx."
 MUON = PACKAGE + "ppo.optimizers.muon."
@@ -67,7 +67,7 @@ ACTORS = [PACKAGE + "rollout.acting.make_actor", PACKAGE + "training.placement.m
 COLLECT_IN_C = "collect in C"  # counted as a launch
 
 
-def nothing(*_: Any, **__: Any) -> None:
+def no_result(*_: Any, **__: Any) -> None:
     """Replace a function that chooses a form: the form doesn't fit."""
 
 
@@ -80,9 +80,9 @@ def in_groups(at: Any, inputs: Any, low: bool, *_: Any) -> Any:
 MAC = {
     MUON + "shared_pool_limits": lambda: (launch.THREADS, launch.SHARED_BYTES),
     PACKAGE + "ops.gpu.launch.cluster_blocks": lambda: 1,
-    CHOOSE_ROWS: nothing,
+    CHOOSE_ROWS: no_result,
 }
-MAC_WORDS = "--train.one-launch 0"
+MAC_OPTIONS = "--train.one-launch 0"
 
 
 PLAIN, EAGER = "plain MLX", "plain MLX, not compiled"
@@ -90,18 +90,18 @@ CUDA = "cuda"
 
 
 class Row(NamedTuple):
-    """An implementation and a configuration in which it runs.
+    """An implementation to measure, and a configuration in which it runs.
 
     Attributes:
-        name: name of the implementation, as in the package.
-        words: command line of the configuration.
-        kernels: pattern of the names of its kernels, or of its functions in C++.
-        form: name of the measured form; empty if the implementation has one form.
-        instead: functions that are replaced without it, by path. Empty to refuse the
-            implementation.
-        without: what computes the same without it. ``EAGER`` where compiling takes minutes.
-        platform: ``cuda``, ``cpu``, or ``mac`` for what a Mac runs by default.
-        others: names of implementations that are refused, too.
+        name: Name of the implementation, as in the package.
+        words: Command line of the configuration.
+        kernels: Pattern of the names of its kernels, or of its functions in C++.
+        form: Name of the measured variant; empty if the implementation has only one.
+        instead: Functions that replace the implementation when it is disabled, by path. Empty:
+            the implementation is refused by name.
+        without: Name of the alternative. ``EAGER`` if compiling it would take minutes.
+        platform: ``cuda``, ``cpu``, or ``mac`` for a Mac's default.
+        also_refused: Names of further implementations that are disabled with this one.
     """
 
     name: str
@@ -111,12 +111,12 @@ class Row(NamedTuple):
     instead: Mapping[str, Any] = MappingProxyType({})
     without: str = PLAIN
     platform: str = "mac"
-    others: tuple[str, ...] = ()
+    also_refused: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
-        """The name with the form or the other names."""
-        return ", ".join([self.name, *([self.form] if self.form else self.others)])
+        """Name of the implementation with its variant, or with the other disabled names."""
+        return ", ".join([self.name, *([self.form] if self.form else self.also_refused)])
 
     @property
     def device(self) -> str:
@@ -125,18 +125,18 @@ class Row(NamedTuple):
 
     @property
     def mac(self) -> bool:
-        """True for what a Mac runs by default."""
+        """True if the row has a Mac's defaults."""
         return self.platform == "mac"
 
     @property
     def bound(self) -> float:
-        """The least ratio at which the implementation stays."""
+        """Smallest speed-up for which the implementation is worth keeping."""
         return 1.5 if self.platform == CUDA else 1.3
 
     @property
     def refused(self) -> set[str]:
-        """Names of the implementations that are refused without it."""
-        return set() if self.instead else {self.name, *self.others}
+        """Names of the implementations to refuse when this one is disabled."""
+        return set() if self.instead else {self.name, *self.also_refused}
 
 
 BF16 = "--train.precision bf16"
@@ -150,13 +150,13 @@ ROLLOUT = "the rollout with environments"
 KERNEL = "the policy's step as one kernel"
 TWO = "a minibatch's gradients in two launches"
 TAKE = "the gather of segments in one call"
-SMALL = (
+SMALL_KERNELS = (
     *("the kernel that gathers targets", "the draw of segments in one call"),
     *("the kernel of advantages", "the kernel that packs arrays"),
 )
 TO_GROUPS: dict[str, Any] = dict.fromkeys((MUON + "_by_block", MUON + "_by_cluster"), in_groups)
-NO_ROWS = {CHOOSE_ROWS: nothing}
-NO_LAUNCH = {CHOOSE_ROWS: nothing, ONE_LAUNCH: nothing}
+NO_ROWS = {CHOOSE_ROWS: no_result}
+NO_LAUNCH = {CHOOSE_ROWS: no_result, ONE_LAUNCH: no_result}
 CRAFTAX = "craftax_classic-gpu --vec.total-agents 1024"  # fewer minibatches: plain MLX is slow
 LSTM, GRU = "--torch.network LSTM", "--torch.network GRU"
 
@@ -185,7 +185,7 @@ ROWS = [
     Row(ROLLOUT, "g2048", "step_", "in steps", without="the host"),
     Row("the kernel that chooses actions", "g2048", "choose_actions"),
     Row("the loss by closed form", "breakout", "loss$|moments"),
-    Row(TAKE, "breakout", "take_several", "all small kernels", others=SMALL),
+    Row(TAKE, "breakout", "take_several", "all small kernels", also_refused=SMALL_KERNELS),
     Row(TAKE, "breakout", "take_several"),
     Row("the kernel that gathers targets", "breakout", "take_targets"),
     Row("the kernel of advantages", "breakout", "advantages"),
@@ -199,14 +199,14 @@ ROWS = [
 ]
 
 
-def _cpu(name: str, words: str, kernels: str, **more: Any) -> Row:
-    return Row(name, words, kernels, platform="cpu", **more)
+def _cpu(name: str, arguments: str, kernels: str, **more: Any) -> Row:
+    return Row(name, arguments, kernels, platform="cpu", **more)
 
 
 CPU = "breakout-cpu"
 SB3 = "cartpole --train.algorithm ppo --torch.network MLP --policy.dialect sb3"
 ROWS += [
-    _cpu("the policy's step in C", CPU, COLLECT_IN_C, instead=dict.fromkeys(ACTORS, nothing)),
+    _cpu("the policy's step in C", CPU, COLLECT_IN_C, instead=dict.fromkeys(ACTORS, no_result)),
     _cpu("the epoch in one operation of ppo/small_networks", "gym:CartPole-v1", "ppo_epoch"),
     _cpu("MinGRU in one pass", CPU, "mingru_(for|back)ward"),
     _cpu("LSTM in one pass", f"{CPU} {LSTM}", "lstm_(for|back)ward"),
@@ -243,7 +243,12 @@ def declared() -> set[str]:
 
 @contextlib.contextmanager
 def used(row: Row, fused: bool) -> Iterator[None]:
-    """Within, the implementation is used or not."""
+    """Enable or disable a row's implementation in a ``with`` block.
+
+    Args:
+        row: Row of the table.
+        fused: True to enable the implementation.
+    """
     refused = set() if fused else row.refused
     instead = {**(MAC if row.mac else {}), **({} if fused else row.instead)}
     with contextlib.ExitStack() as stack:
@@ -260,21 +265,21 @@ def used(row: Row, fused: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """Yield the counter of launches and of calls of the extension within, by name.
+    """Count the launches and the calls of the C extension in a ``with`` block, by name.
 
-    Functions of MLX aren't compiled within, so that each launch passes through Python.
+    MLX compiles no functions in the block, so that each launch passes through Python.
     """
     counts: Counter[str] = Counter()
     kernel, collect, extension = launch._kernel, ActingInC.collect, cpu_extension.load()
 
-    def count_kernel(*given: Any) -> Any:
-        found = kernel(*given)
-        counts[found.name] += 1
-        return found
+    def count_kernel(*arguments: Any) -> Any:
+        result = kernel(*arguments)
+        counts[result.name] += 1
+        return result
 
-    def count_rollout(*given: Any) -> Any:
+    def count_rollout(*arguments: Any) -> Any:
         counts[COLLECT_IN_C] += 1
-        return collect(*given)
+        return collect(*arguments)
 
     mx.disable_compile()
     try:
@@ -289,30 +294,30 @@ def counted() -> Iterator[Counter[str]]:
 
 
 class _Counting:
-    """The extension, with its calls counted."""
+    """Wrapper of the C extension that counts its calls."""
 
     def __init__(self, extension: Any, counts: Counter[str]) -> None:
         self._extension = extension
         self._counts = counts
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._extension, name)
-        if isinstance(found, type) or not callable(found):
-            return found
+        result = getattr(self._extension, name)
+        if isinstance(result, type) or not callable(result):
+            return result
 
-        def call(*given: Any, **named: Any) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
             self._counts[name] += 1
-            return found(*given, **named)
+            return result(*arguments, **keywords)
 
         setattr(self, name, call)
         return call
 
 
 def make(row: Row) -> Trainer:
-    """Return a trainer. It has the row's implementation or not, as it is made within ``used``."""
-    name, *words = row.words.split()
-    words += f"{MAC_WORDS if row.mac else ''} {COMMON}".split()
-    settings = config.load(name, words)
+    """Create a row's trainer. ``used`` must be active, which selects the implementation."""
+    name, *arguments = row.words.split()
+    arguments += f"{MAC_OPTIONS if row.mac else ''} {COMMON}".split()
+    settings = config.load(name, arguments)
     trainer = Trainer(settings, vec.make(settings, cpu_extension.threads()))
     if row.mac:
         trainer.learner.graph = None
@@ -321,19 +326,19 @@ def make(row: Row) -> Trainer:
 
 
 def finish(trainer: Trainer) -> None:
-    """Wait for a rollout that was launched ahead."""
+    """Wait for the rollout that a trainer has launched for its next epoch, if any."""
     rollout = trainer.queue.rollout
     if rollout is not None and rollout.unread is not None:
         mx.eval(rollout.unread, *(a for a in rollout.buffer.fields.values() if a is not None))
 
 
 def launches_of(row: Row, fused: bool, builds: bool) -> int:
-    """Return the launches of the row's kernels in an epoch.
+    """Return how often an epoch launches a row's kernels.
 
     Args:
-        row: the row.
-        fused: True to use the implementation.
-        builds: True to build the epoch's graphs only.
+        row: Row of the table.
+        fused: True to use the row's implementation.
+        builds: True to only build the epoch's graphs.
     """
     with used(row, fused):
         trainer = make(row)
@@ -351,7 +356,7 @@ def launches_of(row: Row, fused: bool, builds: bool) -> int:
 
 def build_epoch(trainer: Trainer) -> None:
     """Build the graphs of an epoch without computing them."""
-    with mock.patch.multiple(mx, eval=nothing, async_eval=nothing):
+    with mock.patch.multiple(mx, eval=no_result, async_eval=no_result):
         rollout = trainer.queue.current(trainer.weights)
         scheduled = trainer.scheduled(0)
         key = trainer.queue.update_key(rollout)
@@ -360,44 +365,51 @@ def build_epoch(trainer: Trainer) -> None:
 
 
 def place_on_gpu(acting: Acting, *_: Any) -> Placement:
-    """Replace ``place`` in a dry run: as on a GPU, with arrays on the CPU."""
+    """Choose the placement as on a GPU, but with arrays on the CPU. Replaces ``place``."""
     device = mx.Device(mx.cpu)
-    settings, environments, policy, seats = acting
-    train, whole = settings.train, None
+    settings, environments, policy, assignment = acting
+    train = settings.train
+    gpu_rollouts = None
     if train.rollout_device in ("auto", "gpu-kernel") and not ROLLOUTS.is_refused:
-        about = environments, train.horizon, train.precision, seats
-        whole = on_gpu.rollouts_on_gpu(policy, *about)
+        gpu_rollouts = on_gpu.rollouts_on_gpu(
+            policy, environments, train.horizon, train.precision, assignment
+        )
     agents = environments.num_agents
-    return Placement(device, device, precision=train.precision, gpu_rollouts=whole, agents=agents)
+    return Placement(
+        device, device, precision=train.precision, gpu_rollouts=gpu_rollouts, agents=agents
+    )
 
 
-def ones(name: str, **given: Any) -> list[mx.array]:
-    """Stand in for a kernel."""
-    kinds = zip(given["output_shapes"], given["output_dtypes"], strict=True)
+def ones(name: str, **arguments: Any) -> list[mx.array]:
+    """Return arrays of ones with the shapes of a kernel's outputs. Replaces kernels."""
+    kinds = zip(arguments["output_shapes"], arguments["output_dtypes"], strict=True)
     return [mx.ones(shape, dtype) for shape, dtype in kinds]
 
 
 def count(row: Row, dry: bool) -> dict[str, int]:
-    """Return the launches of the row's kernels in an epoch, with and without it."""
+    """Return how often an epoch launches a row's kernels, with and without its implementation."""
     builds = dry and row.device == "gpu"
     with contextlib.ExitStack() as stack:
         if builds and not has_gpu():
             stack.enter_context(building_for("cuda", ones))
             stack.enter_context(mock.patch(PACKAGE + "training.trainer.place", place_on_gpu))
             if HOST in row.words:  # the CPU acts as a GPU
-                stack.enter_context(mock.patch(ACTORS[0], nothing))
-        found, without = (launches_of(row, fused, builds) for fused in (True, False))
-    return {"launches": found, "launches without": without}
+                stack.enter_context(mock.patch(ACTORS[0], no_result))
+        result, without = (launches_of(row, fused, builds) for fused in (True, False))
+    return {"launches": result, "launches without": without}
 
 
 def measure(row: Row, blocks: int, epochs: int, seconds: float) -> dict[str, Any]:
-    """Return milliseconds of an epoch with and without the row's implementation, by blocks.
+    """Measure epochs with and without a row's implementation, in alternating blocks of epochs.
 
     Args:
-        row: the row.
-        blocks: number of blocks of each trainer; two if an epoch takes long.
-        epochs: the most epochs of a block.
-        seconds: about how long all blocks may take.
+        row: Row of the table.
+        blocks: Number of blocks per trainer; reduced to two if an epoch takes long.
+        epochs: Maximum number of epochs per block.
+        seconds: Approximate time for all blocks.
+
+    Returns:
+        Milliseconds per epoch for each block, and the number of epochs per block.
     """
     trainers = {}
     each = 0.0  # seconds of an epoch with and one without
@@ -442,36 +454,38 @@ def child(number: int, task: str, options: argparse.Namespace, seconds: float) -
     """Run a task of a row in a separate process.
 
     Returns:
-        What it printed as JSON, or the key ``fault`` with the reason.
+        The result that the process printed as JSON, or the key ``fault`` with the reason.
     """
-    words = [sys.executable, __file__, "--row", f"{number}", "--task", task]
-    words += ["--device", options.device, "--blocks", f"{options.blocks}"]
-    words += ["--epochs", f"{options.epochs}", "--row-seconds", f"{options.row_seconds:g}"]
+    arguments = [sys.executable, __file__, "--row", f"{number}", "--task", task]
+    arguments += ["--device", options.device, "--blocks", f"{options.blocks}"]
+    arguments += ["--epochs", f"{options.epochs}", "--row-seconds", f"{options.row_seconds:g}"]
     cache = Path(options.cache) / f"{number}"  # MLX's, which several processes mustn't write
     environment = {**os.environ, "MLX_PTX_CACHE_DIR": str(cache)}
     environment[COMPARING] = "1"  # replaced functions don't count as changed
-    how: dict[str, Any] = {"capture_output": True, "text": True, "env": environment}
+    process_options: dict[str, Any] = {"capture_output": True, "text": True, "env": environment}
     try:
-        done = subprocess.run(words, timeout=max(1.0, seconds), check=False, **how)
+        process = subprocess.run(
+            arguments, timeout=max(1.0, seconds), check=False, **process_options
+        )
     except subprocess.TimeoutExpired:
         return {"fault": f"{task}: not done after {seconds:.0f} s"}
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        return {"fault": f"{task}: {' '.join(lines[-2:]) or done.returncode}"}
-    return json.loads(done.stdout.splitlines()[-1])
+    if process.returncode:
+        lines = process.stderr.strip().splitlines()
+        return {"fault": f"{task}: {' '.join(lines[-2:]) or process.returncode}"}
+    return json.loads(process.stdout.splitlines()[-1])
 
 
-def verdict(row: Row, found: dict[str, Any]) -> str:
-    """Return the verdict on a row."""
-    if found.get("launches") == 0:
+def verdict(row: Row, result: dict[str, Any]) -> str:
+    """Return the verdict on a row's implementation as text: whether it is worth keeping."""
+    if result.get("launches") == 0:
         return "not launched"
-    if found.get("launches", 1) == found.get("launches without"):
-        return "as often launched without it"
-    if "fault" in found:
-        return found["fault"][:120]
-    if "ratio" not in found:
+    if result.get("launches", 1) == result.get("launches without"):
+        return "launched equally often without it"
+    if "fault" in result:
+        return result["fault"][:120]
+    if "ratio" not in result:
         return "not measured"
-    word = "stays" if found["ratio"] >= row.bound else "goes"
+    word = "stays" if result["ratio"] >= row.bound else "goes"
     return f"{word} ({row.bound})"
 
 
@@ -483,56 +497,58 @@ HEADER = (
 )
 
 
-def line(row: Row, found: dict[str, Any]) -> str:
-    """Return a row of the Markdown table."""
-    words = row.words + (f" {MAC_WORDS}, no graph" if row.mac else "")
-    cells = [row.title, row.without, f"`{words}`", str(found.get("launches", "?"))]
-    if "ratio" in found:
-        medians = (statistics.median(found[key]) for key in ("ms", "ms without"))
-        cells += [*(f"{ms:.2f}" for ms in medians), f"{found['ratio']:.2f}"]
+def line(row: Row, result: dict[str, Any]) -> str:
+    """Return the results of a row as a line of the Markdown table."""
+    arguments = row.words + (f" {MAC_OPTIONS}, no graph" if row.mac else "")
+    cells = [row.title, row.without, f"`{arguments}`", str(result.get("launches", "?"))]
+    if "ratio" in result:
+        medians = (statistics.median(result[key]) for key in ("ms", "ms without"))
+        cells += [*(f"{ms:.2f}" for ms in medians), f"{result['ratio']:.2f}"]
     else:
         cells += ["", "", ""]
-    return "| " + " | ".join([*cells, verdict(row, found)]) + " |"
+    return "| " + " | ".join([*cells, verdict(row, result)]) + " |"
 
 
-def ratio(found: dict[str, Any]) -> float:
-    """Return the median ratio of neighbouring blocks."""
-    pairs = zip(found["ms without"], found["ms"], strict=True)
+def ratio(result: dict[str, Any]) -> float:
+    """Return the speed-up by an implementation: the median ratio of neighbouring blocks."""
+    pairs = zip(result["ms without"], result["ms"], strict=True)
     return statistics.median(without / with_ for without, with_ in pairs)
 
 
-def table(chosen: list[int], options: argparse.Namespace) -> None:
-    """Count and measure rows. Prints and saves each finished one."""
+def table(rows_to_run: list[int], options: argparse.Namespace) -> None:
+    """Count launches and measure rows. Prints and saves each finished row."""
     began = time.perf_counter()
     record: dict[str, Any] = {"versions": version_text().splitlines(), "rows": []}
-    left = lambda: options.seconds - (time.perf_counter() - began)  # noqa: E731
+    seconds_left = lambda: options.seconds - (time.perf_counter() - began)  # noqa: E731
     task = "dry-run" if options.dry_run else "count"
 
     def prepare(number: int) -> dict[str, Any]:
-        seconds = left() if options.dry_run else min(options.compile_seconds, left() / 2)
+        seconds = (
+            seconds_left() if options.dry_run else min(options.compile_seconds, seconds_left() / 2)
+        )
         return child(number, task, options, seconds) if seconds > 1 else {"fault": "no time left"}
 
     with ThreadPoolExecutor(options.workers) as pool:
-        prepared = dict(zip(chosen, pool.map(prepare, chosen), strict=True))
+        prepared = dict(zip(rows_to_run, pool.map(prepare, rows_to_run), strict=True))
     print(HEADER, flush=True)
-    for number in chosen:
+    for number in rows_to_run:
         row = ROWS[number]
-        found = prepared[number]
-        measures = found.get("launches") and found["launches"] != found["launches without"]
-        if measures and not options.dry_run and left() > 0:
-            seconds = min(left(), 20 + 10 * options.row_seconds)
-            found |= child(number, "measure", options, seconds)
-            if "ms" in found:
-                found["ratio"] = ratio(found)
-        print(line(row, found), flush=True)
+        result = prepared[number]
+        measures = result.get("launches") and result["launches"] != result["launches without"]
+        if measures and not options.dry_run and seconds_left() > 0:
+            seconds = min(seconds_left(), 20 + 10 * options.row_seconds)
+            result |= child(number, "measure", options, seconds)
+            if "ms" in result:
+                result["ratio"] = ratio(result)
+        print(line(row, result), flush=True)
         facts = {name: getattr(row, name) for name in RECORDED}
-        record["rows"].append({**facts, **found, "verdict": verdict(row, found)})
+        record["rows"].append({**facts, **result, "verdict": verdict(row, result)})
         if options.json:
             write_json(record, options.json)
 
 
 def run_task(options: argparse.Namespace) -> None:
-    """Run a task of one row, and print its result as JSON."""
+    """Run a task of one row in this process, and print its result as JSON."""
     row = ROWS[options.row]
     dry = options.task == "dry-run"
     if row.device == "cpu" or not dry or has_gpu():
@@ -540,10 +556,10 @@ def run_task(options: argparse.Namespace) -> None:
     else:
         select_device("cpu")
     if options.task == "measure":
-        found: dict[str, Any] = measure(row, options.blocks, options.epochs, options.row_seconds)
+        result: dict[str, Any] = measure(row, options.blocks, options.epochs, options.row_seconds)
     else:
-        found = dict(count(row, dry))
-    print(json.dumps(found))
+        result = dict(count(row, dry))
+    print(json.dumps(result))
 
 
 @reported
@@ -553,13 +569,13 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"), help="(auto)")
     parser.add_argument("--only", metavar="TEXT", help="rows whose title or command has the text")
-    parser.add_argument("--seconds", type=float, default=480, help="for all rows (480)")
-    parser.add_argument("--row-seconds", type=float, default=4, help="for the blocks of a row (4)")
+    parser.add_argument("--seconds", type=float, default=480, help="time limit for all rows (480)")
+    parser.add_argument("--row-seconds", type=float, default=4, help="time for measuring a row (4)")
     parser.add_argument(
-        "--compile-seconds", type=float, default=100, help="for a row's first epochs (100)"
+        "--compile-seconds", type=float, default=100, help="time limit for compiling a row (100)"
     )
-    parser.add_argument("--blocks", type=int, default=5, help="of each trainer (5)")
-    parser.add_argument("--epochs", type=int, default=10, help="the most in a block (10)")
+    parser.add_argument("--blocks", type=int, default=5, help="blocks per trainer (5)")
+    parser.add_argument("--epochs", type=int, default=10, help="maximum epochs per block (10)")
     parser.add_argument("--workers", type=int, default=8, help="rows compiled at a time (8)")
     parser.add_argument("--dry-run", action="store_true", help="count launches only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record to a file")
@@ -573,18 +589,18 @@ def main(argv: list[str]) -> None:
         device = "gpu" if has_gpu() else "cpu"
     if device == "gpu" and not (has_gpu() or options.dry_run):
         raise UserError("this build of MLX has no GPU", "--dry-run, or --device cpu")
-    chosen = [
+    rows_to_run = [
         number
         for number, row in enumerate(ROWS)
         if row.device == device
         and not (row.platform == CUDA and mx.metal.is_available())
         and (options.only or "") in f"{row.title} {row.words}"
     ]
-    if not chosen:
+    if not rows_to_run:
         raise UserError(f"--only {options.only}: no such row", f"one of {sorted(declared())}")
-    cpu_extension.load()  # else each process compiles it
+    cpu_extension.load()  # otherwise each process would compile it
     with tempfile.TemporaryDirectory() as options.cache:
-        table(chosen, options)
+        table(rows_to_run, options)
     return None
 
 

@@ -1,8 +1,8 @@
-"""Count the launches of the steps of training and acting, with `graphs_of_a_gpu.py`.
+"""Count how many kernels each step of training and acting launches, with `graphs_of_a_gpu.py`.
 
-A step's graph is built for a GPU's back-end, counted and dropped; arrays of ones replace its
-results. Training is counted with three and with four minibatches: the difference belongs to a
-minibatch, the rest to an epoch.
+A step's graph is built for a GPU's back-end, counted and discarded; arrays of ones replace its
+results. Training is counted with three and with four minibatches: the difference is the number of
+launches per minibatch, the rest the number per epoch.
 """
 
 # ruff: noqa: I001
@@ -33,22 +33,22 @@ from puffer_mlx.training.placement import Placement
 from puffer_mlx.ppo.update import TrainState
 from graphs_of_a_gpu import Graphs, Launches
 
-MINIBATCHES = 3, 4  # more than are in progress at once
-STEPS = 2  # of acting
+MINIBATCHES = 3, 4  # more than can be in progress at the same time
+ACTING_STEPS = 2
 PER_MINIBATCH, PER_STEP = UNITS = "minibatch", "a part and step"
 
-evaluate = mx.eval  # what MLX's does, also while `Watch` stands in its place
+evaluate = mx.eval  # MLX's function, also while `LaunchCounter` replaces it
 
 
-class Watch:
-    """Observer that counts what each step launches, and computes nothing of it.
+class LaunchCounter:
+    """Count the launches of each step without computing anything.
 
-    What leaves a step is replaced by arrays of ones. What is evaluated outside of steps is counted
-    under the name of the function that has it evaluated.
+    The results of a step are replaced by arrays of ones. Evaluations outside of steps are counted
+    under the name of the function that calls ``mx.eval``.
     """
 
     def __init__(self, graphs: Graphs) -> None:
-        self.found: dict[str, list[Launches]] = defaultdict(list)
+        self.launches_by_step: dict[str, list[Launches]] = defaultdict(list)
         self._graphs, self._inside = graphs, False
 
     def __call__(self, name: str, step: Callable[..., Any], *arguments: Any) -> Any:
@@ -60,26 +60,26 @@ class Watch:
 
     @contextmanager
     def evaluations(self) -> Iterator[None]:
-        """Within, MLX's own evaluations are counted."""
+        """Count the calls of ``mx.eval`` and ``mx.async_eval`` in a ``with`` block."""
         with mock.patch.multiple(mx, eval=self._evaluate, async_eval=self._evaluate):
             yield
 
     def _take(self, name: str, tree: Any) -> Any:
         launches = self._graphs.launches(lists(tree))
         if launches.counted or launches.maybe:
-            self.found[name].append(launches)
+            self.launches_by_step[name].append(launches)
         return replaced(tree, self._graphs.computed)
 
     def _evaluate(self, *trees: Any) -> None:
-        if not self._inside:  # else it is in what the step returns
+        if not self._inside:  # within a step, the step's results include the array
             code = sys._getframe(1).f_code
             name = getattr(code, "co_qualname", code.co_name).split(".<locals>")[0]
-            self.found[name].append(self._graphs.launches(lists(trees)))
+            self.launches_by_step[name].append(self._graphs.launches(lists(trees)))
             evaluate(lists(trees))
 
 
 def lists(tree: Any) -> Any:
-    """A tree with lists in the place of dataclasses."""
+    """Return a tree with lists in place of dataclasses."""
     if is_dataclass(tree):
         return [lists(getattr(tree, field.name)) for field in fields(tree)]
     if isinstance(tree, dict):
@@ -88,22 +88,22 @@ def lists(tree: Any) -> Any:
 
 
 def replaced(tree: Any, by: Callable[[mx.array], mx.array]) -> Any:
-    """A tree with others in the place of its arrays."""
+    """Return a tree with each array replaced by a function of it."""
     if isinstance(tree, mx.array):
         return by(tree)
     if is_dataclass(tree):
-        made = {field.name: replaced(getattr(tree, field.name), by) for field in fields(tree)}
-        return type(tree)(**made)  # type: ignore
+        values = {field.name: replaced(getattr(tree, field.name), by) for field in fields(tree)}
+        return type(tree)(**values)  # type: ignore
     if isinstance(tree, dict):
         return {key: replaced(each, by) for key, each in tree.items()}
     if isinstance(tree, list | tuple):
-        parts = [replaced(each, by) for each in tree]
-        return type(tree)._make(parts) if hasattr(tree, "_make") else type(tree)(parts)  # type: ignore
+        items = [replaced(each, by) for each in tree]
+        return type(tree)._make(items) if hasattr(tree, "_make") else type(tree)(items)  # type: ignore
     return tree
 
 
 class Row(NamedTuple):
-    """A step's launches: numbers of each unit, and primitives' names with their launches."""
+    """Launches of one step: per unit (minibatch, or group and step) and per epoch, by primitive."""
 
     unit: str
     launches: float
@@ -113,7 +113,7 @@ class Row(NamedTuple):
 
 
 class Still:
-    """Environments that don't move."""
+    """Environments that do nothing when stepped."""
 
     def __init__(self, agents: int, groups: int) -> None:
         self.num_agents, self.num_groups = agents, groups
@@ -126,7 +126,7 @@ class Still:
 
 
 def count(config: Config, environments: Any, backend: str) -> dict[str, Row]:
-    """The launches of training and acting, by step, for a back-end."""
+    """Return the launches of all steps of training and acting for a back-end, by name."""
     graphs = Graphs(backend)
     with graphs.building():
         return {**_training(config, environments, graphs), **_acting(config, environments, graphs)}
@@ -135,86 +135,88 @@ def count(config: Config, environments: Any, backend: str) -> dict[str, Row]:
 def _training(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]:
     T, N, Q = config.train.horizon, config.vec.total_agents, config.vec.num_buffers
     buffer = RolloutBuffer(environments.spec, T, N, Q, environments.finals)
-    few, more = (_epoch(config, buffer, environments.spec, graphs, k) for k in MINIBATCHES)
+    fewer_launches, more = (
+        _epoch(config, buffer, environments.spec, graphs, k) for k in MINIBATCHES
+    )
     rows = {}
     for name in more:
-        fewer, all_ = _sum(few[name]), _sum(more[name])
+        fewer, all_ = _sum(fewer_launches[name]), _sum(more[name])
         each = all_ - fewer
         once = fewer.total() - MINIBATCHES[0] * each.total()
-        maybe = _sum(more[name], "maybe") - _sum(few[name], "maybe")
-        named = dict((each or all_).most_common())
-        rows[name] = Row(PER_MINIBATCH, each.total(), once, named, dict(maybe))  # type: ignore
+        maybe = _sum(more[name], "maybe") - _sum(fewer_launches[name], "maybe")
+        primitives = dict((each or all_).most_common())
+        rows[name] = Row(PER_MINIBATCH, each.total(), once, primitives, dict(maybe))  # type: ignore
     return rows
 
 
 def _set_minibatches(config: Config, minibatches: int) -> None:
-    """Let an epoch have so many."""
-    share = config.train.minibatch_size / config.batch_size
-    config.train.replay_ratio = (minibatches + 0.5) * share  # the half is rounded off
+    """Change a configuration so that an epoch has this number of minibatches."""
+    fraction = config.train.minibatch_size / config.batch_size
+    config.train.replay_ratio = (minibatches + 0.5) * fraction  # the half is rounded off
     assert config.minibatches == minibatches
 
 
-def _sum(found: Sequence[Launches], kind: str = "counted") -> Counter[str]:
-    return sum((getattr(each, kind) for each in found), Counter())
+def _sum(records: Sequence[Launches], kind: str = "counted") -> Counter[str]:
+    return sum((getattr(each, kind) for each in records), Counter())
 
 
 def _epoch(
     config: Config, buffer: RolloutBuffer, spec: EnvSpec, graphs: Graphs, minibatches: int
 ) -> dict[str, list[Launches]]:
-    """Everything that an epoch of training launches after a rollout on the CPU."""
+    """Return all launches of an epoch of training after a rollout on the CPU, by step."""
     _set_minibatches(config, minibatches)
     policy = configured_policy(spec, config)
     weights = policy.init(mx.random.key(0))
     optimizer = optimizers.from_config(config).init(weights)
-    now = TrainState(weights, optimizer, precision.first_scaler(config.train.precision))
+    state = TrainState(weights, optimizer, precision.first_scaler(config.train.precision))
     n = config.vec.total_agents // config.vec.num_buffers
     states = [policy.initial_state(n) for _ in buffer.groups]
-    now, states = replaced(now, graphs.computed), replaced(states, graphs.computed)
-    rollout = Rollout(buffer, now.weights, mx.random.key(0), states)
+    state, states = replaced(state, graphs.computed), replaced(states, graphs.computed)
+    rollout = Rollout(buffer, state.weights, mx.random.key(0), states)
 
-    away = Placement(mx.Device(mx.gpu), mx.Device(mx.cpu), precision=config.train.precision)
-    learner: Any = Learner(config, policy, away, PhaseTimer("", enabled=False))
+    placement = Placement(mx.Device(mx.gpu), mx.Device(mx.cpu), precision=config.train.precision)
+    learner: Any = Learner(config, policy, placement, PhaseTimer("", enabled=False))
     learner.first_ratios_are_one, learner.graph = True, None
-    watch, functions, reader = Watch(graphs), learner.functions, learner.reader
+    counter, functions, reader = LaunchCounter(graphs), learner.functions, learner.reader
     for owner, names in (functions, ("gradients", "optimise")), (reader, ("copy",)):
         for name in names:
-            setattr(owner, name, partial(watch, name, getattr(owner, name)))
-    reader.recompute = partial(watch, "recompute", reader.recompute)
+            setattr(owner, name, partial(counter, name, getattr(owner, name)))
+    reader.recompute = partial(counter, "recompute", reader.recompute)
     for name, step in functions.steps.items():
-        functions.steps[name] = step._replace(function=partial(watch, name, step.function))
-    update = learner.prepare(rollout, now, Scheduled(0.5, 0.5, 0.5), mx.random.key(0), epoch=0)
+        functions.steps[name] = step._replace(function=partial(counter, name, step.function))
+    update = learner.prepare(rollout, state, Scheduled(0.5, 0.5, 0.5), mx.random.key(0), epoch=0)
     update.draws = replaced(update.draws, graphs.computed)
-    with watch.evaluations():
+    with counter.evaluations():
         update.submit()
         update.wait()
-    return watch.found
+    return counter.launches_by_step
 
 
 def _acting(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]:
-    """Return the launches of acting, per part of the agents and step, and per rollout."""
+    """Return the launches of acting: per group of agents and step, and per rollout."""
     N, Q, spec = config.vec.total_agents, config.vec.num_buffers, environments.spec
-    policy, watch = configured_policy(spec, config), Watch(graphs)
+    policy, counter = configured_policy(spec, config), LaunchCounter(graphs)
     weights = precision.lower(policy.init(mx.random.key(0)), config.train.precision)
-    given = (
+    inputs = (
         weights,
         [policy.initial_state(N // Q) for _ in range(Q)],
-        policy.distribution.noise(mx.random.key(0), (STEPS, N)),
+        policy.distribution.noise(mx.random.key(0), (ACTING_STEPS, N)),
     )
 
     streams, timer = lambda: [mx.default_stream(mx.cpu)], PhaseTimer("", enabled=False)
     still, gpu = Still(N, Q), mx.Device(mx.gpu)
     acting: Any = choose_acting(gpu, config.train.precision, policy, still, streams, timer)
-    acting.act = partial(watch, "act", acting.act)
-    buffer = RolloutBuffer(spec, STEPS, N, Q)
-    with watch.evaluations():
-        acting.collect(buffer, still, *replaced(given, graphs.computed))  # type: ignore
+    acting.act = partial(counter, "act", acting.act)
+    buffer = RolloutBuffer(spec, ACTING_STEPS, N, Q)
+    with counter.evaluations():
+        acting.collect(buffer, still, *replaced(inputs, graphs.computed))  # type: ignore
     rows = {}
-    for name, found in watch.found.items():
-        share = STEPS * few_parts(Q) if name == "act" else 1
-        each = {key: n / share for key, n in _sum(found).most_common()}
-        maybe = {key: n / share for key, n in _sum(found, "maybe").items()}
+    for name, records in counter.launches_by_step.items():
+        runs = ACTING_STEPS * few_parts(Q) if name == "act" else 1
+        each = {key: n / runs for key, n in _sum(records).most_common()}
+        maybe = {key: n / runs for key, n in _sum(records, "maybe").items()}
         if each:
             total = sum(each.values())
-            numbers = (total, 0) if name == "act" else (0, total)
-            rows[name] = Row(PER_STEP, *numbers, each, maybe)
+            counts = (total, 0) if name == "act" else (0, total)
+            rows[name] = Row(PER_STEP, *counts, each, maybe)
     return rows

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Count the launches on a GPU: python benchmarks/launches.py [ENV [options]] [--json FILE].
 
-The graphs of training and acting are built for Metal and CUDA on any machine, counted and dropped
+The graphs of training and acting are built for Metal and CUDA on any machine, counted and discarded
 (`launch_counts.py`). Prints the launches of each step per minibatch and per epoch. Without ENV,
 several configurations are counted; options apply to all of them. `--primitives` prints names.
 """
@@ -41,7 +41,7 @@ CONFIGURATIONS |= {f"{name}-5": [*CONFIGURATIONS[name], *FIVE] for name in ("bre
 
 
 def table(name: str, counts: dict[str, dict[str, Row]], primitives: bool) -> str:
-    """A configuration's rows, with a column for each back-end."""
+    """Return a configuration's table of launches, with columns for each back-end."""
     backends = list(counts)
     lines = [f"{name:24}" + "".join(f"{backend + ', each':>14}{'once':>8}" for backend in backends)]
     names = list(dict.fromkeys(step for rows in counts.values() for step in rows))
@@ -79,33 +79,33 @@ def _details(row: Row) -> Iterator[str]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("this benchmark")
     group.add_argument("--only", metavar="A,B", help=f"without ENV: of {', '.join(CONFIGURATIONS)}")
-    group.add_argument("--back-ends", default="metal,cuda", help="whose graphs (metal,cuda)")
-    group.add_argument("--primitives", action="store_true", help="name what is launched")
+    group.add_argument("--back-ends", default="metal,cuda", help="back-ends (metal,cuda)")
+    group.add_argument("--primitives", action="store_true", help="list the primitives")
     group.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
 
 
 def configurations(argv: list[str]) -> dict[str, list[str]]:
-    """Command lines by name: the one that is given, or those without an environment."""
-    named = bool(argv) and not argv[0].startswith("-")
+    """Return the command lines to count, by name: the given one, or the default configurations."""
+    has_environment = bool(argv) and not argv[0].startswith("-")
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_options(parser)
     only = parser.parse_known_args(argv)[0].only
-    if named and only:
+    if has_environment and only:
         raise UserError(f"--only chooses configurations, and {argv[0]} is one", "one of the two")
-    if named or {"-h", "--help"} & {*argv}:
+    if has_environment or {"-h", "--help"} & {*argv}:
         return {argv[0]: argv}
-    chosen = only.split(",") if only else list(CONFIGURATIONS)
-    if unknown := [name for name in chosen if name not in CONFIGURATIONS]:
+    names_to_count = only.split(",") if only else list(CONFIGURATIONS)
+    if unknown := [name for name in names_to_count if name not in CONFIGURATIONS]:
         raise UserError(f"--only: there is no {unknown[0]}", ", ".join(CONFIGURATIONS))
-    return {name: [*CONFIGURATIONS[name], *argv] for name in chosen}
+    return {name: [*CONFIGURATIONS[name], *argv] for name in names_to_count}
 
 
 @reported
 def main(argv: list[str]) -> None:
     results: dict[str, Any] = {}
     options = argparse.Namespace()
-    for name, words in configurations(argv).items():
-        config, options = parse_command_line(words, add_options)
+    for name, arguments in configurations(argv).items():
+        config, options = parse_command_line(arguments, add_options)
         backends = options.back_ends.split(",")
         if unknown := [backend for backend in backends if backend not in ("metal", "cuda")]:
             raise UserError(f"--back-ends: there is no {unknown[0]}", "metal, cuda, or metal,cuda")

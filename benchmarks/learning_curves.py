@@ -1,4 +1,4 @@
-"""Pictures of the curves in `learning/`: learning.png of environments in C, learning-gym.png."""
+"""Draw the learning curves of `learning/`: learning.png (C environments) and learning-gym.png."""
 
 import statistics
 from pathlib import Path
@@ -7,19 +7,19 @@ from typing import NamedTuple
 import figures
 import numpy as np
 from learning_table import Record, load
-from learning_tasks import IN_C, IN_PYTHON, OURS, SB3
+from learning_tasks import IN_C, IN_PYTHON, PUFFER_MLX, SB3
 from learning_zoo import PUBLISHED
 
-UPSTREAMS = {  # by PufferLib 5.0, of one run each: million steps, and the score
+UPSTREAM_SCORES = {  # of one run with PufferLib 5.0 each: million steps, score
     "breakout-a": (79.69, 861.7),
     "breakout-c": (108.46, 864.0),
     "breakout-f": (46.8, 853.8),
 }
-OF_C = (
+C_CAPTION = (
     "Score against million steps: the median of three or five runs, and their range."
-    " Stars: PufferLib 5.0's own runs."
+    " Stars: runs with PufferLib 5.0."
 )
-OF_PYTHON = (
+PYTHON_CAPTION = (
     "Mean return of the last 100 training episodes against million steps: the median of the seeds,"
     " and their range.\nOn the right, CPU seconds of a run of ours."
     " Grey: Stable-Baselines3 with RL Zoo's settings, run here. Stars: what RL Zoo published."
@@ -28,7 +28,7 @@ NOTES = {"target": "falls at first without\nlearning, too: quick\nepisodes end f
 
 
 class Line(NamedTuple):
-    """A line of a picture."""
+    """A curve in a panel: the record of a task and how to draw it."""
 
     record: Record
     color: str
@@ -40,44 +40,53 @@ Panels = dict[str, list[Line]]
 
 
 def panels_in_c(folder: Path) -> Panels:
-    """One for each environment, a line for each network or file."""
+    """Return the panels of C environments: one per environment, a curve per network or file."""
     records, panels = load(folder), {}
     for name in IN_C:
-        if (name, OURS) in records:
+        if (name, PUFFER_MLX) in records:
             environment, _, label = name.partition("-")
             lines = panels.setdefault(environment, [])
             color = figures.MORE[len(lines) % len(figures.MORE)]
-            lines.append(Line(records[name, OURS], color, label, UPSTREAMS.get(name)))
+            lines.append(Line(records[name, PUFFER_MLX], color, label, UPSTREAM_SCORES.get(name)))
     return panels
 
 
 def panels_in_python(folder: Path) -> Panels:
-    """Return a panel per environment with a line per trainer; the star is RL Zoo's."""
+    """Return the panels of Python environments: one per environment, a curve per trainer.
+
+    Stars show the scores that RL Zoo published.
+    """
     records, panels = load(folder), {}
     for name, task in IN_PYTHON.items():
         star = (task.steps / 1e6, PUBLISHED[name]) if name in PUBLISHED else None
         if (name, SB3) in records:
-            panels.setdefault(name, []).append(Line(records[name, SB3], figures.OTHER))
-        if (name, OURS) in records:
-            line = Line(records[name, OURS], figures.OURS, star=star)
+            panels.setdefault(name, []).append(Line(records[name, SB3], figures.PEER_COLOR))
+        if (name, PUFFER_MLX) in records:
+            line = Line(records[name, PUFFER_MLX], figures.OUR_COLOR, star=star)
             panels.setdefault(name, []).append(line)
     return panels
 
 
 def cost(record: Record) -> str:
-    """CPU seconds of a run, the median over its seeds; empty where they weren't measured."""
+    """Return the median CPU seconds of a task's runs as text; empty if they weren't measured."""
     spent = [run["CPU s"] for run in record["seeds"].values() if "CPU s" in run]
     return f"{statistics.median(spent):,.0f} s" if spent else ""
 
 
-def draw(panels: Panels, picture: Path, words: str) -> None:
-    """Write a picture: a panel for each environment."""
-    with figures.panels(len(panels), picture, words) as axes:
+def draw(panels: Panels, picture: Path, caption: str) -> None:
+    """Draw a picture with a panel for each environment.
+
+    Args:
+        panels: Curves by environment.
+        picture: PNG file to write.
+        caption: Text below the panels.
+    """
+    with figures.panels(len(panels), picture, caption) as axes:
         for axis, (environment, lines) in zip(axes, panels.items(), strict=True):
             labels = []
             for line in lines:
                 runs = [run["curve"] for run in line.record["seeds"].values() if run["curve"]]
-                if runs:  # else no episode ended
+                if runs:  # no run if no episode ended
                     end = figures.seeds(
                         axis, [np.array(run) / (1e6, 1) for run in runs], line.color
                     )
@@ -92,9 +101,10 @@ def draw(panels: Panels, picture: Path, words: str) -> None:
 
 def draw_all(folder: Path) -> None:
     """Draw both pictures from the existing records, beside the folder."""
-    for panels, picture, words in (
-        (panels_in_c(folder), folder.with_suffix(".png"), OF_C),
-        (panels_in_python(folder), folder.with_name(f"{folder.name}-gym.png"), OF_PYTHON),
+    python_picture = folder.with_name(f"{folder.name}-gym.png")
+    for panels, picture, caption in (
+        (panels_in_c(folder), folder.with_suffix(".png"), C_CAPTION),
+        (panels_in_python(folder), python_picture, PYTHON_CAPTION),
     ):
         if panels:
-            draw(panels, picture, words)
+            draw(panels, picture, caption)

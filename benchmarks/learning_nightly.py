@@ -1,11 +1,11 @@
-"""Verify that tasks still learn as recorded, in half an hour of a core.
+"""Verify that tasks still learn as recorded, in half an hour on one core.
 
-Some tasks of `learning_tasks.py`, the long ones stopped early with their schedules unchanged, with
-seeds that the records don't have. The mean of the last 100 training episodes (in C: of the episodes
-that ended in the last 40th of the whole run's steps) is compared with the task's record at the same
-step: with the lowest seed's, less a part of what was learned since the curve's first point. So a
-record that is made again with better settings raises what is expected. A task fails if more than a
-share of its seeds do.
+Trains some tasks of `learning_tasks.py` with other seeds than the records'; long tasks are stopped
+early with unchanged schedules. The mean of the last 100 training episodes (in C: of the episodes
+that ended in the last 40th of the run's steps) is compared with the task's record at the same step:
+it must reach the lowest seed's score, less a fraction of what was learned since the curve's first
+point. New records with better settings therefore raise the requirement. A task fails if more than a
+fraction of its seeds fail.
 """
 
 import statistics
@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from learning_processes import log_of, process, side_by_side
 from learning_record import Run
-from learning_runs import PARTS, Place, script, training
+from learning_runs import CURVE_POINTS, RunOptions, script, training
 from learning_table import load
-from learning_tasks import OURS, metric
+from learning_tasks import PUFFER_MLX, metric
 
 from puffer_mlx.errors import UserError
 
-MARGIN = 0.2  # of what was learned
+MARGIN = 0.2  # fraction of what was learned that a seed may miss
 SEEDS = 7, 8, 9
-STEPS = {  # task -> the step to stop at; 0: its own number
+STOP_STEPS = {  # task -> step to stop at; 0: the task's number of steps
     "CartPole-v1": 0,
     "Pendulum-v1": 0,
     "Acrobot-v1": 200_000,
@@ -40,30 +40,42 @@ STEPS = {  # task -> the step to stop at; 0: its own number
 
 
 class Night(NamedTuple):
-    """The score of a task's seed, and the required one."""
+    """The score of a task with one seed, and the required score."""
 
     steps: float
-    found: float
-    least: float
+    score: float
+    required: float
 
     @property
     def ok(self) -> bool:
-        return self.found >= self.least
+        return self.score >= self.required
 
 
 def least(record: Any, steps: float, margin: float) -> float:
-    """The lowest seed's score at a step, less a part of what was learned until there."""
+    """Return the required score at a step: the lowest recorded score, less a margin.
+
+    Args:
+        record: Record of the task.
+        steps: Step at which to compare.
+        margin: Fraction of what was learned that may be missing.
+    """
     curves = [np.array(run["curve"]) for run in record["seeds"].values() if run["curve"]]
     low = min(float(np.interp(steps, curve[:, 0], curve[:, 1])) for curve in curves)
-    first = statistics.fmean(float(curve[0, 1]) for curve in curves)
-    return low - margin * abs(low - first)
+    start = statistics.fmean(float(curve[0, 1]) for curve in curves)
+    return low - margin * abs(low - start)
 
 
 def reached(records: list[dict[str, float]], measured: str, window: float) -> tuple[float, float]:
-    """The last step, and the score there: of a Python environment without a window of steps.
+    """Return the last step of a run, and its training score at the end.
+
+    Args:
+        records: Log of the run.
+        measured: Key of the score.
+        window: Steps at the end over which to average episodes. 0: use the mean of the last 100
+            episodes, as Python environments report it.
 
     Raises:
-        UserError: no episode ended.
+        UserError: If no episode ended.
     """
     trained = [record for record in records if "loss/total" in record]
     last = trained[-1]["agent_steps"]
@@ -71,62 +83,68 @@ def reached(records: list[dict[str, float]], measured: str, window: float) -> tu
         scores = [record["env/score_100"] for record in trained if "env/score_100" in record]
         if scores:
             return last, scores[-1]
-    ended = [r for r in trained if r.get("env/n") and r["agent_steps"] > last - window]
-    if not ended:
-        raise UserError("no episode ended", "more steps")
-    count = sum(record["env/n"] for record in ended)
-    return last, sum(record[measured] * record["env/n"] for record in ended) / count
+    finished = [r for r in trained if r.get("env/n") and r["agent_steps"] > last - window]
+    if not finished:
+        raise UserError("no episode ended", "train for more steps")
+    count = sum(record["env/n"] for record in finished)
+    return last, sum(record[measured] * record["env/n"] for record in finished) / count
 
 
-def night(name: str, seed: int, record: Any, place: Place, margin: float, cores: set[int]) -> Night:
-    """Train a task's first part."""
-    task, stop = place.task(name), STEPS[name]
-    words = [*training(Run(name, OURS, seed), place), "--eval-episodes", "0"]
+def night(
+    name: str, seed: int, record: Any, run_options: RunOptions, margin: float, cores: set[int]
+) -> Night:
+    """Train a task with one seed, up to its stop step. Returns the score and the required one."""
+    task, stop = run_options.task(name), STOP_STEPS[name]
+    arguments = [*training(Run(name, PUFFER_MLX, seed), run_options), "--eval-episodes", "0"]
     with tempfile.TemporaryDirectory() as folder:
         stopping = ["--stop-at", str(stop)] if stop else []
-        process([*script("train"), *words, *stopping], cores, Path(folder))
+        process([*script("train"), *arguments, *stopping], cores, Path(folder))
         records = log_of(Path(folder))
-    whole = max(run["steps"] for run in record["seeds"].values())
-    window = 0 if task.python else whole / PARTS
-    steps, found = reached(records, metric(task.environment), window)
-    return Night(steps, found, least(record, steps, margin))
+    total_steps = max(run["steps"] for run in record["seeds"].values())
+    window = 0 if task.python else total_steps / CURVE_POINTS
+    steps, score = reached(records, metric(task.environment), window)
+    return Night(steps, score, least(record, steps, margin))
 
 
-def line(name: str, results: list[Night], share: float) -> tuple[bool, str]:
-    """Return True if few enough seeds of a task failed, and a text."""
+def line(name: str, results: list[Night], fraction: float) -> tuple[bool, str]:
+    """Judge the seeds of a task.
+
+    Returns:
+        True if at most a fraction ``fraction`` of the seeds failed; and the result as text.
+    """
     failed = sum(not result.ok for result in results)
-    ok = failed <= share * len(results)
-    scores = ", ".join(f"{result.found:,.2f}" for result in results)
+    ok = failed <= fraction * len(results)
+    scores = ", ".join(f"{result.score:,.2f}" for result in results)
     return ok, (
         f"{'ok' if ok else 'FAIL':4} {name}: {scores} after {results[0].steps:,.0f} steps, expected"
-        f" at least {results[0].least:,.2f}: {failed} of {len(results)} seeds failed"
+        f" at least {results[0].required:,.2f}: {failed} of {len(results)} seeds failed"
     )
 
 
-def nightly(names: list[str], place: Place, margin: float, share: float) -> bool:
-    """Return True if all tasks still learn. Prints a line for each; a share of its seeds may fail.
+def nightly(names: list[str], run_options: RunOptions, margin: float, fraction: float) -> bool:
+    """Train tasks again, and print a line for each. Returns True if all still learn.
 
     Raises:
-        UserError: a task isn't one of these, or has no record.
+        UserError: If a task isn't one of ``STOP_STEPS``, or has no record.
     """
-    names, records = names or list(STEPS), load(place.out)
-    if unknown := [name for name in names if name not in STEPS]:
-        raise UserError(f"{', '.join(unknown)} is none of the night's: {', '.join(STEPS)}")
-    if missing := [name for name in names if (name, OURS) not in records]:
+    names, records = names or list(STOP_STEPS), load(run_options.out)
+    if unknown := [name for name in names if name not in STOP_STEPS]:
+        raise UserError(f"no nightly task {', '.join(unknown)}", f"of {', '.join(STOP_STEPS)}")
+    if missing := [name for name in names if (name, PUFFER_MLX) not in records]:
         raise UserError(
             f"no record of {', '.join(missing)} to compare with",
             f"python benchmarks/learning.py {' '.join(missing)}",
         )
 
-    def one(name: str, cores: set[int]) -> bool:
+    def check_task(name: str, cores: set[int]) -> bool:
         try:
-            record = records[name, OURS]
-            results = [night(name, seed, record, place, margin, cores) for seed in SEEDS]
-            ok, words = line(name, results, share)
-            print(words, flush=True)
+            record = records[name, PUFFER_MLX]
+            results = [night(name, seed, record, run_options, margin, cores) for seed in SEEDS]
+            ok, arguments = line(name, results, fraction)
+            print(arguments, flush=True)
             return ok
         except UserError as error:
             print(f"FAIL {name}: {error}", flush=True)
             return False
 
-    return all(side_by_side(one, names, place.jobs, place.threads))
+    return all(side_by_side(check_task, names, run_options.jobs, run_options.threads))

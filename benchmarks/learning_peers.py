@@ -1,8 +1,8 @@
 """Train with Stable-Baselines3 in a separate process and Python: learning_peers.py JOB.
 
-JOB is the JSON of a `Job`. Trains, plays whole episodes with statistics as they are, episode k
-with an environment seeded by `evaluated` + k, and prints "measured " and what it found as JSON.
-CPU seconds are those of learning alone: no imports.
+JOB is the JSON of a `Job`. Trains, evaluates complete episodes with frozen normalization statistics
+(episode k with environment seed `evaluated` + k), and prints "measured " and the results as JSON.
+CPU seconds are those of training only, without imports.
 """
 
 import importlib
@@ -21,7 +21,7 @@ POINTS = 20
 
 
 class Job(NamedTuple):
-    """A run of one seed."""
+    """One training run: environment, settings, number of steps and seeds."""
 
     environment: str  # Gymnasium's name, or MODULE:FUNCTION
     settings: dict[str, Any]  # as in learning_zoo.py
@@ -34,20 +34,33 @@ class Job(NamedTuple):
 
 
 def curve(means: list[tuple[int, float]], steps: int) -> list[list[float]]:
-    """Return the newest mean at each of ``POINTS`` parts of a run, as [steps, mean], if any."""
+    """Return a learning curve with at most ``POINTS`` points.
+
+    Args:
+        means: (step, mean return of the last episodes) after each episode.
+        steps: Steps of the run.
+
+    Returns:
+        Points [step, latest mean return] at equal distances, from the first episode on.
+    """
     edges = [steps * (i + 1) / POINTS for i in range(POINTS)]
-    known = [[mean for at, mean in means if at <= edge] for edge in edges]
-    return [[edge, before[-1]] for edge, before in zip(edges, known, strict=True) if before]
+    means_so_far = [[mean for at, mean in means if at <= edge] for edge in edges]
+    return [
+        [edge, earlier[-1]] for edge, earlier in zip(edges, means_so_far, strict=True) if earlier
+    ]
 
 
-def named(text: str) -> Any:
-    """What MODULE:NAME names."""
+def import_attribute(text: str) -> Any:
+    """Import MODULE:NAME. Returns the attribute NAME of the module."""
     module, _, name = text.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def scheduled(value: Any) -> Any:
-    """A number, or a function of what is left of a run: `lin_x` falls from x to 0."""
+    """Convert a setting of RL Zoo to a number or a schedule: `lin_x` falls from x to 0.
+
+    A schedule maps the remaining fraction of the run to a number.
+    """
     if not isinstance(value, str) or not value.startswith("lin_"):
         return value
     first = float(value.removeprefix("lin_"))
@@ -59,7 +72,7 @@ def scheduled(value: Any) -> Any:
 
 
 def make_one(environment: str, wrapper: str | None, **how: Any) -> Any:
-    """One environment, whose episodes are told as they are, whatever a wrapper makes of them."""
+    """Create one environment. Its episodes are reported as they are without the wrapper."""
     import gymnasium
     from stable_baselines3.common.monitor import Monitor
 
@@ -69,51 +82,67 @@ def make_one(environment: str, wrapper: str | None, **how: Any) -> Any:
     if environment.startswith("MiniGrid"):
         importlib.import_module("minigrid")
     if ":" in environment:
-        made = named(environment)()
+        env = import_attribute(environment)()
     else:  # the wrapper skips frames
-        made = gymnasium.make(environment, **({"frameskip": 1} if atari else {}))
-    made = Monitor(made)
-    return named(wrapper)(made, **how) if wrapper else made
+        env = gymnasium.make(environment, **({"frameskip": 1} if atari else {}))
+    env = Monitor(env)
+    return import_attribute(wrapper)(env, **how) if wrapper else env
 
 
 def make_environments(
     environment: str, settings: dict[str, Any], count: int, seed: int, **how: Any
 ) -> Any:
-    """So many environments, the first one seeded with `seed`; `how` goes to their wrapper."""
+    """Create vectorized environments.
+
+    Args:
+        environment: Gymnasium's name, or MODULE:FUNCTION.
+        settings: Settings of RL Zoo, with the wrapper and frame stack.
+        count: Number of environments.
+        seed: Seed of the first environment.
+        how: Arguments of the wrapper.
+    """
     from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
     wrapper, frames = settings.get("wrapper"), settings.get("frame_stack")
-    made: Any = DummyVecEnv([lambda: make_one(environment, wrapper, **how)] * count)
-    made.seed(seed)
-    return VecFrameStack(made, frames) if frames else made
+    environments: Any = DummyVecEnv([lambda: make_one(environment, wrapper, **how)] * count)
+    environments.seed(seed)
+    return VecFrameStack(environments, frames) if frames else environments
 
 
 def make_trainer(job: Job) -> Any:
-    """The trainer, with its environments."""
+    """Create the trainer of a job, with its environments."""
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import VecNormalize
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    given = dict(job.settings)
-    agents = given.pop("n_envs", 1)
-    environments = make_environments(job.environment, given, agents, job.environments_seed)
-    given = {k: v for k, v in given.items() if k not in ("wrapper", "frame_stack")}
-    if given.pop("normalize", False):
-        environments = VecNormalize(environments, gamma=given.get("gamma", 0.99))
-    if "activation_fn" in given.get("policy_kwargs", {}):
-        kwargs, name = given["policy_kwargs"], given["policy_kwargs"]["activation_fn"]
-        jax = given.get("algorithm", "").startswith("sbx:")
-        activation = named(f"flax.linen:{name.lower()}") if jax else getattr(torch.nn, name)
-        given["policy_kwargs"] = {**kwargs, "activation_fn": activation}
-    algorithm: Any = named(given.pop("algorithm")) if "algorithm" in given else PPO
-    policy = given.pop("policy", "MlpPolicy")
-    settings = {key: scheduled(value) for key, value in given.items()}
+    remaining = dict(job.settings)
+    agents = remaining.pop("n_envs", 1)
+    environments = make_environments(job.environment, remaining, agents, job.environments_seed)
+    remaining = {k: v for k, v in remaining.items() if k not in ("wrapper", "frame_stack")}
+    if remaining.pop("normalize", False):
+        environments = VecNormalize(environments, gamma=remaining.get("gamma", 0.99))
+    if "activation_fn" in remaining.get("policy_kwargs", {}):
+        kwargs = remaining["policy_kwargs"]
+        name = kwargs["activation_fn"]
+        if remaining.get("algorithm", "").startswith("sbx:"):
+            activation = import_attribute(f"flax.linen:{name.lower()}")
+        else:
+            activation = getattr(torch.nn, name)
+        remaining["policy_kwargs"] = {**kwargs, "activation_fn": activation}
+    algorithm: Any = PPO
+    if "algorithm" in remaining:
+        algorithm = import_attribute(remaining.pop("algorithm"))
+    policy = remaining.pop("policy", "MlpPolicy")
+    settings = {key: scheduled(value) for key, value in remaining.items()}
     return algorithm(policy, environments, seed=job.seed, device="cpu", **settings)
 
 
 def watching(see: Callable[[int, list[float]], bool]) -> Any:
-    """A callback that tells the steps so far and returns that just ended; False ends the run."""
+    """Return a callback that calls ``see`` with the steps so far and the returns of ended episodes.
+
+    Training stops if ``see`` returns False.
+    """
     from stable_baselines3.common.callbacks import BaseCallback
 
     class Watch(BaseCallback):
@@ -126,7 +155,7 @@ def watching(see: Callable[[int, list[float]], bool]) -> Any:
 
 
 def played(trainer: Any, job: Job) -> Iterator[float]:
-    """Returns of whole episodes."""
+    """Evaluate a trainer. Yields the returns of complete episodes."""
     from stable_baselines3.common.vec_env import VecNormalize
 
     atari = {"terminal_on_life_loss": False, "clip_reward": False}
@@ -150,7 +179,7 @@ def played(trainer: Any, job: Job) -> Iterator[float]:
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """Train and evaluate."""
+    """Train and evaluate a job. Returns the score, the costs and the learning curve."""
     last: deque[float] = deque(maxlen=WINDOW)
     means: list[tuple[int, float]] = []
 

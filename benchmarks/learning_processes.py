@@ -16,7 +16,7 @@ from puffer_mlx.errors import UserError
 
 T = TypeVar("T")
 R = TypeVar("R")
-HERE = Path(__file__).parent  # where a process finds an environment of the benchmarks
+BENCHMARKS = Path(__file__).parent  # added to PYTHONPATH, for the benchmarks' environments
 
 
 class Spent(NamedTuple):
@@ -27,19 +27,24 @@ class Spent(NamedTuple):
     wall: float
 
 
-def process(words: list[str], cores: set[int], cwd: Path | None = None) -> Spent:
-    """Run a command to its end on some cores; none: on all.
+def process(command: list[str], cores: set[int], cwd: Path | None = None) -> Spent:
+    """Run a command on some cores and wait for its end. Returns its output and cost.
+
+    Args:
+        command: Command line.
+        cores: Cores to use. Empty: all.
+        cwd: Working directory.
 
     Raises:
-        UserError: it fails; with its last words.
+        UserError: If the command fails. The message has the end of its error output.
     """
     threads = str(len(cores) or 1)
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     began = time.perf_counter()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        modules = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+        modules = os.pathsep.join(filter(None, [str(BENCHMARKS), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, **dict.fromkeys(names, threads), "PYTHONPATH": modules}
-        child = subprocess.Popen(words, cwd=cwd, stdout=out, stderr=errors, env=environment)
+        child = subprocess.Popen(command, cwd=cwd, stdout=out, stderr=errors, env=environment)
         if cores:
             os.sched_setaffinity(child.pid, cores)
         _, status, usage = os.wait4(child.pid, 0)
@@ -48,28 +53,28 @@ def process(words: list[str], cores: set[int], cwd: Path | None = None) -> Spent
         out.seek(0), errors.seek(0)
         if child.returncode:
             last = errors.read().decode(errors="replace").strip()[-1500:]
-            raise UserError(f"exit status {child.returncode}: {last}", shlex.join(words[1:]))
+            raise UserError(f"exit status {child.returncode}: {last}", shlex.join(command[1:]))
         return Spent(out.read().decode(), usage.ru_utime + usage.ru_stime, wall)
 
 
 def measured(
-    words: list[object], cores: set[int], cwd: Path | None = None
+    command: list[object], cores: set[int], cwd: Path | None = None
 ) -> tuple[dict[str, Any], Spent]:
     """Return the JSON that a command prints in a line after "measured ", and its cost.
 
     Raises:
-        UserError: the command fails.
+        UserError: If the command fails.
     """
-    spent = process([*map(str, words)], cores, cwd)
+    spent = process([*map(str, command)], cores, cwd)
     (line,) = (line for line in spent.out.splitlines() if line.startswith("measured "))
     return json.loads(line.removeprefix("measured ")), spent
 
 
 def log_of(folder: Path) -> list[dict[str, float]]:
-    """The records of the one run in a folder.
+    """Return the log records of the only run in a folder.
 
     Raises:
-        UserError: there is no log, or several.
+        UserError: If there is no log, or several.
     """
     logs = sorted(folder.glob("logs/*/*.jsonl"))
     if len(logs) != 1:
@@ -80,17 +85,20 @@ def log_of(folder: Path) -> list[dict[str, float]]:
 
 
 def cores_of(jobs: int, threads: int) -> list[set[int]]:
-    """Return the cores of each run; empty sets where processes can't be bound.
+    """Divide the available cores among parallel runs.
+
+    Returns:
+        The cores of each run; empty sets if this system can't bind processes to cores.
 
     Raises:
-        UserError: there are fewer.
+        UserError: If there are too few cores.
     """
     if not hasattr(os, "sched_getaffinity"):
         return [set() for _ in range(jobs)]
     free = sorted(os.sched_getaffinity(0))
     if jobs * threads > len(free):
-        found = f"{jobs} runs at a time on {threads} cores each need {jobs * threads} cores"
-        raise UserError(f"{found}; there are {len(free)}", "fewer --jobs or --threads")
+        needed = f"{jobs} runs at a time on {threads} cores each need {jobs * threads} cores"
+        raise UserError(f"{needed}; there are {len(free)}", "use fewer --jobs or --threads")
     return [set(free[threads * i : threads * (i + 1)]) for i in range(jobs)]
 
 
@@ -100,8 +108,8 @@ def side_by_side(
     """Run a function for several items in parallel, each on separate cores.
 
     Raises:
-        UserError: there are too few cores.
-        Exception: an error of the function, after all items.
+        UserError: If there are too few cores.
+        Exception: An error of the function, raised after all items.
     """
     free: SimpleQueue[set[int]] = SimpleQueue()
     for cores in cores_of(jobs, threads):

@@ -1,21 +1,21 @@
-"""Records of learning: the scores and costs of runs.
+"""Read and write the records of learning benchmarks: scores and costs of runs.
 
-A record is a file for a task and a trainer, `TASK.json` of ours and `TASK.TRAINER.json` of a peer.
-It says what was run and where; `settings` is what differs from default.ini, or from
-Stable-Baselines3's defaults; `seeds` has a run for each seed:
+A record is a file for a task and a trainer: `TASK.json` for puffer_mlx and `TASK.TRAINER.json` for
+another trainer. It has the command and the machine; `settings` lists the differences from
+default.ini, or from Stable-Baselines3's defaults; `seeds` has a run for each seed:
 
-    score       mean of `returns`; in C that of the evaluation after training, of `episodes`
-    steps       of training
-    curve       [steps, mean return of the last 100 episodes] at 20 points; in C [steps, mean score
-                of the episodes that ended in it] of 40 parts
-    CPU s       user and system, of `train.py` from its start to its end, threads and children
-                included; of a peer without its imports; left out where not measured
-    seconds     that it took
-    returns     of the evaluation's episodes: most probable actions (Atari: drawn ones), statistics
-                as training left them, episode k of an environment seeded with 10,000 + k
+    score       mean of `returns`; in C the score of the evaluation after training (`episodes`)
+    steps       training steps
+    curve       20 points [steps, mean return of the last 100 episodes]; in C 40 points [steps, mean
+                score of the episodes that ended since the previous point]
+    CPU s       user and system time of `train.py`, including imports, threads and children; without
+                imports for other trainers; missing if not measured
+    seconds     duration
+    returns     returns of the evaluation's episodes: deterministic (Atari: sampled actions), with
+                the normalization statistics of training; episode k has the seed 10,000 + k
     at a time   number of runs in parallel, each on `cores` cores
 
-Files are published by rename after each run: one that is killed loses nothing but what it is at.
+A file is replaced after each run, so that only the current run is lost if the process is killed.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ from puffer_mlx.system.files import publish
 
 
 class Run(NamedTuple):
-    """One seed of a trainer on a task."""
+    """A training run: a task, a trainer and a seed."""
 
     name: str
     trainer: str
@@ -52,7 +52,7 @@ def read(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock the records of a folder."""
+    """Lock the records of a folder for other processes in a ``with`` block."""
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -62,28 +62,28 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def keep(run: Run, out: Path, about: dict[str, Any], found: dict[str, Any]) -> None:
+def keep(run: Run, out: Path, facts: dict[str, Any], results: dict[str, Any]) -> None:
     """Add a run to its record.
 
     Args:
-        run: task, trainer and seed.
-        out: folder of records.
-        about: facts common to all runs. If their `settings` changed, earlier runs are dropped.
-        found: results of the run.
+        run: Task, trainer and seed.
+        out: Folder of records.
+        facts: Facts common to all runs. If their `settings` changed, earlier runs are removed.
+        results: Results of the run.
     """
     path = record_path(run, out)
     with locked(out):
-        seeds = read(path)["seeds"] if same(path, about["settings"]) else {}
-        seeds = {**seeds, str(run.seed): found}
+        seeds = read(path)["seeds"] if same(path, facts["settings"]) else {}
+        seeds = {**seeds, str(run.seed): results}
         seeds = dict(sorted(seeds.items(), key=lambda item: int(item[0])))
         with publish(path) as temporary:
-            temporary.write_text(text_of({**about, "seeds": seeds}))
+            temporary.write_text(text_of({**facts, "seeds": seeds}))
 
 
 def text_of(record: dict[str, Any]) -> str:
-    """JSON with a list of numbers in one line."""
+    """Return a record as JSON text, with each list of numbers in one line."""
     text = json.dumps(record, indent=1) + "\n"
-    return re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), text)
+    return re.sub(r"\[[^][{}]*\]", lambda match: " ".join(match[0].split()), text)
 
 
 def same(path: Path, settings: dict[str, Any]) -> bool:
@@ -91,13 +91,19 @@ def same(path: Path, settings: dict[str, Any]) -> bool:
     return not path.is_file() or read(path).get("settings") == settings
 
 
-def refuse_other(path: Path, settings: dict[str, Any]) -> None:
-    """Raise a UserError if a record is of other settings."""
+def check_settings(path: Path, settings: dict[str, Any]) -> None:
+    """Check that a record has these settings, or doesn't exist.
+
+    Raises:
+        UserError: If the record has other settings.
+    """
     if not same(path, settings):
         old = read(path).get("settings") or {}
         names = sorted(k for k in {*old, *settings} if old.get(k) != settings.get(k))
-        told = ", ".join(f"{k} {old.get(k, '-')}, now {settings.get(k, '-')}" for k in names[:5])
+        differences = ", ".join(
+            f"{k} {old.get(k, '-')}, now {settings.get(k, '-')}" for k in names[:5]
+        )
         raise UserError(
-            f"{path.name} was made with other settings: {told}",
+            f"{path.name} was made with other settings: {differences}",
             "--again replaces it; --out FOLDER keeps both",
         )

@@ -1,4 +1,4 @@
-"""Runs of learning, ours and the peers', in separate processes on separate cores."""
+"""Train the tasks of the learning benchmarks, in separate processes on separate cores."""
 
 import configparser
 import datetime
@@ -17,52 +17,53 @@ from typing import Any, NamedTuple
 import numpy as np
 from learning_peers import Job, curve
 from learning_processes import log_of, measured, process, side_by_side
-from learning_record import Run, keep, read, record_path, refuse_other
-from learning_tasks import OURS, PARTIAL, PLACE, Task, find, metric
+from learning_record import Run, check_settings, keep, read, record_path
+from learning_tasks import PARTIAL, PUFFER_MLX, RECORDED_UPSTREAM, Task, find, metric
 
 from puffer_mlx.errors import UserError
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parent / "scripts"
-EVALUATED = 10_000  # the seed of the evaluation's first episode
-TAKEN = EVALUATED // 1000  # no seed of training, whose environments begin at 1000 x seed
-ENOUGH = 0.9  # of a task's steps, for a run to be kept; epochs are whole
-PARTS = 40  # of a curve of an environment in C
-ELSEWHERE = ("base.seed", "vec.seed", "base.eval_episodes", "base.device", "vec.num_threads")
+EVALUATION_SEED = 10_000  # of the evaluation's first episode
+RESERVED_SEED = EVALUATION_SEED // 1000  # not for training, whose environments use 1000 x seed
+MIN_COMPLETED = 0.9  # fraction of a task's steps that a valid run has at least
+CURVE_POINTS = 40  # of an environment in C
+UNRECORDED_KEYS = ("base.seed", "vec.seed", "base.eval_episodes", "base.device", "vec.num_threads")
 
 
-class Place(NamedTuple):
-    """Settings and folder of runs."""
+class RunOptions(NamedTuple):
+    """Options of the benchmark for all runs, and the folder of records."""
 
     out: Path
-    jobs: int = 1  # at a time
-    threads: int = 1  # cores of each
+    jobs: int = 1  # runs at a time
+    threads: int = 1  # cores per run
     device: str = "cpu"
-    peers: str = ""  # the Python of the peers
-    upstream: Path | str = PLACE
+    peers: str = ""  # Python of the other trainers
+    upstream: Path | str = RECORDED_UPSTREAM
     more: tuple[str, ...] = ()  # options of train.py
-    again: bool = False  # also what is there
-    max_seconds: float = float("inf")  # after which no run is begun
-    steps: int = 0  # of each run; 0: the task's
+    again: bool = False  # repeat stored runs
+    max_seconds: float = float("inf")  # after which no run begins
+    steps: int = 0  # per run; 0: the task's
 
     def task(self, name: str) -> Task:
-        """A task as it is run here."""
+        """Return a task by its name, with the number of steps of these options."""
         task = find(name, self.upstream)
         return task._replace(steps=self.steps) if self.steps else task
 
     @property
-    def told(self) -> "Place":
-        """Without a path of this machine."""
-        return self._replace(upstream=PLACE)
+    def without_paths(self) -> "RunOptions":
+        """The options without a path of this machine, for a record."""
+        return self._replace(upstream=RECORDED_UPSTREAM)
 
 
-def about(run: Run, place: Place, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a record that are common to its runs."""
-    task = place.task(run.name)
-    if run.trainer == OURS:
-        found = "PYTHONPATH=benchmarks " if run.name.startswith(PARTIAL) else ""
-        words = [f"{found}python scripts/train.py", *training(run, place.told)]
-        command = " ".join(words).replace(f"--vec.seed {1000 * run.seed}", "--vec.seed N000")
+def common_facts(run: Run, run_options: RunOptions, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts that a record stores once for all runs: command, machine and settings."""
+    task = run_options.task(run.name)
+    if run.trainer == PUFFER_MLX:
+        variables = "PYTHONPATH=benchmarks " if run.name.startswith(PARTIAL) else ""
+        arguments = training(run, run_options.without_paths)
+        arguments = [f"{variables}python scripts/train.py", *arguments]
+        command = " ".join(arguments).replace(f"--vec.seed {1000 * run.seed}", "--vec.seed N000")
         command = command.replace(f"--seed {run.seed} ", "--seed N ")
         measure = metric(task.environment)
     else:
@@ -80,21 +81,28 @@ def about(run: Run, place: Place, settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def training(run: Run, place: Place) -> list[str]:
-    """The words after `train.py`."""
-    task = place.task(run.name)
+def training(run: Run, run_options: RunOptions) -> list[str]:
+    """Return the arguments of `train.py` for a run."""
+    task = run_options.task(run.name)
     seeds = ["--seed", str(run.seed), "--vec.seed", str(1000 * run.seed)]
-    none = ["--eval-episodes", "0"] if task.python else []  # evaluate.py follows
-    return [*task.commands, "--device", place.device, *none, *place.more, *seeds]
+    no_evaluation = ["--eval-episodes", "0"] if task.python else []  # evaluate.py follows
+    return [
+        *task.commands,
+        "--device",
+        run_options.device,
+        *no_evaluation,
+        *run_options.more,
+        *seeds,
+    ]
 
 
 def evaluation(task: Task, device: str) -> list[str]:
-    """Return the words after `evaluate.py`: environments with one episode each."""
+    """Return the arguments of `evaluate.py`, with one episode per environment."""
     count = str(task.episodes)
-    words = [task.environment, "--load-model-path", "latest", "--episodes", count]
-    words += ["--greedy"] if task.greedy else []
-    seeds = ["--device", device, "--seed", "0", "--vec.seed", str(EVALUATED)]
-    return [*words, "--vec.total-agents", count, "--vec.backend", task.backend, *seeds]
+    arguments = [task.environment, "--load-model-path", "latest", "--episodes", count]
+    arguments += ["--greedy"] if task.greedy else []
+    seeds = ["--device", device, "--seed", "0", "--vec.seed", str(EVALUATION_SEED)]
+    return [*arguments, "--vec.total-agents", count, "--vec.backend", task.backend, *seeds]
 
 
 def script(name: str) -> list[str]:
@@ -112,7 +120,7 @@ def settings_of(folder: Path) -> dict[str, str]:
         if used.has_section(section)
         for key, value in used.items(section)
         if value != usual.get(section, key, fallback=None)
-        and f"{section}.{key}" not in ELSEWHERE
+        and f"{section}.{key}" not in UNRECORDED_KEYS
         and key != "env_name"
     }
 
@@ -120,162 +128,177 @@ def settings_of(folder: Path) -> dict[str, str]:
 # ---- ours ----------------------------------------------------------------------------------------
 
 
-def parts(records: list[dict[str, float]], metric: str, steps: float = 0) -> list[list[float]]:
-    """(Steps at the end of a part, mean score of the episodes that ended in it)."""
+def section_scores(
+    records: list[dict[str, float]], metric: str, steps: float = 0
+) -> list[list[float]]:
+    """Return a learning curve from a run's log, with ``CURVE_POINTS`` equal sections.
+
+    Args:
+        records: Log of the run.
+        metric: Key of the score.
+        steps: Steps of the run. 0: the last record's.
+
+    Returns:
+        For each section with ended episodes: its last step, and their mean score.
+    """
     trained = [record for record in records if "loss/total" in record]
-    edges = np.linspace(0, steps or trained[-1]["agent_steps"], PARTS + 1)[1:]
-    total, episodes = np.zeros(PARTS), np.zeros(PARTS)
+    edges = np.linspace(0, steps or trained[-1]["agent_steps"], CURVE_POINTS + 1)[1:]
+    total, episodes = np.zeros(CURVE_POINTS), np.zeros(CURVE_POINTS)
     for record in trained:
         if record.get("env/n"):
-            part = min(int(np.searchsorted(edges, record["agent_steps"])), PARTS - 1)
-            total[part] += record[metric] * record["env/n"]
-            episodes[part] += record["env/n"]
+            section = min(int(np.searchsorted(edges, record["agent_steps"])), CURVE_POINTS - 1)
+            total[section] += record[metric] * record["env/n"]
+            episodes[section] += record["env/n"]
     return [
         [edge, score / n] for edge, score, n in zip(edges, total, episodes, strict=True) if n > 0
     ]
 
 
-def ours(run: Run, place: Place, cores: set[int]) -> dict[str, Any]:
-    """Train, and evaluate."""
-    task = place.task(run.name)
+def run_puffer_mlx(run: Run, run_options: RunOptions, cores: set[int]) -> dict[str, Any]:
+    """Train and evaluate puffer_mlx. Returns the results of the run."""
+    task = run_options.task(run.name)
     with tempfile.TemporaryDirectory() as folder:
-        here = Path(folder)
-        spent = process([*script("train"), *training(run, place)], cores, here)
-        records = log_of(here)
+        working_folder = Path(folder)
+        spent = process([*script("train"), *training(run, run_options)], cores, working_folder)
+        records = log_of(working_folder)
         steps = max(record["agent_steps"] for record in records if "loss/total" in record)
-        if steps < ENOUGH * task.steps:
-            found = f"the run ended after {steps:,.0f} of {task.steps:,} steps"
-            raise UserError(f"{found}: somebody stopped it", "run it again")
+        if steps < MIN_COMPLETED * task.steps:
+            message = f"the run was stopped after {steps:,.0f} of {task.steps:,} steps"
+            raise UserError(message, "run it again")
         if task.python:
-            words = [*script("evaluate"), *evaluation(task, place.device), "--json", "scores.json"]
-            process(words, cores, here)
-            played = json.loads((here / "scores.json").read_text())["episodes"]
-    found = {"steps": steps, "CPU s": round(spent.cpu, 2), "seconds": round(spent.wall, 2)}
-    found["versions"] = {package: version(package) for package in ("mlx", "numpy")}
+            arguments = [*evaluation(task, run_options.device), "--json", "scores.json"]
+            process([*script("evaluate"), *arguments], cores, working_folder)
+            played = json.loads((working_folder / "scores.json").read_text())["episodes"]
+    results = {"steps": steps, "CPU s": round(spent.cpu, 2), "seconds": round(spent.wall, 2)}
+    results["versions"] = {package: version(package) for package in ("mlx", "numpy")}
     if task.python:
         returns = [episode["episode_return"] for episode in played]
         means = [(r["agent_steps"], r["env/score_100"]) for r in records if "env/score_100" in r]
         learned = {"curve": curve(means, steps), "returns": returns}
-        return {"score": float(np.mean(returns)), **found, **learned}
+        return {"score": float(np.mean(returns)), **results, **learned}
     name = metric(task.environment)
     if name not in records[-1] or "loss/total" in records[-1]:
-        raise UserError("the evaluation after training told no score", "more steps, or episodes")
+        raise UserError("the evaluation reported no score", "use more steps, or more episodes")
     score = {"score": records[-1][name], "episodes": records[-1]["env/n"]}
-    return {**score, **found, "curve": parts(records, name)}
+    return {**score, **results, "curve": section_scores(records, name)}
 
 
-def started(run: Run, place: Place, cores: set[int]) -> dict[str, str]:
+def started(run: Run, run_options: RunOptions, cores: set[int]) -> dict[str, str]:
     """Return a task's settings from a run of one epoch, which also compiles."""
     with tempfile.TemporaryDirectory() as folder:
-        words = training(run, place)
-        process([*script("train"), *words, "--stop-at", "1"], cores, Path(folder))
+        arguments = training(run, run_options)
+        process([*script("train"), *arguments, "--stop-at", "1"], cores, Path(folder))
         return settings_of(Path(folder))
 
 
 # ---- peers ---------------------------------------------------------------------------------------
 
 
-def theirs(run: Run, place: Place, cores: set[int]) -> dict[str, Any]:
-    """Train and evaluate a peer."""
-    task = place.task(run.name)
+def run_other_trainer(run: Run, run_options: RunOptions, cores: set[int]) -> dict[str, Any]:
+    """Train and evaluate another trainer. Returns the results of the run."""
+    task = run_options.task(run.name)
     job = Job(
         environment=task.environment.removeprefix("gym:"),
         settings=task.peers[run.trainer],
         steps=task.steps,
         seed=run.seed,
         environments_seed=1000 * run.seed,
-        evaluated=EVALUATED,
+        evaluated=EVALUATION_SEED,
         episodes=task.episodes,
         greedy=task.greedy,
     )
-    words = [place.peers, HERE / "learning_peers.py", json.dumps(job._asdict())]
-    with tempfile.TemporaryDirectory() as folder:  # for what MuJoCo writes where it is
-        return measured(words, cores, Path(folder))[0]
+    arguments = [run_options.peers, HERE / "learning_peers.py", json.dumps(job._asdict())]
+    with tempfile.TemporaryDirectory() as folder:  # MuJoCo writes into the working directory
+        return measured(arguments, cores, Path(folder))[0]
 
 
 # ---- all of them ---------------------------------------------------------------------------------
 
 
 class Work:
-    """Runs that are to be made, `place.jobs` at a time."""
+    """Run missing runs, several at a time, and store their results."""
 
-    def __init__(self, place: Place, say: Callable[[str], object]) -> None:
-        self.place, self._say = place, say
+    def __init__(self, run_options: RunOptions, say: Callable[[str], object]) -> None:
+        self.run_options, self._say = run_options, say
         self.failed: list[str] = []
         self._settings: dict[tuple[str, str], dict[str, Any] | None] = {}
         self._starting: dict[tuple[str, str], threading.Lock] = {}
 
     def do(self, runs: list[Run]) -> None:
-        """Make them in this order, without those that are there."""
-        end = time.monotonic() + self.place.max_seconds
-        missing = [run for run in runs if self.place.again or not self.is_there(run)]
+        """Run the runs that aren't stored yet, in this order."""
+        end = time.monotonic() + self.run_options.max_seconds
+        missing = [run for run in runs if self.run_options.again or not self.is_stored(run)]
         self._starting = {(run.name, run.trainer): threading.Lock() for run in missing}
 
         def one(run: Run, cores: set[int]) -> bool:
             return self._one(run, end, cores)
 
-        late = sum(side_by_side(one, missing, self.place.jobs, self.place.threads))
-        if late:
-            self._say(f"{late} of {len(missing)} runs weren't begun in time; the same goes on")
+        not_begun = sum(side_by_side(one, missing, self.run_options.jobs, self.run_options.threads))
+        if not_begun:
+            self._say(
+                f"{not_begun} of {len(missing)} runs didn't begin in time; repeat the command"
+            )
 
-    def is_there(self, run: Run) -> bool:
-        return str(run.seed) in read(record_path(run, self.place.out))["seeds"]
+    def is_stored(self, run: Run) -> bool:
+        return str(run.seed) in read(record_path(run, self.run_options.out))["seeds"]
 
     def _one(self, run: Run, end: float, cores: set[int]) -> bool:
-        """Make a run. Returns True if no time was left."""
+        """Run and store one run. Returns True if no time was left."""
         if time.monotonic() > end:
             return True
         label = f"{run.name} {run.trainer} seed {run.seed}"
         try:
             settings = self._start(run, cores)
-            if settings is None:  # its first run said why
+            if settings is None:  # reported by the task's first run
                 return False
-            found = (ours if run.trainer == OURS else theirs)(run, self.place, cores)
-            found |= {"at a time": self.place.jobs, "cores": self.place.threads}
-            keep(run, self.place.out, about(run, self.place, settings), found)
-            rate = found["steps"] / found["CPU s"]
-            self._say(
-                f"{label}: {found['score']:,.2f} after {found['steps']:,.0f} steps,"
-                f" {found['CPU s']:,.0f} CPU s, {rate:,.0f} steps per CPU s"
+            results = (run_puffer_mlx if run.trainer == PUFFER_MLX else run_other_trainer)(
+                run, self.run_options, cores
             )
-        except Exception as error:  # hours of other runs are to come
+            results |= {"at a time": self.run_options.jobs, "cores": self.run_options.threads}
+            keep(run, self.run_options.out, common_facts(run, self.run_options, settings), results)
+            rate = results["steps"] / results["CPU s"]
+            self._say(
+                f"{label}: {results['score']:,.2f} after {results['steps']:,.0f} steps,"
+                f" {results['CPU s']:,.0f} CPU s, {rate:,.0f} steps per CPU s"
+            )
+        except Exception as error:  # other runs, which may take hours, continue
             self.failed.append(label)
             self._say(f"{label} failed: {error if isinstance(error, UserError) else repr(error)}")
         return False
 
     def _start(self, run: Run, cores: set[int]) -> dict[str, Any] | None:
-        """Return the settings of a run's task, cached; None if they can't be found."""
+        """Return the settings of a run's task, or None if it can't be started. Cached."""
         key = (run.name, run.trainer)
         with self._starting[key]:
             if key not in self._settings:
                 self._settings[key] = None
-                task, path = self.place.task(run.name), record_path(run, self.place.out)
-                if run.trainer == OURS:
-                    settings = started(run, self.place, cores)
+                task, path = self.run_options.task(run.name), record_path(run, self.run_options.out)
+                if run.trainer == PUFFER_MLX:
+                    settings = started(run, self.run_options, cores)
                 else:
                     settings = {**task.peers[run.trainer], "steps": task.steps}
-                if not self.place.again:
-                    refuse_other(path, settings)
+                if not self.run_options.again:
+                    check_settings(path, settings)
                 self._settings[key] = settings
         return self._settings[key]
 
 
 def plan(names: list[str], trainers: list[str], seeds: range) -> list[Run]:
-    """Return all runs, seed by seed, so that an early stop leaves equal numbers of seeds.
+    """List all runs, seed by seed, so that an early stop leaves equal numbers of seeds.
 
     Raises:
-        UserError: a seed whose environments would begin as those of the evaluation.
+        UserError: If a seed would give training the environments of the evaluation.
     """
-    if seeds[0] < 1 or TAKEN in seeds:
+    if seeds[0] < 1 or RESERVED_SEED in seeds:
         raise UserError(
-            f"seeds {seeds[0]} to {seeds[-1]}, expected 1 or more without {TAKEN}: environments of"
-            f" training begin at 1000 x seed, those of the evaluation at {EVALUATED}",
-            "--seeds and --first-seed",
+            f"seeds {seeds[0]} to {seeds[-1]}, expected 1 or more without {RESERVED_SEED}:"
+            f" environment seeds are 1000 x seed, and the evaluation's begin at {EVALUATION_SEED}",
+            "change --seeds or --first-seed",
         )
     return [
         Run(name, trainer, seed)
         for seed in seeds
         for name in names
         for trainer in trainers
-        if trainer == OURS or trainer in find(name).peers
+        if trainer == PUFFER_MLX or trainer in find(name).peers
     ]

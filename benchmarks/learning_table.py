@@ -1,12 +1,12 @@
-"""Tables of learning from the records of `learning/`, as Markdown.
+"""Write Markdown tables of the records in `learning/`.
 
-Of each trainer: the median over the seeds of the scores, (their range), and the interquartile mean
-with its 95 % interval: the mean of the seeds without the best and the worst quarter (of five: the
-middle three), resampled with replacement, seeds of a task among themselves, 10,000 times. That is
-what Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice",
-recommend for few seeds; so is the probability of improvement, how often a run of one trainer is
-better than one of another, in the mean over all tasks. A seed has *failed* that learned less than
-80 % of what the median one did.
+For each trainer: the median score over the seeds and the range, and the interquartile mean with its
+95 % interval. The interquartile mean leaves out the best and the worst quarter of the seeds (of
+five seeds: the mean of the middle three); its interval is a bootstrap over the seeds of a task with
+10,000 resamples. Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
+Precipice", recommend it for few seeds, and also the probability of improvement: how often a run of
+one trainer is better than a run of another, averaged over all tasks. A seed has *failed* if it
+learned less than 80 % of what the median seed learned.
 """
 
 import json
@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from learning_tasks import IN_C, IN_PYTHON, OURS, PARTIAL, SB3, UPSTREAM, in_part
+from learning_tasks import IN_C, IN_PYTHON, PARTIAL, PUFFER_MLX, SB3, UPSTREAM, in_part
 from learning_zoo import PUBLISHED
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
 
 RESAMPLES, COVERAGE = 10_000, 0.95
-FAILED = 0.8  # of what the median seed learned
-LITTLE = 0.1  # of its score
+MIN_LEARNED = 0.8  # fraction of what the median seed learned that every seed should learn
+MIN_PROGRESS = 0.1  # relative to the median score; with less, no seed counts as failed
 BEGIN, END = "<!-- learning tables: begin -->", "<!-- learning tables: end -->"
-NONE = "–"
+EMPTY_CELL = "–"
 RATE = "steps / CPU-s, with evaluation"
-NATIVE = {  # of upstream's own trainer: the mean scores of the last tenth of training, seeds 1 - 3
+NATIVE = {  # PufferLib's trainer: mean scores of the last tenth of training, one per seed
     "pong": (19.5, 19.9, 20.9),
     "connect4": (0.990, 0.972, 0.992),
     "cartpole": (197.9, 197.7, 182.5),
@@ -41,22 +41,25 @@ NATIVE = {  # of upstream's own trainer: the mean scores of the last tenth of tr
 Record = Mapping[str, Any]
 
 
-# ---- numbers -------------------------------------------------------------------------------------
+# ---- statistics ----------------------------------------------------------------------------------
 
 
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """Mean without the lowest and the highest quarter, (..., n) -> (...); of less than 4 of all."""
+    """Return the mean without the lowest and the highest quarter, (..., n) -> (...).
+
+    With fewer than 4 scores, all are included.
+    """
     n = scores.shape[-1]
     return np.sort(scores, axis=-1)[..., n // 4 : n - n // 4].mean(axis=-1)
 
 
 def interval(scores: Iterable[float]) -> tuple[float, float, float] | None:
-    """Return the interquartile mean and the ends of its interval, None for a single seed."""
+    """Return the interquartile mean and both ends of its interval, or None for a single score."""
     values = np.array(list(scores), np.float64)
     if len(values) < 2:
         return None
-    drawn = np.random.default_rng(0).choice(values, (RESAMPLES, len(values)))
-    low, high = np.quantile(interquartile_mean(drawn), ends())
+    samples = np.random.default_rng(0).choice(values, (RESAMPLES, len(values)))
+    low, high = np.quantile(interquartile_mean(samples), ends())
     return float(interquartile_mean(values)), float(low), float(high)
 
 
@@ -65,7 +68,7 @@ def ends() -> list[float]:
 
 
 def better(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Return the share of pairs in which ours is better, (..., n) and (..., m) -> (...).
+    """Return the fraction of pairs in which our score is better, (..., n), (..., m) -> (...).
 
     Ties count half.
     """
@@ -74,36 +77,36 @@ def better(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 
 def improvement(pairs: list[tuple[list[float], list[float]]]) -> tuple[float, float, float]:
-    """Mean over tasks of the probability of improvement, and the ends of its interval."""
+    """Return the probability of improvement, averaged over tasks, and the ends of its interval."""
     random = np.random.default_rng(0)
-    drawn = np.zeros(RESAMPLES)
+    samples = np.zeros(RESAMPLES)
     for ours, theirs in pairs:
         sides = [random.choice(np.array(s), (RESAMPLES, len(s))) for s in (ours, theirs)]
-        drawn += better(*sides) / len(pairs)
+        samples += better(*sides) / len(pairs)
     mean = statistics.fmean(float(better(np.array(a), np.array(b))) for a, b in pairs)
-    low, high = np.quantile(drawn, ends())
+    low, high = np.quantile(samples, ends())
     return mean, float(low), float(high)
 
 
 def fell_short(record: Record) -> list[str]:
-    """Seeds that failed: that learned less than FAILED of what the median one did.
+    """Return the failed seeds: those that learned less than MIN_LEARNED of the median seed.
 
-    Learned is the score less the mean of the curves' first points. None failed where even the
-    median one learned next to nothing.
+    What a seed learned is its score less the mean of the curves' first points. No seed counts as
+    failed if even the median seed learned almost nothing (MIN_PROGRESS).
     """
     runs = record["seeds"]
     firsts = [run["curve"][0][1] for run in runs.values() if run.get("curve")]
     if not firsts:
         return []
-    first, middle = statistics.fmean(firsts), statistics.median(r["score"] for r in runs.values())
-    learned = abs(middle - first)
-    if learned < LITTLE * abs(middle):
+    start, middle = statistics.fmean(firsts), statistics.median(r["score"] for r in runs.values())
+    learned = abs(middle - start)
+    if learned < MIN_PROGRESS * abs(middle):
         return []
-    return [s for s, run in runs.items() if run["score"] < middle - (1 - FAILED) * learned]
+    return [s for s, run in runs.items() if run["score"] < middle - (1 - MIN_LEARNED) * learned]
 
 
 def tail(run: Record) -> float:
-    """The mean of a curve's last tenth."""
+    """Return the mean score of the last tenth of a run's curve."""
     return statistics.fmean(score for steps, score in run["curve"] if steps > 0.9 * run["steps"])
 
 
@@ -111,22 +114,22 @@ def tail(run: Record) -> float:
 
 
 def digits(*values: float) -> int:
-    """Decimals that numbers of this size are worth."""
+    """Return the number of decimals to show for values of this size."""
     size = max(map(abs, values))
     return next(n for n, least in enumerate((1000, 10, 2, 0)) if size >= least)
 
 
 def spread(values: list[float]) -> str:
-    """Median and range."""
+    """Format the median and the range of values as a table cell."""
     n = digits(*values)
     middle = f"{statistics.median(values):,.{n}f}"
     return f"{middle} ({min(values):,.{n}f} – {max(values):,.{n}f})" if len(values) > 1 else middle
 
 
 def certain(values: list[float]) -> str:
-    """Interquartile mean and its interval."""
-    found, n = interval(values), digits(*values)
-    return NONE if found is None else "{:,.{n}f} [{:,.{n}f}, {:,.{n}f}]".format(*found, n=n)
+    """Format the interquartile mean of values and its interval as a table cell."""
+    bounds, n = interval(values), digits(*values)
+    return EMPTY_CELL if bounds is None else "{:,.{n}f} [{:,.{n}f}, {:,.{n}f}]".format(*bounds, n=n)
 
 
 def millions(steps: float) -> str:
@@ -134,11 +137,11 @@ def millions(steps: float) -> str:
 
 
 class Column(NamedTuple):
-    """Scores and speed of a trainer on a task."""
+    """Scores and speed of a trainer on a task, over all seeds."""
 
     scores: list[float]
     steps: float  # median
-    rate: float  # steps per CPU second, median; 0: unknown
+    rate: float  # median of the steps per CPU second; 0: unknown
     failed: int = 0  # seeds that ``fell_short``
 
     @classmethod
@@ -157,20 +160,20 @@ class Column(NamedTuple):
         return statistics.median(self.scores)
 
 
-def two(column: Column | None, best: bool) -> list[str]:
-    """The cells of a trainer."""
+def score_cells(column: Column | None, best: bool) -> list[str]:
+    """Return the two score cells of a trainer: median with range, and interquartile mean."""
     if column is None:
-        return [NONE, NONE]
+        return [EMPTY_CELL, EMPTY_CELL]
     first = spread(column.scores)
     failed = f"; {column.failed} failed" if column.failed else ""
     return [f"**{first}**{failed}" if best else f"{first}{failed}", certain(column.scores)]
 
 
 def rates(ours: Column | None, theirs: Column | None) -> list[str]:
-    """Steps per CPU second of both, and their ratio."""
+    """Return the speed cells: steps per CPU second of both trainers, and their ratio."""
     both = [column.rate if column else 0.0 for column in (ours, theirs)]
-    ratio = f"{both[0] / both[1]:.2g}" if all(both) else NONE
-    return [*(f"{rate:,.0f}" if rate else NONE for rate in both), ratio]
+    ratio = f"{both[0] / both[1]:.2g}" if all(both) else EMPTY_CELL
+    return [*(f"{rate:,.0f}" if rate else EMPTY_CELL for rate in both), ratio]
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -185,45 +188,53 @@ Records = Mapping[tuple[str, str], Record]  # (task, trainer)
 
 def load(folder: Path) -> dict[tuple[str, str], Record]:
     """Return all records of a folder; records without a name get the file's name."""
-    found = {}
+    records_by_name = {}
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
-        task, trainer = record.get("task", path.stem), record.get("trainer", OURS)
-        found[task, trainer] = record
-    return found
+        task, trainer = record.get("task", path.stem), record.get("trainer", PUFFER_MLX)
+        records_by_name[task, trainer] = record
+    return records_by_name
 
 
 def seeds_note(records: Iterable[Record]) -> str:
-    """Return the number of seeds, as text."""
+    """Return the number of seeds of records as text, such as: 3 or 5 seeds."""
     counts = sorted({len(record["seeds"]) for record in records})
     return f"{' or '.join(map(str, counts))} seeds" if counts != [1] else "one seed"
 
 
 def gym_table(records: Records) -> str:
-    """Ours, Stable-Baselines3 and RL Zoo on Gymnasium's environments; empty without records."""
+    """Return the table of Gymnasium's environments: puffer_mlx, Stable-Baselines3 and RL Zoo.
+
+    It is empty without records.
+    """
     rows, used, pairs = [], [], []
     for name in IN_PYTHON:
-        both = [records.get((name, trainer)) for trainer in (OURS, SB3)]
+        both = [records.get((name, trainer)) for trainer in (PUFFER_MLX, SB3)]
         ours, theirs = map(Column.of, both)
         if not (ours or theirs):
             continue
         used += [record for record in both if record]
         published = PUBLISHED.get(name)
-        there = [column for column in (ours, theirs) if column]
-        most = max(column.median for column in there)
-        best = [column is not None and column.median == most for column in (ours, theirs)]
+        columns = [column for column in (ours, theirs) if column]
+        best_median = max(column.median for column in columns)
+        best = [column is not None and column.median == best_median for column in (ours, theirs)]
         if ours and theirs:
             pairs.append((ours.scores, theirs.scores))
         if ours and published is not None and ours.median < published:
             name += " ↓"
-        zoo = NONE if published is None else f"{published:,.{digits(published)}f}"
-        cells = [*two(ours, best[0]), *two(theirs, best[1]), zoo, *rates(ours, theirs)]
-        rows.append([name, millions(there[0].steps), *cells])
+        zoo = EMPTY_CELL if published is None else f"{published:,.{digits(published)}f}"
+        cells = [
+            *score_cells(ours, best[0]),
+            *score_cells(theirs, best[1]),
+            zoo,
+            *rates(ours, theirs),
+        ]
+        rows.append([name, millions(columns[0].steps), *cells])
     if not rows:
         return ""
     head = ["", "steps", "puffer_mlx", "IQM [95 %]", "Stable-Baselines3", "IQM [95 %]", "RL Zoo"]
     head += ["steps / CPU-s", "of SB3", "ratio"]
-    text = [
+    paragraphs = [
         f"Gymnasium's environments, {seeds_note(used)}: mean return of the evaluation's episodes"
         " with the most probable actions (Atari: drawn ones); median (range), interquartile mean"
         " [95 % bootstrap interval]. RL Zoo's are what it published, one run each, some of older"
@@ -235,35 +246,37 @@ def gym_table(records: Records) -> str:
     ]
     if pairs:
         mean, low, high = improvement(pairs)
-        text += [
+        paragraphs += [
             "",
             f"A run of puffer_mlx ends above one of Stable-Baselines3 with a probability of"
             f" {mean:.2f} [{low:.2f}, {high:.2f}], mean over the {len(pairs)} that both learned.",
         ]
-    return "\n".join(text)
+    return "\n".join(paragraphs)
 
 
 def c_table(records: Records) -> str:
-    """Environments in C that come with puffer_mlx."""
-    found = {name: records[name, OURS] for name in IN_C if (name, OURS) in records}
-    rows = [native_row(name, record) for name, record in found.items()]
+    """Return the table of the C environments that puffer_mlx ships."""
+    records_by_name = {
+        name: records[name, PUFFER_MLX] for name in IN_C if (name, PUFFER_MLX) in records
+    }
+    rows = [native_row(name, record) for name, record in records_by_name.items()]
     head = ["", "steps", "metric", "evaluation", "IQM [95 %]", "last tenth", RATE]
-    text = f"Environments in C that come with puffer_mlx, {seeds_note(found.values())}:"
+    text = f"Environments in C that come with puffer_mlx, {seeds_note(records_by_name.values())}:"
     return f"{text}\n\n{table(head, rows)}" if rows else ""
 
 
 def native_row(name: str, record: Record) -> list[str]:
-    """Return the row of an environment in C."""
+    """Return the table row of a C environment."""
     runs, column = list(record["seeds"].values()), Column.of(record)
     assert column
     name_of_score = record["metric"].partition("/")[2]
-    rate = f"{column.rate:,.0f}" if column.rate else NONE
+    rate = f"{column.rate:,.0f}" if column.rate else EMPTY_CELL
     last = spread([tail(run) for run in runs])
-    return [name, millions(column.steps), name_of_score, *two(column, False), last, rate]
+    return [name, millions(column.steps), name_of_score, *score_cells(column, False), last, rate]
 
 
 def upstream_table(records: Records) -> str:
-    """Folders of PufferLib 4.0 with their own files, beside its own trainer."""
+    """Return the table of PufferLib 4.0's environments, compared with PufferLib's trainer."""
     rows, used = [], []
     for (name, _), record in records.items():
         if not name.startswith(UPSTREAM):
@@ -272,7 +285,7 @@ def upstream_table(records: Records) -> str:
         plain = name.removeprefix(UPSTREAM)
         *cells, last, rate = native_row(plain, record)
         native = NATIVE.get(plain)
-        rows.append([*cells, last, spread([*native]) if native else NONE, rate])
+        rows.append([*cells, last, spread([*native]) if native else EMPTY_CELL, rate])
     head = ["", "steps", "metric", "evaluation", "IQM [95 %]", "last tenth of training"]
     head += ["the same of PufferLib's trainer", RATE]
     text = f"PufferLib 4.0's folders with their own files, {seeds_note(used)}:"
@@ -280,41 +293,49 @@ def upstream_table(records: Records) -> str:
 
 
 def partial_table(records: Records) -> str:
-    """Tasks that need memory: a row for each, a column for each that learns."""
-    found = {in_part(*key): r for key, r in records.items() if key[0].startswith(PARTIAL)}
-    if not found:
+    """Return the table of tasks that need memory, with a column for each network or trainer."""
+    records_by_name = {in_part(*key): r for key, r in records.items() if key[0].startswith(PARTIAL)}
+    if not records_by_name:
         return ""
-    trainers, tasks = ({key[i]: None for key in found} for i in (1, 0))
+    trainers, tasks = ({key[i]: None for key in records_by_name} for i in (1, 0))
     rows = []
     for task in tasks:
-        columns = [Column.of(found.get((task, trainer))) for trainer in trainers]
-        cells = [f"{spread(c.scores)}; {c.rate:,.0f}" if c else NONE for c in columns]
-        run = next(iter(next(found[key] for key in found if key[0] == task)["seeds"].values()))
+        columns = [Column.of(records_by_name.get((task, trainer))) for trainer in trainers]
+        cells = [f"{spread(c.scores)}; {c.rate:,.0f}" if c else EMPTY_CELL for c in columns]
+        run = next(
+            iter(
+                next(records_by_name[key] for key in records_by_name if key[0] == task)[
+                    "seeds"
+                ].values()
+            )
+        )
         rows.append([task, millions(run["steps"]), *cells])
-    text = f"What isn't seen has to be remembered, {seeds_note(found.values())}: median (range);"
-    text += " steps per CPU second."
+    seeds = seeds_note(records_by_name.values())
+    text = f"What isn't seen has to be remembered, {seeds}: median (range); steps per CPU second."
     return f"{text}\n\n{table(['', 'steps', *trainers], rows)}"
 
 
 def tables(folder: Path) -> str:
     """Return the tables of all records."""
     records = load(folder)
-    made = [make(records) for make in (gym_table, c_table, upstream_table, partial_table)]
-    return "\n\n".join(text for text in made if text) + "\n"
+    tables_of_kinds = [
+        make(records) for make in (gym_table, c_table, upstream_table, partial_table)
+    ]
+    return "\n\n".join(text for text in tables_of_kinds if text) + "\n"
 
 
 def write(text: str, page: Path) -> None:
-    """Replace what lies between the two marks of a page.
+    """Replace the text between the two marks of a page by new tables.
 
     Raises:
-        UserError: it hasn't both of them, in this order, once each.
+        UserError: If the page doesn't have each mark once, in this order.
     """
     old = page.read_text()
-    before, begin, rest = old.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end) or BEGIN in rest or END in after:
+    text_above, begin, rest = old.partition(BEGIN)
+    _, end, text_below = rest.partition(END)
+    if not (begin and end) or BEGIN in rest or END in text_below:
         raise UserError(
-            f"{page.name} has no place for the tables", f"a line {BEGIN} and below it a line {END}"
+            f"{page.name} has no marks for the tables", f"add a line {BEGIN} and a line {END}"
         )
     with publish(page) as temporary:
-        temporary.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
+        temporary.write_text(f"{text_above}{BEGIN}\n\n{text}\n{END}{text_below}")

@@ -1,4 +1,7 @@
-"""Tasks of the learning benchmarks, with trainers and steps. Plain data, read by both Pythons."""
+"""Tasks of the learning benchmarks, with trainers and steps.
+
+Plain data, because the Python of the other trainers reads it as well.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,20 +10,20 @@ from typing import Any, NamedTuple
 
 from learning_zoo import RECURRENT, SETTINGS
 
-OURS, SB3 = "puffer_mlx", "sb3"
-UPSTREAM = "upstream-"  # a task of this name and NAME is the folder ocean/NAME of PufferLib 4.0
-PLACE = "path/to/PufferLib"  # it, in a record
+PUFFER_MLX, SB3 = "puffer_mlx", "sb3"
+UPSTREAM = "upstream-"  # upstream-NAME: the folder ocean/NAME of PufferLib 4.0
+RECORDED_UPSTREAM = "path/to/PufferLib"  # PufferLib's folder in a record
 PARTIAL = "partial-"  # partial-TASK-NETWORK: a task of partial_environments.py
 
 
 class Task(NamedTuple):
-    """A run of `scripts/train.py`, and who else is trained on the same."""
+    """A task: arguments of `scripts/train.py`, and settings of other trainers on the same task."""
 
-    words: str  # what follows `python scripts/train.py`
-    steps: int = 0  # of a peer's run, and of ours where `words` has no number; 0: the file's
+    words: str  # arguments of `python scripts/train.py`
+    steps: int = 0  # training steps; 0: as in the environment's file
     peers: Mapping[str, dict[str, Any]] = MappingProxyType({})  # trainer -> its settings
     episodes: int = 30  # of the evaluation
-    greedy: bool = True  # in it the most probable actions are taken, not drawn ones
+    greedy: bool = True  # the evaluation takes the most probable actions
     backend: str = "sync"  # of the evaluation; each episode has a separate seed
 
     @property
@@ -33,13 +36,13 @@ class Task(NamedTuple):
 
     @property
     def commands(self) -> list[str]:
-        """The words, and the number of steps where there is one."""
+        """Arguments of `scripts/train.py`, with the number of steps if it is set."""
         length = ["--train.total-timesteps", f"{self.steps:_}"] if self.steps else []
         return [*self.words.split(), *length]
 
 
 def _gym(name: str, steps: int, more: str = "", **how: Any) -> Task:
-    """An environment of Gymnasium with its shipped settings, beside RL Zoo's."""
+    """Return the task of a Gymnasium environment: our shipped settings, and RL Zoo's for SB3."""
     peers = {} if "--torch.network" in more else {SB3: SETTINGS[name]}
     return Task(f"gym:{name} {more}".rstrip(), steps, peers, **how)
 
@@ -78,7 +81,7 @@ IN_PYTHON = {
     },
     **{name: _gym(name, 100_000, **CHEAP) for name in GRIDS},
     **{f"{name}-LSTM": _gym(name, 100_000, "--torch.network LSTM", **CHEAP) for name in GRIDS},
-    **{  # drawn actions, as RL Zoo plays Atari: a game that waits for FIRE would never end
+    **{  # sampled actions, like RL Zoo on Atari: a game that waits for FIRE would never end
         f"ALE/{name}-v5": _gym(f"ALE/{name}-v5", 2 * MILLION, greedy=False, backend="auto")
         for name in ("Pong", "Breakout")
     },
@@ -90,7 +93,7 @@ HIDDEN = {  # task -> steps, episodes of the evaluation
     "pendulum_without_velocity": (100_000, 30),
 }
 NETWORKS = "MinGRU", "LSTM", "GRU", "MLP"
-IN_PART = {  # a peer has other networks, and is trained beside our first one
+IN_PART = {  # RecurrentPPO has a different network, and is only compared with our first one
     f"{PARTIAL}{name}-{network}": Task(
         f"partial_environments:{name} --torch.network {network}",
         steps,
@@ -103,29 +106,32 @@ IN_PART = {  # a peer has other networks, and is trained beside our first one
 TASKS = {**IN_C, **IN_PYTHON, **IN_PART}
 
 
-def find(name: str, upstream: Path | str = PLACE) -> Task:
-    """A task by its name; that of a folder of PufferLib 4.0 lies in ``upstream``."""
+def find(name: str, upstream: Path | str = RECORDED_UPSTREAM) -> Task:
+    """Return a task by its name. PufferLib's environments are in the folder ``upstream``."""
     if name.startswith(UPSTREAM):
         return Task(f"{upstream}/ocean/{name.removeprefix(UPSTREAM)}")
     return TASKS[name]
 
 
 def stem(name: str, trainer: str) -> str:
-    """The name of a record's file."""
+    """Return the name of a record's file, without its extension."""
     plain = name.replace("/", "-")
-    if name.startswith(PARTIAL) and trainer != OURS:
+    if name.startswith(PARTIAL) and trainer != PUFFER_MLX:
         return f"{PARTIAL}{'-'.join(in_part(name, trainer))}"
-    return plain if trainer == OURS else f"{plain}.{trainer}"
+    return plain if trainer == PUFFER_MLX else f"{plain}.{trainer}"
 
 
 def in_part(name: str, trainer: str) -> tuple[str, str]:
-    """Return the task and the network of `partial-TASK-NETWORK`, a peer's or ours."""
+    """Split the name `partial-TASK-NETWORK` into task and network.
+
+    For other trainers, the trainer's name replaces the network.
+    """
     task, _, network = name.removeprefix(PARTIAL).partition("-")
-    return task, network if trainer == OURS else trainer
+    return task, network if trainer == PUFFER_MLX else trainer
 
 
 def metric(environment: str) -> str:
-    """Return the name of the score: [sweep] metric of the environment's file."""
-    from puffer_mlx import config  # not at the top: the peers' Python hasn't it
+    """Return the key of an environment's score: [sweep] metric of its file."""
+    from puffer_mlx import config  # not at the top, as other trainers' Python lacks puffer_mlx
 
     return config.load(environment).metric

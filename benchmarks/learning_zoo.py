@@ -1,12 +1,13 @@
 """RL Zoo's settings for PPO, and the scores that RL Zoo published with them.
 
-Settings: `hyperparams/ppo.yml` of github.com/DLR-RM/rl-baselines3-zoo, of the newest version of
-each environment there (v3 for MuJoCo, v2 for LunarLander); what isn't named is Stable-Baselines3's
-default. Scores: its `benchmark.md`, one run each. Plain data, read by our Python and the peers'.
+Settings: `hyperparams/ppo.yml` of github.com/DLR-RM/rl-baselines3-zoo, for the newest version of
+each environment there (v3 for MuJoCo, v2 for LunarLander). All other settings are
+Stable-Baselines3's defaults. Scores: its `benchmark.md`, one run each. Plain data, because the
+Python of the other trainers reads it as well.
 
 `lin_x` falls from x to 0 over the run; `normalize` is VecNormalize with the task's gamma;
-`activation_fn` is a class of torch.nn; every environment gets `wrapper`, MODULE:CLASS; `algorithm`,
-MODULE:CLASS, is another one than PPO.
+`activation_fn` is a class of torch.nn; `wrapper` (MODULE:CLASS) is applied to every environment;
+`algorithm` (MODULE:CLASS) replaces PPO.
 """
 
 from typing import Any
@@ -26,7 +27,7 @@ _LANDER = {
     "n_epochs": 4,
     "ent_coef": 0.01,
 }
-_MINIGRID = {  # of MiniGrid-DoorKey-5x5-v0, with the wrapper it was tuned with
+_MINIGRID = {  # settings for MiniGrid-DoorKey-5x5-v0, with the wrapper used for tuning
     "wrapper": "minigrid.wrappers:FlatObsWrapper",
     "normalize": True,
     "n_envs": 8,

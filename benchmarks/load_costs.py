@@ -1,9 +1,9 @@
 #!/usr/bin/env python
-"""Count what loading a configuration does: python benchmarks/load_costs.py [ENV ...].
+"""Count the work of loading a configuration: python benchmarks/load_costs.py [ENV ...].
 
-Prints for each environment, in a new process each: the `.ini` files that are opened, the calls of
-`argparse.add_argument`, and the configurations that are made. The numbers don't depend on the
-machine's load. Run it in an empty folder and in a clone.
+Prints for each environment, each in a new process: the number of opened `.ini` files, of calls of
+`argparse.add_argument`, and of resolved configurations. The numbers don't depend on the machine's
+load. Run it in an empty folder and in a clone.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def count(name: str) -> dict[str, int]:
-    """Return the counts of loading an environment's configuration and making its environments."""
+    """Load an environment's configuration and create its environments. Returns the counts."""
     import puffer_mlx  # noqa: F401 (its imports aren't counted)
     from puffer_mlx import config, vec
     from puffer_mlx.config import resolving

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Compare networks with the MLP: python benchmarks/network_costs.py [--json FILE] [--help].
 
-Breakout's trainers with 4096 agents and one layer of 128 take turns epoch by epoch, so that a noisy
-machine disturbs all networks. Prints medians of acting (the policy's part of a rollout), training
+Trainers of Breakout with 4096 agents and one layer of 128 alternate epoch by epoch, so that a noisy
+machine disturbs all networks equally. Prints medians of acting (the policy in a rollout), training
 (K minibatches: gather, advantages, gradients, Muon) and the complete epoch, ratios to the MLP, and
 acting over training, per sample.
 """
@@ -40,7 +40,7 @@ def make(network: str, options: argparse.Namespace) -> Trainer:
 
 
 def measure(trainers: dict[str, Trainer], options: argparse.Namespace) -> dict[str, dict]:
-    """Return milliseconds of acting and training, medians of each network's epochs."""
+    """Train all networks. Returns the median milliseconds of acting and training per epoch."""
     times: dict[str, dict[str, list[float]]] = {
         name: {"acting": [], "training": [], "gradients": [], "epoch": []} for name in trainers
     }
@@ -58,17 +58,19 @@ def measure(trainers: dict[str, Trainer], options: argparse.Namespace) -> dict[s
     }
     settings = next(iter(trainers.values())).config
     trained = settings.minibatches * settings.train.minibatch_size / settings.batch_size
-    for found in medians.values():
+    for results in medians.values():
         for phase in ("acting", "training", "gradients", "epoch"):
-            found[f"{phase} / MLP"] = found[phase] / medians.get("MLP", found)[phase]
-        found["acting / training, per sample"] = found["acting"] / (found["training"] / trained)
+            results[f"{phase} / MLP"] = results[phase] / medians.get("MLP", results)[phase]
+        results["acting / training, per sample"] = results["acting"] / (
+            results["training"] / trained
+        )
     return medians
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", default=",".join(NETWORKS))
-    parser.add_argument("--epochs", type=int, default=15, help="measured, of each network")
+    parser.add_argument("--epochs", type=int, default=15, help="measured epochs per network")
     parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--buffers", type=int, default=2)
@@ -79,12 +81,12 @@ def main() -> None:
     select_device(options.device)
     load = os.getloadavg()
     trainers = {name: make(name, options) for name in options.networks.split(",")}
-    found = measure(trainers, options)
-    columns = list(next(iter(found.values())))
+    results = measure(trainers, options)
+    columns = list(next(iter(results.values())))
     print(f"{mx.default_device()}, {threads()} cores, load before {load[0]:.2f}")
-    print(f"{'':32}" + "".join(f"{name:>10}" for name in found))
+    print(f"{'':32}" + "".join(f"{name:>10}" for name in results))
     for column in columns:
-        print(f"{column:32}" + "".join(f"{values[column]:10.2f}" for values in found.values()))
+        print(f"{column:32}" + "".join(f"{values[column]:10.2f}" for values in results.values()))
     for trainer in trainers.values():
         trainer.vec.close()
     if options.json:
@@ -95,7 +97,7 @@ def main() -> None:
             "cores": threads(),
             "load_before": load,
             "versions": version_text().splitlines(),
-            "milliseconds of an epoch, medians": found,
+            "milliseconds of an epoch, medians": results,
         }
         write_json(record, options.json)
 

@@ -1,20 +1,20 @@
 #!/usr/bin/env python
 """Measure the gain of overlap: python benchmarks/overlap.py ENV [options] [--json FILE] [--help].
 
-One process measures in turns, for one configuration:
+One process measures alternately, for one configuration:
 
-    rollout alone      in the thread, on the streams and with the cores that it has when overlapped
-    training alone     the same rollout again and again
+    rollout alone      with the thread, the streams and the cores that it has when overlapped
+    training alone     on the same rollout again and again
     overlapped         iterations of `train.overlap 1`
-    serial             iterations of `train.overlap 0`, each half with the whole machine
-    serial, all on the GPU   the same acting on the learner's device, where that is another one
+    serial             iterations of `train.overlap 0`, each half on all cores
+    serial, all on the GPU   the same, acting on the learner's device, if acting uses another one
 
 An overlapped iteration takes at least as long as the longer half. Compiling isn't measured.
 
 `--cores 0-0,1-1` (Linux) gives the rollout the first set of cores and training the second: Python
-threads, MLX streams and environments. A thread inherits its cores from the one that makes it, so
-each set is active while its threads are made. The pool of helper threads can't be divided, because
-both halves' products share it. So results are exact with one core each, without helper threads.
+threads, MLX streams and environments. A thread inherits the cores of the thread that starts it, so
+each set is active while its threads are started. The pool of helper threads can't be divided,
+because both halves use it for products. So results are exact only with one core each.
 """
 
 # ruff: noqa: I001
@@ -47,16 +47,16 @@ from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.streams import Worker, worker
 
-MORE = 50  # epochs that a run is longer than what is measured, so that no end is near
+EXTRA_EPOCHS = 50  # after the measurement, so that the run's end has no effect on it
 Cores = tuple[set[int], set[int]]  # the rollout's and training's
 Measure = Callable[[], float]  # seconds of one rollout, training or iteration
 
 
 def cores(text: str) -> Cores:
-    """`0-3,4-7`: two sets, each a range of cores or one core."""
+    """Parse two sets of cores, such as `0-3,4-7`; each is a range or one core."""
     try:
-        bounds = [[int(end) for end in part.split("-")] for part in text.split(",")]
-        rollout, training = (set(range(part[0], part[-1] + 1)) for part in bounds)
+        ranges = [[int(end) for end in ends.split("-")] for ends in text.split(",")]
+        rollout, training = (set(range(ends[0], ends[-1] + 1)) for ends in ranges)
     except ValueError:
         rollout = training = set()
     if not rollout or not training:
@@ -65,7 +65,7 @@ def cores(text: str) -> Cores:
 
 
 def count(text: str) -> int:
-    """A positive whole number."""
+    """Parse a positive whole number."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
     return int(text)
@@ -73,9 +73,9 @@ def count(text: str) -> int:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("this benchmark")
-    group.add_argument("--epochs", type=count, default=5, help="of each kind in a round (5)")
+    group.add_argument("--epochs", type=count, default=5, help="epochs of each kind per round (5)")
     group.add_argument("--repeat", type=count, default=5, help="rounds (5)")
-    group.add_argument("--warm-up", type=count, default=3, help="epochs before (3)")
+    group.add_argument("--warm-up", type=count, default=3, help="epochs before the measurement (3)")
     group.add_argument(
         "--cores", type=cores, metavar="A-B,C-D", help="the rollout's cores and training's (Linux)"
     )
@@ -86,14 +86,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_cores(divided: Cores) -> None:
-    """Raise a UserError where cores can't be divided like that."""
+    """Check that threads can be bound to two sets of cores.
+
+    Raises:
+        UserError: If this system can't bind threads, or the process may not use the cores.
+    """
     if not hasattr(os, "sched_setaffinity"):
-        raise UserError("--cores needs Linux: elsewhere threads can't be bound", "leave it out")
+        raise UserError("--cores needs Linux, which can bind threads to cores", "leave it out")
     allowed = os.sched_getaffinity(0)
     if missing := (divided[0] | divided[1]) - allowed:
         raise UserError(
             f"--cores names core {min(missing)}, and this process may use {sorted(allowed)}",
-            "two sets of those",
+            "choose two sets of these cores",
         )
     if divided[0] & divided[1]:
         raise UserError("--cores: the two sets have a core in common", "0-0,1-1 for example")
@@ -101,23 +105,26 @@ def check_cores(divided: Cores) -> None:
 
 @contextmanager
 def running_on(allowed: set[int] | None) -> Iterator[None]:
-    """The calling thread, and those that it makes meanwhile, on these cores; None: on any."""
+    """Bind the calling thread, and threads that it starts, to cores in a ``with`` block.
+
+    None: no restriction.
+    """
     if allowed is None:
         yield
         return
-    before = os.sched_getaffinity(0)
+    previous = os.sched_getaffinity(0)
     os.sched_setaffinity(0, allowed)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        os.sched_setaffinity(0, previous)
 
 
 # ---- what is measured ----------------------------------------------------------------------------
 
 
 def overlapped(config: Config, divided: Cores | None, stack: ExitStack) -> Halves:
-    """The overlapped trainer, its learner in this thread, its threads on their cores."""
+    """Create an overlapped trainer with its threads on their cores. It trains in this thread."""
     rollout, training = divided or (None, None)
     with running_on(training):
         mx.eval(mx.add(mx.array(1.0), 1.0, stream=mx.cpu))  # makes this thread's stream
@@ -135,7 +142,11 @@ def overlapped(config: Config, divided: Cores | None, stack: ExitStack) -> Halve
 
 
 def serial(config: Config, stack: ExitStack) -> Measure:
-    """Run iterations in a separate thread, whose streams use all cores."""
+    """Create a serial trainer in a separate thread, whose streams use all cores.
+
+    Returns:
+        A function that runs an iteration and returns its seconds.
+    """
     thread = Worker("serial")
     stack.callback(thread.close)
 
@@ -147,19 +158,21 @@ def serial(config: Config, stack: ExitStack) -> Measure:
 
 
 def prepare(argv: list[str], options: argparse.Namespace, stack: ExitStack) -> dict[str, Measure]:
-    """Return the compiled measurements by name; the overlapped trainer is last."""
-    found: dict[str, Measure] = {}
-    together = settings(argv, options, "--train.overlap", "1")
-    apart = settings(argv, options, "--train.overlap", "0")
-    found["serial"] = serial(apart, stack)
+    """Create all trainers and run the warm-up. Returns the functions that measure, by name."""
+    results: dict[str, Measure] = {}
+    overlapped_config = settings(argv, options, "--train.overlap", "1")
+    serial_config = settings(argv, options, "--train.overlap", "0")
+    results["serial"] = serial(serial_config, stack)
     acts = kind(mx.default_device())
-    if apart.train.rollout_device not in ("auto", acts):
-        elsewhere = settings(argv, options, "--train.overlap=0", f"--train.rollout-device={acts}")
-        found[f"serial, all on the {acts.upper()}"] = serial(elsewhere, stack)
-    for measure in found.values():  # makes the helper threads too, before cores are divided
+    if serial_config.train.rollout_device not in ("auto", acts):
+        one_device_config = settings(
+            argv, options, "--train.overlap=0", f"--train.rollout-device={acts}"
+        )
+        results[f"serial, all on the {acts.upper()}"] = serial(one_device_config, stack)
+    for measure in results.values():  # makes the helper threads too, before cores are divided
         for _ in range(options.warm_up):
             measure()
-    halves = overlapped(together, options.cores, stack)
+    halves = overlapped(overlapped_config, options.cores, stack)
     for _ in range(options.warm_up):
         halves.iteration()
     alone = {
@@ -169,23 +182,27 @@ def prepare(argv: list[str], options: argparse.Namespace, stack: ExitStack) -> d
     }
     for measure in alone.values():
         measure()
-    return alone | found
+    return alone | results
 
 
 def settings(argv: list[str], options: argparse.Namespace, *more: str) -> Config:
-    """The configuration with further options, of a run that is long enough."""
+    """Return the configuration with further options, for a run that is long enough."""
     config, _ = parse_command_line([*argv, *more], add_options)
-    epochs = options.warm_up + options.repeat * options.epochs + MORE
+    epochs = options.warm_up + options.repeat * options.epochs + EXTRA_EPOCHS
     config.train.total_timesteps = max(config.train.total_timesteps, epochs * config.batch_size)
     config.base.profile = False  # a profiled epoch takes longer
     return config
 
 
-def measure(found: dict[str, Measure], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Milliseconds of each, a list of the rounds' medians; and the peak of MLX's memory in it."""
-    rounds: dict[str, dict[str, Any]] = {name: {"ms": [], "mlx_peak_gib": 0.0} for name in found}
+def measure(results: dict[str, Measure], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Run all measurements.
+
+    Returns:
+        For each, the median milliseconds of all rounds, and MLX's peak memory.
+    """
+    rounds: dict[str, dict[str, Any]] = {name: {"ms": [], "mlx_peak_gib": 0.0} for name in results}
     for _ in range(options.repeat):
-        for name, once in found.items():
+        for name, once in results.items():
             mx.reset_peak_memory()
             seconds = statistics.median(once() for _ in range(options.epochs))
             row = rounds[name]
@@ -194,39 +211,39 @@ def measure(found: dict[str, Measure], options: argparse.Namespace) -> dict[str,
     return rounds
 
 
-# ---- what is told --------------------------------------------------------------------------------
+# ---- the results ---------------------------------------------------------------------------------
 
 
 def conclude(rounds: dict[str, dict[str, Any]], steps: int) -> dict[str, float]:
-    """Medians over the rounds of times, steps per second and ratios; ratios within a round."""
+    """Return medians over the rounds: times, steps per second, and ratios within a round."""
     times = {name: row["ms"] for name, row in rounds.items()}
     halves = list(zip(times["rollout alone"], times["training alone"], strict=True))
     ideal = [max(pair) for pair in halves]
-    found = {f"{name}, ms": statistics.median(values) for name, values in times.items()}
-    found["the longer half, ms"] = statistics.median(ideal)
-    found["longer half / shorter"] = statistics.median(max(p) / min(p) for p in halves)
-    found["overlapped / the longer half"] = _ratio(times["overlapped"], ideal)
+    results = {f"{name}, ms": statistics.median(values) for name, values in times.items()}
+    results["the longer half, ms"] = statistics.median(ideal)
+    results["longer half / shorter"] = statistics.median(max(p) / min(p) for p in halves)
+    results["overlapped / the longer half"] = _ratio(times["overlapped"], ideal)
     for name, values in times.items():
         if name.startswith("serial"):
-            found[f"speed-up over {name}"] = _ratio(values, times["overlapped"])
+            results[f"speed-up over {name}"] = _ratio(values, times["overlapped"])
     for name, values in times.items():
         if not name.endswith("alone"):
-            found[f"steps/s, {name}"] = 1000 * steps / statistics.median(values)
+            results[f"steps/s, {name}"] = 1000 * steps / statistics.median(values)
     for name, row in rounds.items():
         if not name.endswith("alone"):
-            found[f"MLX's peak memory, {name}, GiB"] = row["mlx_peak_gib"]
+            results[f"MLX's peak memory, {name}, GiB"] = row["mlx_peak_gib"]
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return found | {"peak resident memory, all trainers, GiB": peak / 2**30}
+    return results | {"peak resident memory, all trainers, GiB": peak / 2**30}
 
 
 def _ratio(above: list[float], below: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
-def table(found: dict[str, float], rounds: dict[str, dict[str, Any]]) -> str:
+def table(results: dict[str, float], rounds: dict[str, dict[str, Any]]) -> str:
     lines = [f"{'':42}{'median':>14}{'min':>14}{'max':>14}"]
-    for name, value in found.items():
+    for name, value in results.items():
         line = f"{name:42}{value:14,.2f}"
         if spread := rounds.get(name.removesuffix(", ms"), {}).get("ms"):
             line += f"{min(spread):14,.2f}{max(spread):14,.2f}"
@@ -244,9 +261,9 @@ def main(argv: list[str]) -> None:
     load, number = os.getloadavg(), threads()  # before this thread gives up some of them
     with ExitStack() as stack:
         rounds = measure(prepare(argv, options, stack), options)
-    found = conclude(rounds, config.batch_size)
+    results = conclude(rounds, config.batch_size)
     print(f"{mx.default_device()}, {number} cores, load before {load[0]:.2f}")
-    print(table(found, rounds))
+    print(table(results, rounds))
     if options.json:
         record = {
             "command": shlex.join(["python", *sys.argv]),
@@ -254,7 +271,7 @@ def main(argv: list[str]) -> None:
             "cores": number,
             "load_before": [round(x, 2) for x in load],
             "versions": version_text().splitlines(),
-            "results": found,
+            "results": results,
             "rounds": rounds,
         }
         write_json(record, options.json)

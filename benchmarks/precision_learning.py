@@ -1,19 +1,19 @@
 #!/usr/bin/env python
 """Compare learning by precision and overlap: python benchmarks/precision_learning.py [--help].
 
-Trains tasks (`scripts/train.py` with a few options) with each variant over the same seeds and the
-same number of steps: a precision, with `+overlap` for `--train.overlap 1`. Of each run: the *tail*,
-the mean score of the last tenth of its steps, and the *area*, the mean score over all of them. Each
-seed's ratio to the first variant's (fp32 unless said otherwise), the median over the seeds, and a
-90 % interval of that median (bootstrap over seeds, 10,000 resamples, seeded).
+Trains tasks (`scripts/train.py` with a few options) with each variant, over the same seeds and the
+same number of steps. A variant is a precision, with `+overlap` for `--train.overlap 1`. It compares
+the *tail*, the mean score of the last tenth of a run's steps, and the *area*, the mean score over
+all steps. For each variant: each seed's ratio to the first variant (by default fp32), the median
+over the seeds, and a 90 % interval of the median (seeded bootstrap over seeds, 10,000 resamples).
 
-Gate, for tail and area of each variant and task: median ratio >= 0.95 and the interval's lower end
->= 0.90. The exit code is 1 where one fails, or a run did. Speed and memory beside it are those of
-`--jobs` runs at a time: only ratios tell.
+A variant passes a task if for both tail and area the median ratio is >= 0.95 and the interval's
+lower end >= 0.90. The exit code is 1 if a variant fails or a run ends with an error. Speed and
+memory are measured with `--jobs` runs at a time, so only their ratios are meaningful.
 
-Options of the configuration go to `train.py`: `--device gpu --train.rollout-device gpu`. With
-`--out FOLDER` runs are kept, and those that are there already aren't run again: a benchmark may be
-done in pieces. `--runs FOLDER` only reads.
+Further options are passed to `train.py`, for example `--device gpu --train.rollout-device gpu`.
+With `--out FOLDER` runs are stored, and stored runs aren't repeated, so a benchmark can be run in
+several calls. `--runs FOLDER` only reads stored runs.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import write_json
 
 TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
-TASKS = {  # name -> what follows `python scripts/train.py`
+TASKS = {  # name -> arguments of `python scripts/train.py`
     **{name: name for name in BREAKOUTS},
     "memory": "memory --policy.num-layers 2 --train.total-timesteps 20_000_000",
     "memory-LSTM": "memory --torch.network LSTM --train.total-timesteps 20_000_000",
@@ -51,16 +51,16 @@ TASKS = {  # name -> what follows `python scripts/train.py`
 }
 VARIANTS = ("fp32", "bf16", "fp16", "fp32+overlap")
 PRECISIONS = ("fp32", "bf16", "fp16")
-TAIL = 0.1  # of a run's steps
-MEDIAN, LOWER = 0.95, 0.90  # the gate
+TAIL = 0.1  # fraction of a run's steps
+MIN_MEDIAN, MIN_LOWER_END = 0.95, 0.90  # of the ratio to the first variant
 RESAMPLES, COVERAGE = 10_000, 0.9
 WARM_UP = 3  # epochs that compile; speeds are measured without them
-DONE = "done.json"  # beside a run's log when it has ended well
+FINISHED_FILE = "done.json"  # written to the folder of a run that ended without an error
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: a task, a variant and a seed, and where it is kept."""
+    """A training run: a task, a variant and a seed, and the folder of all runs."""
 
     task: str
     variant: str
@@ -72,65 +72,69 @@ class Run:
         return self.root / self.task / self.variant / str(self.seed)
 
     @property
-    def done(self) -> bool:
-        return (self.folder / DONE).is_file()
+    def is_finished(self) -> bool:
+        return (self.folder / FINISHED_FILE).is_file()
 
 
 # ---- running -------------------------------------------------------------------------------------
 
 
 def command(run: Run, more: list[str]) -> list[str]:
-    """The words after `train.py`."""
+    """Return the arguments of `train.py` for a run."""
     precision, _, overlap = run.variant.partition("+")
     return [
         *TASKS[run.task].split(),
         *("--train.precision", precision),
         *("--train.overlap", "1" if overlap else "0"),
         *("--seed", str(run.seed), "--vec.seed", str(1000 * run.seed)),
-        *("--eval-episodes", "0"),  # the curve is what counts
+        *("--eval-episodes", "0"),  # only the curve is compared
         *more,
     ]
 
 
 def check_done(run: Run, more: list[str]) -> None:
-    """Raise a UserError if a run that is kept is of another command."""
-    words = json.loads((run.folder / DONE).read_text())["command"]
+    """Check that a stored run was made by the same command.
+
+    Raises:
+        UserError: If the command differs.
+    """
+    words = json.loads((run.folder / FINISHED_FILE).read_text())["command"]
     if words != ["train.py", *command(run, more)]:
         raise UserError(
-            f"{run.folder} was made by {' '.join(words)}", "the same options, or another --out"
+            f"{run.folder} was made by {' '.join(words)}", "use these options, or another --out"
         )
 
 
 def train(run: Run, more: list[str]) -> str:
-    """Train to the end in the run's folder. Returns the error, or an empty text."""
+    """Train in the run's folder. Returns the error's text, empty if training succeeded."""
     run.folder.mkdir(parents=True, exist_ok=True)
     for log in run.folder.glob("logs/*/*.jsonl"):
-        log.unlink()  # of a run that was stopped
+        log.unlink()  # log of a run that was stopped
     words, began = command(run, more), time.perf_counter()
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, TRAIN, *words], cwd=run.folder, capture_output=True, text=True
     )
-    if done.returncode:
-        return done.stderr.strip()[-2000:]
+    if process.returncode:
+        return process.stderr.strip()[-2000:]
     facts = {"command": ["train.py", *words], "seconds": time.perf_counter() - began}
-    with publish(run.folder / DONE) as path:
+    with publish(run.folder / FINISHED_FILE) as path:
         path.write_text(json.dumps(facts) + "\n")
     return ""
 
 
 def warm_up(tasks: list[str], variants: list[str], more: list[str], jobs: int) -> None:
-    """Compile every kernel once: runs that start together would each compile all of them."""
+    """Compile all kernels once, because parallel runs would each compile all of them."""
 
     def compile_all(task: str, variant: str) -> None:
         words = command(Run(task, variant, 0, Path()), more)
         settings = config.load(words[0], words[1:])
         steps = str(min(WARM_UP, settings.epochs) * settings.batch_size)
         with tempfile.TemporaryDirectory() as folder:
-            train_words = [sys.executable, TRAIN, *words, "--stop-at", steps]
-            done = subprocess.run(train_words, cwd=folder, capture_output=True, text=True)
-        if done.returncode:
+            train_command = [sys.executable, TRAIN, *words, "--stop-at", steps]
+            process = subprocess.run(train_command, cwd=folder, capture_output=True, text=True)
+        if process.returncode:
             raise UserError(
-                f"{task} doesn't start with {variant}:\n{done.stderr.strip()[-2000:]}",
+                f"{task} doesn't start with {variant}:\n{process.stderr.strip()[-2000:]}",
                 f"python scripts/train.py {' '.join(words)}",
             )
 
@@ -142,13 +146,13 @@ def warm_up(tasks: list[str], variants: list[str], more: list[str], jobs: int) -
 
 
 def run_all(runs: list[Run], options: argparse.Namespace) -> dict[Run, str]:
-    """Train the missing runs. Returns the errors by run."""
+    """Train the runs that aren't stored yet. Returns the errors by run."""
     for run in runs:
-        if run.done:
+        if run.is_finished:
             check_done(run, options.more)
-    left = [run for run in runs if not run.done]
-    if len(left) > 1:
-        pairs = list(dict.fromkeys(run.task for run in left)), options.variants
+    missing = [run for run in runs if not run.is_finished]
+    if len(missing) > 1:
+        pairs = list(dict.fromkeys(run.task for run in missing)), options.variants
         warm_up(*pairs, options.more, options.jobs)
 
     def one(run: Run) -> str:
@@ -157,15 +161,20 @@ def run_all(runs: list[Run], options: argparse.Namespace) -> dict[Run, str]:
         return problem
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        problems = list(pool.map(one, left))
-    return {run: problem for run, problem in zip(left, problems, strict=True) if problem}
+        problems = list(pool.map(one, missing))
+    return {run: problem for run, problem in zip(missing, problems, strict=True) if problem}
 
 
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def numbers(run: Run, score: str | None) -> dict[str, float]:
-    """Tail, area, steps, speed and memory of a run that is done, by a score of its log."""
+def run_metrics(run: Run, score: str | None) -> dict[str, float]:
+    """Return a finished run's tail, area, steps, speed and memory.
+
+    Args:
+        run: Finished run.
+        score: Name of the score in the log. None: the environment's [sweep] metric.
+    """
     records = log_of(run.folder)
     name = f"env/{score}" if score else metric(TASKS[run.task].split()[0])
     evaluation = records[-1].get(name, math.nan) if "SPS" not in records[-1] else math.nan
@@ -196,39 +205,45 @@ def numbers(run: Run, score: str | None) -> dict[str, float]:
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
-    """A bootstrap interval of the median."""
+    """Return a bootstrap interval of the median of ratios."""
     picks = np.random.default_rng(0).integers(0, len(ratios), (RESAMPLES, len(ratios)))
     medians = np.median(np.array(ratios)[picks], axis=1)
     low, high = np.quantile(medians, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
     return float(low), float(high)
 
 
-def compare(found: dict[Run, dict[str, float]], task: str, variant: str, base: str) -> dict:
-    """A variant's ratios to the base over the seeds that both have, and whether it passes."""
-    own, other = (
-        {run.seed: row for run, row in found.items() if (run.task, run.variant) == (task, name)}
+def compare(results: dict[Run, dict[str, float]], task: str, variant: str, base: str) -> dict:
+    """Compare a variant with the base variant over the seeds that both have.
+
+    Returns:
+        The ratios with their median and interval, and True in ``passed`` if the variant passes.
+    """
+    rows_of_variant, rows_of_base = (
+        {run.seed: row for run, row in results.items() if (run.task, run.variant) == (task, name)}
         for name in (variant, base)
     )
-    seeds = sorted(own.keys() & other.keys())
+    seeds = sorted(rows_of_variant.keys() & rows_of_base.keys())
     row: dict[str, Any] = {"seeds": seeds, "passed": True}
     for name in ("tail", "area"):
-        if any(other[seed][name] <= 0 for seed in seeds):
+        if any(rows_of_base[seed][name] <= 0 for seed in seeds):
             raise UserError(
                 f"{task}: a {name} of {base} isn't positive, so there is no ratio to it",
                 "another --score, or more steps",
             )
-        if any(own[seed]["steps"] != other[seed]["steps"] for seed in seeds):
+        if any(rows_of_variant[seed]["steps"] != rows_of_base[seed]["steps"] for seed in seeds):
             raise UserError(
                 f"{task}: {variant} and {base} weren't trained for equal steps",
                 "remove the runs and train them with one command",
             )
-        ratios = [own[seed][name] / other[seed][name] for seed in seeds]
-        median = statistics.median(ratios) if ratios else float("nan")  # which passes nothing
+        ratios = [rows_of_variant[seed][name] / rows_of_base[seed][name] for seed in seeds]
+        median = statistics.median(ratios) if ratios else float("nan")  # NaN never passes
         low, high = interval(ratios) if ratios else (median, median)
         row[name] = {"median": median, "low": low, "high": high, "ratios": ratios}
-        row["passed"] &= median >= MEDIAN and low >= LOWER
+        row["passed"] &= median >= MIN_MEDIAN and low >= MIN_LOWER_END
     for name in ("tail", "area", "SPS", "host, GiB", "MLX, GiB", "skipped"):
-        row[f"{name}, median"] = statistics.median(own[s][name] for s in seeds) if seeds else 0.0
+        row[f"{name}, median"] = (
+            statistics.median(rows_of_variant[s][name] for s in seeds) if seeds else 0.0
+        )
     return row
 
 
@@ -253,14 +268,14 @@ def table(task: str, rows: dict[str, dict]) -> str:
 # ---- the command line ----------------------------------------------------------------------------
 
 
-def names(known: tuple[str, ...]) -> Any:
-    """A parser of names with commas between them."""
+def names(allowed: tuple[str, ...]) -> Any:
+    """Return a function that parses names separated by commas, each one of the known names."""
 
     def parse(text: str) -> list[str]:
-        found = text.split(",")
-        if wrong := [name for name in found if name not in known]:
-            raise argparse.ArgumentTypeError(f"no {wrong[0]!r}; there are {', '.join(known)}")
-        return found
+        results = text.split(",")
+        if unknown := [name for name in results if name not in allowed]:
+            raise argparse.ArgumentTypeError(f"no {unknown[0]!r}; there are {', '.join(allowed)}")
+        return results
 
     return parse
 
@@ -278,23 +293,23 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--variants",
         type=names(variants),
         default=",".join(VARIANTS),
-        help=f"the first is what the others are compared with; of {', '.join(variants)}",
+        help=f"the others are compared with the first; of {', '.join(variants)}",
     )
-    parser.add_argument("--seeds", type=int, default=5, help="how many (5)")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
     parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--score", help="of the environment (default: its [sweep] metric)")
+    parser.add_argument("--score", help="score to compare (default: [sweep] metric)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="keep runs there, go on with them"
+    folder_options = parser.add_mutually_exclusive_group()
+    folder_options.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="store runs, and skip stored ones"
     )
-    where.add_argument("--runs", type=Path, metavar="FOLDER", help="only read runs kept there")
+    folder_options.add_argument("--runs", type=Path, metavar="FOLDER", help="only read stored runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record to a file")
     options, options.more = parser.parse_known_args(argv)
     if options.runs and options.more:
-        raise UserError(f"--runs trains nothing: {options.more[0]} has no use", "leave it out")
+        raise UserError(f"--runs trains nothing: {options.more[0]} has no effect", "leave it out")
     if options.runs and not options.runs.is_dir():
-        raise UserError(f"there is no folder {options.runs}", "what --out has named")
+        raise UserError(f"there is no folder {options.runs}", "use the folder of --out")
     if min(options.seeds, options.jobs) < 1:
         raise UserError("--seeds and --jobs are at least 1", "--seeds 5 --jobs 1")
     return options
@@ -309,9 +324,9 @@ def main(argv: list[str]) -> None:
         triples = product(options.tasks, seeds, options.variants)  # a seed's variants together
         runs = [Run(task, variant, seed, root.absolute()) for task, seed, variant in triples]
         problems = {} if options.runs else run_all(runs, options)
-        found = {run: numbers(run, options.score) for run in runs if run.done}
+        results = {run: run_metrics(run, options.score) for run in runs if run.is_finished}
     report = {
-        task: {name: compare(found, task, name, options.variants[0]) for name in options.variants}
+        task: {name: compare(results, task, name, options.variants[0]) for name in options.variants}
         for task in options.tasks
     }
     print("\n\n".join(table(task, rows) for task, rows in report.items()))
@@ -327,7 +342,7 @@ def main(argv: list[str]) -> None:
             "tasks": report,
         }
         write_json(record, options.json)
-    gate = f"median ratio >= {MEDIAN}, lower end >= {LOWER}"
+    gate = f"median ratio >= {MIN_MEDIAN}, lower end >= {MIN_LOWER_END}"
     print(f"\n{gate}: {'failed by ' + '; '.join(failed) if failed else 'all pass'}")
     if failed:
         raise SystemExit(1)

@@ -1,9 +1,9 @@
-"""Compute the behaviour of a policy in rock_paper_scissors after every past, and its value.
+"""Compute the behaviour of a policy in rock_paper_scissors after every history, and its value.
 
-A past of d rounds is a number below 9^d: a digit to base 9 for each round, the first round's the
-most significant, 3 x own choice + the other's. A behaviour is a list of R arrays, for each round
-(9^d, 3): the probabilities of rock, paper, scissors after each past of d rounds. Everything here is
-exact but for rounding; payoffs are sums over an episode of R rounds.
+A history of d rounds is a number below 9^d with a digit to base 9 for each round, the first round's
+being the most significant: 3 x the agent's choice + the opponent's choice. A behaviour is a list of
+R arrays, one per round, (9^d, 3): the probabilities of rock, paper and scissors after each history
+of d rounds. All results are exact up to rounding. Payoffs are sums over an episode of R rounds.
 """
 # ruff: noqa: I001
 
@@ -16,71 +16,75 @@ import numpy as np
 
 from puffer_mlx.policy.policy import Policy
 
-CHOICES, MOST_ROUNDS = 3, 4  # as in envs/rock_paper_scissors
-BOTH = CHOICES * CHOICES  # outcomes of a round
-WORTH = np.array([[0, -0.5, 1], [0.5, 0, -0.5], [-1, 0.5, 0]])  # [own choice, the other's]
+CHOICES, MAX_ROUNDS = 3, 4  # as in envs/rock_paper_scissors
+OUTCOMES = CHOICES * CHOICES  # of a round
+PAYOFFS = np.array([[0, -0.5, 1], [0.5, 0, -0.5], [-1, 0.5, 0]])  # [agent's, opponent's choice]
 Behaviour = list[np.ndarray]
 
 
-def digits(d: int) -> np.ndarray:
-    """The outcomes of all pasts of d rounds, (9^d, d), the first round's first."""
-    return np.arange(BOTH**d)[:, None] // BOTH ** np.arange(d)[::-1] % BOTH
+def history_outcomes(d: int) -> np.ndarray:
+    """Return the outcomes of all histories of d rounds, (9^d, d), the first round first."""
+    return np.arange(OUTCOMES**d)[:, None] // OUTCOMES ** np.arange(d)[::-1] % OUTCOMES
 
 
-def turned(d: int) -> np.ndarray:
-    """Return each past of d rounds as the other agent sees it, (9^d,)."""
-    own, other = np.divmod(digits(d), CHOICES)
-    return (CHOICES * other + own) @ BOTH ** np.arange(d)[::-1]
+def opponent_histories(d: int) -> np.ndarray:
+    """Return each history of d rounds from the opponent's point of view, (9^d,)."""
+    agent, opponent = np.divmod(history_outcomes(d), CHOICES)
+    return (CHOICES * opponent + agent) @ OUTCOMES ** np.arange(d)[::-1]
 
 
 def observations(d: int) -> np.ndarray:
-    """Return an agent's observations after each past of d rounds, (9^d, 22) uint8."""
-    now = np.eye(MOST_ROUNDS)[[d] * BOTH**d]
-    past = np.zeros((BOTH**d, MOST_ROUNDS - 1, 2, CHOICES))
-    own, other = np.divmod(digits(d), CHOICES)
-    past[:, :d, 0], past[:, :d, 1] = np.eye(CHOICES)[own], np.eye(CHOICES)[other]
-    return np.concatenate([now, past.reshape(BOTH**d, -1)], axis=1).astype(np.uint8)
+    """Return an agent's observations after each history of d rounds, (9^d, 22) uint8."""
+    now = np.eye(MAX_ROUNDS)[[d] * OUTCOMES**d]
+    past = np.zeros((OUTCOMES**d, MAX_ROUNDS - 1, 2, CHOICES))
+    agent, opponent = np.divmod(history_outcomes(d), CHOICES)
+    past[:, :d, 0], past[:, :d, 1] = np.eye(CHOICES)[agent], np.eye(CHOICES)[opponent]
+    return np.concatenate([now, past.reshape(OUTCOMES**d, -1)], axis=1).astype(np.uint8)
 
 
 def behaviour(policy: Policy, weights: Any, rounds: int) -> Behaviour:
-    """Return the behaviour of a policy without memory."""
-    assert not policy.is_recurrent, "what it does would depend on more than an observation"
-    seen = mx.array(np.concatenate([observations(d) for d in range(rounds)]))
-    logits, _, _ = policy.step(weights, seen, policy.initial_state(len(seen)))
+    """Return the behaviour of a policy without recurrent state: its choices after each history."""
+    assert not policy.is_recurrent, "actions must depend only on the observation"
+    all_observations = mx.array(np.concatenate([observations(d) for d in range(rounds)]))
+    logits, _, _ = policy.step(
+        weights, all_observations, policy.initial_state(len(all_observations))
+    )
     chances = np.asarray(mx.softmax(logits.astype(mx.float32), axis=0), np.float64).T
-    return np.split(chances, np.cumsum([BOTH**d for d in range(rounds - 1)]))
+    return np.split(chances, np.cumsum([OUTCOMES**d for d in range(rounds - 1)]))
 
 
-def answered(members: Sequence[Behaviour], d: int) -> np.ndarray:
-    """Return the actions of M opponents after the pasts that an agent sees, (M, 9^d, 3)."""
-    return np.stack([member[d] for member in members])[:, turned(d)]
+def opponent_choices(members: Sequence[Behaviour], d: int) -> np.ndarray:
+    """Return the choices of M opponents after each history of an agent, (M, 9^d, 3)."""
+    return np.stack([member[d] for member in members])[:, opponent_histories(d)]
 
 
 def exploitability(members: Sequence[Behaviour]) -> float:
-    """Return the best answer's points in an episode against one of M behaviours, drawn at random.
+    """Return the points per episode of the best response to a random one of M behaviours.
 
-    The answer knows them all and not which was drawn: it may find out. The game's value is 0, so a
-    behaviour that nothing beats has 0.
+    The best response knows all behaviours, but not which one it plays. A behaviour that can't be
+    beaten has 0, the value of the game.
     """
     rounds = len(members[0])
-    chances = np.full((len(members), 1), 1 / len(members))  # that it is this one and did its part
-    reached = []  # of each round: (9^d, 3), the chance of the past and what the other does then
+    chances = np.full((len(members), 1), 1 / len(members))  # of opponent and history
+    reached = []  # per round, (9^d, 3): probability of history and opponent's next choice
     for d in range(rounds):
-        does = chances[:, :, None] * answered(members, d)  # (M, 9^d, other's)
+        does = chances[:, :, None] * opponent_choices(members, d)  # (M, 9^d, opponent's)
         reached.append(does.sum(axis=0))
         chances = np.repeat(does[:, :, None], CHOICES, axis=2).reshape(len(members), -1)
-    later = np.zeros(BOTH**rounds)
-    for does in reversed(reached):  # the best of three choices, from the last round back
-        later = (does @ WORTH.T + later.reshape(-1, CHOICES, CHOICES).sum(axis=2)).max(axis=1)
+    later = np.zeros(OUTCOMES**rounds)
+    for does in reversed(reached):  # best of three choices, backwards from the last round
+        later = (does @ PAYOFFS.T + later.reshape(-1, CHOICES, CHOICES).sum(axis=2)).max(axis=1)
     return float(later[0])
 
 
-def payoffs(one: Behaviour, members: Sequence[Behaviour]) -> np.ndarray:
-    """Return the points of a behaviour in an episode against each of M others, (M,)."""
+def payoffs(behaviour_of_agent: Behaviour, members: Sequence[Behaviour]) -> np.ndarray:
+    """Return the points per episode of a behaviour against each of M others, (M,)."""
     chances, total = np.ones((len(members), 1)), np.zeros(len(members))
-    for d, own in enumerate(one):
-        both = own[None, :, :, None] * answered(members, d)[:, :, None]  # (M, 9^d, own, other's)
+    for d, agent in enumerate(behaviour_of_agent):
+        both = (
+            agent[None, :, :, None] * opponent_choices(members, d)[:, :, None]
+        )  # (M, 9^d, agent's, opponent's)
         both = chances[:, :, None, None] * both
-        total += (both * WORTH).sum(axis=(1, 2, 3))
+        total += (both * PAYOFFS).sum(axis=(1, 2, 3))
         chances = both.reshape(len(members), -1)
     return total

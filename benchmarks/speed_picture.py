@@ -4,26 +4,26 @@
 import json
 from pathlib import Path
 
-from figures import GREY, OTHER, OURS, panels
+from figures import GREY, OUR_COLOR, PEER_COLOR, panels
 
 HERE = Path(__file__).parent
-MOST = 4  # bars in a panel
+MAX_BARS = 4  # per panel
 NOTE = "Steps per second of training; longer is faster. Commands: benchmarks/RESULTS.md"
 
 
 def main() -> None:
-    drawn = json.loads((HERE / "json/speed.json").read_text())["panels"]
-    with panels(len(drawn), HERE / "speed.png", NOTE, size=(3.3, 1.7)) as axes:
-        for axis, panel in zip(axes, drawn, strict=True):
+    panel_data = json.loads((HERE / "json/speed.json").read_text())["panels"]
+    with panels(len(panel_data), HERE / "speed.png", NOTE, size=(3.3, 1.7)) as axes:
+        for axis, panel in zip(axes, panel_data, strict=True):
             names, speeds = zip(*panel["bars"], strict=True)
-            rows = range(MOST, MOST - len(names), -1)
-            colors = [OURS if name.startswith("puffer_mlx") else OTHER for name in names]
+            rows = range(MAX_BARS, MAX_BARS - len(names), -1)
+            colors = [OUR_COLOR if name.startswith("puffer_mlx") else PEER_COLOR for name in names]
             axis.barh(rows, speeds, color=colors, height=0.6)
             axis.set_yticks(rows, names)
             axis.set_title(panel["title"], fontsize=9)
             axis.set_xlabel(panel["unit"], color=GREY)
             axis.set_xlim(0, 1.2 * max(speeds))
-            axis.set_ylim(0.5, MOST + 0.5)
+            axis.set_ylim(0.5, MAX_BARS + 0.5)
             axis.grid(visible=False)
             for row, speed in zip(rows, speeds, strict=True):
                 axis.annotate(

@@ -1,14 +1,15 @@
 #!/usr/bin/env python
-"""A Breakout for two cores that every seed learns: python benchmarks/sweep_breakout.py [--help].
+"""Search a configuration of Breakout for two cores: python benchmarks/sweep_breakout.py [--help].
 
-`puffer-mlx sweep` around `breakout-cpu`, judged by the worst of four seeds, until `--seconds` are
-over; then the best three are trained with held-out seeds (`sweep.confirm`). Several processes with
-one study: `--each` on each of `--gpus N`, or without GPUs one, whose runs have `--each` cores.
+The goal is a configuration that every seed learns. Runs `puffer-mlx sweep` around `breakout-cpu`,
+scored by the worst of four seeds, for `--seconds`; then trains the best three configurations with
+held-out seeds (`sweep.confirm`). Several processes share one study: `--each` processes on each of
+`--gpus N`; or, without GPUs, one process whose runs have `--each` cores.
 
-Seconds on a shared GPU don't order configurations as CPU-seconds do. So the settings that decide
+Seconds on a shared GPU don't order configurations as CPU-seconds do. So the settings that determine
 CPU-seconds (steps, replay_ratio, the policy's size, agents, the minibatch) are equal in all runs of
-a sweep. Further options set them, `scripts/train.py`'s: `--train.total-timesteps 16_000_000
---policy.hidden-size 32`. The search finds the best configuration of that budget.
+a sweep. Further options of `scripts/train.py` set them: `--train.total-timesteps 16_000_000
+--policy.hidden-size 32`. The search then finds the best configuration with this cost.
 
 Written to --out: found.json (all trials, the confirmed ones first), best.ini, the journal, and the
 output of the processes.
@@ -30,7 +31,7 @@ from puffer_mlx.config import ini_text
 from puffer_mlx.system.json_text import write_json
 
 SEEDS = 4
-STARTS: list[dict[str, float]] = [  # differences from breakout-cpu, which the first run has
+STARTS: list[dict[str, float]] = [  # first runs, as differences from breakout-cpu
     {"train.learning_rate": 0.06},
     {"train.learning_rate": 0.08},
     {"env.frameskip": 4, "train.gamma": 0.97, "train.ent_coef": 0.003},
@@ -38,7 +39,7 @@ STARTS: list[dict[str, float]] = [  # differences from breakout-cpu, which the f
     {"train.learning_rate": 0.06, "train.ent_coef": 0.003},
     {"train.learning_rate": 0.06, "train.gamma": 0.968, "train.max_grad_norm": 1},
 ]
-RANGES = {  # distribution, least, most
+RANGES = {  # distribution, minimum, maximum
     "env.frameskip": ("int_uniform", 2, 5),
     "train.learning_rate": ("log_normal", 0.03, 0.15),
     "train.gamma": ("logit_normal", 0.955, 0.985),
@@ -53,62 +54,67 @@ GPU = ["--device", "gpu", "--train.rollout-device", "gpu-kernel"]
 PUFFER = [sys.executable, "-m", "puffer_mlx"]
 
 
-def settings(words: list[str], change: dict[str, float]) -> str:
-    """A configuration around breakout-cpu as a file's text, without its sweep."""
+def settings(arguments: list[str], change: dict[str, float]) -> str:
+    """Return a configuration near breakout-cpu as the text of an .ini file, without [sweep].
+
+    Args:
+        arguments: Options of `scripts/train.py`.
+        change: Changed values by key.
+    """
     changes = [f"--{name}={value}" for name, value in change.items()]
-    config = configs.load("breakout-cpu", [*words, *changes])
+    config = configs.load("breakout-cpu", [*arguments, *changes])
     config.sweep = {}
     return ini_text(config)
 
 
 def write_files(folder: Path, more: list[str]) -> list[str]:
-    """The configurations of the search: its words."""
+    """Write the configurations of the search to a folder. Returns the arguments of puffer-mlx."""
     sections = "".join(
         f"\n[sweep.{name}]\ndistribution = {kind}\nmin = {low}\nmax = {high}\nscale = auto\n"
         for name, (kind, low, high) in RANGES.items()
     )
     head = f"\n[sweep]\nsweep_only = {', '.join(RANGES)}\nseeds = {SEEDS}\nseeds_score = worst\n"
     (folder / "search.ini").write_text(settings(more, {}) + head + sections)
-    words = ["sweep", str(folder / "search.ini")]
+    arguments = ["sweep", str(folder / "search.ini")]
     for i, start in enumerate(STARTS):
         path = folder / f"start-{i}.ini"
         path.write_text(settings(more, start))
-        words += ["--start-from", str(path)]
-    words += ["--name", "search", "--dir", str(folder / "sweeps")]
-    return [*words, "--storage", str(folder / "journal.log"), "--eval-episodes", "1000"]
+        arguments += ["--start-from", str(path)]
+    arguments += ["--name", "search", "--dir", str(folder / "sweeps")]
+    return [*arguments, "--storage", str(folder / "journal.log"), "--eval-episodes", "1000"]
 
 
-def sweep(words: list[str], folder: Path, gpus: int, each: int, seconds: float) -> None:
-    """Sweep with all processes until they end, or the time is over."""
-    cores, made, ends = sorted(os.sched_getaffinity(0)), [], time.monotonic() + seconds
+def sweep(arguments: list[str], folder: Path, gpus: int, each: int, seconds: float) -> None:
+    """Run all processes of the sweep until they end or the time is over."""
+    cores, processes, ends = sorted(os.sched_getaffinity(0)), [], time.monotonic() + seconds
     count = gpus * each or 1
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
     for i in range(count):
         on = ["--device", "cpu", "--parallel", str(max(1, len(cores) // each))]
         with open(folder / f"search-{i}.txt", "ab") as output:
             process = subprocess.Popen(
-                [*PUFFER, *words, *(GPU if gpus else on)],
+                [*PUFFER, *arguments, *(GPU if gpus else on)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "CUDA_VISIBLE_DEVICES": visible[i % gpus] if gpus else ""},
                 cwd=folder,
             )
-        mine = cores[i * len(cores) // count : (i + 1) * len(cores) // count]
-        os.sched_setaffinity(process.pid, mine or cores)
-        made.append(process)
-        time.sleep(0 if i else 3.0)  # the first begins the study
-    while time.monotonic() < ends and any(process.poll() is None for process in made):
+        own_cores = cores[i * len(cores) // count : (i + 1) * len(cores) // count]
+        os.sched_setaffinity(process.pid, own_cores or cores)
+        processes.append(process)
+        time.sleep(0 if i else 3.0)  # the first process creates the study
+    while time.monotonic() < ends and any(process.poll() is None for process in processes):
         time.sleep(0.5)
-    for process in made:
+    for process in processes:
         process.terminate()
-    for process in made:
+    for process in processes:
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
             process.kill()
 
 
-def found(journal: Path) -> list[dict[str, Any]]:
+def read_trials(journal: Path) -> list[dict[str, Any]]:
     """Return all trials: values, the seeds' scores and held-out scores, most seeds first."""
     from optuna.trial import TrialState
 
@@ -118,51 +124,55 @@ def found(journal: Path) -> list[dict[str, Any]]:
     opened = storage.open_storage(str(journal))
     (name,) = study.study_names(opened)
     study = opened.get_study_id_from_name(name)
-    known, made = opened.get_study_user_attrs(study), []
+    attributes, rows = opened.get_study_user_attrs(study), []
     for trial in opened.get_all_trials(study):
         ends = [curve[-1] for curve in seed_curves(trial).values()]
         if RUN_NUMBER in trial.user_attrs or not ends or trial.state == TrialState.FAIL:
             continue
         held = [
             each
-            for key, each in known.items()
+            for key, each in attributes.items()
             if key.startswith(f"{HELD_OUT_PREFIX} {trial.number} ")
         ]
         row = {"trial": trial.number, "scores": [end.score for end in ends]}
         row |= {"held out": [each["score"] for each in held if "score" in each]}
         row |= {"seconds": round(statistics.fmean(end.cost for end in ends), 2)}
-        made.append({**row, "values": trial.params})
+        rows.append({**row, "values": trial.params})
 
     return sorted(
-        made, key=lambda row: (not row["held out"], -len(row["scores"]), -min(row["scores"]))
+        rows, key=lambda row: (not row["held out"], -len(row["scores"]), -min(row["scores"]))
     )
 
 
 def main() -> None:
-    """Search, confirm, and write what was found."""
+    """Search, confirm the best configurations, and write the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder of what is found")
-    parser.add_argument("--gpus", type=int, default=0, help="that runs use (0: cores)")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the results")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs to use (0: train on cores)")
     parser.add_argument(
-        "--each", type=int, default=1, help="processes on each GPU, or cores of each run (1)"
+        "--each", type=int, default=1, help="processes per GPU, or cores per run (1)"
     )
-    parser.add_argument("--seconds", type=float, default=380, help="of the search (380)")
+    parser.add_argument("--seconds", type=float, default=380, help="duration of the search (380)")
     parser.add_argument("--confirm", type=int, default=8, help="held-out seeds (8)")
-    parser.add_argument("--confirming", type=float, default=90, help="its most seconds (90)")
+    parser.add_argument(
+        "--confirming", type=float, default=90, help="maximum seconds to confirm (90)"
+    )
     options, more = parser.parse_known_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="sweep-breakout-"))  # of the runs: they write much
-    words, where = write_files(folder, more), (options.gpus, options.each)
+    folder = Path(
+        tempfile.mkdtemp(prefix="sweep-breakout-")
+    )  # for the runs, which write large files
+    arguments, gpus_and_processes = write_files(folder, more), (options.gpus, options.each)
     rows: list[dict[str, Any]] = []
     for runs, confirm, seconds in (
         ("1000000", "0", options.seconds),
         ("1", str(options.confirm), options.confirming),
     ):
         limits = ["--sweep.max-runs", runs, "--sweep.confirm", confirm]
-        sweep([*words, *limits], folder, *where, seconds)
-        rows = found(folder / "journal.log")
+        sweep([*arguments, *limits], folder, *gpus_and_processes, seconds)
+        rows = read_trials(folder / "journal.log")
         record = {"command": " ".join(sys.argv), "configurations": rows}
         write_json(record, options.out / "found.json")
         for path in (

@@ -1,18 +1,19 @@
 #!/usr/bin/env python
 """Measure the gain of early stops: python benchmarks/sweep_early_stop.py [--json FILE] [--help].
 
-Runs of sweep_methods.py's surfaces log their score, with noise, at 40 points of their curves. Each
-method has an equal budget of seconds in two forms, and starts both with the same run:
+Runs on sweep_methods.py's surfaces log their score, with noise, at 40 points of their curves. Each
+method sweeps twice with the same budget of seconds and the same first run:
 
 - to their ends: all runs are complete.
-- ended: `EarlyStop` ends runs as in `puffer-mlx sweep`, given the earlier finished runs.
+- ended: `EarlyStop` ends runs early as in `puffer-mlx sweep`, given the earlier finished runs.
   `puffer-mlx sweep` doesn't use it with Protein, because it saves nothing there.
 
-After each run, the best is the true score of the run with the best noisy score at its end. The
-table has the mean over the seeds after 50 %, 70 % and 100 % of the seconds. The saving is the share
-of the seconds that the form `ended` doesn't need to reach the final mean of complete runs.
+The best score after each run is the true score of the run with the best noisy score at its end. The
+table has the mean over the seeds after 50 %, 70 % and 100 % of the seconds. The saving is the
+fraction of the seconds that sweeps with early stops don't need to reach the final mean of complete
+runs.
 
-`Random` suggests the same runs in both forms, and more of them in `ended`; `Protein` and
+`Random` suggests the same runs in both cases, and more of them with early stops; `Protein` and
 `ParetoGenetic` learn from all points of a run.
 """
 
@@ -36,20 +37,20 @@ from puffer_mlx.system.version import version_text
 sys.path.insert(0, str(Path(__file__).parent))
 from sweep_methods import Surface, surfaces
 
-LOGGED = 40  # points of a run
-TOLD = 4  # of them its observations
-FORMS = {"to their ends": 0.0, "ended": 0.3}  # their early_stop_quantile
+LOGGED_POINTS = 40  # per run
+OBSERVED_POINTS = 4  # per run, which the method gets
+QUANTILES = {"to their ends": 0.0, "ended": 0.3}  # early_stop_quantile of both cases
 BUDGETS = {"Random": 30_000.0, "Protein": 4000.0, "ParetoGenetic": 4000.0}  # seconds
-PARTS = 0.5, 0.7, 1.0  # of a budget, at which the table has the best score
+BUDGET_FRACTIONS = 0.5, 0.7, 1.0  # at which the table has the best score
 
 
 class Sweep(NamedTuple):
-    """One sweep.
+    """Results of one sweep.
 
     Args:
-        curve: total seconds and the true score of the best values, after each run.
-        runs: number of runs.
-        ended: number of runs that ended early.
+        curve: Total seconds and the true score of the best run so far, after each run.
+        runs: Number of runs.
+        ended: Number of runs that ended early.
     """
 
     curve: list[tuple[float, float]]
@@ -57,18 +58,26 @@ class Sweep(NamedTuple):
     ended: int
 
     def best(self, seconds: float) -> float:
-        """Return the true score of the best values after some seconds, 0 before the first run."""
+        """Return the true score of the best run after some seconds; 0 before the first run."""
         return next((best for spent, best in reversed(self.curve) if spent <= seconds), 0.0)
 
 
 def sweep(method: str, surface: Surface, seed: int, budget: float, quantile: float) -> Sweep:
-    """A sweep until its seconds are spent."""
+    """Run one sweep with a budget of seconds.
+
+    Args:
+        method: Name of the method.
+        surface: Surface to search.
+        seed: Seed of the method and the noise.
+        budget: Budget in seconds.
+        quantile: early_stop_quantile. 0: all runs are complete.
+    """
     settings = replace(SweepSettings(max_suggestion_cost=surface.most), method=method)
     space = surface.space
     finished: list[np.ndarray] = []  # points of the finished runs: score, cost
     chooser = make_method(space, settings, seed)
     best, spent, ended, number = (-math.inf, 0.0), 0.0, 0, 0
-    made: list[tuple[float, float]] = []
+    curve_so_far: list[tuple[float, float]] = []
     while spent < budget:
         draw = np.random.default_rng([seed, number, 7])
         vector = chooser.suggest() if number else space.round_vectors(space.default[None])[0]
@@ -77,14 +86,14 @@ def sweep(method: str, surface: Surface, seed: int, budget: float, quantile: flo
         steps, luck = values[TIMESTEPS], surface.noise * draw.standard_normal()
         watch = EarlyStop(finished, quantile)
         curve, stopped = [], False
-        for part in np.arange(1, LOGGED + 1) / LOGGED:
-            true = surface.score(values, part * steps)
+        for fraction in np.arange(1, LOGGED_POINTS + 1) / LOGGED_POINTS:
+            true = surface.score(values, fraction * steps)
             score = true + luck + 0.5 * surface.noise * draw.standard_normal()
-            cost = part * steps * surface.seconds(values) / 1e6
-            curve.append((score, cost, part, true))
+            cost = fraction * steps * surface.seconds(values) / 1e6
+            curve.append((score, cost, fraction, true))
             if not math.isfinite(true):
                 break
-            if quantile and part < 1 and watch.should_stop(cost, score):
+            if quantile and fraction < 1 and watch.should_stop(cost, score):
                 stopped = True
                 break
         spent += curve[-1][1]
@@ -94,85 +103,91 @@ def sweep(method: str, surface: Surface, seed: int, budget: float, quantile: flo
         ended += stopped
         if not stopped:
             best = max(best, (curve[-1][0], curve[-1][3]))
-        made.append((float(spent), float(best[1])))
-        told = curve[:: -LOGGED // TOLD][::-1]
+        curve_so_far.append((float(spent), float(best[1])))
+        observed_points = curve[:: -LOGGED_POINTS // OBSERVED_POINTS][::-1]
         if not stopped:
-            finished.append(np.array([(score, cost) for score, cost, _, _ in told]))
-        for score, cost, part, _ in told:
+            finished.append(np.array([(score, cost) for score, cost, _, _ in observed_points]))
+        for score, cost, fraction, _ in observed_points:
             at = vector.copy()
             at[space.timesteps_index] = space.parameters[space.timesteps_index or 0].to_unit(
-                part * steps
+                fraction * steps
             )
             chooser.observe(at, score, cost)
-    return Sweep(made, number, ended)
+    return Sweep(curve_so_far, number, ended)
 
 
-def mean_best(made: list[Sweep], seconds: float) -> float:
-    """Over the seeds."""
-    return statistics.fmean(each.best(seconds) for each in made)
+def mean_best(sweeps_of_seeds: list[Sweep], seconds: float) -> float:
+    """Return the mean best score over sweeps after some seconds."""
+    return statistics.fmean(each.best(seconds) for each in sweeps_of_seeds)
 
 
 def saved(plain: list[Sweep], ended: list[Sweep], budget: float) -> float:
-    """Return the share of seconds that early stops save until the same mean best.
+    """Return the fraction of seconds that early stops save until the same mean best score.
 
-    Returns -inf if they never reach it.
+    Returns -inf if sweeps with early stops never reach this score.
     """
-    level = mean_best(plain, budget)
-    return 1 - seconds_to(ended, level, budget) / seconds_to(plain, level, budget)
+    score_level = mean_best(plain, budget)
+    return 1 - seconds_to(ended, score_level, budget) / seconds_to(plain, score_level, budget)
 
 
-def seconds_to(made: list[Sweep], level: float, budget: float) -> float:
-    """After how many seconds the mean best is at a level; inf if it never is."""
-    times = sorted({spent for each in made for spent, _ in each.curve if spent <= budget})
-    return next((at for at in times if mean_best(made, at) >= level - 1e-9), math.inf)
+def seconds_to(sweeps_of_seeds: list[Sweep], score_level: float, budget: float) -> float:
+    """Return the seconds after which the mean best score reaches a score; inf if it never does."""
+    times = sorted(
+        {spent for each in sweeps_of_seeds for spent, _ in each.curve if spent <= budget}
+    )
+    return next(
+        (at for at in times if mean_best(sweeps_of_seeds, at) >= score_level - 1e-9), math.inf
+    )
 
 
 def main() -> None:
-    """Sweep all, print a table, and write it."""
+    """Run all sweeps, print a table, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--methods", nargs="+", default=["Random", "Protein"], choices=BUDGETS)
     parser.add_argument("--surfaces", nargs="+", default=["curves"], choices=["curves", "cliffs"])
-    parser.add_argument("--json", type=Path, help="write the numbers here")
+    parser.add_argument("--json", type=Path, help="write the record to a file")
     options = parser.parse_args()
-    found: dict[str, dict[str, list[Sweep]]] = {}
+    sweeps_by_name: dict[str, dict[str, list[Sweep]]] = {}
     print("| surface | method | runs go on | best after 50, 70, 100 % | saved | ended of runs |")
     print("| --- | --- | --- | --- | --- | --- |")
     for surface in options.surfaces:
         for method in options.methods:
-            budget, forms = BUDGETS[method], {}
-            for name, quantile in FORMS.items():
+            budget, sweeps_by_case = BUDGETS[method], {}
+            for name, quantile in QUANTILES.items():
                 on, seeds = surfaces()[surface], range(options.seeds)
-                forms[name] = [sweep(method, on, seed, budget, quantile) for seed in seeds]
-                print(row(surface, method, name, forms, budget), flush=True)
-            found[f"{surface}, {method}"] = forms
+                sweeps_by_case[name] = [sweep(method, on, seed, budget, quantile) for seed in seeds]
+                print(row(surface, method, name, sweeps_by_case, budget), flush=True)
+            sweeps_by_name[f"{surface}, {method}"] = sweeps_by_case
     if options.json:
-        write(options.json, found)
+        write(options.json, sweeps_by_name)
 
 
-def row(surface: str, method: str, name: str, forms: dict[str, list[Sweep]], budget: float) -> str:
-    """A line of the table."""
-    made = forms[name]
-    best = ", ".join(f"{mean_best(made, part * budget):.3f}" for part in PARTS)
-    less = f"{saved(forms['to their ends'], made, budget):.0%}"
+def row(
+    surface: str, method: str, name: str, sweeps_by_case: dict[str, list[Sweep]], budget: float
+) -> str:
+    """Return a line of the Markdown table."""
+    sweeps = sweeps_by_case[name]
+    best = ", ".join(f"{mean_best(sweeps, fraction * budget):.3f}" for fraction in BUDGET_FRACTIONS)
+    less = f"{saved(sweeps_by_case['to their ends'], sweeps, budget):.0%}"
     ended, runs = (
-        statistics.fmean(x) for x in zip(*((m.ended, m.runs) for m in made), strict=True)
+        statistics.fmean(x) for x in zip(*((m.ended, m.runs) for m in sweeps), strict=True)
     )
     return f"| {surface} | {method} | {name} | {best} | {less} | {ended:.1f} of {runs:.1f} |"
 
 
-def write(path: Path, found: dict[str, dict[str, list[Sweep]]]) -> None:
-    """Write all sweeps; of their curves where the best became another, and the end."""
+def write(path: Path, sweeps_by_name: dict[str, dict[str, list[Sweep]]]) -> None:
+    """Write all sweeps to a file. Curves only contain the points where the best score changed."""
 
     def written(each: Sweep) -> dict[str, object]:
         points = [(round(spent, 1), round(best, 4)) for spent, best in each.curve]
-        before = [None, *(best for _, best in points[:-1])]
-        kept = [p for p, best in zip(points, before, strict=True) if p[1] != best]
-        return {**each._asdict(), "curve": kept, "seconds": points[-1][0]}
+        previous_best = [None, *(best for _, best in points[:-1])]
+        changes = [p for p, best in zip(points, previous_best, strict=True) if p[1] != best]
+        return {**each._asdict(), "curve": changes, "seconds": points[-1][0]}
 
     sweeps = {
-        name: {form: [written(each) for each in made] for form, made in forms.items()}
-        for name, forms in found.items()
+        name: {case: [written(each) for each in sweeps] for case, sweeps in sweeps_by_case.items()}
+        for name, sweeps_by_case in sweeps_by_name.items()
     }
     record = {"versions": version_text().splitlines(), "budgets": BUDGETS, "sweeps": sweeps}
     write_json(record, path, indent=None)

@@ -7,8 +7,8 @@ starts with the same run. A run reports three points of its curve, with noise. T
 ignores costs; with `costs` it uses them as a second objective, and all three points. The results:
 
 - best: the true score of the run with the best noisy score within max_suggestion_cost.
-- front: the mean of the best scores at costs from 1 % to 100 % of max_suggestion_cost, evenly on
-  the logarithm.
+- front: the mean of the best scores at costs from 1 % to 100 % of max_suggestion_cost, evenly
+  spaced on a logarithmic scale.
 
 The surfaces: `curves`, saturating learning curves with 6 relevant and 6 irrelevant parameters,
 where larger networks learn more, cost more and need a smaller learning rate; `cliffs`, 19
@@ -37,22 +37,23 @@ from puffer_mlx.system.version import version_text
 sys.path.insert(0, str(Path(__file__).parent))
 from sweep_upstream import UpstreamProtein
 
-POINTS = (0.25, 0.5, 1.0)  # of a run, at which it tells its score
-MOST_RUNS = 120
+POINTS = (0.25, 0.5, 1.0)  # fractions of a run at which it reports its score
+MAX_RUNS = 120
 GRID = np.geomspace(0.01, 1.0, 41)  # of max_suggestion_cost
 
 
 class Surface(NamedTuple):
-    """A synthetic surface: scores and costs of runs.
+    """A synthetic surface, which gives the scores and costs of runs without training.
 
     Args:
-        space: the searched space.
-        score: (values by name, steps) -> true score after these steps; nan if the run fails.
-        seconds: values by name -> seconds of a million steps.
-        most: max_suggestion_cost.
-        budget: seconds of a sweep.
-        noise: standard deviation of a run's scores.
-        steps: steps of every run, or None if runs have different lengths.
+        space: Search space.
+        score: Maps values by name and steps to the true score after these steps; NaN if the run
+            fails.
+        seconds: Maps values by name to the seconds of a million steps.
+        most: max_suggestion_cost, in seconds.
+        budget: Seconds of a sweep.
+        noise: Standard deviation of a run's scores.
+        steps: Steps of every run. None: runs have different lengths.
     """
 
     space: Space
@@ -93,14 +94,17 @@ MANY = tuple(_parameter(f"env.p{i}", "uniform", 0.0, 1.0, default=0.4) for i in 
 
 
 def _curve(values: dict[str, float], steps: float) -> float:
-    """A learning curve, 0 to 1: the nearer to the best values, the sooner and the higher."""
+    """Return the score of a saturating learning curve, 0 to 1.
+
+    Near the best values, the curve rises earlier and higher.
+    """
     wide = math.log2(values["policy.hidden_size"] / 128)
-    away = (math.log10(values["train.learning_rate"]) + 2.3 + 0.25 * wide) ** 2 / 0.8**2
-    away += (math.log10(1 - values["train.gamma"]) + 2.2) ** 2 / 0.6**2
-    away += (math.log10(values["train.ent_coef"]) + 2.6) ** 2 / 1.2**2
-    away += (values["train.clip_coef"] - 0.3) ** 2 / 0.5**2
-    top = (0.75 + 0.08 * wide - 0.01 * wide**2) * math.exp(-0.15 * away)
-    pace = 4e7 * math.exp(0.3 * away) / math.sqrt(values["train.replay_ratio"])
+    distance = (math.log10(values["train.learning_rate"]) + 2.3 + 0.25 * wide) ** 2 / 0.8**2
+    distance += (math.log10(1 - values["train.gamma"]) + 2.2) ** 2 / 0.6**2
+    distance += (math.log10(values["train.ent_coef"]) + 2.6) ** 2 / 1.2**2
+    distance += (values["train.clip_coef"] - 0.3) ** 2 / 0.5**2
+    top = (0.75 + 0.08 * wide - 0.01 * wide**2) * math.exp(-0.15 * distance)
+    pace = 4e7 * math.exp(0.3 * distance) / math.sqrt(values["train.replay_ratio"])
     return top * (1 - math.exp(-((steps / pace) ** 0.6)))
 
 
@@ -109,7 +113,7 @@ def _curve_seconds(values: dict[str, float]) -> float:
 
 
 def _cliffs(values: dict[str, float], steps: float) -> float:
-    """Two peaks over two parameters, a ridge over two more, and runs that fail."""
+    """Return the score of a surface with two peaks, a ridge, and a region where runs fail (NaN)."""
     rate = math.log10(values["train.learning_rate"])
     p = [values[f"env.p{i}"] for i in range(4)]
     if rate > -1.6 and p[0] > 0.5:
@@ -121,7 +125,7 @@ def _cliffs(values: dict[str, float], steps: float) -> float:
 
 
 def surfaces() -> dict[str, Surface]:
-    """All of them by name."""
+    """Return all surfaces by name."""
     curves = Surface(Space((LENGTH, *MATTER, *REST)), _curve, _curve_seconds, 600.0, 4000.0)
     cliffs = Surface(Space((LENGTH, *MATTER[:4], *MANY)), _cliffs, lambda _: 1.0, 600.0, 4000.0)
     equal = Surface(Space((*MATTER[:5], *REST)), _equal, lambda _: 1.0, 600.0, 40 * 100.0)
@@ -135,26 +139,32 @@ def _equal(values: dict[str, float], steps: float) -> float:
 
 
 def _edge(values: dict[str, float], steps: float) -> float:
-    """``_curve`` whose best gamma is its range's largest, and best entropy bonus its smallest."""
+    """Return the score of ``_curve``, changed so that the best values are at ends of their ranges.
+
+    The best gamma is the largest one, and the best entropy bonus the smallest one.
+    """
     gamma = 1 - 10 ** ((math.log10(1 - values["train.gamma"]) + 4) * 0.5 - 2.2)
     bonus = 10 ** ((math.log10(values["train.ent_coef"]) + 5) * 0.5 - 2.6)
     return _curve({**values, "train.gamma": gamma, "train.ent_coef": bonus}, steps)
 
 
 def _plateau(values: dict[str, float], steps: float) -> float:
-    """0 unless five values are about right: as sparse rewards are learned, or aren't."""
-    away = ((math.log10(values["train.learning_rate"]) + 2.5) / 1.2) ** 4
-    away += ((math.log10(1 - values["train.gamma"]) + 2.0) / 0.8) ** 4
-    away += ((math.log10(values["train.ent_coef"]) + 2.3) / 1.2) ** 4
-    away += ((values["train.clip_coef"] - 0.4) / 0.5) ** 2
-    away += ((values["train.gae_lambda"] - 0.7) / 0.5) ** 2
-    return math.exp(-away) * (1 - math.exp(-((steps / 8e7) ** 1.5)))
+    """Return the score of a surface that is about 0 unless five values are near their best ones.
+
+    It resembles tasks with sparse rewards.
+    """
+    distance = ((math.log10(values["train.learning_rate"]) + 2.5) / 1.2) ** 4
+    distance += ((math.log10(1 - values["train.gamma"]) + 2.0) / 0.8) ** 4
+    distance += ((math.log10(values["train.ent_coef"]) + 2.3) / 1.2) ** 4
+    distance += ((values["train.clip_coef"] - 0.4) / 0.5) ** 2
+    distance += ((values["train.gae_lambda"] - 0.7) / 0.5) ** 2
+    return math.exp(-distance) * (1 - math.exp(-((steps / 8e7) ** 1.5)))
 
 
 class Point(NamedTuple):
-    """A point of a run's curve: noisy and true score, and seconds by then."""
+    """A point of a run's curve: noisy score, true score, and seconds so far."""
 
-    seen: float
+    noisy: float
     true: float
     cost: float
 
@@ -163,9 +173,9 @@ class Tpe:
     """Optuna's TPE with the interface of our methods.
 
     Args:
-        space: the searched space.
-        seed: seed of the sampler.
-        costs: True to use costs as a second objective, and points before the end.
+        space: Search space.
+        seed: Seed of the sampler.
+        costs: True to use costs as a second objective, and also points before the end of a run.
     """
 
     def __init__(self, space: Space, seed: int, costs: bool) -> None:
@@ -207,7 +217,14 @@ METHODS = ("Protein", "upstream", "ParetoGenetic", "Random", "TPE", "TPE, costs"
 
 
 def make(name: str, space: Space, most: float, seed: int) -> Any:
-    """A method of ``METHODS`` for a space; ``most`` is max_suggestion_cost."""
+    """Create a sweep method.
+
+    Args:
+        name: Name in ``METHODS``.
+        space: Search space.
+        most: max_suggestion_cost, in seconds.
+        seed: Seed of the method.
+    """
     settings = SweepSettings(max_suggestion_cost=most)
     if name == "upstream":
         return UpstreamProtein(space, settings, seed)
@@ -217,63 +234,71 @@ def make(name: str, space: Space, most: float, seed: int) -> Any:
 
 
 def run(surface: Surface, vector: np.ndarray, draw: np.random.Generator) -> list[Point]:
-    """Return the points of one run's curve, an empty list if it fails."""
+    """Simulate one run on a surface. Returns the points of its curve."""
     values: dict[str, float] = dict(surface.space.to_values(vector))
     steps = surface.steps or values[TIMESTEPS]
-    parts = [1.0] if surface.steps else POINTS
+    fractions = [1.0] if surface.steps else POINTS
     luck = surface.noise * draw.standard_normal()
     points = []
-    for part in parts:
-        true = surface.score(values, part * steps)
-        seen = true + luck + 0.5 * surface.noise * draw.standard_normal()
-        points.append(Point(seen, true, part * steps * surface.seconds(values) / 1e6))
+    for fraction in fractions:
+        true = surface.score(values, fraction * steps)
+        noisy = true + luck + 0.5 * surface.noise * draw.standard_normal()
+        points.append(Point(noisy, true, fraction * steps * surface.seconds(values) / 1e6))
     return points
 
 
 def sweep(name: str, surface: Surface, seed: int, most: int = 0) -> dict[str, float]:
-    """Run one sweep until its seconds or runs are spent. Returns best, front and number of runs."""
+    """Run one sweep with a budget of seconds or runs. Returns best, front and number of runs."""
     method, draw = make(name, surface.space, surface.most, seed), np.random.default_rng([seed, 99])
-    space, found, spent, runs = surface.space, [], 0.0, 0
+    space, all_points, spent, runs = surface.space, [], 0.0, 0
     vector = space.round_vectors(space.default[None])[0]
     while True:
         points = run(surface, vector, draw)
         spent += points[-1].cost
-        if runs == (most or MOST_RUNS) or (not most and spent > surface.budget):
+        if runs == (most or MAX_RUNS) or (not most and spent > surface.budget):
             break
         runs += 1
         failed = math.isnan(points[-1].true)
-        told = points[-1:] if failed or name == "TPE" else points
-        for point in told:
+        observed_points = points[-1:] if failed or name == "TPE" else points
+        for point in observed_points:
             at = vector.copy()
             if space.timesteps_index is not None:
-                part = point.cost / points[-1].cost * space.to_values(vector)[TIMESTEPS]
-                at[space.timesteps_index] = space.parameters[space.timesteps_index].to_unit(part)
-            method.observe(at, point.seen, point.cost, failed=failed)
-        found += [] if failed else points
+                fraction = point.cost / points[-1].cost * space.to_values(vector)[TIMESTEPS]
+                at[space.timesteps_index] = space.parameters[space.timesteps_index].to_unit(
+                    fraction
+                )
+            method.observe(at, point.noisy, point.cost, failed=failed)
+        all_points += [] if failed else points
         vector = method.suggest()
-    return {"best": chosen(found, surface.most), "front": front(found, surface), "runs": runs}
+    return {
+        "best": chosen(all_points, surface.most),
+        "front": front(all_points, surface),
+        "runs": runs,
+    }
 
 
 def chosen(points: list[Point], most: float) -> float:
-    """The true score of what seemed best for that cost; 0 without any."""
+    """Return the true score of the point with the best noisy score within a cost; 0 without any."""
     affordable = [point for point in points if point.cost <= most]
-    return max(affordable, key=lambda point: point.seen).true if affordable else 0.0
+    return max(affordable, key=lambda point: point.noisy).true if affordable else 0.0
 
 
 def front(points: list[Point], surface: Surface) -> float:
-    """The mean of that over costs."""
-    return statistics.fmean(chosen(points, part * surface.most) for part in GRID)
+    """Return the mean of the best scores over increasing costs."""
+    return statistics.fmean(chosen(points, fraction * surface.most) for fraction in GRID)
 
 
 def main() -> None:
-    """Sweep all, print a table, and write it."""
+    """Run all sweeps, print a table, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--surfaces", nargs="+", default=list(surfaces()), choices=surfaces())
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
-    parser.add_argument("--runs", type=int, default=0, help="of each sweep (as its seconds allow)")
-    parser.add_argument("--json", type=Path, help="write the numbers here")
+    parser.add_argument(
+        "--runs", type=int, default=0, help="runs per sweep (0: limited by its seconds)"
+    )
+    parser.add_argument("--json", type=Path, help="write the record to a file")
     options = parser.parse_args()
     results: dict[str, dict[str, list[dict[str, float]]]] = {}
     print("| surface | method | best: median (quartiles) | front: median (quartiles) | runs |")
@@ -281,10 +306,10 @@ def main() -> None:
     for surface in options.surfaces:
         for name in options.methods:
             seeds = range(options.first_seed, options.first_seed + options.seeds)
-            made = [sweep(name, surfaces()[surface], seed, options.runs) for seed in seeds]
-            results.setdefault(surface, {})[name] = made
-            best, line = (spread([each[key] for each in made]) for key in ("best", "front"))
-            runs = statistics.median(each["runs"] for each in made)
+            sweeps = [sweep(name, surfaces()[surface], seed, options.runs) for seed in seeds]
+            results.setdefault(surface, {})[name] = sweeps
+            best, line = (spread([each[key] for each in sweeps]) for key in ("best", "front"))
+            runs = statistics.median(each["runs"] for each in sweeps)
             print(f"| {surface} | {name} | {best} | {line} | {runs:.0f} |", flush=True)
     if options.json:
         record = {"versions": version_text().splitlines(), "sweeps": results}
@@ -292,7 +317,7 @@ def main() -> None:
 
 
 def spread(values: list[float]) -> str:
-    """Median and quartiles."""
+    """Format the median and the quartiles of values."""
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     return f"{middle:.3f} ({low:.3f}–{high:.3f})"
 

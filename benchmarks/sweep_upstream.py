@@ -1,9 +1,9 @@
-"""PufferLib 4.0's Protein as its description has it, with its faults, to compare ours with.
+"""PufferLib 4.0's Protein, written from its description, for comparison with ours.
 
-docs/decisions/0024-protein.md lists what is otherwise in ours. Here models are warm: each
-suggestion takes 50 steps of 1e-3 from where the one before left them, on parameters behind a
-softplus that all begin at 0, of a kernel with a line. What is too dear is rated 0. Points at or
-below the shortest run of the range are dropped. Candidates aren't rounded before they are rated.
+docs/decisions/0024-protein.md lists the differences. Here the models start warm: each suggestion
+takes 50 optimizer steps of 1e-3 from the previous parameters, which are behind a softplus and all
+begin at 0; the kernel includes a linear term. Candidates that are too expensive are rated 0. Points
+at or below the shortest run of the range are dropped. Candidates aren't rounded before rating.
 """
 
 import math
@@ -20,11 +20,11 @@ from puffer_mlx.sweep.methods import COST_NOISE, TARGET_COST_FACTOR, TARGET_COST
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Space
 
-STEPS, RATE, RESET = 50, 1e-3, 50
+OPTIMIZER_STEPS, LEARNING_RATE, RESET_INTERVAL = 50, 1e-3, 50
 
 
 class WarmModel:
-    """A Gaussian process that is fitted a little at a time, with Adam's state of before."""
+    """A Gaussian process that is fitted further at each call, continuing with Adam's state."""
 
     def __init__(self, dimensions: int) -> None:
         self.raw = np.zeros(dimensions + 4)
@@ -40,7 +40,7 @@ class WarmModel:
         return Parameters(positive[:-3], scale, offset, MIN_NOISE + noise, self.raw[-1], linear=1.0)
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> Posterior:
-        for _ in range(STEPS):
+        for _ in range(OPTIMIZER_STEPS):
             self.step += 1
             _, slope = log_likelihood(self.parameters(), x, y)
             by_value = np.array([*slope.lengths, slope.scale, slope.offset, slope.noise])
@@ -50,12 +50,12 @@ class WarmModel:
             self.square = 0.999 * self.square + 0.001 * gradient**2
             self.largest = np.maximum(self.largest, self.square)
             rooted = np.sqrt(self.largest / (1 - 0.999**self.step)) + 1e-8
-            self.raw += RATE * self.mean / (1 - 0.9**self.step) / rooted
+            self.raw += LEARNING_RATE * self.mean / (1 - 0.9**self.step) / rooted
         return Posterior(self.parameters(), x, y)
 
 
 class UpstreamProtein(Protein):
-    """Upstream's form; of failures it has ours, since its own are only for downsample = 1."""
+    """PufferLib's Protein. Failed runs are treated as in ours; upstream needs downsample = 1."""
 
     def __init__(self, space: Space, settings: SweepSettings, seed: int) -> None:
         super().__init__(space, settings, seed)
@@ -72,7 +72,7 @@ class UpstreamProtein(Protein):
             return self._from_sobol(number, rng)
         seen = self.observations
         vectors, scores, logs = seen.vectors, seen.scores, np.log(seen.costs)
-        if self.fits % RESET == 0:
+        if self.fits % RESET_INTERVAL == 0:
             self.score_model.forget()
             self.cost_model.forget()
         self.fits += 1
@@ -92,6 +92,6 @@ class UpstreamProtein(Protein):
         target = TARGET_COST_FACTOR * np.clip(
             self.targets.pop() + COST_NOISE * rng.standard_normal(), 0, 1
         )
-        most = (math.log(self.settings.max_suggestion_cost) - least) / span
-        rating = score.means(candidates) * (expected < most) * (1 - np.abs(target - expected))
+        max_cost = (math.log(self.settings.max_suggestion_cost) - least) / span
+        rating = score.means(candidates) * (expected < max_cost) * (1 - np.abs(target - expected))
         return candidates[np.argmax(rating)]

@@ -2,10 +2,10 @@
 """Measure the time to a score: python benchmarks/time_to_score.py breakout-fast breakout [--help].
 
 Trains each configuration (`scripts/train.py NAME`, complete runs) with each seed, alternating, one
-run at a time. *Reached* is when the mean of the last 100 training episodes first reached the score,
-in seconds since training began, with compiling, and in steps. Also prints the seconds of training
-and of the command, and the score of the final weights in the evaluation after it. Other options go
-to `train.py`: `--device cpu`.
+run at a time. *Reached* is the time when the mean of the last 100 training episodes first reached
+the score, in steps and in seconds since training began, including compiling. Also prints the
+seconds of training and of the command, and the score of the final weights in the evaluation after
+training. Further options are passed to `train.py`, for example `--device cpu`.
 """
 
 import argparse
@@ -31,7 +31,7 @@ EPISODES = 100
 
 
 def reached(records: list[dict[str, float]], name: str, score: float) -> dict[str, float] | None:
-    """The first record at which the last 100 episodes' mean was at least the score."""
+    """Return the first record at which the mean of the last 100 episodes reached the score."""
     last: list[tuple[float, float]] = []  # score and episodes of records, the newest last
     for record in records:
         if not record.get("env/n"):
@@ -46,15 +46,15 @@ def reached(records: list[dict[str, float]], name: str, score: float) -> dict[st
 
 
 def run(task: str, seed: int, score: float, more: list[str]) -> dict[str, Any]:
-    """One run to its end."""
-    words = [task, "--seed", str(seed), "--vec.seed", str(1000 * seed), *more]
+    """Train one complete run. Returns its times and scores."""
+    arguments = [task, "--seed", str(seed), "--vec.seed", str(1000 * seed), *more]
     load, began = os.getloadavg()[0], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(TRAIN), *words]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        command = [sys.executable, str(TRAIN), *arguments]
+        process = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         seconds = time.perf_counter() - began
-        if done.returncode:
-            raise UserError(f"{task} failed:\n{done.stderr.strip()[-2000:]}", "see its message")
+        if process.returncode:
+            raise UserError(f"{task} failed:\n{process.stderr.strip()[-2000:]}", "see its message")
         records = log_of(Path(folder))
     name = metric(task)
     training = [record for record in records if "SPS" in record]
@@ -73,7 +73,7 @@ def run(task: str, seed: int, score: float, more: list[str]) -> dict[str, Any]:
 
 
 def line(task: str, row: dict[str, Any]) -> str:
-    """A run in words."""
+    """Describe the results of a run in one line."""
     at = row["reached, s"]
     when = f"after {at:6.1f} s, {row['reached, steps']:,} steps" if at else "never reached"
     last = row["evaluation"]
@@ -86,7 +86,7 @@ def line(task: str, row: dict[str, Any]) -> str:
 
 @reported
 def main(argv: list[str]) -> None:
-    """Run what a command line asks for."""
+    """Run the requested configurations and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tasks", nargs="+", metavar="NAME", help="as train.py's first word")
     parser.add_argument("--score", type=float, default=860.0)
@@ -94,17 +94,17 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record to a file")
     options, more = parser.parse_known_args(argv)
-    found: dict[str, list[dict[str, Any]]] = {task: [] for task in options.tasks}
+    runs: dict[str, list[dict[str, Any]]] = {task: [] for task in options.tasks}
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for task in options.tasks:
-            found[task].append(run(task, seed, options.score, more))
-            print(line(task, found[task][-1]), flush=True)
+            runs[task].append(run(task, seed, options.score, more))
+            print(line(task, runs[task][-1]), flush=True)
     record = {
         "command": " ".join(["python benchmarks/time_to_score.py", *argv]),
         "date": datetime.date.today().isoformat(),
         "cores": os.cpu_count(),
         "score": options.score,
-        "runs": found,
+        "runs": runs,
     }
     if options.json:
         write_json(record, options.json)

@@ -12,7 +12,7 @@ import pytest
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import environment_statistics
 from puffer_mlx.config import Config
-from puffer_mlx.evaluation.episodes import SEED_STRIDE, AgentStepper, score
+from puffer_mlx.evaluation.episodes import SEED_STRIDE, AgentStepper, score_episodes
 from puffer_mlx.export.exporting import ExportFormat, export
 from puffer_mlx.training.trainer import Trainer
 
@@ -48,7 +48,7 @@ def live(trainer: Trainer, **changed: Any) -> float:
     settings = replace(settings, vec=replace(settings.vec, **own, **changed))
     with vec.make(settings, 1) as env:
         environment_statistics.copy_statistics(trainer.vec, env)
-        found = score(
+        found = score_episodes(
             AgentStepper(trainer.policy, trainer.weights, env, 3, deterministic=True), EPISODES
         )
     return found.summary()["score"].mean

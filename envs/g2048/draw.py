@@ -13,7 +13,7 @@ DIGITS = (  # 0 to 9: five rows of three dots, a row as one octal digit
 
 
 def colour(exponent: int) -> tuple[int, int, int]:
-    """Return a tile's colour: grey to cyan up to 1024, cyan to blue up to 8192, then red and gold."""
+    """Return a tile's colour: grey to cyan up to 1024, to blue up to 8192, then red and gold."""
     if exponent <= 10:
         return 187 - 18 * exponent, 150 - 3 * exponent, 150
     if exponent <= 13:

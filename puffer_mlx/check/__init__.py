@@ -1,1 +1,1 @@
-"""Check an environment (``check_env``) or the GPU of this machine (``check_gpu``)."""
+"""Check an environment (``puffer-mlx check-env``) or this machine's GPU (``check-gpu``)."""

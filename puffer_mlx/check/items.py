@@ -17,20 +17,20 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.signals import ends_with_this
 
 OK, WARN, FAIL, SKIP = "ok", "WARN", "FAIL", "-"
-ORDER = (OK, SKIP, WARN, FAIL)  # from harmless to serious
-NOT_LOOKED_AT = "not looked at"
+SEVERITY_ORDER = (OK, SKIP, WARN, FAIL)  # from harmless to serious
+NOT_CHECKED = "not checked"
 EXIT = "end"  # name of the result that reports how the worker process ended
-EXIT_TIMEOUT = 20.0  # seconds
+EXIT_TIMEOUT = 20.0  # seconds to wait for a worker process after its last item
 
 
 class Finding(NamedTuple):
-    """Result of a check.
+    """One result of a check: a verdict, the reason for it, and advice.
 
     Args:
         verdict: OK; WARN for a possible mistake; FAIL for an error; SKIP if the check doesn't
             apply or couldn't run.
         text: Reason for the verdict.
-        hint: Advice.
+        hint: Advice for the user.
         details: Traceback of an unexpected exception.
     """
 
@@ -44,12 +44,12 @@ Findings: TypeAlias = list[Finding]
 
 
 class Item(NamedTuple):
-    """A check.
+    """A named check, with the checks that must pass before it runs.
 
     Args:
         name: Name without spaces.
-        check: Returns findings, or the text of an OK.
-        title: Property that holds if the item passes.
+        check: Function that returns findings, or a text if the check passes.
+        title: Property that holds if the check passes.
         needs: Names of items that must pass first.
     """
 
@@ -60,82 +60,94 @@ class Item(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Findings of an item, its duration in seconds, and why its process ended, "" if it runs."""
+    """Findings of one item that a worker process ran.
+
+    Args:
+        name: Name of the item.
+        findings: Findings of the item.
+        seconds: Duration of the item.
+        exit_reason: Why the worker process ended. Empty while it runs.
+    """
 
     name: str
     findings: Findings
     seconds: float
-    death: str = ""
+    exit_reason: str = ""
 
 
 class Skipped(Exception):
-    """Raised if an item doesn't apply to this machine or run. The text is the reason."""
+    """Raised by a check that doesn't apply to this machine or run. The text is the reason."""
 
 
 class Failed(Exception):
-    """Raised if an item fails. The text contains the result and the expected value."""
+    """Raised by a check that fails. The text contains the result and the expected value."""
 
 
 def ok(text: str) -> Finding:
-    """Return a finding without a problem."""
+    """Return a finding with the verdict OK."""
     return Finding(OK, text)
 
 
 def warn(text: str, hint: str) -> Finding:
-    """Return a finding about a possible mistake."""
+    """Return a finding with the verdict WARN: a possible mistake, and advice."""
     return Finding(WARN, text, hint)
 
 
 def fail(text: str, hint: str = "", details: str = "") -> Finding:
-    """Return a finding about an error."""
+    """Return a finding with the verdict FAIL: an error, advice, and a traceback if any."""
     return Finding(FAIL, text, hint, details)
 
 
 def skip(text: str) -> Finding:
-    """Return a finding about a check that wasn't made."""
+    """Return a finding with the verdict SKIP: the reason why a check wasn't made."""
     return Finding(SKIP, text)
 
 
-def worst(findings: Findings) -> str:
-    """Return the worst verdict of findings, OK without findings."""
-    return max((finding.verdict for finding in findings), key=ORDER.index, default=OK)
+def worst_verdict(findings: Findings) -> str:
+    """Return the most serious verdict among findings, or OK for an empty list."""
+    return max((finding.verdict for finding in findings), key=SEVERITY_ORDER.index, default=OK)
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format a number with up to four significant digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def percent(share: float) -> str:
-    """Format a fraction as a percentage: 12 %, 0.003 %."""
-    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+def format_percent(fraction: float) -> str:
+    """Format a fraction as a percentage: 0.12 -> 12 %."""
+    return f"{100 * fraction:.2g} %" if fraction < 0.1 else f"{100 * fraction:.0f} %"
 
 
-def numbers(indices: list[int], most: int = 6) -> str:
-    """Format indices of an observation: observation[3]; observation[0-3, 7] and 12 more."""
+def format_indices(indices: list[int], max_ranges: int = 6) -> str:
+    """Format indices of observation elements: [0, 1, 2, 3, 7] -> observation[0-3, 7].
+
+    Args:
+        indices: Increasing indices.
+        max_ranges: Number of ranges to write out; further indices are only counted.
+    """
     runs = [
         [index for _, index in run]  # consecutive indices
         for _, run in groupby(enumerate(indices), lambda pair: pair[1] - pair[0])
     ]
-    shown = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs[:most]]
-    left = sum(map(len, runs[most:]))
-    more = f" and {left} more" if left else ""
-    return f"observation[{', '.join(shown)}]{more}"
+    ranges = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs[:max_ranges]]
+    omitted = sum(map(len, runs[max_ranges:]))
+    more = f" and {omitted} more" if omitted else ""
+    return f"observation[{', '.join(ranges)}]{more}"
 
 
-def run_item(item: Item, broken: set[str], *arguments: Any) -> Findings:
-    """Run an item, turning exceptions into findings.
+def run_item(item: Item, failed: set[str], *arguments: Any) -> Findings:
+    """Run one check. Returns its findings; an exception becomes a finding.
 
     Args:
-        item: Item to run.
-        broken: Names of failed items, extended by this one if it fails.
-        arguments: Arguments of the check.
+        item: Check to run.
+        failed: Names of failed items. The item's name is added if it fails.
+        arguments: Arguments of the check function.
     """
-    if missing := [name for name in item.needs if name in broken]:
-        return [skip(f"{NOT_LOOKED_AT}: {missing[0]} failed")]
+    if missing := [name for name in item.needs if name in failed]:
+        return [skip(f"{NOT_CHECKED}: {missing[0]} failed")]
     try:
-        found = item.check(*arguments)
-        findings = [ok(found)] if isinstance(found, str) else found
+        result = item.check(*arguments)
+        findings = [ok(result)] if isinstance(result, str) else result
     except Skipped as reason:
         findings = [skip(str(reason))]
     except Failed as reason:
@@ -144,74 +156,79 @@ def run_item(item: Item, broken: set[str], *arguments: Any) -> Findings:
         findings = [fail(error.message, error.hint, traceback.format_exc())]
     except Exception as error:
         details = traceback.format_exc()
-        where = "; ".join(line.strip() for line in details.splitlines()[-3:-1])
-        findings = [fail(f"{type(error).__name__}: {error}", where, details)]
-    if worst(findings) == FAIL:
-        broken.add(item.name)
+        location = "; ".join(line.strip() for line in details.splitlines()[-3:-1])
+        findings = [fail(f"{type(error).__name__}: {error}", location, details)]
+    if worst_verdict(findings) == FAIL:
+        failed.add(item.name)
     return findings
 
 
 def select_items(items: Sequence[Item], names: list[str] | None) -> list[Item]:
-    """Return the named items in their original order, or all items without names.
+    """Return the checks with the given names, in their original order; all if ``names`` is empty.
 
     Raises:
-        UserError: If a name is unknown.
+        UserError: If no item has one of the names.
     """
     if not names:
         return list(items)
-    known = [item.name for item in items]
-    if wrong := [name for name in names if name not in known]:
-        raise UserError(f"there is no item {wrong[0]!r}", f"there are {', '.join(known)}")
+    existing = [item.name for item in items]
+    if unknown := [name for name in names if name not in existing]:
+        raise UserError(f"there is no item {unknown[0]!r}", f"items: {', '.join(existing)}")
     return [item for item in items if item.name in names]
 
 
-def serve_items(items: Sequence[Item], broken: set[str], timeout: float, *arguments: Any) -> None:
-    """Run items and write the findings of each as a line of JSON to standard output.
+def serve_items(items: Sequence[Item], failed: set[str], timeout: float, *arguments: Any) -> None:
+    """Run checks and write the findings of each as a line of JSON to standard output.
 
-    This runs in the process that ``run_in_worker`` starts. Output of the items goes to standard
-    error, and the traceback of an item shortly before its timeout.
+    This runs in the process that ``run_in_worker`` starts. Everything that the checks print goes to
+    standard error, as does the traceback of a check shortly before its timeout.
     """
     with os.fdopen(os.dup(1), "w", buffering=1) as lines:
         os.dup2(2, 1)
         for item in items:
             faulthandler.dump_traceback_later(0.9 * timeout)
-            lines.write(json.dumps(run_item(item, broken, *arguments)) + "\n")
+            lines.write(json.dumps(run_item(item, failed, *arguments)) + "\n")
         faulthandler.cancel_dump_traceback_later()
 
 
 def run_in_worker(
     names: Sequence[str], command: Callable[[list[str]], list[str]], timeout: float
 ) -> Iterator[Result]:
-    """Yield the result of each item, starting a new process after a crash or timeout.
+    """Run checks in a worker process and yield the result of each.
 
-    If the last process fails after its items, one more result, named ``EXIT``, has the reason.
+    A check that crashes or exceeds the timeout fails, and a new process runs the remaining ones.
+    If the last process fails after its checks, a result named ``EXIT`` with the reason follows.
 
     Args:
         names: Names of the items.
         command: Maps the remaining names to a command line that calls ``serve_items`` with them.
         timeout: Longest time for an item, in seconds. Slower items are stopped.
     """
-    left = list(names)
-    while left:
+    remaining = list(names)
+    while remaining:
         variables = {**os.environ, **ends_with_this()}
-        words = command(left)
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=variables) as process:
+        arguments = command(remaining)
+        with subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, text=True, env=variables
+        ) as process:
             lines: queue.SimpleQueue[str] = queue.SimpleQueue()
             threading.Thread(target=_read_lines, args=(process, lines), daemon=True).start()
             try:
-                death = ""
-                while left and not death:
+                exit_reason = ""
+                while remaining and not exit_reason:
                     began = time.perf_counter()
-                    findings, death = _next_findings(process, lines, timeout)
-                    yield Result(left.pop(0), findings, time.perf_counter() - began, death)
-                if not death and (death := _exit_fault(process)):
-                    yield Result(EXIT, [fail(death)], 0.0, death)
+                    findings, exit_reason = _next_findings(process, lines, timeout)
+                    yield Result(
+                        remaining.pop(0), findings, time.perf_counter() - began, exit_reason
+                    )
+                if not exit_reason and (exit_reason := _wait_for_exit(process)):
+                    yield Result(EXIT, [fail(exit_reason)], 0.0, exit_reason)
             finally:
                 process.kill()  # no effect after the process has ended
 
 
 def _read_lines(process: "subprocess.Popen[str]", lines: "queue.SimpleQueue[str]") -> None:
-    """Queue the lines of the process and then an empty one. Runs in a thread."""
+    """Put the output lines of a process into a queue, then an empty line. Runs in a thread."""
     assert process.stdout is not None
     for line in process.stdout:
         lines.put(line)
@@ -221,28 +238,32 @@ def _read_lines(process: "subprocess.Popen[str]", lines: "queue.SimpleQueue[str]
 def _next_findings(
     process: "subprocess.Popen[str]", lines: "queue.SimpleQueue[str]", timeout: float
 ) -> tuple[Findings, str]:
-    """Return an item's findings and an empty string, or the reason why the process ended."""
+    """Wait until a worker process reports an item's findings, ends, or exceeds the timeout.
+
+    Returns:
+        The findings of an item, and the reason why the process ended: empty if it still runs.
+    """
     try:
         line = lines.get(timeout=timeout)
     except queue.Empty:
-        death = f"no answer after {timeout:g} seconds; ended"
-        return [fail(death)], death
+        exit_reason = f"no answer after {timeout:g} seconds; stopped"
+        return [fail(exit_reason)], exit_reason
     if line:
         return [Finding(*finding) for finding in json.loads(line)], ""
-    death = _exit_cause(process.wait())
-    return [fail(death)], death
+    exit_reason = _describe_exit(process.wait())
+    return [fail(exit_reason)], exit_reason
 
 
-def _exit_fault(process: "subprocess.Popen[str]") -> str:
-    """Wait for a process to exit. Returns the reason for a failed exit, or an empty string."""
+def _wait_for_exit(process: "subprocess.Popen[str]") -> str:
+    """Wait for a process to exit. Returns the reason if it failed, else an empty string."""
     try:
         code = process.wait(EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:
-        return f"the process was still there after {EXIT_TIMEOUT:g} seconds"
-    return _exit_cause(code) if code else ""
+        return f"the process did not exit within {EXIT_TIMEOUT:g} seconds"
+    return _describe_exit(code) if code else ""
 
 
-def _exit_cause(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code < 0:
         return f"the process died of {signal.Signals(-code).name}"
-    return f"the process ended itself, with exit code {code}"
+    return f"the process exited with code {code}"

@@ -1,4 +1,4 @@
-"""Compare environments stepped by a GPU with the same environments stepped by the host."""
+"""Compare trajectories of environments on a GPU with those of equal environments on the host."""
 
 import time
 from collections.abc import Callable
@@ -24,21 +24,21 @@ from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.rows import allocate_rows
 
 HORIZON = 64  # steps per rollout
-HIDDEN = 32
+HIDDEN = 32  # units of the policy's layer
 
 
 @dataclass
 class TrajectoryComparison:
-    """Differences between trajectories of the GPU and of the host.
+    """Differences between the trajectories of environments on the GPU and on the host.
 
     Attributes:
         agents: Number of agents.
-        equal: Number of agents whose rows are all equal to the bit.
+        equal: Number of agents whose trajectories are equal to the bit.
         steps: Steps of each agent.
-        form: Description of the GPU's implementation.
+        description: Text that says how the GPU steps the environments.
         difference: Largest absolute difference. Each agent is compared up to its first unequal
-            row, because its game may take another course after that.
-        first: Step of the first difference of any agent, or None.
+            row only, because later rows may belong to a different game.
+        first_difference: Step of the first difference of any agent, or None.
         ends: Number of episodes that ended.
         seconds: Median time to step all agents once.
     """
@@ -46,45 +46,46 @@ class TrajectoryComparison:
     agents: int
     equal: int
     steps: int
-    form: str
+    description: str
     difference: float = 0.0
-    first: int | None = None
+    first_difference: int | None = None
     ends: int = 0
     seconds: float = 0.0
 
 
-def compare(
+def compare_trajectories(
     make: Callable[[], AbstractContextManager[Any]], rollouts: int, in_steps: bool = False
 ) -> TrajectoryComparison | None:
-    """Step two equal sets of environments with actions sampled from a new policy.
+    """Step environments on the GPU and on the host with the same actions, and compare the rows.
+
+    A new policy on the GPU samples the actions.
 
     Args:
-        make: Creates a set of ``NativeVec`` in one group, the same one for each call.
+        make: Creates a ``NativeVec`` with one group. All calls create equal environments.
         rollouts: Number of rollouts, each of ``HORIZON`` steps.
         in_steps: Use a few launches per step on the GPU, even if one launch per rollout works.
 
     Returns:
-        The comparison, or None if no GPU can step this number of environments
-        (``rollouts_on_gpu``).
+        The comparison, or None for environments that GPUs can't step (``rollouts_on_gpu``).
     """
-    with make() as ours, make() as host:
-        N = host.num_agents
-        policy = make_policy(host.spec, Settings(hidden_size=HIDDEN, num_layers=1), Torch())
-        choose = rollouts_in_steps if in_steps else rollouts_on_gpu
-        kernel = choose(policy, ours, HORIZON)
+    with make() as gpu_vec, make() as host_vec:
+        N = host_vec.num_agents
+        policy = make_policy(host_vec.spec, Settings(hidden_size=HIDDEN, num_layers=1), Torch())
+        choose_kernel = rollouts_in_steps if in_steps else rollouts_on_gpu
+        kernel = choose_kernel(policy, gpu_vec, HORIZON)
         if kernel is None:
             return None
         weights = policy.init(mx.random.key(0))
         states = [policy.initial_state(N)]
-        there = EnvironmentsOnGPU(ours, kernel)
-        buffer = BufferOnGPU(host.spec, HORIZON, N, 1)
+        device_environments = EnvironmentsOnGPU(gpu_vec, kernel)
+        buffer = BufferOnGPU(host_vec.spec, HORIZON, N, 1)
         device = mx.default_device()
         timer = PhaseTimer("", enabled=False)
         gpu = RolloutsOnGPU(kernel, lambda: [mx.default_stream(device)], timer)
-        buffer.reset(there)
-        rows = allocate_rows(host, N)
-        host.reset(rows)
-        same = np.ones(N, bool)
+        buffer.reset(device_environments)
+        rows = allocate_rows(host_vec, N)
+        host_vec.reset(rows)
+        equal = np.ones(N, bool)
         times = []
         result = TrajectoryComparison(N, N, rollouts * HORIZON, kernel.form)
         for rollout in range(rollouts):
@@ -92,32 +93,43 @@ def compare(
             noise = policy.distribution.noise(mx.random.key(rollout), (HORIZON, N))
             mx.eval(weights, states, noise)
             began = time.perf_counter()
-            states = gpu.collect(buffer, there, weights, states, noise)
+            states = gpu.collect(buffer, device_environments, weights, states, noise)
             times.append(time.perf_counter() - began)
             fields = {k: np.array(a) for k, a in buffer.fields.items() if a is not None}
             for t in range(HORIZON):
-                apart = _largest_differences(fields, t, rows)
-                result.difference = max(result.difference, float(np.where(same, apart, 0).max()))
-                same &= apart == 0
-                if not same.all() and result.first is None:
-                    result.first = rollout * HORIZON + t
-                host.send(0, np.ascontiguousarray(fields["actions"][t]), rows)
-                host.wait(0)
+                differences = _largest_differences(fields, t, rows)
+                result.difference = max(
+                    result.difference, float(np.where(equal, differences, 0).max())
+                )
+                equal &= differences == 0
+                if not equal.all() and result.first_difference is None:
+                    result.first_difference = rollout * HORIZON + t
+                host_vec.send(0, np.ascontiguousarray(fields["actions"][t]), rows)
+                host_vec.wait(0)
             result.ends += int(fields["terminals"].sum())
-        result.equal = int(same.sum())
+        result.equal = int(equal.sum())
         result.seconds = float(np.median(times)) / HORIZON
         return result
 
 
 def _largest_differences(fields: dict[str, np.ndarray], t: int, rows: Rows) -> np.ndarray:
-    """Return each agent's largest absolute difference, (N,) float64, infinite for a NaN."""
+    """Return each agent's largest difference between the GPU's rows and the host's in one step.
+
+    Args:
+        fields: Rollout buffer of the GPU, arrays (T, N, ...) by name.
+        t: Step to compare.
+        rows: Rows of the host at this step.
+
+    Returns:
+        Absolute differences, (N,) float64, infinite for a NaN.
+    """
     largest = np.zeros(len(rows.rewards))
     for name in ("observations", "rewards", "terminals", "masks"):
-        if (theirs := getattr(rows, name)) is None:
+        if (host_values := getattr(rows, name)) is None:
             continue
-        ours = fields[name][t]
+        gpu_values = fields[name][t]
         with np.errstate(invalid="ignore"):
-            difference = np.abs(ours.astype(np.float64) - theirs.astype(np.float64))
-        difference = np.where(ours == theirs, 0, np.nan_to_num(difference, nan=np.inf))
+            difference = np.abs(gpu_values.astype(np.float64) - host_values.astype(np.float64))
+        difference = np.where(gpu_values == host_values, 0, np.nan_to_num(difference, nan=np.inf))
         largest = np.maximum(largest, difference.reshape(len(largest), -1).max(1))
     return largest

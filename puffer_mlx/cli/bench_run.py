@@ -18,7 +18,7 @@ from puffer_mlx import vec
 from puffer_mlx.cli.options import say_config
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
-from puffer_mlx.display.run_view import abbreviate
+from puffer_mlx.display.run_view import format_count
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import load as load_cpu_ops
 from puffer_mlx.ops.cpu_extension import threads
@@ -116,7 +116,7 @@ class Progress:
         if time.perf_counter() - self._told < EVERY:
             return
         self._told = time.perf_counter()
-        rate = f", {abbreviate(pace)} steps/s" if pace else ""
+        rate = f", {format_count(pace)} steps/s" if pace else ""
         done = f"{self._count} of {self._total} {self._what}{rate}"
         voice.note(f"puffer_mlx: measured {done}", error=True)
 

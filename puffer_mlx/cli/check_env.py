@@ -12,7 +12,7 @@ from puffer_mlx.check.env.environment import EnvUnderTest
 from puffer_mlx.check.env.items import ITEMS
 from puffer_mlx.check.items import (
     FAIL,
-    NOT_LOOKED_AT,
+    NOT_CHECKED,
     OK,
     SKIP,
     WARN,
@@ -22,7 +22,7 @@ from puffer_mlx.check.items import (
     select_items,
     serve_items,
     skip,
-    worst,
+    worst_verdict,
 )
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
@@ -132,14 +132,14 @@ def main(argv: list[str]) -> int:
         if death:
             findings = [fail(death, HUNG if "no answer" in death else DIED)]
         report[name] = findings
-        if findings[0].text.startswith(NOT_LOOKED_AT):
+        if findings[0].text.startswith(NOT_CHECKED):
             unseen.append(name)
         else:
             show(console, name, findings)
-        if worst(findings) == FAIL:
+        if worst_verdict(findings) == FAIL:
             failed.add(name)
     if unseen:
-        show(console, "", [skip(f"{NOT_LOOKED_AT}: {', '.join(unseen)}")])
+        show(console, "", [skip(f"{NOT_CHECKED}: {', '.join(unseen)}")])
     took = time.perf_counter() - began
     everything = [finding for findings in report.values() for finding in findings]
     console.print(summary(everything, took))
@@ -149,11 +149,11 @@ def main(argv: list[str]) -> int:
             "command": program.typed(),
             "versions": version_text().splitlines(),
             "seconds": took,
-            "verdict": worst(everything),
+            "verdict": worst_verdict(everything),
             "items": {name: [f._asdict() for f in each] for name, each in report.items()},
         }
         write_json(record, options.json)
-    if worst(everything) == FAIL:
+    if worst_verdict(everything) == FAIL:
         only = [name for name in names if name in failed]
         again = f"{program.command('check-env')} {argv[0]} --only {' '.join(only)}"
         say_next((again, "after a change"))

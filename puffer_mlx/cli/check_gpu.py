@@ -82,7 +82,7 @@ def run_items(
 
     death = ""
     for result in run_in_worker([item.name for item in items], command, options.timeout):
-        death = result.death
+        death = result.exit_reason
         yield result
     if not death:
         yield Result(EXIT, [ok("exit code 0")], 0.0)

@@ -40,7 +40,7 @@ from puffer_mlx.system.json_text import write_json
 
 if TYPE_CHECKING:  # imports MLX
     from puffer_mlx.evaluation.episodes import Scores
-    from puffer_mlx.evaluation.frames import Draw
+    from puffer_mlx.evaluation.frames import DrawFunction
     from puffer_mlx.library.evaluating import Configure
     from puffer_mlx.library.policy import Policy
     from puffer_mlx.vec.base import Environments
@@ -346,7 +346,7 @@ class WindowClosed(Exception):
     """The user closed the window."""
 
 
-def in_window(config: Config, environments: "Environments") -> "Draw":
+def in_window(config: Config, environments: "Environments") -> "DrawFunction":
     """Return a draw function that renders in the environment's own window.
 
     It returns a placeholder picture and raises ``WindowClosed`` when the user closes the window.
@@ -384,10 +384,10 @@ def play_against(policy: "Policy", options: argparse.Namespace, configure: "Conf
 
 def play_ladder(policy: "Policy", options: argparse.Namespace) -> None:
     """Play games against the environment's scripted opponents and print the results."""
-    from puffer_mlx.evaluation.ladder import unused_note
+    from puffer_mlx.evaluation.ladder import unused_bot_keys
     from puffer_mlx.library import evaluating
 
-    voice.note(unused_note(policy.config))
+    voice.note(unused_bot_keys(policy.config))
     with progress_bar("games") as progress:
         result = evaluating.play_ladder(policy, options.games, options.deterministic, progress)
     print(result)

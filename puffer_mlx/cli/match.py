@@ -163,13 +163,17 @@ def play(
         The results as a record for JSON.
     """
     from puffer_mlx import vec
-    from puffer_mlx.evaluation.games import agents_of, play_pairs, without_statistics
-    from puffer_mlx.evaluation.results import elo
+    from puffer_mlx.evaluation.games import (
+        agents_per_environment,
+        play_pairs,
+        without_normalization,
+    )
+    from puffer_mlx.evaluation.results import elo_ratings
     from puffer_mlx.library import evaluating
 
-    config = without_statistics(config)
+    config = without_normalization(config)
     how = options.deterministic
-    agents = agents_of(config)
+    agents = agents_per_environment(config)
     spec = vec.look_up_spec(config)
     players = [evaluating.find_player(word, config, spec, how, configure) for word in words]
     players = evaluating.numbered([learner, *players] if learner else players)
@@ -194,7 +198,9 @@ def play(
         )
     record = evaluating.games_record(players, results, config, how)
     if learner is None:
-        ratings = elo({pair: result.independent for pair, result in results.items()}, len(players))
+        ratings = elo_ratings(
+            {pair: result.independent for pair, result in results.items()}, len(players)
+        )
         rated = zip(players, ratings, strict=True)
         record["players"] = [{"name": each.name, "elo": float(rating)} for each, rating in rated]
     return record

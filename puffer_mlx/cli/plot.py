@@ -20,9 +20,9 @@ from puffer_mlx.config import Base
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.writing import to_dict
-from puffer_mlx.display.notebook import short
+from puffer_mlx.display.notebook import format_short
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation.frames import needing
+from puffer_mlx.evaluation.frames import optional_package
 from puffer_mlx.system import program
 from puffer_mlx.system.files import check_writable, publish, relative
 from puffer_mlx.tracking.scores import SCORE
@@ -70,7 +70,7 @@ def plot(
 
 def draw(runs: list[SavedRun], x: str, key: str, out: Path | None) -> Any:
     """Return the figure of ``plot`` for some runs, after writing it."""
-    with needing("plot", "plots need"):
+    with optional_package("plot", "plots need"):
         from matplotlib.figure import Figure
     if x not in LABELS:
         raise UserError(f"x is {x!r}", "steps or seconds")
@@ -151,7 +151,7 @@ def draw_environment(axes: Any, runs: list[SavedRun], x: str, key: str) -> None:
     axes.set_xlabel(LABELS[x])
     axes.set_ylabel("score, mean of 100 episodes" if name == SCORE else name.removeprefix("env/"))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: f"{value:g}" if value < 1e3 else short(value))
+        axis.set_major_formatter(lambda x, _: f"{x:g}" if x < 1e3 else format_short(x))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=8, frameon=False)

@@ -17,7 +17,7 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table, say_next
 from puffer_mlx.config import Base, Config, load_saved
 from puffer_mlx.config.command_line import Parser
-from puffer_mlx.display.notebook import short
+from puffer_mlx.display.notebook import format_short
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.files import is_locked, relative
@@ -169,9 +169,9 @@ def table(runs: list[dict[str, Any]], with_environment: bool) -> Table:
     if with_environment:
         grid.add_column("environment", overflow="ellipsis")
     for run in runs:
-        steps = short(run["steps"])
+        steps = format_short(run["steps"])
         if run["wanted"] and run["ended"] != FINISHED:
-            steps += f" of {short(run['wanted'])}"
+            steps += f" of {format_short(run['wanted'])}"
         row = [run["run"], age(run["started"]), steps, best_text(run), run["ended"]]
         grid.add_row(*row, *[run["environment"]] * with_environment)
     return grid
@@ -181,7 +181,7 @@ def score_text(score: float | None) -> str:
     """Return a score in at most seven characters, "" for None."""
     if score is None:
         return ""
-    return f"{score:.4g}" if abs(score) < 1e4 else short(score)
+    return f"{score:.4g}" if abs(score) < 1e4 else format_short(score)
 
 
 def best_text(run: dict[str, Any]) -> str:

@@ -20,11 +20,11 @@ from puffer_mlx.config.notes import best_score, family_note, missing_steps
 from puffer_mlx.config.schema import COMMAND_LINE
 from puffer_mlx.display.bottleneck import PerfContext
 from puffer_mlx.display.dashboard import Dashboard
-from puffer_mlx.display.notebook import summary
-from puffer_mlx.display.run_view import RunState, label
+from puffer_mlx.display.notebook import run_summary
+from puffer_mlx.display.run_view import RunState, score_label
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import evaluator, ladder
-from puffer_mlx.evaluation.episode_videos import refuse_undrawable
+from puffer_mlx.evaluation.episode_videos import check_drawable
 from puffer_mlx.evaluation.evaluator import target_message
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.profiling.phases import duration
@@ -60,9 +60,9 @@ def introduce(config: Config, environments: Environments) -> None:
         UserError: They can't be evaluated, or can't be drawn although videos are requested.
     """
     voice.note(*take_notes(config))
-    evaluator.refuse_agents(config, environments)
-    refuse_undrawable(config, environments)
-    voice.note(ladder.prepare(config, environments.spec))
+    evaluator.check_eval_agents(config, environments)
+    check_drawable(config, environments)
+    voice.note(ladder.check_ladder_config(config, environments.spec))
     if unused := vec.unused_keys(config, environments):
         voice.note(f"unused here: {', '.join(unused)}")
     if config.python:
@@ -141,7 +141,7 @@ def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:
     if stop_at:  # a run resumed after this step trains one more epoch
         total = min(total, max(-(-stop_at // size) * size, trainer.global_step + size))
     console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else None
-    facts = {**summary(trainer), "Device": device_text(trainer), "Run": run.folder.name}
+    facts = {**run_summary(trainer), "Device": device_text(trainer), "Run": run.folder.name}
     in_progress = partial(under_way, trainer)
     metric = trainer.config.metric
     dashboard = Dashboard(facts, total, console, conditions(trainer), in_progress, metric)
@@ -171,7 +171,7 @@ def conditions(trainer: Trainer) -> PerfContext:
         parameters=trainer.parameters,
         has_gpu=has_gpu(),
         backend=environments.backend,
-        chosen=config.vec.backend != "auto",
+        backend_is_set=config.vec.backend != "auto",
         environments=environments.num_environments,
         in_c=trainer.acts_in_c,
         started=trainer.epoch,
@@ -220,7 +220,7 @@ def under_way(trainer: Trainer) -> str:
 def best_note(run: Run, score: float | None) -> str:
     """Return the line about an evaluation that is better than all before."""
     best = relative(run.folder / checkpoint.BEST)
-    return f"new best, saved: {label(run.trainer.config.metric)} {score:.3f}, {best}"
+    return f"new best, saved: {score_label(run.trainer.config.metric)} {score:.3f}, {best}"
 
 
 def reached_note(config: Config, score: float | None) -> str:

@@ -32,7 +32,7 @@ from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import ladder
 from puffer_mlx.evaluation.episode_videos import EpisodeVideos
-from puffer_mlx.evaluation.evaluator import Evaluator, short_note, target_reached
+from puffer_mlx.evaluation.evaluator import Evaluator, incomplete_note, target_reached
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.profiling import metal_capture
 from puffer_mlx.profiling.timeline import Trace
@@ -246,7 +246,7 @@ def finish(
     trackers.weights = ending.saved and ending.saved / checkpoint.WEIGHTS
     if not trackers.done:
         return {}
-    if ladder.is_asked(trainer.config):
+    if ladder.plays_ladder(trainer.config):
         last = play_ladder(run, dashboard)
     else:
         last = evaluate(evaluator, trainer, dashboard)
@@ -271,14 +271,14 @@ def evaluate(evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard) -> di
         )
         if shown:
             dashboard.message(f"evaluation of the final weights: {shown}")
-        if note := short_note(trainer, record):
+        if note := incomplete_note(trainer, record):
             dashboard.message(note)
     return record
 
 
 def play_ladder(run: Run, dashboard: Dashboard) -> dict[str, float]:
     """Play the evaluation games of a run with self-play. Returns the metrics."""
-    played = ladder.play_configured(run.trainer, make_environments, run.log.touch)
+    played = ladder.play_configured_ladder(run.trainer, make_environments, run.log.touch)
     for line in str(played).splitlines():
         dashboard.message(line)
-    return ladder.logs_of(played, run.trainer)
+    return ladder.ladder_logs(played, run.trainer)

@@ -1,1 +1,1 @@
-"""A run on a screen: dashboard, notebook, and advice on what is slow."""
+"""Show a training run: dashboard in a terminal, figure in a notebook, and hints on speed."""

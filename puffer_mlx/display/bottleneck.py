@@ -1,25 +1,25 @@
-"""Advice on speed: the longest phase that an option would shorten, and that option.
+"""Find the longest phase of a run that an option would shorten, and suggest the option.
 
-Rules are tried in order, and the first one that fits the phase and the run is used. A rule must not
-advise an option that the run already has or its machine lacks.
+The first rule that fits the phase and the run is used. A rule must not suggest an option that the
+run already uses or its machine doesn't support.
 """
 
 import math
 from dataclasses import dataclass
 
-from puffer_mlx.display.run_view import PHASES, Logs
+from puffer_mlx.display.run_view import PHASES, Record
 from puffer_mlx.profiling.phases import WAITS
 
-COMPILING = 2  # epochs after a start that compile: the first one, and the next with profiled phases
-WORTH = 0.2  # fraction of the time; shorter phases aren't worth an option
-NEAR = 3.0  # rollout and training within this factor of each other gain from overlap
-LARGE = 1_000_000  # weights; larger policies spend a GPU's time on products, which bf16 shortens
-GROUPS = 8  # maximum; with more, Python takes longer than acting
+COMPILING_EPOCHS = 2  # at the start of a run: the first one, and the first with profiled phases
+MIN_FRACTION = 0.2  # of the time; no option is suggested for shorter phases
+OVERLAP_RATIO = 3.0  # overlap helps if one takes at most this times the other
+LARGE_POLICY_WEIGHTS = 1_000_000  # from here on, products take most of a GPU's time
+MAX_GROUPS = 8  # with more groups, Python takes longer than acting
 
 
 @dataclass(frozen=True)
 class PerfContext:
-    """Effective options of a run and its machine, from which the hint is made.
+    """Options and machine of a run, used to find a hint on its speed.
 
     Args:
         device: Device that trains, ``cpu`` or ``gpu``.
@@ -30,15 +30,15 @@ class PerfContext:
         num_threads: Number of threads that step environments.
         num_buffers: Number of groups of agents.
         total_agents: Number of agents N.
-        minibatch_size: Steps of a minibatch M; 0 if unknown.
-        minibatches: Number of minibatches of an epoch K.
+        minibatch_size: Steps per minibatch M; 0 if unknown.
+        minibatches: Number of minibatches per epoch K.
         parameters: Number of weights of the policy; 0 if unknown.
         has_gpu: True if MLX has a GPU on this machine.
-        backend: ``native`` in C; ``vector``, ``sync`` or ``async`` in Python.
-        chosen: True if ``vec.backend`` is set, so that no step was measured.
-        environments: Number of environments; 0 if unknown. One thread at most steps each.
-        in_c: True if a rollout is one call of C, so that groups have no effect.
-        started: Epochs before this start of the run.
+        backend: ``native`` for C environments; ``vector``, ``sync`` or ``async`` in Python.
+        backend_is_set: True if ``vec.backend`` isn't auto, so that backends weren't measured.
+        environments: Number of environments; 0 if unknown. More threads would have no work.
+        in_c: True if C code computes entire rollouts, so that groups have no effect.
+        started: Number of epochs before the run was started or resumed.
     """
 
     device: str
@@ -54,92 +54,100 @@ class PerfContext:
     parameters: int = 0
     has_gpu: bool = False
     backend: str = "native"
-    chosen: bool = False
+    backend_is_set: bool = False
     environments: int = 0
     in_c: bool = False
     started: int = 0
 
     @property
-    def most_threads(self) -> int:
-        """Largest useful number of threads; 0 in Python, which uses no threads."""
+    def max_threads(self) -> int:
+        """Largest useful number of threads that step environments; 0 for Python environments."""
         return min(self.cores, self.environments or self.cores) if self.native else 0
 
     @property
     def native(self) -> bool:
-        """True for environments in C."""
+        """True if the environments are written in C."""
         return self.backend == "native"
 
     @property
     def groups(self) -> int:
-        """Largest sensible number of groups for the cores that divides the agents."""
-        powers = (2**i for i in range(GROUPS.bit_length()))
-        fits = [n for n in powers if n <= min(self.cores, GROUPS) and self.total_agents % n == 0]
+        """Largest sensible number of equal groups of agents: at most one per core."""
+        powers = (2**i for i in range(MAX_GROUPS.bit_length()))
+        fits = [
+            n for n in powers if n <= min(self.cores, MAX_GROUPS) and self.total_agents % n == 0
+        ]
         return max(fits)
 
 
-ACT = ("eval_act", "eval_sample")
-COPIES = ("eval_copy_in", "eval_copy_out")
-LEARN = ("train_recompute", "train_forward", "train_backward")
-PER_MINIBATCH = ("train_advantage", "train_priorities", "train_gather", "train_optimizer")
+ACTING_PHASES = ("eval_act", "eval_sample")
+COPY_PHASES = ("eval_copy_in", "eval_copy_out")
+LEARNING_PHASES = ("train_recompute", "train_forward", "train_backward")
+MINIBATCH_PHASES = ("train_advantage", "train_priorities", "train_gather", "train_optimizer")
 
 
-def _option(phase: str, s: PerfContext) -> str:
-    """Return the first option that shortens this phase; "" without one."""
-    acts = phase in ACT
-    copies = phase in COPIES
-    learns = phase in LEARN
-    steps = phase == "eval_env"
-    on_gpu = s.rollout_device == "gpu"
-    pairs = s.num_buffers == 1 and s.total_agents % 2 == 0
+def _option(phase: str, context: PerfContext) -> str:
+    """Return the first option that would shorten a phase of a run, or an empty string."""
+    is_acting = phase in ACTING_PHASES
+    is_copying = phase in COPY_PHASES
+    is_learning = phase in LEARNING_PHASES
+    is_stepping = phase == "eval_env"
+    per_minibatch = phase in MINIBATCH_PHASES
+    native = context.native
+    acts_on_gpu = context.rollout_device == "gpu"
+    trains_on_gpu = context.device == "gpu"
+    groups = context.num_buffers
+    even_groups = groups == 1 and context.total_agents % 2 == 0
     # The CPU is used although there is a GPU.
-    if (acts or learns or phase in PER_MINIBATCH) and s.has_gpu and s.device == "cpu":
+    if (is_acting or is_learning or per_minibatch) and context.has_gpu and not trains_on_gpu:
         return "--device gpu (now cpu)"
-    if (acts or phase == "train_copy") and s.device == "gpu" and s.rollout_device == "cpu":
+    if (is_acting or phase == "train_copy") and trains_on_gpu and not acts_on_gpu:
         return "--train.rollout-device gpu (now cpu)"
-    # On a GPU, each group costs launches and copies; two groups hide the environments' steps.
-    if (acts or copies or phase == "eval_store") and on_gpu and s.num_buffers > 2:
-        return f"--vec.num-buffers 2 (now {s.num_buffers})"
-    if acts and on_gpu and s.native and pairs:
+    # On a GPU, each group costs launches and copies. With two, one acts while the other is stepped.
+    if (is_acting or is_copying or phase == "eval_store") and acts_on_gpu and groups > 2:
+        return f"--vec.num-buffers 2 (now {groups})"
+    if is_acting and acts_on_gpu and native and even_groups:
         return "--vec.num-buffers 2 (now 1)"
-    if copies and on_gpu:
+    if is_copying and acts_on_gpu:
         return "--train.rollout-device cpu (now gpu)"
-    # On a CPU, a thread computes entire rollouts of some agents, or a stream acts per group.
-    if ((acts and s.in_c) or steps) and max(1, s.num_threads) < s.most_threads:
-        return f"--vec.num-threads {s.most_threads} (now {s.num_threads})"
-    if acts and s.rollout_device == "cpu" and not s.in_c and s.native and s.num_buffers < s.groups:
-        return f"--vec.num-buffers {s.groups} (now {s.num_buffers})"
-    # Python environments in this process alternate with acting, so more groups only add calls.
-    if steps and s.native and not s.in_c and pairs:
+    # On a CPU, each thread computes entire rollouts of some agents, or one stream acts per group.
+    computes_steps = (is_acting and context.in_c) or is_stepping
+    if computes_steps and max(1, context.num_threads) < context.max_threads:
+        return f"--vec.num-threads {context.max_threads} (now {context.num_threads})"
+    acts_in_groups = not acts_on_gpu and not context.in_c and native
+    if is_acting and acts_in_groups and groups < context.groups:
+        return f"--vec.num-buffers {context.groups} (now {groups})"
+    # Python environments of this process alternate with acting, so more groups only add calls.
+    if is_stepping and native and not context.in_c and even_groups:
         return "--vec.num-buffers 2 (now 1)"
-    if steps and s.chosen and not s.native:
-        return f"--vec.backend auto, which measures what is fastest (now {s.backend})"
-    # Low precision is slow on a CPU, and faster on a GPU if products take most of the time.
-    if learns and s.device == "cpu" and s.precision != "fp32":
-        return f"--train.precision fp32 (now {s.precision})"
-    if learns and s.device == "gpu" and s.precision == "fp32" and s.parameters >= LARGE:
+    if is_stepping and context.backend_is_set and not native:
+        return f"--vec.backend auto, which measures what is fastest (now {context.backend})"
+    # Low precision is slower on a CPU, and faster on a GPU if products take most of the time.
+    is_large = context.parameters >= LARGE_POLICY_WEIGHTS
+    if is_learning and not trains_on_gpu and context.precision != "fp32":
+        return f"--train.precision fp32 (now {context.precision})"
+    if is_learning and trains_on_gpu and context.precision == "fp32" and is_large:
         return "--train.precision bf16 (now fp32)"
-    # Phases with a cost per minibatch: all with a small policy on a GPU, where launches dominate.
-    once = phase in PER_MINIBATCH and s.minibatch_size > 0
-    small = learns and s.device == "gpu" and 0 < s.parameters < LARGE
-    if (once or small) and s.minibatches > 1:
-        size = s.minibatch_size
+    # These phases cost time per minibatch. With a small policy on a GPU, launches dominate in all.
+    size = context.minibatch_size
+    small_policy = is_learning and trains_on_gpu and context.parameters > 0 and not is_large
+    if ((per_minibatch and size > 0) or small_policy) and context.minibatches > 1:
         return f"--train.minibatch-size {2 * size} (now {size}), if it still learns"
     return ""
 
 
-def find_bottleneck(logs: Logs, context: PerfContext) -> str:
-    """Return the longest phase that an option would shorten, and the option, as one line.
+def find_bottleneck(logs: Record, context: PerfContext) -> str:
+    """Return a hint on a run's speed: the longest phase that an option would shorten.
 
     Args:
-        logs: The newest values, with ``perf/*``.
-        context: Options of the run.
+        logs: Newest record of the run, with ``perf/*``.
+        context: Options and machine of the run.
 
     Returns:
         For example ``environment 62 % of an epoch: --vec.num-threads 8 (now 4)``; empty if no
-        option would help, phases aren't measured, or kernels were compiled meanwhile.
+        option would help, phases weren't measured, or the epoch compiled kernels.
     """
     spent = {name: logs.get(f"perf/{name}", 0.0) for name, _, parent in PHASES if parent}
-    if not sum(spent.values()) or logs.get("epoch", math.inf) - context.started <= COMPILING:
+    if not sum(spent.values()) or logs.get("epoch", math.inf) - context.started <= COMPILING_EPOCHS:
         return ""
     busy = {name: seconds for name, seconds in spent.items() if name not in WAITS}
     rollout = sum(seconds for name, seconds in busy.items() if name.startswith("eval_"))
@@ -149,28 +157,30 @@ def find_bottleneck(logs: Logs, context: PerfContext) -> str:
             f"rollout {1000 * rollout:.0f} ms, then training {1000 * train:.0f} ms:"
             " --train.overlap 1, if it still learns"
         )
-    whole = ""
-    share_of = "of an epoch"
-    if context.overlap:  # only the longer half counts
+    prefix = ""
+    unit = "of an epoch"
+    if context.overlap:  # only the longer half matters
         waited = rollout and spent["train_wait"] >= spent["eval_idle"]
         longer = "eval_" if waited else "train_"
         busy = {name: seconds for name, seconds in busy.items() if name.startswith(longer)}
-        whole = f"{'rollout' if longer == 'eval_' else 'training'} is longer: "
-        share_of = "of it"
+        prefix = f"{'rollout' if longer == 'eval_' else 'training'} is longer: "
+        unit = "of it"
     total = sum(busy.values()) or 1.0
     for name in sorted(busy, key=busy.__getitem__, reverse=True):
-        share = busy[name] / total
-        if share >= WORTH and (option := _option(name, context)):
-            return f"{whole}{_label(name)} {100 * share:.0f} % {share_of}: {option}"
+        fraction = busy[name] / total
+        if fraction >= MIN_FRACTION and (option := _option(name, context)):
+            return f"{prefix}{_label(name)} {100 * fraction:.0f} % {unit}: {option}"
     return ""
 
 
 def _overlap_helps(context: PerfContext, rollout: float, train: float) -> bool:
-    """Return True if two devices alternate and need about the same time."""
-    apart = context.device == "gpu" and context.rollout_device == "cpu"
-    return apart and not context.overlap and max(rollout, train) <= NEAR * min(rollout, train)
+    """Return True if rollouts and training alternate on two devices and take similar times."""
+    alternating = context.device == "gpu" and context.rollout_device == "cpu"
+    similar = max(rollout, train) <= OVERLAP_RATIO * min(rollout, train)
+    return alternating and not context.overlap and similar
 
 
 def _label(phase: str) -> str:
+    """Return the name of a phase as the dashboard shows it."""
     label, parent = next((label, parent) for name, label, parent in PHASES if name == phase)
     return f"{parent} {label}" if label in ("misc", "copy") else label

@@ -1,4 +1,4 @@
-"""The display of a training run: a live dashboard in a terminal, plain lines elsewhere."""
+"""Show a training run: a live dashboard in a terminal, or plain lines of text."""
 
 import contextlib
 import math
@@ -15,39 +15,40 @@ from rich.live import Live
 from rich.panel import Panel
 
 from puffer_mlx.display.bottleneck import PerfContext, find_bottleneck
-from puffer_mlx.display.dashboard_layout import NONE_ENDED, Picture
-from puffer_mlx.display.run_view import RATING, RETURN, Logs, RunState, abbreviate
+from puffer_mlx.display.dashboard_layout import NO_EPISODE_TEXT, DashboardPicture
+from puffer_mlx.display.run_view import RATING_KEY, RETURN_KEY, Record, RunState, format_count
 from puffer_mlx.system import voice
 from puffer_mlx.tracking.scores import METRIC, SCORE
 
-INTERVAL = 0.6  # minimum seconds between two plain lines, as in PufferLib
-FOLLOWING = 11  # lines below the last picture, for the result, the next steps and the prompt
-SILENT, SILENT_LINES = 1.0, 60.0  # seconds without a record until the current epoch is shown
-FIRST = "The first epoch compiles kernels: seconds on a CPU, up to two minutes on a GPU."
-REFRESH = 0.25  # minimum seconds between two redraws
-LENGTH = "env/episode_length"
+LINE_INTERVAL = 0.6  # minimum seconds between two plain lines, as in PufferLib
+LINES_BELOW = 11  # for the result, the next steps and the prompt below the last picture
+SILENT_SECONDS = 1.0  # without a record, until a terminal shows the progress of the epoch
+SILENT_LINE_SECONDS = 60.0  # the same for plain lines
+FIRST_EPOCH_TEXT = "The first epoch compiles kernels: seconds on a CPU, up to two minutes on a GPU."
+REDRAW_INTERVAL = 0.25  # minimum seconds between two redraws
+LENGTH_KEY = "env/episode_length"
 _LOCAL_FLAGS = 3  # index in the result of ``tcgetattr``
 
-LINE = {  # numbers of a plain line besides scores
-    RETURN: "return",
-    LENGTH: "length",
-    RATING: "elo",
+LINE_LABELS = {  # values in a plain line besides scores -> label
+    RETURN_KEY: "return",
+    LENGTH_KEY: "length",
+    RATING_KEY: "elo",
     "loss/total": "loss",
     "loss/entropy": "entropy",
 }
 
 
 class Dashboard:
-    """Show a run. Use it as a context manager.
+    """Show a training run in a terminal or as plain lines. Use it as a context manager.
 
     Args:
         summary: Constant facts (name -> text), the environment first.
         total_steps: Environment steps of the entire run.
         console: Console to draw on; by default standard output.
-        context: Options for the hint on the bottleneck; None for no hint.
-        in_progress: Returns a line about the current epoch, or "". Called by a thread of the
-            dashboard while no record arrives.
-        metric: Name of the number that ranks policies: ``Config.metric``.
+        context: Options of the run for the hint on its speed; None for no hint.
+        in_progress: Returns a line about the current epoch, or "". A thread of the dashboard calls
+            it while no record arrives.
+        metric: Name of the value that ranks policies: ``Config.metric``.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Dashboard:
     ) -> None:
         self.run = RunState(summary, total_steps, metric)
         self._in_progress = in_progress
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._refresh_loop, name="dashboard", daemon=True)
         self._context = context
@@ -69,8 +70,8 @@ class Dashboard:
         self._live = None
         if self.console.is_terminal:
             self._live = Live(console=self.console, auto_refresh=False)
-        self._shown = -math.inf  # time of the last drawing
-        self._drawn = False
+        self._last_draw_time = -math.inf  # time of the last drawing
+        self._has_picture = False
         self._size = self.console.size
         self._terminal = contextlib.ExitStack()  # restores the terminal
 
@@ -78,24 +79,24 @@ class Dashboard:
         if self._live:
             self._terminal.enter_context(disable_echo())
             self._live.__enter__()
-            self._draw(Panel(FIRST, border_style="cyan"))
+            self._draw(Panel(FIRST_EPOCH_TEXT, border_style="cyan"))
         else:
             facts = ", ".join(f"{name} {text}" for name, text in self.run.summary.items())
             self.console.print(facts, soft_wrap=True)
-        self._shown = time.perf_counter()
+        self._last_draw_time = time.perf_counter()
         if self._live or self._in_progress:
             self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._over.set()
+        self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
-        if any(error):  # the error message is more important
+        if any(error):  # no hint beside an error message
             self._context = None
         if self._live:
             if self.run.logs:
-                self._draw(self.picture(spare=FOLLOWING))
+                self._draw(self.picture(spare=LINES_BELOW))
             self._live.__exit__(None, None, None)
             self._terminal.close()
         elif hint := self.bottleneck_hint():
@@ -103,19 +104,24 @@ class Dashboard:
 
     @property
     def live(self) -> bool:
-        """True if it redraws a terminal, False if it prints lines."""
+        """True if the dashboard redraws a terminal, False if it prints lines."""
         return self._live is not None
 
-    def update(self, logs: Logs, last: bool = False) -> None:
-        """Add a record; draw if the last drawing is old enough, or if this is the last record."""
+    def update(self, logs: Record, last: bool = False) -> None:
+        """Add a record of the run, and draw unless the last drawing is very recent.
+
+        Args:
+            logs: Record of an epoch or an evaluation.
+            last: True to draw in any case.
+        """
         with self._lock:
             self.run.update(logs)
             now = time.perf_counter()
-            since = now - self._shown if self._drawn else math.inf
-            if not last and since < (REFRESH if self._live else INTERVAL):
+            since = now - self._last_draw_time if self._has_picture else math.inf
+            if not last and since < (REDRAW_INTERVAL if self._live else LINE_INTERVAL):
                 return
-            self._shown = now
-            self._drawn = True
+            self._last_draw_time = now
+            self._has_picture = True
             self.run.update_speed()
             if self._live:
                 self._draw(self.picture())
@@ -123,59 +129,67 @@ class Dashboard:
                 self.console.print(self.line(), soft_wrap=True, highlight=False)
 
     def refresh(self) -> None:
-        """Redraw during a long epoch and after the window was resized."""
-        waited = time.perf_counter() - self._shown
+        """Redraw if the window was resized, and show the progress of a long epoch."""
+        waited = time.perf_counter() - self._last_draw_time
         text = ""
-        if self._in_progress and waited >= (SILENT if self._live else SILENT_LINES):
+        if self._in_progress and waited >= (SILENT_SECONDS if self._live else SILENT_LINE_SECONDS):
             text = self._in_progress()
         with self._lock:
             if self._live and (text or self.console.size != self._size):
-                started = Panel(f"{FIRST}\n{text}".rstrip(), border_style="cyan")
+                started = Panel(f"{FIRST_EPOCH_TEXT}\n{text}".rstrip(), border_style="cyan")
                 self._draw(self.picture(in_progress=text) if self.run.logs else started)
             elif text:
-                self._shown = time.perf_counter()
+                self._last_draw_time = time.perf_counter()
                 self.message(text)
 
     def _refresh_loop(self) -> None:
-        while not self._over.wait(SILENT):
+        while not self._stopped.wait(SILENT_SECONDS):
             self.refresh()
 
     def message(self, text: str) -> None:
-        """Print a line above the dashboard."""
+        """Print text above the dashboard."""
         if self.console.is_terminal:
             text = "\n".join(voice.wrap(line, self.console.width) for line in text.splitlines())
         with self._lock:
             self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def line(self) -> str:
-        """Return one line for logs that aren't read live."""
+        """Return the state of the run as one plain line."""
         run = self.run
         logs = self.run.logs
-        parts = [f"{logs['agent_steps']:,.0f} of {run.total_steps:,} steps"]
+        fields = [f"{logs['agent_steps']:,.0f} of {run.total_steps:,} steps"]
         if run.speed:
-            parts += [f"{abbreviate(run.speed)} SPS", f"{run.time_left} left"]
+            fields += [f"{format_count(run.speed)} SPS", f"{run.time_left} left"]
         main = run.score_name(logs)
-        parts += [f"{label} {value}" for label, value in run.scores().items()]
-        parts += [] if main else [NONE_ENDED]
-        hidden = {main, RETURN, LENGTH} if main == SCORE else {main}  # those are of fewer episodes
-        for name, label in LINE.items():
+        fields += [f"{label} {value}" for label, value in run.scores().items()]
+        fields += [] if main else [NO_EPISODE_TEXT]
+        hidden = (
+            {main, RETURN_KEY, LENGTH_KEY} if main == SCORE else {main}
+        )  # they average fewer episodes
+        for name, label in LINE_LABELS.items():
             if name in logs and name not in hidden:
-                parts.append(f"{label} {logs[name]:.3f}")
-        return " | ".join(parts)
+                fields.append(f"{label} {logs[name]:.3f}")
+        return " | ".join(fields)
 
     def bottleneck_hint(self) -> str:
-        """Return a hint on the slowest part; "" if it is unknown."""
+        """Return a hint how to speed up the run, or an empty string."""
         return find_bottleneck(self.run.logs, self._context) if self._context else ""
 
-    def picture(self, spare: int = 0, in_progress: str = "") -> Picture:
-        """Return the picture, for a terminal of any size; arguments as in ``Picture``."""
-        return Picture(self.run, self.bottleneck_hint(), spare, in_progress)
+    def picture(self, spare: int = 0, in_progress: str = "") -> DashboardPicture:
+        """Return the current picture, which fits a terminal of any size.
+
+        Args:
+            spare: Lines of the terminal that stay free.
+            in_progress: Line about the current epoch, or "".
+        """
+        return DashboardPicture(self.run, self.bottleneck_hint(), spare, in_progress)
 
     def _draw(self, picture: RenderableType) -> None:
-        """Replace the picture; if the window's size changed, clear the screen first.
+        """Show a new picture in place of the old one.
 
-        A terminal wraps the lines of a picture that became too wide, so their number is unknown.
-        The screen is cleared line by line: some terminals keep a screen that is cleared at once.
+        If the window's size changed, the screen is cleared first, because the terminal may have
+        wrapped lines of the old picture. It is cleared line by line: some terminals add a screen
+        that is cleared at once to the scrolled lines.
         """
         with self._lock:
             assert self._live
@@ -191,7 +205,7 @@ class Dashboard:
             self._live.update(picture, refresh=True)
 
 
-# ---- Ctrl-C without its ^C -----------------------------------------------------------------------
+# ---- no echo of ^C -------------------------------------------------------------------------------
 #
 # The terminal echoes control keys at the cursor, after the last character of the picture. If the
 # picture is as wide as the window, the echo starts a new line, and the next drawing is misplaced.
@@ -199,29 +213,29 @@ class Dashboard:
 
 @contextlib.contextmanager
 def disable_echo() -> Iterator[None]:
-    """Disable the echo of control keys in standard input's terminal during a block."""
-    shown = _set_shown(False)
+    """Disable the terminal's echo of control keys, such as ^C, in a ``with`` block."""
+    enabled = _set_echo(False)
     try:
         yield
     finally:
-        if shown:
-            _set_shown(True)
+        if enabled:
+            _set_echo(True)
 
 
-def _set_shown(shown: bool) -> bool:
-    """Set the echo of control keys. Returns the previous value.
+def _set_echo(enabled: bool) -> bool:
+    """Enable or disable the terminal's echo of control keys. Returns the previous setting.
 
-    A background process leaves the terminal unchanged: the kernel would stop the process.
+    In a background process nothing is changed, because the kernel would stop the process.
     """
     try:
         terminal = sys.stdin.fileno()
         if os.tcgetpgrp(terminal) != os.getpgrp():
             return False
         modes = termios.tcgetattr(terminal)
-        before = bool(modes[_LOCAL_FLAGS] & termios.ECHOCTL)
+        was_enabled = bool(modes[_LOCAL_FLAGS] & termios.ECHOCTL)
         modes[_LOCAL_FLAGS] &= ~termios.ECHOCTL
-        modes[_LOCAL_FLAGS] |= termios.ECHOCTL if shown else 0
+        modes[_LOCAL_FLAGS] |= termios.ECHOCTL if enabled else 0
         termios.tcsetattr(terminal, termios.TCSANOW, modes)
-        return before
+        return was_enabled
     except (OSError, ValueError, AttributeError, termios.error):  # closed, or no terminal
         return False

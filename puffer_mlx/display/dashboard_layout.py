@@ -1,7 +1,7 @@
-"""Lay out the dashboard: lines that fit a terminal of any size.
+"""Lay out the dashboard: lines of text that fit a terminal of any size.
 
-Score, steps, speed and self-play ratings come first and are never cut. Then, as space permits: a
-curve of the score, the environment's other numbers, the bottleneck, facts, phases and losses.
+Score, steps, speed and self-play ratings come first. Then, as space permits: a curve of the score,
+the environment's statistics, the hint on speed, facts, phases and losses.
 """
 
 import numpy as np
@@ -9,25 +9,26 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.panel import Panel
 from rich.text import Text
 
-from puffer_mlx.display.run_view import Curve, Pairs, RunState, abbreviate
+from puffer_mlx.display.run_view import Curve, Pairs, RunState, format_count
 
 FRAME_COLUMNS, FRAME_LINES = 4, 2  # of the border
-GAP = 3  # columns between two things side by side
-NARROWEST, LOWEST, HIGHEST = 40, 7, 20  # columns and lines of a curve
-BARS = " ▁▂▃▄▅▆▇█"  # eighths of a line
-PHASES = 12  # lines of phases, before blank lines are worth more
+GAP = 3  # columns between neighbouring texts
+MIN_CURVE_COLUMNS = 40
+MIN_CURVE_LINES, MAX_CURVE_LINES = 7, 20
+BARS = " ▁▂▃▄▅▆▇█"  # bars of 0 to 8 eighths of a line
+PHASE_LINES = 12  # lines for phases that take precedence over blank lines
 
-ENVIRONMENT = "Environment, per episode"
-SELF_PLAY = "Self-play"
-NONE_ENDED = "no episode has ended yet"
+ENVIRONMENT_TITLE = "Environment, per episode"
+SELF_PLAY_TITLE = "Self-play"
+NO_EPISODE_TEXT = "no episode has ended yet"
 
 
-class Picture:
-    """The picture of a run, for rich.
+class DashboardPicture:
+    """The dashboard's picture of a run, which rich renders in any size.
 
     Args:
-        run: The run, with at least one record.
-        hint: Hint on the bottleneck, or "".
+        run: State of the run, with at least one record.
+        hint: Hint on the speed, or "".
         spare: Lines of the terminal that stay free.
         in_progress: Line about the current epoch, or "".
     """
@@ -45,35 +46,39 @@ class Picture:
         yield Panel(Group(*lines), title="[bold]puffer_mlx[/]", border_style="cyan")
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """Return at most ``height`` lines, each of at most ``width`` columns."""
+        """Return the picture as at most ``height`` lines of at most ``width`` columns."""
         run = self._run
-        scores = run.scores() or {"": NONE_ENDED}
+        scores = run.scores() or {"": NO_EPISODE_TEXT}
         head = _flow([*scores.items(), *run.progress().items()], width, "bold")
         if play := run.self_play():
-            head += _flow([(SELF_PLAY, ""), *play.items()], width)
+            head += _flow([(SELF_PLAY_TITLE, ""), *play.items()], width)
         head += [Text(self._in_progress, "yellow")] if self._in_progress else []
         head = head[:height]
-        room = height - len(head)
-        for_curve = LOWEST + 1 if self._curve(width, min(room, LOWEST)) else 0
-        statistics = self._statistics(width)[: max(0, room - for_curve)]
-        statistics = statistics if len(statistics) > 1 else []  # not the title alone
-        room -= len(statistics)
-        hint = list(Text.assemble(("Why slow? ", "bold"), self._hint).wrap(_PLAIN, width))
-        hint = hint if self._hint and len(hint) <= room - for_curve else []
-        room -= len(hint)
-        facts = _flow([*run.facts().items()], width)[: max(0, room - for_curve)]
-        room -= len(facts)
-        above = [Text()] * (room > LOWEST + PHASES + 1)
-        below = [Text()] * (room > LOWEST + PHASES + 2)
-        room -= len(above) + len(below)
-        for_curve = max(for_curve, min(HIGHEST, room // 2) + 1) if for_curve else 0
+        lines_left = height - len(head)
+        curve_lines = (
+            MIN_CURVE_LINES + 1 if self._curve(width, min(lines_left, MIN_CURVE_LINES)) else 0
+        )
+        statistics = self._statistics(width)[: max(0, lines_left - curve_lines)]
+        statistics = statistics if len(statistics) > 1 else []  # never only the title
+        lines_left -= len(statistics)
+        hint = list(Text.assemble(("Why slow? ", "bold"), self._hint).wrap(_PLAIN_CONSOLE, width))
+        hint = hint if self._hint and len(hint) <= lines_left - curve_lines else []
+        lines_left -= len(hint)
+        facts = _flow([*run.facts().items()], width)[: max(0, lines_left - curve_lines)]
+        lines_left -= len(facts)
+        above = [Text()] * (lines_left > MIN_CURVE_LINES + PHASE_LINES + 1)
+        below = [Text()] * (lines_left > MIN_CURVE_LINES + PHASE_LINES + 2)
+        lines_left -= len(above) + len(below)
+        curve_lines = (
+            max(curve_lines, min(MAX_CURVE_LINES, lines_left // 2) + 1) if curve_lines else 0
+        )
         columns = []
-        if room - for_curve >= 3:
-            most = room - for_curve - 1
-            losses = run.losses()[:most]
-            columns = [_titled("Time of an epoch", run.times(most)), _titled("Losses", losses)]
+        if lines_left - curve_lines >= 3:
+            max_rows = lines_left - curve_lines - 1
+            losses = run.losses()[:max_rows]
+            columns = [_titled("Time of an epoch", run.times(max_rows)), _titled("Losses", losses)]
         middle = _side_by_side(columns, width)
-        chart = [*self._curve(width, min(room - len(middle) - 1, HIGHEST)), Text()]
+        chart = [*self._curve(width, min(lines_left - len(middle) - 1, MAX_CURVE_LINES)), Text()]
         chart = chart if len(chart) > 1 else []
         lines = [*head, *facts, *above, *chart, *middle, *below, *hint, *statistics]
         for line in lines:
@@ -82,34 +87,34 @@ class Picture:
         return lines
 
     def _curve(self, width: int, height: int) -> list[Text]:
-        """Return the lines of the score's curve, or the rating's; [] without enough space."""
-        if width < NARROWEST or height < LOWEST:
+        """Return the lines of the curve of the score or the rating; [] if there is no space."""
+        if width < MIN_CURVE_COLUMNS or height < MIN_CURVE_LINES:
             return []
         run = self._run
         points = run.score_curve()
-        what = "Training score"
+        name = "Training score"
         if run.has_opponents:
             points = run.rating_curve()
-            what = "Elo"
-        title = f"{what} over {abbreviate(run.total_steps)} steps"
+            name = "Elo"
+        title = f"{name} over {format_count(run.total_steps)} steps"
         return draw_curve(title, points, run.total_steps, width, height)
 
     def _statistics(self, width: int) -> list[Text]:
-        """Return the environment's numbers in rows, as many side by side as fit."""
+        """Return the lines of the environment's statistics, several of them side by side."""
         cells = _aligned(self._run.statistics())
         if not cells:
             return []
         each = max(1, (width + GAP) // (cells[0].cell_len + GAP))
-        firsts = range(0, len(cells), each)
-        rows = [Text(" " * GAP).join(cells[first : first + each]) for first in firsts]
-        return [Text(ENVIRONMENT, "italic"), *rows]
+        starts = range(0, len(cells), each)
+        rows = [Text(" " * GAP).join(cells[start : start + each]) for start in starts]
+        return [Text(ENVIRONMENT_TITLE, "italic"), *rows]
 
 
-_PLAIN = Console(width=80, color_system=None)  # to break lines, which needs no terminal
+_PLAIN_CONSOLE = Console(width=80, color_system=None)  # only used to wrap lines
 
 
 def _flow(pairs: Pairs, width: int, style: str = "") -> list[Text]:
-    """Return names and values one after the other, with line breaks between pairs."""
+    """Return names and values as running text, with line breaks only between pairs."""
     lines: list[Text] = []
     for name, value in pairs:
         item = Text.assemble((name, "cyan"), " " if name and value else "", (value, style))
@@ -121,43 +126,43 @@ def _flow(pairs: Pairs, width: int, style: str = "") -> list[Text]:
 
 
 def _aligned(pairs: Pairs) -> list[Text]:
-    """Return a line per pair: names on the left and values on the right, of equal lengths."""
-    left = max((len(name) for name, _ in pairs), default=0)
+    """Return a line for each pair, with the names aligned left and the values right."""
+    label_width = max((len(name) for name, _ in pairs), default=0)
     right = max((len(value) for _, value in pairs), default=0)
-    return [Text.assemble((f"{n:{left}}", "cyan"), f"  {v:>{right}}") for n, v in pairs]
+    return [Text.assemble((f"{n:{label_width}}", "cyan"), f"  {v:>{right}}") for n, v in pairs]
 
 
 def _titled(title: str, pairs: Pairs) -> list[Text]:
-    """Return a column with a title, its widest line; [] without pairs."""
+    """Return the lines of a column: a title and a line for each pair; [] without pairs."""
     lines = _aligned(pairs)
     return [Text(f"{title:{lines[0].cell_len}}", "italic"), *lines] if lines else []
 
 
 def _side_by_side(columns: list[list[Text]], width: int) -> list[Text]:
-    """Return the lines of the columns that fit side by side, the first one in any case."""
+    """Combine columns of text side by side, as many as fit. Returns the lines."""
     columns = [column for column in columns if column]
     lines = columns[0] if columns else []
     for column in columns[1:]:
-        left = max(line.cell_len for line in lines)
-        free = width - left - column[0].cell_len
+        label_width = max(line.cell_len for line in lines)
+        free = width - label_width - column[0].cell_len
         if free < GAP:
             break
         for row, cell in enumerate(column):
             if row == len(lines):
                 lines.append(Text())
-            lines[row].pad_right(left - lines[row].cell_len + min(3 * GAP, free))
+            lines[row].pad_right(label_width - lines[row].cell_len + min(3 * GAP, free))
             lines[row].append_text(cell)
     return lines
 
 
 def draw_curve(title: str, points: Curve, end: float, width: int, height: int) -> list[Text]:
-    """Return the lines of a curve with a bar in each column; [] without points.
+    """Draw a curve as text, with a bar in each column. Returns the lines, [] without points.
 
     Args:
-        title: First line.
-        points: Steps in increasing order, and values, interpolated linearly.
-        end: Steps at the right edge; the left edge is 0.
-        width: Number of columns, labels included.
+        title: Text of the first line.
+        points: Increasing steps, and values, which are interpolated linearly.
+        end: Steps at the right edge. The left edge is 0.
+        width: Number of columns, including the labels.
         height: Number of lines, at least 3.
     """
     steps, values = points
@@ -165,20 +170,21 @@ def draw_curve(title: str, points: Curve, end: float, width: int, height: int) -
         return []
     bottom, top = min(0.0, *values), max(values)
     top += bottom == top
-    names = [_short(top), *[""] * (height - 3), _short(bottom)]
-    left = max(map(len, names))
-    edges = np.arange(1, width - left) * (end / (width - left - 1))  # right, of each column
-    known = int(np.searchsorted(edges, steps[-1])) + 1
-    heights = (np.interp(edges[:known], steps, values) - bottom) / (top - bottom)
+    names = [_short_number(top), *[""] * (height - 3), _short_number(bottom)]
+    label_width = max(map(len, names))
+    bar_columns = width - label_width - 1
+    edges = np.arange(1, bar_columns + 1) * (end / bar_columns)  # right edge of each column
+    filled_columns = int(np.searchsorted(edges, steps[-1])) + 1
+    heights = (np.interp(edges[:filled_columns], steps, values) - bottom) / (top - bottom)
     eighths = np.maximum(1, np.rint(8 * (height - 1) * heights)).astype(int)
     lines = [Text(f"{title:{width}}"[:width], "italic")]
     for row, name in enumerate(names):
         full = eighths - 8 * (height - 2 - row)
-        bars = "".join(BARS[min(8, max(0, part))] for part in full.tolist())
-        bars = f"{bars:{width - left - 1}}"
-        lines.append(Text.assemble((f"{name:>{left}}", "cyan"), " ", (bars, "green")))
+        bars = "".join(BARS[min(8, max(0, eighth))] for eighth in full.tolist())
+        bars = f"{bars:{bar_columns}}"
+        lines.append(Text.assemble((f"{name:>{label_width}}", "cyan"), " ", (bars, "green")))
     return lines
 
 
-def _short(value: float) -> str:
-    return abbreviate(value) if abs(value) >= 1000 else f"{value:.3g}"
+def _short_number(value: float) -> str:
+    return format_count(value) if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Show a run in a notebook: a live figure with the dashboard's numbers, and pictures of the agent.
+"""Show a run in a notebook: a live figure with the dashboard's values, and videos of the agent.
 
     for logs in watch(trainer): ...
     show(play(trainer.policy, trainer.weights, environments, draw, steps=300))
@@ -19,56 +19,64 @@ import mlx.core as mx
 
 from puffer_mlx.config.notes import family_note
 from puffer_mlx.display.dashboard import Dashboard
-from puffer_mlx.display.run_view import Curve, Logs, RunState, abbreviate, agents_text, label
-from puffer_mlx.evaluation.frames import Frame, gif_bytes, needing
+from puffer_mlx.display.run_view import (
+    Curve,
+    Record,
+    RunState,
+    format_agents,
+    format_count,
+    score_label,
+)
+from puffer_mlx.evaluation.frames import Frame, gif_bytes, optional_package
 from puffer_mlx.system.signals import handled_by
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training.trainer import Trains
 
-MISSING = "notebook", "the notebook's pictures need"  # an extra of puffer-mlx, and a message
-REFRESH = 1.0  # minimum seconds between two drawings
-EFFORT = 0.1  # maximum fraction of the time for drawing
-ALT = "the agent plays"  # alternative text of the picture
-LONGEST = 30  # characters of a fact
-SIZE, DPI = (10.0, 6.0), 90  # inches, dots per inch
-COLUMN = 0.26  # width of a text column, as a fraction of the figure
-RATED = ("Elo", "win rate", "pool")  # self-play values in the title of its curve
+NOTEBOOK_EXTRA = "notebook", "the notebook's pictures need"  # arguments of optional_package
+REDRAW_INTERVAL = 1.0  # minimum seconds between two drawings
+MAX_DRAWING_FRACTION = 0.1  # of the time
+ALT_TEXT = "the agent plays"  # alternative text of a video
+MAX_FACT_LENGTH = 30  # characters
+FIGURE_SIZE = (10.0, 6.0)  # inches
+DPI = 90
+COLUMN_WIDTH = 0.26  # of a text column, as a fraction of the figure
+SHOWN_RATINGS = ("Elo", "win rate", "pool")  # self-play values in the title of the rating's curve
 
 
-def summary(trainer: Any) -> dict[str, str]:
-    """Return the constant facts of a run, as the dashboard shows them."""
+def run_summary(trainer: Any) -> dict[str, str]:
+    """Return the constant facts about a run as text: environment, parameters, agents and device."""
     config = trainer.config
     device = mx.default_device()
     groups = config.vec.num_buffers
     return {
         "Environment": config.env_name,
-        "Parameters": abbreviate(trainer.parameters),
-        "Agents": agents_text(config.vec.total_agents, 1 if trainer.acts_in_c else groups),
+        "Parameters": format_count(trainer.parameters),
+        "Agents": format_agents(config.vec.total_agents, 1 if trainer.acts_in_c else groups),
         "Device": "GPU" if device.type == device.type.gpu else "CPU",
     }
 
 
-def watch(trainer: Trains) -> Generator[Logs, None, None]:
+def watch(trainer: Trains) -> Generator[Record, None, None]:
     """Train and show the progress in a figure that is redrawn in place.
 
-    For an environment in Python the first line names the family of its settings.
+    For Python environments, the family of the default settings is printed first.
 
-    Interrupting the kernel ends the run after the epoch, a second time at once; the figure stays. A
-    stopped trainer continues if it is watched again.
+    Interrupting the kernel once ends training after the epoch, twice ends it immediately. The
+    figure stays. To continue, watch the trainer again.
 
     Args:
-        trainer: The trainer to iterate over.
+        trainer: Trainer to iterate over.
 
     Yields:
-        The trainer's records, one for each epoch.
+        The trainer's records, one per epoch.
 
     Raises:
-        UserError: in a notebook, matplotlib is missing.
+        UserError: If matplotlib is missing in a notebook.
     """
     total = trainer.config.epochs * trainer.config.batch_size
     if trainer.epoch == 0 and (note := family_note(trainer.config)):
         print(note)
-    facts = summary(trainer)
+    facts = run_summary(trainer)
     metric = trainer.config.metric
     if in_notebook():
         screen = LiveFigure(RunState(facts, total, metric))
@@ -82,7 +90,7 @@ def watch(trainer: Trains) -> Generator[Logs, None, None]:
 
 @contextlib.contextmanager
 def _interruptible(trainer: Trains) -> Iterator[None]:
-    """Have the first Ctrl-C end a trainer's iteration after its epoch, and the second at once."""
+    """Let the first Ctrl-C stop a trainer after its epoch, and the second one immediately."""
 
     def handle(*_: object) -> None:
         nonlocal interrupted
@@ -100,9 +108,9 @@ def _interruptible(trainer: Trains) -> Iterator[None]:
 
 
 def show(frames: Iterable[Frame], fps: float = 15.0, scale: int = 1) -> Any:
-    """Show frames as an endless GIF in the cell's output.
+    """Show frames as an endless GIF in a notebook cell's output.
 
-    The notebook contains it as a GIF and as HTML, because nbconvert shows GIFs only in HTML.
+    The output contains the GIF twice, also as HTML, because nbconvert shows GIFs only in HTML.
 
     Args:
         frames: Frames, for example from ``puffer_mlx.play``.
@@ -110,17 +118,17 @@ def show(frames: Iterable[Frame], fps: float = 15.0, scale: int = 1) -> Any:
         scale: Width and height of each pixel, in pixels.
 
     Raises:
-        UserError: IPython or Pillow is missing, or the frames can't be written
+        UserError: If IPython or Pillow is missing, or the frames can't be encoded
             (``frames.gif_bytes``).
     """
     display, _ = _ipython()
     encoded = base64.b64encode(gif_bytes(frames, fps, scale)).decode()
-    html = f'<img alt="{ALT}" src="data:image/gif;base64,{encoded}">'
-    display({"image/gif": encoded, "text/html": html, "text/plain": ALT}, raw=True)
+    html = f'<img alt="{ALT_TEXT}" src="data:image/gif;base64,{encoded}">'
+    display({"image/gif": encoded, "text/html": html, "text/plain": ALT_TEXT}, raw=True)
 
 
 def in_notebook() -> bool:
-    """Return True in a Jupyter kernel, which can show pictures."""
+    """Return True if the program runs in a Jupyter kernel, which can show pictures."""
     try:
         from IPython.core.getipython import get_ipython
     except ImportError:
@@ -129,14 +137,16 @@ def in_notebook() -> bool:
 
 
 class LiveFigure:
-    """Show a picture in a cell's output and redraw it for new records. Use it as a context manager.
+    """Show a run as a figure in a notebook cell, redrawn for new records.
+
+    Use it as a context manager.
 
     Args:
-        run: The run to show.
+        run: State of the run.
     """
 
     def __init__(self, run: RunState) -> None:
-        _matplotlib()  # raises now if it is missing, not after the first epoch
+        _matplotlib()  # raises an error now, not after the first epoch
         self.run = run
         self._display, self._image = _ipython()
         self._handle: Any = None
@@ -150,8 +160,13 @@ class LiveFigure:
         if self._stale:
             self._draw()
 
-    def update(self, logs: Logs, last: bool = False) -> None:
-        """Add a record; draw if the last drawing is old enough, or if this is the last record."""
+    def update(self, logs: Record, last: bool = False) -> None:
+        """Add a record of the run, and draw unless the last drawing is very recent.
+
+        Args:
+            logs: Record of an epoch.
+            last: True to draw in any case.
+        """
         self.run.update(logs)
         self._stale = True
         if last or time.perf_counter() >= self._due:
@@ -167,26 +182,29 @@ class LiveFigure:
             self._handle.update(picture)
         self._stale = False
         now = time.perf_counter()
-        self._due = now + max(REFRESH, (now - began) / EFFORT)
+        self._due = now + max(REDRAW_INTERVAL, (now - began) / MAX_DRAWING_FRACTION)
 
 
 def png_bytes(run: RunState) -> bytes:
-    """Return a picture of a run: curves of score and speed, and all numbers as text.
+    """Draw a run as a PNG: curves of score and speed, and all other values as text.
 
     Args:
-        run: A run with at least one record.
+        run: State of a run with at least one record.
+
+    Returns:
+        Content of the PNG file.
 
     Raises:
-        UserError: matplotlib is missing.
+        UserError: If matplotlib is missing.
     """
     figure_class, canvas_class = _matplotlib()
-    figure = figure_class(figsize=SIZE, dpi=DPI, layout="constrained")
+    figure = figure_class(figsize=FIGURE_SIZE, dpi=DPI, layout="constrained")
     canvas_class(figure)
     name = run.score_name(run.logs)
-    score = "score, mean of 100 episodes" if name == SCORE else label(name)
+    score = "score, mean of 100 episodes" if name == SCORE else score_label(name)
     curves = {score: run.score_curve(), "steps per second": run.speed_curve()}
     if play := run.self_play():
-        curves[", ".join(f"{name} {play[name]}" for name in RATED if name in play)] = (
+        curves[", ".join(f"{name} {play[name]}" for name in SHOWN_RATINGS if name in play)] = (
             run.rating_curve()
         )
     names = [*curves]
@@ -206,19 +224,24 @@ def _draw_curve(axes: Any, title: str, curve: Curve, total: int) -> None:
     axes.set_xlim(0, total)
     axes.set_ylim(bottom=min([0.0, *values]))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: f"{value:g}" if value < 1e3 else short(value))
+        axis.set_major_formatter(_tick_label)
     axes.tick_params(labelsize=8)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def short(number: float) -> str:
-    """1_500_000 -> 1.5M, 2_000_000 -> 2M."""
-    return abbreviate(number).replace(".0", "")
+def format_short(number: float) -> str:
+    """Format a count with a unit, without a trailing zero: 2_000_000 -> 2M."""
+    return format_count(number).replace(".0", "")
+
+
+def _tick_label(value: float, position: int) -> str:
+    """Return the label of a tick of an axis; matplotlib calls this with value and position."""
+    return f"{value:g}" if value < 1e3 else format_short(value)
 
 
 def _write_columns(axes: Any, run: RunState) -> None:
-    """Write facts, times, losses and statistics as columns of text."""
+    """Write facts, times, losses and statistics of a run as columns of text."""
     axes.set_axis_off()
     sections = {
         "run": [*run.progress().items(), *run.facts().items()],
@@ -230,25 +253,26 @@ def _write_columns(axes: Any, run: RunState) -> None:
         width = max((len(name) for name, _ in pairs), default=0)
         lines = [f"{name:{width}}  {_shorten(value)}" for name, value in pairs]
         style = {"va": "top", "fontsize": 7, "transform": axes.transAxes}
-        axes.text(i * COLUMN, 1.0, title, fontweight="bold", **style)
-        axes.text(i * COLUMN, 0.95, "\n".join(lines), family="monospace", **style)
+        axes.text(i * COLUMN_WIDTH, 1.0, title, fontweight="bold", **style)
+        axes.text(i * COLUMN_WIDTH, 0.95, "\n".join(lines), family="monospace", **style)
 
 
 def _shorten(text: str) -> str:
-    """Replace the middle of a text that is too long for its column."""
-    half = (LONGEST - 1) // 2
-    return text if len(text) <= LONGEST else f"{text[:half]}…{text[-half:]}"
+    """Shorten a text that is too long for its column by replacing the middle with …."""
+    half = (MAX_FACT_LENGTH - 1) // 2
+    return text if len(text) <= MAX_FACT_LENGTH else f"{text[:half]}…{text[-half:]}"
 
 
 def _ipython() -> tuple[Any, Any]:
-    with needing(*MISSING):
+    """Import IPython. Returns its functions ``display`` and ``Image``."""
+    with optional_package(*NOTEBOOK_EXTRA):
         from IPython.display import Image, display
     return display, Image
 
 
 def _matplotlib() -> tuple[Any, Any]:
-    """Return Figure and Agg's canvas, which don't change the state of the user's pyplot."""
-    with needing(*MISSING):
+    """Import matplotlib's Figure and Agg canvas, which leave the user's pyplot unchanged."""
+    with optional_package(*NOTEBOOK_EXTRA):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     return Figure, FigureCanvasAgg

@@ -1,4 +1,4 @@
-"""Aggregate a run's records for display, in a terminal (``dashboard.py``) or a notebook."""
+"""Aggregate a run's records for a display: a terminal (``dashboard.py``) or a notebook."""
 
 import math
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from puffer_mlx.profiling.phases import WAITS, duration
 from puffer_mlx.tracking.scores import EPISODES, EVALUATION, METRIC, SCORE, score_name
 
-Logs = dict[str, float]
+Record = dict[str, float]  # values of an epoch or an evaluation by name
 Pairs = list[tuple[str, str]]  # names and values, as text
 Curve = tuple[list[float], list[float]]  # steps and values
 
@@ -35,20 +35,21 @@ PHASES = (
     ("train_misc", "misc", "train"),
     ("train_wait", "wait", "train"),
 )
-MISC = {"rollout": "eval_misc", "train": "train_misc"}
+MISC_PHASES = {"rollout": "eval_misc", "train": "train_misc"}
 
-RETURN = "env/episode_return"
-RATING, POOL = "env/elo", "pool/size"  # of runs with self-play
-OF_SELF_PLAY = (RATING, "env/historical_winrate")  # prefixes; not of the environment's numbers
-HIDDEN_IF_SMALL = {  # losses that are about 0 in a healthy run: label, threshold, format
+RETURN_KEY = "env/episode_return"
+RATING_KEY, POOL_SIZE_KEY = "env/elo", "pool/size"  # in records of self-play runs
+# Keys with these prefixes aren't the environment's own statistics.
+SELF_PLAY_PREFIXES = (RATING_KEY, "env/historical_winrate")
+HIDDEN_IF_SMALL = {  # losses that should be about 0 -> label, threshold, format
     "skipped_steps": ("skipped minibatches", 1, "{:.0f}"),
     "first_ratio_error": ("acting vs training", 0.1, "{:.2f} apart"),
 }
-POINTS = 512  # maximum points of a curve, an even number; then every other one is dropped
+MAX_POINTS = 512  # of a curve, an even number; when full, every other point is dropped
 
 
-def abbreviate(number: float) -> str:
-    """1_234_567 -> 1.2M."""
+def format_count(number: float) -> str:
+    """Format a count with a unit: 1_234_567 -> 1.2M."""
     for unit in ("", "K", "M", "B"):
         if abs(number) < (999.95 if unit else 999.5):  # 1000 after rounding is 1.0 of the next unit
             return f"{number:.1f}{unit}" if unit else f"{number:.0f}"
@@ -56,34 +57,34 @@ def abbreviate(number: float) -> str:
     return f"{number:.1f}T"
 
 
-def episodes_text(count: float) -> str:
-    """Return a number of episodes."""
-    return f"{abbreviate(count)} episode{'s' * (count != 1)}"
+def format_episodes(count: float) -> str:
+    """Format a number of episodes: 1 -> 1 episode, 2000 -> 2.0K episodes."""
+    return f"{format_count(count)} episode{'s' * (count != 1)}"
 
 
-def agents_text(agents: int, groups: int) -> str:
-    """Return the number of agents, and of groups that alternate."""
+def format_agents(agents: int, groups: int) -> str:
+    """Format a number of agents, and the number of groups that alternate if above 1."""
     return f"{agents:,}" + (f" ({groups} groups take turns)" if groups > 1 else "")
 
 
 class Phase(NamedTuple):
-    """A part of an epoch's time.
+    """A phase of an epoch and the time that it takes.
 
     Args:
         label: Name to show.
-        parent: Name of the phase that contains it, "" for rollout and training.
-        seconds: Duration.
-        share: Fraction of the epoch.
+        parent: Name of the phase that contains this one; "" for rollout and training.
+        seconds: Duration of the phase.
+        fraction: Fraction of the epoch's time.
     """
 
     label: str
     parent: str
     seconds: float
-    share: float
+    fraction: float
 
 
 class CurvePoint(NamedTuple):
-    """Sums over a run up to one of its records.
+    """A point of a run's curves: sums over the run up to one of its records.
 
     Args:
         steps: Environment steps.
@@ -101,37 +102,37 @@ class CurvePoint(NamedTuple):
 
 
 class RunState:
-    """The records of a run, aggregated for display.
+    """State of a training run for a display, aggregated from its records.
 
     Args:
         summary: Constant facts (name -> text), the environment first.
         total_steps: Environment steps of the entire run.
-        metric: Name of the number that ranks policies: ``Config.metric``.
+        metric: Name of the value that ranks policies: ``Config.metric``.
 
     Attributes:
-        logs: Newest value of each number; phases are of the last record with phases.
-        speed: Steps per second between the last two calls of ``update_speed``; 0 before the second.
-        none_ended: True if epochs, but no episodes, ended between these calls.
+        logs: Newest values by name. Phases come from the last record that has phases.
+        speed: Steps per second between the last two calls of ``update_speed``; 0 at first.
+        no_episode_ended: True if epochs ended between these calls, but no episodes.
     """
 
     def __init__(self, summary: dict[str, str], total_steps: int, metric: str = METRIC) -> None:
         self.summary = summary
         self.total_steps = total_steps
         self.metric = metric
-        self.logs: Logs = {}
+        self.logs: Record = {}
         self.speed = 0.0
-        self.none_ended = False
-        self._ended: bool | None = None  # an episode ended since; None before a record
-        self._spent: Logs = {}  # seconds of the run by perf/*
+        self.no_episode_ended = False
+        self._episode_ended: bool | None = None  # since update_speed, or None
+        self._spent: Record = {}  # seconds of the run by perf/*
         self._mark: tuple[float, float] | None = None  # uptime and steps at the last measurement
         self._points: list[CurvePoint] = []
         self._sums = CurvePoint(0.0, 0.0, 0.0, 0.0)
         self._records = 0
         self._stride = 1  # records per point
 
-    def update(self, logs: Logs) -> None:
-        """Add a record; one without ``SPS``, such as an evaluation's, adds nothing to curves."""
-        before = self.logs.get("agent_steps", 0.0)
+    def update(self, logs: Record) -> None:
+        """Add a record of the run. A record without ``SPS`` (evaluation) adds no curve point."""
+        previous_steps = self.logs.get("agent_steps", 0.0)
         perf = {name: value for name, value in logs.items() if name.startswith("perf/")}
         old = {n: v for n, v in self.logs.items() if not (perf and n.startswith("perf/"))}
         self.logs = {**old, **logs}
@@ -139,92 +140,100 @@ class RunState:
             self._spent[name] = self._spent.get(name, 0.0) + seconds
         if "SPS" not in logs or "agent_steps" not in logs:
             return
-        self._ended = bool(self._ended) or logs.get("env/n", 0.0) > 0
+        self._episode_ended = bool(self._episode_ended) or logs.get("env/n", 0.0) > 0
         name = self.score_name(logs)
         score = logs.get(name, math.nan)
         episodes = 1.0 if name == SCORE else logs.get("env/n", 1.0)
         episodes = episodes if math.isfinite(score) else 0.0
         self._sums = CurvePoint(
             logs["agent_steps"],
-            self._sums.seconds + (logs["agent_steps"] - before) / logs["SPS"],
+            self._sums.seconds + (logs["agent_steps"] - previous_steps) / logs["SPS"],
             self._sums.score + (score * episodes if episodes else 0.0),
             self._sums.episodes + episodes,
-            self.logs.get(RATING) if self.has_opponents else None,
+            self.logs.get(RATING_KEY) if self.has_opponents else None,
         )
         self._add_point(self._sums)
 
     def _add_point(self, point: CurvePoint) -> None:
-        """Add a point; within a stride, replace the last one. Drop every other one if too many."""
+        """Add a point to the curves.
+
+        Within a stride, the point replaces the last one. When there are ``MAX_POINTS``, every other
+        point is dropped and the stride is doubled.
+        """
         if self._records % self._stride:
             self._points.pop()
-        elif len(self._points) == POINTS:
+        elif len(self._points) == MAX_POINTS:
             del self._points[::2]
             self._stride *= 2
         self._points.append(point)
         self._records += 1
 
     def update_speed(self) -> None:
-        """Set the speed since the last call, which is unknown at the first call.
+        """Measure the run's speed since the last call. The first call only starts the measurement.
 
-        Call it first after the first epoch of a start, so that compiling counts for no speed.
+        Call it first after the first epoch, so that compiling isn't included.
         """
         uptime = self.logs.get("uptime", 0.0)
         steps = self.logs["agent_steps"]
         if self._mark is not None and uptime > self._mark[0]:
             self.speed = (steps - self._mark[1]) / (uptime - self._mark[0])
         self._mark = uptime, steps
-        if self._ended is not None:
-            self.none_ended = not self._ended
-            self._ended = None
+        if self._episode_ended is not None:
+            self.no_episode_ended = not self._episode_ended
+            self._episode_ended = None
 
     @property
     def time_left(self) -> str:
-        """Time to the end at the current speed."""
+        """Time to the end of the run at the current speed, as text."""
         steps = max(0.0, self.total_steps - self.logs["agent_steps"])
         return duration(steps / self.speed)
 
-    def score_name(self, logs: Logs) -> str:
-        """Return the name of a record's score: of the metric, else of the default or the return.
+    def score_name(self, logs: Record) -> str:
+        """Return the key of a record's score, or "" without a score.
 
-        "" without any of them.
+        The score is the metric, else the default metric, else the episode return.
         """
-        names = [score_name(logs, metric) for metric in (self.metric, METRIC, RETURN)]
+        names = [score_name(logs, metric) for metric in (self.metric, METRIC, RETURN_KEY)]
         return next(filter(None, names), "")
 
     @property
     def has_opponents(self) -> bool:
-        """True for self-play."""
-        return POOL in self.logs
+        """True if the run trains by self-play."""
+        return POOL_SIZE_KEY in self.logs
 
     def scores(self) -> dict[str, str]:
-        """Return the training score and the last evaluation's, with their numbers of episodes.
+        """Return the training score and the last evaluation's score as text, by label.
 
-        If no episode ended between the last two calls of ``update_speed``, the score is older.
+        The texts include the number of episodes. If no episode ended between the last two calls of
+        ``update_speed``, the training score is an older one.
         """
         logs = self.logs
         texts = {}
         if name := self.score_name(logs):
-            many = f"last {EPISODES}" if name == SCORE else episodes_text(logs.get("env/n", 1.0))
-            many += ", none since" if self.none_ended else ""
-            texts[f"training {label(name)}"] = f"{logs[name]:.3f} ({many})"
-        for name in (self.metric, METRIC, RETURN):
-            evaluated = EVALUATION + name.removeprefix("env/")
-            if evaluated in logs:
-                many = episodes_text(logs.get(f"{EVALUATION}n", 1.0))
-                return {**texts, f"evaluation {label(name)}": f"{logs[evaluated]:.3f} ({many})"}
+            episodes = format_episodes(logs.get("env/n", 1.0))
+            episodes = f"last {EPISODES}" if name == SCORE else episodes
+            episodes += ", none since" if self.no_episode_ended else ""
+            texts[f"training {score_label(name)}"] = f"{logs[name]:.3f} ({episodes})"
+        for name in (self.metric, METRIC, RETURN_KEY):
+            key = EVALUATION + name.removeprefix("env/")
+            if key in logs:
+                episodes = format_episodes(logs.get(f"{EVALUATION}n", 1.0))
+                texts[f"evaluation {score_label(name)}"] = f"{logs[key]:.3f} ({episodes})"
+                return texts
         return texts
 
     def progress(self) -> dict[str, str]:
-        """Return steps, and speed and remaining time if the speed is known."""
+        """Return the run's steps, speed and remaining time as text, by label."""
         steps = self.logs["agent_steps"]
-        share = 100 * steps / self.total_steps
-        texts = {"steps": f"{abbreviate(steps)} of {abbreviate(self.total_steps)} ({share:.0f} %)"}
+        percent = 100 * steps / self.total_steps
+        total = format_count(self.total_steps)
+        texts = {"steps": f"{format_count(steps)} of {total} ({percent:.0f} %)"}
         if self.speed:
-            texts |= {"SPS": abbreviate(self.speed), "left": self.time_left}
+            texts |= {"SPS": format_count(self.speed), "left": self.time_left}
         return texts
 
     def facts(self) -> dict[str, str]:
-        """Return the facts about the entire run that aren't in ``progress``."""
+        """Return further facts about the run as text, by label: epoch, uptime, memory, …."""
         return {
             **{name.lower(): text for name, text in self.summary.items()},
             "epoch": f"{self.logs.get('epoch', 0):.0f}",
@@ -232,25 +241,25 @@ class RunState:
             "memory": f"{self.logs.get('util/cpu_mem_gb', 0):.2f} GiB",
         }
 
-    def phases(self, most: int | None = None) -> list[Phase]:
-        """Return the phases of an epoch: rollout and training, each followed by its parts.
+    def phases(self, max_phases: int | None = None) -> list[Phase]:
+        """Return the phases of an epoch: rollout and training, each followed by its subphases.
 
-        If rollout and training run at the same time, each takes the entire epoch, waiting included.
+        If rollout and training overlap, each takes the entire epoch, including waiting.
 
         Args:
-            most: Largest number of parts, besides waiting; the phases with the least time so far
-                are merged into misc. None for all. A misc that would be the only part is left out.
+            max_phases: Largest number of phases, or None. The shortest subphases are merged into
+                misc. A misc that would be the only subphase is left out.
         """
         perf = {name: self.logs.get(f"perf/{name}", 0.0) for name, _, _ in PHASES}
-        rows = self._rows(most)
-        seconds = {name: sum(perf[part] for part in parts) for name, parts in rows.items()}
-        lanes = dict.fromkeys(MISC, 0.0)  # seconds of the parts, waiting included
-        for whole in MISC:
-            parts = [name for name, _, parent in PHASES if parent == whole]
-            lanes[whole] = max(perf[whole], sum(perf[name] for name in parts))
-            if whole in seconds:
-                busy = sum(perf[name] for name in parts if name not in WAITS)
-                seconds[whole] = max(seconds[whole], busy)
+        rows = self._rows(max_phases)
+        seconds = {name: sum(perf[member] for member in members) for name, members in rows.items()}
+        lanes = dict.fromkeys(MISC_PHASES, 0.0)  # seconds including waiting
+        for lane in MISC_PHASES:
+            members = [name for name, _, parent in PHASES if parent == lane]
+            lanes[lane] = max(perf[lane], sum(perf[name] for name in members))
+            if lane in seconds:
+                busy = sum(perf[name] for name in members if name not in WAITS)
+                seconds[lane] = max(seconds[lane], busy)
         overlapped = any(self._spent.get(f"perf/{name}", 0.0) > 0 for name in WAITS)
         epoch = max(lanes.values()) if overlapped else perf["rollout"] + perf["train"]
         epoch = self.logs.get("perf/epoch", epoch) or 1.0
@@ -260,64 +269,75 @@ class RunState:
             if name in rows
         ]
 
-    def _rows(self, most: int | None) -> dict[str, list[str]]:
-        """Return the phases to show, each with the phases that are merged into it."""
+    def _rows(self, max_phases: int | None) -> dict[str, list[str]]:
+        """Return the names of the phases to show, each with the phases that are merged into it."""
         spent = {name: self._spent.get(f"perf/{name}", 0.0) for name, _, _ in PHASES}
-        seen = [name for name in spent if spent[name] > 0]
-        whole = {name: parent for name, _, parent in PHASES if parent}
-        kept = [name for name in seen if name in MISC or name in WAITS]
-        parts = [name for name in seen if name not in (*kept, *MISC.values())]
-        parts.sort(key=spent.__getitem__, reverse=True)
-        for count in range(len(parts), -1, -1):
-            rows = {name: [name] for name in (*kept, *parts[:count])}
-            for misc in MISC.values():
-                others = [n for n in (*parts[count:], misc) if whole[n] == whole[misc] and spent[n]]
-                if others and any(whole[name] == whole[misc] for name in parts[:count]):
-                    rows[misc] = others
-            if most is None or len(rows) <= most:
+        measured = [name for name in spent if spent[name] > 0]
+        parents = {name: parent for name, _, parent in PHASES if parent}
+        fixed = [name for name in measured if name in MISC_PHASES or name in WAITS]
+        members = [name for name in measured if name not in (*fixed, *MISC_PHASES.values())]
+        members.sort(key=spent.__getitem__, reverse=True)
+        for count in range(len(members), -1, -1):
+            rows = {name: [name] for name in (*fixed, *members[:count])}
+            for misc in MISC_PHASES.values():
+                parent = parents[misc]
+                merged = [n for n in (*members[count:], misc) if parents[n] == parent and spent[n]]
+                if merged and any(parents[name] == parent for name in members[:count]):
+                    rows[misc] = merged
+            if max_phases is None or len(rows) <= max_phases:
                 return rows
-        return {name: [name] for name in kept}
+        return {name: [name] for name in fixed}
 
-    def times(self, most: int | None = None) -> Pairs:
-        """Return names and times of phases. If ``most`` is too few, return rollout and training."""
-        phases = self.phases(most)
-        if most is not None and len(phases) > most:
-            phases = [phase for phase in phases if not phase.parent][:most]
+    def times(self, max_phases: int | None = None) -> Pairs:
+        """Return labels and times of an epoch's phases as text.
+
+        With a small ``max_phases`` only rollout and training are included.
+        """
+        phases = self.phases(max_phases)
+        if max_phases is not None and len(phases) > max_phases:
+            phases = [phase for phase in phases if not phase.parent][:max_phases]
         names = [f"  {phase.label}" if phase.parent else phase.label for phase in phases]
-        times = [f"{1000 * phase.seconds:5.0f} ms {100 * phase.share:3.0f} %" for phase in phases]
+        times = [
+            f"{1000 * phase.seconds:5.0f} ms {100 * phase.fraction:3.0f} %" for phase in phases
+        ]
         return list(zip(names, times, strict=True))
 
     def losses(self) -> Pairs:
-        """Return the last epoch's losses, those of ``HIDDEN_IF_SMALL`` only if they are large."""
+        """Return the last epoch's losses as text; ``HIDDEN_IF_SMALL`` only if they are large."""
         losses = self._section("loss")
-        shown = [(n, f"{value:.4f}") for n, value in losses.items() if n not in HIDDEN_IF_SMALL]
-        for name, (words, least, form) in HIDDEN_IF_SMALL.items():
+        rows = [(n, f"{value:.4f}") for n, value in losses.items() if n not in HIDDEN_IF_SMALL]
+        for name, (text, least, number_format) in HIDDEN_IF_SMALL.items():
             if losses.get(name, 0.0) >= least:
-                shown.append((words, form.format(losses[name])))
-        return shown
+                rows.append((text, number_format.format(losses[name])))
+        return rows
 
     def statistics(self) -> Pairs:
-        """Return the environment's own numbers, means per finished episode."""
+        """Return the environment's statistics, means per finished episode, as text."""
         return [
-            (name, abbreviate(value) if name == "n" else f"{value:.3f}")
+            (name, format_count(value) if name == "n" else f"{value:.3f}")
             for name, value in self._section("env").items()
-            if not (self.has_opponents and f"env/{name}".startswith(OF_SELF_PLAY))
+            if not (self.has_opponents and f"env/{name}".startswith(SELF_PLAY_PREFIXES))
         ]
 
     def self_play(self) -> dict[str, str]:
-        """Return ratings, the learner's win rate and the pool; {} without self-play."""
-        shown = {
-            "Elo": (RATING, "+.0f"),
+        """Return ratings, win rate and pool size of a self-play run as text; {} for other runs."""
+        rows = {
+            "Elo": (RATING_KEY, "+.0f"),
             "opponents": ("pool/opponent_elo", "+.0f"),  # their mean rating
             "win rate": ("pool/winrate", ".3f"),
-            "pool": (POOL, ".0f"),
+            "pool": (POOL_SIZE_KEY, ".0f"),
             "swaps": ("pool/swaps", ".0f"),
         }
-        known = {k: how for k, how in shown.items() if self.has_opponents and how[0] in self.logs}
-        return {label: f"{self.logs[name]:{form}}" for label, (name, form) in known.items()}
+        if not self.has_opponents:
+            return {}
+        return {
+            label: f"{self.logs[name]:{number_format}}"
+            for label, (name, number_format) in rows.items()
+            if name in self.logs
+        }
 
     def score_curve(self) -> Curve:
-        """Return steps, and the mean score of the episodes since the previous point."""
+        """Return the curve of the score: the mean of the episodes since the previous point."""
         pairs = zip([CurvePoint(0.0, 0.0, 0.0, 0.0), *self._points], self._points, strict=False)
         return _curve(
             (b.steps, (b.score - a.score) / (b.episodes - a.episodes))
@@ -326,18 +346,19 @@ class RunState:
         )
 
     def rating_curve(self) -> Curve:
-        """Return steps and the learner's Elo ratings; empty without self-play."""
+        """Return the curve of the learner's Elo rating; empty without self-play."""
         return _curve((p.steps, p.rating) for p in self._points if p.rating is not None)
 
     def speed_curve(self) -> Curve:
-        """Return steps, and steps per second since the previous point.
+        """Return the curve of the speed: steps per second since the previous point.
 
-        The first point is left out, as it includes compiling. Time between epochs doesn't count.
+        The first point is left out, because it includes compiling. Time between epochs isn't
+        included.
         """
         pairs = zip(self._points, self._points[1:], strict=False)
         return _curve((b.steps, (b.steps - a.steps) / (b.seconds - a.seconds)) for a, b in pairs)
 
-    def _section(self, section: str) -> Logs:
+    def _section(self, section: str) -> Record:
         begin = f"{section}/"
         values = {name: value for name, value in self.logs.items() if name.startswith(begin)}
         return {name.removeprefix(begin): value for name, value in values.items()}
@@ -348,8 +369,8 @@ def _curve(points: Iterable[tuple[float, float]]) -> Curve:
     return [steps for steps, _ in points], [value for _, value in points]
 
 
-def label(name: str) -> str:
-    """Return the label of a score: score, return, or the name of another metric."""
+def score_label(name: str) -> str:
+    """Return the label of a score for its key: score, return, or the name of the metric."""
     if name in ("", SCORE, METRIC):
         return "score"
-    return "return" if name == RETURN else name.removeprefix("env/")
+    return "return" if name == RETURN_KEY else name.removeprefix("env/")

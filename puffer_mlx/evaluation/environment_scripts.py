@@ -8,22 +8,22 @@ from typing import Any
 from puffer_mlx.errors import UserError
 
 
-def script_function(
-    path: Path, name: str, missing: UserError, signature: str
+def load_script_function(
+    path: Path, name: str, missing_error: UserError, signature: str
 ) -> Callable[..., Any]:
-    """Return a function from an environment's script.
+    """Load a Python script that belongs to an environment. Returns one of its functions.
 
     Args:
         path: Path of the script.
         name: Name of the function.
-        missing: Exception to raise if the script doesn't exist.
-        signature: Signature of the function, used as the hint.
+        missing_error: Exception to raise if the script doesn't exist.
+        signature: Signature of the function, shown as a hint if the function is missing.
 
     Raises:
         UserError: If the file or the function is missing.
     """
     if not path.is_file():
-        raise missing
+        raise missing_error
     spec = importlib.util.spec_from_file_location(
         f"puffer_mlx_{path.stem}_{path.parent.name}", path
     )

@@ -1,6 +1,6 @@
-"""Play and score whole episodes of a policy without a trainer.
+"""Play and score complete episodes of a policy without a trainer.
 
-Agents act as in training: recurrent state is carried from step to step and, unless the policy
+Agents act as in training: recurrent state continues from step to step and, unless the policy
 resets it on terminals, from episode to episode. Equal environments (parameters, seed, agents) and
 equal seeds give equal results, to the bit on a CPU.
 """
@@ -17,24 +17,27 @@ import numpy as np
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import MAX_STEPS as MAX_STEPS  # commands print it before they load MLX
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation.frames import Draw, Frame
-from puffer_mlx.evaluation.results import mode
+from puffer_mlx.evaluation.frames import DrawFunction, Frame
+from puffer_mlx.evaluation.results import action_mode
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.vec.base import Rows, ScoredVec
 from puffer_mlx.vec.rows import allocate_rows
 
-ENVIRONMENTS = 1024  # maximum number of C environments at once
+MAX_ENVIRONMENTS = 1024  # C environments to play at once
 SEED_STRIDE = 1_000_003  # offset between the environment seeds of two evaluations
-PER_AGENT = 10  # minimum episodes per agent, on average, with several agents
+MIN_EPISODES_PER_AGENT = 10  # on average, in environments with several agents
 
-SCORES = "score", "episode_return", "perf"
+SCORE_NAMES = "score", "episode_return", "perf"  # the first reported one is the main score
 
 Episode = dict[str, float]  # values of the environment's my_log: means of n episodes
 
 
 class Spread(NamedTuple):
-    """Statistics of a value over episodes. ``std`` is the sample's (n - 1), 0 for one episode."""
+    """Mean, standard deviation, median, minimum and maximum of a value over episodes.
+
+    ``std`` is the sample's (n - 1), and 0 for one episode.
+    """
 
     mean: float
     std: float
@@ -45,10 +48,10 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Scores:
-    """Episodes of an evaluation.
+    """Results of an evaluation: the records of all episodes.
 
     Args:
-        episodes: Records, ordered by environment and then by time.
+        episodes: Records of episodes, ordered by environment and then by time.
         environments: Number of environments E.
         each: Episodes requested from every environment.
         unfinished: Environments that didn't finish within the step limit.
@@ -67,24 +70,24 @@ class Scores:
 
     @property
     def count(self) -> int:
-        """Number of episodes."""
+        """Number of scored episodes."""
         return sum(round(record["n"]) for record in self.episodes)
 
     def values(self, name: str) -> np.ndarray:
-        """Return one value per episode, (count,) float64."""
+        """Return one reported value of every episode, (count,) float64."""
         times = [round(record["n"]) for record in self.episodes]
         return np.repeat([record[name] for record in self.episodes], times)
 
     @property
     def score(self) -> Spread:
-        """Statistics of the main value; see ``headline``.
+        """Statistics of the main score over all episodes; see ``main_score_name``.
 
         Raises:
             UserError: If no episode ended.
         """
         summary = self.summary()
-        if (name := headline(summary)) is None:
-            raise UserError(f"no episode ended in {self.steps:,} steps", "a larger max_steps")
+        if (name := main_score_name(summary)) is None:
+            raise UserError(f"no episode ended in {self.steps:,} steps", "use a larger max_steps")
         return summary[name]
 
     def __str__(self) -> str:
@@ -93,14 +96,14 @@ class Scores:
         mean, std, _, low, high = self.score
         return (
             f"score {mean:.4g} ± {std:.3g} ({low:.4g} to {high:.4g}), {self.count} episodes,"
-            f" {mode(self.deterministic)}"
+            f" {action_mode(self.deterministic)}"
         )
 
     def __repr__(self) -> str:
         return f"<Scores: {self}>"
 
     def summary(self) -> dict[str, Spread]:
-        """Return the statistics of each value that all episodes report, or an empty dict."""
+        """Return the statistics of each value that all episodes report. Empty without episodes."""
         if not self.episodes:
             return {}
         common = set.intersection(*(set(record) for record in self.episodes)) - {"env", "n"}
@@ -109,22 +112,22 @@ class Scores:
             if name in common:
                 x = self.values(name)
                 std = np.std(x, ddof=1) if len(x) > 1 else 0.0
-                numbers = (x.mean(), std, np.median(x), x.min(), x.max())
-                summary[name] = Spread(*map(float, numbers))
+                statistics = (x.mean(), std, np.median(x), x.min(), x.max())
+                summary[name] = Spread(*map(float, statistics))
         return summary
 
 
-def headline(names: Iterable[str]) -> str | None:
-    """Return the first reported name of ``SCORES``, or else the first name.
+def main_score_name(names: Iterable[str]) -> str | None:
+    """Return the name of the main score: the first of ``SCORE_NAMES`` that is reported.
 
     Args:
         names: Names of the reported values.
 
     Returns:
-        The name, or None without names.
+        The name; if no score is reported, the first name, or None for no names.
     """
-    known = list(names)
-    return next((name for name in (*SCORES, *known) if name in known), None)
+    reported = list(names)
+    return next((name for name in (*SCORE_NAMES, *reported) if name in reported), None)
 
 
 class Actor:
@@ -149,15 +152,15 @@ class Actor:
         self._state = policy.initial_state(n)
 
     def choose(self, rows: Rows) -> np.ndarray:
-        """Return actions, (n, heads) float32, C-contiguous."""
+        """Return the agents' actions for their latest rows, (n, heads) float32, C-contiguous."""
         noise = None
         if self._key is not None:
             self._key, key = mx.random.split(self._key)
             noise = self._policy.distribution.noise(key, (self._n,))
         mask = None if rows.masks is None else mx.array(rows.masks)
-        keep = self._policy.not_done(mx.array(rows.terminals))
+        not_done = self._policy.not_done(mx.array(rows.terminals))
         actions, _, _, self._state = self._policy.act(
-            self._weights, mx.array(rows.observations), self._state, noise, mask, keep
+            self._weights, mx.array(rows.observations), self._state, noise, mask, not_done
         )
         mx.eval(actions, self._state)
         return np.ascontiguousarray(actions)  # the MLX array may be a view of columns
@@ -176,7 +179,7 @@ class AgentStepper:
     Attributes:
         rows: Latest observations and rewards of the agents.
         vec: The environments.
-        deterministic: The argument.
+        deterministic: True if actions aren't sampled.
     """
 
     def __init__(
@@ -196,16 +199,18 @@ class AgentStepper:
         vec.reset(self.rows)
 
     def step(self) -> None:
-        """Act once and wait for the result."""
-        chosen = self._actor.choose(self.rows)
+        """Choose actions for all agents, step the environments and wait for the new rows."""
+        actions = self._actor.choose(self.rows)
         for group, agents in enumerate(self._groups):
-            self.vec.send(group, chosen[agents], self.rows.part(agents))
+            self.vec.send(group, actions[agents], self.rows.part(agents))
         for group in range(len(self._groups)):
             self.vec.wait(group)
 
 
 def eval_config(config: Config, environments: int, agents: int, seed: int) -> Config:
-    """Return the configuration of evaluation environments, with seeds unique to ``seed``.
+    """Return the configuration of environments for an evaluation.
+
+    Evaluations with different seeds use different environment seeds.
 
     Args:
         config: Configuration of the policy's run.
@@ -222,43 +227,44 @@ def eval_config(config: Config, environments: int, agents: int, seed: int) -> Co
     return replace(config, vec=vec)
 
 
-def most_environments(config: Config, agents: int) -> int:
+def max_environments(config: Config, agents: int) -> int:
     """Return the maximum number of environments to play at once.
 
-    C environments: ``ENVIRONMENTS``, because more at once cost less per step. Python environments,
-    each an object or a process: the number that the configured agents fill.
+    In C: ``MAX_ENVIRONMENTS``, because more environments cost less per step. In Python, where each
+    is an object or a process: as many as in training.
     """
-    return max(1, config.vec.total_agents // agents) if config.python else ENVIRONMENTS
+    return max(1, config.vec.total_agents // agents) if config.python else MAX_ENVIRONMENTS
 
 
-def environments_for(episodes: int, most: int, agents: int) -> int:
-    """Return the number of environments that play the requested episodes.
+def environments_needed(episodes: int, max_count: int, agents: int) -> int:
+    """Return the number of environments that should play a number of episodes.
 
-    Agents that finish early finish short episodes, so environments with several agents play more
-    episodes each.
+    In environments with several agents, short episodes end first. To reduce this bias, each of
+    these environments plays more episodes.
 
     Args:
         episodes: Total number of episodes.
-        most: Maximum number of environments.
+        max_count: Maximum number of environments.
         agents: Agents per environment.
     """
-    each = -(-episodes // most)
+    each = -(-episodes // max_count)
     if agents > 1:
-        each = max(each, min(PER_AGENT * agents, episodes))
+        each = max(each, min(MIN_EPISODES_PER_AGENT * agents, episodes))
     return -(-episodes // each)
 
 
-def score(
+def score_episodes(
     stepper: AgentStepper,
     episodes: int,
     *,
     max_steps: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Scores:
-    """Play whole episodes.
+    """Play complete episodes and return their scores.
 
-    Every environment contributes its first k episodes, because the first to end anywhere would be
-    short ones. A small bias remains if agents of one environment end their episodes separately.
+    Every environment contributes its first k episodes: the first episodes to end in any environment
+    would be short ones. A small bias remains if agents of one environment end their episodes
+    separately.
 
     Args:
         stepper: E environments after a reset.
@@ -269,35 +275,37 @@ def score(
     began = time.perf_counter()
     vec = stepper.vec
     E = vec.num_environments
-    each = -(-episodes // E)
-    left = [each] * E  # episodes still missing per environment
-    taken: list[list[Episode]] = [[] for _ in range(E)]
-    vec.episodes()  # discard earlier episodes
+    episodes_each = -(-episodes // E)
+    remaining = [episodes_each] * E  # episodes still missing per environment
+    records_by_environment: list[list[Episode]] = [[] for _ in range(E)]
+    vec.episodes()  # discard the records of earlier episodes
     steps = 0
-    while any(left) and (max_steps is None or steps < max_steps):
+    while any(remaining) and (max_steps is None or steps < max_steps):
         stepper.step()
         steps += 1
         for record in vec.episodes():
             env = int(record["env"])
-            n = min(left[env], round(record["n"]))
+            n = min(remaining[env], round(record["n"]))
             if n:
-                left[env] -= n
-                taken[env].append({**record, "n": float(n)})
+                remaining[env] -= n
+                records_by_environment[env].append({**record, "n": float(n)})
         if progress is not None:
-            progress(each * E - sum(left), each * E)
+            progress(episodes_each * E - sum(remaining), episodes_each * E)
     return Scores(
-        episodes=[record for records in taken for record in records],
+        episodes=[record for records in records_by_environment for record in records],
         environments=E,
-        each=each,
-        unfinished=sum(owed > 0 for owed in left),
+        each=episodes_each,
+        unfinished=sum(count > 0 for count in remaining),
         steps=steps,
         seconds=time.perf_counter() - began,
         deterministic=stepper.deterministic,
     )
 
 
-def frames_of(stepper: AgentStepper, draw: Draw, steps: int | None = None) -> Iterator[Frame]:
-    """Yield frames of agent 0, beginning with the reset.
+def agent_frames(
+    stepper: AgentStepper, draw: DrawFunction, steps: int | None = None
+) -> Iterator[Frame]:
+    """Play and yield a frame of agent 0 for each step, beginning with the reset.
 
     Args:
         stepper: Environments after a reset. One environment is enough.

@@ -1,6 +1,6 @@
-"""Draw agents with an environment's ``draw.py`` and write GIF and MP4 files.
+"""Draw environments with their ``draw.py``, and write GIF and MP4 files.
 
-A picture is (h, w, 3) uint8. Pillow and imageio-ffmpeg are imported only when needed.
+A picture is an array (h, w, 3) uint8. Pillow and imageio-ffmpeg are imported only when needed.
 """
 
 import contextlib
@@ -12,19 +12,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation.environment_scripts import script_function
+from puffer_mlx.evaluation.environment_scripts import load_script_function
 from puffer_mlx.system.files import publish
 
-Draw = Callable[[np.ndarray], np.ndarray]  # one agent's flat observation -> picture
+DrawFunction = Callable[[np.ndarray], np.ndarray]  # one agent's flat observation -> picture
 
-COLOURS = 255  # maximum number in a GIF, whose 256th index marks unchanged pixels
-GIF_TICK = 0.01  # seconds; delays are whole ticks, and viewers slow down below two
-TEXT, LINE = 12, 16  # font size and line height of a caption, in pixels
-SAMPLES = 2**18  # pixels sampled for a palette if there are more colours
+MAX_COLOURS = 255  # of a GIF: its 256th palette index marks unchanged pixels
+GIF_TICK = 0.01  # seconds; delays are multiples of it, and viewers slow down below two ticks
+FONT_SIZE = 12  # of a caption, in pixels
+LINE_HEIGHT = 16
+PALETTE_SAMPLES = 2**18  # pixels from which a palette is computed if there are too many colours
 
 
 class Frame(NamedTuple):
-    """An agent's picture at a step, with the reward and the state of its episode."""
+    """A picture of an agent at one step, with its reward and the state of its episode."""
 
     image: np.ndarray  # (h, w, 3) uint8
     step: int  # steps since the first reset, which is 0
@@ -34,8 +35,8 @@ class Frame(NamedTuple):
     terminal: bool  # True at the first picture after the end of an episode
 
 
-def find_draw(folder: Path) -> Draw:
-    """Return the function ``draw`` of an environment's ``draw.py``, with its result checked.
+def find_draw(folder: Path) -> DrawFunction:
+    """Return an environment's drawing function from its ``draw.py``. Its results are checked.
 
     Args:
         folder: Folder of the environment.
@@ -48,9 +49,9 @@ def find_draw(folder: Path) -> Draw:
     needed = "draw(observation) -> picture (h, w, 3) uint8, observation: one agent's, flat"
     missing = UserError(
         f"{folder.name} has no pictures: {path} doesn't exist",
-        f"scores need none; to have some, write {needed}",
+        f"pictures need draw.py with {needed}",
     )
-    draw = script_function(path, "draw", missing, needed)
+    draw = load_script_function(path, "draw", missing, needed)
 
     def checked(observation: np.ndarray) -> np.ndarray:
         image: Any = draw(observation)
@@ -64,10 +65,10 @@ def find_draw(folder: Path) -> Draw:
     return checked
 
 
-def fit(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resize a picture to fit a height and width, keeping its proportions.
+def fit_picture(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Resize a picture to fit into a height and width, with its proportions.
 
-    Pictures are enlarged by an integer factor, or reduced by averaging pixels.
+    Small pictures are enlarged by an integer factor, large ones are reduced by averaging pixels.
     """
     h, w = image.shape[:2]
     factor = min(height / h, width / w)
@@ -81,13 +82,15 @@ def fit(image: np.ndarray, height: int, width: int) -> np.ndarray:
     return np.rint(image).astype(np.uint8)
 
 
-def captioned(image: np.ndarray, lines: Sequence[str], others: Sequence[str] = ()) -> np.ndarray:
-    """Add lines of text above a picture, padding it with black to their width.
+def add_caption(
+    image: np.ndarray, lines: Sequence[str], other_lines: Sequence[str] = ()
+) -> np.ndarray:
+    """Add lines of text above a picture, and pad the picture with black to the text's width.
 
     Args:
         image: Picture, (h, w, 3) uint8.
         lines: Lines of text.
-        others: Lines of further pictures that must get the same width.
+        other_lines: Lines of further pictures that should get the same width.
 
     Raises:
         UserError: If Pillow is missing.
@@ -95,26 +98,28 @@ def captioned(image: np.ndarray, lines: Sequence[str], others: Sequence[str] = (
     image_class = _pillow()
     from PIL import ImageDraw, ImageFont
 
-    font = ImageFont.load_default(TEXT)
-    needed = max(int(font.getlength(line)) for line in (*lines, *others)) + TEXT
+    font = ImageFont.load_default(FONT_SIZE)
+    needed = max(int(font.getlength(line)) for line in (*lines, *other_lines)) + FONT_SIZE
     width = max(image.shape[1], needed)
-    strip = image_class.new("RGB", (width, LINE * len(lines)))
+    text_image = image_class.new("RGB", (width, LINE_HEIGHT * len(lines)))
     for row, line in enumerate(lines):
-        ImageDraw.Draw(strip).text((TEXT // 2, LINE * row), line, (230, 230, 230), font)
+        ImageDraw.Draw(text_image).text(
+            (FONT_SIZE // 2, LINE_HEIGHT * row), line, (230, 230, 230), font
+        )
     below = np.pad(image, ((0, 0), (0, width - image.shape[1]), (0, 0)))
-    return np.concatenate([np.asarray(strip), below])
+    return np.concatenate([np.asarray(text_image), below])
 
 
 def enlarge(image: np.ndarray, factor: int) -> np.ndarray:
-    """Return a picture with every pixel repeated as a square of factor x factor."""
+    """Enlarge a picture by an integer factor: each pixel becomes a square."""
     return image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 def gif_bytes(frames: Iterable[Frame], fps: float, scale: int = 1) -> bytes:
-    """Return an endless GIF.
+    """Encode frames as a GIF that repeats forever. Returns the file's bytes.
 
     To keep the file small, equal successive pictures are merged, unchanged pixels aren't stored
-    again, and all pictures share one palette of at most 255 colours, exact if there are no more.
+    again, and all pictures share one palette. Up to 255 colours are exact.
 
     Args:
         frames: One or more frames of equal size. All are held in memory.
@@ -154,7 +159,7 @@ def gif_bytes(frames: Iterable[Frame], fps: float, scale: int = 1) -> bytes:
 
 
 def write_gif(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -> None:
-    """Write a GIF and publish it by rename; see ``gif_bytes``.
+    """Write frames to a GIF file, which appears when it is complete; see ``gif_bytes``.
 
     Raises:
         UserError: If ``gif_bytes`` raises it or the file can't be written.
@@ -164,24 +169,23 @@ def write_gif(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -
         temporary.write_bytes(data)
 
 
-def refuse_missing() -> None:
-    """Check that Pillow, which GIFs need, is installed.
+def require_pillow() -> None:
+    """Check that Pillow is installed, the package that writes GIFs.
 
     Raises:
-        UserError: If it isn't.
+        UserError: If Pillow is missing.
     """
     _pillow()
 
 
 def write_mp4(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -> None:
-    """Write an H.264 video, frame by frame.
+    """Write frames to an MP4 file (H.264), one by one.
 
-    The format needs an even width and height; an odd one is padded by repeating the last column or
-    row.
+    The format needs an even width and height. If one is odd, the last column or row is repeated.
 
     Args:
         frames: One or more frames of equal size.
-        path: Path of the file, published by rename.
+        path: Path of the file, which appears when it is complete.
         fps: Pictures per second.
         scale: Width and height of each pixel in the output, in pixels.
 
@@ -189,50 +193,50 @@ def write_mp4(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -
         UserError: If imageio-ffmpeg is missing, there is no frame, sizes differ, or the file can't
             be written.
     """
-    with needing("video"):
+    with optional_package("video"):
         from imageio_ffmpeg import write_frames
     images = _same_size(frames)
-    first = next(images)
-    h, w = (side * scale for side in first.shape[:2])
-    how: Any = {"fps": fps, "codec": "libx264", "quality": 8, "macro_block_size": 1}
+    first_image = next(images)
+    h, w = (side * scale for side in first_image.shape[:2])
+    writer_options: Any = {"fps": fps, "codec": "libx264", "quality": 8, "macro_block_size": 1}
     with publish(path, named=True) as temporary:
-        writer = write_frames(str(temporary), (w + w % 2, h + h % 2), **how)
+        writer = write_frames(str(temporary), (w + w % 2, h + h % 2), **writer_options)
         with contextlib.closing(writer):
             next(writer)  # starts ffmpeg
-            for image in itertools.chain([first], images):
+            for image in itertools.chain([first_image], images):
                 image = enlarge(image, scale)
                 writer.send(np.pad(image, ((0, h % 2), (0, w % 2), (0, 0)), mode="edge"))
 
 
 def _same_size(frames: Iterable[Frame]) -> Iterator[np.ndarray]:
-    """Yield the images of one or more frames, checking that their sizes are equal."""
-    first: tuple[int, ...] | None = None
+    """Yield the pictures of one or more frames, and check that all sizes are equal."""
+    first_shape: tuple[int, ...] | None = None
     for frame in frames:
-        first = first or frame.image.shape
-        if frame.image.shape != first:
+        first_shape = first_shape or frame.image.shape
+        if frame.image.shape != first_shape:
             raise UserError(
-                f"picture {frame.step} is {frame.image.shape}, the first was {first}",
+                f"picture {frame.step} is {frame.image.shape}, the first was {first_shape}",
                 "the environment must draw all pictures in one size",
             )
         yield frame.image
-    if first is None:
-        raise UserError("there is nothing to show: no frame was drawn", "--steps 1 or more")
+    if first_shape is None:
+        raise UserError("no frame was drawn", "use --steps 1 or more")
 
 
 def _indexed(image_class: Any, images: list[np.ndarray]) -> tuple[bytes, list[np.ndarray]]:
-    """Return a palette of at most COLOURS for all images, and indices (h, w) uint8 per image."""
+    """Return a palette of at most ``MAX_COLOURS``, and palette indices (h, w) uint8 per image."""
     codes = [
         image.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32) for image in images
     ]
     colours = np.unique(np.concatenate([np.unique(code) for code in codes]))
-    if len(colours) <= COLOURS:
+    if len(colours) <= MAX_COLOURS:
         table = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=1)
         indices = [np.searchsorted(colours, code).astype(np.uint8) for code in codes]
         return table.astype(np.uint8).tobytes(), indices
     pixels = np.concatenate([image.reshape(-1, 3) for image in images])
-    sample = pixels[:: -(-len(pixels) // SAMPLES)]
-    quantised = image_class.fromarray(sample[None]).quantize(COLOURS)
-    table = bytes(quantised.getpalette()[: 3 * COLOURS])
+    sample = pixels[:: -(-len(pixels) // PALETTE_SAMPLES)]
+    quantised = image_class.fromarray(sample[None]).quantize(MAX_COLOURS)
+    table = bytes(quantised.getpalette()[: 3 * MAX_COLOURS])
     return table, [
         np.asarray(image_class.fromarray(image).quantize(palette=quantised, dither=0))
         for image in images
@@ -240,20 +244,24 @@ def _indexed(image_class: Any, images: list[np.ndarray]) -> tuple[bytes, list[np
 
 
 @contextlib.contextmanager
-def needing(extra: str, what: str = "pictures need") -> Iterator[None]:
-    """Report a failed import of an optional package as a UserError with an install hint.
+def optional_package(extra: str, purpose: str = "pictures need") -> Iterator[None]:
+    """Import optional packages in a ``with`` block. A failed import raises an error with a hint.
+
+    Args:
+        extra: Name of the extra that installs the package: ``pip install 'puffer-mlx[EXTRA]'``.
+        purpose: Beginning of the message, such as ``pictures need``.
 
     Raises:
-        UserError: If a package isn't installed; ``pip install 'puffer-mlx[EXTRA]'`` installs it.
+        UserError: If a package isn't installed.
     """
     try:
         yield
     except ImportError as error:
-        message = f"{what} {error.name}, which isn't installed"
+        message = f"{purpose} {error.name}, which isn't installed"
         raise UserError(message, f"pip install 'puffer-mlx[{extra}]'") from None
 
 
 def _pillow() -> Any:
-    with needing("gif"):
+    with optional_package("gif"):
         from PIL import Image
     return Image

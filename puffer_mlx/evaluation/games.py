@@ -1,9 +1,9 @@
 """Play games between two players, who swap sides in half of the environments.
 
-A seat is an agent's index in its environment: with N = A E agents, agent A e + s has seat s of
-environment e. The first half of the seats is side 0 and the second half side 1, unless the
-environment assigns them differently. A player acts for all agents of its side. The side with the
-larger sum of rewards in an episode wins it.
+The agents of an environment form two sides: the first half is side 0 and the second half side 1,
+unless the environment assigns them differently. A player acts for all agents of its side. The side
+with the larger sum of rewards in an episode wins. With N = A E agents, agent A e + i is the i-th
+agent of environment e.
 """
 
 import zlib
@@ -14,7 +14,7 @@ import numpy as np
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation.episodes import MAX_STEPS, eval_config, most_environments
+from puffer_mlx.evaluation.episodes import MAX_STEPS, eval_config, max_environments
 from puffer_mlx.evaluation.players import Player
 from puffer_mlx.evaluation.results import PairResult, Tally
 from puffer_mlx.vec.base import Environments, HasSeats, VecEnv
@@ -23,15 +23,16 @@ from puffer_mlx.vec.rows import allocate_rows
 
 SIDES = 2
 Pair = tuple[int, int]  # indices of two players
-Results = dict[Pair, PairResult]
-Progress = Callable[[int, int], object]  # (finished games, expected games)
+PairResults = dict[Pair, PairResult]
+GameProgress = Callable[[int, int], object]  # (finished games, expected games)
 
 
-def sides_of(vec: VecEnv) -> np.ndarray:
-    """Return the side of each seat, (E, A) bool: False for side 0, True for side 1.
+def agent_sides(vec: VecEnv) -> np.ndarray:
+    """Return the side of each agent, (E, A) bool: False for side 0, True for side 1.
 
-    PufferLib 5.0 environments assign sides themselves if any seat is for a self-play opponent
-    (``agents[i].policy``). In all others side 1 is the second half of the seats.
+    PufferLib 5.0 environments may assign their agents to self-play opponents
+    (``agents[i].policy``); these agents are side 1. In all other environments side 1 is the second
+    half of the agents.
 
     Args:
         vec: E environments with A agents each.
@@ -53,14 +54,14 @@ def sides_of(vec: VecEnv) -> np.ndarray:
     elif not uneven and A % SIDES == 0:
         return np.tile(np.arange(A) >= A // SIDES, (E, 1))
     raise UserError(
-        f"{vec.spec.name} has {vec.num_agents / E:g} agents an environment, and a match is between"
-        " two sides",
-        "an environment of 2, 4, 6 … agents, as connect4_two: half of them are each player's",
+        f"{vec.spec.name} has {vec.num_agents / E:g} agents per environment; a match needs two"
+        " equal sides",
+        "use an environment with an even number of agents, such as connect4_two",
     )
 
 
-class Boards:
-    """Environments in which two players play, stepped together.
+class TwoPlayerGames:
+    """Games of two players in several environments, which are stepped together.
 
     Args:
         vec: E environments with A agents each, in one group. They are reset here.
@@ -71,7 +72,7 @@ class Boards:
     Attributes:
         rows: Latest rows of all agents.
         actions: Latest actions of all agents.
-        shown: Index of the first player's first agent.
+        shown_agent: Index of the first player's first agent.
         order: Agents of each environment, the first player's before the second's, (E, A).
     """
 
@@ -79,15 +80,15 @@ class Boards:
         self, vec: Environments, players: tuple[Player, Player], sides: np.ndarray, seed: int
     ) -> None:
         E = vec.num_environments
-        assert vec.num_groups == 1, "an environment's agents are all in one step"
+        assert vec.num_groups == 1, "all agents of an environment must be in one step"
         self._vec = vec
-        self._firsts = sides_of(vec) == sides[:, None]  # (E, A)
-        self._shape = E, A = self._firsts.shape
+        self._is_first = agent_sides(vec) == sides[:, None]  # (E, A)
+        self._shape = E, A = self._is_first.shape
         if isinstance(vec, HasSeats):
             vec.set_tags(np.ones(E, np.int32))  # mark all as games against an opponent
-        self.order = np.argsort(~self._firsts, axis=1, kind="stable") + A * np.arange(E)[:, None]
-        self._agents = [np.flatnonzero(each) for each in (self._firsts, ~self._firsts)]
-        self.shown = int(self._agents[0][0])
+        self.order = np.argsort(~self._is_first, axis=1, kind="stable") + A * np.arange(E)[:, None]
+        self._agents = [np.flatnonzero(each) for each in (self._is_first, ~self._is_first)]
+        self.shown_agent = int(self._agents[0][0])
         seeds = np.random.SeedSequence(seed).generate_state(SIDES)
         self._choose = [
             player.start(len(agents), int(each))
@@ -98,19 +99,19 @@ class Boards:
         vec.reset(self.rows)
 
     def step(self) -> None:
-        """Let both players act in all environments and wait for the result."""
+        """Let both players act in all environments, and wait for the new rows."""
         for agents, choose in zip(self._agents, self._choose, strict=True):
             self.actions[agents] = choose(self.rows.part(agents))
         self._vec.send(0, self.actions, self.rows)
         self._vec.wait(0)
 
     def score_difference(self) -> np.ndarray:
-        """Return the first player's rewards minus the second's, (E,) float64."""
+        """Return the first player's latest rewards minus the second's, (E,) float64."""
         rewards = self.rows.rewards.reshape(self._shape).astype(np.float64)
-        return np.where(self._firsts, rewards, -rewards).sum(axis=1)
+        return np.where(self._is_first, rewards, -rewards).sum(axis=1)
 
     def finished(self) -> np.ndarray:
-        """Return where a game has just ended, (E,) bool.
+        """Return the environments whose game ended in the latest step, (E,) bool.
 
         If last observations have separate rows, agents may leave at different times. The game
         then ends with the last agent.
@@ -118,21 +119,21 @@ class Boards:
         Raises:
             UserError: If an episode ended for only some agents of an environment.
         """
-        finals = self.rows.finals
-        flags = self.rows.terminals if finals is None else finals
+        final_flags = self.rows.finals
+        flags = self.rows.terminals if final_flags is None else final_flags
         ended = flags.reshape(self._shape) != 0
-        over = ended.all(axis=1)
-        if finals is None and (ended.any(axis=1) != over).any():
+        all_ended = ended.all(axis=1)
+        if final_flags is None and (ended.any(axis=1) != all_ended).any():
             raise UserError(
-                f"an episode of {self._vec.spec.name} ended for some of an environment's"
-                f" {self._shape[1]} agents alone",
-                "a match needs an environment whose games end for all at once: terminals of all",
+                f"an episode of {self._vec.spec.name} ended for only some of an environment's"
+                f" {self._shape[1]} agents",
+                "a match needs an environment whose games end for all agents at once",
             )
-        return over
+        return all_ended
 
 
 class DistinctGames:
-    """Count games that differ in observations or actions.
+    """Count distinct games: games that differ in observations or actions.
 
     Args:
         order: Agents of each environment, the first player's before the second's, (E, A). Games
@@ -141,54 +142,54 @@ class DistinctGames:
 
     def __init__(self, order: np.ndarray) -> None:
         self._order = order
-        self._codes = [0] * len(order)  # checksums of the games in progress
-        self._ended = np.zeros(len(order), bool)  # environments that show last observations
-        self._found: set[int] = set()
+        self._running_codes = [0] * len(order)  # checksums of the games in progress
+        self._showing_last = np.zeros(len(order), bool)  # environments that show last observations
+        self._game_codes: set[int] = set()
 
     @property
     def count(self) -> int:
         """Number of distinct games."""
-        return len(self._found)
+        return len(self._game_codes)
 
     def add(self, rows: np.ndarray) -> None:
-        """Add the observations or actions of all agents, (N, ...)."""
-        each = rows[self._order].reshape(len(self._codes), -1)
-        pairs = zip(each, self._codes, strict=True)
-        self._codes = [zlib.crc32(row.tobytes(), code) for row, code in pairs]
+        """Add the observations or actions of all agents, (N, ...), to the games in progress."""
+        each = rows[self._order].reshape(len(self._running_codes), -1)
+        pairs = zip(each, self._running_codes, strict=True)
+        self._running_codes = [zlib.crc32(row.tobytes(), code) for row, code in pairs]
 
-    def record_step(self, over: np.ndarray, counted: np.ndarray, shows_last: bool) -> None:
-        """Record the games that ended in a step.
+    def record_step(self, finished: np.ndarray, counted: np.ndarray, shows_last: bool) -> None:
+        """Count the games that ended in a step.
 
         Args:
-            over: Environments whose game has ended, (E,) bool.
+            finished: Environments whose game has ended, (E,) bool.
             counted: Environments whose game counts, (E,) bool.
             shows_last: True if the step after a game's end only starts a new game.
         """
         for e in np.flatnonzero(counted).tolist():
-            self._found.add(self._codes[e])
-        for e in np.flatnonzero(over | self._ended).tolist():
-            self._codes[e] = 0
-        self._ended = over if shows_last else self._ended
+            self._game_codes.add(self._running_codes[e])
+        for e in np.flatnonzero(finished | self._showing_last).tolist():
+            self._running_codes[e] = 0
+        self._showing_last = finished if shows_last else self._showing_last
 
 
 def play_pair(
     first: Player,
     second: Player,
     vec: Environments,
-    each: int,
+    games_each: int,
     seed: int,
     max_steps: int = MAX_STEPS,
     progress: Callable[[int], object] | None = None,
 ) -> PairResult:
-    """Let two players play the first ``each`` games of every environment.
+    """Let two players play the same number of games in every environment.
 
-    Taking the first games that end in any environment would favour short ones.
+    Counting the first games that end in any environment would favour short games.
 
     Args:
         first: Player whose wins are counted.
         second: Opponent of the first player.
         vec: E environments, E even. The players swap sides in every second one.
-        each: Games per environment.
+        games_each: Games per environment.
         seed: Seed of the players' actions.
         max_steps: Step limit per environment.
         progress: Called after each step with the number of finished games.
@@ -200,53 +201,55 @@ def play_pair(
     E = vec.num_environments
     assert E % SIDES == 0, "half of the environments for each side"
     sides = np.arange(E) % SIDES
-    boards = Boards(vec, (first, second), sides, seed)
+    match = TwoPlayerGames(vec, (first, second), sides, seed)
     repeats = first.deterministic and second.deterministic
-    distinct = DistinctGames(boards.order) if repeats else None
-    left = np.full(E, each)
-    won = np.zeros(E)  # first player's rewards minus the second's, in current games
-    counts = np.zeros((SIDES, 3), int)  # by the first player's side: wins, draws, losses
+    distinct = DistinctGames(match.order) if repeats else None
+    games_left = np.full(E, games_each)
+    reward_difference = np.zeros(E)  # first player's rewards minus the second's, in current games
+    outcomes = np.zeros((SIDES, 3), int)  # by the first player's side: wins, draws, losses
     steps = 0
-    while left.any():
+    while games_left.any():
         if steps == max_steps:
-            raise _endless(vec, int(np.count_nonzero(left)), each, steps)
+            raise _endless(vec, int(np.count_nonzero(games_left)), games_each, steps)
         if distinct:
-            distinct.add(boards.rows.observations)
-        boards.step()
+            distinct.add(match.rows.observations)
+        match.step()
         if distinct:
-            distinct.add(boards.actions)
+            distinct.add(match.actions)
         steps += 1
-        won += boards.score_difference()
-        over = boards.finished()
-        counted = over & (left > 0)
+        reward_difference += match.score_difference()
+        game_over = match.finished()
+        counted = game_over & (games_left > 0)
         if distinct:
-            distinct.record_step(over, counted, boards.rows.finals is not None)
-        np.add.at(counts, (sides[counted], 1 - np.sign(won[counted]).astype(int)), 1)
-        won[over] = 0.0
-        left[counted] -= 1
+            distinct.record_step(game_over, counted, match.rows.finals is not None)
+        np.add.at(
+            outcomes, (sides[counted], 1 - np.sign(reward_difference[counted]).astype(int)), 1
+        )
+        reward_difference[game_over] = 0.0
+        games_left[counted] -= 1
         if progress is not None:
-            progress(each * E - int(left.sum()))
-    at_0, at_1 = (Tally(*map(int, row)) for row in counts)
+            progress(games_each * E - int(games_left.sum()))
+    at_0, at_1 = (Tally(*map(int, row)) for row in outcomes)
     games = distinct.count if distinct else None
     return PairResult((at_0, at_1), steps, games, first.deterministic)
 
 
-def _endless(vec: Environments, left: int, each: int, steps: int) -> UserError:
-    """Return the error for games that didn't end."""
+def _endless(vec: Environments, left: int, games_each: int, steps: int) -> UserError:
+    """Return an error about games that didn't end within the step limit."""
     return UserError(
-        f"{left} of {vec.num_environments} environments of {vec.spec.name} had not ended"
-        f" {each} games after {steps:,} steps",
+        f"{left} of {vec.num_environments} environments of {vec.spec.name} had not finished"
+        f" {games_each} games after {steps:,} steps",
         "a match needs an environment whose games end",
     )
 
 
-def watch(
+def watch_game(
     first: Player, second: Player, vec: Environments, seed: int
 ) -> Generator[np.ndarray, None, float]:
-    """Yield the observations (D,) of the first player's first agent in one game.
+    """Play one game and yield the observations (D,) of the first player's first agent.
 
-    In C environments the last observation is the position before the final move, because the next
-    row belongs to the next game.
+    In C environments the last observation is the one before the final move, because the next row
+    belongs to the next game.
 
     Args:
         first: Player on side 0.
@@ -257,39 +260,39 @@ def watch(
     Returns:
         The first player's rewards minus the second's.
     """
-    boards = Boards(vec, (first, second), np.zeros(1, int), seed)
-    won = 0.0
+    match = TwoPlayerGames(vec, (first, second), np.zeros(1, int), seed)
+    reward_difference = 0.0
     for _ in range(MAX_STEPS):
-        yield boards.rows.observations[boards.shown].copy()
-        boards.step()
-        won += float(boards.score_difference()[0])
-        if boards.finished()[0]:
-            if boards.rows.finals is not None:
-                yield boards.rows.observations[boards.shown].copy()
+        yield match.rows.observations[match.shown_agent].copy()
+        match.step()
+        reward_difference += float(match.score_difference()[0])
+        if match.finished()[0]:
+            if match.rows.finals is not None:
+                yield match.rows.observations[match.shown_agent].copy()
             break
-    return won
+    return reward_difference
 
 
 # ---- matches of several players ------------------------------------------------------------------
 
 
-def without_statistics(config: Config) -> Config:
-    """Return the configuration without normalization.
+def without_normalization(config: Config) -> Config:
+    """Return a configuration whose environments don't normalize observations and rewards.
 
-    A policy trained with normalization applies its own statistics.
+    A policy trained with normalization normalizes its observations itself.
     """
     plain = replace(config.vec, normalize_observations=False, normalize_rewards=False)
     return replace(config, vec=plain)
 
 
-def agents_of(config: Config) -> int:
-    """Return the number of agents per environment.
+def agents_per_environment(config: Config) -> int:
+    """Return the number of agents per environment, checked to form two sides.
 
     Raises:
         UserError: If the agents don't form two sides or the environment can't be created.
     """
     with probe(config) as environments:
-        sides_of(environments)
+        agent_sides(environments)
         return environments.num_agents // environments.num_environments
 
 
@@ -302,9 +305,11 @@ def play_pairs(
     make: Callable[[Config], Environments],
     seed: int,
     max_steps: int = MAX_STEPS,
-    progress: Progress = lambda done, total: None,
-) -> Results:
-    """Let pairs of players play each other. Results of pairs don't depend on each other.
+    progress: GameProgress = lambda finished, total: None,
+) -> PairResults:
+    """Let several pairs of players play each other, one pair after another.
+
+    The result of a pair doesn't depend on the other pairs.
 
     Args:
         players: All players.
@@ -320,21 +325,24 @@ def play_pairs(
     Raises:
         UserError: If a pair's games can't be played; see ``play_pair``.
     """
-    most = most_environments(config, agents)
-    count = max(2, min(most - most % 2, games + games % 2))  # even
-    each = -(-games // count)
+    limit = max_environments(config, agents)
+    count = max(2, min(limit - limit % 2, games + games % 2))  # even
+    games_each = -(-games // count)
     pair_config = eval_config(config, count, agents, seed)
-    results: Results = {}
+    expected = len(pairs) * games_each * count
+    results: PairResults = {}
     for number, (i, j) in enumerate(pairs):
-        before = number * each * count
+        games_before = number * games_each * count
         with make(pair_config) as environments:
             results[i, j] = play_pair(
                 players[i],
                 players[j],
                 environments,
-                each,
+                games_each,
                 seed,
                 max_steps,
-                lambda done, before=before: progress(before + done, len(pairs) * each * count),
+                lambda finished, games_before=games_before: progress(
+                    games_before + finished, expected
+                ),
             )
     return results

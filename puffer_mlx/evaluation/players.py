@@ -1,4 +1,4 @@
-"""Define players: a policy, a random player, and an environment's scripted ``bot.py``."""
+"""Define players of games: a policy, a random player, and an environment's ``bot.py``."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from puffer_mlx.checkpoint.normalization import Statistics
 from puffer_mlx.config import Config
 from puffer_mlx.config.dialects import SCRIPT
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation.environment_scripts import script_function
+from puffer_mlx.evaluation.environment_scripts import load_script_function
 from puffer_mlx.evaluation.episodes import Actor
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -22,12 +22,12 @@ Choose = Callable[[Rows], np.ndarray]  # rows of n agents -> their actions (n, h
 
 
 class Player(NamedTuple):
-    """A player of games.
+    """A player of games: a name, and a function that starts a game.
 
     Args:
         name: Name to show.
-        start: Maps a number of agents n and a seed to a function that chooses their actions.
-            Each call starts from fresh states, so two copies of a player share nothing.
+        start: Maps a number of agents n and a seed to a function that chooses their actions. Each
+            call starts from new states, so two copies of a player are independent.
         deterministic: True if actions are never sampled.
     """
 
@@ -37,24 +37,29 @@ class Player(NamedTuple):
 
 
 def policy_player(
-    name: str, policy: Policy, weights: Any, deterministic: bool, memory: Statistics | None = None
+    name: str,
+    policy: Policy,
+    weights: Any,
+    deterministic: bool,
+    statistics: Statistics | None = None,
 ) -> Player:
-    """Return a player that uses a policy.
+    """Return a player whose actions a policy chooses.
 
     Args:
         name: Name to show.
         policy: Trained policy.
         weights: Weights of the policy.
         deterministic: Take the most probable action instead of sampling.
-        memory: Normalization statistics of its observations. None or empty: not normalized.
+        statistics: Normalization statistics of the policy's observations. None or empty: the
+            policy gets observations without normalization.
     """
 
     def start(n: int, seed: int) -> Choose:
         actor = Actor(policy, weights, n, seed, deterministic)
 
         def choose(rows: Rows) -> np.ndarray:
-            seen = normalization.apply(memory or {}, rows.observations)
-            return actor.choose(rows._replace(observations=seen))
+            observations = normalization.apply(statistics or {}, rows.observations)
+            return actor.choose(rows._replace(observations=observations))
 
         return choose
 
@@ -70,10 +75,10 @@ def random_player(action: ActionSpec) -> Player:
         def choose(rows: Rows) -> np.ndarray:
             if action.continuous:
                 return rng.standard_normal((n, action.heads), np.float32)
-            wishes = rng.random((n, action.logits))
+            priorities = rng.random((n, action.logits))
             if rows.masks is not None:
-                wishes[rows.masks == 0] = -1.0
-            heads = np.split(wishes, np.cumsum(action.sizes)[:-1], axis=1)
+                priorities[rows.masks == 0] = -1.0
+            heads = np.split(priorities, np.cumsum(action.sizes)[:-1], axis=1)
             return np.stack([head.argmax(axis=1) for head in heads], axis=1).astype(np.float32)
 
         return choose
@@ -81,11 +86,11 @@ def random_player(action: ActionSpec) -> Player:
     return Player("random", start)
 
 
-SCRIPTED = "choose(observations (n, D), masks (n, A) or None, skill, rng) -> actions (n, heads)"
+SIGNATURE = "choose(observations (n, D), masks (n, A) or None, skill, rng) -> actions (n, heads)"
 
 
 def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player:
-    """Return a player that uses ``choose`` of an environment's ``bot.py``.
+    """Return a player whose actions an environment's ``bot.py`` chooses.
 
     Args:
         name: Name to show.
@@ -94,11 +99,12 @@ def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player
         heads: Heads per action.
 
     Raises:
-        UserError: If there is no ``choose``. The player raises it if the result has a wrong shape.
+        UserError: If ``bot.py`` or its ``choose`` is missing. The player raises it if the chosen
+            actions have a wrong shape.
     """
     path = folder / SCRIPT
     missing = f"{folder.name} has no scripted player: {path} doesn't exist"
-    scripted = script_function(path, "choose", UserError(missing, SCRIPTED), SCRIPTED)
+    scripted = load_script_function(path, "choose", UserError(missing, SIGNATURE), SIGNATURE)
 
     def start(n: int, seed: int) -> Choose:
         rng = np.random.default_rng(seed)
@@ -107,7 +113,7 @@ def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player
             actions = np.asarray(scripted(rows.observations, rows.masks, skill, rng), np.float32)
             if actions.shape != (n, heads):
                 raise UserError(
-                    f"{path}: choose returned {actions.shape}, not {(n, heads)}", SCRIPTED
+                    f"{path}: choose returned {actions.shape}, not {(n, heads)}", SIGNATURE
                 )
             return actions
 
@@ -116,43 +122,47 @@ def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player
     return Player(name, start)
 
 
-RANDOM, BOT = "random", "bot"
+RANDOM_NAME, BOT_NAME = "random", "bot"
 
 
-def player_without_policy(word: str, config: Config, spec: EnvSpec) -> Player | None:
-    """Return the player called ``random``, ``bot`` or ``bot:SKILL``, or None for other names.
+def player_without_policy(name: str, config: Config, spec: EnvSpec) -> Player | None:
+    """Return the player ``random``, ``bot`` or ``bot:SKILL``, or None for any other name.
 
     Args:
-        word: Name that the user typed.
+        name: Name that the user typed.
         config: Configuration of the environment.
         spec: Spec of the environment.
 
     Raises:
         UserError: If the environment has no scripted player or the skill is invalid.
     """
-    if word == RANDOM:
+    if name == RANDOM_NAME:
         return random_player(spec.action)
-    kind, colon, skill = word.partition(":")
-    if kind != BOT:
+    kind, colon, skill = name.partition(":")
+    if kind != BOT_NAME:
         return None
     if config.python:
         raise UserError(
-            f"{word}: {config.env_name} is an environment in Python, and those have no scripted"
-            " players",
-            f"{RANDOM}, or a policy",
+            f"{name}: {config.env_name} is written in Python, and only C environments have"
+            " scripted players",
+            f"use {RANDOM_NAME}, or a policy",
         )
-    how_good = skill_of(word, skill if colon else "1")
+    skill_value = parse_skill(name, skill if colon else "1")
     return scripted_player(
-        f"{BOT}:{how_good:g}", source_folder(config), how_good, spec.action.heads
+        f"{BOT_NAME}:{skill_value:g}", source_folder(config), skill_value, spec.action.heads
     )
 
 
-def skill_of(word: str, text: str) -> float:
-    """Return the skill in ``bot:SKILL``."""
+def parse_skill(name: str, text: str) -> float:
+    """Convert the text SKILL in ``bot:SKILL`` to a number from 0 to 1.
+
+    Raises:
+        UserError: If the text isn't such a number.
+    """
     try:
         skill = float(text)
     except ValueError:
         skill = -1.0
     if not 0 <= skill <= 1:
-        raise UserError(f"{word}: {text!r} is no skill from 0 to 1", "bot:1, or bot:0.5")
+        raise UserError(f"{name}: {text!r} is not a skill from 0 to 1", "for example bot:0.5")
     return skill

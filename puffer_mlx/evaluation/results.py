@@ -6,22 +6,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-Z = 1.959963984540054  # 97.5 % quantile of the normal distribution, for two-sided 95 % intervals
+Z_95 = 1.959963984540054  # 97.5 % quantile of the normal distribution, for two-sided 95 % intervals
 
-ELO = 400.0  # rating difference at odds of ten to one
-SWEEPS = 10_000
-CLOSE = 1e-7  # Elo points
+ELO_SCALE = 400.0  # rating difference at odds of ten to one
+MAX_ITERATIONS = 10_000  # of the computation of Elo ratings
+ELO_TOLERANCE = 1e-7  # largest change of a rating in the last iteration, in Elo points
 
-FEW = 20  # with fewer distinct games, more games would only repeat them
+MIN_DISTINCT_GAMES = 20  # no interval is shown for fewer, because repeated games are no evidence
 
 
-def mode(deterministic: bool) -> str:
-    """Return how actions were chosen, for a person: deterministic or sampled actions."""
+def action_mode(deterministic: bool) -> str:
+    """Return as text how actions were chosen: deterministic or sampled actions."""
     return "deterministic" if deterministic else "sampled actions"
 
 
 class Tally(NamedTuple):
-    """Wins, draws and losses of one of two players."""
+    """Numbers of wins, draws and losses of one of two players."""
 
     wins: int
     draws: int
@@ -29,24 +29,29 @@ class Tally(NamedTuple):
 
     @property
     def games(self) -> int:
-        """Number of games."""
+        """Number of games: wins, draws and losses."""
         return sum(self)
 
     @property
     def score(self) -> float:
-        """Fraction of games won, with a draw as half a win."""
+        """Fraction of games won. A draw counts as half a win."""
         return (self.wins + self.draws / 2) / self.games
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the score; see ``wilson``."""
-        return wilson(self)
+        """95 % interval of the score; see ``wilson_interval``."""
+        return wilson_interval(self)
 
     def __str__(self) -> str:
         return self.described(self.interval)
 
     def described(self, interval: tuple[float, float] | None, more: str = "") -> str:
-        """Return one line of text, with the score's interval if given and an optional remark."""
+        """Return one line of text: wins, draws, losses and score.
+
+        Args:
+            interval: Interval of the score to show, or None.
+            more: Remark to add.
+        """
         bounds = [] if interval is None else ["{:.3f} to {:.3f}".format(*interval)]
         return (
             f"{self.wins:,} wins, {self.draws:,} draws, {self.losses:,} losses:"
@@ -55,12 +60,12 @@ class Tally(NamedTuple):
 
 
 class PairResult(NamedTuple):
-    """Results of two players' games, from the first player's point of view.
+    """Results of the games of two players, from the first player's point of view.
 
     Args:
         sides: Results on side 0 and on side 1, with equal numbers of games.
         steps: Steps per environment, over all its games.
-        distinct: Number of distinct games. None with a player that samples actions.
+        distinct: Number of distinct games, or None for players that sample actions.
         deterministic: True if the first player's actions aren't sampled.
     """
 
@@ -71,12 +76,15 @@ class PairResult(NamedTuple):
 
     @property
     def total(self) -> Tally:
-        """Results over both sides."""
+        """Wins, draws and losses of the first player over both sides."""
         return Tally(*map(sum, zip(*self.sides, strict=True)))
 
     @property
     def independent(self) -> Tally:
-        """Total scaled to the number of distinct games, which is the independent evidence."""
+        """Wins, draws and losses, scaled from all games to the number of distinct games.
+
+        Repeated games aren't independent evidence.
+        """
         total = self.total
         if self.distinct is None:
             return total
@@ -84,18 +92,18 @@ class PairResult(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval of the score. None after repeats of fewer than ``FEW`` distinct games."""
-        if self.distinct is not None and self.distinct < min(FEW, self.total.games):
+        """95 % interval of the score, or None for fewer than ``MIN_DISTINCT_GAMES``."""
+        if self.distinct is not None and self.distinct < min(MIN_DISTINCT_GAMES, self.total.games):
             return None
-        return wilson(self.independent)
+        return wilson_interval(self.independent)
 
     def __str__(self) -> str:
         repeated = self.distinct is not None and self.distinct < self.total.games
         more = f"{self.distinct:,} distinct games" if repeated else ""
-        return f"{self.total.described(self.interval, more)}, {mode(self.deterministic)}"
+        return f"{self.total.described(self.interval, more)}, {action_mode(self.deterministic)}"
 
 
-def wilson(tally: Tally) -> tuple[float, float]:
+def wilson_interval(tally: Tally) -> tuple[float, float]:
     """Return the 95 % Wilson interval of a score.
 
     E. B. Wilson, Probable inference, the law of succession, and statistical inference, Journal of
@@ -106,13 +114,13 @@ def wilson(tally: Tally) -> tuple[float, float]:
         tally: Results of at least one game.
     """
     n, p = tally.games, tally.score
-    shrunk = 1 + Z**2 / n
-    middle = (p + Z**2 / (2 * n)) / shrunk
-    half = Z / shrunk * math.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
+    shrunk = 1 + Z_95**2 / n
+    middle = (p + Z_95**2 / (2 * n)) / shrunk
+    half = Z_95 / shrunk * math.sqrt(p * (1 - p) / n + Z_95**2 / (4 * n**2))
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def elo(results: Mapping[tuple[int, int], Tally], players: int) -> np.ndarray:
+def elo_ratings(results: Mapping[tuple[int, int], Tally], players: int) -> np.ndarray:
     """Return the Elo ratings of all players, (players,) float64, with mean 0.
 
     The ratings are 400 log10 s, with the maximum-likelihood strengths s of the Bradley-Terry model:
@@ -133,12 +141,12 @@ def elo(results: Mapping[tuple[int, int], Tally], players: int) -> np.ndarray:
         games[i, j] += tally.games + 1
         games[j, i] += tally.games + 1
     rating = np.zeros(players)
-    for _ in range(SWEEPS):
-        s = 10 ** (rating / ELO)
+    for _ in range(MAX_ITERATIONS):
+        s = 10 ** (rating / ELO_SCALE)
         s = points / (games / (s[:, None] + s)).sum(axis=1)
-        new = ELO * np.log10(s)
+        new = ELO_SCALE * np.log10(s)
         new -= new.mean()
-        if np.abs(new - rating).max() < CLOSE:
+        if np.abs(new - rating).max() < ELO_TOLERANCE:
             return new
         rating = new
     return rating

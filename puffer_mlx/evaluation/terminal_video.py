@@ -1,6 +1,6 @@
-"""Show pictures in a terminal, two pixels per character, one above the other.
+"""Show a video in a terminal as coloured text, with two pixels per character.
 
-The output is coloured text, so it works through ssh. Terminals with fewer colours show the nearest.
+This works through ssh. Terminals with few colours show the nearest colour.
 """
 
 import contextlib
@@ -17,21 +17,21 @@ from rich.segment import Segment
 from rich.style import Style
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation.frames import Frame, fit
+from puffer_mlx.evaluation.frames import Frame, fit_picture
 
-UPPER = "▀"  # upper half in the foreground colour, lower half in the background colour
+UPPER_HALF = "▀"  # upper half in the foreground colour, lower half in the background colour
 
 
 @lru_cache(1 << 14)
 def _style(upper: tuple[int, int, int], lower: tuple[int, int, int] | None) -> Style:
-    """Return the colours of a character. Without a lower pixel the background stays."""
+    """Return the style of a character that shows two pixels, or only an upper one."""
     return Style(
         color=Color.from_rgb(*upper), bgcolor=None if lower is None else Color.from_rgb(*lower)
     )
 
 
 class HalfBlocks:
-    """Render a picture below a line of text with rich, as large as the window allows.
+    """A picture below a line of text, which rich renders as large as the window allows.
 
     Args:
         image: Picture, (h, w, 3) uint8.
@@ -45,30 +45,30 @@ class HalfBlocks:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns, lines = options.max_width, options.height or console.height
         yield Segment(self.caption)
-        pixels = fit(self.image, 2 * max(1, lines - 1), columns).tolist()
+        pixels = fit_picture(self.image, 2 * max(1, lines - 1), columns).tolist()
         for y in range(0, len(pixels), 2):
             upper = [tuple(pixel) for pixel in pixels[y]]
             lower = [tuple(pixel) for pixel in pixels[y + 1]] if y + 1 < len(pixels) else None
             yield Segment.line()
             for colours, cells in groupby(zip(upper, lower or [None] * len(upper), strict=True)):
-                yield Segment(UPPER * len(list(cells)), _style(*colours))
+                yield Segment(UPPER_HALF * len(list(cells)), _style(*colours))
 
 
-def caption(frame: Frame, first: int) -> str:
-    """Return a caption with the episode, its return and its step.
+def caption(frame: Frame, first_step: int) -> str:
+    """Return the caption of a frame: number of the episode, its return, and the step in it.
 
     Args:
-        frame: Frame.
-        first: Step at which the episode began.
+        frame: Frame to describe.
+        first_step: Step at which the episode began.
     """
     end = " ended" if frame.terminal else ""
     episode = frame.episode - frame.terminal  # episode that `total` belongs to
-    step = frame.step - first
+    step = frame.step - first_step
     return f"episode {episode + 1}{end}   return {frame.total:g}   step {step:,}   Ctrl-C quits"
 
 
 def play_in_terminal(frames: Iterable[Frame], fps: float, console: Console | None = None) -> None:
-    """Show frames on the terminal's alternate screen until they end or Ctrl-C; print a summary.
+    """Show frames in the terminal until the last one or Ctrl-C, then print a summary.
 
     Args:
         frames: Frames, each created shortly before it is shown.
@@ -85,16 +85,16 @@ def play_in_terminal(frames: Iterable[Frame], fps: float, console: Console | Non
             "run it in one, or write a file: --gif FILE or --mp4 FILE",
         )
     returns: list[float] = []
-    first = 0  # step at which the episode began
+    first_step = 0  # step at which the episode began
     live = Live(console=console, screen=True, auto_refresh=False)
     with contextlib.suppress(KeyboardInterrupt), live:
         due = time.perf_counter()
         for frame in frames:
             time.sleep(max(0.0, due - time.perf_counter()))
-            live.update(HalfBlocks(frame.image, caption(frame, first)), refresh=True)
+            live.update(HalfBlocks(frame.image, caption(frame, first_step)), refresh=True)
             if frame.terminal:
                 returns.append(frame.total)
-                first = frame.step
+                first_step = frame.step
             due = max(due, time.perf_counter() - 1 / fps) + 1 / fps
     if returns:
         mean = sum(returns) / len(returns)

@@ -27,25 +27,25 @@ from puffer_mlx.config.finding import find_config
 from puffer_mlx.config.trust import allowed_names
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import ladder
-from puffer_mlx.evaluation.episode_videos import drawing
+from puffer_mlx.evaluation.episode_videos import draw_function
 from puffer_mlx.evaluation.episodes import (
     MAX_STEPS,
     AgentStepper,
     Scores,
-    environments_for,
+    agent_frames,
+    environments_needed,
     eval_config,
-    frames_of,
-    most_environments,
-    score,
+    max_environments,
+    score_episodes,
 )
-from puffer_mlx.evaluation.frames import Draw, Frame, captioned
+from puffer_mlx.evaluation.frames import DrawFunction, Frame, add_caption
 from puffer_mlx.evaluation.games import (
-    Progress,
-    Results,
-    agents_of,
+    GameProgress,
+    PairResults,
+    agents_per_environment,
     play_pairs,
-    watch,
-    without_statistics,
+    watch_game,
+    without_normalization,
 )
 from puffer_mlx.evaluation.players import Player, player_without_policy, policy_player
 from puffer_mlx.evaluation.results import PairResult
@@ -75,7 +75,7 @@ def evaluate(
     deterministic: bool = True,
     seed: int | None = None,
     max_steps: int = MAX_STEPS,
-    progress: Progress | None = None,
+    progress: GameProgress | None = None,
     **unknown: Any,
 ) -> Scores:
     """Play complete episodes in new environments.
@@ -114,7 +114,7 @@ def evaluate(
     acting, seed = player(policy, seed)
     with make_environments(acting, env, episodes, seed) as environments:
         stepper = _stepper(acting, environments, seed, deterministic)
-        return score(stepper, episodes, max_steps=max_steps, progress=progress)
+        return score_episodes(stepper, episodes, max_steps=max_steps, progress=progress)
 
 
 def play(
@@ -124,7 +124,7 @@ def play(
     *,
     deterministic: bool = False,
     seed: int | None = None,
-    draw: Callable[[Config, Environments], Draw] | None = None,
+    draw: Callable[[Config, Environments], DrawFunction] | None = None,
 ) -> Iterator[Frame]:
     """Yield pictures of agent 0, the first one after the reset.
 
@@ -148,7 +148,9 @@ def play(
     acting, seed = player(policy, seed)
     with make_environments(acting, env, 1, seed, render=True) as environments:
         stepper = _stepper(acting, environments, seed, deterministic)
-        yield from frames_of(stepper, (draw or drawing)(acting.config, environments), steps)
+        yield from agent_frames(
+            stepper, (draw or draw_function)(acting.config, environments), steps
+        )
 
 
 def make_environments(
@@ -161,7 +163,7 @@ def make_environments(
     if one is None or not one.alone:
         with vec.probe(config) as probe:
             agents = probe.num_agents // probe.num_environments
-        count = environments_for(episodes, most_environments(config, agents), agents)
+        count = environments_needed(episodes, max_environments(config, agents), agents)
     return _make(acting, eval_config(config, count, agents, seed), render)
 
 
@@ -238,8 +240,8 @@ def play_match(
         raise UserError(f"games is {games}", "2 or more: half of them are played on either side")
     acting, seed = player(policy, seed)
     source = None if env is None else source_of(env)
-    config = without_statistics(_with_eval_environment(acting.config, source))
-    agents = agents_of(config)
+    config = without_normalization(_with_eval_environment(acting.config, source))
+    agents = agents_per_environment(config)
     spec = vec.look_up_spec(config)
     players = [_player(each, config, spec, deterministic) for each in (acting, against)]
     return play_pairs(players, [(0, 1)], config, agents, games, make_plain, seed, max_steps)[0, 1]
@@ -263,7 +265,10 @@ def make_plain(config: Config) -> Environments:
 
 
 def play_ladder(
-    policy: Policy, games: int, deterministic: bool = False, progress: Progress = lambda *_: None
+    policy: Policy,
+    games: int,
+    deterministic: bool = False,
+    progress: GameProgress = lambda *_: None,
 ) -> ladder.Ladder:
     """Play the scripted opponents of a policy's environment; see ``evaluation.ladder``.
 
@@ -277,7 +282,7 @@ def play_ladder(
         UserError: If the environment has no scripted opponents, or the games can't be played.
     """
     config = policy.config
-    return ladder.play_ladder(
+    return ladder.play_scripted_opponents(
         config,
         vec.look_up_spec(config),
         policy.architecture,
@@ -423,7 +428,7 @@ def scores_record(policy: Policy, name: str, scores: Scores) -> dict[str, Any]:
 
 
 def games_record(
-    players: Sequence[Player], results: Results, config: Config, deterministic: bool
+    players: Sequence[Player], results: PairResults, config: Config, deterministic: bool
 ) -> dict[str, Any]:
     """Return the results of games as a JSON object."""
     pairs = []
@@ -465,15 +470,15 @@ def game_frames(
     seed = config.base.seed
     image: Any = None
     with vec.make(eval_config(config, 1, agents, seed), threads(), render=True) as environment:
-        draw = drawing(config, environment)
-        game = watch(first, second, environment, seed)
+        draw = draw_function(config, environment)
+        game = watch_game(first, second, environment, seed)
         for step in itertools.count():
             try:
                 image = draw(next(game))
             except StopIteration as end:
                 won = end.value
                 break
-            yield Frame(captioned(image, [*names, ""], outcomes), step, 0, 0.0, 0.0, False)
+            yield Frame(add_caption(image, [*names, ""], outcomes), step, 0, 0.0, 0.0, False)
     outcome = outcomes[0 if won > 0 else 1 if won < 0 else 2]
-    last = Frame(captioned(image, [*names, outcome], outcomes), step, 0, 0.0, won, True)
+    last = Frame(add_caption(image, [*names, outcome], outcomes), step, 0, 0.0, won, True)
     yield from itertools.repeat(last, hold)

@@ -16,7 +16,7 @@ from puffer_mlx import __version__, checkpoint
 from puffer_mlx.checkpoint import CONFIG, Checkpoint
 from puffer_mlx.config import Config, write_ini
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation.episodes import headline
+from puffer_mlx.evaluation.episodes import main_score_name
 from puffer_mlx.evaluation.frames import write_gif
 from puffer_mlx.export import ExportFormat, export
 from puffer_mlx.library.evaluating import evaluate, play, scores_record
@@ -54,7 +54,7 @@ def scored(record: dict[str, Any]) -> Score:
         UserError: No episode ended.
     """
     summary = record["summary"]
-    if (name := headline(summary)) is None:
+    if (name := main_score_name(summary)) is None:
         raise UserError("no episode of the evaluation ended: there is no score to tell", "longer")
     episodes = sum(round(episode["n"]) for episode in record["episodes"])
     mean, std = summary[name]["mean"], summary[name]["std"]

@@ -27,10 +27,10 @@ from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.display.notebook import watch
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import ladder
-from puffer_mlx.evaluation.episode_videos import EpisodeVideos, refuse_undrawable
+from puffer_mlx.evaluation.episode_videos import EpisodeVideos, check_drawable
 from puffer_mlx.evaluation.evaluator import (
     Evaluator,
-    refuse_agents,
+    check_eval_agents,
     target_message,
     target_reached,
 )
@@ -407,9 +407,9 @@ class Trainer:
         run = self._run
         if not run.trackers.done or self.fault:
             return
-        if ladder.is_asked(self.config):
-            played = ladder.play_configured(run.trainer, make_environments, run.log.touch)
-            record = ladder.logs_of(played, run.trainer)
+        if ladder.plays_ladder(self.config):
+            played = ladder.play_configured_ladder(run.trainer, make_environments, run.log.touch)
+            record = ladder.ladder_logs(played, run.trainer)
         else:
             evaluated = [*self._evaluator.after_training()]
             record = evaluated[-1] if evaluated else {}
@@ -517,9 +517,9 @@ def _find_run(resume: str | Path, env: Any, settings: Mapping[str, Any]) -> Path
 
 def _check_evaluations(config: Config, environments: Environments) -> None:
     """Check, before training, that the evaluations, videos and games of a run are possible."""
-    refuse_agents(config, environments)
-    refuse_undrawable(config, environments)
-    ladder.prepare(config, environments.spec)
+    check_eval_agents(config, environments)
+    check_drawable(config, environments)
+    ladder.check_ladder_config(config, environments.spec)
 
 
 def _close_in(pid: int, run: Run) -> None:

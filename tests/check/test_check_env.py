@@ -19,7 +19,7 @@ from kept import edit, kept_copy
 from rich.console import Console
 from running import command, run, started, wait_until
 
-from puffer_mlx.check.env.environment import EnvUnderTest, Observed
+from puffer_mlx.check.env.environment import EnvUnderTest, PlayStatistics
 from puffer_mlx.check.env.episodes import check_episodes
 from puffer_mlx.check.env.gymnasium_check import check_bounds, run_gymnasium_checker
 from puffer_mlx.check.env.inputs_outputs import check_observations, check_spaces
@@ -29,12 +29,12 @@ from puffer_mlx.check.items import (
     OK,
     SKIP,
     WARN,
-    number,
-    numbers,
+    format_indices,
+    format_number,
+    format_percent,
     ok,
-    percent,
     run_item,
-    worst,
+    worst_verdict,
 )
 from puffer_mlx.cli.check_env import show
 from puffer_mlx.config import load
@@ -69,15 +69,15 @@ def test_gymnasiums_check_skips_vector_environments(monkeypatch):
 def test_an_episode_that_ends_with_the_last_step_of_the_play_counts_everywhere():
     """Its terminal would have come with the next step."""
     rows = np.zeros((1, 1))
-    observed = Observed(rows, rows, rows, rows, np.zeros(1, int), terminals=2, lengths=[5, 5])
-    observed.ended = [(5, False), (5, False), (5, True)]
+    observed = PlayStatistics(rows, rows, rows, rows, np.zeros(1, int), terminals=2, lengths=[5, 5])
+    observed.observed_ends = [(5, False), (5, False), (5, True)]
     env: Any = SimpleNamespace(observed=observed, native=False, agents_each=1)
     assert check_episodes(env)[0].text.startswith("3 ended: 5 to 5 steps")
 
 
 def verdicts(found: dict[str, list]) -> dict[str, str]:
     """Return the items with a warning or a failure."""
-    return {n: worst(f) for n, f in found.items() if worst(f) in (WARN, FAIL)}
+    return {n: worst_verdict(f) for n, f in found.items() if worst_verdict(f) in (WARN, FAIL)}
 
 
 def said(found: dict[str, list]) -> str:
@@ -112,7 +112,7 @@ def test_sound_environment_passes(compiled, macros):
     assert "an agent sees 4 numbers (float32) and chooses one of 3 actions" in text
     assert ("a mask says which are legal" in text) == bool(macros)
     assert "one thread and 4, one group and two agree to the bit" in text
-    assert "steps go on with the same bits" in text and "score 0." in text
+    assert "steps are equal to the bit" in text and "score 0." in text
 
 
 C_FAULTS = {  # a planted fault -> the items that find it, and their words
@@ -120,9 +120,9 @@ C_FAULTS = {  # a planted fault -> the items that find it, and their words
     "INFINITE_REWARD": ({"rewards": FAIL}, "is not finite (NaN or infinite) after"),
     "DEAF": (
         {"actions": FAIL, "observations": WARN, "rewards": WARN},
-        "two agents that acted differently always saw and got the same",
+        "agents that acted differently had the same observations",
     ),
-    "PER_THREAD": ({"seeds": FAIL}, "with 4 threads a seed gives another run"),
+    "PER_THREAD": ({"seeds": FAIL}, "with 4 threads a seed gives a different run"),
     "LAZY_RESET": ({"resets": FAIL}, "still belongs to the episode that ended"),
     "LATE_RESET": (
         {"resets": FAIL},
@@ -137,10 +137,10 @@ C_FAULTS = {  # a planted fault -> the items that find it, and their words
         {"observations": WARN},
         "observation[0-1] went beyond ±10 (4 numbers in all)",
     ),
-    "NO_TERMINAL": ({"episodes": WARN}, "were reported, but no terminal came in "),
+    "NO_TERMINAL": ({"episodes": WARN}, "were reported, but "),
     "ENDLESS": ({"episodes": WARN}, "none ended in"),
     "ONE_STEP": ({"episodes": WARN, "observations": WARN}, "of them are one step long"),
-    "NO_CHANCE": ({"seeds": WARN, "observations": WARN}, "nothing is left to chance"),
+    "NO_CHANCE": ({"seeds": WARN, "observations": WARN}, "nothing is random"),
     "FORGOTTEN_EPISODES": ({"log": WARN}, "log.n += 1 where an episode ends"),
     "EXIT_IN_STEP": ({"steps": FAIL}, "called exit(3) while it was stepped"),
 }
@@ -162,19 +162,23 @@ def test_groups_that_change_a_run_are_found(compiled, monkeypatch):
     monkeypatch.setattr(EnvUnderTest, "small_config", small_config)
     found = look(compiled())
     assert verdicts(found) == {"seeds": FAIL}
-    assert "with two groups a seed gives another run: after the reset, agent" in said(found)
+    assert "with two groups a seed gives a different run: after the reset, agent" in said(found)
 
 
 @pytest.mark.parametrize(
     ("what", "seeds", "state"),
     [
-        (1, "one group and two: the agents are shared by other numbers", "with the same bits"),
-        (2, "nothing can be compared: the agents are shared by other", "fits only those it is of"),
+        (
+            1,
+            "one group and two can't be compared: the number of environments",
+            "are equal to the bit",
+        ),
+        (2, "runs can't be compared: the number of environments", "a saved state may not fit"),
     ],
 )
 def test_number_of_environments_may_vary(compiled, what, seeds, state):
     found = look(compiled(f"VARIES {what}"), without=(*LONG, "log", "observations", "resets"))
-    assert all(worst(findings) != FAIL for findings in found.values()), said(found)
+    assert all(worst_verdict(findings) != FAIL for findings in found.values()), said(found)
     assert seeds in said({"seeds": found["seeds"]}), said(found)
     assert state in said({"state": found["state"]}), said(found)
 
@@ -201,7 +205,7 @@ def env_that_saw(spec: EnvSpec, low: np.ndarray, high: np.ndarray, name: str) ->
     observed = SimpleNamespace(not_finite=None, low=low, high=high, steps=9)
     full = SimpleNamespace(spec=spec)
     return SimpleNamespace(
-        config=config, given=config, full=full, observed=observed, agents_each=1.0
+        config=config, training_config=config, full=full, observed=observed, agents_each=1.0
     )
 
 
@@ -262,7 +266,9 @@ def test_missing_state_score_and_pictures_are_warnings(compiled):
 def test_unused_key_is_a_warning(compiled):
     old, new = "fault = 0", "fault = 0\nwind = 3"
     found = look(kept_copy(compiled(), lambda copy: edit(copy / "faulty.ini", old, new)))
-    assert verdicts(found) == {"loads": WARN} and "nobody reads env.wind" in said(found)
+    assert verdicts(found) == {"loads": WARN} and "the environment doesn't read env.wind" in said(
+        found
+    )
 
 
 @pytest.mark.parametrize(
@@ -291,7 +297,7 @@ def test_sound_environment_in_python_passes():
     found = look(python("Sound"), without=())
     assert verdicts(found) == {}, said(found)
     text = said(found)
-    assert "check_env found nothing" in text and "truncated by a time limit" in text
+    assert "check_env reports no problem" in text and "truncated by a time limit" in text
     assert "pictures: 9 x 4 pixels" in text
 
 
@@ -299,11 +305,14 @@ PYTHON_FAULTS = {
     "Raises": ({"loads": FAIL}, "a plank is missing"),
     "OutOfItsSpace": ({"gymnasium": FAIL}, "observation[2] is 0.5"),
     "SeesNothing": ({"observations": FAIL}, "every agent sees the same"),
-    "SharedChance": ({"seeds": FAIL, "gymnasium": FAIL}, "draw from self.np_random alone"),
+    "SharedChance": (
+        {"seeds": FAIL, "gymnasium": FAIL},
+        "take random numbers only from self.np_random",
+    ),
     "Growing": ({"pictures": FAIL}, "size changes"),
     "Undrawn": ({"pictures": WARN}, "no pencil"),
-    "OldPosition": ({"resets": WARN}, "observation[0] differs after most terminals"),
-    "Overdue": ({"endings": WARN}, "after 30 steps, and as terminated"),
+    "OldPosition": ({"resets": WARN}, "observation[0] has other values after most terminals"),
+    "Overdue": ({"endings": WARN}, "episodes terminated after 30 steps"),
     "Rescaled": ({"gymnasium": WARN}, "RescaleAction(env, -1, 1)"),
 }
 
@@ -319,7 +328,7 @@ def test_planted_fault_in_python_is_found(name):
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        (100.0, "a policy tries about -2 to 2 at first, and reaches the rest late"),
+        (100.0, "a new policy samples about -2 to 2, and reaches larger actions late"),
         (np.inf, ""),
     ],
 )
@@ -383,7 +392,7 @@ def test_process_that_hangs_or_ends_itself_is_reported(compiled, tmp_path):
     assert done.returncode == 1 and "steps         no answer after 15 seconds" in done.stdout
     done = run("check_env", python("EndsItsProcess"), *QUICK, *words, cwd=tmp_path)
     assert done.returncode == 1
-    assert "loads         the process ended itself, with exit code 3" in done.stdout
+    assert "loads         the process exited with code 3" in done.stdout
 
 
 def test_error_of_the_compiler_is_reported(compiled, tmp_path):
@@ -396,11 +405,11 @@ def test_error_of_the_compiler_is_reported(compiled, tmp_path):
 
 
 def test_lists_of_numbers_are_shortened():
-    assert numbers([3]) == "observation[3]"
-    assert numbers([0, 1, 2, 5, 7, 8]) == "observation[0-2, 5, 7-8]"
-    assert numbers(list(range(0, 20, 2)), most=2) == "observation[0, 2] and 8 more"
-    assert [number(x) for x in (0.123456, 1234567.0, -2.0)] == ["0.1235", "1,234,567", "-2"]
-    assert [percent(x) for x in (1.0, 0.012, 0.000003)] == ["100 %", "1.2 %", "0.0003 %"]
+    assert format_indices([3]) == "observation[3]"
+    assert format_indices([0, 1, 2, 5, 7, 8]) == "observation[0-2, 5, 7-8]"
+    assert format_indices(list(range(0, 20, 2)), max_ranges=2) == "observation[0, 2] and 8 more"
+    assert [format_number(x) for x in (0.123456, 1234567.0, -2.0)] == ["0.1235", "1,234,567", "-2"]
+    assert [format_percent(x) for x in (1.0, 0.012, 0.000003)] == ["100 %", "1.2 %", "0.0003 %"]
 
 
 def test_process_of_a_hanging_environment_ends_with_the_command(tmp_path):

@@ -14,7 +14,7 @@ from running import copied_package, files, run
 
 from puffer_mlx.check.gpu import kernels, runs
 from puffer_mlx.check.gpu.items import ITEMS
-from puffer_mlx.check.gpu.tools import TF32, UNIT, Worst, unit
+from puffer_mlx.check.gpu.tools import ROUNDING_UNIT, TF32_ROUNDING, WorstCase, rounding_unit
 from puffer_mlx.check.items import (
     FAIL,
     OK,
@@ -62,9 +62,9 @@ def verdict_of(name: str, quick: bool = True) -> Finding:
 @pytest.mark.parametrize(
     ("architecture", "told", "rounding"),
     [
-        ("applegpu_g16s", None, UNIT["fp32"]),  # M4
-        ("applegpu_g17s", None, TF32),  # M5
-        (None, "0", UNIT["fp32"]),  # CUDA
+        ("applegpu_g16s", None, ROUNDING_UNIT["fp32"]),  # M4
+        ("applegpu_g17s", None, TF32_ROUNDING),  # M5
+        (None, "0", ROUNDING_UNIT["fp32"]),  # CUDA
     ],
 )
 def test_rounding_of_float32_products_depends_on_the_chip(
@@ -76,8 +76,8 @@ def test_rounding_of_float32_products_depends_on_the_chip(
     monkeypatch.delenv("MLX_ENABLE_TF32", raising=False)
     if told is not None:
         monkeypatch.setenv("MLX_ENABLE_TF32", told)
-    assert unit("fp32") == rounding
-    assert unit("bf16") == UNIT["bf16"]
+    assert rounding_unit("fp32") == rounding
+    assert rounding_unit("bf16") == ROUNDING_UNIT["bf16"]
 
 
 def test_healthy_machine_passes(tmp_path):
@@ -214,7 +214,7 @@ def forgetful_restore(patch):
 FAULTS = {
     "kernels-cpu-fp32": (wrong_operations, "GELU gradient 1"),
     "first-ratios": (wrong_cast, "ratios of MinGRU in bf16"),
-    "resume": (forgetful_restore, "losses apart by"),
+    "resume": (forgetful_restore, "losses differ by"),
 }
 
 
@@ -272,7 +272,7 @@ def test_epoch_with_another_loss_is_found(a_gpu, monkeypatch, more):
 
 
 def test_worst_value_is_the_nearest_to_its_bound():
-    worst = Worst()
+    worst = WorstCase()
     worst.add("near", 0.9, 1)
     worst.add("far", 5, 10)
     assert worst.text == "near 0.9 (at most 1)"
@@ -296,8 +296,8 @@ def breakout_on_a_gpu(cpu, monkeypatch):
 
     monkeypatch.setattr(trainer, "place", place)
     monkeypatch.setattr(runs, "need_gpu", lambda: None)
-    monkeypatch.setattr(runs, "TIMED", BREAKOUT.split())
-    monkeypatch.setattr(runs, "ROUNDS", 1)
+    monkeypatch.setattr(runs, "TIMED_OPTIONS", BREAKOUT.split())
+    monkeypatch.setattr(runs, "MEASURED_EPOCHS", 1)
     monkeypatch.setattr(mx, "device_info", lambda device: {"device_name": "Apple M4 Pro"})
     with emulated_gpu():
         yield
@@ -307,8 +307,8 @@ def test_speeds_has_a_line_for_every_way(breakout_on_a_gpu):
     verdict = verdict_of("speeds", quick=False)
     assert verdict.verdict == OK, verdict
     ways = verdict.text.splitlines()
-    begins = ["one launch", "in pieces", "in pieces, a minibatch in one launch"]
-    begins += ["in pieces, a minibatch in many", "overlapped, rollouts on the CPU"]
+    begins = ["one launch", "several launches", "several launches, minibatch in one"]
+    begins += ["several launches, minibatch in many", "overlapped, rollouts on the CPU"]
     assert [way.partition(": rollout ")[0] for way in ways] == begins
     numbers = r"rollout [\d.]+ ms.*, training [\d.]+ ms, epoch [\d.]+ ms: [\d.]+ M steps/s"
     assert all(re.search(numbers, way) for way in ways)
@@ -340,10 +340,10 @@ def test_learning_passes_by_its_score_and_is_skipped_on_a_slow_machine(cpu, monk
         return real(*options, *small, env="squared", **more)
 
     monkeypatch.setattr(runs, "trainer", tiny)
-    monkeypatch.setattr(runs, "STEPS", 5 * 64 * 64)
-    monkeypatch.setattr(runs, "SCORE", -2.0)
+    monkeypatch.setattr(runs, "MAX_LEARNING_STEPS", 5 * 64 * 64)
+    monkeypatch.setattr(runs, "MIN_SCORE", -2.0)
     assert verdict_of("learns", quick=False).verdict == OK
-    monkeypatch.setattr(runs, "SCORE", 2.0)
+    monkeypatch.setattr(runs, "MIN_SCORE", 2.0)
     verdict = verdict_of("learns", quick=False)
     assert verdict.verdict == FAIL and "at least 2" in verdict.text
     monkeypatch.setattr(runs, "MINUTE", 0.0)

@@ -29,7 +29,7 @@ def make(name: str = "squared") -> Any:
 
 def compare(name: str = "squared", in_steps: bool = False) -> trajectories.TrajectoryComparison:
     with emulated_gpu():
-        found = trajectories.compare(lambda: make(name), 1, in_steps)
+        found = trajectories.compare_trajectories(lambda: make(name), 1, in_steps)
     assert found is not None
     return found
 
@@ -56,35 +56,35 @@ def wrong(monkeypatch):
 )
 def test_trajectories_are_equal(in_steps, form):
     found = compare(in_steps=in_steps)
-    assert found.form == form
-    assert (found.equal, found.agents, found.steps, found.first) == (16, 16, 64, None)
+    assert found.description == form
+    assert (found.equal, found.agents, found.steps, found.first_difference) == (16, 16, 64, None)
     assert found.difference == 0 and found.ends > 0 and found.seconds > 0
 
 
 def test_another_reward_is_found(wrong):
     wrong.append(lambda rewards: rewards + mx.where(mx.arange(16) == 3, 0.5, 0.0))
     found = compare()
-    assert (found.equal, found.first, found.difference) == (15, 0, 0.5)
+    assert (found.equal, found.first_difference, found.difference) == (15, 0, 0.5)
 
 
 @pytest.mark.parametrize(
     ("more", "verdict", "words"),
     [
-        (1e-5, "ok", "but for rounding (1e-05), from which 64 agents went other ways"),
-        (0.5, "FAIL", "something else happens, first at step 0"),
-        (float("nan"), "FAIL", "inf apart"),
+        (1e-5, "ok", "except for rounding (1e-05), after which 64 agents played differently"),
+        (0.5, "FAIL", "results differ from step 0 on"),
+        (float("nan"), "FAIL", "by up to inf"),
     ],
 )
 def test_check_env_reports_the_difference(monkeypatch, wrong, more, verdict, words):
     wrong.append(lambda rewards: rewards + more)
-    monkeypatch.setattr(on_gpu, "ROLLOUTS", 1)
+    monkeypatch.setattr(on_gpu, "COMPARED_ROLLOUTS", 1)
     with emulated_gpu():
         (found,) = on_gpu.check_gpu_rules(subject())
     assert found.verdict == verdict and words in found.text
 
 
 def test_trajectories_of_a_world_are_equal(monkeypatch):
-    monkeypatch.setattr(on_gpu, "ROLLOUTS", 2)
+    monkeypatch.setattr(on_gpu, "COMPARED_ROLLOUTS", 2)
     with emulated_gpu():
         (found,) = on_gpu.check_gpu_rules(subject("craftax_classic"))
     ends = re.search("to the bit: 64 agents for 128 steps, ([0-9]+) episodes ended", found.text)
@@ -95,14 +95,14 @@ def test_too_few_environments_are_a_warning(monkeypatch):
     monkeypatch.setattr(on_gpu, "has_gpu", lambda: True)
     monkeypatch.setattr(trajectories, "rollouts_on_gpu", lambda *_: None)
     (found,) = on_gpu.check_gpu_rules(subject())
-    assert found.verdict == "WARN" and "so few environments" in found.text
+    assert found.verdict == "WARN" and "too few environments" in found.text
 
 
 def test_rules_are_only_compiled_without_a_gpu(monkeypatch):
     monkeypatch.setattr(on_gpu, "has_gpu", lambda: False)
     (found,) = on_gpu.check_gpu_rules(subject())
     assert found.verdict == "ok" and "compile without headers, double" in found.text
-    assert "there is none here to compare them on" in found.text
+    assert "this machine has no GPU" in found.text
     (found,) = on_gpu.check_gpu_rules(subject("target"))
     assert found.verdict == "-" and "doesn't define MY_GPU" in found.text
 
@@ -120,7 +120,7 @@ def test_rules_of_our_environments_compile():
 
 REFUSED = [
     ("ENV_FN double half(double x) { return x / 2; }", "FAIL", "poisoned"),
-    ('#include "missing.h"', "FAIL", "missing.h, which isn't there"),
+    ('#include "missing.h"', "FAIL", "missing.h, which doesn't exist"),
     ("ENV_FN void f(int ENV_PTR* a) { memcpy(a, a + 1, 4); }", "FAIL", "memcpy"),
     ("ENV_FN int f(void) { static int calls; return ++calls; }", "FAIL", "poisoned"),
     ("int shared;\nRULE void f(void) { shared++; }", "FAIL", "variables outside of functions"),
@@ -164,11 +164,11 @@ def test_check_gpu_tolerates_rounding_of_breakout_alone(monkeypatch, wrong):
     monkeypatch.setattr(runs, "AGENTS", 16)
     monkeypatch.setattr(runs, "ROLLOUTS", 1)
     with emulated_gpu():
-        assert "squared" in runs._compared("squared")
+        assert "squared" in runs._check_environment("squared")
         wrong[0] = lambda rewards: rewards + 1e-6
-        with pytest.raises(Failed, match="squared: other rows from step 0 on"):
-            runs._compared("squared")
-        assert "breakout" in runs._compared("breakout")
+        with pytest.raises(Failed, match="squared: rows differ from step 0 on"):
+            runs._check_environment("squared")
+        assert "breakout" in runs._check_environment("breakout")
         wrong[0] = lambda rewards: rewards + 0.01
-        with pytest.raises(Failed, match=r"breakout: rows 0.01 apart"):
-            runs._compared("breakout")
+        with pytest.raises(Failed, match=r"breakout: rows differ by 0.01"):
+            runs._check_environment("breakout")

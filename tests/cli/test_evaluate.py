@@ -17,7 +17,7 @@ from puffer_mlx import checkpoint, config
 from puffer_mlx.cli.evaluate import WindowClosed, in_window
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import frames as frame_files
-from puffer_mlx.evaluation.episode_videos import drawing
+from puffer_mlx.evaluation.episode_videos import draw_function
 from puffer_mlx.evaluation.episodes import Spread
 from puffer_mlx.library import evaluating
 from puffer_mlx.policy.policy import make_policy
@@ -195,6 +195,6 @@ def test_pictures_and_windows_are_told_apart():
         draw(seen)
     with pytest.raises(UserError, match="toy draws pictures, no window"):
         draw(seen)
-    draw = drawing(config.Config("module:one"), environments)  # pyright: ignore
-    with pytest.raises(UserError, match="module:one draws in a window of its own"):
+    draw = draw_function(config.Config("module:one"), environments)  # pyright: ignore
+    with pytest.raises(UserError, match="module:one draws in a separate window"):
         draw(seen)

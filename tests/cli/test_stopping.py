@@ -212,7 +212,7 @@ def test_an_environment_that_closes_descriptors_ends_training_with_a_message(tmp
 def test_a_reader_that_leaves_ends_the_run_after_its_epoch(script, here, monkeypatch, capsys):
     """``train.py breakout | head -2``."""
     lose(monkeypatch, errno.EPIPE, after=5)
-    monkeypatch.setattr(dashboard, "INTERVAL", 0.0)  # a line for each epoch
+    monkeypatch.setattr(dashboard, "LINE_INTERVAL", 0.0)  # a line for each epoch
     assert script.main([*LONG, *RARELY]) == 141
     (last, whole) = [*made(here).items()][-1]
     assert whole and last == len(records(here)) < 10

@@ -16,7 +16,7 @@ from puffer_mlx import checkpoint, config
 from puffer_mlx.cli.stopping import AT_ITS_END, NOTHING
 from puffer_mlx.cli.train_output import evaluation_note, rate_note
 from puffer_mlx.config.notes import best_score
-from puffer_mlx.display.run_view import PHASES, abbreviate, duration
+from puffer_mlx.display.run_view import PHASES, duration, format_count
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.system.signals import ASKING
 
@@ -293,6 +293,6 @@ def test_a_signal_stops_at_the_end_of_an_epoch_and_saves(tmp_path):
 def test_numbers_and_times_are_short():
     numbers = {7: "7", 999.4: "999", 999.6: "1.0K", 999_949: "999.9K", 999_951: "1.0M"}
     numbers |= {10**9: "1.0B", 5e15: "5000.0T", -1500: "-1.5K"}
-    assert {number: abbreviate(number) for number in numbers} == numbers
+    assert {number: format_count(number) for number in numbers} == numbers
     times = {0.99: "0s", 59.9: "59s", 60: "1m 0s", 3723: "1h 2m 3s", 1e7: "115d 17h 46m 40s"}
     assert {seconds: duration(seconds) for seconds in times} == times

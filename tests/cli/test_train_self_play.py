@@ -36,8 +36,8 @@ def test_a_run_ends_with_the_ladder_of_evaluate(script, here, capsys):
     assert (last["agent_steps"], last["env/n"]) == (EPOCHS * AGENTS * T, 5 * 20)
     assert len(epochs) == EPOCHS and "env/elo" in epochs[-1]
     lines = capsys.readouterr().out.splitlines()
-    assert "unused here: selfplay.eval_bots (of bots that an environment plays itself)" in lines
-    first = lines.index("ladder of connect4_two, 20 games on each rung; sampled actions")
+    assert "unused with bot.py: selfplay.eval_bots" in lines
+    first = lines.index("ladder of connect4_two, 20 games per opponent; sampled actions")
     names = [line.split()[0] for line in lines[first + 2 : first + 8]]
     assert names == ["bot:0", "bot:0.25", "bot:0.5", "bot:0.75", "bot:1", "mean"]
     assert not any("evaluation of the final weights" in line for line in lines)
@@ -55,7 +55,7 @@ def test_rungs_of_the_pool_are_matches_with_its_weights():
         for _ in trainer:
             pass
         alive = []
-        found = ladder.play_configured(
+        found = ladder.play_configured_ladder(
             trainer, lambda own: vec.make(own, 1), lambda: alive.append(0)
         )
         assert trainer.self_play is not None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from puffer_mlx.display.bottleneck import LARGE, PerfContext, find_bottleneck
+from puffer_mlx.display.bottleneck import LARGE_POLICY_WEIGHTS, PerfContext, find_bottleneck
 
 CPU = PerfContext("cpu", "cpu", False, "fp32", 4, 4, 4, 4096, 8192, 32, 200_000)
 GPU = PerfContext("gpu", "gpu", False, "fp32", 16, 16, 2, 4096, 8192, 32, 200_000, True)
@@ -50,12 +50,16 @@ FEWER = "--train.minibatch-size 16384 (now 8192), if it still learns"
         ("eval_act", PYTHON, ""),
         (
             "eval_env",
-            replace(PYTHON, chosen=True),
+            replace(PYTHON, backend_is_set=True),
             "--vec.backend auto, which measures what is fastest (now sync)",
         ),
         # arithmetic
         ("train_backward", replace(CPU, precision="bf16"), "--train.precision fp32 (now bf16)"),
-        ("train_forward", replace(GPU, parameters=LARGE), "--train.precision bf16 (now fp32)"),
+        (
+            "train_forward",
+            replace(GPU, parameters=LARGE_POLICY_WEIGHTS),
+            "--train.precision bf16 (now fp32)",
+        ),
         ("train_forward", GPU, FEWER),
         # minibatches
         ("train_optimizer", CPU, FEWER),

@@ -14,7 +14,7 @@ from puffer_mlx.display import dashboard as module
 from puffer_mlx.display.bottleneck import PerfContext
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.dashboard_layout import draw_curve
-from puffer_mlx.display.run_view import PHASES, POINTS, RunState
+from puffer_mlx.display.run_view import MAX_POINTS, PHASES, RunState
 from puffer_mlx.tracking.scores import SCORE
 
 
@@ -87,7 +87,7 @@ def test_overlapped_halves_have_shares_of_the_same_epoch():
             **spent(train=0.7, train_forward=0.7, train_wait=0.1),
         )
     )
-    shares = {(phase.parent, phase.label): phase.share for phase in shown.phases()}
+    shares = {(phase.parent, phase.label): phase.fraction for phase in shown.phases()}
     assert shares["", "Rollout"] == pytest.approx(0.75)
     assert shares["", "Train"] == pytest.approx(0.875)
     for side in ("rollout", "train"):
@@ -163,7 +163,7 @@ def test_an_evaluation_adds_nothing_to_curves():
 def test_curves_of_a_long_run_keep_their_shape_in_bounded_memory():
     """Merged points are means over episodes and over time."""
     rng = np.random.default_rng(0)
-    counts = rng.integers(0, 5, 10 * POINTS).tolist()
+    counts = rng.integers(0, 5, 10 * MAX_POINTS).tolist()
     scores = np.linspace(0, 100, len(counts)).tolist()
     speeds = [50.0, 100.0, 100.0, 100.0] * (len(counts) // 4)  # 400 steps in 5 s
     shown = view(
@@ -171,7 +171,7 @@ def test_curves_of_a_long_run_keep_their_shape_in_bounded_memory():
         total=100 * len(counts),
     )
     steps, curve = shown.score_curve()
-    assert POINTS // 2 < len(steps) <= POINTS
+    assert MAX_POINTS // 2 < len(steps) <= MAX_POINTS
     assert steps == sorted(steps) and steps[-1] == 100 * len(counts)
     true = np.interp(steps, 100 * np.arange(1, 1 + len(counts)), scores)
     assert 0 < np.abs(true - curve).max() < 0.5
@@ -299,12 +299,12 @@ def test_a_curve_is_drawn_in_blocks():
 
 @pytest.mark.parametrize("live", [True, False])
 def test_a_long_epoch_shows_its_progress(monkeypatch, live):
-    monkeypatch.setattr(module, "SILENT", 1e9)  # of its own thread
+    monkeypatch.setattr(module, "SILENT_SECONDS", 1e9)  # of its own thread
     texts = iter(["epoch 1: rollout 10 %", "", "epoch 4: training 20 %", "not shown"])
     console, file = terminal(80, 24, live)
     with Dashboard({"Environment": "toy"}, 1000, console, None, lambda: next(texts)) as dashboard:
-        monkeypatch.setattr(module, "SILENT", 0.0)
-        monkeypatch.setattr(module, "SILENT_LINES", 0.0)
+        monkeypatch.setattr(module, "SILENT_SECONDS", 0.0)
+        monkeypatch.setattr(module, "SILENT_LINE_SECONDS", 0.0)
         dashboard.refresh()
         assert "epoch 1: rollout 10 %" in file.getvalue()
         dashboard.refresh()  # between two epochs
@@ -316,14 +316,14 @@ def test_a_long_epoch_shows_its_progress(monkeypatch, live):
         file.truncate(file.seek(0))
         dashboard.update(record(4, 1.0), last=True)
         assert "epoch 4:" not in file.getvalue()
-        monkeypatch.setattr(module, "SILENT", 1e9)
-        monkeypatch.setattr(module, "SILENT_LINES", 1e9)
+        monkeypatch.setattr(module, "SILENT_SECONDS", 1e9)
+        monkeypatch.setattr(module, "SILENT_LINE_SECONDS", 1e9)
         dashboard.refresh()
     assert next(texts) == "not shown"
 
 
 def test_a_resized_window_is_cleared_and_drawn_again(monkeypatch):
-    monkeypatch.setattr(module, "SILENT", 1e9)  # of its own thread
+    monkeypatch.setattr(module, "SILENT_SECONDS", 1e9)  # of its own thread
     console, file = terminal(80, 24)
     with Dashboard({}, 10**6, console, CONDITIONS) as dashboard:
         dashboard.update(full(), last=True)

@@ -144,8 +144,8 @@ def trainer():
 
 def test_watch_yields_every_record_and_replaces_one_picture(monkeypatch, trainer):
     screen = Screen(monkeypatch)
-    monkeypatch.setattr(notebook, "REFRESH", 0.0)
-    monkeypatch.setattr(notebook, "EFFORT", 1e9)
+    monkeypatch.setattr(notebook, "REDRAW_INTERVAL", 0.0)
+    monkeypatch.setattr(notebook, "MAX_DRAWING_FRACTION", 1e9)
     records = list(watch(trainer))
     assert [logs["epoch"] for logs in records] == list(range(1, trainer.config.epochs + 1))
     assert len(screen.shown) == 1 and len(screen.replaced) == len(records) - 1
@@ -157,7 +157,7 @@ def test_watch_yields_every_record_and_replaces_one_picture(monkeypatch, trainer
 @pytest.mark.parametrize("leave", ["end", "error"])
 def test_the_last_record_is_drawn_however_the_loop_ends(monkeypatch, trainer, leave):
     screen = Screen(monkeypatch)
-    monkeypatch.setattr(notebook, "REFRESH", 1e9)
+    monkeypatch.setattr(notebook, "REDRAW_INTERVAL", 1e9)
     seen = []
     monkeypatch.setattr(notebook, "png_bytes", lambda run: seen.append(run.logs["epoch"]) or b"")
     watching = watch(trainer)

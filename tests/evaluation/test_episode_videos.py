@@ -16,12 +16,12 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import episode_videos
 from puffer_mlx.evaluation.episode_videos import (
     EpisodeVideos,
-    episode,
-    refuse_undrawable,
+    check_drawable,
+    record_episode,
     video_is_due,
 )
-from puffer_mlx.evaluation.episodes import AgentStepper, score
-from puffer_mlx.evaluation.evaluator import Evaluator, settings
+from puffer_mlx.evaluation.episodes import AgentStepper, score_episodes
+from puffer_mlx.evaluation.evaluator import Evaluator, evaluation_config
 from puffer_mlx.training.trainer import Trainer
 
 PYTHON = Path(__file__).parents[1] / "envs" / "python"
@@ -83,9 +83,9 @@ def test_a_video_shows_the_first_episode_of_the_evaluation():
         trainer = Trainer(config, environments)
         trainer.step()  # observations are normalised by what was seen
         frames = episode_videos._frames(trainer)
-        with make(settings(config, environments)) as others:
+        with make(evaluation_config(config, environments)) as others:
             copy_statistics(environments, others)
-            scores = score(
+            scores = score_episodes(
                 AgentStepper(trainer.policy, trainer.weights, others, deterministic=True), 12
             )
     (first,) = [record for record in scores.episodes if record["env"] == 0]
@@ -99,8 +99,8 @@ def test_a_video_shows_the_first_episode_of_the_evaluation():
 
 
 def test_a_long_episode_is_thinned_and_an_endless_one_is_cut_off(monkeypatch):
-    monkeypatch.setattr(episode_videos, "PICTURES", 3)
-    monkeypatch.setattr(episode_videos, "LONGEST", 20)
+    monkeypatch.setattr(episode_videos, "MIN_PICTURES", 3)
+    monkeypatch.setattr(episode_videos, "MAX_EPISODE_STEPS", 20)
     config = configure("breakout")
     drawn = []
 
@@ -110,7 +110,7 @@ def test_a_long_episode_is_thinned_and_an_endless_one_is_cut_off(monkeypatch):
 
     with make(config) as environments:
         trainer = Trainer(config, environments)
-        frames = episode(AgentStepper(trainer.policy, trainer.weights, environments), draw)
+        frames = record_episode(AgentStepper(trainer.policy, trainer.weights, environments), draw)
     assert [frame.step for frame in frames] == [0, 4, 8, 12, 16]
     assert len(drawn) == 6 + 3 + 2  # 0 to 5; 6, 8, 10; 12, 16
     assert {frame.image.shape for frame in frames} == {(228, 320, 3)}
@@ -122,7 +122,7 @@ def test_a_long_episode_is_thinned_and_an_endless_one_is_cut_off(monkeypatch):
 def test_an_environment_that_cannot_be_drawn_is_refused():
     config = configure(DRIFT["python"], *VIDEOS)
     with make(config) as environments, pytest.raises(UserError) as caught:
-        refuse_undrawable(config, environments)
+        check_drawable(config, environments)
     assert caught.value.message.startswith("base.eval_video_interval 2: ")
     assert caught.value.hint.endswith("; or --eval-video-interval 0")
 
@@ -143,7 +143,7 @@ def test_a_failed_video_is_one_line_and_the_run_continues(tmp_path, monkeypatch,
         for logs in trainer:
             assert "perf/video" in logs | videos.after_epoch() and videos.newest is None
     assert len(said) == E
-    assert said[0].startswith(f"no video after {N * T} steps, the run goes on: {why}")
+    assert said[0].startswith(f"no video after {N * T} steps (training continues): {why}")
     assert not list(tmp_path.rglob("*.gif"))
 
 

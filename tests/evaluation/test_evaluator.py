@@ -78,7 +78,7 @@ def test_an_evaluation_repeats_the_first_noise_with_the_last_weights(rollouts):
     with native(config) as environments:
         key = np.array(Trainer(config, environments).state().arrays["key"])
     trainer, _ = trained(config)
-    found = list(evaluator.evaluate(trainer, native))
+    found = list(evaluator.evaluate_after_training(trainer, native))
     assert len(found) == len(rollouts) > 2
     np.testing.assert_array_equal(np.array(rollouts[0].key), key)
     for one in rollouts:
@@ -87,17 +87,19 @@ def test_an_evaluation_repeats_the_first_noise_with_the_last_weights(rollouts):
     states = [np.concatenate([np.array(x) for _, x in named(one.states)]) for one in rollouts]
     assert not states[0].any() and states[1].any() and (states[1] != states[2]).any()
     again, _ = trained(config)
-    assert list(evaluator.evaluate(again, native)) == found  # nothing of the training's end is in
+    assert (
+        list(evaluator.evaluate_after_training(again, native)) == found
+    )  # nothing of the training's end is in
 
 
 def test_eval_agents_sets_the_number_of_agents_and_groups(rollouts):
     trainer, _ = trained(configure("--eval-agents", "3", "--eval-episodes", "2", "--vec.seed", "9"))
-    list(evaluator.evaluate(trainer, native))
+    list(evaluator.evaluate_after_training(trainer, native))
     assert rollouts[0].buffer.observations.shape[1] == 3
-    made = evaluator.evaluated(trainer.config)
+    made = evaluator.puffer5_evaluation_config(trainer.config)
     assert (made.vec.num_buffers, made.vec.seed, made.base.reset_state) == (1, 9, False)
     assert trainer.config.vec.num_buffers == 2
-    assert evaluator.evaluated(configure()).vec.total_agents == N
+    assert evaluator.puffer5_evaluation_config(configure()).vec.total_agents == N
 
 
 OF_4 = "--train.algorithm", "puffer4"
@@ -108,9 +110,9 @@ def test_eval_agents_must_be_a_multiple_of_an_environments_agents(words):
     pairs = Telling(N)
     pairs.num_environments = N // 2
     with pytest.raises(UserError, match="eval_agents 5 is not a multiple of an environment's 2"):
-        evaluator.refuse_agents(configure("--eval-agents", "5", *words), pairs)
-    evaluator.refuse_agents(configure("--eval-agents", "6", *words), pairs)
-    evaluator.refuse_agents(configure("--eval-agents", "5", *OF_4), pairs)  # unused there
+        evaluator.check_eval_agents(configure("--eval-agents", "5", *words), pairs)
+    evaluator.check_eval_agents(configure("--eval-agents", "6", *words), pairs)
+    evaluator.check_eval_agents(configure("--eval-agents", "5", *OF_4), pairs)  # unused there
 
 
 # ---- when it ends --------------------------------------------------------------------------------
@@ -122,7 +124,7 @@ def told(*said, episodes=10, algorithm="puffer5"):
     trainer = Trainer(configure(*words), Telling(N))
     list(trainer)
     environments = Telling(N, *said)
-    found = list(evaluator.evaluate(trainer, lambda _: environments))
+    found = list(evaluator.evaluate_after_training(trainer, lambda _: environments))
     assert environments.closed == (algorithm == "puffer5" and episodes > 0)
     assert {record["agent_steps"] for record in found} <= {trainer.global_step}
     return trainer, found, [(r.get("env/score"), r.get("env/n")) for r in found]
@@ -133,7 +135,7 @@ def test_an_evaluation_ends_after_eval_episodes():
     six, four = {"score": 1.0, "n": 6.0}, {"score": 6.0, "n": 4.0}
     trainer, found, scores = told(six, four, six)
     assert scores == [(1, 6), (3, 10)]  # (6 * 1 + 4 * 6) / 10
-    assert evaluator.short_note(trainer, found[-1]) is None
+    assert evaluator.incomplete_note(trainer, found[-1]) is None
     assert told(six, four, six, episodes=9)[2] == scores
     assert [n for _, n in told(six, four, six, episodes=11)[2]] == [6, 10, 16]
     assert told(six, episodes=0)[2] == []
@@ -144,7 +146,7 @@ def test_an_evaluation_ends_without_the_end_of_an_episode():
     one = {"score": 1.0, "n": 1.0}
     trainer, found, scores = told()
     assert scores == [(None, None)] * E
-    note = evaluator.short_note(trainer, found[-1])
+    note = evaluator.incomplete_note(trainer, found[-1])
     assert note and "after 0 of 10 episodes: no episode ended in 64 steps" in note
     assert len(told({}, one, {}, one)[2]) == 4 + E  # counted anew after each
 
@@ -153,18 +155,20 @@ def test_an_evaluation_ends_when_the_trainer_stops():
     trainer = Trainer(configure("--eval-episodes", "100"), Telling(N))
     list(trainer)
     said = [{"score": 1.0, "n": 1.0}] * 50
-    for _ in evaluator.evaluate(trainer, lambda _: Telling(N, *said)):
+    for _ in evaluator.evaluate_after_training(trainer, lambda _: Telling(N, *said)):
         trainer.stop = True
-    assert evaluator.short_note(trainer, {}) is None
-    assert not list(evaluator.evaluate(trainer, lambda _: Telling(N, *said)))
+    assert evaluator.incomplete_note(trainer, {}) is None
+    assert not list(evaluator.evaluate_after_training(trainer, lambda _: Telling(N, *said)))
 
 
 def test_puffer4_evaluates_in_its_own_environments():
     trainer = Trainer(configure("--train.algorithm", "puffer4"), Telling(N))
     list(trainer)
-    (record,) = evaluator.evaluate(trainer, lambda _: pytest.fail("new environments"))
+    (record,) = evaluator.evaluate_after_training(
+        trainer, lambda _: pytest.fail("new environments")
+    )
     assert record == {"agent_steps": (E + 1) * N * T}
-    assert evaluator.short_note(trainer, record) is None
+    assert evaluator.incomplete_note(trainer, record) is None
 
 
 # ---- what an epoch's record has ------------------------------------------------------------------

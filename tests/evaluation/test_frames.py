@@ -17,7 +17,7 @@ from puffer_mlx.evaluation.frames import (
     Frame,
     enlarge,
     find_draw,
-    fit,
+    fit_picture,
     gif_bytes,
     write_gif,
     write_mp4,
@@ -54,7 +54,7 @@ def test_draw_gets_the_observation_and_each_environment_has_its_own(tmp_path):
 
 
 def test_an_environment_without_a_draw_function_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"draw\.py doesn't exist\n  hint: scores need none"):
+    with pytest.raises(UserError, match=r"draw\.py doesn't exist\n  hint: pictures need draw"):
         find_draw(tmp_path)
     with pytest.raises(UserError, match=r"draw\.py defines no function draw"):
         drawer(tmp_path, "draw = 3")
@@ -83,7 +83,7 @@ SIZES = st.integers(1, 60)
 @example(size=(3, 500), room=(9, 9))
 def test_a_picture_is_fitted_by_a_whole_factor_or_reduced_in_proportion(size, room):
     image = np.random.default_rng(0).integers(0, 256, (*size, 3)).astype(np.uint8)
-    result = fit(image, *room)
+    result = fit_picture(image, *room)
     factor = min(room[0] / size[0], room[1] / size[1])
     if factor >= 1:
         assert (result == image.repeat(int(factor), 0).repeat(int(factor), 1)).all()
@@ -97,7 +97,7 @@ def test_a_reduced_pixel_is_the_mean_of_its_pixels():
     image = np.zeros((4, 6, 3), np.uint8)
     image[:2, :3] = 200, 100, 0
     image[0, 0] = 255, 255, 255
-    reduced = fit(image, 2, 3)
+    reduced = fit_picture(image, 2, 3)
     # Columns 0-1 and 2-3 of rows 0-1, then nothing below.
     assert reduced[0, 0].tolist() == [round((3 * 200 + 255) / 4), round((3 * 100 + 255) / 4), 64]
     assert reduced[0, 1].tolist() == [100, 50, 0]

@@ -84,7 +84,7 @@ def played(settings: config.Config, games: int = 10, **more: Any) -> Ladder:
     spec = replace(spec, **more.pop("spec", {}))
     weights = policy.init(mx.random.key(1))
     make = lambda own: vec.make(own, 1)  # noqa: E731
-    return ladder.play_bots(settings, spec, policy, weights, make, games, **more)
+    return ladder.play_environment_bots(settings, spec, policy, weights, make, games, **more)
 
 
 BOTS = "--selfplay.eval-bots=0,1", "--policy.hidden-size=8", "--selfplay.eval-bot-envs=8"
@@ -100,7 +100,7 @@ def test_bots_inside_an_environment_have_their_mean_and_progress():
         OpponentResult("bot 0", 12, 0, 0, 0),
         OpponentResult("bot 1", 12, 1, 1, 1),
     )
-    assert (found.what, found.score) == ("perf", 0.5)
+    assert (found.score_name, found.score) == ("perf", 0.5)
     assert progress[-1] == (24, 24) and progress == sorted(progress)
     assert str(found).splitlines()[-1].split() == ["mean", "0.500"]
 
@@ -115,16 +115,16 @@ def test_env_changes_by_pufferlibs_keys_and_by_bot_eval_first():
     assert settings.bot_eval == {"riders": 2.0, "name": "two, 2"} and settings.unused == []
     assert settings.env["riders"] != 2
     assert [rung.score for rung in played(settings).results] == [3, 3]
-    own = ladder.against_bots(settings).env
+    own = ladder.environment_bot_config(settings).env
     assert (own["num_agents"], own["num_bots"], own["riders"]) == (1, 1, 2)
     settings.bot_eval["num_agents"] = 4.0
-    assert ladder.against_bots(settings).env["num_agents"] == 4
+    assert ladder.environment_bot_config(settings).env["num_agents"] == 4
 
 
 def test_the_interval_of_a_mean_narrows_with_the_number_of_games(monkeypatch):
     episodes = [{"perf": float(i > 1), "score": 9.0, "env": i, "n": 1.0} for i in range(4)]
     found = Scores(episodes, environments=4, each=1, unfinished=0, steps=32, seconds=0.0)
-    monkeypatch.setattr(ladder, "score", lambda *_, **__: found)
+    monkeypatch.setattr(ladder, "score_episodes", lambda *_, **__: found)
     settings = config.load(peloton(bot_eval="riders = 1"), [*BOTS, "--selfplay.eval-bots=0"])
     (rung,) = played(settings, 4).results
     half = 1.959964 * (1 / 3) ** 0.5 / 4**0.5  # the deviation of 0, 0, 1, 1 is sqrt(1/3)
@@ -142,7 +142,7 @@ def test_games_that_do_not_end_are_refused(monkeypatch):
 
 def test_a_policy_of_other_observations_is_refused():
     settings = config.load(peloton(bot_eval="riders = 1"), BOTS)
-    with pytest.raises(UserError, match=r"and the policy knows 5 and \(3,\)"):
+    with pytest.raises(UserError, match=r"the policy was trained with 5 and \(3,\)"):
         played(settings, spec={"observation_size": 5})
 
 

@@ -11,7 +11,7 @@ from saved_policies import record_of, save
 from puffer_mlx import checkpoint, config
 from puffer_mlx.checkpoint.flat_files import save_bin
 from puffer_mlx.cli import match as module
-from puffer_mlx.evaluation.games import without_statistics
+from puffer_mlx.evaluation.games import without_normalization
 from puffer_mlx.library import evaluating
 
 PYTHON = OURS / "python"
@@ -91,9 +91,9 @@ def test_a_gif_shows_a_game_and_its_result_below_the_players_names(match, here):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("random bot:2", "bot:2: '2' is no skill from 0 to 1"),
+        ("random bot:2", "bot:2: '2' is not a skill from 0 to 1"),
         ("random nobody", "there is no checkpoint in"),
-        ("random bot --games 8 --max-steps 3", "had not ended 1 games after 3 steps"),
+        ("random bot --games 8 --max-steps 3", "had not finished 1 games after 3 steps"),
         ("checkpoints/squared/17 random", "is a policy for 121"),
     ],
 )
@@ -127,7 +127,7 @@ def test_evaluate_against_uses_the_runs_parameters_and_statistics(against, here,
 
 def test_a_match_shows_plain_observations(here, duel):
     settings = config.load(duel, ["--vec.normalize-observations", "1", "--vec.normalize-rewards=1"])
-    plain = without_statistics(settings).vec
+    plain = without_normalization(settings).vec
     assert not plain.normalize_observations and not plain.normalize_rewards
     assert settings.vec.normalize_observations and settings.vec.normalize_rewards  # as it was
 

@@ -17,7 +17,7 @@ from puffer_mlx import config
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.games import play_pair
 from puffer_mlx.evaluation.players import Player, policy_player, random_player, scripted_player
-from puffer_mlx.evaluation.results import PairResult, Tally, elo, wilson
+from puffer_mlx.evaluation.results import PairResult, Tally, elo_ratings, wilson_interval
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.base import Environments
@@ -146,7 +146,7 @@ def test_each_player_has_its_own_seed():
     ("how", "message"),
     [
         ({"agents": 3}, r"duel has 3 .*\n  hint: .*connect4_two"),
-        ({"lone": True}, "ended for some of an environment's 2 agents alone"),
+        ({"lone": True}, "ended for only some of an environment's 2 agents"),
         ({"max_steps": 5}, r"3 of 4 environments .* 3 games after 5 steps"),
     ],
 )
@@ -288,7 +288,7 @@ def test_the_score_counts_draws_as_half():
     assert (tally.games, tally.score) == (8, 5 / 8)
     result = PairResult((tally, Tally(1, 1, 1)), 9)
     assert result.total == Tally(4, 5, 2)
-    low, high = wilson(result.total)
+    low, high = wilson_interval(result.total)
     assert (
         str(result)
         == f"4 wins, 5 draws, 2 losses: score 0.591 ({low:.3f} to {high:.3f}), sampled actions"
@@ -297,25 +297,25 @@ def test_the_score_counts_draws_as_half():
 
 def test_the_interval_is_wilsons():
     """For 0 of 10 it is 0 to z^2 / (10 + z^2); for a half it is symmetric."""
-    low, high = wilson(Tally(0, 0, 10))
+    low, high = wilson_interval(Tally(0, 0, 10))
     assert (low, high) == (0, pytest.approx(3.841459 / 13.841459, abs=1e-7))
-    assert wilson(Tally(10, 0, 0)) == (pytest.approx(1 - high), pytest.approx(1))
-    low, high = wilson(Tally(40, 20, 40))  # 0.5 ± z / 2 / sqrt(100 + z^2)
+    assert wilson_interval(Tally(10, 0, 0)) == (pytest.approx(1 - high), pytest.approx(1))
+    low, high = wilson_interval(Tally(40, 20, 40))  # 0.5 ± z / 2 / sqrt(100 + z^2)
     assert (low, high) == pytest.approx((0.403832, 0.596168), abs=1e-6)
-    low, high = wilson(Tally(70, 0, 30))  # a table's: 0.6042, 0.7811
+    low, high = wilson_interval(Tally(70, 0, 30))  # a table's: 0.6042, 0.7811
     assert (low, high) == pytest.approx((0.6042, 0.7811), abs=1e-4)
 
 
 def test_two_ratings_are_the_odds_with_a_draw_added():
     """(90 + 1/2) to (9 + 1/2); each rating is half of the difference."""
     half = 200 * math.log10(90.5 / 9.5)
-    assert elo({(0, 1): Tally(90, 0, 9)}, 2) == pytest.approx([half, -half])
-    assert elo({(0, 1): Tally(9, 0, 90)}, 2) == pytest.approx([-half, half])
-    assert elo({(0, 1): Tally(80, 20, 0)}, 2) == pytest.approx(  # draws are half a win
+    assert elo_ratings({(0, 1): Tally(90, 0, 9)}, 2) == pytest.approx([half, -half])
+    assert elo_ratings({(0, 1): Tally(9, 0, 90)}, 2) == pytest.approx([-half, half])
+    assert elo_ratings({(0, 1): Tally(80, 20, 0)}, 2) == pytest.approx(  # draws are half a win
         [200 * math.log10(90.5 / 10.5), -200 * math.log10(90.5 / 10.5)]
     )
-    assert elo({(0, 1): Tally(5, 7, 5)}, 2) == pytest.approx([0, 0])
-    never_lost = elo({(0, 1): Tally(4096, 0, 0)}, 2)
+    assert elo_ratings({(0, 1): Tally(5, 7, 5)}, 2) == pytest.approx([0, 0])
+    never_lost = elo_ratings({(0, 1): Tally(4096, 0, 0)}, 2)
     assert never_lost[0] == pytest.approx(200 * math.log10(4096.5 / 0.5))
 
 
@@ -328,4 +328,4 @@ def test_ratings_of_three_players_are_their_strengths():
         won = games * mine // (mine + its)
         results[pair] = Tally(won - 1, 1, games - won - 1)  # and half of the added draw
     step = 400 * math.log10(2)
-    assert elo(results, 3) == pytest.approx([step, 0, -step], abs=1e-4)
+    assert elo_ratings(results, 3) == pytest.approx([step, 0, -step], abs=1e-4)

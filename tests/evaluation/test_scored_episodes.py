@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puffer_mlx import config, vec
-from puffer_mlx.evaluation.episodes import AgentStepper, Scores, Spread, frames_of, score
+from puffer_mlx.evaluation.episodes import (
+    AgentStepper,
+    Scores,
+    Spread,
+    agent_frames,
+    score_episodes,
+)
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -100,7 +106,7 @@ class Spy:
 
 def run(policy: Any, environments: Any, episodes: int, seed=0, greedy=False, **how) -> Scores:
     stepper = AgentStepper(policy, "the weights", environments, seed, greedy)  # pyright: ignore
-    return score(stepper, episodes, **how)
+    return score_episodes(stepper, episodes, **how)
 
 
 # ---- counting ------------------------------------------------------------------------------------
@@ -197,7 +203,7 @@ def test_evaluations_repeat_to_the_bit_with_other_groups_and_threads(greedy):
             settings = config.load("squared", ["--policy.hidden-size", "8"])
             policy = make_policy(environments.spec, settings.policy, settings.torch)
             weights = policy.init(mx.random.key(3))
-            found = score(AgentStepper(policy, weights, environments, seed, greedy), 120)
+            found = score_episodes(AgentStepper(policy, weights, environments, seed, greedy), 120)
         results.append((found.episodes, found.steps))
     assert results[0] == results[1]
     assert (results[0] == results[2]) == greedy
@@ -213,7 +219,7 @@ def test_several_continuous_actions_are_sent_contiguously(kind, backend):
     with vec.make(settings, 2) as envs:
         policy = make_policy(envs.spec, settings.policy, settings.torch)
         weights = policy.init(mx.random.key(0))
-        scores = score(AgentStepper(policy, weights, envs), 8)
+        scores = score_episodes(AgentStepper(policy, weights, envs), 8)
         assert envs.spec.action.sizes == (1, 1) and scores.count == 8 and not scores.unfinished
 
 
@@ -223,7 +229,7 @@ def test_several_continuous_actions_are_sent_contiguously(kind, backend):
 def test_frames_show_agent_0_with_its_episode_reward_and_return():
     environments = Scripted([[(2, 1.0), (3, 1.0)], [(1, 1.0)]])
     stepper = AgentStepper(Spy(), None, environments)  # pyright: ignore
-    frames = list(frames_of(stepper, lambda observation: observation, 7))
+    frames = list(agent_frames(stepper, lambda observation: observation, 7))
     assert [frame.image.tolist() for frame in frames] == [[0, t] for t in range(7)]
     assert [frame[1:] for frame in frames] == [
         (0, 0, 0.0, 0.0, False),

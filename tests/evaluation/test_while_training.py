@@ -15,13 +15,13 @@ from puffer_mlx.checkpoint import CheckpointManager
 from puffer_mlx.checkpoint.branches import checkpoint_info
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import evaluator as evaluator_module
-from puffer_mlx.evaluation.episodes import AgentStepper, Scores, score
+from puffer_mlx.evaluation.episodes import AgentStepper, Scores, score_episodes
 from puffer_mlx.evaluation.evaluator import (
     Evaluator,
-    evaluate,
-    is_due,
-    logs_of,
-    settings,
+    evaluate_after_training,
+    evaluation_config,
+    evaluation_is_due,
+    evaluation_logs,
     target_reached,
 )
 from puffer_mlx.training.trainer import Trainer
@@ -87,7 +87,7 @@ def test_evaluations_do_not_change_the_training(words):
     assert arrays.keys() == found.keys()
     assert [key for key in arrays if arrays[key] != found[key]] == []
     assert [without_evaluation(log) for log in records] == logs
-    due = [is_due(evaluated, epoch) for epoch in range(1, evaluated.epochs + 1)]
+    due = [evaluation_is_due(evaluated, epoch) for epoch in range(1, evaluated.epochs + 1)]
     assert ["eval/n" in log for log in records] == due and due.count(True) in (2, 3)
 
 
@@ -98,11 +98,11 @@ def test_evaluations_do_not_change_the_training(words):
 def test_an_evaluation_is_the_score_of_the_current_weights(greedy):
     config = configure(*SQUARED, *EVALUATED, *MANY, "--eval-greedy", str(greedy), "--vec.seed", "3")
     _, logs, trainer = trained(config)
-    with make(settings(config, trainer.vec)) as environments:
+    with make(evaluation_config(config, trainer.vec)) as environments:
         stepper = AgentStepper(
             trainer.policy, trainer.weights, environments, config.base.seed, greedy
         )
-        expected = score(stepper, 160, max_steps=100_000)
+        expected = score_episodes(stepper, 160, max_steps=100_000)
     assert logs[-1]["eval/score"] == expected.summary()["score"].mean
     assert logs[-1]["eval/score_std"] == expected.summary()["score"].std > 0
     assert logs[-1]["eval/n"] == 160
@@ -111,12 +111,12 @@ def test_an_evaluation_is_the_score_of_the_current_weights(greedy):
 def test_evaluation_environments_have_other_seeds():
     config = configure(*SQUARED, *EVALUATED, "--vec.seed", "3")
     with make(config) as environments:
-        own = settings(config, environments).vec
+        own = evaluation_config(config, environments).vec
     assert not {*range(3, 3 + N)} & {*range(own.seed, own.seed + own.total_agents)}
     assert config.vec.seed == 3 and (own.num_buffers, config.vec.num_buffers) == (1, 2)
     config.vec.seed = 2**31 - 1
     with make(config) as environments:
-        assert settings(config, environments).vec.seed == 2**30 - 1
+        assert evaluation_config(config, environments).vec.seed == 2**30 - 1
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_evaluation_environments_have_other_seeds():
 def test_there_are_as_many_environments_as_the_episodes_need(words, agents):
     config = configure(*words[:1], *EVALUATED, *words[1:])
     with make(config) as environments:
-        assert settings(config, environments).vec.total_agents == agents
+        assert evaluation_config(config, environments).vec.total_agents == agents
 
 
 def test_evaluations_use_the_trainings_statistics_and_do_not_change_them():
@@ -143,7 +143,7 @@ def test_evaluations_use_the_trainings_statistics_and_do_not_change_them():
         trainer.step()
         before = environments.memory()  # type: ignore
         assert Evaluator(trainer, keeping(made)).after_epoch()
-        assert list(evaluate(trainer, keeping(made)))
+        assert list(evaluate_after_training(trainer, keeping(made)))
         for each in [environments, *made]:
             found = each.memory()  # type: ignore
             assert found.keys() == before.keys() and found
@@ -187,7 +187,7 @@ def test_evaluations_have_100_episodes_unless_given(tmp_path):
 def test_evaluations_are_due_when_an_epoch_reaches_the_interval_and_at_the_end():
     def due(interval: int) -> list[int]:
         config = configure(*SQUARED, "--eval-interval", str(interval))
-        return [epoch for epoch in range(E + 1) if is_due(config, epoch)]
+        return [epoch for epoch in range(E + 1) if evaluation_is_due(config, epoch)]
 
     assert (due(0), due(128), due(129)) == ([], [1, 2, 3, 4], [2, 3, 4])
     assert (due(256), due(300)) == ([2, 4], [3, 4])
@@ -207,10 +207,10 @@ def test_a_run_ends_at_a_score_in_the_direction_of_its_goal():
 def test_a_target_of_an_unreported_score_is_refused():
     words = *SQUARED, *EVALUATED, "--sweep.metric", "luck"
     scores = Scores([{"n": 1.0, "score": 2.0, "env": 0.0}], 1, 1, 0, 5, 0.1)
-    assert logs_of(scores, configure(*words)) == {"eval/score": 2, "eval/n": 1}
+    assert evaluation_logs(scores, configure(*words)) == {"eval/score": 2, "eval/n": 1}
     with pytest.raises(UserError) as caught:
-        logs_of(scores, configure(*words, "--stop-at-score", "1"))
-    assert caught.value.message == "base.stop_at_score is of luck, which squared doesn't report"
+        evaluation_logs(scores, configure(*words, "--stop-at-score", "1"))
+    assert caught.value.message == "base.stop_at_score needs luck, which squared doesn't report"
     assert caught.value.hint == "[sweep] metric = one of score"
 
 

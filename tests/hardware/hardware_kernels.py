@@ -8,8 +8,15 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx import ops
-from puffer_mlx.check.gpu.kernels import FUSED_BOUND, S, small_policy
-from puffer_mlx.check.gpu.tools import Worst, at_most, difference, need_gpu, on, require
+from puffer_mlx.check.gpu.kernels import FUSED_TOLERANCE, S, small_policy
+from puffer_mlx.check.gpu.tools import (
+    WorstCase,
+    at_most,
+    need_gpu,
+    on,
+    relative_difference,
+    require,
+)
 from puffer_mlx.policy.acting_on_gpu import PolicyBlocks, step_on_gpu
 from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.policy.policy import Policy
@@ -28,7 +35,7 @@ ACTING = 2e-5  # tolerance for the results of one step, whose largest values are
 def acting(quick: bool) -> str:
     """Check the kernel of a rollout's step against MLX on the CPU, for every network."""
     need_gpu()
-    worst = Worst()
+    worst = WorstCase()
     for network in NETWORKS:
         for sizes in ((5,), (2, 4), (1, 1, 1)):
             off = _acting_apart(small_policy(network, sizes, reset=True), masked=len(sizes) == 2)
@@ -88,7 +95,7 @@ POLICIES = (0, 1, 0, 2, 0)  # who acts for five agents, and for the next five
 def several(quick: bool) -> str:
     """Check that policies in one launch act as in separate launches, for every network."""
     need_gpu()
-    worst = Worst()
+    worst = WorstCase()
     for network in NETWORKS:
         for sizes in ((5,), (2, 4), (1, 1, 1)):
             policy = small_policy(network, sizes, reset=True)
@@ -187,12 +194,12 @@ def around_gradients(quick: bool) -> str:
     same = np.array(ours["drawn rows"]) == np.array(expected["drawn rows"])
     rounded = at_most("share of other rows drawn", 1 - same.mean(), ROUNDED)
     off = (np.array(ours["their weights"]) / np.array(expected["their weights"]))[same]
-    at_most("weights of drawn rows", float(np.abs(off - 1).max()), FUSED_BOUND["fp32"])
+    at_most("weights of drawn rows", float(np.abs(off - 1).max()), FUSED_TOLERANCE["fp32"])
     worst = 0.0
     for name, array in expected.items():
         if name.startswith("advantages"):
-            worst = max(worst, difference(ours[name], array))
-            at_most(name, worst, FUSED_BOUND["fp32"])
+            worst = max(worst, relative_difference(ours[name], array))
+            at_most(name, worst, FUSED_TOLERANCE["fp32"])
         elif name not in ("drawn rows", "their weights"):
             require(mx.array_equal(ours[name], array).item() is True, f"{name} isn't the CPU's")
-    return f"{at_most('advantages', worst, FUSED_BOUND['fp32'])}; {rounded}"
+    return f"{at_most('advantages', worst, FUSED_TOLERANCE['fp32'])}; {rounded}"

@@ -53,8 +53,8 @@ def leak(patch):
 
 
 FAULTS = {
-    act_with_older_weights: ("losses", "losses apart by"),
-    use_one_buffer: ("losses", "losses apart by"),
+    act_with_older_weights: ("losses", "losses differ by"),
+    use_one_buffer: ("losses", "losses differ by"),
     leak: ("memory", "bytes left behind"),
 }
 

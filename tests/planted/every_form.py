@@ -65,7 +65,7 @@ def compiled_step(policy):
 
 def cpu_cell():
     """Return the largest error of the extension's cell, forward and backward."""
-    case = kernels.cases()["Leaky"]
+    case = kernels.operation_cases()["Leaky"]
     found = case.run(mx.Device(mx.cpu), mx.float32)
     assert found is not None, "there is no extension"
     return apart(found, case.expect(mx.float32))
@@ -78,7 +78,7 @@ def gpu_text(backend):
         leaky_forward,
     )
 
-    case = kernels.cases()["Leaky"]
+    case = kernels.operation_cases()["Leaky"]
     inputs = [*case.low, *case.states, case.not_done]
     out, *gradients = case.expect(mx.float32)
     after = [*inputs, np.array(out), case.cotangent]

@@ -92,5 +92,5 @@ def test_launches_in_ncus_table_are_those_of_one_epoch(tmp_path):
     assert launches == {**dict.fromkeys(kinds, T), "muon": 1}
     assert found["muon"]["us"] == found[kinds[-1]]["us"] / T == 10
     file.write_text("\n".join(rows[: 1 + 5 * len(epoch)]))
-    with pytest.raises(UserError, match="ncu saw 5 rollouts that a GPU made, of 12"):
+    with pytest.raises(UserError, match="ncu found 5 of 12 rollouts on the GPU"):
         epoch_of(file, T)

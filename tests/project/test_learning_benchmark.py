@@ -20,10 +20,10 @@ sys.path.append(str(ROOT / "benchmarks"))
 PARTS = ("nightly", "runs", "table", "tasks", "zoo")
 nightly, runs, table, tasks, zoo = (importlib.import_module(f"learning_{part}") for part in PARTS)
 learning = importlib.import_module("learning")
-OURS, SB3 = tasks.OURS, tasks.SB3
+PUFFER_MLX, SB3 = tasks.PUFFER_MLX, tasks.SB3
 
 
-def write_record(folder: Path, name: str, trainer: str = OURS, **seeds: Any) -> None:
+def write_record(folder: Path, name: str, trainer: str = PUFFER_MLX, **seeds: Any) -> None:
     """Write a record as learning_record.keep does. seeds: s1=(score, CPU s)."""
     folder.mkdir(exist_ok=True)
     made = {
@@ -44,7 +44,7 @@ def write_record(folder: Path, name: str, trainer: str = OURS, **seeds: Any) -> 
 
 def test_settings_of_all_tasks_are_valid():
     for name, task in tasks.TASKS.items():
-        environment, *words = runs.training(runs.Run(name, OURS, 3), runs.Place(Path()))
+        environment, *words = runs.training(runs.Run(name, PUFFER_MLX, 3), runs.RunOptions(Path()))
         settings = config.load(environment, words)
         assert (settings.base.seed, settings.vec.seed) == (3, 3000), name
         assert task.steps in (0, settings.train.total_timesteps), name
@@ -55,7 +55,7 @@ def test_settings_of_all_tasks_are_valid():
 
 def test_seed_of_evaluations_is_no_seed_of_training():
     with pytest.raises(UserError, match="expected 1 or more without 10"):
-        runs.plan(["catch"], [OURS], range(9, 12))
+        runs.plan(["catch"], [PUFFER_MLX], range(9, 12))
 
 
 # ---- numbers -------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Fakes:
         self.made: list[Any] = []
         self.settings = {"train.gamma": "0.9"}
         monkeypatch.setattr(runs, "started", lambda *_: dict(self.settings))
-        monkeypatch.setattr(runs, "ours", self.ours)
+        monkeypatch.setattr(runs, "run_puffer_mlx", self.ours)
 
     def ours(self, run: Any, place: Any, cores: set[int]) -> dict[str, Any]:
         self.made.append((run.name, run.seed))
@@ -120,8 +120,8 @@ class Fakes:
 
     def work(self, out: Path, seeds: int, **how: Any) -> list[str]:
         said: list[str] = []
-        work = runs.Work(runs.Place(out, **how), said.append)
-        work.do(runs.plan(["catch", "CartPole-v1"], [OURS], range(1, seeds + 1)))
+        work = runs.Work(runs.RunOptions(out, **how), said.append)
+        work.do(runs.plan(["catch", "CartPole-v1"], [PUFFER_MLX], range(1, seeds + 1)))
         return said
 
 
@@ -175,7 +175,7 @@ def test_nightly_score_is_weighted_by_episodes():
     records.append({"agent_steps": 300, "env/n": 9, "env/perf": 99})  # the evaluation
     assert nightly.reached(records, "env/perf", 0) == (300, -3)
     assert nightly.reached(records, "env/perf", 150) == (300, (4 + 9) / 5)
-    assert runs.parts(records, "env/perf") == [[105, 1.0], [202.5, 2.0], [300, 3.0]]
+    assert runs.section_scores(records, "env/perf") == [[105, 1.0], [202.5, 2.0], [300, 3.0]]
     with pytest.raises(UserError, match="no episode ended"):
         nightly.reached([{"agent_steps": 300, "loss/total": 0}], "env/perf", 100)
 
@@ -217,7 +217,7 @@ def test_nightly_fails_below_the_expected_score(night, scores, words, code, fail
 def test_seeds_that_learned_too_little_failed(tmp_path, capsys):
     """The median learned 98 - 5 = 93: at least 98 - 0.2 * 93 = 79.4 is expected."""
     write_record(tmp_path, "catch", s1=(98, 1), s2=(100, 1), s3=(79, 1), s4=(80, 1), s5=(99, 1))
-    assert table.fell_short(table.load(tmp_path)["catch", OURS]) == ["3"]
+    assert table.fell_short(table.load(tmp_path)["catch", PUFFER_MLX]) == ["3"]
     assert not learning.too_many_failed(["catch"], tmp_path, 0.2)
     assert learning.too_many_failed(["catch"], tmp_path, 0.19)
     assert table.fell_short({"seeds": {"1": {"score": 3, "curve": []}}}) == []

@@ -12,7 +12,7 @@ from puffer_mlx.vec.native.vec import NativeVec
 
 sys.path.append(str(ROOT / "benchmarks"))
 game = importlib.import_module("rounds_of_rps")
-observations, turned = game.observations, game.turned
+observations, opponent_histories = game.observations, game.opponent_histories
 exploitability, payoffs = game.exploitability, game.payoffs
 Behaviour = list[np.ndarray]  # for each round the mixes (9^d, 3)
 
@@ -55,7 +55,7 @@ def test_payoffs_and_observations_are_those_of_played_episodes():
     with NativeVec(folder, total_agents=2 * n, env={"rounds": rounds}) as vec:
         stepper = Stepper(vec)
         for d in range(rounds):
-            views = pasts, turned(d)[pasts]
+            views = pasts, opponent_histories(d)[pasts]
             choices = np.zeros((n, 2), np.float32)
             for seat, (player, view) in enumerate(zip(players, views, strict=True)):
                 seen = stepper.rows.observations[seat::2]

@@ -15,7 +15,7 @@ from running import ROOT, only, records, run
 from puffer_mlx.check.env import on_gpu
 from puffer_mlx.check.env.environment import EnvUnderTest
 from puffer_mlx.check.env.items import ITEMS
-from puffer_mlx.check.items import FAIL, WARN, run_item, worst
+from puffer_mlx.check.items import FAIL, WARN, run_item, worst_verdict
 from puffer_mlx.config import load
 
 GUIDE = (ROOT / "docs" / "gymnasium.md").read_text()
@@ -130,7 +130,7 @@ def test_commands_of_the_walk_through_run(root):
 
 def test_gpu_rules_of_the_walk_through_are_the_hosts(root, monkeypatch):
     """Its kernel runs as C++."""
-    monkeypatch.setattr(on_gpu, "ROLLOUTS", 4)
+    monkeypatch.setattr(on_gpu, "COMPARED_ROLLOUTS", 4)
     with emulated_gpu(root / CASTAWAY):
         (found,) = on_gpu.check_gpu_rules(EnvUnderTest(load(CASTAWAY), 0.2, 1))
     assert found.verdict == "ok" and "to the bit: 64 agents for 256 steps" in found.text
@@ -143,7 +143,7 @@ def test_check_env_finds_nothing_wrong(root, name):
     env, broken = EnvUnderTest(load(name), 0.3, 2), set()
     items = [item for item in ITEMS if item.name not in ("speed", "training")]
     found = {item.name: run_item(item, broken, env) for item in items}
-    assert {n: f for n, f in found.items() if worst(f) in (WARN, FAIL)} == {}
+    assert {n: f for n, f in found.items() if worst_verdict(f) in (WARN, FAIL)} == {}
 
 
 @pytest.mark.parametrize("name", QUICK)

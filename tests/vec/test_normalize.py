@@ -17,7 +17,7 @@ import puffer_mlx
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import environment_statistics
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation.episodes import AgentStepper, score
+from puffer_mlx.evaluation.episodes import AgentStepper, score_episodes
 from puffer_mlx.export.exporting import ExportFormat, export
 from puffer_mlx.vec.normalize import EPSILON, LIMIT, Normalized
 
@@ -219,7 +219,9 @@ def test_every_file_plays_like_the_trained_policy(run, here, scripts):
     made = checkpoint.load(saved)
     raw = replace(trainer.config, vec=replace(trainer.config.vec, normalize_observations=False))
     with vec.make(raw, 1) as env:
-        other = score(AgentStepper(made.policy, made.weights, env, 3, deterministic=True), 12)
+        other = score_episodes(
+            AgentStepper(made.policy, made.weights, env, 3, deterministic=True), 12
+        )
     assert other.summary()["score"].mean != pytest.approx(expected, rel=0.01)
 
 

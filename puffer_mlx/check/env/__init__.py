@@ -1,1 +1,1 @@
-"""Check an environment by playing it: ``puffer-mlx check-env``."""
+"""Checks of ``puffer-mlx check-env``: play an environment and report its errors."""

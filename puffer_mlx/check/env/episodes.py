@@ -1,143 +1,154 @@
-"""Check that episodes end, start again, and are reported."""
+"""Check that an environment's episodes end, start again, and are reported."""
 
 import math
 
 import numpy as np
 
-from puffer_mlx.check.env.environment import EnvUnderTest, Observed
-from puffer_mlx.check.items import Findings, fail, number, numbers, ok, skip, warn
+from puffer_mlx.check.env.environment import EnvUnderTest, PlayStatistics
+from puffer_mlx.check.items import Findings, fail, format_indices, format_number, ok, skip, warn
 
-FEW = 64  # rows to compute distances of
-ENOUGH = 20  # minimum episodes for a general finding
+MAX_COMPARED_ROWS = 64  # rows to compute distances of
+MIN_EPISODES = 20  # with fewer episodes no pattern is reported
 
 
 def check_episodes(env: EnvUnderTest) -> Findings:
-    """Check that episodes end, and not after one step."""
+    """Check that episodes end with a terminal, and not after one step."""
     observed = env.observed
     reported = sum(record.get("n", 0.0) for record in observed.logs)
     if not observed.lengths and reported:
-        text = f"{number(reported)} were reported, but no terminal came in {observed.steps:,} steps"
+        text = (
+            f"{format_number(reported)} were reported, but {observed.steps:,} steps had no terminal"
+        )
         hint = (
-            "set terminals where an episode ends: else what follows counts as its future. Fine if"
-            " nothing really ends there"
+            "set terminals where an episode ends: otherwise the next episode's rewards count as its"
+            " future. Fine if the reported episodes don't really end"
         )
         return [warn(text, hint)]
     if not observed.lengths:
         hint = (
-            "end them: scores and time limits are per episode. In Gymnasium:"
-            " max_episode_steps, or truncated=True after a number of steps"
+            "scores and time limits are per episode, so end them. In Gymnasium: max_episode_steps,"
+            " or truncated=True after a number of steps"
         )
         return [warn(f"none ended in {observed.steps:,} steps of {observed.agents} agents", hint)]
     lengths = np.array(observed.lengths)
     if lengths.max() == 1:
-        hint = "fine if there is nothing to plan; else set the terminal where an episode ends only"
+        hint = "fine if one step is the task; otherwise set terminals only where an episode ends"
         return [warn(f"all {observed.terminals:,} of them are one step long", hint)]
-    span = f"{number(lengths.min())} to {number(lengths.max())} steps"
-    count = len(observed.ended) or observed.terminals  # as ``endings`` and ``log`` count them
+    span = f"{format_number(lengths.min())} to {format_number(lengths.max())} steps"
+    count = (
+        len(observed.observed_ends) or observed.terminals
+    )  # as ``endings`` and ``log`` count them
     return [ok(f"{count:,} ended: {span}, {lengths.mean():.4g} on average")]
 
 
 def check_endings(env: EnvUnderTest) -> Findings:
-    """Check that terminated and truncated episodes are distinguished."""
+    """Check that the environment distinguishes terminated and truncated episodes."""
     if env.native:
-        return [skip("C environments have one terminal for both: what it ends is worth 0")]
-    cut = [steps for steps, truncated in env.observed.ended if truncated]
-    over = [steps for steps, truncated in env.observed.ended if not truncated]
-    if not cut and not over:
-        return [skip("no episode's last observation was shown: what ends counts as over")]
-    if len(over) >= ENOUGH and len(set(over)) == 1 and over[0] > 1 and not cut:
-        text = f"all {len(over)} episodes ended after {over[0]} steps, and as terminated"
-        hint = "an end by time limit is truncated=True: what would come next is worth something"
+        return [skip("C environments have one terminal for both, after which the value is 0")]
+    truncated = [steps for steps, cut in env.observed.observed_ends if cut]
+    terminated = [steps for steps, cut in env.observed.observed_ends if not cut]
+    if not truncated and not terminated:
+        return [skip("no episode's last observation was shown: all ends count as terminated")]
+    equal_lengths = len(set(terminated)) == 1 and terminated[0] > 1
+    if len(terminated) >= MIN_EPISODES and equal_lengths and not truncated:
+        text = f"all {len(terminated)} episodes terminated after {terminated[0]} steps"
+        hint = "report a time limit as truncated=True: the following steps would have had a value"
         return [warn(text, hint)]
-    findings = [ok(f"{len(over)} episodes terminated, {len(cut)} truncated by a time limit")]
-    if cut and not env.config.train.bootstrap_truncated:
-        hint = "--train.bootstrap-truncated 1 values what was left"
-        findings.append(warn("truncated episodes count as over", hint))
+    count = f"{len(terminated)} episodes terminated, {len(truncated)} truncated by a time limit"
+    findings = [ok(count)]
+    if truncated and not env.config.train.bootstrap_truncated:
+        hint = "--train.bootstrap-truncated 1 adds the value of the following steps"
+        findings.append(warn("truncated episodes count as terminated", hint))
     return findings
 
 
 def check_resets(env: EnvUnderTest) -> Findings:
-    """Check that the row with a terminal contains an episode's first observation."""
+    """Check that the row with a terminal has the first observation of the next episode."""
     observed = env.observed
-    if len(observed.fresh) < ENOUGH:
-        return [skip(f"{len(observed.fresh)} episodes ended, too few to compare beginnings")]
-    fresh = np.stack(observed.fresh)
-    low, high = observed.started.min(0), observed.started.max(0)
-    room = high - low  # tolerance for later resets
-    outside = (fresh < low - room - 1e-6) | (fresh > high + room + 1e-6)
-    anew = "reset must set everything that step changes"
+    if len(observed.first_rows) < MIN_EPISODES:
+        return [skip(f"{len(observed.first_rows)} episodes ended, too few to compare their starts")]
+    first_rows = np.stack(observed.first_rows)
+    low, high = observed.initial.min(0), observed.initial.max(0)
+    span = high - low  # tolerance for later resets
+    outside = (first_rows < low - span - 1e-6) | (first_rows > high + span + 1e-6)
+    hint = "reset must set everything that step changes"
     if env.native:
-        anew = "c_step must call c_reset where an episode ends, and c_reset must write every number"
+        hint = "c_step must call c_reset where an episode ends, and c_reset must write every number"
     if env.agents_each == 1 and still_old_episode(observed):
-        return [fail("what arrives with a terminal still belongs to the episode that ended", anew)]
+        return [fail("the row with a terminal still belongs to the episode that ended", hint)]
     if env.agents_each == 1 and outside.all(0).any():
         i = int(np.argmax(outside.all(0)))
-        reset = f"{number(low[i])} to {number(high[i])} after a reset"
-        ended = f"{number(fresh[:, i].min())} to {number(fresh[:, i].max())} after a terminal"
-        text = "an episode doesn't begin as the first one did: "
-        text += f"observation[{i}] is {reset}, but {ended}"
-        return [fail(text, anew)]
-    if often := np.flatnonzero(outside.mean(0) > 0.5).tolist():
-        first = "differs after most terminals from what it is after a reset"
+        reset = f"{format_number(low[i])} to {format_number(high[i])} after a reset"
+        values = first_rows[:, i]
+        later = f"{format_number(values.min())} to {format_number(values.max())} after a terminal"
+        text = "later episodes start differently from the first one: "
+        text += f"observation[{i}] is {reset}, but {later}"
+        return [fail(text, hint)]
+    if changed_elements := np.flatnonzero(outside.mean(0) > 0.5).tolist():
+        problem = "has other values after most terminals than after a reset"
         hint = (
-            "see whether something of the old episode is left; fine if it is meant, as with agents"
-            " that stay"
+            "check whether values of the old episode are left; fine if that is intended, for"
+            " example with agents that stay in the game"
         )
-        return [warn(f"{numbers(often)} {first}", hint)]
-    return [ok(f"{len(fresh)} first observations after a terminal are like those after a reset")]
+        return [warn(f"{format_indices(changed_elements)} {problem}", hint)]
+    text = f"{len(first_rows)} observations after a terminal have the values of those after a reset"
+    return [ok(text)]
 
 
-def still_old_episode(observed: Observed) -> bool:
-    """Return True if rows with a terminal still belong to the episode that ended.
+def still_old_episode(observed: PlayStatistics) -> bool:
+    """Return True if observations that arrive with a terminal still belong to the old episode.
 
-    They do if they are about one step away from the previous rows and far from first observations.
-    Distances are means over observation elements, each in units of its range.
+    They do if they are about one step away from the previous observations and far from those after
+    a reset. Distances are means over observation elements, each in units of its range.
     """
-    if not observed.moved:
+    if not observed.successive:
         return False
     span = observed.high - observed.low
     scale = np.where(span > 0, 1 / np.where(span > 0, span, 1), 0) / max(1, np.count_nonzero(span))
-    fresh = np.stack(observed.fresh)[:FEW] * scale
-    started = observed.started[:FEW] * scale
-    step = np.mean([np.abs((b - a) * scale).sum() for a, b in observed.moved])
-    ended = np.abs(np.stack(observed.before)[:FEW] * scale - fresh).sum(1).mean()
-    apart = np.abs(started[:, None] - started).sum(2)
-    np.fill_diagonal(apart, np.inf)
-    usual = apart.min(1).mean()  # distance of a first observation to the nearest other one
-    away = np.abs(fresh[:, None] - started).sum(2).min(1).mean()
-    return bool(ended < 2 * step and away > 3 * usual + 0.01)
+    first_rows = np.stack(observed.first_rows)[:MAX_COMPARED_ROWS] * scale
+    initial = observed.initial[:MAX_COMPARED_ROWS] * scale
+    step_distance = np.mean([np.abs((b - a) * scale).sum() for a, b in observed.successive])
+    last_rows = np.stack(observed.last_rows)[:MAX_COMPARED_ROWS] * scale
+    distance_to_last = np.abs(last_rows - first_rows).sum(1).mean()
+    start_distances = np.abs(initial[:, None] - initial).sum(2)
+    np.fill_diagonal(start_distances, np.inf)
+    usual_distance = start_distances.min(1).mean()  # to the nearest other start
+    distance_to_starts = np.abs(first_rows[:, None] - initial).sum(2).min(1).mean()
+    near_last = distance_to_last < 2 * step_distance
+    return bool(near_last and distance_to_starts > 3 * usual_distance + 0.01)
 
 
 def check_log(env: EnvUnderTest) -> Findings:
-    """Check that every episode is reported with finite values and a score."""
+    """Check that ``log`` reports every episode, with finite values and a score."""
     logs = env.observed.logs
     terminals = env.observed.terminals
     if not logs and terminals:
-        hint = "where an episode ends add to env->log: log.score += ..., and log.n += 1"
+        hint = "where an episode ends, add to env->log: log.score += ..., and log.n += 1"
         return [fail(f"{terminals:,} episodes ended, but nothing was reported", hint)]
     if not logs:
         return [skip("no episode ended")]
     for record in logs:
-        if wrong := [name for name, value in record.items() if not math.isfinite(value)]:
+        if invalid := [name for name, value in record.items() if not math.isfinite(value)]:
             hint = "report finite numbers in the last info of an episode"
             if env.native:
                 hint = "add finite numbers to the fields of Log; they are divided by n when read"
-            return [fail(f"{', '.join(wrong)}: not finite ({record[wrong[0]]:g})", hint)]
+            return [fail(f"{', '.join(invalid)}: not finite ({record[invalid[0]]:g})", hint)]
     names = [name for name in logs[0] if name != "n"]
     counts = [record.get("n", 0.0) for record in logs]
     count = sum(counts)
     means = [np.average([r.get(name, 0.0) for r in logs], weights=counts) for name in names]
     pairs = zip(names, means, strict=True)
-    text = ", ".join(f"{name} {number(float(mean))}" for name, mean in pairs)
-    findings = [ok(f"of {number(count)} episodes: {text}")]
+    text = ", ".join(f"{name} {format_number(float(mean))}" for name, mean in pairs)
+    findings = [ok(f"of {format_number(count)} episodes: {text}")]
     if env.native and env.agents_each == 1 and count < terminals:
-        text = f"n says {number(count)} episodes, but {terminals:,} ended"
-        hint = "log.n += 1 where an episode ends, once for each; fine if some aren't to be counted"
+        text = f"log.n counts {format_number(count)} episodes, but {terminals:,} ended"
+        hint = "log.n += 1 where an episode ends, once per episode; fine if some shouldn't count"
         findings.append(warn(text, hint))
     kind, _, metric = env.config.metric.partition("/")
     if kind == "env" and metric not in names:
         hint = "[sweep] metric = one of those above"
         if env.native:
             hint = f'dict_set(out, "{metric}", log->{metric}) in my_log, or metric = ... in [sweep]'
-        findings.append(warn(f"there is no {metric}, by which the best checkpoint is chosen", hint))
+        text = f"there is no {metric}, the metric that selects the best checkpoint"
+        findings.append(warn(text, hint))
     return findings

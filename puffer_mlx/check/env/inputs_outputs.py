@@ -1,43 +1,55 @@
-"""Check observations, rewards and actions."""
+"""Check an environment's observations, rewards and actions."""
 
 import numpy as np
 
 from puffer_mlx.check.env.environment import EnvUnderTest, RandomRollout
-from puffer_mlx.check.env.reproducibility import first_difference
-from puffer_mlx.check.items import Findings, fail, number, numbers, ok, percent, warn
+from puffer_mlx.check.env.reproducibility import first_row_difference
+from puffer_mlx.check.items import (
+    Findings,
+    fail,
+    format_indices,
+    format_number,
+    format_percent,
+    ok,
+    warn,
+)
 from puffer_mlx.config.compatibility import LEFT_AT_0
 
-LARGE = 10.0  # larger observations are bad inputs for a network
-SMALL = 1e-3  # smaller rewards vanish among the other losses
-TRIED = 300  # steps within which actions must have an effect
+MAX_OBSERVATION = 10.0  # networks learn badly from larger values
+MIN_REWARD = 1e-3  # the effect of smaller rewards on the loss is lost
+MAX_STEPS_TO_EFFECT = 300  # steps
 
-FINITE = (
-    "divide by nothing that can be 0, take no root of what can be negative, and limit what grows"
+FINITE_HINT = (
+    "avoid divisions by 0, roots of negative numbers, and values that grow without a limit"
 )
 
 
 def check_spaces(env: EnvUnderTest) -> Findings:
-    """Report the spaces of observations and actions."""
+    """Describe the spaces of an environment's observations and actions."""
     spec = env.full.spec
-    each = env.agents_each
+    agents_each = env.agents_each
     if spec.observation_shape:
         h, w, c = spec.observation_shape
-        seen = f"an image of {h} x {w} pixels with {c} channel{'s' * (c > 1)}"
+        observation = f"an image of {h} x {w} pixels with {c} channel{'s' * (c > 1)}"
     else:
         count = spec.observation_size
-        seen = f"{count:,} number{'s' * (count > 1)}"
-        for h, w, c in (part.shape for part in spec.image_parts):
-            seen += f", an image of {h} x {w} x {c} among them"
+        observation = f"{count:,} number{'s' * (count > 1)}"
+        for h, w, c in (image_part.shape for image_part in spec.image_parts):
+            observation += f", an image of {h} x {w} x {c} among them"
     sizes = spec.action.sizes
     if spec.action.continuous:
-        done = f"chooses {len(sizes)} continuous number{'s' * (len(sizes) > 1)}"
+        action = f"chooses {len(sizes)} continuous number{'s' * (len(sizes) > 1)}"
     elif len(sizes) == 1:
-        done = f"chooses one of {sizes[0]} actions"
+        action = f"chooses one of {sizes[0]} actions"
     else:
-        done = f"makes {len(sizes)} choices, one of {', one of '.join(map(str, sizes))}"
+        action = f"makes {len(sizes)} choices, one of {', one of '.join(map(str, sizes))}"
     masks = "; a mask says which are legal" if spec.mask_size else ""
-    shared = "" if each == 1 else f"; {number(each)} agents share an environment"
-    return [ok(f"an agent sees {seen} ({spec.observation_dtype}) and {done}{masks}{shared}")]
+    shared = (
+        "" if agents_each == 1 else f"; {format_number(agents_each)} agents share an environment"
+    )
+    return [
+        ok(f"an agent sees {observation} ({spec.observation_dtype}) and {action}{masks}{shared}")
+    ]
 
 
 def check_observations(env: EnvUnderTest) -> Findings:
@@ -46,34 +58,37 @@ def check_observations(env: EnvUnderTest) -> Findings:
     spec = env.full.spec
     if observed.not_finite:
         step, agent, element = observed.not_finite
-        whose = f"observation[{element}] of agent {agent}"
-        return [fail(f"{whose} is not finite (NaN or infinite) after {step} steps", FINITE)]
+        name = f"observation[{element}] of agent {agent}"
+        return [fail(f"{name} is not finite (NaN or infinite) after {step} steps", FINITE_HINT)]
     pixels = np.full(spec.observation_size, bool(spec.observation_shape))
-    for part in spec.image_parts:
-        pixels[part.start : part.stop] = True
+    for image_part in spec.image_parts:
+        pixels[image_part.start : image_part.stop] = True
     same = observed.low == observed.high
     if same.all():
         text = f"never change: every agent sees the same in all {observed.steps:,} steps"
-        return [fail(text, "write them in reset and in every step")]
+        return [fail(text, "write the observations in reset and in every step")]
     low, high = observed.low.min(), observed.high.max()
-    findings = [ok(f"from {number(low)} to {number(high)}, all finite")]
+    findings = [ok(f"from {format_number(low)} to {format_number(high)}, all finite")]
     key, left_at_0 = LEFT_AT_0.get(env.config.env_name, ("", ()))
     if env.config.env.get(key):
         same[[*left_at_0]] = False
     if constant := np.flatnonzero(same & ~pixels).tolist():
-        text = f"{numbers(constant)} never changed ({spec.observation_size} numbers in all)"
+        text = f"{format_indices(constant)} never changed ({spec.observation_size} numbers in all)"
         hint = (
-            "leave out what is of no use, or see whether they are written at all; what only good"
-            " players see is fine"
+            "leave out useless numbers, or check that they are written; numbers that change only"
+            " for good players are fine"
         )
         findings.append(warn(text, hint))
-    beyond = np.maximum(-observed.low, observed.high) > LARGE
+    beyond = np.maximum(-observed.low, observed.high) > MAX_OBSERVATION
     large = np.flatnonzero(beyond & ~pixels).tolist()
-    if large and not env.given.vec.normalize_observations:
-        text = f"{numbers(large)} went beyond ±{LARGE:g} ({spec.observation_size} numbers in all)"
-        hint = "bring them to about -1 to 1, or --vec.normalize-observations 1"
+    if large and not env.training_config.vec.normalize_observations:
+        text = (
+            f"{format_indices(large)} went beyond ±{MAX_OBSERVATION:g}"
+            f" ({spec.observation_size} numbers in all)"
+        )
+        hint = "scale them to about -1 to 1, or --vec.normalize-observations 1"
         if spec.observation_dtype == np.uint8:
-            hint = "the network takes bytes as they are: write floats of about -1 to 1 instead"
+            hint = "the network gets bytes unscaled: write floats of about -1 to 1 instead"
         findings.append(warn(text, hint))
     return findings
 
@@ -82,66 +97,66 @@ def check_rewards(env: EnvUnderTest) -> Findings:
     """Check that rewards are finite, occur, and aren't clipped."""
     rewards = np.stack(env.observed.rewards)
     for step, agent in np.argwhere(~np.isfinite(rewards))[:1]:
-        text = f"agent {agent}'s is not finite (NaN or infinite) after {step + 1} steps"
-        return [fail(text, FINITE)]
+        text = f"agent {agent}'s reward is not finite (NaN or infinite) after {step + 1} steps"
+        return [fail(text, FINITE_HINT)]
     if not rewards.any():
         hint = (
-            "if a good player gets some: reward a part of the way too, or training has nothing to"
-            " begin with"
+            "if only good players are rewarded, add rewards for progress: otherwise training can't"
+            " start"
         )
         return [warn(f"always 0 in {rewards.size:,} random steps", hint)]
-    often = percent(np.count_nonzero(rewards) / rewards.size)
-    text = f"from {number(rewards.min())} to {number(rewards.max())}; {often} of steps give some"
-    findings = [ok(text)]
+    nonzero = format_percent(np.count_nonzero(rewards) / rewards.size)
+    span = f"{format_number(rewards.min())} to {format_number(rewards.max())}"
+    findings = [ok(f"from {span}, not 0 in {nonzero} of steps")]
     largest = float(np.abs(rewards).max())
     clip = env.config.train.reward_clip
-    if env.given.vec.normalize_rewards:
+    if env.training_config.vec.normalize_rewards:
         return findings
     if clipped := (np.abs(rewards) > clip).mean():
-        text = f"{percent(clipped)} of them are beyond ±{clip:g} and clipped to it"
+        text = f"{format_percent(clipped)} of rewards are beyond ±{clip:g} and are clipped"
         hint = (
             "scale them in the environment, or --vec.normalize-rewards 1, or --train.reward-clip"
-            f" {number(largest).replace(',', '')}"
+            f" {format_number(largest).replace(',', '')}"
         )
         findings.append(warn(f"{text} (train.reward_clip)", hint))
-    elif largest < SMALL:
-        hint = "make the best ones about 1, or --vec.normalize-rewards 1"
-        findings.append(warn(f"none is larger than {number(largest)}", hint))
+    elif largest < MIN_REWARD:
+        hint = "scale the largest rewards to about 1, or --vec.normalize-rewards 1"
+        findings.append(warn(f"none is larger than {format_number(largest)}", hint))
     return findings
 
 
 def check_actions(env: EnvUnderTest) -> Findings:
-    """Check that actions have an effect and masks leave a legal choice."""
+    """Check that actions have an effect, and that masks always leave a legal choice."""
     observed = env.observed
     spec = env.full.spec
-    if observed.nothing_legal:
-        step, agent, head = observed.nothing_legal
+    if observed.no_legal_choice:
+        step, agent, head = observed.no_legal_choice
         text = f"the mask of agent {agent} allows no choice of head {head} after {step} steps"
-        hint = "leave at least one legal in every row, also in those of finished episodes"
+        hint = "leave at least one legal choice in every row, also after an episode's end"
         return [fail(text, hint)]
     if not actions_have_effect(env):
-        text = "change nothing: two agents that acted differently always saw and got the same"
-        hint = "read actions in step: floats that hold whole numbers in C, one for each head"
+        text = "no effect: agents that acted differently had the same observations and rewards"
+        hint = "read the actions in step. In C they are floats with integer values, one per head"
         return [fail(text, hint)]
     sizes = ", ".join(map(str, spec.action.sizes))
-    text = f"all choices were tried (sizes {sizes}), and they change what happens"
+    text = f"all choices were tried (sizes {sizes}), and they have an effect"
     if spec.action.continuous:
-        text = "random ones from N(0, 1) were accepted, and change what happens"
+        text = "random actions from N(0, 1) were accepted, and have an effect"
     findings = [ok(text)]
     if observed.masked:
-        forbidden = percent(observed.masked / observed.choices)
+        forbidden = format_percent(observed.masked / observed.choices)
         findings.append(ok(f"masks forbid {forbidden} of choices"))
     elif spec.mask_size:
-        hint = "leave them out if there is nothing to forbid: they cost memory and time"
+        hint = "remove the masks if all choices are always legal: they cost memory and time"
         findings.append(warn("the masks never forbid anything", hint))
     return findings
 
 
 def actions_have_effect(env: EnvUnderTest) -> bool:
-    """Return True if different actions give different rows."""
+    """Return True if different actions lead to different observations or rewards."""
     with env.make() as one, env.make() as other:
         rollouts = RandomRollout(one, seed=1), RandomRollout(other, seed=2)
-        for _ in env.steps(TRIED):
-            if first_difference(*(rollout.step() for rollout in rollouts)):
+        for _ in env.steps(MAX_STEPS_TO_EFFECT):
+            if first_row_difference(*(rollout.step() for rollout in rollouts)):
                 return True
     return False

@@ -17,7 +17,7 @@ from puffer_mlx.check.items import Findings, Item, ok, warn
 
 
 def check_loads(env: EnvUnderTest) -> Findings:
-    """Check that the environment compiles or imports, and accepts its configuration."""
+    """Check that an environment compiles or imports, and accepts its configuration."""
     full = env.full
     how = f" ({full.description})" if full.description else ""
     findings = [
@@ -25,17 +25,17 @@ def check_loads(env: EnvUnderTest) -> Findings:
     ]
     if full.unread:
         keys = ", ".join(f"env.{key}" for key in full.unread)
-        hint = "remove what is set for nothing, or correct its name"
-        findings.append(warn(f"nobody reads {keys}", hint))
+        hint = "remove the key, or correct its name"
+        findings.append(warn(f"the environment doesn't read {keys}", hint))
     return findings
 
 
 def check_steps(env: EnvUnderTest) -> str:
-    """Step with random legal actions."""
-    seen = env.observed
+    """Check that an environment can be stepped with random legal actions."""
+    observed = env.observed
     return (
-        f"{seen.steps:,} steps of {seen.agents} agents of a smaller copy with random actions,"
-        f" {seen.seconds:.1f} s"
+        f"{observed.steps:,} steps of {observed.agents} agents with random actions,"
+        f" {observed.seconds:.1f} s"
     )
 
 

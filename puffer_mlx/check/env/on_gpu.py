@@ -1,4 +1,4 @@
-"""Check if a GPU can step the environment, with the same results as the host."""
+"""Check if a GPU can step a C environment, with the same results as the CPU."""
 
 import re
 import tempfile
@@ -7,7 +7,7 @@ from pathlib import Path
 from puffer_mlx import vec
 from puffer_mlx.check.env.environment import EnvUnderTest
 from puffer_mlx.check.items import FAIL, OK, Finding, Findings, fail, ok, skip, warn
-from puffer_mlx.check.trajectories import compare
+from puffer_mlx.check.trajectories import compare_trajectories
 from puffer_mlx.config.dialects import folder_version
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu.text import FOLDER, EnvRules, in_namespace
@@ -19,19 +19,19 @@ from puffer_mlx.vec.native.gpu_rules import WORD, GPURules
 from puffer_mlx.vec.native.sources import environment_files
 from puffer_mlx.vec.native.vec import NativeVec
 
-ROLLOUTS = 8
-ROUNDING = 1e-3  # largest difference from another order of rounding
-GUIDE = "docs/writing_envs.md, “Rules that a GPU runs”, says how they are written"
-HEADER = Path(__file__).with_name("rules_on_gpu.h")
-RULES = FOLDER / "acting" / "rules.kernel.h"
-SHOWN = 3  # compiler errors to show
-COMPILED = [
+COMPARED_ROLLOUTS = 8
+ROUNDING_TOLERANCE = 1e-3  # largest difference that rounding in a different order explains
+GUIDE_HINT = "see docs/writing_envs.md, “Rules that a GPU runs”"
+DECLARATIONS = Path(__file__).with_name("rules_on_gpu.h")
+RULES_HEADER = FOLDER / "acting" / "rules.kernel.h"
+MAX_SHOWN_ERRORS = 3
+COMPILER_FLAGS = [
     *("-S", "-std=c++14", "-nostdinc", "-nostdinc++", "-fno-sanitize=all"),
     *("-Werror=double-promotion", "-Wno-extern-initializer", "-Wno-unused-command-line-argument"),
 ]
-# Inserted after rules.kernel.h, which uses some of these words. As in Metal, an initialized
+# Inserted after rules.kernel.h, which itself uses double and static. As in Metal, an initialized
 # constant may be extern outside of functions but not inside.
-WORDS = """
+FORBIDDEN_FEATURES = """
 #undef TABLE
 #define TABLE extern const
 #pragma GCC poison double static
@@ -44,76 +44,79 @@ _DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 
 
 def check_gpu_rules(env: EnvUnderTest) -> Findings:
-    """Check that the rules compile for a GPU and give the host's trajectories there."""
+    """Check that an environment's rules compile for a GPU and give the CPU's trajectories there."""
     if not env.native:
         return [skip("environments in Python are stepped on the CPU")]
     with env.make() as environments:
         assert isinstance(environments, NativeVec)
         side = environments.gpu_side
-        known = device_env(environments) is not None
-    if side is None or not known:
+        supported = device_env(environments) is not None
+    if side is None or not supported:
         reasons = unsupported_features(vec.source_folder(env.config), side is not None)
-        return [skip(f"stepped on the CPU alone: {'; '.join(reasons)}. {GUIDE}")]
-    compilation = compile_rules(side.rules)
-    if compilation.verdict == FAIL or not (has_gpu() or kernel_substitute()):
-        return [compilation]
-    warnings = [] if compilation.verdict == OK else [compilation]
+        return [skip(f"stepped only on the CPU: {'; '.join(reasons)}; {GUIDE_HINT}")]
+    finding = compile_rules(side.rules)
+    if finding.verdict == FAIL or not (has_gpu() or kernel_substitute()):
+        return [finding]
+    warnings = [] if finding.verdict == OK else [finding]
     return [*warnings, compare_with_host(env)]
 
 
 def compile_rules(rules: GPURules) -> Finding:
-    """Compile rules with this machine's C++ compiler and without features that GPUs lack.
+    """Compile an environment's GPU rules with this machine's C++ compiler. Returns a finding.
 
-    Address spaces are checked for rows only, and only by clang.
+    Features that GPUs lack, such as double and static variables, are errors. Address spaces are
+    checked for rows only, and only by clang.
     """
     name = rules.header.stem
     try:
-        text = rules_program(rules)
-        assembly = _assembly(name, text)
-        refused = _extensions(name, text)
+        program = rules_program(rules)
+        assembly = _assembly(name, program)
+        extensions = _extensions(name, program)
     except OSError as error:
-        return fail(f"its rules include {error.filename}, which isn't there", GUIDE)
+        return fail(f"its rules include {error.filename}, which doesn't exist", GUIDE_HINT)
     except CompilerError as error:
-        return fail(
-            f"its rules don't compile for a GPU: {'; '.join(_errors(error)[:SHOWN])}", GUIDE
-        )
+        errors = "; ".join(_errors(error)[:MAX_SHOWN_ERRORS])
+        return fail(f"its rules don't compile for a GPU: {errors}", GUIDE_HINT)
     except UserError as error:
-        return skip(f"whether its rules compile for a GPU, can't be told: {error.message}")
+        return skip(f"can't check that its rules compile for a GPU: {error.message}")
     if _VARIABLES.search(assembly):
-        return fail("its rules don't compile for a GPU: variables outside of functions", GUIDE)
-    if refused:
-        return warn(f"a GPU's compiler may refuse its rules: {'; '.join(refused[:SHOWN])}", GUIDE)
+        return fail("its rules don't compile for a GPU: variables outside of functions", GUIDE_HINT)
+    if extensions:
+        errors = "; ".join(extensions[:MAX_SHOWN_ERRORS])
+        return warn(f"a GPU's compiler may reject its rules: {errors}", GUIDE_HINT)
     return ok(
-        "its rules compile without headers, double and static variables, as a GPU needs them;"
-        " there is none here to compare them on"
+        "its rules compile without headers, double and static variables, as a GPU needs; not"
+        " compared with the CPU, because this machine has no GPU"
     )
 
 
 def _errors(error: CompilerError) -> list[str]:
+    """Return the lines of a compiler's output that are errors."""
     return [line for line in error.lines if " error: " in line]
 
 
-def _extensions(name: str, text: str) -> list[str]:
-    """Return errors about language extensions that GPU compilers may not accept."""
+def _extensions(name: str, program: str) -> list[str]:
+    """Return the compiler's errors about language extensions, which GPU compilers may reject."""
     try:
-        _assembly(name, text, "-pedantic-errors")
+        _assembly(name, program, "-pedantic-errors")
     except CompilerError as error:
         return [line for line in _errors(error) if "anonymous" not in line]
     return []
 
 
 def rules_program(rules: GPURules) -> str:
-    """Return the source that a GPU compiler gets for the rules, without a kernel."""
+    """Return an environment's rules as C++ source for a GPU compiler, without kernels."""
     header = rules.header.name
-    text = in_namespace(EnvRules(rules.header, rules.struct, rules.masked))
-    text = text.replace("namespace game {\n", f'namespace game {{\n#line 1 "{header}"\n', 1)
-    before = (path.read_text() for path in (HEADER, RULES))
+    program = in_namespace(EnvRules(rules.header, rules.struct, rules.masked))
+    program = program.replace("namespace game {\n", f'namespace game {{\n#line 1 "{header}"\n', 1)
+    headers = (path.read_text() for path in (DECLARATIONS, RULES_HEADER))
     calls = "void one_step(Game ENV_PTR* env) { game::c_step(env); }\n"
-    layout = f'static_assert(sizeof(Game) == {WORD * rules.words}, "laid out in another way");\n'
-    return "".join((*before, WORDS, text, calls, layout))
+    size = WORD * rules.words
+    layout_check = f'static_assert(sizeof(Game) == {size}, "a different size than on the CPU");\n'
+    return "".join((*headers, FORBIDDEN_FEATURES, program, calls, layout_check))
 
 
-def _assembly(name: str, text: str, *flags: str) -> str:
+def _assembly(name: str, program: str, *flags: str) -> str:
     """Compile a C++ program. Returns its assembly.
 
     Raises:
@@ -122,44 +125,48 @@ def _assembly(name: str, text: str, *flags: str) -> str:
     """
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / f"{name}.cpp"
-        source.write_text(text)
-        path = compile_shared(f"{name}-rules", [source], [*COMPILED, *flags], "c++")
+        source.write_text(program)
+        path = compile_shared(f"{name}-rules", [source], [*COMPILER_FLAGS, *flags], "c++")
     return path.read_text()
 
 
 def compare_with_host(env: EnvUnderTest) -> Finding:
-    """Compare the environment on the GPU with the environment on the CPU."""
-    result = compare(env.make, ROLLOUTS)
+    """Compare an environment's trajectories on the GPU and on the CPU. Returns a finding."""
+    result = compare_trajectories(env.make, COMPARED_ROLLOUTS)
     if result is None:
-        text = "a GPU doesn't step so few environments, or rows of so many numbers: it is stepped"
-        return warn(f"{text} on the CPU", "another --vec.total-agents")
+        text = "too few environments, or too large observations, for a GPU: stepped on the CPU"
+        return warn(text, "try another --vec.total-agents")
     rate = result.agents / result.seconds
     counts = f"{result.agents} agents for {result.steps} steps, {result.ends} episodes ended"
-    if result.difference > ROUNDING:
+    if result.difference > ROUNDING_TOLERANCE:
         text = (
-            f"on the GPU something else happens, first at step {result.first}: numbers are"
-            f" {result.difference:.3g} apart; {counts}"
+            f"the GPU's results differ from step {result.first_difference} on, by up to"
+            f" {result.difference:.3g}; {counts}"
         )
-        hint = "look for what C leaves open: order of evaluation, overflow, numbers that aren't set"
+        hint = (
+            "look for undefined behaviour in C: order of evaluation, overflow, uninitialized"
+            " variables"
+        )
         return fail(text, hint)
-    how = ", to the bit"
-    if apart := result.agents - result.equal:
-        how = (
-            f" but for rounding ({result.difference:.1g}), from which {apart} agents went other"
-            " ways"
+    equality = ", to the bit"
+    if differing := result.agents - result.equal:
+        equality = (
+            f" except for rounding ({result.difference:.1g}), after which {differing} agents played"
+            " differently"
         )
-    return ok(f"on the GPU as on the CPU{how}: {counts}; {rate:,.0f} steps/s {result.form}")
+    speed = f"{rate:,.0f} steps/s {result.description}"
+    return ok(f"the GPU's results are the CPU's{equality}: {counts}; {speed}")
 
 
 def unsupported_features(folder: Path, unequal: bool = False) -> list[str]:
-    """Return reasons why a folder's environment can't run on a GPU.
+    """Return the reasons why an environment can't run on a GPU, as texts.
 
     Args:
-        folder: Folder of the environment.
+        folder: Folder with the environment's sources.
         unequal: True if its environments have different numbers of agents.
     """
     if folder_version(folder) == "5.0":
-        return ["rules for a GPU need the form of PufferLib 4.0"]
+        return ["only environments with PufferLib 4.0's interface can run on a GPU"]
     files = [path for path in environment_files(folder) if path.suffix in (".c", ".h")]
     code = "\n".join(path.read_text(errors="replace") for path in files)
     defined = set(_DEFINED.findall(code))

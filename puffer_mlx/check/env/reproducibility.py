@@ -1,4 +1,4 @@
-"""Check seeds and saved states."""
+"""Check that seeds and saved states reproduce a run of an environment."""
 
 import copy
 import re
@@ -12,11 +12,12 @@ from puffer_mlx.config.dialects import main_source
 from puffer_mlx.vec.base import Rows, VecEnv
 from puffer_mlx.vec.native.sources import environment_files
 
-STEPS = 300
-THREADS = 4
-OTHERS = "the agents are shared by other numbers of environments"
-# State that the environments of a process share. rand() is separate for each (src/host.h).
-SHARED = {
+COMPARED_STEPS = 300
+COMPARED_THREADS = 4
+SIZES_DIFFER = "the number of environments differs"
+# Pattern in C code -> name of a source of randomness or of state that all environments of a process
+# share. rand() isn't one: each environment has its own generator (src/host.h).
+SHARED_STATE = {
     r"\brandom\s*\(": "random()",
     r"\b[elm]?rand48\s*\(|\bdrand48\s*\(": "drand48()",
     r"\barc4random\w*\s*\(": "arc4random()",
@@ -26,129 +27,146 @@ SHARED = {
 
 
 def check_seeds(env: EnvUnderTest) -> Findings:
-    """Check that a seed determines the run, with any number of threads and groups."""
-    place = find_difference(env)
-    if place is None:
-        return [warn(f"nothing can be compared: {OTHERS}, from one run to the next", cause(env))]
-    if place:
-        return [fail(f"one seed gives two different runs: {place}", cause(env))]
+    """Check that a seed determines an environment's run, for any number of threads and groups."""
+    difference = first_run_difference(env)
+    if difference is None:
+        text = f"runs can't be compared: {SIZES_DIFFER} from one run to the next"
+        return [warn(text, randomness_hint(env))]
+    if difference:
+        return [fail(f"one seed gives two different runs: {difference}", randomness_hint(env))]
     equal, incomparable = [], []
     variants = (
-        (f"{THREADS} threads", f"one thread and {THREADS}", {"threads": THREADS}),
+        (
+            f"{COMPARED_THREADS} threads",
+            f"one thread and {COMPARED_THREADS}",
+            {"threads": COMPARED_THREADS},
+        ),
         ("two groups", "one group and two", {"groups": 2}),
     )
-    for words, both, options in variants if env.native else ():
-        if place := find_difference(env, **options):
-            return [fail(f"with {words} a seed gives another run: {place}", cause(env))]
-        (incomparable if place is None else equal).append(both)
-    findings = [ok(f"one seed, one run: {', '.join(equal) or 'two runs'} agree to the bit")]
+    for variant, compared_runs, options in variants if env.native else ():
+        if difference := first_run_difference(env, **options):
+            text = f"with {variant} a seed gives a different run: {difference}"
+            return [fail(text, randomness_hint(env))]
+        (incomparable if difference is None else equal).append(compared_runs)
+    findings = [ok(f"runs with one seed: {', '.join(equal) or 'two runs'} agree to the bit")]
     if incomparable:
-        text = f"{', '.join(incomparable)}: {OTHERS}, which can't be compared"
+        text = f"{', '.join(incomparable)} can't be compared: {SIZES_DIFFER}"
         findings.append(skip(text))
-    if find_difference(env, seed=env.config.vec.seed + 10_007) == "":
-        source = "rand_r(&env->rng)" if env.native else "self.np_random, which reset(seed) makes"
-        hint = f"good if that is the task; else draw from {source}"
-        findings.append(warn("another seed gives the same run: nothing is left to chance", hint))
+    if first_run_difference(env, seed=env.config.vec.seed + 10_007) == "":
+        source = "rand_r(&env->rng)" if env.native else "self.np_random, which reset(seed) creates"
+        hint = f"fine if the task is deterministic; otherwise take random numbers from {source}"
+        findings.append(warn("another seed gives the same run: nothing is random", hint))
     return findings
 
 
-def same_sizes(one: VecEnv, two: VecEnv) -> bool:
-    """Return True if two sets have equal numbers of agents and environments.
+def equal_sizes(first: VecEnv, second: VecEnv) -> bool:
+    """Return True if two vectorized environments have equal numbers of agents and environments.
 
     An environment with MY_VEC_INIT may choose at random how many environments share the agents.
     """
-    mine = one.num_agents, one.num_environments
-    return mine == (two.num_agents, two.num_environments)
+    first_sizes = first.num_agents, first.num_environments
+    return first_sizes == (second.num_agents, second.num_environments)
 
 
-def find_difference(env: EnvUnderTest, **options: int) -> str | None:
-    """Find the first difference between two sets of environments, stepped side by side.
+def first_run_difference(env: EnvUnderTest, **options: int) -> str | None:
+    """Run an environment twice with equal actions and find the first difference.
+
+    Args:
+        env: Environment to check.
+        options: Options of the second run (``EnvUnderTest.small_config``).
 
     Returns:
-        A description of the difference, empty without one; None for sets that can't be compared.
+        The difference as text, empty for equal runs; or None if the numbers of environments differ,
+        so that the runs can't be compared.
     """
-    with env.make() as one, env.make(**options) as two:
-        if not same_sizes(one, two):
+    with env.make() as first, env.make(**options) as second:
+        if not equal_sizes(first, second):
             return None
-        mine, its = RandomRollout(one, seed=2), RandomRollout(two)
-        if place := first_difference(mine.rows, its.rows):
-            return f"after the reset, {place}"
-        for step in env.steps(STEPS):
-            actions = mine.actions()
-            if place := first_difference(mine.step(actions), its.step(actions)):
-                return f"after {step} steps, {place}"
+        first_rollout = RandomRollout(first, seed=2)
+        second_rollout = RandomRollout(second)
+        if difference := first_row_difference(first_rollout.rows, second_rollout.rows):
+            return f"after the reset, {difference}"
+        for step in env.steps(COMPARED_STEPS):
+            actions = first_rollout.actions()
+            first_rows = first_rollout.step(actions)
+            second_rows = second_rollout.step(actions)
+            if difference := first_row_difference(first_rows, second_rows):
+                return f"after {step} steps, {difference}"
     return ""
 
 
-def first_difference(mine: Rows, its: Rows) -> str:
-    """Describe the first difference between two sets of rows, empty without one."""
+def first_row_difference(first_rows: Rows, second_rows: Rows) -> str:
+    """Describe the first difference between the rows of two environments; empty if equal."""
     for name, a, b in zip(
-        ("observation", "reward", "terminal", "mask", "end"), mine, its, strict=True
+        ("observation", "reward", "terminal", "mask", "end"), first_rows, second_rows, strict=True
     ):
         if a is None or b is None or np.array_equal(a, b, equal_nan=a.dtype != np.uint8):
             continue
         agent, *element = (int(i) for i in np.argwhere(a != b)[0])
-        where = f"its {name}[{element[0]}]" if element else f"its {name}"
-        values = f"{a[agent, *element]:.6g} and {b[agent, *element]:.6g}"
-        return f"agent {agent}: {where} is {values}"
+        element_name = f"its {name}[{element[0]}]" if element else f"its {name}"
+        element_values = f"{a[agent, *element]:.6g} and {b[agent, *element]:.6g}"
+        return f"agent {agent}: {element_name} is {element_values}"
     return ""
 
 
-def cause(env: EnvUnderTest) -> str:
-    """Return a hint about randomness that doesn't come from the seed."""
+def randomness_hint(env: EnvUnderTest) -> str:
+    """Return a hint where randomness may come from that the seed doesn't determine.
+
+    For C environments the hint names suspicious lines of their sources.
+    """
     if not env.native:
         return (
-            "draw from self.np_random alone, which super().reset(seed=seed) makes, not from random"
-            " or np.random; keep nothing in the class or the module"
+            "take random numbers only from self.np_random, which super().reset(seed=seed) creates,"
+            " not from random or np.random; store no state in the class or the module"
         )
-    hint = "draw from rand_r(&env->rng) alone, and keep everything that changes in the struct"
+    hint = "take random numbers only from rand_r(&env->rng), and store all state in the struct"
     suspects = []
     for path in environment_files(vec.source_folder(env.config)):
-        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        for line_number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             code = line.partition("//")[0]
-            found = [what for pattern, what in SHARED.items() if re.search(pattern, code)]
-            suspects += [f"{path.name}:{number} ({what})" for what in found]
+            sources = [name for pattern, name in SHARED_STATE.items() if re.search(pattern, code)]
+            suspects += [f"{path.name}:{line_number} ({source})" for source in sources]
     return hint + (f"; look at {', '.join(suspects[:3])}" if suspects else "")
 
 
 def check_state(env: EnvUnderTest) -> Findings:
-    """Check that other environments continue from a saved state with the same bits."""
-    with env.make() as one, env.make() as two:
-        mine = RandomRollout(one, seed=3)
-        for _ in env.steps(STEPS // 2):
-            mine.step()
-        saved = one.state()
-        if saved is None and not env.native:
-            return [ok("none: a resumed run begins new episodes, as all Python environments do")]
-        if saved is None:
+    """Check that a saved state, restored in other environments, continues the run to the bit."""
+    with env.make() as first, env.make() as second:
+        original = RandomRollout(first, seed=3)
+        for _ in env.steps(COMPARED_STEPS // 2):
+            original.step()
+        state = first.state()
+        if state is None and not env.native:
+            return [ok("none: a resumed run starts new episodes, as with most Python environments")]
+        if state is None:
             main = main_source(vec.source_folder(env.config))
             hint = (
                 f"define MY_STATE_PLAIN in {main.name if main else 'binding.c'} if the struct has"
-                " no pointers of its own, else MY_STATE (vecenv.h says how)"
+                " no pointers to memory that it allocates, else MY_STATE (see vecenv.h)"
             )
-            return [warn("none: a resumed run begins new episodes", hint)]
-        if not same_sizes(one, two):
-            text = f"{OTHERS}, from one run to the next: a state fits only those it is of"
+            return [warn("none: a resumed run starts new episodes", hint)]
+        if not equal_sizes(first, second):
+            text = f"{SIZES_DIFFER} from one run to the next, so a saved state may not fit"
             return [skip(text)]
-        its = RandomRollout(two, reset=False)
-        for to, values in zip(its.rows, mine.rows, strict=True):
-            if to is not None and values is not None:
-                np.copyto(to, values)
+        restored = RandomRollout(second, reset=False)
+        for target, row_values in zip(restored.rows, original.rows, strict=True):
+            if target is not None and row_values is not None:
+                np.copyto(target, row_values)
         expected = []  # actions and rows of the original environments
-        for _ in env.steps(STEPS // 2):
-            actions = mine.actions()
-            mine.step(actions)
-            expected.append((actions, copy.deepcopy(mine.rows)))
-        two.restore(saved)
+        for _ in env.steps(COMPARED_STEPS // 2):
+            actions = original.actions()
+            original.step(actions)
+            expected.append((actions, copy.deepcopy(original.rows)))
+        second.restore(state)
         for step, (actions, rows) in enumerate(expected, 1):
-            if place := first_difference(rows, its.step(actions)):
-                text = f"{len(saved):,} bytes, but {step} steps after they are restored {place}"
+            if difference := first_row_difference(rows, restored.step(actions)):
+                text = f"{len(state):,} bytes, but {step} steps after restoring them {difference}"
                 hint = (
-                    "MY_STATE_PLAIN is for structs without pointers of their own; with memory of"
-                    " your own define MY_STATE, and save all of it"
+                    "MY_STATE_PLAIN is for structs without pointers. If yours allocates memory,"
+                    " define MY_STATE and save all of it"
                     if env.native
-                    else "state() and restore() must carry everything that step reads"
+                    else "state() and restore() must include everything that step reads"
                 )
                 return [fail(text, hint)]
-    steps = len(expected)
-    return [ok(f"{len(saved):,} bytes; restored, {steps} steps go on with the same bits")]
+    step_count = len(expected)
+    return [ok(f"{len(state):,} bytes; after restoring, {step_count} steps are equal to the bit")]

@@ -1,9 +1,9 @@
-// Declarations that an environment's rules can use on a GPU, for this machine's C++ compiler.
-// There are no headers, no double and no static variables.
+// Declarations of everything that an environment's rules can use on a GPU, for this machine's C++
+// compiler. On a GPU there are no standard headers, no double and no static variables.
 
 #define FUNCTION
 #define IN_THREAD
-#ifdef __clang__  // gcc has one kind of memory in C++
+#ifdef __clang__  // gcc has no address spaces in C++
 #define IN_SHARED __attribute__((address_space(3)))
 #else
 #define IN_SHARED

@@ -1,4 +1,4 @@
-"""Measure stepping speed and check training."""
+"""Measure how fast an environment steps, and check that training on it works."""
 
 import math
 import time
@@ -7,7 +7,7 @@ from itertools import islice
 
 from puffer_mlx import vec
 from puffer_mlx.check.env.environment import EnvUnderTest
-from puffer_mlx.check.items import OK, Finding, Findings, fail, number, percent
+from puffer_mlx.check.items import OK, Finding, Findings, fail, format_number, format_percent
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.training.epoch_logs import Logs
@@ -15,75 +15,98 @@ from puffer_mlx.training.run import Run
 from puffer_mlx.vec.processes import ROUND_TRIP
 from puffer_mlx.vec.rollout_loop import measure_stepping
 
-EPOCHS = 4  # the first one compiles
-LONGER = 3  # time limit of the epochs, in units of ``--seconds``
-SLOW = 0.5  # fraction of an epoch's time from which the environment is called slow
+TRAINED_EPOCHS = 4  # the first one compiles
+TRAINING_TIME_FACTOR = 3  # time limit of the epochs, as a multiple of ``--seconds``
+SLOW_FRACTION = 0.5  # an environment that takes at least this fraction of an epoch is slow
 
 
 def check_speed(env: EnvUnderTest) -> str:
-    """Measure steps with random actions, with as many agents as in training."""
+    """Measure an environment's speed with random actions and as many agents as in training."""
     with vec.make(env.config, env.cores) as environments:
         speeds = measure_stepping(environments, min(env.seconds, 2.0))
-        how = f" ({environments.description})" if environments.description else ""
-    microseconds = number(speeds["busy_ns_per_step"] / 1000)
-    return f"{number(speeds['steps_per_second'])} steps/s alone, {microseconds} us each{how}"
+        description = f" ({environments.description})" if environments.description else ""
+    microseconds = format_number(speeds["busy_ns_per_step"] / 1000)
+    steps_per_second = format_number(speeds["steps_per_second"])
+    return f"{steps_per_second} steps/s without training, {microseconds} us each{description}"
 
 
 def check_training(env: EnvUnderTest) -> Findings:
-    """Check that losses are finite, and report the environment's share of the time."""
-    config = shorten(env.small_config() if env.native else env.config)
-    records = train(config, env)
-    full = shorten(env.config)
-    slower = full.batch_size / config.batch_size  # relative duration of an epoch with all agents
-    if slower > 1 and slower * EPOCHS * records[-1]["perf/epoch"] < LONGER * env.seconds:
-        records = train(full, env)
+    """Train for a few epochs and check that losses are finite.
+
+    The finding contains the training speed and the fraction of time that the environment takes.
+    """
+    config = short_config(env.small_config() if env.native else env.config)
+    records = train_briefly(config, env)
+    full = short_config(env.config)
+    duration_ratio = (
+        full.batch_size / config.batch_size
+    )  # relative duration of an epoch with all agents
+    if (
+        duration_ratio > 1
+        and duration_ratio * TRAINED_EPOCHS * records[-1]["perf/epoch"]
+        < TRAINING_TIME_FACTOR * env.seconds
+    ):
+        records = train_briefly(full, env)
     losses = {k: v for r in records for k, v in r.items() if k.startswith("loss/")}
-    wrong = [name for name, value in losses.items() if not math.isfinite(value)]
+    invalid = [name for name, value in losses.items() if not math.isfinite(value)]
     skipped = sum(r.get("loss/skipped_steps", 0.0) for r in records)
-    if wrong or skipped:
-        reason = ", ".join(wrong) or f"{skipped:g} updates were skipped"
-        hint = "look at the scale of observations and rewards, or lower --train.learning-rate"
+    if invalid or skipped:
+        reason = ", ".join(invalid) or f"{skipped:g} updates were skipped"
+        hint = "check the scale of observations and rewards, or lower --train.learning-rate"
         return [fail(f"losses are not finite: {reason}", hint)]
     last = records[-1]
-    share = last.get("perf/eval_env", 0.0) / last["perf/epoch"]
-    text = f"{number(last['SPS'])} steps/s, of whose time the environment takes {percent(share)}"
-    hint = speed_advice(env) if share >= SLOW else ""
-    return [Finding(OK, text, hint)]  # OK: the machine may be busy
+    fraction = last.get("perf/eval_env", 0.0) / last["perf/epoch"]
+    speed = f"{format_number(last['SPS'])} steps/s"
+    text = f"{speed}; the environment takes {format_percent(fraction)} of the time"
+    hint = speed_advice(env) if fraction >= SLOW_FRACTION else ""
+    return [Finding(OK, text, hint)]  # never WARN, because the machine may be busy
 
 
-def train(config: Config, env: EnvUnderTest) -> list[Logs]:
-    """Return the records of the first epochs, fewer than ``EPOCHS`` if they are slow."""
+def train_briefly(config: Config, env: EnvUnderTest) -> list[Logs]:
+    """Train for up to ``TRAINED_EPOCHS`` epochs. Returns their records.
+
+    Args:
+        config: Configuration of the run.
+        env: Environment to check. Its ``seconds`` limit the duration.
+    """
     records: list[Logs] = []
     began = time.perf_counter()
     with vec.make(config, env.cores) as environments, Run.open(config, environments) as run:
-        for logs in islice(run.trainer, EPOCHS):
+        for logs in islice(run.trainer, TRAINED_EPOCHS):
             records.append(logs)
-            if len(records) > 1 and time.perf_counter() - began > LONGER * env.seconds:
+            if (
+                len(records) > 1
+                and time.perf_counter() - began > TRAINING_TIME_FACTOR * env.seconds
+            ):
                 break
     return records
 
 
-def shorten(config: Config) -> Config:
-    """Return the configuration of a run of ``EPOCHS``, with minibatches that fit the batch."""
+def short_config(config: Config) -> Config:
+    """Return the configuration of a run of ``TRAINED_EPOCHS`` epochs.
+
+    Minibatches are reduced to the batch if they are larger.
+    """
     settings = config.train
-    changed = replace(
+    train_settings = replace(
         settings,
         minibatch_size=min(settings.minibatch_size, config.batch_size),
         replay_ratio=max(1.0, settings.replay_ratio),
-        total_timesteps=EPOCHS * config.batch_size,
+        total_timesteps=TRAINED_EPOCHS * config.batch_size,
     )
-    return replace(config, train=changed)
+    return replace(config, train=train_settings)
 
 
 def speed_advice(env: EnvUnderTest) -> str:
-    """Return a hint how to speed up a slow environment."""
+    """Return a hint for the user: how to speed up this slow environment."""
     if env.native and rollout_threads(env.config, env.cores) < env.cores:
-        return f"--vec.num-threads {env.cores}: this machine has so many cores"
+        return f"--vec.num-threads {env.cores}: this machine has {env.cores} cores"
     if env.native:
-        return "more cores, or less work in c_step; the policy waits for it"
+        return "more cores, or less work in c_step; the policy waits for the environment"
     if env.full.description.startswith("async"):
-        return "do less in step, or take more cores; the policy waits for it"
+        return "less work in step, or more cores; the policy waits for the environment"
+    round_trip = format_number(1e6 * ROUND_TRIP)
     return (
-        f"from about {number(1e6 * ROUND_TRIP)} us a step --vec.backend async, a process each,"
-        " is faster; else do less in step, or write it in C"
+        f"if a step takes more than about {round_trip} us, --vec.backend async, which uses one"
+        " process per environment, is faster; else do less work in step, or write it in C"
     )

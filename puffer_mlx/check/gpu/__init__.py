@@ -1,1 +1,1 @@
-"""Items of ``puffer-mlx check-gpu``: functions that return their result as text."""
+"""Checks of ``puffer-mlx check-gpu``: functions that return their result as text."""

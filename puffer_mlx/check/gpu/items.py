@@ -1,4 +1,4 @@
-"""List the checks of the machine in the order in which they run, the small and basic ones first."""
+"""List the checks of ``puffer-mlx check-gpu`` in the order in which they run, basic ones first."""
 
 import os
 from functools import partial
@@ -13,8 +13,8 @@ from puffer_mlx.ppo.precision import DTYPES
 from puffer_mlx.system.version import version_text
 
 
-def machine(quick: bool) -> str:
-    """Return the facts about the machine that a report needs. Always passes."""
+def describe_machine(quick: bool) -> str:
+    """Return one line about this machine and its versions, for a report. Always passes."""
     lines = dict(line.split(maxsplit=1) for line in version_text().splitlines())
     memory = psutil.virtual_memory().total / 2**30
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
@@ -23,21 +23,29 @@ def machine(quick: bool) -> str:
 
 
 ITEMS = (
-    Item("machine", machine, "machine and versions"),
+    Item("machine", describe_machine, "machine and versions"),
     *(
         Item(
             f"kernels-{device}-{precision}",
-            partial(kernels.fused, getattr(mx, device), precision),
+            partial(kernels.check_fused, getattr(mx, device), precision),
             f"fused operations of the {device.upper()} in {precision} against plain MLX",
         )
         for device in ("cpu", "gpu")
         for precision in DTYPES
     ),
-    Item("minibatch", kernels.minibatch, "a minibatch's gradients, against float32 on the CPU"),
-    Item("one-launch", runs.one_launch, "rollouts and environments in one launch or few a step"),
-    Item("first-ratios", runs.first_ratios, "old log-probabilities are the training path's"),
-    Item("same-epoch", runs.same_epoch, "an epoch on the GPU as on the CPU"),
-    Item("resume", runs.resume, "a run goes on exactly"),
-    Item("learns", runs.learns, "a minute of Breakout learns"),
-    Item("speeds", runs.speeds, "speeds of Breakout"),
+    Item(
+        "minibatch", kernels.check_minibatch, "gradients of a minibatch against float32 on the CPU"
+    ),
+    Item(
+        "one-launch",
+        runs.check_one_launch,
+        "environments and rollouts in one launch, or in a few per step",
+    ),
+    Item(
+        "first-ratios", runs.check_first_ratios, "acting and training give equal log-probabilities"
+    ),
+    Item("same-epoch", runs.check_same_epoch, "an epoch on the GPU as on the CPU"),
+    Item("resume", runs.check_resume, "a resumed run is exact"),
+    Item("learns", runs.check_learning, "a minute of Breakout learns"),
+    Item("speeds", runs.measure_speeds, "speeds of Breakout"),
 )

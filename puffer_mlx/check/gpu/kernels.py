@@ -1,4 +1,4 @@
-"""Items that compare fused operations and minibatches with plain MLX in float32 on the CPU."""
+"""Checks that compare fused operations and minibatches with plain MLX in float32 on the CPU."""
 
 from typing import Any
 
@@ -7,7 +7,14 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx import config, ops
-from puffer_mlx.check.gpu.tools import UNIT, Worst, difference, need_gpu, on, unit
+from puffer_mlx.check.gpu.tools import (
+    ROUNDING_UNIT,
+    WorstCase,
+    need_gpu,
+    on,
+    relative_difference,
+    rounding_unit,
+)
 from puffer_mlx.check.items import Skipped
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.gelu import gelu
@@ -22,20 +29,29 @@ from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.trees import named
 
-T, S, H = 16, 70, 48  # no multiples of a block size
-TOGETHER = 32  # H must be a multiple of this for a minibatch in one launch
-TILE = 16  # S must be a multiple of this for a minibatch in one launch
-# Relative to the largest value. The reference rounds only its inputs, a fused implementation also
-# rounds stored values. In float32 the order of sums over T steps differs.
-FUSED_BOUND = {"fp32": 2e-5, "bf16": 6 * UNIT["bf16"], "fp16": 6 * UNIT["fp16"]}
+T, S, H = 16, 70, 48  # steps, segments and hidden units; no multiples of a block size
+# For a minibatch in one launch, H and S must be multiples of these.
+ONE_LAUNCH_HIDDEN = 32
+ONE_LAUNCH_SEGMENTS = 16
+# Largest error relative to the largest value. The reference rounds only its inputs, a fused
+# implementation also rounds stored values. In float32 the order of sums over T steps differs.
+FUSED_TOLERANCE = {
+    "fp32": 2e-5,
+    "bf16": 6 * ROUNDING_UNIT["bf16"],
+    "fp16": 6 * ROUNDING_UNIT["fp16"],
+}
 COEFFICIENTS = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2}
 
 
 # ---- fused operations ----------------------------------------------------------------------------
 
 
-class Case:
-    """Random inputs of one operation, for its fused implementation and its reference."""
+class OperationCase:
+    """Random inputs of one operation. Runs its fused implementation and its reference on them.
+
+    Args:
+        case: Shapes of the inputs, the fused implementation and the reference.
+    """
 
     def __init__(self, case: FusedCase) -> None:
         rng = np.random.default_rng(0)
@@ -45,10 +61,10 @@ class Case:
         self.cotangent = rng.normal(size=(T, S, H)).astype(np.float32)
         self.fused = case.run
         self.reference = case.reference
-        self.places = case.gradient_inputs
+        self.gradient_inputs = case.gradient_inputs
 
     def run(self, device: mx.Device, dtype: mx.Dtype) -> list[mx.array] | None:
-        """Return the fused results on a device, or None without a fused implementation."""
+        """Return the results of the fused implementation, or None if the device lacks one."""
         with on(device):
             if device == mx.cpu and cpu_extension.load() is None:
                 return None
@@ -59,14 +75,14 @@ class Case:
         return arrays
 
     def expect(self, dtype: mx.Dtype) -> list[mx.array]:
-        """Return the results of plain MLX in float32 on the CPU, from the same rounded inputs."""
+        """Return the reference results: plain MLX in float32 on the CPU, from rounded inputs."""
         with on(mx.Device(mx.cpu)):
             rounded = [mx.array(a).astype(dtype).astype(mx.float32) for a in self.low]
             inputs = [*rounded, *(mx.array(a) for a in self.states)]
             cotangent = mx.array(self.cotangent).astype(dtype).astype(mx.float32)
             not_done = mx.array(self.not_done)
             (out,), grads = mx.vjp(lambda *a: [self.reference(*a, not_done)], inputs, [cotangent])
-            arrays = [out, *(grads[place] for place in self.places)]
+            arrays = [out, *(grads[index] for index in self.gradient_inputs)]
             mx.eval(arrays)
         return arrays
 
@@ -88,30 +104,31 @@ def _norm_reference(x, residual, weight, _):
     return weight * total * mx.rsqrt(mx.mean(total**2, axis=-1, keepdims=True) + ops.EPSILON)
 
 
-def cases() -> dict[str, Case]:
-    """Return the operations with a fused implementation by name."""
+def operation_cases() -> dict[str, OperationCase]:
+    """Return the operations that have a fused implementation, by name."""
     steps = (T, S, H)
-    table = {name: forms.fused_case(T, S, H) for name, forms in FORMS.items() if forms.fused_case}
+    table = {name: facts.fused_case(T, S, H) for name, facts in FORMS.items() if facts.fused_case}
     table["GELU"] = FusedCase(
         [steps], [], _gelu, lambda x, _: 0.5 * x * (1 + mx.erf(x * 0.5**0.5)), (0,)
     )
     table["RMSNorm"] = FusedCase([steps, steps, (H,)], [], _norm, _norm_reference, (0, 2))
-    return {name: Case(case) for name, case in table.items()}
+    return {name: OperationCase(case) for name, case in table.items()}
 
 
-def fused(device: mx.DeviceType, precision: str, quick: bool) -> str:
-    """Check every fused operation, forward and backward, in one precision."""
+def check_fused(device: mx.DeviceType, precision: str, quick: bool) -> str:
+    """Check all fused operations on one device in one precision, forward and backward."""
     if device == mx.gpu:
         need_gpu()
     dtype = DTYPES[precision]
-    worst = Worst()
-    for name, case in cases().items():
+    worst = WorstCase()
+    for name, case in operation_cases().items():
         arrays = case.run(mx.Device(device), dtype)
         if arrays is None:
-            raise Skipped("no C extension here: everything is pure MLX")
-        for i, (ours, expected) in enumerate(zip(arrays, case.expect(dtype), strict=True)):
-            what = f"{name} {f'gradient {i}' if i else 'output'}"
-            worst.add(what, difference(ours, expected), FUSED_BOUND[precision])
+            raise Skipped("no C extension, so the CPU has no fused operations")
+        for i, (result, expected) in enumerate(zip(arrays, case.expect(dtype), strict=True)):
+            array_name = f"{name} {f'gradient {i}' if i else 'output'}"
+            error = relative_difference(result, expected)
+            worst.add(array_name, error, FUSED_TOLERANCE[precision])
     return worst.text
 
 
@@ -121,43 +138,43 @@ def fused(device: mx.DeviceType, precision: str, quick: bool) -> str:
 def small_policy(
     network: str, actions: tuple[int, ...] = (5,), reset: bool = False, hidden: int = H
 ) -> Policy:
-    """Return a policy of two layers with ``hidden`` units each."""
+    """Create a policy with two layers of ``hidden`` units for 20 observed numbers."""
     spec = EnvSpec("check", 20, np.dtype(np.float32), ActionSpec(actions), 0)
     sizes = config.Policy(hidden_size=hidden, num_layers=2, reset_on_terminal=reset)
     return make_policy(spec, sizes, config.Torch(network=network))
 
 
-def inputs(segments: int = 0) -> mx.array:
-    """Return random observations, (T, S, 20); ``segments`` replaces S if above 0."""
+def minibatch_observations(segments: int = 0) -> mx.array:
+    """Return random observations, (T, segments, 20). 0 segments: S."""
     rng = np.random.default_rng(1)
     return mx.array(rng.normal(size=(T, segments or S, 20)).astype(np.float32))
 
 
 class MinibatchCase:
-    """Random segments with episode ends, and initial recurrent states.
+    """A random minibatch with episode ends, to compute gradients of in several implementations.
 
-    Old log-probabilities and values lie on both sides of the clips, close to the policy's, but not
-    at the clips, where rounding would change the gradient.
+    Old log-probabilities and values differ from the policy's by amounts inside and outside of the
+    clip ranges, but never close to a limit, where rounding would change the gradient.
 
     Args:
         policy: Policy with one discrete head or with continuous actions.
         as_bytes: True for uint8 observations.
-        segments: Number of segments S. 0: the default.
+        segments: Number of segments. 0: S.
     """
 
     def __init__(self, policy: Policy, as_bytes: bool = False, segments: int = 0) -> None:
         rng = np.random.default_rng(4)
         self.policy = policy
-        observations = inputs(segments)
+        observations = minibatch_observations(segments)
         if as_bytes:
             observations = mx.array(rng.integers(0, 2, observations.shape), mx.uint8)
         T, S = observations.shape[:2]
         self.terminals = (rng.random((T, S)) < 0.2).astype(np.float32)
         self.rewards = rng.normal(size=(T, S)).astype(np.float32)
         space = policy.decoder.action
-        chosen = rng.integers(0, space.logits, (T * S, 1))
-        taken = rng.normal(size=(T * S, space.heads)) if space.continuous else chosen
-        self.actions = taken.astype(np.float32)
+        discrete = rng.integers(0, space.logits, (T * S, 1))
+        actions = rng.normal(size=(T * S, space.heads)) if space.continuous else discrete
+        self.actions = actions.astype(np.float32)
         self.observations = np.array(observations)
         self.state = tree_map(lambda a: rng.random(a.shape), policy.initial_state(S))
         self.weights = tree_map(np.array, policy.init(mx.random.key(0)))
@@ -167,15 +184,15 @@ class MinibatchCase:
         outputs, values, _ = policy.scan(*arguments)
         heads = policy.distribution
         logprobs, _ = heads.log_prob_entropy(outputs, mx.array(self.actions), None)
-        apart = rng.choice([-1, 1], (2, T * S)) * rng.choice([0.05, 0.5], (2, T * S))
-        self.old_logprob, self.old_value = np.array([logprobs, values]) + apart
+        distances = rng.choice([-1, 1], (2, T * S)) * rng.choice([0.05, 0.5], (2, T * S))
+        self.old_logprob, self.old_value = np.array([logprobs, values]) + distances
 
     def run(self, precision: str, one_launch: bool = False) -> dict[str, np.ndarray]:
-        """Return weight gradients, ratios and advantages by name, in float64.
+        """Compute the minibatch. Returns weight gradients, ratios and advantages by name, float64.
 
         Args:
-            precision: Name of the precision.
-            one_launch: Use one launch if the GPU can, else the many launches of the reference.
+            precision: ``fp32``, ``bf16`` or ``fp16``.
+            one_launch: Compute the minibatch in one launch if the GPU supports it.
         """
         train = config.Train(
             algorithm="puffer5",
@@ -206,38 +223,39 @@ class MinibatchCase:
 
 
 def _arrays(tree: Any) -> Any:
-    """Convert NumPy arrays of a tree to float32 MLX arrays, leaving None as is."""
+    """Convert the NumPy arrays of a tree to float32 MLX arrays. None stays None."""
     return tree_map(lambda a: None if a is None else mx.array(np.asarray(a, np.float32)), tree)
 
 
-def minibatch(quick: bool) -> str:
-    """Check gradients, ratios and advantages of every network in every precision.
+def check_minibatch(quick: bool) -> str:
+    """Check a minibatch's gradients, ratios and advantages for all networks and precisions.
 
-    Networks that support minibatches in one launch are also checked with these.
+    Networks that support minibatches in one launch are also checked with one launch.
     """
     need_gpu()
-    worst = Worst()
-    several = [(network, H, False, (5,)) for network in NETWORKS]
-    together = [
-        (network, TOGETHER, True, actions)
+    worst = WorstCase()
+    cases = [(network, H, False, (5,)) for network in NETWORKS]
+    one_launch_cases = [
+        (network, ONE_LAUNCH_HIDDEN, True, actions)
         for network in NETWORKS
         if FORMS[network].matrix_units
         for actions in ((5,), (1, 1))
     ]
-    for network, hidden, one_launch, actions in (*several, *together):
-        numbers = actions == (1, 1)  # combined with uint8 observations
+    for network, hidden, one_launch, actions in (*cases, *one_launch_cases):
+        as_bytes = actions == (1, 1)  # combined with uint8 observations
         with on(mx.Device(mx.cpu)):
             policy = small_policy(network, actions, True, hidden)
-            whole = -(-S // TILE) * TILE
-            case = MinibatchCase(policy, numbers, whole if one_launch else S)
+            padded = -(-S // ONE_LAUNCH_SEGMENTS) * ONE_LAUNCH_SEGMENTS
+            case = MinibatchCase(policy, as_bytes, padded if one_launch else S)
             expected = case.run("fp32")
         for precision in DTYPES:
-            bound = unit(precision) ** 0.5  # rounding can move a value across a kink
+            bound = rounding_unit(precision) ** 0.5  # rounding can move a value across a kink
             with on(mx.Device(mx.gpu)):
                 arrays = case.run(precision, one_launch)
-            how = " in one launch" if one_launch else ""
-            how += ", bytes to numbers" if numbers else ""
-            for name, ours in arrays.items():
-                off = float(np.linalg.norm(ours - expected[name]) / np.linalg.norm(expected[name]))
-                worst.add(f"{network} {precision}{how} {name}", off, bound)
+            label = " in one launch" if one_launch else ""
+            label += ", uint8 observations" if as_bytes else ""
+            for name, result in arrays.items():
+                norm = np.linalg.norm(expected[name])
+                error = float(np.linalg.norm(result - expected[name]) / norm)
+                worst.add(f"{network} {precision}{label} {name}", error, bound)
     return worst.text

@@ -1,4 +1,4 @@
-"""Items that make short runs: equal on both devices, resumed exactly, learning, fast."""
+"""Checks that train for a short time: equal on CPU and GPU, resumed exactly, learning, speed."""
 
 import statistics
 import time
@@ -9,20 +9,20 @@ import numpy as np
 
 from puffer_mlx import config, vec
 from puffer_mlx.check.gpu.tools import (
-    Worst,
+    WorstCase,
     at_most,
     determinism_tolerance,
-    flat,
+    flatten_arrays,
     max_loss_difference,
     need_gpu,
     need_time,
     on,
     require,
+    rounding_unit,
     trainer,
-    unit,
 )
 from puffer_mlx.check.items import Failed, Skipped
-from puffer_mlx.check.trajectories import compare
+from puffer_mlx.check.trajectories import compare_trajectories
 from puffer_mlx.checkpoint import State
 from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.ppo.precision import DTYPES
@@ -31,137 +31,153 @@ from puffer_mlx.rollout.on_gpu import RolloutsOnGPU
 from puffer_mlx.system.backend import backend
 from puffer_mlx.training.trainer import Logs, Trainer
 
-EXACT = ("squared", "connect4", "g2048")  # environments with integer arithmetic
-PLAYED = (*EXACT, "connect4_two", "soccer")  # the last two have several agents
-AGENTS, ROLLOUTS = 512, 8
-ROUNDING = 1e-3  # tolerance for the sines and cosines of Breakout
-LOSSES = 1e-2  # relative to max(1, loss): TF32, and minibatches may differ by a row
-# Tolerance for the first minibatch's probability ratios, in units of ``unit``; at least 1e-5.
-RATIOS = 8
-OVERLAP, SERIAL = ("--train.overlap", "1"), ("--train.overlap", "0")
+INTEGER_ENVIRONMENTS = ("squared", "connect4", "g2048")  # environments with integer arithmetic
+CHECKED_ENVIRONMENTS = (
+    *INTEGER_ENVIRONMENTS,
+    "connect4_two",
+    "soccer",
+)  # the last two have several agents
+AGENTS = 512
+ROLLOUTS = 8
+ROUNDING_TOLERANCE = 1e-3  # for the sines and cosines of Breakout
+# Relative to max(1, loss). Reasons for a difference: TF32, and minibatches may differ by a row.
+LOSS_TOLERANCE = 1e-2
+# Tolerance for probability ratios of the first minibatch: this many rounding units, at least 1e-5.
+RATIO_TOLERANCE = 8
+OVERLAP = ("--train.overlap", "1")
+SERIAL = ("--train.overlap", "0")
 
-COMPILING = 3  # epochs that may compile
-MINUTE = 60.0
-# Breakout's default configuration has a schedule of 94 million steps. After STEPS, four runs scored
-# 17 to 53; an untrained policy stays below 5.
-STEPS, SCORE = 20_000_000, 10.0
+COMPILING_EPOCHS = 3  # epochs that may compile
+MINUTE = 60.0  # seconds
+# Breakout is configured for 94 million steps. After MAX_LEARNING_STEPS of this schedule, four
+# runs scored 17 to 53; an untrained policy stays below 5.
+MAX_LEARNING_STEPS = 20_000_000
+MIN_SCORE = 10.0
 
-TIMED = ("--device", "gpu", "--train.total-timesteps", "1e12")
+TIMED_OPTIONS = ("--device", "gpu", "--train.total-timesteps", "1e12")
 IN_ONE_LAUNCH = ("--train.rollout-device", "gpu-kernel", *SERIAL)
-ROUNDS = 7  # measured epochs
+MEASURED_EPOCHS = 7
 
 
-# ---- right ---------------------------------------------------------------------------------------
+# ---- equality ------------------------------------------------------------------------------------
 
 
-def one_launch(quick: bool) -> str:
-    """Check that environments on the GPU match the host's, and that training with them works."""
+def check_one_launch(quick: bool) -> str:
+    """Check that environments on the GPU behave as on the CPU, and that training on them works."""
     need_gpu()
-    rates = [_compared(env) for env in (*PLAYED, "breakout")]
-    steps = [_compared(env, in_steps=True) for env in PLAYED]
+    rates = [_check_environment(env) for env in (*CHECKED_ENVIRONMENTS, "breakout")]
+    steps = [_check_environment(env, in_steps=True) for env in CHECKED_ENVIRONMENTS]
     with trainer("--train.rollout-device", "gpu-kernel", "--device", "gpu") as run:
         for _ in range(2):
             losses = [value for name, value in run.step().items() if name.startswith("loss/")]
             require(bool(np.isfinite(losses).all()), "a loss isn't finite")
     rates = f"{AGENTS} agents: {', '.join(rates)}"
-    return f"{rates}; in a few launches a step {', '.join(steps)}"
+    return f"{rates}; in a few launches per step: {', '.join(steps)}"
 
 
-def _compared(env: str, in_steps: bool = False) -> str:
+def _check_environment(env: str, in_steps: bool = False) -> str:
+    """Compare one environment's trajectories on the GPU and on the CPU. Returns its speed."""
     sizes = ["--vec.total-agents", str(AGENTS), "--vec.num-buffers", "1"]
     settings = config.load(env, [*sizes, "--train.minibatch-size", str(AGENTS * 64)])
 
     def make() -> Any:
         return vec.make(settings, 1)
 
-    compared = compare(make, ROLLOUTS, in_steps)
-    if compared is None:
-        raise Failed(f"{env}'s rules compile for a CPU alone")
-    exact = compared.equal == compared.agents
-    require(exact or env not in EXACT, f"{env}: other rows from step {compared.first} on")
-    require(compared.difference <= ROUNDING, f"{env}: rows {compared.difference:.2g} apart")
-    return f"{env} {compared.agents / compared.seconds / 1e6:.1f} M steps/s"
+    comparison = compare_trajectories(make, ROLLOUTS, in_steps)
+    if comparison is None:
+        raise Failed(f"the GPU can't step {env}")
+    exact = comparison.equal == comparison.agents
+    require(
+        exact or env not in INTEGER_ENVIRONMENTS,
+        f"{env}: rows differ from step {comparison.first_difference} on",
+    )
+    require(
+        comparison.difference <= ROUNDING_TOLERANCE,
+        f"{env}: rows differ by {comparison.difference:.2g}",
+    )
+    return f"{env} {comparison.agents / comparison.seconds / 1e6:.1f} M steps/s"
 
 
-def same_epoch(quick: bool) -> str:
+def check_same_epoch(quick: bool) -> str:
     """Check that an epoch on the GPU has the CPU's losses, from the same weights and rollout."""
     need_gpu()
     with on(mx.Device(mx.cpu)), trainer() as run:
         weights = run.weights
         expected = [run.step()]
         buffer = run.last_buffer
-        seen = np.array(buffer.observations), np.array(buffer.actions)
-        after = flat(run.weights)
+        expected_rollout = np.array(buffer.observations), np.array(buffer.actions)
+        expected_weights = flatten_arrays(run.weights)
     with trainer(weights=weights) as run:
-        ours = [run.step()]
+        records = [run.step()]
         buffer = run.last_buffer
-        for name, one in zip(("observations", "actions"), seen, strict=True):
-            require(np.array_equal(np.array(getattr(buffer, name)), one), f"other {name}")
-        moved = float(np.abs(flat(run.weights) - after).max())
-    losses = at_most("losses", max_loss_difference(ours, expected), LOSSES)
-    return f"{losses}; weights differ by {moved:.1g}"
+        for name, expected_array in zip(("observations", "actions"), expected_rollout, strict=True):
+            array = np.array(getattr(buffer, name))
+            require(np.array_equal(array, expected_array), f"{name} differ")
+        weight_difference = float(np.abs(flatten_arrays(run.weights) - expected_weights).max())
+    losses = at_most("losses", max_loss_difference(records, expected), LOSS_TOLERANCE)
+    return f"{losses}; weights differ by {weight_difference:.1g}"
 
 
-def first_ratios(quick: bool) -> str:
+def check_first_ratios(quick: bool) -> str:
     """Check that acting and training give equal log-probabilities before the first update."""
     on_cpu = mx.default_device() == mx.cpu
-    worst = Worst()
-    for place in ("cpu",) if on_cpu else ("cpu", "gpu", "gpu-kernel"):
+    worst = WorstCase()
+    for device in ("cpu",) if on_cpu else ("cpu", "gpu", "gpu-kernel"):
         for precision in DTYPES:
             for network in NETWORKS if precision == "fp32" else (config.Torch().network,):
                 logs: Logs = {}
                 options = "--train.precision", precision, "--torch.network", network
-                with trainer("--train.rollout-device", place, *options) as run:
+                with trainer("--train.rollout-device", device, *options) as run:
                     for _ in range(2):
                         logs = run.step()
                 error = logs.get("loss/first_ratio_error", float("nan"))
-                what = f"ratios of {network} in {precision}, acting on the {place.upper()}"
-                worst.add(what, error, max(RATIOS * unit(precision), 1e-5))
+                name = f"ratios of {network} in {precision}, acting on the {device.upper()}"
+                worst.add(name, error, max(RATIO_TOLERANCE * rounding_unit(precision), 1e-5))
     return worst.text
 
 
-def undisturbed(epochs: int) -> list[Logs]:
-    """Return the records of an overlapped run."""
+def uninterrupted_run(epochs: int) -> list[Logs]:
+    """Train with overlap for some epochs without interruption. Returns their records."""
     with trainer(*OVERLAP) as run:
         return [run.step() for _ in range(epochs)]
 
 
-def resume(quick: bool) -> str:
+def check_resume(quick: bool) -> str:
     """Check that a run resumes exactly, including a rollout not yet trained on."""
-    expected = undisturbed(5)
+    expected = uninterrupted_run(5)
     with trainer(*OVERLAP) as run:
         logs = [run.step() for _ in range(3)]
         weights = run.weights
         state = run.state()
         arrays = {name: mx.array(np.array(a)) for name, a in state.arrays.items()}
     with trainer(*OVERLAP) as run:
-        require(run.restore(weights, State(arrays, state.numbers)), "environments didn't go on")
+        require(run.restore(weights, State(arrays, state.numbers)), "environments weren't restored")
         logs += [run.step() for _ in range(2)]
-    return at_most("losses apart by", max_loss_difference(logs, expected), determinism_tolerance())
+    return at_most("losses differ by", max_loss_difference(logs, expected), determinism_tolerance())
 
 
 # ---- learning ------------------------------------------------------------------------------------
 
 
-def learns(quick: bool) -> str:
-    """Check that a minute of Breakout with the default configuration learns."""
+def check_learning(quick: bool) -> str:
+    """Check that Breakout with its default configuration learns within a minute."""
     need_time(quick)
     scores: list[float] = []
     with trainer("--vec.num-buffers", "2", env="breakout", base=()) as run:
-        speed = learned_in_a_minute(run, scores)
+        speed = train_for_a_minute(run, scores)
         steps = run.global_step
     reached = f"{steps / 1e6:.1f} million steps, {speed / 1e6:.2f} million a second"
-    if steps < STEPS:
-        raise Skipped(f"{reached}: a minute is too short here to learn in")
+    if steps < MAX_LEARNING_STEPS:
+        raise Skipped(f"{reached}: too few steps in a minute to learn")
     require(bool(scores), f"no episode ended in {reached}")
     score = statistics.mean(scores[-5:])
-    text = f"score {score:.1f} after {reached} (at least {SCORE:g})"
-    require(score >= SCORE, text)
+    text = f"score {score:.1f} after {reached} (at least {MIN_SCORE:g})"
+    require(score >= MIN_SCORE, text)
     return text
 
 
-def learned_in_a_minute(run: Trainer, scores: list[float]) -> float:
-    """Train for a minute or ``STEPS``, not counting the epochs that compile.
+def train_for_a_minute(run: Trainer, scores: list[float]) -> float:
+    """Train for a minute or ``MAX_LEARNING_STEPS``. The epochs that compile don't count.
 
     Args:
         run: Trainer of the run.
@@ -176,42 +192,43 @@ def learned_in_a_minute(run: Trainer, scores: list[float]) -> float:
         speeds.append(logs["SPS"])
         if "env/score" in logs:
             scores.append(logs["env/score"])
-        if run.epoch == COMPILING:
+        if run.epoch == COMPILING_EPOCHS:
             began = time.perf_counter()
-        late = run.epoch > COMPILING and time.perf_counter() - began > MINUTE
-        if run.global_step >= STEPS or late:
+        timed_out = run.epoch > COMPILING_EPOCHS and time.perf_counter() - began > MINUTE
+        if run.global_step >= MAX_LEARNING_STEPS or timed_out:
             break
-    return statistics.median(speeds[COMPILING:] or speeds)
+    return statistics.median(speeds[COMPILING_EPOCHS:] or speeds)
 
 
 # ---- speed ---------------------------------------------------------------------------------------
 
 
-def speeds(quick: bool) -> str:
-    """Measure rollouts, training and epochs in ms: one launch, several launches, overlapped.
+def measure_speeds(quick: bool) -> str:
+    """Measure rollouts, training and epochs of Breakout with several options. Returns times in ms.
 
-    Minibatches are also measured in one launch and in many. ``train.one_launch`` is on by default
-    with CUDA only, where it is known to be faster.
+    The options: rollouts in one launch, in several launches, and overlapped on the CPU; minibatches
+    in one launch and in many. ``train.one_launch`` is on by default only with CUDA, where it was
+    measured to be faster.
 
     Raises:
-        Failed: If a measurement fails. The text contains the others.
+        Failed: If a measurement fails. The text contains the other measurements.
     """
     need_gpu()
     need_time(quick)
-    pieces = "0" if backend() == "metal" else "4"  # 0: measured
-    in_pieces = *IN_ONE_LAUNCH, "--train.launch-steps", pieces
-    ways = {
+    launch_steps = "0" if backend() == "metal" else "4"  # 0: chosen by timing
+    in_launches = *IN_ONE_LAUNCH, "--train.launch-steps", launch_steps
+    variants = {
         "one launch": (*IN_ONE_LAUNCH, "--train.launch-steps", "1000"),
-        "in pieces": in_pieces,
-        "in pieces, a minibatch in one launch": (*in_pieces, "--train.one-launch", "1"),
-        "in pieces, a minibatch in many": (*in_pieces, "--train.one-launch", "0"),
+        "several launches": in_launches,
+        "several launches, minibatch in one": (*in_launches, "--train.one-launch", "1"),
+        "several launches, minibatch in many": (*in_launches, "--train.one-launch", "0"),
         "overlapped, rollouts on the CPU": ("--train.rollout-device", "cpu", *OVERLAP),
     }
     lines = []
     failed = False
-    for name, options in ways.items():
+    for name, options in variants.items():
         try:
-            lines.append(f"{name}: {_measured(*options)}")
+            lines.append(f"{name}: {_measure(*options)}")
         except Exception as error:  # report the other measurements anyway
             lines.append(f"{name}: {type(error).__name__}: {error}")
             failed = True
@@ -221,15 +238,16 @@ def speeds(quick: bool) -> str:
     return text
 
 
-def _measured(*options: str) -> str:
-    with trainer(*options, env="breakout", base=TIMED) as run:
-        logs = [run.step() for _ in range(COMPILING + ROUNDS)][COMPILING:]
+def _measure(*options: str) -> str:
+    """Train Breakout for some epochs with these options. Returns the median times as text."""
+    with trainer(*options, env="breakout", base=TIMED_OPTIONS) as run:
+        logs = [run.step() for _ in range(COMPILING_EPOCHS + MEASURED_EPOCHS)][COMPILING_EPOCHS:]
         acting = run.collector.acting
         settings = run.config
     launches = ""
     if isinstance(acting, RolloutsOnGPU):
         launches = f" ({min(acting.steps, settings.train.horizon)} steps a launch)"
-    rollout, training = (_work(logs, lane) for lane in ("perf/eval_", "perf/train_"))
+    rollout, training = (_busy_milliseconds(logs, lane) for lane in ("perf/eval_", "perf/train_"))
     epoch = 1000 * statistics.median(record["perf/epoch"] for record in logs)
     return (
         f"rollout {rollout:.1f} ms{launches}, training {training:.1f} ms,"
@@ -237,8 +255,13 @@ def _measured(*options: str) -> str:
     )
 
 
-def _work(logs: list[Logs], lane: str) -> float:
-    """Return the median milliseconds of a lane's phases, without waits."""
+def _busy_milliseconds(logs: list[Logs], lane: str) -> float:
+    """Return the median milliseconds per epoch of a lane's phases, without waits.
+
+    Args:
+        logs: Records of the measured epochs.
+        lane: Prefix of the phases: rollout (``perf/eval_``) or training (``perf/train_``).
+    """
     waits = {f"perf/{name}" for name in WAITS}
     names = [name for name in logs[0] if name.startswith(lane) and name not in waits]
     return 1000 * statistics.median(sum(record[name] for name in names) for record in logs)

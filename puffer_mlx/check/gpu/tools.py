@@ -1,4 +1,4 @@
-"""Helpers of the checks: bounds, small trainers and devices."""
+"""Helper functions for checks of a GPU: tolerances, small trainers and devices."""
 
 import os
 import re
@@ -17,78 +17,82 @@ from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Logs, Trainer
 from puffer_mlx.trees import named
 
-# One size for most items, because compiling for a GPU takes seconds per size.
-SMALL = [
+# One size for most checks, because compiling kernels for a new size takes seconds.
+SMALL_RUN_OPTIONS = [
     *("--vec.total-agents", "64", "--vec.num-buffers", "2", "--env.size", "3"),
     *("--policy.hidden-size", "32", "--policy.num-layers", "1"),
     *("--train.horizon", "16", "--train.minibatch-size", "512", "--train.rollout-device", "cpu"),
     *("--train.overlap", "0", "--train.total-timesteps", "1e9"),
 ]
-UNIT = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}  # relative rounding error
-TF32 = 2.0**-11  # relative rounding error of product inputs where MLX uses TF32
-REORDERED = 1e-3  # tolerance for sums in another order, after a few epochs
+ROUNDING_UNIT = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}  # relative rounding error
+TF32_ROUNDING = 2.0**-11  # relative rounding error of product inputs where MLX uses TF32
+REORDERED_SUM_TOLERANCE = 1e-3  # tolerance for sums in another order, after a few epochs
 
 
 def require(condition: bool, text: str) -> None:
-    """Raise Failed with a text unless a condition holds."""
+    """Let the current check fail with a text unless a condition holds (raises ``Failed``)."""
     if not condition:
         raise Failed(text)
 
 
 def at_most(name: str, value: float, bound: float) -> str:
-    """Raise Failed unless ``value <= bound``, which is false for NaN. Returns both as text."""
+    """Let the check fail if a value is above its bound or NaN. Returns value and bound as text."""
     text = f"{name} {value:.3g} (at most {bound:.3g})"
     require(value <= bound, text)
     return text
 
 
-class Worst:
-    """Check values against separate bounds and report the value nearest to its bound."""
+class WorstCase:
+    """Check values against their bounds, and remember the value that is nearest to its bound.
+
+    Attributes:
+        text: Name, value and bound of this value.
+    """
 
     def __init__(self) -> None:
-        self._share = -1.0
+        self._fraction = -1.0
         self.text = "nothing was compared"
 
     def add(self, name: str, value: float, bound: float) -> None:
-        """Raise Failed unless ``value <= bound``."""
+        """Check one more value. Raises ``Failed`` unless ``value <= bound``."""
         text = at_most(name, value, bound)
-        if value / bound > self._share:
-            self._share = value / bound
+        if value / bound > self._fraction:
+            self._fraction = value / bound
             self.text = text
 
 
-def difference(ours: Any, expected: Any) -> float:
-    """Return the largest difference, relative to the largest expected value."""
-    ours, expected = (np.array(a.astype(mx.float32)) for a in (ours, expected))
-    require(ours.shape == expected.shape, f"shape {ours.shape}, expected {expected.shape}")
-    return float(np.abs(ours - expected).max() / max(1e-6, np.abs(expected).max()))
+def relative_difference(result: Any, expected: Any) -> float:
+    """Return the largest difference of two arrays, relative to the largest expected value."""
+    result, expected = (np.array(a.astype(mx.float32)) for a in (result, expected))
+    require(result.shape == expected.shape, f"shape {result.shape}, expected {expected.shape}")
+    return float(np.abs(result - expected).max() / max(1e-6, np.abs(expected).max()))
 
 
 def need_gpu() -> None:
-    """Skip the item if MLX has no GPU or the user chose the CPU."""
+    """Skip the current check if MLX has no GPU or the user chose the CPU."""
     if not has_gpu():
-        raise Skipped("this MLX has no GPU")
+        raise Skipped("MLX has no GPU on this machine")
     if mx.default_device() != mx.gpu:
         raise Skipped("--device cpu")
 
 
 def need_time(quick: bool) -> None:
-    """Skip the item in a quick run."""
+    """Skip the current check, which takes long, in a run with ``--quick``."""
     if quick:
         raise Skipped("not with --quick")
 
 
-def unit(precision: str) -> float:
+def rounding_unit(precision: str) -> float:
     """Return the relative rounding error of activations and product inputs."""
     tf32 = mx.default_device() == mx.gpu and has_tf32()
-    return max(UNIT[precision], TF32) if tf32 else UNIT[precision]
+    return max(ROUNDING_UNIT[precision], TF32_ROUNDING) if tf32 else ROUNDING_UNIT[precision]
 
 
 def has_tf32() -> bool:
     """Return True if the GPU may use TF32 for float32 products: CUDA, and Apple M5 or later.
 
-    ``MLX_ENABLE_TF32=0`` disables it. A Mac's architecture is ``applegpu_g``, a generation (17: M5)
-    and a letter. Other names are taken for newer GPUs.
+    ``MLX_ENABLE_TF32=0`` disables TF32. A Mac's architecture is ``applegpu_g``, a generation (17:
+    M5) and a letter. Other names are assumed to be newer GPUs.
     """
     if os.environ.get("MLX_ENABLE_TF32") == "0":
         return False
@@ -100,30 +104,30 @@ def has_tf32() -> bool:
 
 @contextmanager
 def on(device: mx.Device) -> Iterator[None]:
-    """Set the default device within the context."""
-    before = mx.default_device()
+    """Use a device as MLX's default device within a ``with`` block."""
+    previous = mx.default_device()
     mx.set_default_device(device)
     try:
         yield
     finally:
-        mx.set_default_device(before)
+        mx.set_default_device(previous)
 
 
 @contextmanager
 def trainer(
     *options: str,
     env: str = "squared",
-    base: Sequence[str] = SMALL,
+    base: Sequence[str] = SMALL_RUN_OPTIONS,
     wrap: Callable[[Any], Any] = lambda environments: environments,
     weights: Any = None,
 ) -> Iterator[Trainer]:
-    """Create a trainer of an environment and close it at the end.
+    """Create a trainer for a ``with`` block, by default of a very small run.
 
     Args:
         options: Command-line options, which override ``base``.
         env: Name of the environment.
         base: Default command-line options.
-        wrap: Maps the environments to those that the trainer gets.
+        wrap: Function that wraps the environments before the trainer gets them.
         weights: Initial weights, or None for random ones.
     """
     settings = config.load(env, [*base, *options])
@@ -131,23 +135,27 @@ def trainer(
         yield Run.open(settings, wrap(environments), weights=weights).trainer
 
 
-def max_loss_difference(runs: Sequence[Logs], others: Sequence[Logs]) -> float:
+def max_loss_difference(runs: Sequence[Logs], reference: Sequence[Logs]) -> float:
     """Return the largest difference between the losses of two runs, relative to max(1, loss)."""
-    require(len(runs) == len(others), f"{len(runs)} epochs and {len(others)}")
+    require(len(runs) == len(reference), f"{len(runs)} epochs, expected {len(reference)}")
     differences = []
-    for one, other in zip(runs, others, strict=True):
-        shared = {name for name in one.keys() & other.keys() if name.startswith("loss/")}
-        require("loss/total" in shared, f"an epoch without losses: {one or other}")
+    for record, expected_record in zip(runs, reference, strict=True):
+        shared = {
+            name for name in record.keys() & expected_record.keys() if name.startswith("loss/")
+        }
+        require("loss/total" in shared, f"an epoch without losses: {record or expected_record}")
         for name in shared - {"loss/first_ratio_error"}:
-            differences.append(abs(one[name] - other[name]) / max(1.0, abs(other[name])))
-    return float(np.max(differences))  # NaN if one is
+            differences.append(
+                abs(record[name] - expected_record[name]) / max(1.0, abs(expected_record[name]))
+            )
+    return float(np.max(differences))  # NaN if any difference is NaN
 
 
 def determinism_tolerance() -> float:
-    """Return the allowed difference between two runs of the same work: 0 on a CPU."""
-    return 0.0 if mx.default_device() == mx.cpu else REORDERED
+    """Return the allowed difference between two equal runs: 0 on a CPU, above 0 on a GPU."""
+    return 0.0 if mx.default_device() == mx.cpu else REORDERED_SUM_TOLERANCE
 
 
-def flat(tree: Any) -> np.ndarray:
+def flatten_arrays(tree: Any) -> np.ndarray:
     """Return all values of a tree of arrays as one float32 vector."""
     return np.concatenate([np.array(a.astype(mx.float32)).ravel() for _, a in named(tree)])

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from puffer_mlx.display.run_view import abbreviate, duration
+from puffer_mlx.display.run_view import duration, format_count
 from puffer_mlx.sweep.engine.driver import ActiveRun
 from puffer_mlx.sweep.engine.study import (
     ERROR,
@@ -154,7 +154,7 @@ def _run_result(run: FrozenTrial) -> str:
     if run.state == TrialState.FAIL:
         return f"failed: {run.user_attrs.get(ERROR)}"
     score, cost = _score_and_cost(run)
-    steps = abbreviate(run.user_attrs.get(TRAINED_STEPS, 0))
+    steps = format_count(run.user_attrs.get(TRAINED_STEPS, 0))
     text = f"score {score:.4g}, {cost:.1f} s, {steps} steps"
     if scores := [curve[-1].score for curve in seed_curves(run).values()]:
         text += f", seeds {' '.join(f'{each:.4g}' for each in scores)}"
@@ -166,7 +166,7 @@ def _run_result(run: FrozenTrial) -> str:
 def _format_value(value: float) -> str:
     """Format a parameter's value in a few characters: 1.5M, 64, 0.9912."""
     if isinstance(value, int) or float(value).is_integer():
-        return abbreviate(value) if abs(value) >= 10_000 else f"{value:.0f}"
+        return format_count(value) if abs(value) >= 10_000 else f"{value:.0f}"
     return f"{value:.4g}"
 
 
