@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from puffer_mlx.profiling.phases import WAITS, duration
-from puffer_mlx.tracking.scores import EPISODES, EVALUATION, METRIC, SCORE, score_name
+from puffer_mlx.tracking.scores import EVALUATION, METRIC, SCORE, SCORED_EPISODES, score_name
 
 Logs = dict[str, float]
 Pairs = list[tuple[str, str]]  # names and values, as text
@@ -204,7 +204,11 @@ class RunState:
         logs = self.logs
         texts = {}
         if name := self.score_name(logs):
-            many = f"last {EPISODES}" if name == SCORE else episodes_text(logs.get("env/n", 1.0))
+            many = (
+                f"last {SCORED_EPISODES}"
+                if name == SCORE
+                else episodes_text(logs.get("env/n", 1.0))
+            )
             many += ", none since" if self.none_ended else ""
             texts[f"training {label(name)}"] = f"{logs[name]:.3f} ({many})"
         for name in (self.metric, METRIC, RETURN):

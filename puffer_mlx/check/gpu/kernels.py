@@ -50,7 +50,7 @@ class Case:
     def run(self, device: mx.Device, dtype: mx.Dtype) -> list[mx.array] | None:
         """Return the fused results on a device, or None without a fused implementation."""
         with on(device):
-            if device == mx.cpu and cpu_extension.load() is None:
+            if device == mx.cpu and cpu_extension.load_extension() is None:
                 return None
             low = [mx.array(a).astype(dtype) for a in self.low]
             rest = [mx.array(a) for a in (*self.states, self.not_done)]

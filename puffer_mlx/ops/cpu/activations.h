@@ -6,7 +6,7 @@
 
 namespace puffer {
 
-// The values are those of `CODES` in ops/linear.
+// The values are those of `ACTIVATION_CODES` in ops/linear.
 enum class Activation { kNone, kGelu, kTanh, kRelu };
 
 inline Lanes activate(Activation activation, Lanes x) {
