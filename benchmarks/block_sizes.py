@@ -25,7 +25,7 @@ import mlx.core as mx
 from puffer_mlx import config, vec
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops.cpu_extension import available_cores
+from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.policy import rollout_on_gpu as kernels
 from puffer_mlx.policy.acting_on_gpu import BlockLayout
 from puffer_mlx.policy.policy import Policy
@@ -108,7 +108,7 @@ def tried(name: str, agents: int, horizon: int, times: int, until: float) -> lis
     given["train.minibatch-size"] = agents * horizon // 8
     settings = config.load(name, [f"--{key}={value}" for key, value in given.items()])
     rows: list[dict[str, Any]] = []
-    with vec.make(settings, available_cores()) as made:
+    with vec.make(settings, count_cores()) as made:
         assert isinstance(made, NativeVec)
         policy = configured_policy(made.spec, settings)
         chosen: dict[str, float] = {}

@@ -315,7 +315,7 @@ def make(row: Row) -> Trainer:
     name, *words = row.words.split()
     words += f"{MAC_WORDS if row.mac else ''} {COMMON}".split()
     settings = config.load(name, words)
-    trainer = Trainer(settings, vec.make(settings, cpu_extension.available_cores()))
+    trainer = Trainer(settings, vec.make(settings, cpu_extension.count_cores()))
     if row.mac:
         trainer.learner.graph = None
         trainer.collector.launches_ahead = False

@@ -36,7 +36,7 @@ from puffer_mlx import vec
 from halves import Halves
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.ops.cpu_extension import load_extension
-from puffer_mlx.ops.cpu_extension import available_cores
+from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.system.devices import kind, select_device
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
@@ -241,7 +241,7 @@ def main(argv: list[str]) -> None:
         check_cores(options.cores)
     select_device(config.base.device)
     load_extension()
-    load, number = os.getloadavg(), available_cores()  # before this thread gives up some of them
+    load, number = os.getloadavg(), count_cores()  # before this thread gives up some of them
     with ExitStack() as stack:
         rounds = measure(prepare(argv, options, stack), options)
     found = conclude(rounds, config.batch_size)

@@ -116,7 +116,7 @@ def extension():
     if module is None:
         pytest.skip("the extension can't be built here")
     yield module
-    module.set_threads(cpu_extension.available_cores())
+    module.set_threads(cpu_extension.count_cores())
 
 
 @pytest.fixture(params=["split", "whole", "MLX's", "pure"])

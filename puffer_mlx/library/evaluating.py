@@ -52,7 +52,7 @@ from puffer_mlx.evaluation.results import PairResult
 from puffer_mlx.export.importing import convert_weights, inspect
 from puffer_mlx.library.policy import Policy, check_compatible, player
 from puffer_mlx.library.settings import EnvironmentSource, source_of, with_environment
-from puffer_mlx.ops.cpu_extension import available_cores
+from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.training.trainer import Trains
@@ -167,7 +167,7 @@ def make_environments(
 
 def _make(acting: Policy, config: Config, render: bool = False) -> Environments:
     """Create environments with a policy's normalization statistics, if they match the policy."""
-    environments = vec.make(config, available_cores(), render=render)
+    environments = vec.make(config, count_cores(), render=render)
     try:
         check_compatible(acting, environments.spec, config.env_name)
         if isinstance(environments, HasNormalizer) and normalization.normalises(
@@ -259,7 +259,7 @@ def _player(who: Opponent, config: Config, spec: EnvSpec, deterministic: bool) -
 
 def make_plain(config: Config) -> Environments:
     """Create environments for a match; its policies apply their own statistics."""
-    return vec.make(config, available_cores())
+    return vec.make(config, count_cores())
 
 
 def play_ladder(
@@ -464,9 +464,7 @@ def game_frames(
     outcomes = [f"{first.name} won", f"{second.name} won", "a draw"]
     seed = config.base.seed
     image: Any = None
-    with vec.make(
-        eval_config(config, 1, agents, seed), available_cores(), render=True
-    ) as environment:
+    with vec.make(eval_config(config, 1, agents, seed), count_cores(), render=True) as environment:
         draw = drawing(config, environment)
         game = watch(first, second, environment, seed)
         for step in itertools.count():

@@ -120,7 +120,7 @@ def _load() -> ModuleType | None:
     except TypeError:
         reason = f"nanobind {version('nanobind')} doesn't fit MLX {version('mlx')}"
         return _print_fallback(reason, _older_mlx() or f"pip install '{NANOBIND_REQUIREMENT}'")
-    module.set_threads(available_cores())
+    module.set_threads(count_cores())
     product = take_over_gemm()
     if product.address:
         module.set_gemm(product.address, product.split)
@@ -130,7 +130,7 @@ def _load() -> ModuleType | None:
 def _find_or_compile() -> ModuleType:
     """Load the wheel's C++ extension if it fits this machine, else compile the extension."""
     library = prebuilt.find(NAME, made_for())
-    why = library.reason
+    reason = library.reason
     if library.path:
         try:
             module = _import_library(library.path)
@@ -139,9 +139,9 @@ def _find_or_compile() -> ModuleType:
             return module
         except (ImportError, TypeError) as error:
             text = str(error).splitlines()[0]
-            why = f"the extension in puffer_mlx's wheel doesn't load: {text}"
+            reason = f"the extension in puffer_mlx's wheel doesn't load: {text}"
     try:
-        return load_compiled(functools.partial(compile_extension, because=why), _import_library)
+        return load_compiled(functools.partial(compile_extension, because=reason), _import_library)
     except UserError as error:
         other = library.made_for.get("MLX")
         if not other or other == version("mlx"):
@@ -185,8 +185,8 @@ def extension_headers() -> list[Path]:
     paths = [
         path
         for unit in COMPILATION_UNITS
-        for room in unit
-        for path in (PACKAGE / room).rglob("*.h")
+        for folder in unit
+        for path in (PACKAGE / folder).rglob("*.h")
     ]
     return sorted(
         path
@@ -259,7 +259,7 @@ def _print_fallback(reason: str, hint: str) -> None:
     )
 
 
-def available_cores() -> int:
+def count_cores() -> int:
     """Return the number of CPU cores this process may use; on a Mac only performance cores."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

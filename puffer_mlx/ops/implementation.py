@@ -125,7 +125,7 @@ class Implementation:
         return (chosen or self._plain)(*arguments, **keywords)
 
     def choose(self, *passed: Callable[..., Any]) -> Any:
-        """Choose the fused function for the default device.
+        """Choose the fused implementation of the operation for the default device.
 
         Returns:
             The C++ function or the function that launches a kernel; None to use plain MLX.
@@ -203,7 +203,7 @@ def _report(line: str) -> None:
 
 @functools.cache
 def _dependencies(modules: tuple[str, ...]) -> tuple[list[Names], list[str]]:
-    """Return what an implementation depends on.
+    """Find the plain functions and files on which an implementation depends.
 
     Returns:
         The names recorded in the modules and in their imports, and the paths of edited files.

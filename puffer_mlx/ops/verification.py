@@ -38,7 +38,7 @@ View = Callable[[tuple, Any], Any]
 _agree: ContextVar[Callable[[], Any] | None] = ContextVar("agree", default=None)
 
 
-class Comparison(NamedTuple):
+class KernelComparison(NamedTuple):
     """Outcome of comparing the results of kernels with those of plain MLX."""
 
     reason: str  # why the results aren't accepted; "" if they agree
@@ -105,7 +105,7 @@ class Verified:
         self._verified_patterns: set[tuple[bool, ...]] = set()
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the function. Verifies its kernels before its first run on a GPU."""
+        """Run the wrapped function. Verifies its kernels before its first run on a GPU."""
         if uses_gpu_kernels():
             pattern = tuple(each is None for each in arguments)
             if pattern not in self._verified_patterns and _is_concrete(arguments):
@@ -114,7 +114,7 @@ class Verified:
         return self._run(*arguments)
 
     def verify(self, arguments: tuple) -> None:
-        """Refuse the kernels whose results differ from plain MLX's."""
+        """Verify the function's kernels: refuse those whose results differ from plain MLX's."""
         self._verify(arguments)
         if agree := _agree.get():
             agree()
@@ -144,23 +144,25 @@ class Verified:
             file.write_text(json.dumps({key: sorted(names) for key, names in stored.items()}))
 
     def _plain(self, arguments: tuple) -> list:
-        """Compute the function in plain MLX, without any fused implementation."""
+        """Compute the verified function in plain MLX, without kernels."""
         device = mx.cpu if self._indexes else mx.default_device()
         if self._indexes:
             arguments = _for_cpu(arguments)
         with implementation.allowing(set()), mx.stream(device):
             return _evaluated(self._view(arguments, self._raw(*arguments)))
 
-    def _compare(self, arguments: tuple, expected: Any, allowed: set[str] | None) -> Comparison:
+    def _compare(
+        self, arguments: tuple, expected: Any, allowed: set[str] | None
+    ) -> KernelComparison:
         """Compare the function's results with expected ones, using only the allowed kernels."""
         with implementation.allowing(allowed) as chosen:
             try:
                 results = _evaluated(self._view(arguments, self._raw(*arguments)))
             except Exception as error:  # MLX, NVRTC and Metal raise various exceptions
                 lines = str(error).strip().splitlines()
-                return Comparison(lines[0] if lines else type(error).__name__, chosen)
+                return KernelComparison(lines[0] if lines else type(error).__name__, chosen)
         reason = describe_difference(results, expected, self._bound, self._draws)
-        return Comparison(reason, chosen)
+        return KernelComparison(reason, chosen)
 
     def _signature(self, arguments: tuple) -> str:
         leaves = [leaf for _, leaf in tree_flatten(list(arguments))]
@@ -171,7 +173,7 @@ class Verified:
 def verified(
     raw: Callable[..., Any], run: Callable[..., Any] | None = None, **options: Any
 ) -> Callable[..., Any]:
-    """Wrap a function in ``Verified``, with the same arguments. Does nothing without a GPU."""
+    """Wrap a function that calls kernels in ``Verified``; without a GPU, don't wrap it."""
     if not has_gpu() and kernel_substitute() is None:
         return run or raw
     return Verified(raw, run, **options)
@@ -191,9 +193,9 @@ def refuse(names: Iterable[str], reason: str = "", gpu: str = "this GPU") -> Non
     """Stop using GPU kernels from now on, and print one line for each.
 
     Args:
-        names: names of implementations.
-        reason: why, for the message; "" if unknown.
-        gpu: where they fail, for the message.
+        names: names of the kernels' implementations.
+        reason: cause of the failure, for the message; "" if unknown.
+        gpu: GPU on which they fail, for the message.
     """
     for name in sorted({*names} - implementation.refused):
         implementation.refused.add(name)
@@ -210,9 +212,9 @@ def describe_machine() -> str:
     """Return a text that identifies this machine's GPU and system, MLX and all kernel sources."""
     gpu = mx.device_info(mx.gpu)
     name = gpu.get("device_name"), gpu.get("architecture")
-    rooms = [implementation.PACKAGE / room for room in ("ops", "policy", "ppo")]
+    folders = [implementation.PACKAGE / folder for folder in ("ops", "policy", "ppo")]
     paths = sorted(
-        path for room in rooms for path in room.rglob("*") if path.suffix in SOURCE_SUFFIXES
+        path for folder in folders for path in folder.rglob("*") if path.suffix in SOURCE_SUFFIXES
     )
     sources = hash_of(*(path.read_bytes() for path in paths))
     return f"{name} {platform.platform()} {version('mlx')} {sources}"
@@ -229,7 +231,7 @@ def describe_difference(results: list, expected: list, bound: float, draws: bool
         draws: True if a few numbers may differ because of random draws.
 
     Returns:
-        The description of the first difference, or "" if there is none.
+        The description of the first difference, or "" if all results agree.
     """
     if len(results) < len(expected):
         return f"{len(results)} results, expected {len(expected)}"

@@ -12,7 +12,7 @@ EVALUATION = "eval/"  # prefix of metrics from evaluations during training
 
 
 def score_name(logs: Mapping[str, float], metric: str) -> str:
-    """Return the name of the metric in an epoch's record by which policies are ranked.
+    """Return the name of the metric that ranks policies in an epoch's record.
 
     Args:
         logs: The record, metrics by name.
@@ -47,7 +47,7 @@ class LastScores:
                 self._count -= self._scores.popleft()[1]
 
     def mean(self) -> float | None:
-        """Return the mean score of the last ``SCORED_EPISODES`` episodes, or of all if fewer.
+        """Return the mean score of the last ``SCORED_EPISODES`` episodes, or of fewer at the start.
 
         The oldest entry may be a mean over several episodes; its weight is the number of them that
         belong to the last ``SCORED_EPISODES``. Returns None if no episode has ended.
@@ -59,7 +59,7 @@ class LastScores:
         return float(scores[:, 0] @ scores[:, 1] / scores[:, 1].sum())
 
     def state(self) -> np.ndarray | None:
-        """Return the last scores for a checkpoint, as (bytes,) uint8; None if there are none."""
+        """Serialize the last scores for a checkpoint, as (bytes,) uint8. None before the first."""
         if not self._scores:
             return None
         return np.frombuffer(np.array(self._scores, "<f8").tobytes(), np.uint8)

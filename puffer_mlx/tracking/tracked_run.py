@@ -92,7 +92,7 @@ def _is_installed(package: str) -> bool:
 
 
 def last_recorded_step(log: Path) -> int | None:
-    """Return the environment steps of the last epoch in a run's log, or None if it has none."""
+    """Return the environment steps of the last epoch in a run's log, or None for an empty log."""
     records = read_records(log)
     return int(records[-1]["agent_steps"]) if records else None
 
@@ -276,7 +276,7 @@ class TrackerProcess:
             self._on_message(error=f"its records can't be stored: {error.strerror or error}")
 
     def messages(self) -> list[dict[str, str]]:
-        """Return the process's messages since the last call (see ``tracker_process``).
+        """Return a tracker's messages since the last call (see ``tracker_process``).
 
         If the process ended unexpectedly, they include ``{"error": …}``.
         """

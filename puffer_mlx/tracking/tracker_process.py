@@ -147,7 +147,7 @@ def last_logged_step(state_file: Path, logged: int | None) -> int | None:
         logged: Last step in the run's log, used if the file has no step.
 
     Returns:
-        The steps, or None if the tracker doesn't have the run.
+        The steps, or None for a run that the tracker doesn't have.
     """
     try:
         step = json.loads(state_file.read_text(encoding="utf-8")).get("step", logged)

@@ -50,7 +50,7 @@ def test_threads_are_the_performance_cores(darwin, monkeypatch, found, expected)
     monkeypatch.delattr(cpu_extension.os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(cpu_extension.os, "cpu_count", lambda: 10)
     monkeypatch.setattr(mac, "sysctl", lambda name, library=None: found)
-    assert cpu_extension.available_cores() == expected
+    assert cpu_extension.count_cores() == expected
 
 
 def test_accelerates_new_function_is_preferred():

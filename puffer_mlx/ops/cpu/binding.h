@@ -1,4 +1,4 @@
-// Macros by which a header adds functions to the extension. `ops/cpu_extension.py` includes all headers. The macros are empty when
+// Macros that add functions of a header to the extension. `ops/cpu_extension.py` includes all headers. The macros are empty when
 // tests compile a header without Python.
 //
 //   OPERATION(function, ...)      adds a function to the Python module; names of its arguments may follow

@@ -6,7 +6,7 @@
 #include "gpu/block_sum.metal.h"
 #include "gpu/functions.metal.h"
 
-// Sum |advantage| over time for the R agents n, n + apart, ...; the sum of an agent beyond N is 0. Several steps are loaded before the
+// Compute the sums of |advantage| over time for the R agents n, n + apart, ... (0 for agents beyond N). Several steps are loaded before the
 // first is added. Adv: pointer type in any address space.
 template <int R, class Adv>
 FUNCTION void row_sums_of(Adv adv, uint T, uint N, uint n, uint apart, IN_THREAD float (&sums)[R]) {

@@ -70,7 +70,7 @@ def cuda_architecture() -> str:
 
 
 def cluster_blocks() -> int:
-    """Return how many thread blocks form a cluster on this GPU: 8, or 1 without clusters.
+    """Return the number of thread blocks in a cluster on this GPU: 8, or 1 without clusters.
 
     Blocks of a cluster run at the same time and can synchronize. CUDA without a GPU counts as an
     H200.

@@ -21,7 +21,7 @@ FUNCTION uint matrix_column(uint me) { return me % 4 * 2; }
 // The array of layer l, for example layer2; l is a compile-time constant from 0 to 3.
 #define OF_LAYER(name, l) ((l) == 0 ? name##0 : (l) == 1 ? name##1 : (l) == 2 ? name##2 : name##3)
 
-// Two adjacent numbers, of which the first has an even index. To: pointer type in any address space.
+// Two adjacent numbers; the first has an even index. To: pointer type in any address space.
 template <class Low>
 struct alignas(2 * sizeof(Low)) Pair { Low of[2]; };
 template <class Low, class To>
@@ -35,7 +35,7 @@ FUNCTION void put_pair(To to, float x, float y) {
 #endif
 }
 
-// Read or write one or two adjacent numbers of a 16-bit matrix, of which the first is in an even column.
+// Read or write one or two adjacent numbers of a 16-bit matrix; the first is in an even column.
 template <class Matrix>
 FUNCTION void get_some(Matrix matrix, uint row, uint column, IN_THREAD float (&x)[1]) { x[0] = matrix.at(row, column); }
 template <class Matrix>
@@ -123,7 +123,7 @@ template <> struct Either<0> {
 };
 
 #if __CUDA_ARCH__ >= 800
-// Round to TF32, of which matrix units ignore the last 13 bits. Infinity becomes NaN.
+// Round to TF32. Matrix units ignore the last 13 bits. Infinity becomes NaN.
 FUNCTION unsigned int to_tf32(float x) { return __float_as_uint(x) + 0x1000u; }
 
 FUNCTION void add_tile(const unsigned int (&a)[4], const unsigned int (&b)[2], float (&sum)[4]) {

@@ -44,7 +44,7 @@ class Program(NamedTuple):
 
 @functools.cache
 def load_nvrtc() -> ctypes.CDLL | None:
-    """Load the NVRTC library. Returns None if it isn't found or MLX has no CUDA back-end."""
+    """Load the NVRTC library. Returns None if it isn't found, or without MLX's CUDA back-end."""
     if not mx.cuda.is_available():
         return None
     for name in LIBRARY_NAMES:

@@ -171,13 +171,13 @@ def in_namespace(rules: EnvRules) -> str:
 
 
 def _head(backend: str) -> tuple[str, str]:
-    """Return a backend's code for before a kernel and for the start of its body."""
+    """Return the code that a backend needs before a kernel and at the start of its body."""
     header, _, begin = (FOLDER / f"{backend}.h").read_text().partition(f"{_KERNEL_START}begin {{\n")
     return header, begin.removesuffix("}\n")
 
 
 def _kernels(text: str, backend: str) -> list[KernelSource]:
-    """Parse the kernels in a text whose includes are expanded."""
+    """Parse the kernels in a source text whose includes are expanded."""
     header, begin = _head(backend)
     header += _renaming_macros(text) if backend == "metal" else ""
     first, *texts = f"\n{text}".split(_KERNEL_START)

@@ -29,7 +29,7 @@ DENSE = Implementation(
 
 
 def _extension() -> Any:
-    """Return the C++ extension. Called only if it could be loaded."""
+    """Return the C++ extension, which is known to be loaded."""
     return cpu_extension.load_extension()
 
 
@@ -83,7 +83,7 @@ def _columns(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
 
 @in_float32
 def plus(x: mx.array, y: mx.array) -> mx.array:
-    """Add two arrays of which one is broadcast. Its gradient is summed in float32."""
+    """Add two arrays, one broadcast to the other's shape. Its gradient is summed in float32."""
     return x + y
 
 

@@ -14,7 +14,7 @@ EPSILON = 1.1920929e-07  # float32's machine epsilon, the default of PyTorch's R
 
 
 def _extension() -> Any:
-    """Return the C++ extension. Called only if it could be loaded."""
+    """Return the C++ extension, which is known to be loaded."""
     return cpu_extension.load_extension()
 
 

@@ -61,7 +61,7 @@ def launch_pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array
 def _fill_inputs(
     arrays: Sequence[mx.array], starts: Sequence[int], end: int
 ) -> tuple[list[int], list[mx.array]]:
-    """Extend a launch's arrays to ``ARRAYS_PER_LAUNCH``, since a kernel has a fixed number.
+    """Fill up the input arrays of a pack kernel, which always has ``ARRAYS_PER_LAUNCH`` of them.
 
     Returns:
         Offset and size of each array in turn, and the arrays.
@@ -133,7 +133,7 @@ class PackedTree(dict):
 
     @property
     def packed(self) -> mx.array | None:
-        """The packed array that has all arrays of the tree; None once one of them was replaced."""
+        """The packed array with all arrays of the tree, or None after one of them was replaced."""
         pairs = zip(leaves(self), self._views, strict=True)
         return self._packed if all(array is view for array, view in pairs) else None
 

@@ -86,7 +86,7 @@ def split_rows(source: mx.array, size: int, steps: int) -> list[mx.array]:
     """Split an array into groups of adjacent segments, in order.
 
     Group k is ``source[:steps, k * size : (k + 1) * size]``. On a GPU the results are views of one
-    array; this takes one launch, or none if S is N.
+    array; this takes one launch, or zero if S is N.
 
     Args:
         source: (T or more, N, ...), any dtype.

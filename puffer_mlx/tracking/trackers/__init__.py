@@ -20,9 +20,9 @@ class TrackedRun(NamedTuple):
         run_id: Name of the run; a resumed run has the same.
         environment: Name of the environment, as in file names.
         log_dir: Folder for trackers that write files.
-        project: ``base.wandb_project``.
-        group: ``base.wandb_group``; None without a group.
-        tag: ``base.tag``; ``none`` is no tag.
+        project: Project of the run (``base.wandb_project``).
+        group: Group of the run (``base.wandb_group``), or None.
+        tag: Tag of the run (``base.tag``); ``none`` for a run without a tag.
         config: Complete configuration, nested, with every value resolved.
         machine: Versions, device, cores and memory, by name.
         command: Command line, quoted for a shell.
@@ -50,7 +50,7 @@ class TrackedRun(NamedTuple):
 
     @property
     def tags(self) -> list[str]:
-        """The run's tag as a list, which is empty if there is none."""
+        """The run's tag as a list; empty for a run without a tag."""
         return [] if self.tag == "none" else [self.tag]
 
     @property
@@ -76,7 +76,7 @@ class RunResult(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """True if the run ended without an error."""
+        """True if the run finished or was stopped, False if it failed or was killed."""
         return self.status in SUCCESSFUL_STATUSES
 
 

@@ -55,7 +55,7 @@ class TensorBoard:
         return relative(folder)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Write an epoch's metrics as one event."""
+        """Write an epoch's metrics to TensorBoard as one event."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         self._step = step

@@ -38,13 +38,13 @@ class Trackio:
         return f"{TRACKIO_DIR}; `trackio show --project {run.project}` shows it"
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Record an epoch's metrics as a row."""
+        """Record an epoch's metrics in trackio as a row."""
         self._run.log(dict(metrics), step=step)
         self._step = max(self._step, step)
         self._raise_warning()
 
     def show(self, step: int, path: str) -> None:
-        """Record a video in a separate row. trackio copies the file."""
+        """Record a video in trackio as a separate row. trackio copies the file."""
         import trackio
 
         self._run.log({VIDEO: trackio.Video(path)}, step=step)
