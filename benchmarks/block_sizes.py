@@ -25,7 +25,7 @@ import mlx.core as mx
 from puffer_mlx import config, vec
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.policy import rollout_on_gpu as kernels
 from puffer_mlx.policy.acting_on_gpu import BlockLayout
 from puffer_mlx.policy.policy import Policy
@@ -127,7 +127,7 @@ def measure_sizes(
     options["train.minibatch-size"] = agents * horizon // 8
     settings = config.load(name, [f"--{key}={value}" for key, value in options.items()])
     rows: list[dict[str, Any]] = []
-    with vec.make(settings, threads()) as environments:
+    with vec.make(settings, count_cores()) as environments:
         assert isinstance(environments, NativeVec)
         policy = configured_policy(environments.spec, settings)
         chosen: dict[str, float] = {}

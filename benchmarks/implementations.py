@@ -43,7 +43,7 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import cpu_extension, implementation, verification
 from puffer_mlx.ops.gpu import launch
-from puffer_mlx.ops.implementation import COMPARING, Implementation
+from puffer_mlx.ops.implementation import COMPARING_VARIABLE, Implementation
 from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.rollout import on_gpu
 from puffer_mlx.rollout.acting_in_c import ActingInC
@@ -256,7 +256,7 @@ def used(row: Row, fused: bool) -> Iterator[None]:
             stack.enter_context(mock.patch(path, function))
         stack.enter_context(implementation.allowing(declared() - refused))
         stack.enter_context(mock.patch.object(implementation, "refused", refused))
-        stack.enter_context(mock.patch.object(verification, "applies", lambda: False))
+        stack.enter_context(mock.patch.object(verification, "uses_gpu_kernels", lambda: False))
         if row.without == EAGER and not fused:
             mx.disable_compile()
             stack.callback(mx.enable_compile)
@@ -270,7 +270,7 @@ def counted() -> Iterator[Counter[str]]:
     MLX compiles no functions in the block, so that each launch passes through Python.
     """
     counts: Counter[str] = Counter()
-    kernel, collect, extension = launch._kernel, ActingInC.collect, cpu_extension.load()
+    kernel, collect, extension = launch._kernel, ActingInC.collect, cpu_extension.load_extension()
 
     def count_kernel(*arguments: Any) -> Any:
         result = kernel(*arguments)
@@ -286,7 +286,9 @@ def counted() -> Iterator[Counter[str]]:
         with (
             mock.patch.object(launch, "_kernel", count_kernel),
             mock.patch.object(ActingInC, "collect", count_rollout),
-            mock.patch.object(cpu_extension, "load", lambda: _Counting(extension, counts)),
+            mock.patch.object(
+                cpu_extension, "load_extension", lambda: _Counting(extension, counts)
+            ),
         ):
             yield counts
     finally:
@@ -318,7 +320,7 @@ def make(row: Row) -> Trainer:
     name, *arguments = row.words.split()
     arguments += f"{MAC_OPTIONS if row.mac else ''} {COMMON}".split()
     settings = config.load(name, arguments)
-    trainer = Trainer(settings, vec.make(settings, cpu_extension.threads()))
+    trainer = Trainer(settings, vec.make(settings, cpu_extension.count_cores()))
     if row.mac:
         trainer.learner.graph = None
         trainer.collector.launches_ahead = False
@@ -461,7 +463,7 @@ def child(number: int, task: str, options: argparse.Namespace, seconds: float) -
     arguments += ["--epochs", f"{options.epochs}", "--row-seconds", f"{options.row_seconds:g}"]
     cache = Path(options.cache) / f"{number}"  # MLX's, which several processes mustn't write
     environment = {**os.environ, "MLX_PTX_CACHE_DIR": str(cache)}
-    environment[COMPARING] = "1"  # replaced functions don't count as changed
+    environment[COMPARING_VARIABLE] = "1"  # replaced functions don't count as changed
     process_options: dict[str, Any] = {"capture_output": True, "text": True, "env": environment}
     try:
         process = subprocess.run(
@@ -598,7 +600,7 @@ def main(argv: list[str]) -> None:
     ]
     if not rows_to_run:
         raise UserError(f"--only {options.only}: no such row", f"one of {sorted(declared())}")
-    cpu_extension.load()  # otherwise each process would compile it
+    cpu_extension.load_extension()  # otherwise each process would compile it
     with tempfile.TemporaryDirectory() as options.cache:
         table(rows_to_run, options)
     return None

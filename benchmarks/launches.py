@@ -20,7 +20,7 @@ from puffer_mlx import vec
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import parse_command_line
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
@@ -110,7 +110,7 @@ def main(argv: list[str]) -> None:
         if unknown := [backend for backend in backends if backend not in ("metal", "cuda")]:
             raise UserError(f"--back-ends: there is no {unknown[0]}", "metal, cuda, or metal,cuda")
         select_device("cpu")
-        with vec.make(config, threads()) as environments:
+        with vec.make(config, count_cores()) as environments:
             counts = {backend: count(config, environments, backend) for backend in backends}
         print(table(name, counts, options.primitives), flush=True)
         results[name] = {

@@ -17,7 +17,7 @@ import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 
 from puffer_mlx import config, vec
-from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.system.devices import select_device
@@ -36,7 +36,7 @@ def make(network: str, options: argparse.Namespace) -> Trainer:
             *("--vec.num-buffers", str(options.buffers)),
         ],
     )
-    return Trainer(settings, vec.make(settings, threads()))
+    return Trainer(settings, vec.make(settings, count_cores()))
 
 
 def measure(trainers: dict[str, Trainer], options: argparse.Namespace) -> dict[str, dict]:
@@ -83,7 +83,7 @@ def main() -> None:
     trainers = {name: make(name, options) for name in options.networks.split(",")}
     results = measure(trainers, options)
     columns = list(next(iter(results.values())))
-    print(f"{mx.default_device()}, {threads()} cores, load before {load[0]:.2f}")
+    print(f"{mx.default_device()}, {count_cores()} cores, load before {load[0]:.2f}")
     print(f"{'':32}" + "".join(f"{name:>10}" for name in results))
     for column in columns:
         print(f"{column:32}" + "".join(f"{values[column]:10.2f}" for values in results.values()))
@@ -94,7 +94,7 @@ def main() -> None:
             "command": f"python benchmarks/network_costs.py --epochs {options.epochs}"
             f" --buffers {options.buffers} --dialect {options.dialect}",
             "device": str(mx.default_device()),
-            "cores": threads(),
+            "cores": count_cores(),
             "load_before": load,
             "versions": version_text().splitlines(),
             "milliseconds of an epoch, medians": results,

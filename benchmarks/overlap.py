@@ -35,8 +35,8 @@ import mlx.core as mx
 from puffer_mlx import vec
 from halves import Halves
 from puffer_mlx.config import Config, parse_command_line
-from puffer_mlx.ops.cpu_extension import load as load_cpu_ops
-from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.ops.cpu_extension import load_extension
+from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.system.devices import kind, select_device
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
@@ -257,8 +257,8 @@ def main(argv: list[str]) -> None:
     if options.cores:
         check_cores(options.cores)
     select_device(config.base.device)
-    load_cpu_ops()
-    load, number = os.getloadavg(), threads()  # before this thread gives up some of them
+    load_extension()
+    load, number = os.getloadavg(), count_cores()  # before this thread gives up some of them
     with ExitStack() as stack:
         rounds = measure(prepare(argv, options, stack), options)
     results = conclude(rounds, config.batch_size)

@@ -6,7 +6,7 @@ from puffer_mlx import vec
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import parse_command_line, take_notes, unused_note
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.system.devices import select_device
 
@@ -57,7 +57,7 @@ def run(train, argv):
         select_device(config.base.device)
         config.vec.num_buffers = 1  # the page acts for all agents at once
         config.unused += optimizers.unused_keys(config)
-        with vec.make(config, threads()) as environments:
+        with vec.make(config, count_cores()) as environments:
             for note in filter(None, [*take_notes(config), unused_note(config)]):
                 print(note)
             train(config, environments)

@@ -103,8 +103,8 @@ def fixtures() -> Path:
 def path(request, monkeypatch):
     """Both ways to compute a fused operation on a CPU: the extension, and plain MLX."""
     if request.param == "pure":
-        monkeypatch.setattr(cpu_extension, "load", lambda: None)
-    elif cpu_extension.load() is None:
+        monkeypatch.setattr(cpu_extension, "load_extension", lambda: None)
+    elif cpu_extension.load_extension() is None:
         pytest.skip("the extension can't be built here")
     return request.param
 
@@ -112,11 +112,11 @@ def path(request, monkeypatch):
 @pytest.fixture
 def extension():
     """The CPU extension, its threads afterwards as they were."""
-    module = cpu_extension.load()
+    module = cpu_extension.load_extension()
     if module is None:
         pytest.skip("the extension can't be built here")
     yield module
-    module.set_threads(cpu_extension.threads())
+    module.set_threads(cpu_extension.count_cores())
 
 
 @pytest.fixture(params=["split", "whole", "MLX's", "pure"])
@@ -127,10 +127,10 @@ def products(request, monkeypatch):
     MLX's beside the extension, where that has no BLAS; and plain MLX.
     """
     if request.param == "pure":
-        monkeypatch.setattr(cpu_extension, "load", lambda: None)
+        monkeypatch.setattr(cpu_extension, "load_extension", lambda: None)
         yield request.param
         return
-    extension, found = cpu_extension.load(), take_over_gemm()
+    extension, found = cpu_extension.load_extension(), take_over_gemm()
     if extension is None or not found.address:
         pytest.skip("the extension can't be built here, or has no BLAS")
     extension.set_gemm(found.address if request.param != "MLX's" else 0, request.param == "split")

@@ -141,21 +141,21 @@ def minibatch_texts() -> list[text.ComposedKernel]:
     """Return the texts of all minibatch kernels, each composed with a network's file."""
     folders = [forms.matrix_units for forms in FORMS.values() if forms.matrix_units]
     kernels = minibatch.KERNEL, minibatch.WIDE
-    return [text.ComposedKernel(k, folder / text.WALKS) for k in kernels for folder in folders]
+    return [text.ComposedKernel(k, folder / text.WALKS_FILE) for k in kernels for folder in folders]
 
 
 @functools.cache
-def _texts(backend: str = "cuda") -> dict[str, text.Kernel]:
+def _texts(backend: str = "cuda") -> dict[str, text.KernelSource]:
     """Return all kernels by name."""
     paths = [*PACKAGE.rglob("*.metal.h"), *minibatch_texts()]
-    found = [kernel for path in paths for kernel in text.kernels(path, backend).values()]
+    found = [kernel for path in paths for kernel in text.read_kernels(path, backend).values()]
     named = {kernel.name: kernel for kernel in found}
     assert len(named) == len(found), sorted(kernel.name for kernel in found)
     return named
 
 
 @functools.cache
-def _text(name: str, folders: tuple[Path, ...], backend: str = "cuda") -> text.Kernel:
+def _text(name: str, folders: tuple[Path, ...], backend: str = "cuda") -> text.KernelSource:
     """Return a kernel. A rollout's is composed of its network's and its environment's files.
 
     Args:
@@ -173,12 +173,12 @@ def _text(name: str, folders: tuple[Path, ...], backend: str = "cuda") -> text.K
     assert rules is not None
     game = text.EnvRules(*rules[:3])
     if form == "step":
-        return text.environments(game, backend)
-    file = text.ROWS if form == "rows" else text.LAYERS
-    return text.rollout(PACKAGE / "policy" / "networks" / network[0] / file, game, backend)
+        return text.environment_kernel(game, backend)
+    file = text.ROWS_FILE if form == "rows" else text.LAYERS_FILE
+    return text.rollout_kernel(PACKAGE / "policy" / "networks" / network[0] / file, game, backend)
 
 
-def _written(kernel: text.Kernel) -> set[str]:
+def _written(kernel: text.KernelSource) -> set[str]:
     """Return the names of the inputs that a kernel writes to."""
     return set(re.findall(r"WRITTEN\(\w+, (\w+)\)", kernel.body)) & set(kernel.inputs)
 
@@ -202,7 +202,7 @@ def _compiled(name: str, code: str) -> Any:
     return getattr(library, f"of_{name}_run")
 
 
-def compiled_kernel(kernel: text.Kernel, given: dict[str, Any], backend: str = "cuda") -> Any:
+def compiled_kernel(kernel: text.KernelSource, given: dict[str, Any], backend: str = "cuda") -> Any:
     """Return the C++ function of a kernel that is launched with these arguments."""
     types = TYPES[backend]
     dtypes = [*(a.dtype for a in given["inputs"]), *given["output_dtypes"]]
@@ -214,7 +214,7 @@ def compiled_kernel(kernel: text.Kernel, given: dict[str, Any], backend: str = "
         else f"using {name} = {types[value]};"
         for name, value in given["template"]
     ]
-    header = kernel.before.replace(*MEETING)
+    header = kernel.header.replace(*MEETING)
     program = KERNEL.format(
         name=kernel.name,
         header=header.replace("#define IN_SHARED threadgroup", "#define IN_SHARED"),
@@ -273,7 +273,7 @@ class Emulator:
             for a, d, shape in zip(arrays[len(inputs) :], dtypes, shapes, strict=True)
         ]
 
-    def _function(self, kernel: text.Kernel, given: dict[str, Any]) -> Any:
+    def _function(self, kernel: text.KernelSource, given: dict[str, Any]) -> Any:
         dtypes = tuple(a.dtype for a in given["inputs"])
         key = (kernel.name, tuple(map(str, given["template"])), dtypes)
         if key not in self._functions:

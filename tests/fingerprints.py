@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from puffer_mlx.ops import implementation
-from puffer_mlx.ops.implementation import COMPARING, HASHES, Hashes
+from puffer_mlx.ops.implementation import COMPARING_VARIABLE, HASHES, Hashes
 from puffer_mlx.system.plain_functions import recorded
 from puffer_mlx.system.prebuilt import hash_of
 
@@ -54,7 +54,7 @@ def current() -> dict[str, Hashes]:
 
 def stale() -> list[str]:
     """Return the files whose code isn't the stored one, and stored files that are gone."""
-    stored = implementation.released()
+    stored = implementation.released_hashes()
     found = current()
     paths = sorted({*stored, *found})
     return [
@@ -67,7 +67,7 @@ def refresh() -> int:
     if edited := stale():
         print(f"edited: {', '.join(edited)}", flush=True)
         command = [sys.executable, "-m", "pytest", "-q", "-x", *TESTS]
-        if subprocess.run(command, cwd=ROOT, env=os.environ | {COMPARING: "1"}).returncode:
+        if subprocess.run(command, cwd=ROOT, env=os.environ | {COMPARING_VARIABLE: "1"}).returncode:
             print("an implementation doesn't compute the plain functions: no hash is written")
             return 1
     lines = [" ".join([path, *hashes]) for path, hashes in current().items()]

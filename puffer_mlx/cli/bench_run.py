@@ -20,8 +20,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.display.run_view import format_count
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops.cpu_extension import load as load_cpu_ops
-from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.ops.cpu_extension import count_cores, load_extension
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.blas import blas_name, get_blas_threads
 from puffer_mlx.system.devices import kernels_note, select_device
@@ -72,11 +71,11 @@ def machine(load: tuple[float, float, float]) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "command": program.typed(),
         "cpu": cpu,
-        "cores": threads(),
+        "cores": count_cores(),
         "load_before": [round(x, 2) for x in load],
         "blas": blas_name(),
         "blas_threads": get_blas_threads(),
-        "cpu_ops": load_cpu_ops() is not None,
+        "cpu_ops": load_extension() is not None,
         "versions": version_text().splitlines(),
     }
 
@@ -123,7 +122,7 @@ class Progress:
 
 def bench_environment(config: Config, options: argparse.Namespace) -> dict[str, Any]:
     results = {}
-    limit = rollout_threads(config, threads())
+    limit = rollout_threads(config, count_cores())
     counts = sorted({1, limit})
     progress = Progress("measurements", len(counts) * options.repeat)
     for count in counts:

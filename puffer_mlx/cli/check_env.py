@@ -30,7 +30,7 @@ from puffer_mlx.cli.options import add_table, say_config, say_next
 from puffer_mlx.config import parse_command_line
 from puffer_mlx.config.command_line import build_parser, typed_options
 from puffer_mlx.config.schema import KEYS
-from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.json_text import write_json
@@ -114,7 +114,7 @@ def main(argv: list[str]) -> int:
     failed: set[str] = set()
     if options.worker is not None:
         failed.update(options.worker.split(","))
-        env = EnvUnderTest(config, options.seconds, threads())
+        env = EnvUnderTest(config, options.seconds, count_cores())
         serve_items(items, failed, options.timeout, env)
         return 0
     say_config(config)

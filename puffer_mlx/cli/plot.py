@@ -26,7 +26,7 @@ from puffer_mlx.evaluation.frames import optional_package
 from puffer_mlx.system import program
 from puffer_mlx.system.files import check_writable, publish, relative
 from puffer_mlx.tracking.scores import SCORE
-from puffer_mlx.tracking.trackers import flat
+from puffer_mlx.tracking.trackers import flatten_dict
 
 POINTS = 200  # maximum number of points of a curve; each is the mean of several epochs
 COLUMNS = 3
@@ -178,7 +178,7 @@ def _number_named(key: str, runs: list[SavedRun]) -> str:
 
 def _settings(run: SavedRun) -> dict[str, Any]:
     """Return the settings of a run, without those of files and seeds."""
-    settings = flat(to_dict(run.config)) if run.config else {}
+    settings = flatten_dict(to_dict(run.config)) if run.config else {}
     return {
         name: value
         for name, value in settings.items()

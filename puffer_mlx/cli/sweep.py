@@ -34,7 +34,7 @@ from puffer_mlx.system import program, voice
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import refuse_full
 from puffer_mlx.system.signals import Interrupts, interrupting
-from puffer_mlx.tracking.tracked_run import refuse_missing
+from puffer_mlx.tracking.tracked_run import check_trackers_installed
 
 FIRST = (
     "total_timesteps",
@@ -167,7 +167,7 @@ def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tup
     look_up = partial(permitted_family, typed=typed, study=study)
     config, _ = parse_command_line([env, *words], add_options, used=USED, find_family=look_up)
     permit(config, typed, study)
-    refuse_missing(config)
+    check_trackers_installed(config)
     voice.note(trainer_note(config), *take_notes(config))
     config.unused = [name for name in config.unused if not name.startswith("sweep.")]
     voice.note(unused_note(config))

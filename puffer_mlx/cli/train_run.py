@@ -40,7 +40,7 @@ from puffer_mlx.system import output, program, signals, voice
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.files import relative
 from puffer_mlx.tracking.scores import EVALUATION
-from puffer_mlx.tracking.tracked_run import refuse_missing
+from puffer_mlx.tracking.tracked_run import check_trackers_installed
 from puffer_mlx.training.run import EVALUATED, Run, make_environments
 from puffer_mlx.training.trainer import Trainer
 
@@ -106,7 +106,7 @@ def start(
         return start_ranks(config, argv)
     if resumed and options.load_model_path is not None:
         raise UserError("--resume and --load-model-path are given", "one of them")
-    refuse_missing(config)
+    check_trackers_installed(config)
     voice.note(trainer_note(config), *take_notes(config))
     config.unused += [*optimizers.unused_keys(config), *unread(config, resumed is not None)]
     voice.note(unused_note(config), "" if resumed else rate_note(config))

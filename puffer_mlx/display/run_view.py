@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from puffer_mlx.profiling.phases import WAITS, duration
-from puffer_mlx.tracking.scores import EPISODES, EVALUATION, METRIC, SCORE, score_name
+from puffer_mlx.tracking.scores import EVALUATION, METRIC, SCORE, SCORED_EPISODES, score_name
 
 Record = dict[str, float]  # values of an epoch or an evaluation by name
 Pairs = list[tuple[str, str]]  # names and values, as text
@@ -211,7 +211,10 @@ class RunState:
         texts = {}
         if name := self.score_name(logs):
             episodes = format_episodes(logs.get("env/n", 1.0))
-            episodes = f"last {EPISODES}" if name == SCORE else episodes
+            episodes = (
+                f"last {SCORED_EPISODES}"
+                if name == SCORE
+                else episodes
             episodes += ", none since" if self.no_episode_ended else ""
             texts[f"training {score_label(name)}"] = f"{logs[name]:.3f} ({episodes})"
         for name in (self.metric, METRIC, RETURN_KEY):

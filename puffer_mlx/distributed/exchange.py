@@ -12,8 +12,8 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx.ops import unpack
-from puffer_mlx.ops.pack import pack
+from puffer_mlx.ops import unpack_arrays
+from puffer_mlx.ops.pack import pack_arrays
 from puffer_mlx.ppo import closed_form
 from puffer_mlx.trees import leaves
 
@@ -30,9 +30,9 @@ def mean_of_ranks(group: mx.distributed.Group, *trees: Any) -> list[Any]:
         *trees: trees with the same structure and shapes on all ranks.
     """
     arrays = [array for tree in trees for array in leaves(tree)]
-    packed, _ = pack(arrays)
+    packed, _ = pack_arrays(arrays)
     total = mx.distributed.all_sum(packed, group=group) * (1 / group.size())
-    parts = iter(unpack(total, [array.shape for array in arrays]))
+    parts = iter(unpack_arrays(total, [array.shape for array in arrays]))
     return [tree_map(lambda _: next(parts), tree) for tree in trees]
 
 

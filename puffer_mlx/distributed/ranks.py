@@ -25,7 +25,7 @@ from puffer_mlx.distributed.shards import partition
 from puffer_mlx.distributed.single_process import Draw, SingleProcess, Step
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import implementation, verification
-from puffer_mlx.ops.pack import pack
+from puffer_mlx.ops.pack import pack_arrays
 from puffer_mlx.trees import leaves
 from puffer_mlx.vec.base import HasNormalizer, VecEnv
 
@@ -190,7 +190,7 @@ class Ranks(SingleProcess):
     @contextlib.contextmanager
     def report_lost_ranks(self) -> Iterator[None]:
         """Check for lost ranks at the end, too. Within, ranks agree on the kernels they refuse."""
-        with self._reported(), verification.agreeing(self.agree_on_refused):
+        with self._reported(), verification.sharing_refusals(self.agree_on_refused):
             yield
         self._all_there()
 
@@ -259,7 +259,7 @@ def checksum(weights: Any) -> int:
 
     It reads a copy, because MLX would move the weights to the host's memory for good.
     """
-    packed, _ = pack(leaves(weights))
+    packed, _ = pack_arrays(leaves(weights))
     return zlib.crc32(np.asarray(packed).data)
 
 

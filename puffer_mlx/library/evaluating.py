@@ -52,7 +52,7 @@ from puffer_mlx.evaluation.results import PairResult
 from puffer_mlx.export.importing import convert_weights, inspect
 from puffer_mlx.library.policy import Policy, check_compatible, player
 from puffer_mlx.library.settings import EnvironmentSource, source_of, with_environment
-from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.training.trainer import Trains
@@ -169,7 +169,7 @@ def make_environments(
 
 def _make(acting: Policy, config: Config, render: bool = False) -> Environments:
     """Create environments with a policy's normalization statistics, if they match the policy."""
-    environments = vec.make(config, threads(), render=render)
+    environments = vec.make(config, count_cores(), render=render)
     try:
         check_compatible(acting, environments.spec, config.env_name)
         if isinstance(environments, HasNormalizer) and normalization.normalises(
@@ -261,7 +261,7 @@ def _player(who: Opponent, config: Config, spec: EnvSpec, deterministic: bool) -
 
 def make_plain(config: Config) -> Environments:
     """Create environments for a match; its policies apply their own statistics."""
-    return vec.make(config, threads())
+    return vec.make(config, count_cores())
 
 
 def play_ladder(
@@ -469,7 +469,7 @@ def game_frames(
     outcomes = [f"{first.name} won", f"{second.name} won", "a draw"]
     seed = config.base.seed
     image: Any = None
-    with vec.make(eval_config(config, 1, agents, seed), threads(), render=True) as environment:
+    with vec.make(eval_config(config, 1, agents, seed), count_cores(), render=True) as environment:
         draw = draw_function(config, environment)
         game = watch_game(first, second, environment, seed)
         for step in itertools.count():

@@ -51,7 +51,7 @@ from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.system import output
 from puffer_mlx.system.devices import building, refuse_forked, select_device
-from puffer_mlx.tracking.tracked_run import refuse_missing, tracker_names
+from puffer_mlx.tracking.tracked_run import check_trackers_installed, tracker_names
 from puffer_mlx.training.epoch_logs import Logs
 from puffer_mlx.training.run import Run, make_environments
 from puffer_mlx.vec.base import Environments, VecEnv
@@ -173,7 +173,7 @@ class Trainer:
             if name in objects.schedules and typed(chosen, f"train.{other}"):
                 raise UserError(f"{other} is given, and {name} is a function", "one of the two")
         vec.settle_family(chosen)
-        refuse_missing(chosen)
+        check_trackers_installed(chosen)
         writes = typed(chosen, DIRECTORY)
         if like is not None and (writes or tracker_names(chosen)):
             trust.permit_log_dir(chosen)

@@ -1,10 +1,10 @@
 """Operations with several implementations: plain MLX, C++ on a CPU, a kernel on a GPU.
 
-Each has a folder: ``__init__.py`` has the plain implementation, the choice and the launch of
-kernels; ``NAME.h`` has the C++ and registers it with the extension (``cpu/binding.h``);
-``NAME.metal.h`` has the kernels. Shared equations are in a header that both include
-(``portable.h``). The plain implementations of ``draw``, and of advantages on a GPU, are in
-``ppo/``.
+Each operation has a folder. Its ``__init__.py`` has the plain implementation, chooses an
+implementation and launches kernels. ``NAME.h`` has the C++ and registers it with the extension
+(``cpu/binding.h``). ``NAME.metal.h`` has the kernels. Equations that both use are in a header that
+both include (``portable.h``). The plain implementations of ``draw``, and of advantages on a GPU,
+are in ``ppo/``.
 """
 
 # ruff: noqa: F401
@@ -20,11 +20,11 @@ from puffer_mlx.ops.linear import (
     weight_gradient,
 )
 from puffer_mlx.ops.norm import EPSILON, add_rms_norm
-from puffer_mlx.ops.pack import sums_of_squares, unpack
+from puffer_mlx.ops.pack import sums_of_squares, unpack_arrays
 from puffer_mlx.ops.recurrence import (
     default_on_cpu,
-    factors_of,
     recurrent_weight_gradient,
-    steps_of,
+    split_factors,
+    split_steps,
 )
 from puffer_mlx.ops.rows import put_rows, split_rows, take_rows, take_several, take_targets

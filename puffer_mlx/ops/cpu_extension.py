@@ -1,17 +1,18 @@
-"""The C++ extension with CPU operations, which are lazy nodes of MLX's graph.
+"""Compile and load the C++ extension, which computes operations on a CPU.
 
-``cpu/`` has the shared code. The code of an operation or a network is in its folder; its headers
-register it with the extension (see ``cpu/binding.h``).
+Its operations are lazy nodes of MLX's graph. ``cpu/`` has the shared C++ code. Each operation and
+each network has its C++ in headers of its folder, which register it with the extension
+(``cpu/binding.h``).
 
-MLX's CPU backend runs elementwise operations on one thread and without vector transcendentals. The
-gates of a recurrence cost more there than all matrix products. The extension computes gates,
-recurrence and highway in one pass over memory on all cores (measurements:
+MLX's CPU backend runs elementwise operations on one thread and without vector transcendentals, so
+the gates of a recurrence would take longer than all matrix products. The extension computes gates,
+recurrence and highway connection in one pass over memory on all cores (measurements:
 ``benchmarks/RESULTS.md``).
 
 Platform wheels contain the compiled extension (``system/prebuilt.py``). Otherwise it is compiled at
-first use, with a C++20 compiler, and cached. Without a compiler plain MLX runs, which is slower;
-one line on standard error reports this. The choice doesn't change during a run, because results
-differ in the last bits.
+first use with a C++20 compiler, and cached. Without a compiler, plain MLX is used and one line on
+standard error reports it. The choice never changes during a run, because results differ in the last
+bits.
 """
 
 import functools
@@ -38,16 +39,17 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import cache_directory
 
 NAME = "cpu_ops"
-NANOBIND = "nanobind>=3.0.1,<3.2"  # as in pyproject.toml; has the internals of MLX 0.32's nanobind
-NEWEST_MLX = (0, 32)  # the newest MLX with which the extension was tested
+NANOBIND_REQUIREMENT = "nanobind>=3.0.1,<3.2"  # as in pyproject.toml: matches MLX 0.32
+NEWEST_MLX = (0, 32)  # newest version of MLX that was tested with the extension
 PACKAGE = Path(__file__).parents[1]
-UNITS = (("ops", "policy"), ("ppo",))  # compiled in parallel, in equal times
-MODULE, TEXTS = Path("ops/cpu/module.h"), Path("ops/gpu")  # the last header; the folder without C++
+COMPILATION_UNITS = (("ops", "policy"), ("ppo",))  # compiled in parallel, equally long
+MODULE_HEADER = Path("ops/cpu/module.h")  # included after all other headers
+KERNEL_FOLDER = Path("ops/gpu")  # its headers are for kernels, not for the extension
 
 
 def made_for() -> dict[str, str]:
-    """Return the versions and the sources for which an extension is compiled."""
-    texts = [text for path in headers() for text in (path.name, path.read_bytes())]
+    """Return the versions of MLX and Python and the source hash that a library must match."""
+    texts = [text for path in extension_headers() for text in (path.name, path.read_bytes())]
     return {
         "MLX": version("mlx"),
         "Python": sysconfig.get_config_var("SOABI"),
@@ -55,12 +57,12 @@ def made_for() -> dict[str, str]:
     }
 
 
-def flags(level: str | None = None) -> list[str]:
-    """Return the flags of the compiler and the linker.
+def compiler_flags(level: str | None = None) -> list[str]:
+    """Return compiler and linker flags for the C++ extension.
 
     Args:
-        level: CPU level from ``prebuilt.LEVELS``, for a wheel: the library finds MLX's library by
-            a relative path. None for this machine's CPU.
+        level: CPU level from ``prebuilt.LEVELS`` for a library in a wheel, which finds MLX's
+            library by a relative path. None compiles for this machine's CPU.
     """
     import nanobind
 
@@ -97,9 +99,9 @@ _loading = threading.Lock()  # a learner and a collector may load at the same ti
 
 
 @functools.cache
-def load() -> ModuleType | None:
-    """Return the extension. Prints one line and returns None if it can't be loaded."""
-    with _loading:  # ``functools.cache`` alone would load it in both threads
+def load_extension() -> ModuleType | None:
+    """Return the C++ extension. If it can't be loaded, print one line and return None."""
+    with _loading:  # ``functools.cache`` alone would let both threads load it
         return _load()
 
 
@@ -108,37 +110,38 @@ def _load() -> ModuleType | None:
     if "PUFFER_MLX_NO_CPU_OPS" in os.environ:
         return None
     try:
-        module = _build()
-        _try(module)
+        module = _find_or_compile()
+        _check_types(module)
     except UserError as error:
         hint = error.hint if "mlx==" in error.hint else _compiler_or_older_mlx()
-        return _without(error.message.splitlines()[0].rstrip(":"), hint)
+        return _print_fallback(error.message.splitlines()[0].rstrip(":"), hint)
     except ImportError as error:
-        return _without(str(error).splitlines()[0], _compiler_or_older_mlx())
+        return _print_fallback(str(error).splitlines()[0], _compiler_or_older_mlx())
     except TypeError:
         reason = f"nanobind {version('nanobind')} doesn't fit MLX {version('mlx')}"
-        return _without(reason, _older_mlx() or f"pip install '{NANOBIND}'")
-    module.set_threads(threads())
+        return _print_fallback(reason, _older_mlx() or f"pip install '{NANOBIND_REQUIREMENT}'")
+    module.set_threads(count_cores())
     product = take_over_gemm()
     if product.address:
         module.set_gemm(product.address, product.split)
     return module
 
 
-def _build() -> ModuleType:
-    """Load the wheel's extension if it fits this machine, else compile one."""
+def _find_or_compile() -> ModuleType:
+    """Load the wheel's C++ extension if it fits this machine, else compile the extension."""
     library = prebuilt.find(NAME, made_for())
-    why = library.reason
+    reason = library.reason
     if library.path:
         try:
-            module = _import(library.path)
-            _try(module)
+            module = _import_library(library.path)
+            _check_types(module)
             voice.detail(f"operations  {library.path}")
             return module
         except (ImportError, TypeError) as error:
-            why = f"the one that came with puffer_mlx doesn't load: {str(error).splitlines()[0]}"
+            text = str(error).splitlines()[0]
+            reason = f"the extension in puffer_mlx's wheel doesn't load: {text}"
     try:
-        return load_compiled(functools.partial(compile_extension, because=why), _import)
+        return load_compiled(functools.partial(compile_extension, because=reason), _import_library)
     except UserError as error:
         other = library.made_for.get("MLX")
         if not other or other == version("mlx"):
@@ -147,7 +150,7 @@ def _build() -> ModuleType:
         raise UserError(error.message, hint) from None
 
 
-def _import(path: Path) -> ModuleType:
+def _import_library(path: Path) -> ModuleType:
     loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
     spec = importlib.util.spec_from_loader(NAME, loader)
     assert spec is not None
@@ -157,11 +160,11 @@ def _import(path: Path) -> ModuleType:
 
 
 def write_sources(folder: Path) -> list[Path]:
-    """Write the extension's sources into ``folder`` and return their paths.
+    """Write the extension's C++ sources into a folder. Returns their paths.
 
-    Files that are up to date aren't written, so a full disk does no harm.
+    Files that are up to date aren't written again, so a full disk does no harm.
     """
-    texts = {folder / f"{NAME}_{'_'.join(unit)}.cpp": unit_text(unit) for unit in UNITS}
+    texts = {folder / f"{NAME}_{'_'.join(unit)}.cpp": unit_text(unit) for unit in COMPILATION_UNITS}
     for source, text in texts.items():
         if not source.is_file() or source.read_text() != text:
             with publish(source) as partial:
@@ -170,35 +173,41 @@ def write_sources(folder: Path) -> list[Path]:
 
 
 def unit_text(unit: Sequence[str]) -> str:
-    """Return the source of a compilation unit, which includes the headers of some folders."""
-    paths = [path.relative_to(PACKAGE) for path in headers()]
-    included = [path for path in paths if path.parts[0] in unit and path != MODULE]
-    included += [MODULE] if unit == UNITS[-1] else []
+    """Return the C++ text of a compilation unit: it includes all headers of the unit's folders."""
+    paths = [path.relative_to(PACKAGE) for path in extension_headers()]
+    included = [path for path in paths if path.parts[0] in unit and path != MODULE_HEADER]
+    included += [MODULE_HEADER] if unit == COMPILATION_UNITS[-1] else []
     return "".join(f'#include "{path.as_posix()}"\n' for path in included)
 
 
-def headers() -> list[Path]:
-    """Return the sorted C++ headers of all folders with operations."""
-    paths = [path for unit in UNITS for room in unit for path in (PACKAGE / room).rglob("*.h")]
+def extension_headers() -> list[Path]:
+    """Return the sorted paths of the extension's C++ headers."""
+    paths = [
+        path
+        for unit in COMPILATION_UNITS
+        for folder in unit
+        for path in (PACKAGE / folder).rglob("*.h")
+    ]
     return sorted(
         path
         for path in paths
-        if not path.name.endswith((".metal.h", ".kernel.h")) and PACKAGE / TEXTS not in path.parents
+        if not path.name.endswith((".metal.h", ".kernel.h"))
+        and PACKAGE / KERNEL_FOLDER not in path.parents
     )
 
 
 def compile_extension(again: bool = False, level: str | None = None, because: str = "") -> Path:
-    """Compile the extension unless it is cached, and return the library's path.
+    """Compile the C++ extension unless it is cached. Returns the library's path.
 
     Args:
-        again: True to ignore the cache.
-        level: CPU level, see ``flags``.
-        because: the reason, printed while the user waits.
+        again: True compiles even if the library is cached.
+        level: CPU level for a wheel (``compiler_flags``); None for this machine's CPU.
+        because: why it is compiled; printed while the user waits.
     """
     import nanobind
 
-    text = prebuilt.hash_of(*map(unit_text, UNITS))
-    sources = cache_directory() / f"{NAME}-{text}"  # a folder per version
+    text = prebuilt.hash_of(*map(unit_text, COMPILATION_UNITS))
+    sources = cache_directory() / f"{NAME}-{text}"  # one folder per version
     try:
         private_folders.make(sources)
     except OSError as error:
@@ -210,27 +219,27 @@ def compile_extension(again: bool = False, level: str | None = None, because: st
     return compile_shared(
         NAME,
         [*write_sources(sources), glue],
-        flags(level),
+        compiler_flags(level),
         compiler="c++",
-        depends=headers(),
+        depends=extension_headers(),
         include=[PACKAGE],  # for ``#include "ops/cpu/node.h"`` in any folder
         usually="10 to 20 seconds, longer on a busy machine" + (f": {because}" if because else ""),
         again=again,
-        further={glue: ["-O1"]},  # not critical for speed; -O3 takes 2 seconds more
+        further={glue: ["-O1"]},  # its speed doesn't matter; -O3 takes 2 seconds longer
     )
 
 
-def _try(module: ModuleType) -> None:
+def _check_types(module: ModuleType) -> None:
     """Raise TypeError if the extension doesn't accept MLX arrays.
 
-    Extensions share types only if they were built with the same version of nanobind's internals.
-    Otherwise they load but reject every argument. The call evaluates nothing.
+    If MLX and the extension were built with different versions of nanobind's internals, the
+    extension loads but rejects every array. This call only builds a graph and computes nothing.
     """
     module.gelu_forward(mx.zeros(1))
 
 
 def _older_mlx() -> str:
-    """Return a hint to install an MLX that fits; empty unless the installed one is too new."""
+    """Return a hint to install an older MLX, or "" if the installed MLX isn't too new."""
     installed = tuple(int(number) for number in re.findall(r"\d+", version("mlx"))[:2])
     if installed <= NEWEST_MLX:
         return ""
@@ -239,19 +248,19 @@ def _older_mlx() -> str:
 
 
 def _compiler_or_older_mlx() -> str:
-    """Return a hint to install a compiler, or also an MLX that fits."""
+    """Return a hint to install a compiler; if MLX is too new, also to install an older MLX."""
     return "; or ".join(filter(None, (compiler_hint(cpp=True), _older_mlx())))
 
 
-def _without(reason: str, hint: str) -> None:
+def _print_fallback(reason: str, hint: str) -> None:
     print(
         f"puffer_mlx: training on the CPU will be several times slower: {reason}; hint: {hint}",
         file=sys.stderr,
     )
 
 
-def threads() -> int:
-    """Return the number of cores available to this process; on a Mac, of performance cores."""
+def count_cores() -> int:
+    """Return the number of CPU cores this process may use; on a Mac only performance cores."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return mac.performance_cores() or os.cpu_count() or 1

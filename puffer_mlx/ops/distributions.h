@@ -1,12 +1,13 @@
-// Action distributions of policy/distributions.py, for CPUs and GPUs: see ops/portable.h.
+// Action distributions of policy/distributions.py, for CPUs and GPUs (ops/portable.h).
 //
-// `Logits` gives access to the logits of one head, for choice k:
-//   at(k), set(k, x)      reads or replaces the logit; an illegal choice has -1e4 (MASKED)
+// The template parameter `Logits` is a class with the logits of one head. On a CPU it caches results, on a GPU it doesn't. Its methods
+// for choice k:
+//   at(k), set(k, x)      read or replace the logit; an illegal choice has -1e4 (MASKED)
 //   legal(k), masked()    true if choice k is legal; true if some choices may be illegal
-//   keep(k, e)            returns e = exp(at(k) - top); on a CPU also caches it
-//   weight(k, x)          returns the cached e; on a GPU exp(x)
-//   share(k, logp, sum)   returns the probability; on a CPU also caches it
-//   probability(k, logp)  returns the cached probability; on a GPU exp(logp)
+//   keep(k, e)            cache e = exp(at(k) - top) and return it
+//   weight(k, x)          return the cached e, or exp(x)
+//   share(k, logp, sum)   return the probability and cache it
+//   probability(k, logp)  return the cached probability, or exp(logp)
 
 #pragma once
 
@@ -35,7 +36,7 @@ FUNCTION void categorical_head(IN_THREAD const Logits& logits, int size, int act
   logprob = logits.at(action) - log_sum;
 }
 
-// Compute the gradients of the action's log-probability and of the head's entropy by logit k.
+// Compute the gradients of the action's log-probability and of the head's entropy with respect to logit k.
 template <class Logits>
 FUNCTION void categorical_gradient(IN_THREAD const Logits& logits, int k, int action, float log_sum, float entropy,
                                    IN_THREAD float& of_logprob, IN_THREAD float& of_entropy) {
@@ -47,8 +48,8 @@ FUNCTION void categorical_gradient(IN_THREAD const Logits& logits, int k, int ac
 // Sample one head's action by inverting the cumulative distribution: the first choice whose cumulative probability exceeds
 // `uniform`, or the last legal one if rounding leaves none. On a CPU, V holds one agent per lane.
 //
-// top + log(sum) is subtracted in one step, as in Python: training compares its log-probabilities with these, and for large
-// logits two subtractions round differently.
+// top + log(sum) is subtracted at once, as in Python: training compares its log-probabilities with these, and for large logits two
+// subtractions would round differently.
 template <class V, class Logits>
 FUNCTION void categorical_draw(IN_THREAD const Logits& logits, int size, V uniform, IN_THREAD V& action,
                                IN_THREAD V& logprob) {
@@ -76,18 +77,18 @@ FUNCTION void categorical_draw(IN_THREAD const Logits& logits, int size, V unifo
 
 // ---- normal distributions, one dimension ----------------------------------------------------------------------------
 
-// Log-density of a number; distance: (number - mean) / deviation.
+// Log-density of a number whose distance from the mean is `distance` standard deviations.
 template <class V>
 FUNCTION V normal_logprob(V distance, float logstd) {
   return -0.5f * distance * distance - 0.918938533f - logstd;  // log(2 pi) / 2
 }
 
-FUNCTION float normal_entropy(float logstd) { return 0.5f + 0.918938533f + logstd; }  // gradient by logstd: 1
+FUNCTION float normal_entropy(float logstd) { return 0.5f + 0.918938533f + logstd; }  // its gradient with respect to logstd is 1
 
-// Gradient of the log-probability by logstd. Its gradient by the mean is distance * precision.
+// Gradient of the log-probability with respect to logstd. (The one with respect to the mean is distance * precision.)
 FUNCTION float normal_by_logstd(float distance) { return distance * distance - 1.0f; }
 
-// Sample an action. deviation, precision: e^logstd, e^-logstd; limit: largest |action| and |mean|.
+// Sample a continuous action. deviation: e^logstd; precision: e^-logstd; limit: largest |action| and |mean|.
 template <class V>
 FUNCTION void normal_draw(V output, V noise, float limit, float logstd, float deviation, float precision,
                           IN_THREAD V& action, IN_THREAD V& logprob) {

@@ -1,6 +1,6 @@
-// Macros and functions for code that is compiled as C++ for the CPU, as Metal and as CUDA; here as C++ defines them.
-// Portable code includes this file, is in namespace `puffer`, and takes its number type V as a template parameter (float; on a
-// CPU also Lanes). On a GPU, ops/gpu/functions.metal.h with metal.h or cuda.h takes the place of this file.
+// C++ definitions of macros and functions for portable code, which is compiled as C++ for the CPU, as Metal and as CUDA. Portable code
+// includes this file, is in namespace `puffer`, and takes its number type V as a template parameter (float; on a CPU also Lanes). On
+// a GPU, ops/gpu/functions.metal.h with metal.h or cuda.h replaces this file.
 //
 //   FUNCTION             declares a function
 //   IN_THREAD            address space of a pointer or reference: the thread's memory

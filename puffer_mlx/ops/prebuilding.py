@@ -1,6 +1,6 @@
-"""Compile the libraries of a wheel: python -m puffer_mlx.ops.prebuilding FOLDER.
+"""Compile the C++ libraries of a wheel: python -m puffer_mlx.ops.prebuilding FOLDER.
 
-``hatch_build.py`` runs it; FOLDER becomes ``puffer_mlx/prebuilt`` (``system/prebuilt.py``).
+``hatch_build.py`` runs it and installs FOLDER as ``puffer_mlx/prebuilt`` (``system/prebuilt.py``).
 """
 
 import sys
@@ -10,16 +10,16 @@ from puffer_mlx.ops import cpu_extension
 from puffer_mlx.system import blas, mac, prebuilt
 
 
-def build(folder: Path) -> None:
-    """Put the libraries of this platform, Python and MLX into an empty folder."""
+def build_wheel_libraries(folder: Path) -> None:
+    """Compile a wheel's libraries for this platform, Python and MLX into an empty folder."""
     for level in prebuilt.levels():
         library = cpu_extension.compile_extension(level=level)
         prebuilt.add(folder, cpu_extension.NAME, level, cpu_extension.made_for(), library)
     if not mac.on_a_mac():
-        integer = "int64_t"  # of NumPy's wheels
+        integer = "int64_t"  # BLAS integer type in NumPy's wheels
         library = blas.compile_shim(integer)
         prebuilt.add(folder, blas.SHIM, "", blas.shim_for(integer), library)
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]))
+    build_wheel_libraries(Path(sys.argv[1]))

@@ -20,9 +20,15 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from puffer_mlx.ops import verification
-from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, constant_array, launch, placeholder
+from puffer_mlx.ops.gpu.launch import (
+    MIN_ARRAY_SIZE,
+    SHARED_BYTES,
+    constant_array,
+    launch,
+    placeholder,
+)
 from puffer_mlx.ops.implementation import Implementation
-from puffer_mlx.ops.pack import pack
+from puffer_mlx.ops.pack import pack_arrays
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import encoder_activation
 from puffer_mlx.policy.networks import GPUStep
@@ -162,7 +168,7 @@ def agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
         step: the policy's kernel.
         agents: number of agents. At most 64 are compared.
     """
-    if not verification.applies():
+    if not verification.uses_gpu_kernels():
         return True
     n = min(agents, 64)
     keys = mx.random.split(mx.random.key(0), 5)
@@ -196,7 +202,7 @@ def _no_state() -> mx.array:
 
     It is an argument of compiled functions, so it must not be an array that they also capture.
     """
-    array = mx.zeros(FEWEST)
+    array = mx.zeros(MIN_ARRAY_SIZE)
     mx.eval(array)
     return array
 
@@ -235,8 +241,8 @@ class StepOnGPU:
         logstd = policy.decoder.logstd(decoder)
         arrays.append(zeros(policy.decoder.action.heads) if logstd is None else logstd)
         arrays += self._step.weights(weights["network"])
-        arrays.append(zeros(FEWEST))  # ensures the minimum size
-        return pack([array.reshape(-1) for array in arrays])[0]
+        arrays.append(zeros(MIN_ARRAY_SIZE))  # ensures the minimum size
+        return pack_arrays([array.reshape(-1) for array in arrays])[0]
 
     def state(self, *groups: State) -> mx.array:
         """Pack the recurrent states of groups of agents into one array for ``act``.
@@ -246,7 +252,7 @@ class StepOnGPU:
         """
         arrays = [array for parts in zip(*map(leaves, groups), strict=True) for array in parts]
         shape = len(self._names), -1, self._policy.network.hidden
-        return pack(arrays)[0].reshape(shape) if arrays else _no_state()
+        return pack_arrays(arrays)[0].reshape(shape) if arrays else _no_state()
 
     def in_blocks(self, states: mx.array, blocks: PolicyBlocks | None) -> mx.array:
         """Reorder packed states (arrays, n, H) to the slots of the blocks: (arrays, slots, H)."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import FEWEST, constant_array, launch, placeholder
+from puffer_mlx.ops.gpu.launch import MIN_ARRAY_SIZE, constant_array, launch, placeholder
 from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.policy.distributions import Categorical, Gaussian
 from puffer_mlx.policy.policy import Policy
@@ -20,7 +20,7 @@ TEXT = Path(__file__).with_name("choose_actions.metal.h")
 def chooses_on_gpu(policy: Policy, n: int) -> bool:
     """Return True if the kernel chooses for n agents: on a GPU, unless n is small."""
     known = type(policy.distribution) in (Categorical, Gaussian)
-    if backend() == "cpu" or n < FEWEST or not known:
+    if backend() == "cpu" or n < MIN_ARRAY_SIZE or not known:
         return False
     return KERNEL.choose(policy.act, policy.distribution.sample) is not None
 

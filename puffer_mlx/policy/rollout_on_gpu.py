@@ -18,19 +18,19 @@ from typing import Any, ClassVar, NamedTuple
 import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import (
-    FEWEST,
+    MIN_ARRAY_SIZE,
     SHARED_BYTES,
     SHARED_ON_CUDA,
-    backend,
     constant_array,
     exact_products,
+    kernel_backend,
     launch,
     placeholder,
     shared_pool_limits,
     tiles_side_by_side,
 )
-from puffer_mlx.ops.gpu.text import ROWS, EnvRules
-from puffer_mlx.ops.pack import launch_pack_as, pack
+from puffer_mlx.ops.gpu.text import ROWS_FILE, EnvRules
+from puffer_mlx.ops.pack import launch_pack_as, pack_arrays
 from puffer_mlx.policy.acting_on_gpu import (
     BlockLayout,
     PolicyBlocks,
@@ -223,7 +223,7 @@ def choose_rollout_layout(
     assert step is not None
     row = spec.observation_size * spec.observation_dtype.itemsize
     row += 4 * (spec.action.heads + 2) + max(1, spec.mask_size)
-    limits = (SHARED_BYTES, SHARED_ON_CUDA) if backend() == "cuda" else (SHARED_BYTES,)
+    limits = (SHARED_BYTES, SHARED_ON_CUDA) if kernel_backend() == "cuda" else (SHARED_BYTES,)
     for limit in limits:  # less 64: alignment of five arrays
         if layout := choose_layout(policy, step, n, BLOCKS, each * row, limit - 64):
             return layout
@@ -270,7 +270,7 @@ class RolloutOnGPU:
         if not isinstance(weights, list):
             return self.step.weights(weights)
         packed = [self.step.weights(policy_weights) for policy_weights in weights]
-        return pack(packed)[0].reshape(len(packed), -1)
+        return pack_arrays(packed)[0].reshape(len(packed), -1)
 
     def state(self, *groups: Any) -> mx.array:
         """Pack the recurrent states of groups of agents for ``launch``."""
@@ -283,7 +283,7 @@ class RolloutOnGPU:
     def fits(self, horizon: int, agents: int) -> bool:
         """Return True if array sizes are within the limits of 32-bit indices and Metal."""
         row = max(self.spec.observation_size, self.spec.mask_size)
-        return agents >= FEWEST and (horizon + 1) * agents * row < MAX_ELEMENTS
+        return agents >= MIN_ARRAY_SIZE and (horizon + 1) * agents * row < MAX_ELEMENTS
 
     def launch(
         self,
@@ -318,14 +318,14 @@ class RolloutOnGPU:
             "games": structs,
             "states_before": states,
             "all_noise": noise,
-            "horizon": constant_array(T, N, *[0] * (FEWEST - 2)),
+            "horizon": constant_array(T, N, *[0] * (MIN_ARRAY_SIZE - 2)),
         }
         outputs = {
             "all_observations": (T, N, spec.observation_size),
             "last_observations": (N, spec.observation_size),
             "all_rewards": (T + 1, N),
             "all_terminals": (T + 1, N),
-            "all_masks": (T + 1, N, legal) if masked else (FEWEST,),
+            "all_masks": (T + 1, N, legal) if masked else (MIN_ARRAY_SIZE,),
             "all_actions": (T, N, heads),
             "all_logprobs": (T, N),
             "all_values": (T, N),
@@ -384,4 +384,4 @@ class RolloutOnGPU:
         block = rows["THREADS"]
         threads = -(-N // rows["M"]) * block
         launched = {"threads": threads, "block": block, "shared": 4 * rows["POOL"], "Low": low}
-        return gpu_step.layers.with_name(ROWS), inputs, {**launched, **rows}
+        return gpu_step.layers.with_name(ROWS_FILE), inputs, {**launched, **rows}

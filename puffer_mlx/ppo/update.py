@@ -9,7 +9,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
-from puffer_mlx.ops.pack import BLOCK, PackedTree, pack
+from puffer_mlx.ops.pack import BLOCK, PackedTree, pack_arrays
 from puffer_mlx.ops.verification import verified
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import minibatch, optimizers, precision, sections
@@ -204,7 +204,7 @@ def _with_gradients(arguments: tuple) -> tuple:
     keys = iter(mx.random.split(mx.random.key(0), len(leaves(grads))))
     drawn = tree_map(lambda g: mx.random.normal(g.shape, key=next(keys)), grads)
     if isinstance(grads, PackedTree):
-        packed, squares = pack(leaves(drawn), BLOCK)
+        packed, squares = pack_arrays(leaves(drawn), BLOCK)
         drawn = PackedTree(packed, drawn, squares)
     return weights, state, scaler, drawn, *others
 

@@ -17,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx.policy.acting_on_gpu import FEWEST, agrees, step_on_gpu
+from puffer_mlx.policy.acting_on_gpu import MIN_ARRAY_SIZE, agrees, step_on_gpu
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.act_functions import compile_act
@@ -94,7 +94,7 @@ def choose_acting(
     whole = isinstance(environments, WholeRollouts)
     if whole and device == mx.cpu and plain and (actor := make_actor(policy, seats)):
         return ActingInC(actor, timer)
-    kernel = step_on_gpu(policy) if plain and not on_cpu and agents >= FEWEST else None
+    kernel = step_on_gpu(policy) if plain and not on_cpu and agents >= MIN_ARRAY_SIZE else None
     if kernel is not None and agrees(policy, kernel, agents):
         return ActingInKernel(kernel, streams, timer, seats)
     parts = each_group if on_cpu else few_parts

@@ -17,7 +17,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops.linear import CODES
+from puffer_mlx.ops.linear import ACTIVATION_CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import UNBOUNDED
 from puffer_mlx.policy.encoders.catalog import encoder_activation
@@ -102,7 +102,7 @@ def make_actor(policy: Policy, seats: Seats | None = None) -> "CActor | CActors 
         and forms_of(policy.network).add_c_layers is not None
         and type(policy.decoder) in (Fused, Separate)
     )
-    extension = cpu_extension.load() if known else None
+    extension = cpu_extension.load_extension() if known else None
     if extension is None or not IN_C.unchanged(*acting_functions(policy)):
         return None
     if seats is None:
@@ -116,7 +116,7 @@ class CActor:
 
     Args:
         policy: A policy that ``make_actor`` supports.
-        extension: The CPU extension, ``cpu_extension.load()``.
+        extension: The CPU extension, ``cpu_extension.load_extension()``.
     """
 
     def __init__(self, policy: Policy, extension: Any) -> None:
@@ -125,7 +125,7 @@ class CActor:
         self._inputs: int = policy.encoder.inputs  # type: ignore
         self._hidden = policy.network.hidden
         self._add_network: Any = forms_of(policy.network).add_c_layers
-        self._activation = CODES[encoder_activation(policy.encoder) or ""]
+        self._activation = ACTIVATION_CODES[encoder_activation(policy.encoder) or ""]
         self._state_names = [name for name, _ in named(policy.initial_state(1))]
         shape = self._inputs, self._hidden, list(action.sizes), action.continuous
         self.native = extension.Actor(*shape, policy.decoder.limits.action)
@@ -267,7 +267,7 @@ class CActors:
     Args:
         actors: CActor of each policy.
         rows: Agents of each policy, (n,) int32 ascending; together all N.
-        extension: The CPU extension, ``cpu_extension.load()``.
+        extension: The CPU extension, ``cpu_extension.load_extension()``.
     """
 
     def __init__(self, actors: list[CActor], rows: list[np.ndarray], extension: Any) -> None:

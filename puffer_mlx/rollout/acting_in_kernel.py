@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.ops.pack import pack
+from puffer_mlx.ops.pack import pack_arrays
 from puffer_mlx.policy.acting_on_gpu import PolicyBlocks, StepOnGPU
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting_in_mlx import Streams, few_parts, run_pipelined, split_states
@@ -119,7 +119,7 @@ class ActingInKernel:
         if self._seats is None:
             return self._kernel.weights(weights)
         each = self._packed(weights)
-        return pack(each)[0].reshape(len(each), -1)
+        return pack_arrays(each)[0].reshape(len(each), -1)
 
 
 def crews_of(policies: np.ndarray, agents: int) -> PolicyBlocks:

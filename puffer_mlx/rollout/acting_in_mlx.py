@@ -7,8 +7,8 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx.ops import unpack
-from puffer_mlx.ops.pack import pack
+from puffer_mlx.ops import unpack_arrays
+from puffer_mlx.ops.pack import pack_arrays
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
@@ -209,11 +209,13 @@ def concat_states(states: list[State], groups: range) -> State:
     if not others:
         return first
     dtypes = {array.dtype for array in leaves(first)}
-    if pack.choose() is None or dtypes != {mx.float32}:
+    if pack_arrays.choose() is None or dtypes != {mx.float32}:
         return tree_map(lambda *arrays: mx.concatenate([*arrays]), first, *others)
     places = [*zip(leaves(first), *map(leaves, others), strict=True)]
     shapes = [(sum(map(len, place)), *place[0].shape[1:]) for place in places]
-    arrays = iter(unpack(pack([array for place in places for array in place])[0], shapes))
+    arrays = iter(
+        unpack_arrays(pack_arrays([array for place in places for array in place])[0], shapes)
+    )
     return tree_map(lambda _: next(arrays), first)
 
 

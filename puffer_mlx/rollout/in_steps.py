@@ -11,8 +11,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import FEWEST, constant_array, launch, placeholder
-from puffer_mlx.ops.gpu.text import ENVIRONMENTS
+from puffer_mlx.ops.gpu.launch import MIN_ARRAY_SIZE, constant_array, launch, placeholder
+from puffer_mlx.ops.gpu.text import ENVIRONMENTS_FILE
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.policy.rollout_on_gpu import MAX_ELEMENTS, DeviceEnv, DeviceRollout, EnvOutputs
 from puffer_mlx.rollout.act_functions import compile_act
@@ -90,7 +90,7 @@ class RolloutInSteps:
         environments = agents // self.game.agents
         row = max(self._spec.observation_size, self._spec.mask_size)
         most = max(agents * row, environments * self.game.words)
-        return environments >= FEWEST and most < MAX_ELEMENTS
+        return environments >= MIN_ARRAY_SIZE and most < MAX_ELEMENTS
 
     def launch(
         self,
@@ -177,17 +177,17 @@ class RolloutInSteps:
             "masks_before": placeholder(mx.uint8) if mask is None else mask,
             "actions": actions,
             "games": games,
-            "count": constant_array(*[E] * FEWEST),
+            "count": constant_array(*[E] * MIN_ARRAY_SIZE),
         }
         outputs = {
             "observations": (N, D),
             "rewards": (N,),
             "terminals": (N,),
-            "masks": (FEWEST,) if mask is None else (N, legal),
+            "masks": (MIN_ARRAY_SIZE,) if mask is None else (N, legal),
             "games_after": games.shape,
         }
         *rows, masks, games = launch(
-            *(ENVIRONMENTS, self.game.rules, inputs, outputs),
+            *(ENVIRONMENTS_FILE, self.game.rules, inputs, outputs),
             threads=-(-E * apart // THREADS) * THREADS,
             block=THREADS,
             APART=apart,

@@ -37,7 +37,7 @@ def rollouts_agree(
         seats: Assignment of policies to agents in self-play.
     """
     before = vec.state()
-    if not verification.applies() or before is None:
+    if not verification.uses_gpu_kernels() or before is None:
         return not ROLLOUTS.is_refused
     rollout = partial(_rollout, policy, vec, kernel, before, seats)
     context = f"rollout {vec.spec} {kernel.game} {kernel.form} {policy}"

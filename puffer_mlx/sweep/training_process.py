@@ -104,9 +104,9 @@ def available_cores() -> list[int]:
     """Return the indices of the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
-    from puffer_mlx.ops.cpu_extension import threads  # on a Mac: the performance cores
+    from puffer_mlx.ops.cpu_extension import count_cores  # on a Mac: the performance cores
 
-    return list(range(threads()))
+    return list(range(count_cores()))
 
 
 def available_gpus() -> list[str]:

@@ -1,1 +1,1 @@
-"""Logs of a run: a line of JSON for each epoch, trackers, and the score that ranks checkpoints."""
+"""Logging of a run: a JSON log, trackers such as W&B, and the score that ranks checkpoints."""

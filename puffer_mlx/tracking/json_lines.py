@@ -1,8 +1,8 @@
-"""Records of a run as lines of JSON: ``log_dir/ENV/RUN_ID.jsonl``, one for each epoch.
+"""Write and read a run's log, ``log_dir/ENV/RUN_ID.jsonl``: one line of JSON (a record) per epoch.
 
 Keys are PufferLib's: SPS, agent_steps, uptime, epoch, env/*, loss/*, perf/* (seconds in that
-epoch), util/*. The last record may be of the evaluation after training: agent_steps and env/* only.
-A number that isn't finite is ``null``: JSON has no NaN and no infinity.
+epoch), util/*. The last record may be the result of the evaluation after training, with agent_steps
+and env/* only. A number that isn't finite is ``null``, because JSON has no NaN and no infinity.
 """
 
 import contextlib
@@ -17,20 +17,22 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import shown, write_hint
 from puffer_mlx.system.json_text import is_finite, json_text, record_of
 
-HEARTBEAT = 1.0  # seconds between two heartbeats
+HEARTBEAT_INTERVAL = 1.0  # seconds
 
 
 class JsonLines:
-    """Appends complete lines: one write for each record, undone if the disk takes only a part.
+    """A run's log file, to which records are appended as complete lines.
+
+    Each record is one write, which is undone if the disk is full.
 
     Args:
         path: Path of the file; missing folders are created. An existing file is an error (two runs
             would mix) unless ``position`` is given.
-        position: Bytes in a resumed run's log when its checkpoint was written. Later records are
-            cut off, since the run writes them again, and so is a torn record.
+        position: For a resumed run, the size of its log in bytes when the checkpoint was written.
+            Later records are cut off, since the run writes them again, and so is an incomplete one.
 
     Attributes:
-        note: A message about the state of the file; "" if there is nothing to report.
+        note: Message for the user about the resumed file, or "".
 
     Raises:
         UserError: The file can't be created, or (on a write) the disk is full.
@@ -39,13 +41,13 @@ class JsonLines:
     def __init__(self, path: Path, position: int | None = None) -> None:
         self.path = path
         self.note = ""
-        self._touched = 0.0
+        self._last_heartbeat = 0.0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if position is None or not path.exists():  # a removed log is created again
+            if position is None or not path.exists():  # recreates a removed log
                 self._file = open(path, "xb", buffering=0)  # noqa: SIM115
                 return
-            if path.is_symlink():  # this class creates no links, so another program did
+            if path.is_symlink():  # not created by this class
                 hint = "remove the link, or choose another folder (--log-dir)"
                 raise UserError(f"the log {shown(path)} is a link to {path.resolve()}", hint)
             self._file = open(path, "r+b", buffering=0)  # noqa: SIM115
@@ -53,8 +55,8 @@ class JsonLines:
         except OSError as error:
             raise self._error(error) from None
 
-    def _create_again(self) -> None:
-        """Create the log again: writes to a removed file would be lost."""
+    def _recreate(self) -> None:
+        """Create the log file again after another process removed it, and print a warning."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = open(self.path, "xb", buffering=0)  # noqa: SIM115
@@ -66,11 +68,11 @@ class JsonLines:
         print(line, file=sys.stderr, flush=True)
 
     def _resume(self, position: int) -> None:
-        """Cut off the records after a position, and a torn record."""
+        """Cut off the records after a position (in bytes), and an incomplete record."""
         size = self._file.seek(0, os.SEEK_END)
-        whole = self._end_of_records(size)
-        end = self._end_of_records(max(0, min(position, whole)))
-        if whole < size:
+        complete = self._end_of_records(size)
+        end = self._end_of_records(max(0, min(position, complete)))
+        if complete < size:
             self.note = f"the last record of {shown(self.path)} was torn; it was removed"
         elif end < position:
             self.note = (
@@ -80,7 +82,7 @@ class JsonLines:
         self._file.seek(end)
 
     def _end_of_records(self, end: int) -> int:
-        """Return the end of the last complete line before a position."""
+        """Return where the last complete line before a position ends, in bytes."""
         while end:
             begin = max(0, end - 65_536)
             self._file.seek(begin)
@@ -92,36 +94,36 @@ class JsonLines:
 
     @property
     def position(self) -> int:
-        """Number of bytes written."""
+        """Size of the log so far, in bytes."""
         return self._file.tell()
 
     def write(self, logs: dict[str, float]) -> None:
-        """Append a record; if the file was removed, print a warning and create it again."""
+        """Append a record to the log. If the file was removed, recreate it with a warning."""
         data = (json_text(logs) + "\n").encode()
         if os.fstat(self._file.fileno()).st_nlink == 0:
-            self._create_again()
+            self._recreate()
         end = self._file.tell()
         try:
             written = self._file.write(data)
             if written != len(data):
-                raise OSError(28, "no space left for a whole record")
+                raise OSError(28, "no space left for a complete record")
         except OSError as error:
             os.ftruncate(self._file.fileno(), end)
             self._file.seek(end)
             raise self._error(error) from None
 
     def touch(self) -> None:
-        """Send a heartbeat by setting the file's time; at most one a second.
+        """Show that the run is alive: update the log's modification time, at most once a second.
 
-        A sweep stops a run whose log doesn't change, and an evaluation may take long.
+        A sweep stops a run whose log doesn't change for long, and an evaluation may take long.
         """
-        if (now := time.monotonic()) - self._touched >= HEARTBEAT:
-            self._touched = now
-            with contextlib.suppress(OSError):  # training matters more
+        if (now := time.monotonic()) - self._last_heartbeat >= HEARTBEAT_INTERVAL:
+            self._last_heartbeat = now
+            with contextlib.suppress(OSError):  # a missed heartbeat shouldn't end the training
                 os.utime(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the log file."""
         self._file.close()
 
     def _error(self, error: OSError) -> UserError:
@@ -132,12 +134,16 @@ class JsonLines:
 
 
 def log_path(config: Config, run_id: str) -> Path:
-    """Return the path of a run's log."""
+    """Return the path of a run's log file."""
     return Path(config.base.log_dir) / config.slug / f"{run_id}.jsonl"
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a log's epochs, without torn and foreign lines; [] without a log."""
+    """Read the epochs' records from a log. Skips incomplete and invalid lines.
+
+    Returns:
+        The records; [] if there is no log.
+    """
     records: list[dict[str, Any]] = []
     with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
         for line in file:

@@ -1,68 +1,72 @@
-"""The score of a record, and the mean score of the last episodes of Python environments."""
+"""Scores: which metric ranks policies, and the mean score of the last 100 episodes."""
 
 from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
 
-EPISODES = 100
+SCORED_EPISODES = 100
 METRIC = "env/score"  # default of ``[sweep] metric``
-SCORE = f"{METRIC}_{EPISODES}"  # name of the mean score in a record
-EVALUATION = "eval/"  # before the names of what evaluations while training report
+SCORE = f"{METRIC}_{SCORED_EPISODES}"  # name of the mean over the last episodes, in a record
+EVALUATION = "eval/"  # prefix of metrics from evaluations during training
 
 
 def score_name(logs: Mapping[str, float], metric: str) -> str:
-    """Return the name of the number that ranks policies in a record, or "" without that number.
+    """Return the name of the metric that ranks policies in an epoch's record.
 
     Args:
-        logs: The record.
-        metric: Name of the metric, ``Config.metric``. For ``METRIC`` the mean over the last
-            ``EPISODES`` episodes comes first.
+        logs: The record, metrics by name.
+        metric: Configured metric, ``Config.metric``. For the default, ``METRIC``, the mean over the
+            last ``SCORED_EPISODES`` episodes is preferred.
+
+    Returns:
+        A name in ``logs``, or "" if the record lacks the metric.
     """
     names = (SCORE, METRIC) if metric == METRIC else (metric,)
     return next((name for name in names if name in logs), "")
 
 
 class LastScores:
-    """The scores of the last episodes, ``EPISODES`` at most."""
+    """Mean score of the last ``SCORED_EPISODES`` episodes of Python environments."""
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[float, float]] = deque()
-        self._count = 0.0  # episodes kept
+        self._scores: deque[tuple[float, float]] = deque()
+        self._count = 0.0  # number of episodes in them
 
-    def add(self, scores: np.ndarray) -> None:
-        """Add new scores.
+    def add(self, new_scores: np.ndarray) -> None:
+        """Add the scores of new episodes, and drop the oldest ones.
 
         Args:
-            scores: (k, 2) float64, in order of time: a mean score and its number of episodes.
+            new_scores: (k, 2) float64 in order of time, each a mean score and its number of
+                episodes.
         """
-        for score, episodes in scores.tolist():
-            self._kept.append((score, episodes))
+        for score, episodes in new_scores.tolist():
+            self._scores.append((score, episodes))
             self._count += episodes
-            while self._count - self._kept[0][1] >= EPISODES:
-                self._count -= self._kept.popleft()[1]
+            while self._count - self._scores[0][1] >= SCORED_EPISODES:
+                self._count -= self._scores.popleft()[1]
 
     def mean(self) -> float | None:
-        """Return the mean over the last ``EPISODES`` episodes, or all if there are fewer.
+        """Return the mean score of the last ``SCORED_EPISODES`` episodes, or of fewer at the start.
 
-        The oldest score may be a mean over several episodes; only those among the last ``EPISODES``
-        count. None without any score.
+        The oldest entry may be a mean over several episodes; its weight is the number of them that
+        belong to the last ``SCORED_EPISODES``. Returns None if no episode has ended.
         """
-        if not self._kept:
+        if not self._scores:
             return None
-        kept = np.array(self._kept)
-        kept[0, 1] -= max(0.0, self._count - EPISODES)
-        return float(kept[:, 0] @ kept[:, 1] / kept[:, 1].sum())
+        scores = np.array(self._scores)
+        scores[0, 1] -= max(0.0, self._count - SCORED_EPISODES)
+        return float(scores[:, 0] @ scores[:, 1] / scores[:, 1].sum())
 
     def state(self) -> np.ndarray | None:
-        """Return the scores as (bytes,) uint8, or None without any."""
-        if not self._kept:
+        """Serialize the last scores for a checkpoint, as (bytes,) uint8. None before the first."""
+        if not self._scores:
             return None
-        return np.frombuffer(np.array(self._kept, "<f8").tobytes(), np.uint8)
+        return np.frombuffer(np.array(self._scores, "<f8").tobytes(), np.uint8)
 
     def restore(self, state: np.ndarray | None) -> None:
-        """Restore the scores that ``state`` returned."""
-        self._kept.clear()
+        """Restore the last scores from a checkpoint: the result of ``state``."""
+        self._scores.clear()
         self._count = 0.0
         if state is not None:
             self.add(np.frombuffer(state.tobytes(), "<f8").reshape(-1, 2))

@@ -1,4 +1,4 @@
-"""The trackers of a run (``base.track``), from its start to its end."""
+"""Send a run's records to its trackers (``base.track``), from the run's start to its end."""
 
 import contextlib
 import importlib.util
@@ -25,26 +25,26 @@ from puffer_mlx.tracking import tracker_process
 from puffer_mlx.tracking.json_lines import read_records
 from puffer_mlx.tracking.scores import EVALUATION
 from puffer_mlx.tracking.tracker_process import FINISH_TIMEOUT, complete_lines, last_logged_step
-from puffer_mlx.tracking.trackers import RunResult, TrackedRun, find
+from puffer_mlx.tracking.trackers import RunResult, TrackedRun, find_tracker
 
-PACKAGES = str(Path(__file__).parents[2])  # where this package is imported from
-QUIET_WAIT = 1.0  # seconds of waiting before a message
-MESSAGES = {  # message of a tracker's process: text after the tracker's name
+PACKAGE_PARENT = str(Path(__file__).parents[2])  # import path of this package
+QUIET_WAIT = 1.0  # seconds that trackers may take to finish before a message is printed
+MESSAGES = {  # printed after a tracker's name, by kind of message (see tracker_process)
     "started": "",
     "no_videos": " gets no further videos",
-    "fault": " is dropped, the run goes on",
+    "error": " is dropped, the run goes on",
 }
 
 
 @dataclass(frozen=True)
 class RunLog:
-    """A run and the path of its log.
+    """A run's configuration and log, as its trackers need them.
 
     Args:
         config: The effective configuration.
-        run_id: The run's name.
-        path: Path of its lines of JSON (``JsonLines``).
-        overlap: True if rollouts are collected during training, also if the option is ``auto``.
+        run_id: Name of the run.
+        path: Path of the run's log (``JsonLines``).
+        overlap: True if rollouts are collected during training; this resolves the option ``auto``.
     """
 
     config: Config
@@ -53,7 +53,7 @@ class RunLog:
     overlap: bool
 
     def settings(self) -> dict[str, Any]:
-        """Return the configuration as plain nested dictionaries, with every value resolved."""
+        """Return the run's configuration as nested dictionaries, with every value resolved."""
         settings = to_dict(self.config)
         settings["base"]["run_id"] = self.run_id
         settings["train"]["overlap"] = self.overlap
@@ -61,22 +61,24 @@ class RunLog:
 
 
 def tracker_names(config: Config) -> list[str]:
-    """Return the trackers of a configuration, each once."""
+    """Return the names of the trackers that a configuration selects, without duplicates."""
     names = [name.strip() for name in config.base.track.split(",")]
     names += ["wandb"] * config.base.wandb
     return [name for name in dict.fromkeys(names) if name != NO_TRACKER]
 
 
-def refuse_missing(config: Config) -> None:
-    """Refuse trackers that aren't installed; call it before the run starts.
+def check_trackers_installed(config: Config) -> None:
+    """Check, before a run starts, that the packages of its trackers are installed.
 
     Raises:
         UserError: A package isn't installed.
     """
-    missing = [name for name in tracker_names(config) if not _is_installed(find(name).package)]
+    missing = [
+        name for name in tracker_names(config) if not _is_installed(find_tracker(name).package)
+    ]
     if not missing:
         return
-    packages = ", ".join(find(name).package for name in missing)
+    packages = ", ".join(find_tracker(name).package for name in missing)
     verb = "isn't" if len(missing) == 1 else "aren't"
     raise UserError(
         f"base.track names {', '.join(missing)}, and {packages} {verb} installed",
@@ -86,34 +88,34 @@ def refuse_missing(config: Config) -> None:
 
 def _is_installed(package: str) -> bool:
     spec = importlib.util.find_spec(package)
-    return spec is not None and spec.origin is not None  # a folder ./wandb is no package
+    return spec is not None and spec.origin is not None  # None for a folder ./wandb
 
 
-def last_step(log: Path) -> int | None:
-    """Return the environment steps of the last epoch in a log, or None without one."""
+def last_recorded_step(log: Path) -> int | None:
+    """Return the environment steps of the last epoch in a run's log, or None for an empty log."""
     records = read_records(log)
     return int(records[-1]["agent_steps"]) if records else None
 
 
 class Trackers:
-    """Sends a run's records to its trackers: a context manager around training and evaluation.
+    """Context manager around training and evaluation that sends a run's records to its trackers.
 
-    Each tracker has a separate process (``TrackerProcess``), so a tracker neither raises an error
-    in this process nor delays the training. A tracker that fails is dropped with a message. All
-    trackers are finished however the run ends.
+    Each tracker has a separate process (``TrackerProcess``), so a tracker can neither raise an
+    error in this process nor delay the training. A tracker that fails is dropped with a message.
+    All trackers are finished however the run ends.
 
-    A resumed run continues the trackers' runs. The last step that a tracker has is stored beside
-    the log, in ``RUN_ID.NAME.json`` (see ``tracker_process``).
+    A resumed run resumes the trackers' runs. The last step that a tracker has is stored in a file
+    next to the log, ``RUN_ID.NAME.json`` (see ``tracker_process``).
 
     Args:
         run: Configuration, name and log of the run.
         names: Names of the trackers (``tracker_names``).
         step: Environment steps at which the run resumes; None for a new run.
-        logged: ``last_step`` of the log before it was truncated.
+        logged: ``last_recorded_step`` of the log before it was truncated.
 
     Attributes:
-        done: True once the run has reached its last epoch.
-        weights: Weights of the last checkpoint, or None.
+        done: True once the run has reached its last epoch; set by the caller.
+        weights: Path of the last checkpoint's weights, or None; set by the caller.
     """
 
     def __init__(
@@ -122,35 +124,34 @@ class Trackers:
         self.done = False
         self.weights: Path | None = None
         self._scores: dict[str, float] = {}
-        description = _described(run, step) if names else {}
+        description = _description(run, step) if names else {}
         self._processes = [TrackerProcess(name) for name in names]
         for process in self._processes:
-            kept = run.path.with_suffix(f".{process.name}.json")
-            known = None if step is None else last_logged_step(kept, logged)
-            process.send(
-                json_text({"start": {**description, "known_to": known}, "keep": str(kept)})
-            )
+            state_file = run.path.with_suffix(f".{process.name}.json")
+            last_logged = None if step is None else last_logged_step(state_file, logged)
+            start = {**description, "last_logged": last_logged}
+            process.send(json_text({"start": start, "state_file": str(state_file)}))
 
     def log(self, logs: dict[str, float], video: Path | None = None) -> list[str]:
-        """Send an epoch's record. Returns messages of the trackers to print.
+        """Send an epoch's record to all trackers. Returns the trackers' messages to print.
 
         Args:
             logs: The record.
-            video: GIF of the epoch's policy, for trackers that show videos.
+            video: Path of a GIF of the epoch's policy, for trackers that show videos.
         """
         if not self._processes:
             return []
-        if scores := _scores(logs):
+        if scores := _final_scores(logs):
             self._scores = scores
-        shown = {"video": str(video.resolve())} if video else {}
-        line = json_text({"step": logs["agent_steps"], "metrics": logs, **shown})
+        video_path = {"video": str(video.resolve())} if video else {}
+        line = json_text({"step": logs["agent_steps"], "metrics": logs, **video_path})
         for process in self._processes:
             process.send(line)
-        return self._said()
+        return self._new_messages()
 
     def evaluated(self, record: dict[str, float]) -> None:
-        """Use the record of the evaluation after training as the final scores."""
-        self._scores = _scores(record) or self._scores
+        """Set the final scores to those of the evaluation after training."""
+        self._scores = _final_scores(record) or self._scores
 
     def __enter__(self) -> Self:
         return self
@@ -160,14 +161,14 @@ class Trackers:
     ) -> None:
         status = "failed" if error else "finished" if self.done else "stopped"
         result = RunResult(status, self._scores, str(self.weights or ""))._asdict()
-        hurried = error is not None and not isinstance(error, Exception)  # a second Ctrl-C
+        interrupted = error is not None and not isinstance(error, Exception)  # a second Ctrl-C
         for process in self._processes:
             process.send(json_text({"finish": result}))
-        if not hurried:
+        if not interrupted:
             self._wait()
 
     def _wait(self) -> None:
-        """Wait for all trackers; kill those that exceed the timeout, or all after a Ctrl-C."""
+        """Wait for all trackers to finish. Kill those that exceed the timeout, all on Ctrl-C."""
         deadline = time.monotonic() + FINISH_TIMEOUT
         try:
             waiting = [
@@ -180,31 +181,31 @@ class Trackers:
                 line = f"track  waiting for {names}, {FINISH_TIMEOUT:g} seconds at most"
                 output.print_important(line)
             late = [process for process in waiting if not process.ends_by(deadline)]
-            why = f"didn't finish within {FINISH_TIMEOUT:g} seconds"
+            reason = f"didn't finish within {FINISH_TIMEOUT:g} seconds"
         except KeyboardInterrupt:
             late = [process for process in self._processes if not process.ends_by(0)]
-            why = "wasn't waited for"
+            reason = "wasn't waited for"
         lines = [
-            f"track  {process.name} {why}; what it has on disk stays there" for process in late
+            f"track  {process.name} {reason}; what it has on disk stays there" for process in late
         ]
         for process in self._processes:
             process.kill()
-        for line in [*self._said(), *lines]:
+        for line in [*self._new_messages(), *lines]:
             output.print_important(line)
 
-    def _said(self) -> list[str]:
-        """Return the trackers' messages since the last call as lines."""
+    def _new_messages(self) -> list[str]:
+        """Return the messages that trackers sent since the last call, as lines to print."""
         return [
-            f"track  {process.name}{MESSAGES[what]}: {text}"
+            f"track  {process.name}{MESSAGES[kind]}: {text}"
             for process in self._processes
-            for answer in process.messages()
-            for what, text in answer.items()
-            if what in MESSAGES
+            for message in process.messages()
+            for kind, text in message.items()
+            if kind in MESSAGES
         ]
 
 
-def _described(run: RunLog, step: int | None) -> dict[str, Any]:
-    """Return the description of the run for every tracker."""
+def _description(run: RunLog, step: int | None) -> dict[str, Any]:
+    """Return the description of a run that every tracker gets: the fields of ``TrackedRun``."""
     base = run.config.base
     return TrackedRun(
         run_id=run.run_id,
@@ -220,11 +221,11 @@ def _described(run: RunLog, step: int | None) -> dict[str, Any]:
     )._asdict()
 
 
-def _scores(record: dict[str, float]) -> dict[str, float]:
-    """Return the numbers of environments in a record as final scores, an evaluation's first."""
-    for kind in EVALUATION, "env/":
-        if names := [name for name in record if name.startswith(kind)]:
-            return {f"final/{name.removeprefix(kind)}": record[name] for name in names}
+def _final_scores(record: dict[str, float]) -> dict[str, float]:
+    """Return a record's environment metrics as final scores; those of an evaluation if present."""
+    for prefix in EVALUATION, "env/":
+        if names := [name for name in record if name.startswith(prefix)]:
+            return {f"final/{name.removeprefix(prefix)}": record[name] for name in names}
     return {}
 
 
@@ -232,57 +233,64 @@ def _scores(record: dict[str, float]) -> dict[str, float]:
 
 
 class TrackerProcess:
-    """Starts the process of a tracker, sends it lines and receives its messages.
+    """A tracker's process: starts it, sends it lines and receives its messages.
 
-    Both use deleted files, so a tracker that is slow or hangs never blocks the trainer. No method
-    raises an error because of the tracker.
+    Lines and messages go through deleted files instead of pipes, so a tracker that is slow or hangs
+    never blocks the trainer. No method raises an error because of the tracker.
 
     Args:
         name: Name of the tracker.
 
     Attributes:
-        fault: Why the tracker was dropped; "" if it is in use.
+        error: Why the tracker was dropped; "" while it is in use.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.fault = ""
+        self.error = ""
         self.process: subprocess.Popen[bytes] | None = None
         self._messages: list[dict[str, str]] = []  # since the last call of ``messages``
-        self._ends = False  # reported by the process
+        self._end_reported = False
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder)
             self._lines = open(path / "lines", "ab", buffering=0)  # noqa: SIM115
-            with open(path / "lines", "rb") as reading, open(path / "answers", "wb") as answers:
-                self._said = open(path / "answers", "rb")  # noqa: SIM115
+            with (
+                open(path / "lines", "rb") as input_file,
+                open(path / "messages", "wb") as output_file,
+            ):
+                self._message_file = open(path / "messages", "rb")  # noqa: SIM115
                 try:
-                    self.process = _begin(name, reading, answers)
+                    self.process = _start_process(name, input_file, output_file)
                 except OSError as error:
                     self._on_message(
-                        fault=f"its process can't be started: {error.strerror or error}"
+                        error=f"its process can't be started: {error.strerror or error}"
                     )
 
     def send(self, line: str) -> None:
-        """Send a line."""
+        """Send a line to the tracker's process."""
         data = line.encode() + b"\n"
         try:
-            if not self.fault and self._lines.write(data) < len(data):
+            if not self.error and self._lines.write(data) < len(data):
                 raise OSError("the disk is full")
         except OSError as error:
-            self._on_message(fault=f"its records can't be kept: {error.strerror or error}")
+            self._on_message(error=f"its records can't be stored: {error.strerror or error}")
 
     def messages(self) -> list[dict[str, str]]:
-        """Return the messages since the last call (see ``tracker_process``).
+        """Return a tracker's messages since the last call (see ``tracker_process``).
 
-        A process that ended unexpectedly gives a message ``{"fault": …}``, too.
+        If the process ended unexpectedly, they include ``{"error": …}``.
         """
-        self._take()
+        self._read_messages()
         messages = self._messages
         self._messages = []
         return messages
 
     def ends_by(self, deadline: float) -> bool:
-        """Wait for the end of the process. Returns False at the deadline (``time.monotonic``)."""
+        """Wait for the tracker's process to end. Returns False if it still runs at the deadline.
+
+        Args:
+            deadline: Time of ``time.monotonic``.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self.process:
                 self.process.wait(max(0.0, deadline - time.monotonic()))
@@ -290,38 +298,38 @@ class TrackerProcess:
         return False
 
     def kill(self) -> None:
-        """Kill the process and its process group."""
+        """Kill the tracker's process and its process group."""
         if self.process:
-            self._ends = self._ends or self.process.poll() is None
+            self._end_reported = self._end_reported or self.process.poll() is None
             with contextlib.suppress(OSError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
-        self._take()
+        self._read_messages()
         self._lines.close()
-        self._said.close()
+        self._message_file.close()
 
-    def _take(self) -> None:
-        if self._said.closed:
+    def _read_messages(self) -> None:
+        if self._message_file.closed:
             return
         has_ended = self.process is not None and self.process.poll() is not None
-        for line in complete_lines(self._said):
+        for line in complete_lines(self._message_file):
             self._on_message(**json.loads(line))
-        if has_ended and not self._ends:
-            self._on_message(fault="its process has ended")
+        if has_ended and not self._end_reported:
+            self._on_message(error="its process has ended")
 
-    def _on_message(self, **answer: str) -> None:
-        self.fault = self.fault or answer.get("fault", "")
-        self._ends = self._ends or bool({"finished", "fault"} & answer.keys())
-        self._messages.append(answer)
+    def _on_message(self, **message: str) -> None:
+        self.error = self.error or message.get("error", "")
+        self._end_reported = self._end_reported or bool({"finished", "error"} & message.keys())
+        self._messages.append(message)
 
 
-def _begin(name: str, lines: IO[bytes], answers: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start the process: this Python, in a session without the terminal's Ctrl-C."""
-    paths = [PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
+def _start_process(name: str, lines: IO[bytes], messages: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a tracker's process with this Python, in a session that Ctrl-C doesn't reach."""
+    paths = [PACKAGE_PARENT, *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         program.python("-m", tracker_process.__name__, name, str(os.getpid())),
         stdin=lines,
-        stdout=answers,
+        stdout=messages,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         start_new_session=True,

@@ -29,7 +29,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx.distributed.single_process import SingleProcess
-from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.seats import WeightCache
@@ -145,7 +145,7 @@ class Collector:
         # Acting and training on one CPU use separate cores. Otherwise they wait for each other.
         self.cores = rollout_cores(acting.config)
         if placement.learner == mx.cpu:  # training uses the cores that the rollout doesn't
-            learner_width(threads() - self.cores)
+            learner_width(count_cores() - self.cores)
         self._timer = timer
         self._ranks = ranks
         self._seats = acting.seats

@@ -340,7 +340,7 @@ class Update:
         assert learner.graph is not None
         try:
             with building:
-                if learner.unverified is not None and verification.applies():
+                if learner.unverified is not None and verification.uses_gpu_kernels():
                     learner.unverified(self.checks_ratios, *inputs, *self.before)
                     learner.unverified = None
                 trees, packed, arrays = learner.graph(self.checks_ratios, *inputs, *self.before)

@@ -15,8 +15,8 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.policy.acting_on_gpu import FEWEST, step_on_gpu
+from puffer_mlx.ops.cpu_extension import count_cores
+from puffer_mlx.policy.acting_on_gpu import MIN_ARRAY_SIZE, step_on_gpu
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.policy.rollout_on_gpu import MAX_ELEMENTS
 from puffer_mlx.rollout.acting_in_c import make_actor
@@ -120,7 +120,7 @@ def rollout_cores(config: Config) -> int:
     quarter is reserved, to submit work faster: with 12 of 16 cores for the rollout, an epoch is
     15 % shorter than with all 16.
     """
-    cores = threads()
+    cores = count_cores()
     if overlaps(config):
         cores -= -(-cores // 2) if mx.default_device() == mx.cpu else cores // 4
     return max(1, cores)
@@ -136,7 +136,7 @@ def notes(config: Config, placement: Placement) -> list[str]:
             " hint: --train.rollout-device cpu, or --train.overlap 0"
         )
     elif placement.overlap and placement.learner == mx.cpu:
-        count = threads()
+        count = count_cores()
         lines.append(
             f"train.overlap: no GPU, so rollout and training share {count} cores"
             if count > 1
@@ -302,8 +302,9 @@ def _refuse_without(vec: VecEnv, learner: mx.Device) -> NoReturn:
             f"{hint}; docs/writing_envs.md describes rules for GPUs",
         )
     raise UserError(
-        f"{found} there are {vec.num_environments} environments, expected at least {FEWEST}, and"
-        f" all observations together must have fewer than {MAX_ELEMENTS} elements",
+        f"{found} there are {vec.num_environments} environments, expected at least"
+        f" {MIN_ARRAY_SIZE}, and all observations together must have fewer than {MAX_ELEMENTS}"
+        " elements",
         f"another vec.total_agents, or {hint}",
     )
 

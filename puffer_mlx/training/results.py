@@ -10,7 +10,7 @@ import numpy as np
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import sums_of_squares
-from puffer_mlx.ops.pack import pack
+from puffer_mlx.ops.pack import pack_arrays
 from puffer_mlx.ppo import precision
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.ppo.update import TrainState
@@ -87,7 +87,7 @@ class EpochResults:
             arrays += [mx.max(ratios), mx.min(ratios)]
         for ok, metrics, _ in self.minibatches:
             arrays += [ok, metrics]
-        packed, _ = pack(arrays)
+        packed, _ = pack_arrays(arrays)
         self.packed = packed
         self.has_ratios = ratios is not None
         return packed

@@ -29,7 +29,7 @@ from puffer_mlx.ppo import optimizers
 from puffer_mlx.system.devices import training_memory
 from puffer_mlx.system.files import relative
 from puffer_mlx.tracking.json_lines import JsonLines, log_path
-from puffer_mlx.tracking.tracked_run import RunLog, Trackers, last_step, tracker_names
+from puffer_mlx.tracking.tracked_run import RunLog, Trackers, last_recorded_step, tracker_names
 from puffer_mlx.training import placement
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments
@@ -140,7 +140,9 @@ class Run(contextlib.ExitStack):
         checkpoint_folder = resumed.folder if resumed else None
         self.keeper = checkpoint.CheckpointManager(self.folder, config, checkpoint_folder)
         record = self._record(self.folder.name)
-        logged = last_step(record.path) if resumed else None  # Read before the log is truncated.
+        logged = (
+            last_recorded_step(record.path) if resumed else None
+        )  # Read before the log is truncated.
         # A checkpoint saved without a log (in a notebook) has no log position.
         position = self.state.numbers.get("log_position", 0) if self.state else None
         self.log = JsonLines(record.path, position)

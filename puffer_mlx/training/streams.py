@@ -72,7 +72,7 @@ def set_width(stream: mx.Stream, threads: int) -> None:
         threads: Number of threads, including the stream's. 0, the initial value, means as many as
             the process may use.
     """
-    module = cpu_extension.load()
+    module = cpu_extension.load_extension()
     if module is not None:
         module.set_width(stream, threads)
 
@@ -89,7 +89,7 @@ def learner_width(threads: int) -> None:
     """
     stream = mx.default_stream(mx.cpu)
     set_width(stream, threads)
-    module = cpu_extension.load()
+    module = cpu_extension.load_extension()
     if module is not None:
         module.set_depth(stream, _LEARNER_DEPTH)
 

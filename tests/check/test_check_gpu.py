@@ -31,7 +31,7 @@ from puffer_mlx.check.items import (
 from puffer_mlx.checkpoint import State
 from puffer_mlx.cli import check_gpu
 from puffer_mlx.ops.gelu import BACKWARD
-from puffer_mlx.ops.implementation import COMPARING, Implementation
+from puffer_mlx.ops.implementation import COMPARING_VARIABLE, Implementation
 from puffer_mlx.policy.networks import mingru as mingru_gpu
 from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
 from puffer_mlx.ppo import minibatch as one_launch
@@ -236,7 +236,7 @@ def a_gpu(monkeypatch):
 
 
 def test_minibatch_that_keeps_a_state_is_found(a_gpu, monkeypatch):
-    monkeypatch.setenv(COMPARING, "1")  # the replaced function is no reason for plain MLX
+    monkeypatch.setenv(COMPARING_VARIABLE, "1")  # the replaced function is no reason for plain MLX
     real = mingru_gpu.kernel_state_inputs
     monkeypatch.setattr(mingru_gpu, "kernel_state_inputs", lambda first, _: real(first, None))
     verdict = verdict_of("minibatch")

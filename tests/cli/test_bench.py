@@ -9,7 +9,7 @@ from running import BATCH, ROOT, TINY, files, run
 
 from puffer_mlx.cli import bench_run
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.ops.cpu_extension import count_cores
 
 NAMES = {"date", "command", "cpu", "cores", "load_before", "blas", "blas_threads", "versions"}
 SPREAD = {"median", "min", "max"}
@@ -108,7 +108,7 @@ def test_environments_are_measured_without_a_policy(script, tmp_path, capsys):
     assert script.main(words) == 0
     table = rows(capsys.readouterr().out)
     results = json.loads((tmp_path / "record.json").read_text())["results"]
-    counts = sorted({1, min(16, threads())})
+    counts = sorted({1, min(16, count_cores())})
     assert list(results) == [f"steps/s, {n} thread{'s' if n > 1 else ''}" for n in counts]
     for name, values in results.items():
         check_spread(values, 1, 1e10)

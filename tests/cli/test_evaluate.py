@@ -29,7 +29,7 @@ SMALL = ("--env.size", "3", "--seed", "4")
 @pytest.fixture
 def evaluate(monkeypatch, here, scripts):
     """Run scripts/evaluate.py in this process with a command line and further words."""
-    monkeypatch.setattr(evaluating, "threads", lambda: 2)
+    monkeypatch.setattr(evaluating, "count_cores", lambda: 2)
     return lambda line, *more: scripts("evaluate").main([*line.split(), *more])
 
 

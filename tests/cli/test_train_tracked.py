@@ -35,7 +35,7 @@ def test_dying_trackers_change_no_weight(script, pretended, tmp_path, monkeypatc
         folder.mkdir()
         monkeypatch.chdir(folder)
         monkeypatch.setenv("TRACKIO_DIR", str(folder / "trackio"))
-        monkeypatch.setenv("TRACKER_FAULT", "puffer_mlx.tracking.trackers:find=die")
+        monkeypatch.setenv("TRACKER_FAULT", "puffer_mlx.tracking.trackers:find_tracker=die")
         monkeypatch.setenv("PYTHONPATH", FAULTY)
         assert script.main([*TINY, *words]) == 0
         arrays, _ = weights(folder)

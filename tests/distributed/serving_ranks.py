@@ -65,7 +65,7 @@ def on_gpu() -> Iterator[None]:
 def one_without_muon() -> Iterator[None]:
     """Emulate two GPUs; Muon's kernel fails on the last rank's."""
     verifying = {
-        "applies": lambda: implementation.backend() != "cpu",
+        "uses_gpu_kernels": lambda: implementation.backend() != "cpu",
         "machine": lambda: "emulated",
         "cache_directory": lambda: Path(f"cache{RANK}").absolute(),
     }

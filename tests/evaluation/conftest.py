@@ -9,7 +9,7 @@ from puffer_mlx.library import evaluating
 @pytest.fixture
 def against(monkeypatch, here, capsys):
     """Run evaluate with a command line. Returns exit code, standard output, standard error."""
-    monkeypatch.setattr(evaluating, "threads", lambda: 1)
+    monkeypatch.setattr(evaluating, "count_cores", lambda: 1)
 
     def run(*words: str) -> tuple[int, str, str]:
         code = evaluate.main([*words])

@@ -22,7 +22,7 @@ BOARD = 168  # the height of connect4_two's picture
 @pytest.fixture
 def match(monkeypatch, here, capsys):
     """Run it with a command line. Returns the exit code, standard output, standard error."""
-    monkeypatch.setattr(evaluating, "threads", lambda: 1)
+    monkeypatch.setattr(evaluating, "count_cores", lambda: 1)
 
     def run(line: str) -> tuple[int, str, str]:
         capsys.readouterr()  # an environment may have been compiled before

@@ -19,7 +19,7 @@ SHORT = {**SQUARED, "total_timesteps": 512}  # two epochs
 def told(told, monkeypatch):
     """Replace tensorboard by the planted tracker; return its calls."""
     real = tracked_run.tracker_names
-    monkeypatch.setattr(trainer, "refuse_missing", lambda config: None)
+    monkeypatch.setattr(trainer, "check_trackers_installed", lambda config: None)
     monkeypatch.setattr(run, "tracker_names", lambda config: ["planted" for _ in real(config)])
     return told
 

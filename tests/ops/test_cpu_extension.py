@@ -41,7 +41,7 @@ from puffer_mlx.ops import cpu_extension
 def refuse(*_):
     raise TypeError("gelu_forward(): incompatible function arguments. The following ...")
 
-cpu_extension._build = lambda: SimpleNamespace(gelu_forward=refuse)
+cpu_extension._find_or_compile = lambda: SimpleNamespace(gelu_forward=refuse)
 from puffer_mlx.cli import main
 
 sys.exit(main.main(["train", *sys.argv[2:]]))
@@ -78,8 +78,8 @@ def test_mlx_that_does_not_fit_trains_without_the_extension(tmp_path, mlx, hint)
 
 
 def test_requirements_allow_any_newer_mlx_and_the_tested_nanobind():
-    assert required("nanobind") == [Requirement(cpu_extension.NANOBIND)]
-    assert "<" in cpu_extension.NANOBIND
+    assert required("nanobind") == [Requirement(cpu_extension.NANOBIND_REQUIREMENT)]
+    assert "<" in cpu_extension.NANOBIND_REQUIREMENT
     operators = [[each.operator for each in mlx.specifier] for mlx in required("mlx")]
     assert operators == [[">="]] * 3
 
@@ -102,7 +102,7 @@ def wheel(tmp_path, monkeypatch):
     monkeypatch.setattr(prebuilt, "FOLDER", tmp_path)
     monkeypatch.delenv("PUFFER_MLX_NO_PREBUILT", raising=False)
     monkeypatch.delenv("PUFFER_MLX_NO_CPU_OPS", raising=False)
-    monkeypatch.setattr(cpu_extension, "_import", lambda path: OURS)
+    monkeypatch.setattr(cpu_extension, "_import_library", lambda path: OURS)
 
     def bring(**made_for: str) -> None:
         library = tmp_path / "compiled"
@@ -119,7 +119,7 @@ def no_compiler(again: bool = False, because: str = ""):
 def test_extension_of_the_wheel_needs_no_compiler(wheel, monkeypatch):
     monkeypatch.setattr(cpu_extension, "compile_extension", no_compiler)
     wheel()
-    assert cpu_extension._build() is OURS
+    assert cpu_extension._find_or_compile() is OURS
 
 
 @pytest.mark.parametrize("fault", ["for MLX 0.1.2, not", "no such symbol"])
@@ -138,9 +138,9 @@ def test_unusable_extension_of_the_wheel_is_replaced(wheel, monkeypatch, fault):
         return OURS
 
     monkeypatch.setattr(cpu_extension, "compile_extension", make)
-    monkeypatch.setattr(cpu_extension, "_import", load)
+    monkeypatch.setattr(cpu_extension, "_import_library", load)
     wheel(**({} if fault in errors else {"MLX": "0.1.2"}))
-    assert cpu_extension._build() is OURS
+    assert cpu_extension._find_or_compile() is OURS
     assert loaded[-1] == "compiled here.so" and len(loaded) == 1 + (fault in errors)
     assert len(asked) == 1 and fault in asked[0]
 

@@ -140,11 +140,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def kernels(language: str, seats: int = 0) -> list[text.Kernel]:
+def kernels(language: str, seats: int = 0) -> list[text.KernelSource]:
     """Return all kernels; with seats those that depend on seats or on the kind of action space."""
     paths = [*sorted(PACKAGE.rglob("*.metal.h")), *minibatch_texts()]
     backend = language.split()[0]
-    found = [kernel for path in paths for kernel in text.kernels(path, backend).values()]
+    found = [kernel for path in paths for kernel in text.read_kernels(path, backend).values()]
     if seats:
         names = [({*each.template}, each) for each in found]
         found = [each for of, each in names if {"SEATS", "HEADS"} & of and "POOL" not in of]
@@ -152,7 +152,7 @@ def kernels(language: str, seats: int = 0) -> list[text.Kernel]:
     return found
 
 
-def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]:
+def plans(kernel: text.KernelSource, language: str, low: bool) -> list[dict[str, Any]]:
     """Return template arguments as the launching functions choose them, [{}] for most kernels.
 
     For a minibatch, one plan for each combination of features.
@@ -200,12 +200,14 @@ def plans(kernel: text.Kernel, language: str, low: bool) -> list[dict[str, Any]]
     return [*found.values()]
 
 
-def program(kernel: text.Kernel, language: str, low: str, given: Mapping[str, Any] = SIZES) -> str:
+def program(
+    kernel: text.KernelSource, language: str, low: str, given: Mapping[str, Any] = SIZES
+) -> str:
     """Return a kernel's program in a separate namespace, for one type and one choice of sizes.
 
     On Metal the library also declares all names of the text, since a later version may have any.
     """
-    before, space, backend = kernel.before, "", language.split()[0]
+    before, space, backend = kernel.header, "", language.split()[0]
     after = "".join(f"#undef {name}\n" for name in MACRO.findall(before + kernel.body))
     if backend == "metal":
         space = "device "
@@ -289,20 +291,20 @@ def rollout(environment: str, network: str, language: str) -> str:
     block["SEATS"] = {"connect4_two": 2, "soccer": 4}.get(environment, 0)
     low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
     layers = PACKAGE / "policy" / "networks" / network / "layers.metal.h"
-    kernel = text.rollout(layers, rules, language.split()[0])
+    kernel = text.rollout_kernel(layers, rules, language.split()[0])
     return _rollout_program(kernel, language, low, {**block, **given})
 
 
-def rows_kernels(backend: str) -> list[tuple[text.Kernel, bool, dict[str, Any]]]:
+def rows_kernels(backend: str) -> list[tuple[text.KernelSource, bool, dict[str, Any]]]:
     """Return kernels of BY_ROWS that fit a GPU: kernel, True for 16 bits, template arguments."""
-    path, found = PACKAGE / "policy" / "networks" / "mingru" / text.ROWS, []
+    path, found = PACKAGE / "policy" / "networks" / "mingru" / text.ROWS_FILE, []
     for n, (environment, hidden, layers, agents, low) in enumerate(BY_ROWS):
         spec, rules, given = game(environment)
         policy = make_policy(spec, Policy(hidden_size=hidden, num_layers=layers), Torch())
         with building_for(backend, lambda *_, **__: []):
             rows = choose_rows(policy, spec, agents, low)
         if rows is not None:
-            kernel = text.rollout(path, rules, backend)
+            kernel = text.rollout_kernel(path, rules, backend)
             kernel = kernel._replace(name=f"{kernel.name}_{n}")
             found.append((kernel, low, {**rows, "EXACT": n % 2, **given}))
     return found
@@ -322,10 +324,12 @@ def game(environment: str) -> tuple[EnvSpec, text.EnvRules, dict[str, Any]]:
     return spec, text.EnvRules(*rules[:3]), {**row, **game}
 
 
-def _rollout_program(kernel: text.Kernel, language: str, low: str, given: dict[str, Any]) -> str:
-    assert UNION[0] in kernel.before
+def _rollout_program(
+    kernel: text.KernelSource, language: str, low: str, given: dict[str, Any]
+) -> str:
+    assert UNION[0] in kernel.header
     if language != "cuda":
-        kernel = kernel._replace(before=kernel.before.replace(*UNION))
+        kernel = kernel._replace(header=kernel.header.replace(*UNION))
     return program(kernel, language, low, given)
 
 
@@ -339,7 +343,7 @@ def test_environment_steps_compile_without_warnings(tmp_path, language):
     for environment in (*ON_GPU, *OF_SEVERAL):
         spec, rules, given = game(environment)
         low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
-        kernel = text.environments(rules, language.split()[0])
+        kernel = text.environment_kernel(rules, language.split()[0])
         source += _rollout_program(kernel, language, low, {**STEPS, **given})
     assert messages(tmp_path, language, source, *ALLOWED) == ""
 

@@ -27,10 +27,15 @@ def test_stored_hashes_are_up_to_date():
 
 @pytest.fixture(autouse=True)
 def nothing_is_cached():
-    for function in (choosing._report, choosing._dependencies, choosing._edited, choosing.released):
+    for function in (
+        choosing._report,
+        choosing._dependencies,
+        choosing._edited,
+        choosing.released_hashes,
+    ):
         function.cache_clear()
     yield
-    for function in (choosing._dependencies, choosing._edited, choosing.released):
+    for function in (choosing._dependencies, choosing._edited, choosing.released_hashes):
         function.cache_clear()
 
 
@@ -113,7 +118,9 @@ def test_edited_file_is_reported(monkeypatch, capsys):
 
 def test_missing_sources_count_as_unedited(monkeypatch):
     monkeypatch.setattr(loss, "__file__", str(choosing.PACKAGE / "ppo" / "loss.pyc"))
-    monkeypatch.setattr(choosing, "released", lambda: {"ppo/loss.pyc": choosing.Hashes("1", "2")})
+    monkeypatch.setattr(
+        choosing, "released_hashes", lambda: {"ppo/loss.pyc": choosing.Hashes("1", "2")}
+    )
     form = other("ppo.closed_form")
     assert form.unchanged()
     monkeypatch.setattr(loss, "ppo_loss", lambda *a, **k: None)

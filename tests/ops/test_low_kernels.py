@@ -25,12 +25,14 @@ def test_kernel_names_differ_if_their_texts_do(monkeypatch, tmp_path):
         return None
 
     monkeypatch.setattr(mx.fast, "cuda_kernel", make)
-    monkeypatch.setattr(nvrtc, "library", lambda: None)
+    monkeypatch.setattr(nvrtc, "load_nvrtc", lambda: None)
     for number, comment in enumerate(("", "", "// another text\n")):
         path = tmp_path / f"{number}.metal.h"
-        path.write_text(advantages.TEXT.read_text().replace("    float a", f"{comment}    float a"))
-        launch.compiled(path, "advantages", "cuda")
-    launch.compiled.cache_clear()
+        path.write_text(
+            advantages.KERNEL_FILE.read_text().replace("    float a", f"{comment}    float a")
+        )
+        launch.compiled_kernel(path, "advantages", "cuda")
+    launch.compiled_kernel.cache_clear()
     assert names[0] == names[1] != names[2]
     assert all(name.startswith("advantages_") for name in names)
 
@@ -47,13 +49,13 @@ def test_text_of_a_kernel_is_parsed(tmp_path):
         '#define SCALE 2\n#include "part.metal.h"\n}\n'
     )
     for backend in ("metal", "cuda"):
-        (kernel,) = text.kernels(tmp_path / "twice.metal.h", backend).values()
+        (kernel,) = text.read_kernels(tmp_path / "twice.metal.h", backend).values()
         assert kernel.name == "twice" and kernel.template == ("Low", "N")
         assert kernel.inputs == {"x": "Low", "keep": "float"} and kernel.outputs == {"y": "Low"}
-        assert kernel.before.count("one()") == kernel.before.count("float logistic(") == 1
+        assert kernel.header.count("one()") == kernel.header.count("float logistic(") == 1
         assert kernel.body.endswith("#define SCALE 2\n  y[i] = SCALE * x[i];\n#undef SCALE\n")
-        assert "uint i = " in kernel.body and "#include" not in kernel.before + kernel.body
-        assert "KERNEL" not in kernel.before + kernel.body
+        assert "uint i = " in kernel.body and "#include" not in kernel.header + kernel.body
+        assert "KERNEL" not in kernel.header + kernel.body
 
 
 # ---- what Metal has room for ---------------------------------------------------------------------
@@ -66,18 +68,20 @@ BYTES = {"float": 4, "int": 4, "Rows<4>": 16}
 def metal_kernels(tmp_path):
     """Yield the kernels of all files and the rollouts of every network."""
     for path in (*sorted(PACKAGE.rglob("*.metal.h")), *minibatch_texts()):
-        yield from text.kernels(path, "metal").values()
+        yield from text.read_kernels(path, "metal").values()
     (tmp_path / "rules.h").write_text("struct None {};\n")
-    for path in sorted((*PACKAGE.rglob(text.LAYERS), *PACKAGE.rglob("networks/*/" + text.ROWS))):
-        yield text.rollout(path, text.EnvRules(tmp_path / "rules.h", "None", False), "metal")
+    for path in sorted(
+        (*PACKAGE.rglob(text.LAYERS_FILE), *PACKAGE.rglob("networks/*/" + text.ROWS_FILE))
+    ):
+        yield text.rollout_kernel(path, text.EnvRules(tmp_path / "rules.h", "None", False), "metal")
 
 
 def test_kernels_keep_metals_limits(tmp_path):
-    given = {"THREADS": draw.BLOCK["metal"]}
+    given = {"THREADS": draw.BLOCK_THREADS["metal"]}
     shared: dict[str, int] = {}
     for kernel in metal_kernels(tmp_path):
         arrays = len(kernel.inputs) + len(kernel.outputs)
-        launch.refuse_beyond_metal(kernel.name, arrays, launch.GRID, launch.THREADS)
+        launch.check_metal_limits(kernel.name, arrays, launch.MAX_LAUNCH_THREADS, launch.THREADS)
         for type_, size in SHARED.findall(kernel.body):
             sizes = [str(given.get(word, word)) for word in size.split(" * ")]
             if all(each.isdigit() for each in sizes):

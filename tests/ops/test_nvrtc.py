@@ -9,7 +9,7 @@ import pytest
 from puffer_mlx.ops.gpu import launch, nvrtc, text
 from puffer_mlx.policy.networks.mingru import KERNELS, mingru_forward
 
-FORWARD = text.kernels(KERNELS, "cuda")["mingru_forward"]
+FORWARD = text.read_kernels(KERNELS, "cuda")["mingru_forward"]
 
 
 class Library:
@@ -64,7 +64,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def made(**template):
-    return nvrtc.program(FORWARD, {"Low": mx.float32, "FAST": 1, **template})
+    return nvrtc.cuda_program(FORWARD, {"Low": mx.float32, "FAST": 1, **template})
 
 
 def test_program_declares_the_kernel_with_its_types():
@@ -132,15 +132,15 @@ def launched(monkeypatch):
 
     monkeypatch.setattr(mx.fast, "precompiled_cuda_kernel", precompiled)
     monkeypatch.setattr(mx, "device_info", lambda _: {"architecture": "sm_90"})
-    monkeypatch.setattr(launch, "backend", lambda: "cuda")
-    launch.compiled.cache_clear()
+    monkeypatch.setattr(launch, "kernel_backend", lambda: "cuda")
+    launch.compiled_kernel.cache_clear()
     yield launched
-    launch.compiled.cache_clear()
+    launch.compiled_kernel.cache_clear()
 
 
 def test_kernel_is_compiled_once_per_type_and_launched(cache, launched, monkeypatch):
     library = Library()
-    monkeypatch.setattr(nvrtc, "library", lambda: library)
+    monkeypatch.setattr(nvrtc, "load_nvrtc", lambda: library)
     for dtype in (mx.float32, mx.float32, mx.float16):
         out, _ = mingru_forward(mx.ones((1, 5, 6), dtype), mx.ones((1, 5, 2), dtype), None, None)
         assert out.dtype == dtype
@@ -161,10 +161,10 @@ def test_mlx_compiles_if_nvrtc_is_missing(monkeypatch):
     monkeypatch.setattr(mx.cuda, "is_available", lambda: True)
     monkeypatch.setattr(ctypes, "CDLL", missing)
     monkeypatch.setattr(mx.fast, "cuda_kernel", lambda **given: given["name"])
-    nvrtc.library.cache_clear()
-    launch.compiled.cache_clear()
-    assert nvrtc.library() is None
-    name: Any = launch.compiled(KERNELS, "mingru_forward", "cuda")
+    nvrtc.load_nvrtc.cache_clear()
+    launch.compiled_kernel.cache_clear()
+    assert nvrtc.load_nvrtc() is None
+    name: Any = launch.compiled_kernel(KERNELS, "mingru_forward", "cuda")
     assert name.startswith("mingru_forward_")
-    launch.compiled.cache_clear()
-    nvrtc.library.cache_clear()
+    launch.compiled_kernel.cache_clear()
+    nvrtc.load_nvrtc.cache_clear()

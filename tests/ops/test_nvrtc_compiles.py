@@ -24,7 +24,7 @@ def library() -> Any:
         files = metadata.files("nvidia-cuda-nvrtc") or []
     except metadata.PackageNotFoundError:
         return None
-    names = [Path(str(file.locate())) for file in files if file.name in nvrtc.LIBRARIES]
+    names = [Path(str(file.locate())) for file in files if file.name in nvrtc.LIBRARY_NAMES]
     return ctypes.CDLL(str(names[0])) if names else None
 
 
@@ -32,9 +32,9 @@ NVRTC = library()
 pytestmark = pytest.mark.skipif(NVRTC is None, reason="nvidia-cuda-nvrtc isn't installed")
 
 
-def code(kernel: text.Kernel, **template: Any) -> bytes:
+def code(kernel: text.KernelSource, **template: Any) -> bytes:
     given = {name: template.get(name, SIZES.get(name, 3)) for name in kernel.template}
-    program = nvrtc.program(kernel, given)
+    program = nvrtc.cuda_program(kernel, given)
     quickly = program._replace(options=(*program.options, "--Ofast-compile=max"))
     return nvrtc.machine_code(NVRTC, quickly, H200)
 
@@ -69,7 +69,7 @@ def test_kernels_with_a_pool_compile(low):
 def test_environment_steps_compile(environment):
     spec, rules, given = game(environment)
     low = mx.float32 if spec.observation_dtype == "float32" else mx.uint8
-    kernel = text.environments(rules, "cuda")
+    kernel = text.environment_kernel(rules, "cuda")
     machine_code = code(kernel, Low=low, **STEPS, **given)
     assert machine_code.startswith(ELF)
     assert (b"step_out_of_line" in machine_code) == (environment == "craftax_classic")  # a function

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from emulated_run import alternate, emulated_gpu
 
-from puffer_mlx.ops.pack import launch_pack, launch_pack_as, pack
+from puffer_mlx.ops.pack import launch_pack, launch_pack_as, pack_arrays
 
 CASES = {  # shapes, multiple. A launch takes 24 arrays.
     "one launch": ([(5,), (), (40, 30), (1, 1), (1024,), (2, 3, 1, 2)], 1024),
@@ -38,7 +38,7 @@ def check(found, case):
 @pytest.mark.parametrize("case", CASES)
 def test_pack_equals_numpy(case):
     shapes, multiple = CASES[case]
-    check(pack([mx.array(a) for a in drawn(shapes)], multiple), case)
+    check(pack_arrays([mx.array(a) for a in drawn(shapes)], multiple), case)
 
 
 @pytest.mark.parametrize(("backend", "case"), alternate((case,) for case in CASES))

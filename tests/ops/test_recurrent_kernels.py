@@ -185,7 +185,7 @@ def passes_on_gpu(backend, name, arrays):
 @pytest.mark.processes
 @pytest.mark.parametrize(("backend", "name", "shape", "rows"), alternate(GPU_CASES))
 def test_recurrence_on_gpu_equals_numpy(monkeypatch, backend, name, shape, rows):
-    monkeypatch.setattr(recurrence, "rows_of_block", lambda *_: rows)
+    monkeypatch.setattr(recurrence, "rows_per_block", lambda *_: rows)
     arrays = CASES[name].drawn(shape, seed=7)
     forward, backward = CASES[name].oracle(*arrays.values())
     found = passes_on_gpu(backend, name, CASES[name].saved(arrays))
@@ -223,10 +223,10 @@ def test_missing_state_is_zero_and_missing_not_done_is_one(backend, name, left_o
 
 @pytest.mark.parametrize(("most", "gates"), [(2048, 4), (2730, 3)])
 def test_layer_too_wide_for_shared_memory_is_refused(monkeypatch, most, gates):
-    monkeypatch.setattr(launch, "backend", lambda: "cuda")
-    assert recurrence.rows_of_block(1, most, gates) == 1
+    monkeypatch.setattr(launch, "kernel_backend", lambda: "cuda")
+    assert recurrence.rows_per_block(1, most, gates) == 1
     with pytest.raises(UserError, match=f"{most + 1} wide") as error:
-        recurrence.rows_of_block(1, most + 1, gates)
+        recurrence.rows_per_block(1, most + 1, gates)
     assert f"{most} at most" in str(error.value.hint)
 
 

@@ -14,7 +14,7 @@ from oracles import RandomVec, named
 from puffer_mlx import config
 from puffer_mlx.ops import implementation, take_targets, verification
 from puffer_mlx.ops.gpu.launch import placeholder
-from puffer_mlx.ops.low_precision import LOW as LOW_TYPES
+from puffer_mlx.ops.low_precision import LOW_PRECISION_TYPES
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo.loss import Targets
 from puffer_mlx.ppo.optimizers import muon
@@ -38,9 +38,9 @@ def a_machine(monkeypatch, tmp_path):
     """Kernels of the emulation are verified, with a cache folder of the test's."""
     monkeypatch.setattr(implementation, "refused", set())
     monkeypatch.setattr(implementation, "agreed", set())
-    monkeypatch.setattr(verification, "applies", lambda: implementation.backend() != "cpu")
+    monkeypatch.setattr(verification, "uses_gpu_kernels", lambda: implementation.backend() != "cpu")
     monkeypatch.setattr(verification, "cache_directory", lambda: tmp_path)
-    monkeypatch.setattr(verification, "machine", lambda: "this one")
+    monkeypatch.setattr(verification, "describe_machine", lambda: "this one")
 
 
 def trained(options=()) -> Trainer:
@@ -98,7 +98,9 @@ def changed(change: Callable[[np.ndarray], np.ndarray], real, gpu, name, given) 
     for array in written(gpu, name, given):
         array[...] = change(array)
     structs = [a.dtype == mx.int32 and a.ndim == 2 for a in found]
-    floats = [np.array(a.astype(mx.float32) if a.dtype in LOW_TYPES else a) for a in found]
+    floats = [
+        np.array(a.astype(mx.float32) if a.dtype in LOW_PRECISION_TYPES else a) for a in found
+    ]
     return [
         a if struct else mx.array(change(values)).astype(a.dtype)
         for a, values, struct in zip(found, floats, structs, strict=True)
@@ -160,7 +162,9 @@ def launching(kernel: str):
     muon.layout.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         if kernel.startswith("muon_"):
-            patch.setenv(implementation.COMPARING, "1")  # the kernels are used in spite of this
+            patch.setenv(
+                implementation.COMPARING_VARIABLE, "1"
+            )  # the kernels are used in spite of this
         if kernel == "muon_apply":
             patch.setattr(muon, "BLOCK_ROWS", 0)
         yield

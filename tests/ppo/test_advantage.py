@@ -122,6 +122,6 @@ def test_final_observations_of_many_agents_in_c_equal_plain_mlx(
     numbers = dict(zip(NAMES, (0.95, 0.9, 1.1, 0.9), strict=True))
     numbers |= {"form": form, "finals": finals, "bootstrap": bootstrap}
     found = np.array(advantages(*arrays, **numbers))
-    monkeypatch.setattr(cpu_extension, "load", lambda: None)
+    monkeypatch.setattr(cpu_extension, "load_extension", lambda: None)
     expected = np.array(advantages(*arrays, **numbers))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)

@@ -89,7 +89,9 @@ def form(request):
     if request.param == "gpu":
         request.getfixturevalue("on_a_gpu")
     elif request.param == "pure":
-        request.getfixturevalue("monkeypatch").setattr(cpu_extension, "load", lambda: None)
+        request.getfixturevalue("monkeypatch").setattr(
+            cpu_extension, "load_extension", lambda: None
+        )
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ BACKENDS = pytest.mark.parametrize("backend", ["metal", "cuda"])
 def plainly(function, *arrays):
     """Return the results of plain MLX as NumPy arrays."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_extension, "load", lambda: None)
+        patch.setattr(cpu_extension, "load_extension", lambda: None)
         return [np.array(a) for a in function(*map(mx.array, arrays))]
 
 

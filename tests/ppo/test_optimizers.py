@@ -10,7 +10,7 @@ from emulated_run import alternate, emulated_gpu
 
 from puffer_mlx.config.schema import OPTIMIZERS
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops.implementation import COMPARING
+from puffer_mlx.ops.implementation import COMPARING_VARIABLE
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.ppo.optimizers import clip_by_global_norm, muon
 from puffer_mlx.trees import named
@@ -74,8 +74,8 @@ FORMS = pytest.mark.parametrize("form", ["fused", "pure", "metal", "cuda"], indi
 def form(request, monkeypatch):
     """A function that makes a step in one of its implementations."""
     if request.param == "pure":
-        monkeypatch.setattr(cpu_extension, "load", lambda: None)
-    elif request.param == "fused" and cpu_extension.load() is None:
+        monkeypatch.setattr(cpu_extension, "load_extension", lambda: None)
+    elif request.param == "fused" and cpu_extension.load_extension() is None:
         pytest.skip("the extension can't be built here")
 
     def run(name, case, trees, loss=1.0, lr=LR, steps=STEPS, **numbers):
@@ -182,7 +182,9 @@ def test_step_that_is_not_finite_changes_nothing(form, name, case, wrong):
 )
 def test_muon_by_a_cluster_equals_float64(backend, low, blocks, tmp_path, monkeypatch, request):
     if blocks == 1:
-        monkeypatch.setenv(COMPARING, "1")  # the kernels are used in spite of the changes here
+        monkeypatch.setenv(
+            COMPARING_VARIABLE, "1"
+        )  # the kernels are used in spite of the changes here
         monkeypatch.setattr(muon, "BLOCK_ROWS", 1000)
         monkeypatch.setattr(muon, "shared_pool_limits", lambda: (512, 0))
     request.addfinalizer(muon.layout.cache_clear)

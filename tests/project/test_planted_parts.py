@@ -90,7 +90,7 @@ with building_for("cuda", lambda name, **given: calls.append((name, given)) or [
     halve(x)
 ((name, given),) = calls
 assert name == "halve" and given["template"] == [("Low", mx.float32), ("N", 7)]
-assert "y[i] = (Low)(0.5f * (float)x[i]);" in text.kernels(TEXT, "cuda")["halve"].body
+assert "y[i] = (Low)(0.5f * (float)x[i]);" in text.read_kernels(TEXT, "cuda")["halve"].body
 """
 
 

@@ -579,8 +579,8 @@ def test_rollouts_without_a_gpu_are_refused(monkeypatch):
 def test_rollouts_without_a_kernel_or_memory_are_refused(pretended, monkeypatch):
     assert "the rules of target compile for a CPU alone" in refused("target")
     with monkeypatch.context() as patch:
-        patch.setattr(in_steps, "FEWEST", 17)
-        patch.setattr(kernels, "FEWEST", 17)
+        patch.setattr(in_steps, "MIN_ARRAY_SIZE", 17)
+        patch.setattr(kernels, "MIN_ARRAY_SIZE", 17)
         assert "there are 16 environments, expected at least 8" in refused("squared")
     monkeypatch.setattr(placement, "device_memory", lambda: 40_000)
     said = refused("squared", "--policy.hidden-size", "512")

@@ -50,7 +50,7 @@ def test_threads_are_the_performance_cores(darwin, monkeypatch, found, expected)
     monkeypatch.delattr(cpu_extension.os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(cpu_extension.os, "cpu_count", lambda: 10)
     monkeypatch.setattr(mac, "sysctl", lambda name, library=None: found)
-    assert cpu_extension.threads() == expected
+    assert cpu_extension.count_cores() == expected
 
 
 def test_accelerates_new_function_is_preferred():
@@ -73,7 +73,7 @@ def test_extension_uses_accelerates_product_undivided(darwin, monkeypatch):
         def __getattr__(self, name: str):
             return lambda *arguments: calls.append((name, *arguments))
 
-    monkeypatch.setattr(cpu_extension, "_build", Extension)
+    monkeypatch.setattr(cpu_extension, "_find_or_compile", Extension)
     assert isinstance(cpu_extension._load.__wrapped__(), Extension)
     assert ("set_gemm", 4096, False) in calls
 

@@ -103,12 +103,12 @@ def compiler_flags(monkeypatch) -> list[str]:
     with monkeypatch.context() as patch:
         patch.setattr(platform, "system", lambda: "Darwin")
         patch.setattr(sysconfig, "get_paths", lambda: headers)
-        return cpu_extension.flags()
+        return cpu_extension.compiler_flags()
 
 
 def compiled(source: Path, flags: list[str]) -> Path:
     """The object or the assembly of a source that includes headers of the extension; kept."""
-    depends, include = cpu_extension.headers(), [cpu_extension.PACKAGE]
+    depends, include = cpu_extension.extension_headers(), [cpu_extension.PACKAGE]
     return compile_program(f"mac_{source.stem}", [source], flags, "c++", depends, include)
 
 

@@ -19,8 +19,8 @@ from puffer_mlx.tracking import tracked_run
 from puffer_mlx.tracking.tracked_run import (
     RunLog,
     Trackers,
-    last_step,
-    refuse_missing,
+    check_trackers_installed,
+    last_recorded_step,
     tracker_names,
 )
 from puffer_mlx.tracking.tracker_process import last_logged_step
@@ -66,7 +66,7 @@ def test_a_tracker_gets_the_run_its_epochs_and_its_result(told, capsys):
     assert config["train"]["overlap"] is False  # not auto
     assert {"puffer_mlx", "MLX", "device", "cores", "host"} <= start["machine"].keys()
     assert start["command"] == shlex.join(sys.argv)
-    assert (start["step"], start["known_to"]) == (None, None)
+    assert (start["step"], start["last_logged"]) == (None, None)
     finite = [record(epoch, **{"env/n": 2.0}) for epoch in (1, 2, 3)]
     assert epochs == [{"step": each["agent_steps"], "metrics": each} for each in finite]
     scores = {"final/score": 0.75}
@@ -101,7 +101,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_killed_trainers_tracker_ends_with_status_killed(told):
     here = Path(__file__).parent
-    paths = FAULTY, tracked_run.PACKAGES, str(here.parent)
+    paths = FAULTY, tracked_run.PACKAGE_PARENT, str(here.parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     words = [sys.executable, "-c", KILLED, str(here)]
     assert subprocess.run(words, env=environment, check=False).returncode == -signal.SIGKILL
@@ -118,7 +118,7 @@ def test_a_resumed_run_names_the_last_step_that_the_tracker_has(told):
             for epoch in epochs:
                 trackers.log(record(epoch))
         start = next(line["start"] for line in told()[::-1] if "start" in line)
-        return start["step"], start["known_to"]
+        return start["step"], start["last_logged"]
 
     assert again(1, 2, step=None) == (None, None)
     assert again(1) == (64, 128)  # from its note, not from the log
@@ -151,10 +151,10 @@ FEW = settings(
 @example(len(EPOCHS[0]) + 1, "[" * 10**5)
 def test_last_step_is_the_last_complete_epochs_of_a_cut_or_damaged_log(tmp_path, size, damage):
     log = tmp_path / "log.jsonl"
-    assert last_step(tmp_path / "no.jsonl") is None
+    assert last_recorded_step(tmp_path / "no.jsonl") is None
     log.write_text(f"{LOG[:size]}\n{damage}", encoding="utf-8")
     complete = sum(LOG[:size].count(line) for line in EPOCHS)
-    assert last_step(log) == (64 * complete or None)
+    assert last_recorded_step(log) == (64 * complete or None)
 
 
 @FEW
@@ -173,7 +173,7 @@ def test_a_damaged_note_means_that_the_tracker_has_no_step(tmp_path, text):
 FAULTS = {
     f"{PLANTED}.start=raise": FULL,
     f"{PLANTED}.finish=die": "its process has ended",
-    "puffer_mlx.tracking.trackers:find=raise": "its process has ended",
+    "puffer_mlx.tracking.trackers:find_tracker=raise": "its process has ended",
 }
 
 
@@ -185,7 +185,7 @@ def test_a_failed_tracker_is_dropped_with_one_line(told, monkeypatch, capsys, fa
         for epoch in range(1, 4):
             said += trackers.log(record(epoch))
         if ".finish=" not in fault:
-            wait_until(lambda: said.extend(trackers.log(record(4))) or trackers._processes[0].fault)
+            wait_until(lambda: said.extend(trackers.log(record(4))) or trackers._processes[0].error)
     said += capsys.readouterr().out.splitlines()
     line = f"track  planted is dropped, the run goes on: {FAULTS[fault]}"
     assert [x for x in said if x != "track  planted: in a file"] == [line]
@@ -258,8 +258,8 @@ def test_a_tracker_that_is_not_installed_is_refused(monkeypatch):
     class Folder:  # wandb makes a folder ./wandb
         origin = None
 
-    refuse_missing(c.load("squared"))
+    check_trackers_installed(c.load("squared"))
     monkeypatch.setattr(tracked_run.importlib.util, "find_spec", lambda _: Folder)
     with pytest.raises(UserError, match=r"base\.track names wandb, trackio") as error:
-        refuse_missing(c.load("squared", ["--track", "wandb,trackio"]))
+        check_trackers_installed(c.load("squared", ["--track", "wandb,trackio"]))
     assert error.value.hint.startswith("pip install 'puffer-mlx[wandb,trackio]'")

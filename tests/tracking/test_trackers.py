@@ -19,7 +19,7 @@ from puffer_mlx import config as c
 from puffer_mlx.config.parts import trackers as names
 from puffer_mlx.evaluation.frames import Frame, gif_bytes
 from puffer_mlx.tracking.tracked_run import RunLog, Trackers
-from puffer_mlx.tracking.trackers import find
+from puffer_mlx.tracking.trackers import find_tracker
 
 READ_BACK = Path(__file__).with_name("read_back.py")
 PLACES = {"tensorboard": "logs/squared/7", "wandb": "logs/wandb", "trackio": "trackio"}
@@ -32,7 +32,7 @@ WORDS = "--wandb-project", "fish", "--wandb-group", "new", "--tag", "old, and bl
 
 
 def needs(name: str) -> None:
-    if importlib.util.find_spec(find(name).package) is None:
+    if importlib.util.find_spec(find_tracker(name).package) is None:
         pytest.skip(f"{name} isn't installed: pip install 'puffer-mlx[track]'")
 
 

@@ -12,7 +12,7 @@ from oracles import RandomVec, named
 from watching import functions, replace_functions
 
 from puffer_mlx import config
-from puffer_mlx.ops.implementation import COMPARING
+from puffer_mlx.ops.implementation import COMPARING_VARIABLE
 from puffer_mlx.ppo import update
 from puffer_mlx.ppo.loss import ppo_loss
 from puffer_mlx.training.trainer import Trainer
@@ -115,7 +115,7 @@ def short_epochs(*options: str, env: str = "squared", epochs: int = 1) -> config
 
 def change_algorithm(monkeypatch, name: str, **changes: Any) -> None:
     """Replace fields of an algorithm, without choosing plain MLX for that reason."""
-    monkeypatch.setenv(COMPARING, "1")
+    monkeypatch.setenv(COMPARING_VARIABLE, "1")
     module = importlib.import_module(f"puffer_mlx.ppo.algorithms.{name}")
     make = module.make
     monkeypatch.setattr(module, "make", lambda *given: make(*given)._replace(**changes))

@@ -151,7 +151,7 @@ def test_a_checkpoint_contains_the_rollout_device(monkeypatch):
 
 @pytest.mark.parametrize(("device", "expected"), [(CPU, 4), (GPU, 6)])
 def test_overlapped_training_keeps_cores_for_itself(monkeypatch, device, expected):
-    monkeypatch.setattr(placement, "threads", lambda: 8)
+    monkeypatch.setattr(placement, "count_cores", lambda: 8)
     monkeypatch.setattr(placement, "mx", Fake(cpu=CPU, default_device=lambda: device))
     found = [placement.rollout_cores(configure(f"--train.overlap={i}")) for i in (0, 1)]
     assert found == [8, expected]
@@ -167,7 +167,7 @@ def test_overlapped_training_keeps_cores_for_itself(monkeypatch, device, expecte
     ],
 )
 def test_options_that_can_not_help_are_noted(monkeypatch, device, more, cores, expected):
-    monkeypatch.setattr(placement, "threads", lambda: cores)
+    monkeypatch.setattr(placement, "count_cores", lambda: cores)
     c = configure(more)
     chosen = device, device, placement.overlaps(c), c.train.precision, "because"
     reason, note = notes(c, Placement(*chosen))

@@ -27,7 +27,7 @@ CPU = mx.Device(mx.cpu)
 def reset_streams():
     """Reset the main thread's streams, which last as long as the process."""
     yield
-    module = cpu_extension.load()
+    module = cpu_extension.load_extension()
     for stream in getattr(streams._of_thread, "streams", []):
         set_width(stream, 0)
     set_width(mx.default_stream(mx.cpu), 0)
@@ -49,7 +49,7 @@ def in_thread():
 @given(st.integers(1, 40), st.integers(1, 40))
 @settings(max_examples=40)
 def test_each_group_has_a_stream_while_there_are_cores(cores, groups):
-    if (module := cpu_extension.load()) is None:
+    if (module := cpu_extension.load_extension()) is None:
         pytest.skip("the extension can't be built here")
     made = acting_streams(CPU, cores, groups)
     widths = {module.width(stream) for stream in made}
@@ -76,7 +76,7 @@ def test_each_thread_keeps_its_streams(in_thread):
 def test_a_width_belongs_to_one_stream(extension, in_thread):
     mine = mx.default_stream(mx.cpu)
     theirs = in_thread(mx.default_stream, mx.cpu)
-    assert extension.width(mine) == cpu_extension.threads()
+    assert extension.width(mine) == cpu_extension.count_cores()
     learner_width(3)
     set_width(theirs, 5)
     assert (extension.width(mine), extension.width(theirs)) == (3, 5)
@@ -93,7 +93,7 @@ def test_a_width_belongs_to_one_stream(extension, in_thread):
 
 
 def test_without_the_extension_widths_do_nothing(monkeypatch):
-    monkeypatch.setattr(cpu_extension, "load", lambda: None)
+    monkeypatch.setattr(cpu_extension, "load_extension", lambda: None)
     made = acting_streams(CPU, 4, 2)
     learner_width(1)
     set_width(made[0], 3)
@@ -111,7 +111,7 @@ def test_two_threads_load_the_extension_once(monkeypatch):
 
     monkeypatch.setattr(cpu_extension, "_load", load)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda _: cpu_extension.load.__wrapped__(), range(2)))
+        list(pool.map(lambda _: cpu_extension.load_extension.__wrapped__(), range(2)))
     assert len(loaded) == 1
 
 

@@ -8,7 +8,7 @@ import psutil
 
 from puffer_mlx.check.gpu import kernels, runs
 from puffer_mlx.check.items import Item
-from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.ppo.precision import DTYPES
 from puffer_mlx.system.version import version_text
 
@@ -18,7 +18,7 @@ def describe_machine(quick: bool) -> str:
     lines = dict(line.split(maxsplit=1) for line in version_text().splitlines())
     memory = psutil.virtual_memory().total / 2**30
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    facts = f"{threads()} cores, {memory:.0f} GiB, load {load:.1f}"
+    facts = f"{count_cores()} cores, {memory:.0f} GiB, load {load:.1f}"
     return f"{lines['device']}; {lines['platform']}; {facts}; MLX {lines['MLX']}"
 
 

@@ -66,7 +66,7 @@ class OperationCase:
     def run(self, device: mx.Device, dtype: mx.Dtype) -> list[mx.array] | None:
         """Return the results of the fused implementation, or None if the device lacks one."""
         with on(device):
-            if device == mx.cpu and cpu_extension.load() is None:
+            if device == mx.cpu and cpu_extension.load_extension() is None:
                 return None
             low = [mx.array(a).astype(dtype) for a in self.low]
             rest = [mx.array(a) for a in (*self.states, self.not_done)]

@@ -1,35 +1,35 @@
-"""Advantages: the backward recursion in C++, and all of ``ppo/advantage.py`` on a GPU."""
+"""Compute advantages: the backward recursion in C++, or all of ``ppo/advantage.py`` on a GPU."""
 
 from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import FEWEST, launch, placeholder
+from puffer_mlx.ops.gpu.launch import MIN_ARRAY_SIZE, launch, placeholder
 from puffer_mlx.ops.implementation import Implementation
-from puffer_mlx.ops.recurrence import steps_of
+from puffer_mlx.ops.recurrence import split_steps
 from puffer_mlx.system.plain_functions import record
 
-TEXT = Path(__file__).with_name("advantages.metal.h")
-BLOCK = 32  # agents per block; a small block spreads 4096 agents over 128 cores
+KERNEL_FILE = Path(__file__).with_name("advantages.metal.h")
+AGENTS_PER_BLOCK = 32  # small, so that 4096 agents occupy 128 cores
 
 
 @partial(Implementation, name="the recursion of advantages in C++", cpu="discount")
 def discount(delta: mx.array, decay: mx.array) -> mx.array:
-    """Backward recursion from adv[T-1] = 0: adv[t] = delta[t] + decay[t] * adv[t+1].
+    """Compute advantages backward in time: adv[t] = delta[t] + decay[t] * adv[t+1], adv[T-1] = 0.
 
     Args:
-        delta: (T - 1, N) float32.
-        decay: (T - 1, N) float32.
+        delta: (T - 1, N) float32, temporal-difference errors.
+        decay: (T - 1, N) float32, factors of the next advantage.
 
     Returns:
-        (T, N) float32.
+        adv (T, N) float32.
     """
     adv = mx.zeros(delta.shape[1:])
     if not delta.shape[0]:
         return adv[None]
     out = [adv]
-    for d, k in zip(reversed(steps_of(delta)), reversed(steps_of(decay)), strict=True):
+    for d, k in zip(reversed(split_steps(delta)), reversed(split_steps(decay)), strict=True):
         adv = d + k * adv
         out.append(adv)
     return mx.stack(out[::-1])
@@ -51,11 +51,12 @@ def launch_advantages(
 ):
     """Compute ``ppo.advantage.advantages`` in one launch, with the same arguments.
 
-    If ``back`` is given, ``ops.rows.put_rows`` runs first, with these arguments after the values.
+    A minibatch's values and ratios are written back first if ``back`` isn't None: it has the
+    arguments of ``ops.rows.put_rows`` after the values.
 
     Returns:
-        Advantages (T, N), the sums (1, N) of their magnitudes over time; and with ``back`` the new
-        values and ratios, each (T, N). All are float32.
+        Advantages (T, N) and the sums (1, N) of their magnitudes over time. If ``back`` isn't None,
+        also the new values and ratios, each (T, N). All are float32.
     """
     T, N = values.shape
     zeros = placeholder(mx.float32)
@@ -67,11 +68,19 @@ def launch_advantages(
     settings |= {name: float(clips[name]) for name in ("rho_clip", "c_clip", "reward_clip")}
     old, finals = rewards if old is None else old, terminals if finals is None else finals
     arrays = [values, rewards, terminals, old, finals, rows, *new, ok.reshape(-1), sizes, settings]
-    put = (T, N) if back else (FEWEST,)
-    threads = -(-N // BLOCK) * BLOCK
+    put = (T, N) if back else (MIN_ARRAY_SIZE,)
+    threads = -(-N // AGENTS_PER_BLOCK) * AGENTS_PER_BLOCK
     shapes = [(T, N), (1, N), put, put]
-    found = launch(TEXT, "advantages", arrays, shapes, threads, BLOCK, THREADS=BLOCK)
-    return found if back else found[:2]
+    results = launch(
+        KERNEL_FILE,
+        "advantages",
+        arrays,
+        shapes,
+        threads,
+        AGENTS_PER_BLOCK,
+        THREADS=AGENTS_PER_BLOCK,
+    )
+    return results if back else results[:2]
 
 
 record(__name__)

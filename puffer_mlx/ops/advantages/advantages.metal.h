@@ -1,14 +1,14 @@
-// Advantages (T, N), computed backward in time: formulas in ppo/advantage.py. A thread owns one agent. Loads take much longer
-// than a step's arithmetic, so AHEAD steps are loaded before the first is used.
+// Kernel that computes advantages (T, N) backward in time; formulas are in ppo/advantage.py. Each thread computes one agent. Loads
+// take much longer than a step's arithmetic, so AHEAD steps are loaded before the first is used.
 //
-// If S > 0, new values and ratios (T, S) of a minibatch's segments `rows` first replace the agents' old ones, provided
-// ok (1,) is above 0. If a segment was drawn twice, the last one counts.
+// If S > 0 and ok (1,) is above 0, the values and ratios of a minibatch's segments `rows` are first replaced by new ones (T, S).
+// If a segment was drawn twice, the last one counts.
 
 #pragma once
 
 #include "advantages/step.metal.h"
 
-// Return *now if `put`, else *before. For float, select the address: two loads into one register wait for each other.
+// Return *now if `put`, else *before. For float this selects the address, since two loads into one register wait for each other.
 FUNCTION float either(bool put, IN_DEVICE const float* now, IN_DEVICE const float* before) { return *(put ? now : before); }
 
 template <class Low>

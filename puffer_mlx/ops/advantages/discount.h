@@ -1,4 +1,4 @@
-// The advantages' backward recursion.
+// The backward recursion of advantages, as an operation of the extension.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace puffer {
 
-// adv[T-1] = 0, adv[t] = delta[t] + decay[t] * adv[t+1]; delta, decay (T - 1, N) -> (T, N)
+// Return adv (T, N) from delta and decay (T - 1, N): adv[T-1] = 0, adv[t] = delta[t] + decay[t] * adv[t+1].
 inline Array discount(const Array& delta, const Array& decay) {
   expect(delta.ndim() == 2, "discount: delta and decay must be (T - 1, N)");
   expect_shapes("discount", {{delta, delta.shape()}, {decay, delta.shape()}});

@@ -1,4 +1,4 @@
-// One step of the advantages' backward recursion (`discount` of __init__.py), for CPUs and GPUs: see ops/portable.h.
+// One step of the backward recursion of advantages (`discount` in __init__.py), for CPUs and GPUs (ops/portable.h).
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// Activations applied after a product, and their derivatives.
+// Activations of linear layers, and their derivatives.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace puffer {
 
-// The values are those of `CODES` in ops/linear.
+// Numbered as in `ACTIVATION_CODES` in ops/linear.
 enum class Activation { kNone, kGelu, kTanh, kRelu };
 
 inline Lanes activate(Activation activation, Lanes x) {
@@ -19,7 +19,7 @@ inline Lanes activate(Activation activation, Lanes x) {
   return x;
 }
 
-// Derivative of the activation at x; y: its value there.
+// Derivative of the activation at x, where its value is y.
 inline Lanes slope(Activation kind, Lanes x, Lanes y) {
   switch (kind) {
     case Activation::kGelu: return gelu_slope(x);

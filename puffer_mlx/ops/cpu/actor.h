@@ -1,5 +1,5 @@
-// One step of a policy in C++, without MLX or Python: observations to actions, log-probabilities, values and states. Computes
-// `Policy.act` of policy/policy.py.
+// One step of a policy in C++, without MLX or Python: from observations to actions, log-probabilities, values and states. It
+// computes `Policy.act` of policy/policy.py.
 
 #pragma once
 
@@ -12,13 +12,13 @@
 
 namespace puffer {
 
-// Memory of a rollout (time-major, N agents), and the agents that the actor plays.
+// Arrays of a rollout (time-major, N agents), and the agents for which an actor acts.
 struct Rollout {
   int64_t N;
-  const int32_t* rows;        // (n,) the actor's agents, ascending; null: all N
+  const int32_t* rows;        // (n,) the actor's agents, ascending; null for all N
   const void* observations;   // (T, N, D) float, or uint8 if `bytes`
   bool bytes;
-  const float* terminals;     // (T, N): states are multiplied by 1 - terminal before a step; null: no reset
+  const float* terminals;     // (T, N): a step first multiplies states by 1 - terminal; null: states are never reset
   const uint8_t* masks;       // (T, N, A), or null
   const float* noise;         // (T, N, heads)
   float* actions;             // (T, N, heads)
@@ -27,16 +27,16 @@ struct Rollout {
   std::vector<float*> states;  // (n, H) each
 };
 
-// Threads may call `act` concurrently for different agents, as long as weights and rollout don't change.
+// A policy that acts in C++. Threads may call `act` concurrently for different agents while weights and rollout stay the same.
 class Actor {
  public:
-  // inputs: D; hidden: H features; sizes: choices of each head, or 1 each for continuous actions; limit: largest |action| of
-  // continuous actions, may be infinity.
+  // inputs: size D of an observation; hidden: number H of features; sizes: choices of each head, or 1 each for continuous actions;
+  // limit: largest |action| of continuous actions, may be infinity.
   Actor(int inputs, int hidden, std::vector<int> sizes, bool continuous, float limit)
       : D_(inputs), H_(hidden), heads_(std::move(sizes), continuous, limit) {}
 
-  // Stages are added in order: first the encoder, last the decoder with A + 1 outputs. A separate critic's stages follow in the
-  // same order, the last with 1 output, which replaces the decoder's last one. The critic's states are the second half of all.
+  // Stages are added in order: the encoder first, the decoder with A + 1 outputs last. The stages of a separate critic follow in the
+  // same order, the last with 1 output, which replaces the decoder's last output. The second half of the states are the critic's.
   void clear() {
     actor_.clear();
     critic_.clear();
@@ -69,14 +69,14 @@ class Actor {
     sampling_.fetch_add(sampling, std::memory_order_relaxed);
   }
 
-  // Thread-seconds since `bind` of the policy's network, and of sampling.
+  // Thread-seconds since `bind` that the policy's network took, and that sampling took.
   double acting() const { return double(acting_) * 1e-9; }
   double sampling() const { return double(sampling_) * 1e-9; }
 
  private:
   using Stages = std::vector<std::unique_ptr<Stage>>;
 
-  // Memory of one thread for one block. The last four fields serve agents that aren't adjacent.
+  // Scratch memory of one thread for one block. The last four fields are used if the block's agents aren't adjacent.
   struct Scratch {
     float *observations, *not_done, *features[3], *outputs, *values, *work;
     float *noise, *actions, *logprobs;
@@ -86,7 +86,7 @@ class Actor {
   // Rows of a block's agents in a rollout.
   struct Place {
     int64_t first;         // row of the first agent, or of agent 0 if they aren't adjacent
-    const int32_t* apart;  // offset of each agent's row; null: adjacent
+    const int32_t* apart;  // offset of each agent's row; null if they are adjacent
 
     int64_t operator[](int i) const { return first + (apart ? apart[i] : i); }
   };
@@ -167,7 +167,7 @@ class Actor {
     return {place.apart ? gathered(from, D_, place, count, to) : from + place.first * D_, D_};
   }
 
-  // Copy the rows of a block's agents, `width` numbers each, into adjacent memory.
+  // Copy the rows of a block's agents, `width` numbers each, to adjacent rows.
   template <class Number>
   static Number* gathered(const Number* from, int64_t width, const Place& place, int count, Number* to) {
     for (int i = 0; i < count; ++i) std::memcpy(to + i * width, from + place[i] * width, width * sizeof(Number));
@@ -204,10 +204,10 @@ class Actor {
   std::atomic<int64_t> acting_{0}, sampling_{0};  // nanoseconds
 };
 
-// Several policies in one rollout; each acts for a set of agents.
+// Several policies that act in one rollout, each for some of the agents.
 class Actors {
  public:
-  // rows: (count,) the actor's agents among the N, ascending; the actor must be bound to the same rows.
+  // Add an actor. rows: (count,) its agents among all N, ascending; the actor must be bound to the same rows.
   void add(Actor* actor, int64_t N, const int32_t* rows, int64_t count) {
     Share share{actor, std::vector<int32_t>(N + 1)};
     for (int64_t agent = 0, before = 0; agent <= N; ++agent) {

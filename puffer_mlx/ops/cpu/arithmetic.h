@@ -1,4 +1,4 @@
-// Arithmetic on vectors of channels: one register of float32 lanes, and elementary functions built from arithmetic.
+// Vectors of float32 lanes, one register each, and elementary functions that are computed with vector arithmetic.
 
 #pragma once
 
@@ -32,10 +32,10 @@ typedef float UnalignedLanes __attribute__((vector_size(sizeof(float) * kLanes),
 struct Channels {
   int first, count;
 
-  // Channels from `first` on of a row of `width`, cut off at its end.
+  // The kLanes channels of a row from `first` on; fewer at the end of the row, which has `width` channels.
   Channels(int first, int width) : first(first), count(std::min(kLanes, width - first)) {}
 
-  Lanes load(const float* row) const {  // zeros after the last
+  Lanes load(const float* row) const {  // lanes after the last channel are 0
     if (count == kLanes) return *reinterpret_cast<const UnalignedLanes*>(row + first);
     Lanes lanes = {};
     std::memcpy(&lanes, row + first, sizeof(float) * count);
@@ -56,11 +56,11 @@ inline float sum_of_lanes(Lanes lanes) {
   return sum;
 }
 
-// Hyperbolic tangent from a rational approximation, absolute error 4e-7.
+// Hyperbolic tangent by a rational approximation, absolute error 4e-7.
 template <class V>  // Lanes, or float
 inline V tanh(V x) {
   V limit = V{} + 7.9053111f;
-  x = x > limit ? limit : x;  // this order keeps NaN
+  x = x > limit ? limit : x;  // in this order NaN stays NaN
   x = x < -limit ? -limit : x;
   V s = x * x;
   V p = -8.60467152213735e-11f + s * (2.00018790482477e-13f - s * 2.76076847742355e-16f);
@@ -84,7 +84,7 @@ inline Lanes relu(Lanes x) { return x < Lanes{} ? Lanes{} : x; }
 inline Lanes exp_negative(Lanes x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, held in the lowest bits
   Lanes shifted = x * 1.44269504f + kRound, n = shifted - kRound;
-  Lanes r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln(2) in two parts
+  Lanes r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln(2) as the sum of two numbers
   Lanes p = 8.33333333e-03f + r * (1.38888889e-03f + r * 1.98412698e-04f);
   p = 1.0f + r * (1.0f + r * (0.5f + r * (1.66666667e-01f + r * (4.16666667e-02f + r * p))));
   IntLanes power = ((IntLanes)shifted - std::bit_cast<int32_t>(kRound) + 127) << 23;

@@ -1,10 +1,10 @@
-// Macros with which any header adds functions to the extension; `ops/cpu_extension.py` includes all headers. They are empty when
+// Macros that add functions of a header to the extension. `ops/cpu_extension.py` includes all headers. The macros are empty when
 // tests compile a header without Python.
 //
-//   OPERATION(function, ...)      adds a module function; optional argument names follow
-//   OPERATION_AS(name, function)  adds it under another name
-//   STAGE(name, Layer, types)     adds an Actor method that appends a Layer constructed from arguments of these types; float32
-//                                 memory (C-contiguous) is passed as an address, 0 for none
+//   OPERATION(function, ...)      adds a function to the Python module; names of its arguments may follow
+//   OPERATION_AS(name, function)  adds a function under another name
+//   STAGE(name, Layer, types)     adds a method of Actor that appends a Layer, constructed from arguments of these types; a float32
+//                                 array (C-contiguous) is passed as an address, 0 for none
 
 #pragma once
 
@@ -39,9 +39,9 @@ namespace puffer {
 namespace nb = nanobind;
 using namespace nb::literals;
 
+// Registers a function that adds functions to the module and methods to Actor when the module is imported.
 class Binding {
  public:
-  // Adds functions to the module and methods to Actor.
   using Add = void (*)(nb::module_& m, nb::class_<Actor>& actor);
 
   explicit Binding(Add add) { all().push_back(add); }
@@ -54,22 +54,23 @@ class Binding {
 
 inline float* floats_at(uintptr_t address) { return reinterpret_cast<float*>(address); }
 
+// Conversion of a stage's argument from its type in Python: addresses become pointers.
 template <class T>
-struct Given {
+struct Argument {
   using Type = T;
   static T of(T value) { return value; }
 };
 
 template <>
-struct Given<const float*> {
+struct Argument<const float*> {
   using Type = uintptr_t;
   static const float* of(uintptr_t address) { return floats_at(address); }
 };
 
 template <class Layer, class... Types>
 void add_stage(nb::class_<Actor>& actor, const char* name) {
-  actor.def(name, [](Actor& actor, typename Given<Types>::Type... given) {
-    actor.add(std::make_unique<Layer>(Given<Types>::of(given)...));
+  actor.def(name, [](Actor& actor, typename Argument<Types>::Type... arguments) {
+    actor.add(std::make_unique<Layer>(Argument<Types>::of(arguments)...));
   });
 }
 

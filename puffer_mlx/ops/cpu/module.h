@@ -1,9 +1,9 @@
-// The extension: CPU operations as nodes of MLX's lazy graph, and the C actor. `ops/cpu_extension.py` includes the headers of all
-// operations before this file.
+// The Python module of the extension: CPU operations as nodes of MLX's lazy graph, and the C++ actor. `ops/cpu_extension.py`
+// includes the headers of all operations before this file.
 //
-// Shapes: T steps, S segments (rows), H channels; everything float32, C-contiguous and time-major. The thread of a stream and
-// helpers from a pool share the parts of an operation. Parts and the order of sums depend on sizes only, so results don't depend on
-// the number of threads.
+// Shapes: T steps, S segments (rows), H channels. All arrays are float32, C-contiguous and time-major. An operation is divided into
+// parts, which a stream's thread and helper threads of a pool compute. The parts and the order of sums depend on sizes only, so
+// results don't depend on the number of threads.
 
 #include "ops/cpu/binding.h"
 #include "ops/cpu/stream_limits.h"
@@ -16,7 +16,7 @@ static StreamLimits& limits_of(const mx::Stream& stream) {
   return StreamLimitTable::all().of(stream.index);
 }
 
-// Set the threads per operation of a stream; 0: the number given to `set_threads`.
+// Set the number of threads per operation of a stream; 0 for the number that `set_threads` set.
 static void set_width(const mx::Stream& stream, int threads) {
   expect(threads >= 0, "set_width: threads must be at least 1, or 0 for the default");
   limits_of(stream).num_threads = threads;
@@ -27,14 +27,14 @@ static int width(const mx::Stream& stream) {
   return threads ? threads : StreamLimitTable::all().default_num_threads();
 }
 
-// Set the maximum number of in-flight operations of this module on a stream (0: no limit). Evaluation blocks at the limit, so the
+// Set the maximum number of in-flight operations of this module on a stream, 0 for no limit. Evaluation blocks at the limit, so the
 // graph must not need a GPU, whose work starts only when evaluation returns.
 static void set_depth(const mx::Stream& stream, int operations) {
   expect(operations >= 0, "set_depth: operations must be at least 1, or 0 for no limit");
   limits_of(stream).set_max_in_flight(operations);
 }
 
-// ---- bindings of the actor. `rollout/acting_in_c.py` checks shapes, passes addresses and keeps the memory alive.
+// ---- bindings of Actor, for `rollout/acting_in_c.py`, which checks shapes, passes addresses and keeps the memory alive
 
 static const int32_t* rows_at(uintptr_t address) { return reinterpret_cast<const int32_t*>(address); }
 

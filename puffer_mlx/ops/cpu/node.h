@@ -1,4 +1,4 @@
-// Nodes of MLX's lazy graph that call a function on the memory of their inputs and outputs.
+// Nodes of MLX's lazy graph that call a C++ function with the memory of their inputs and outputs.
 
 #pragma once
 
@@ -29,12 +29,13 @@ using Arrays = std::vector<mx::array>;
 using Buffers = std::vector<const void*>;
 using Outputs = std::vector<void*>;
 
-// A node that calls `kernel` on its CPU stream, under the limits that the stream has when the node is evaluated.
+// A node that calls `kernel` on its CPU stream. The stream's limits at the time of evaluation apply.
 class Call : public mx::Primitive {
  public:
   using Kernel = std::function<void(const Buffers&, const Outputs&)>;
 
-  // Output i reuses the memory of input donors[i] if the graph no longer needs it; -1 or missing: new memory.
+  // Output i reuses the memory of input donors[i] if the graph no longer needs that input. It gets new memory if donors[i] is -1 or
+  // missing.
   Call(mx::Stream stream, const char* name, Kernel kernel, std::vector<int> donors)
       : mx::Primitive(stream), name_(name), kernel_(std::move(kernel)), donors_(std::move(donors)) {}
 
@@ -78,7 +79,8 @@ class Call : public mx::Primitive {
   std::vector<int> donors_;
 };
 
-// Return the arrays that `kernel` computes from C-contiguous inputs; float32 unless `dtypes` is given.
+// Add a node to the graph. Returns the arrays that `kernel` computes from the inputs, which it gets C-contiguous. dtypes: of the
+// arrays; float32 by default.
 inline std::vector<mx::array> call(const char* name, Call::Kernel kernel, std::vector<mx::array> inputs,
                                    std::vector<mx::Shape> shapes, std::vector<int> donors = {},
                                    std::vector<mx::Dtype> dtypes = {}) {
@@ -103,7 +105,7 @@ inline void expect_shapes(const std::string& operation, const std::vector<std::p
   }
 }
 
-// Memory of input or output `i`.
+// Memory of input or output `i`, which is float32.
 inline const float* floats(const Buffers& in, int i) { return static_cast<const float*>(in[i]); }
 inline float* floats(const Outputs& to, int i) { return static_cast<float*>(to[i]); }
 

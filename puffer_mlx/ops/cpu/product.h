@@ -1,5 +1,5 @@
-// Products of rows with a shared matrix, for recurrences. The matrix is packed once, a tile of sums stays in registers, and an
-// epilogue consumes the sums there. A BLAS would pack the matrix at every step and pass the sums through memory.
+// Matrix products for recurrences: rows times a matrix that is the same at every step. The matrix is packed once, a tile of sums
+// stays in registers, and an epilogue uses the sums there. A BLAS would pack the matrix at every step and store the sums to memory.
 
 #pragma once
 
@@ -7,15 +7,16 @@
 
 namespace puffer {
 
-constexpr int kSums = kRegisters == 32 ? 24 : 12;  // registers for sums; others hold the two factors
+constexpr int kSums = kRegisters == 32 ? 24 : 12;  // registers for sums; the others hold the two factors
 
-// A matrix of `depth` rows as panels of V vectors (panel, row, vector, lane); 0 where it has no column.
+// A matrix with `depth` rows, stored as panels of V vectors in the order (panel, row, vector, lane). Missing columns are 0.
 template <int V>
 struct Packed {
   int depth, panels;
   std::vector<Lanes> values;
 
-  // `column(panel, v, lane)` points to a column's first element, its elements `stride` apart; null: no column.
+  // `column(panel, v, lane)` returns the address of a column's first element, or null if there is no column. stride: distance of a
+  // column's elements.
   template <class Column>
   Packed(int depth, int panels, int64_t stride, Column column)
       : depth(depth), panels(panels), values(size_t(panels) * depth * V) {
@@ -28,7 +29,7 @@ struct Packed {
   }
 };
 
-// Columns are the rows of `weight` (V H, H), its V parts side by side: a panel holds kLanes channels of each part.
+// Pack the rows of `weight` (V H, H), which has V gates of H rows, as columns: a panel holds kLanes channels of each gate.
 template <int V>
 Packed<V> pack_parts(const float* weight, int H) {
   return {H, (H + kLanes - 1) / kLanes, 1, [=](int panel, int part, int lane) -> const float* {
@@ -37,7 +38,7 @@ Packed<V> pack_parts(const float* weight, int H) {
           }};
 }
 
-// Columns are those of `weight` (M, H): a panel holds V kLanes channels.
+// Pack the columns of `weight` (M, H): a panel holds V kLanes channels.
 template <int V>
 Packed<V> pack_columns(const float* weight, int M, int H) {
   return {M, (H + V * kLanes - 1) / (V * kLanes), H, [=](int panel, int v, int lane) -> const float* {
@@ -50,8 +51,8 @@ Packed<V> pack_columns(const float* weight, int M, int H) {
 template <int V>
 constexpr int kTileRows = kSums / V;
 
-// For rows [begin, end) and each panel: epilogue(row, panel, the V vectors of the product of the row at `row_of(row)`).
-// `depth` is the matrix's, or 0 for sums of 0, which read no row.
+// Multiply rows [begin, end) by a matrix. Calls epilogue(row, panel, sums) for each row and panel; sums: V vectors of the product.
+// row_of(row): the row's numbers; depth: the matrix's depth, or 0 for sums of 0 without reading any row.
 template <int V, class RowOf, class Epilogue>
 inline void multiply_rows(int begin, int end, const Packed<V>& matrix, int depth, RowOf row_of, Epilogue epilogue) {
   constexpr int R = kTileRows<V>;
@@ -66,7 +67,7 @@ inline void multiply_rows(int begin, int end, const Packed<V>& matrix, int depth
           for (int v = 0; v < V; ++v) sums[r][v] += rows[r][k] * values[v];
       }
       for (int r = 0; r < std::min(R, end - first); ++r) {
-        Lanes copied[V];  // a copy, or clang would keep all sums in memory
+        Lanes copied[V];  // without the copy, clang stores all sums in memory
         std::copy_n(sums[r], V, copied);
         epilogue(first + r, panel, copied);
       }

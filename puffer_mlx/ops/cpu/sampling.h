@@ -1,4 +1,4 @@
-// Actions from a decoder's outputs, as in `policy/distributions.py`; one vector handles kLanes agents.
+// Sample actions from a decoder's outputs, as in `policy/distributions.py`; one vector has kLanes agents.
 
 #pragma once
 
@@ -6,12 +6,12 @@
 
 namespace puffer {
 
-// Action space, and the distribution's parameters that don't depend on observations.
+// The action space, and the parameters of the action distribution that don't depend on observations.
 struct Heads {
   std::vector<int> sizes;  // choices of each head, or 1 each for continuous actions
   bool continuous;
   float limit;     // largest |action| and |mean| of continuous actions
-  int logits = 0;  // A, their sum
+  int logits = 0;  // A, the sum of `sizes`
   std::vector<float> logstd, deviation, precision;  // (heads,): s, e^s and e^-s, if continuous
 
   Heads(std::vector<int> sizes, bool continuous, float limit)
@@ -41,8 +41,8 @@ inline void store_column(float* to, int64_t stride, int count, Lanes lanes) {
   for (int i = 0; i < count; ++i) to[i * stride] = lanes[i];
 }
 
-// Logits of up to kLanes agents in one head (see distributions.h). mask: column of the head's first choice with rows `stride`
-// apart, or null.
+// Logits of one head for up to kLanes agents (see distributions.h). mask: the head's first column of the action mask, whose rows are
+// `stride` apart; null without a mask.
 struct LanesOfLogits {
   Lanes *logits, *weights;  // (size,)
   const uint8_t* mask;
@@ -57,7 +57,7 @@ struct LanesOfLogits {
   Lanes weight(int k, Lanes) const { return weights[k]; }
 };
 
-// Inputs and outputs of a block's agents; mask may be null.
+// Inputs and outputs of sampling for a block's agents; mask may be null.
 struct Draw {
   const float* noise;    // (n, heads)
   const uint8_t* mask;   // (n, A)
@@ -74,14 +74,14 @@ inline void sample(const Heads& heads, const float* outputs, int64_t stride, int
     for (int a = 0; a < A; ++a) logits[a] = load_column(outputs + i * stride + a, stride, some);
     Lanes logprob = {};
     for (int j = 0, a = 0; j < width; a += heads.sizes[j++]) {
-      Lanes noise = load_column(to.noise + int64_t(i) * width + j, width, some), action, own;
+      Lanes noise = load_column(to.noise + int64_t(i) * width + j, width, some), action, head_logprob;
       if (heads.continuous) {
-        normal_draw(logits[j], noise, heads.limit, heads.logstd[j], heads.deviation[j], heads.precision[j], action, own);
+        normal_draw(logits[j], noise, heads.limit, heads.logstd[j], heads.deviation[j], heads.precision[j], action, head_logprob);
       } else {
         auto mask = to.mask ? to.mask + int64_t(i) * A + a : nullptr;
-        categorical_draw(LanesOfLogits{logits + a, weights, mask, A, some}, heads.sizes[j], noise, action, own);
+        categorical_draw(LanesOfLogits{logits + a, weights, mask, A, some}, heads.sizes[j], noise, action, head_logprob);
       }
-      logprob += own;
+      logprob += head_logprob;
       store_column(to.actions + int64_t(i) * width + j, width, some, action);
     }
     store_column(to.logprobs + i, 1, some, logprob);

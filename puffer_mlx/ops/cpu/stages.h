@@ -1,7 +1,7 @@
-// Layers of a policy for one step of a block of agents, without MLX. A layer processes the sums of a product while they are in
-// registers; the features of a block stay in the L1 cache from the first layer to the last.
+// Layers (stages) of a policy for one step of a block of agents, without MLX. A layer processes the sums of a product while they are
+// in registers. A block's features stay in the L1 cache from the first layer to the last.
 //
-// The results of an agent don't depend on the other agents in its block: every sum covers one row, in a fixed order.
+// An agent's results don't depend on the other agents in its block: every sum is over one row, in a fixed order.
 
 #pragma once
 
@@ -11,12 +11,12 @@
 
 namespace puffer {
 
-constexpr int kBlock = 64;  // agents that go through the layers together
+constexpr int kBlock = 64;  // agents per block
 
-// Width of a row rounded up to whole vectors, with zero padding.
+// Width of a zero-padded row: a multiple of the vector size.
 constexpr int padded(int width) { return (width + kLanes - 1) / kLanes * kLanes; }
 
-// A vector of an aligned row in the actor's memory.
+// A vector in one of the actor's rows, which are aligned.
 typedef float AlignedLanes __attribute__((vector_size(sizeof(float) * kLanes), may_alias));
 
 inline AlignedLanes& lanes_at(float* row, int channel) { return *reinterpret_cast<AlignedLanes*>(row + channel); }
@@ -30,11 +30,11 @@ struct Features {
   const float* operator[](int row) const { return rows + row * stride; }
 };
 
-// One step of some agents.
+// A block: one step of some agents.
 struct Block {
-  int64_t first;               // among all agents
+  int64_t first;               // index of the first agent among all
   int count;                   // at most kBlock
-  const float* not_done;           // (count,), factors applied to the states first
+  const float* not_done;       // (count,): states are multiplied by it first
   float* const* states;        // (N, H) each
   const float* network_input;  // (count, padded(H)), the encoder's output
   float* work;                 // scratch memory, Stage::work() floats
@@ -42,22 +42,22 @@ struct Block {
   float* state(int which, int row, int H) const { return states[which] + (first + row) * H; }
 };
 
-// A layer: features to features.
+// A layer, which computes features from features.
 class Stage {
  public:
   virtual ~Stage() = default;
 
-  // `to` is (block.count, padded(width)).
+  // Write the layer's features for the block to `to`, (block.count, padded(width)).
   virtual void run(const Block& block, Features x, float* to) const = 0;
 
   virtual size_t work() const { return 0; }
 };
 
-// Separate panels: one stays in cache while all rows of a block use it.
+// A packed matrix as separate panels, so that one stays in cache while all rows of a block are multiplied by it.
 template <int V>
 using Panels = std::vector<Packed<V>>;
 
-// Pack `weight` (M, K); columns are its rows.
+// Pack the rows of `weight` (M, K) as columns.
 template <int V>
 Panels<V> pack_rows(const float* weight, int M, int K) {
   Panels<V> panels;
@@ -83,7 +83,7 @@ Panels<V> pack_gates(const float* weight, int H, int K) {
   return panels;
 }
 
-// Copy `parts` vectors of `width` floats, zero-padded; all zeros if `from` is null.
+// Copy `parts` rows of `width` floats with zero padding; all zeros if `from` is null.
 inline std::vector<Lanes> pad(const float* from, int parts, int width) {
   std::vector<Lanes> to(size_t(parts) * padded(width) / kLanes);
   for (int part = 0; from && part < parts; ++part)
@@ -91,7 +91,8 @@ inline std::vector<Lanes> pad(const float* from, int parts, int width) {
   return to;
 }
 
-// Call epilogue(row, first channel of the panel, V vectors of sums) for each row of x and each panel. step: channels per panel.
+// Multiply the rows x by a packed matrix. Calls epilogue(row, first channel of the panel, V vectors of sums) for each row and panel.
+// step: channels per panel.
 template <int V, class Epilogue>
 inline void multiply_block(int count, const Panels<V>& panels, int step, Features x, Epilogue epilogue) {
   for (size_t p = 0; p < panels.size(); ++p) {
@@ -101,7 +102,7 @@ inline void multiply_block(int count, const Panels<V>& panels, int step, Feature
   }
 }
 
-// y = activation(W x + b).
+// Linear layer with an activation: y = activation(W x + b).
 template <int V>
 class Dense : public Stage {
  public:
@@ -125,7 +126,7 @@ class Dense : public Stage {
   std::vector<Lanes> bias_;
 };
 
-// Make a Dense stage whose panel size leaves the fewest empty vectors.
+// Create a Dense stage with the panel size that leaves the fewest vectors empty.
 inline std::unique_ptr<Stage> make_dense(const float* weight, const float* bias, int M, int K, Activation activation) {
   int vectors = padded(M) / kLanes;
   if (vectors % 4 == 0 || vectors > 12) return std::make_unique<Dense<4>>(weight, bias, M, K, activation);

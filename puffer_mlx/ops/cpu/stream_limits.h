@@ -1,4 +1,4 @@
-// Limits of the operations on each CPU stream, for machines that several streams share.
+// Limits of each CPU stream: threads per operation and operations in flight. Several streams share the machine.
 
 #pragma once
 
@@ -14,11 +14,11 @@ namespace puffer {
 // Limits of one CPU stream.
 class StreamLimits {
  public:
-  std::atomic<int> num_threads{0};  // threads per operation, including the stream's; 0: default
+  std::atomic<int> num_threads{0};  // per operation, including the stream's thread; 0 for the default
 
   int max_in_flight() const { return max_in_flight_; }
 
-  // Set the maximum number of in-flight operations (0: no limit).
+  // Set the maximum number of in-flight operations, 0 for no limit.
   void set_max_in_flight(int operations) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -27,7 +27,7 @@ class StreamLimits {
     left_.notify_all();
   }
 
-  // Wait until the stream may take another operation. Returns True if it was counted as in flight.
+  // Wait until the stream may start another operation. Returns true if the operation was counted as in flight.
   bool enter() {
     if (max_in_flight_ == 0) return false;
     std::unique_lock<std::mutex> lock(mutex_);
@@ -36,7 +36,7 @@ class StreamLimits {
     return true;
   }
 
-  // Its destructor marks the end of an operation.
+  // Guard whose destructor marks the end of an operation.
   class Leave {
    public:
     Leave(StreamLimits& limits, bool counted) : limits_(counted ? &limits : nullptr) {}
@@ -67,7 +67,7 @@ class StreamLimits {
 class StreamLimitTable {
  public:
   static StreamLimitTable& all() {
-    // never destroyed: streams may outlive static destructors
+    // Never destroyed, because streams may outlive static destructors.
     static StreamLimitTable* table = new StreamLimitTable();
     return *table;
   }

@@ -1,6 +1,7 @@
-// A thread pool that several CPU streams share, each with a limited number of threads, and the split of an operation's rows.
+// A thread pool that all CPU streams share, and functions that divide an operation into parts. Each stream has its own limit of
+// threads.
 //
-// Parts and the order of sums depend on sizes only, so results don't depend on the number of threads.
+// The parts and the order of sums depend on sizes only, so results don't depend on the number of threads.
 
 #pragma once
 
@@ -16,11 +17,11 @@
 
 namespace puffer {
 
-// Maximum number of threads of the operation on this thread, including this thread.
+// Maximum number of threads, including this one, for the operation that this thread runs.
 inline thread_local int width_here = 1;
 
-// Helper threads for batches of parts. Batches of several callers run concurrently. A caller works on its batch until no part is
-// left, so a batch ends even without helpers.
+// A pool of helper threads. Each call of `run` is a batch of parts; batches of several callers run concurrently. The caller works on
+// its batch, too, so a batch ends even without helpers.
 class Pool {
  public:
   static Pool& shared() {
@@ -28,8 +29,8 @@ class Pool {
     return *pool;
   }
 
-  // Run work(part) for part = 0 .. parts - 1 on at most `width` threads, including the caller's. After an exception no further
-  // part starts, and the exception is rethrown here.
+  // Call work(part) for part = 0 .. parts - 1 on at most `width` threads, including the caller's. After an exception no further part
+  // starts, and the exception is rethrown in the caller.
   void run(int parts, int width, const std::function<void(int)>& work) {
     int helpers = std::min(parts, width) - 1;
     if (helpers < 1) {
@@ -58,7 +59,7 @@ class Pool {
     Batch(const std::function<void(int)>& work, int parts, int helpers)
         : work(work), parts(parts), helpers(helpers), places(helpers) {}
 
-    void drain() {  // takes parts until none is left
+    void drain() {  // computes parts until none is left
       try {
         for (int part; !failed && (part = next++) < parts;) work(part);
       } catch (...) {
@@ -67,12 +68,12 @@ class Pool {
     }
   };
 
-  bool open(Batch& batch) {  // returns true if the batch wants every worker
+  bool open(Batch& batch) {  // returns true if the batch needs every worker
     std::lock_guard<std::mutex> lock(mutex_);
     wanted_ += batch.helpers;
     try {
       for (; workers_ < wanted_; ++workers_) std::thread([this] { serve(); }).detach();
-    } catch (const std::system_error&) {  // no more threads available: fewer helpers
+    } catch (const std::system_error&) {  // no more threads are available, so there are fewer helpers
     }
     open_.push_back(&batch);
     return batch.helpers >= workers_;
@@ -95,21 +96,22 @@ class Pool {
       lock.unlock();
       batch.drain();
       lock.lock();
-      if (--batch.inside == 0) batch.left.notify_one();  // under the lock: the batch is gone right after
+      if (--batch.inside == 0) batch.left.notify_one();  // under the lock, since the batch is destroyed right after
     }
   }
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Batch*> open_;       // batches with places left, oldest first
-  int workers_ = 0, wanted_ = 0;  // existing threads; helpers that open batches may have
+  std::vector<Batch*> open_;       // batches that still need helpers, oldest first
+  int workers_ = 0, wanted_ = 0;  // existing threads; helpers that all open batches may use
 };
 
-// Run work(part) for part = 0 .. parts - 1 on the threads of the calling operation.
+// Call work(part) for part = 0 .. parts - 1 on the threads of the calling operation.
 inline void run_parts(int parts, const std::function<void(int)>& work) { Pool::shared().run(parts, width_here, work); }
 
-// Split rows [0, n) of T steps each into parts and call work(first row, last row + 1). There are about 16 parts, so that a busy core
-// costs little, each with at least 512 steps, as waking a thread takes longer. Parts start at multiples of `multiple`.
+// Split rows [0, n) of T steps each into parts, and call work(first row, last row + 1) for each part. There are about 16 parts, so
+// that a busy core delays the operation little. A part has at least 512 steps, since waking a thread takes longer than fewer steps.
+// Parts start at multiples of `multiple`.
 inline void over_rows(int n, int T, const std::function<void(int, int)>& work, int multiple = 1) {
   int rows = std::max({1, n / 16, 512 / std::max(1, T)});
   rows = (rows + multiple - 1) / multiple * multiple;

@@ -1,6 +1,6 @@
-"""Draw segments by priority on a GPU (``draw.metal.h``).
+"""Draw segments by their priority in a GPU kernel (``draw.metal.h``).
 
-The plain implementation is ``ppo/priority.py``.
+The plain implementation is in ``ppo/priority.py``.
 """
 
 from pathlib import Path
@@ -10,29 +10,31 @@ import mlx.core as mx
 from puffer_mlx.ops.gpu import launch
 from puffer_mlx.ops.gpu.launch import THREADS
 
-TEXT = Path(__file__).with_name("draw.metal.h")
-# Threads of the only block: 512 saturate a core's memory. A Mac may lack registers for them.
-BLOCK = {"metal": THREADS, "cuda": 512}
+KERNEL_FILE = Path(__file__).with_name("draw.metal.h")
+# Threads of the kernel's one block: 512 saturate a core's memory, but a Mac may lack registers.
+BLOCK_THREADS = {"metal": THREADS, "cuda": 512}
 
 
 def draw_rows(
     adv: mx.array, uniforms: mx.array, beta: mx.array, alpha: float, epsilon: float
 ) -> tuple[mx.array, mx.array]:
-    """Draw rows by their probabilities, as ``ppo.priority.choose``, in one launch.
+    """Draw segments for a minibatch by their priorities, as ``ppo.priority.choose``, in one launch.
 
     Args:
         adv: advantages (T, N), or sums of their magnitudes (1, N).
         uniforms: uniform random numbers (S,) in (0, 1].
         beta: exponent of the importance weights, a scalar array.
-        alpha: exponent of the sums of magnitudes.
-        epsilon: added to each row's priority and to the sum of priorities.
+        alpha: exponent of the sums of magnitudes, which gives the priorities.
+        epsilon: added to each priority and to the sum of priorities.
 
     Returns:
-        Rows (S,) int32, weights (S,).
+        Indices (S,) int32 of the drawn segments, in [0, N), and importance weights (S,).
     """
     (T, N), (S,) = adv.shape, uniforms.shape
-    settings = {"alpha": float(alpha), "epsilon": float(epsilon)}
-    arrays = [adv, uniforms, beta.reshape(1), {"T": T, "N": N, "S": S}, settings]
-    shapes, block = [(S,), (S,), (N,)], BLOCK[launch.backend()]
-    rows, weights, _ = launch.launch(TEXT, "draw_rows", arrays, shapes, block, block, THREADS=block)
+    coefficients = {"alpha": float(alpha), "epsilon": float(epsilon)}
+    arrays = [adv, uniforms, beta.reshape(1), {"T": T, "N": N, "S": S}, coefficients]
+    shapes, block = [(S,), (S,), (N,)], BLOCK_THREADS[launch.kernel_backend()]
+    rows, weights, _ = launch.launch(
+        KERNEL_FILE, "draw_rows", arrays, shapes, block, block, THREADS=block
+    )
     return rows, weights

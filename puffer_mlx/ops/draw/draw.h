@@ -1,4 +1,5 @@
-// Draw the segments of a minibatch: probabilities, sampling and importance weights in one node. Equations: ppo/priority.py.
+// Draw the segments of a minibatch on a CPU: one node computes probabilities, samples and importance weights. Equations are in
+// ppo/priority.py.
 
 #pragma once
 
@@ -8,7 +9,7 @@
 
 namespace puffer {
 
-// adv (T, N), uniforms (S,) in (0, 1], beta () -> rows (S,) int32, weights (S,)
+// Return rows (S,) int32 and weights (S,) from adv (T, N), uniforms (S,) in (0, 1] and beta ().
 inline Arrays draw_rows(const Array& adv, const Array& uniforms, const Array& beta, float alpha, float epsilon) {
   expect(adv.ndim() == 2 && uniforms.ndim() == 1, "draw_rows: adv (T, N), uniforms (S,)");
   int T = adv.shape(0), N = adv.shape(1), S = uniforms.shape(0);

@@ -1,4 +1,4 @@
-// Draw the segments of a minibatch: probabilities, sampling and importance weights. Equations: ppo/priority.py.
+// Kernel that draws the segments of a minibatch: probabilities, samples and importance weights. Equations are in ppo/priority.py.
 
 #pragma once
 
@@ -6,8 +6,8 @@
 #include "gpu/block_sum.metal.h"
 #include "gpu/functions.metal.h"
 
-// Sum |advantage| over time for R agents: n, n + apart, ...; an agent beyond N gets 0. Several steps are loaded before the first
-// is added. Adv: pointer type in any address space.
+// Compute the sums of |advantage| over time for the R agents n, n + apart, ... (0 for agents beyond N). Several steps are loaded before the
+// first is added. Adv: pointer type in any address space.
 template <int R, class Adv>
 FUNCTION void row_sums_of(Adv adv, uint T, uint N, uint n, uint apart, IN_THREAD float (&sums)[R]) {
   constexpr uint AHEAD = 32 / R;
@@ -28,11 +28,11 @@ FUNCTION void row_sums_of(Adv adv, uint T, uint N, uint n, uint apart, IN_THREAD
   }
 }
 
-// adv (T, N), uniforms (S,), beta (1,) -> rows and weights (S,); priorities (N,) is scratch memory. Runs in one block of THREADS,
-// a power of two.
+// Return rows and weights (S,) from adv (T, N), uniforms (S,) and beta (1,); priorities (N,) is scratch memory. Runs in one block of
+// THREADS threads, a power of two.
 //
-// Each thread stores the cumulative probability at the end of its agents. A uniform finds its thread's agents by bisection and
-// its agent among them by a running sum.
+// The agents are divided among the threads, and each thread stores the cumulative probability up to the end of its agents. For each
+// uniform number, a bisection finds the thread, and a running sum over the thread's agents finds the agent.
 KERNEL draw_rows<THREADS>: float adv uniforms beta, int sizes{T N S}, float settings{alpha epsilon}
   -> int rows, float weights priorities {
   SHARED float reached[THREADS];
@@ -65,7 +65,7 @@ KERNEL draw_rows<THREADS>: float adv uniforms beta, int sizes{T N S}, float sett
   BARRIER
   for (uint s = me; s < S; s += count) {
     float uniform = uniforms[s];
-    uint k = 0;  // first share whose cumulative probability reaches `uniform`, or the last
+    uint k = 0;  // first thread whose cumulative probability reaches `uniform`, or the last thread
     for (uint step = count / 2; step > 0; step /= 2)
       if (reached[k + step - 1] < uniform) k += step;
     uint n = k * share < N ? k * share : N - 1, last = (k + 1) * share < N ? (k + 1) * share - 1 : N - 1;

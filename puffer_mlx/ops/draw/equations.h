@@ -1,4 +1,4 @@
-// Probability and importance weight of a drawn segment (ppo/priority.py), for CPUs and GPUs: see ops/portable.h.
+// Probability and importance weight of a drawn segment (ppo/priority.py), for CPUs and GPUs (ops/portable.h).
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace puffer {
 
-// Sampling weight from a segment's sum of |advantages|; NaN and infinity give 0.
+// Sampling weight of a segment whose |advantages| add up to `sum`; 0 if it isn't finite.
 FUNCTION float segment_weight(float sum, float alpha) {
   float weight = pow(sum, alpha);
   return weight <= 3.4028234e38f ? weight : 0.0f;

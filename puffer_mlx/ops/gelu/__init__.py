@@ -1,4 +1,4 @@
-"""Exact GELU: plain MLX, or one pass over memory on a CPU."""
+"""Exact GELU activation: plain MLX, or one pass over memory on a CPU."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ BACKWARD = Implementation(("ops.gelu",), NAME, cpu="gelu_backward")
 
 @in_float32
 def gelu(x: mx.array) -> mx.array:
-    """Exact GELU x Phi(x) = x (1 + erf(x / sqrt(2))) / 2, elementwise: any shape."""
+    """Compute exact GELU elementwise: x Phi(x) = x (1 + erf(x / sqrt(2))) / 2, for any shape."""
     if FORWARD.choose() is None:
         return 0.5 * x * (1 + mx.erf(x * 0.5**0.5))
     return _gelu(x)  # type: ignore

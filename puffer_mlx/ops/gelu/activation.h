@@ -1,4 +1,4 @@
-// GELU and its derivative (ops/gelu), for CPUs and GPUs: see ops/portable.h.
+// GELU and its derivative (ops/gelu), for CPUs and GPUs (ops/portable.h).
 
 #pragma once
 
@@ -11,9 +11,9 @@ struct Tail {
   V distance, bell, beyond;
 };
 
-// Standard normal distribution at |x|, clamped to 13 where both results vanish. bell: density * sqrt(2 pi); beyond: upper tail
-// probability, absolute error 1e-8, computed as bell times a polynomial in 1 / (1 + 0.2775 |x|) that was fitted on [0, 9] by
-// weighted least squares (Lawson's algorithm).
+// Evaluate the standard normal distribution at |x|. distance: |x|, at most 13, where both other results are 0; bell: density times
+// sqrt(2 pi); beyond: probability above |x|, absolute error 1e-8. `beyond` is bell times a polynomial in 1 / (1 + 0.2775 |x|), which was
+// fitted on [0, 9] by weighted least squares (Lawson's algorithm).
 template <class V>
 FUNCTION Tail<V> normal_tail(V x) {
   V a = x < V{} ? -x : x, limit = V{} + 13.0f;
@@ -24,7 +24,7 @@ FUNCTION Tail<V> normal_tail(V x) {
   return {a, bell, bell * p};
 }
 
-// x Phi(x), absolute error 1e-7.
+// GELU, x Phi(x), absolute error 1e-7.
 template <class V>
 FUNCTION V gelu(V x) {
   Tail<V> tail = normal_tail(x);

@@ -1,4 +1,4 @@
-// Exact GELU, elementwise.
+// Exact GELU as an operation of the extension.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace puffer {
 
-// x -> x Phi(x), elementwise
+// Return x Phi(x), elementwise.
 inline Array gelu_forward(const Array& x) {
   expect_shapes("gelu", {{x, x.shape()}});
   auto kernel = [size = int64_t(x.size())](const Buffers& in, const Outputs& to) {
@@ -20,7 +20,7 @@ inline Array gelu_forward(const Array& x) {
   return call("GELU", kernel, {x}, {x.shape()}, {0})[0];
 }
 
-// dy times the derivative of `gelu_forward` at x
+// Return dy times the derivative of GELU at x, elementwise.
 inline Array gelu_backward(const Array& x, const Array& dy) {
   expect_shapes("gelu", {{x, x.shape()}, {dy, x.shape()}});
   auto kernel = [size = int64_t(x.size())](const Buffers& in, const Outputs& to) {

@@ -1,1 +1,1 @@
-"""GPU kernels: reads their sources (``*.metal.h``), compiles and launches them."""
+"""GPU kernels: read their sources (``*.metal.h``), compile and launch them."""

@@ -1,9 +1,9 @@
-// Sums over the threads of a block, in a fixed order.
+// Sums over all threads of a block, in a fixed order.
 
 #pragma once
 
-// Return the sum of x over all threads of a block, which must all call this. part: scratch memory, one number per thread; threads:
-// the block's size, a power of two.
+// Return the sum of x over all threads of a block. All of them must call this. part: scratch memory, one number per thread; threads:
+// number of threads in the block, a power of two.
 FUNCTION float block_sum(float x, IN_SHARED float* part, uint me, uint threads) {
   BARRIER  // other threads may still read the previous sum
   part[me] = x;
@@ -15,7 +15,7 @@ FUNCTION float block_sum(float x, IN_SHARED float* part, uint me, uint threads) 
   return part[0];
 }
 
-// Replace x by COUNT such sums, each in the same order. part: COUNT numbers per thread.
+// Replace each of the COUNT numbers x by its sum over all threads, as `block_sum`. part: scratch memory, COUNT numbers per thread.
 template <int COUNT>
 FUNCTION void block_sums(IN_THREAD float* x, IN_SHARED float* part, uint me, uint threads) {
   BARRIER

@@ -1,4 +1,4 @@
-// Definitions for CUDA: placed before every source, with the first lines of every kernel.
+// Definitions for CUDA: text.py puts them before every kernel file, and `begin` at the start of every kernel.
 
 #define FUNCTION __device__ inline
 #define CALLED __device__ __attribute__((noinline))
@@ -9,7 +9,7 @@
 #define MULTIPLY_ADD(a, b, c) fmaf(a, b, c)
 #define BARRIER __syncthreads();
 #define DEVICE_BARRIER __syncthreads();
-// A DEVICE_BARRIER for all threads of a cluster of `blocks` adjacent blocks (sm_90 and later).
+// A DEVICE_BARRIER for all threads of a cluster, which has `blocks` adjacent blocks (sm_90 and later).
 #if __CUDA_ARCH__ >= 900
 #define CLUSTER_BARRIER(blocks)                                                                               \
   if ((blocks) > 1) {                                                                                         \
@@ -21,8 +21,8 @@
 #else
 #define CLUSTER_BARRIER(blocks) __syncthreads();
 #endif
-// Asynchronous copy of 16 bytes to shared memory. END_OF_COPIES closes a group; WAIT_FOR_COPIES(n) waits for all but the last n
-// groups. Other threads see the data after a BARRIER.
+// Asynchronous copies of 16 bytes to shared memory. END_OF_COPIES ends a group of copies; WAIT_FOR_COPIES(n) waits for all groups but
+// the last n. Other threads see the data after a BARRIER.
 #if __CUDA_ARCH__ >= 800
 #define COPY_LINE(from, to)                                                                                   \
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned int)__cvta_generic_to_shared(to)), "l"(from) : "memory");
@@ -32,7 +32,7 @@
 #define END_OF_COPIES
 #define WAIT_FOR_COPIES(others)
 #endif
-// Shared memory sized by the launch, the only way to get more than 48 kB.
+// SHARED_POOL: shared memory whose size is set at the launch, the only way to get more than 48 kB.
 #ifdef __CUDA_ARCH__
 #define PREFETCH(address) asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 #define SHARED_POOL(name, count) extern __shared__ float name[];

@@ -1,22 +1,22 @@
-// Functions and rules for kernels, in the language that Metal and CUDA share.
+// Rules for kernel files, and functions for them, in the language that Metal and CUDA share.
 //
-// A kernel file contains functions, declared with FUNCTION, and kernels, declared as text.py says. A kernel knows i, its
-// thread's place in the grid; me, its place in the block (Metal: threadgroup); and block, the block's number. SHARED memory
-// belongs to a block. After a BARRIER its threads see each other's writes to SHARED memory; after a DEVICE_BARRIER also writes to
-// outputs; after a CLUSTER_BARRIER those of several blocks. Pointers and references of functions name their address space:
-// IN_DEVICE, IN_SHARED or IN_THREAD. On Metal, inputs of fewer than 8 numbers are in a fourth space: a kernel indexes them, and a
-// function takes the pointer's type as a template parameter.
+// A kernel file contains functions, declared with FUNCTION, and kernels, declared as text.py describes. Three variables are defined
+// in a kernel: i, the thread's index in the grid; me, its index in the block (Metal: threadgroup); and block, the block's index.
+// SHARED memory belongs to a block. After a BARRIER the block's threads see each other's writes to SHARED memory; after a
+// DEVICE_BARRIER also writes to outputs; after a CLUSTER_BARRIER also the writes of the cluster's other blocks. The type of a
+// function's pointer or reference includes its address space: IN_DEVICE, IN_SHARED or IN_THREAD. On Metal, inputs of fewer than 8
+// numbers are in a fourth address space: a kernel may index them, and a function takes the pointer's type as a template parameter.
 //
-// `Low` is the type in memory of activations, weights and their gradients: float, or a 16-bit type. Values are converted to float
-// when loaded and cast when stored: CUDA's types are ambiguous beside a float in `?:`, and Metal's bfloat needs an explicit cast.
-// States are always float, or small steps would vanish from a running sum. The 16-bit types are half and bfloat in Metal
-// (bfloat from Metal 3.1, macOS 14), and __half and __nv_bfloat16 in CUDA.
+// `Low` is the type in memory of activations, weights and their gradients: float, or a 16-bit type. Numbers are converted to float
+// when loaded and cast when stored, because CUDA's 16-bit types are ambiguous next to a float in `?:`, and Metal's bfloat needs an
+// explicit cast. States are always float, or small changes would be lost in a running sum. The 16-bit types are half and bfloat in
+// Metal (bfloat from Metal 3.1, macOS 14), and __half and __nv_bfloat16 in CUDA.
 
 #pragma once
 
 FUNCTION float logistic(float x) { return 1.0f / (1.0f + exp(-x)); }
 
-FUNCTION float squash(float x) { return 2.0f * logistic(2.0f * x) - 1.0f; }  // tanh, never inf/inf
+FUNCTION float squash(float x) { return 2.0f * logistic(2.0f * x) - 1.0f; }  // tanh, without inf/inf for large x
 
 // Clamp x to [-limit, limit] and replace NaN by 0; limit 0 returns x unchanged.
 FUNCTION float within(float x, float limit) {

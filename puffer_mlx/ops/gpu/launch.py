@@ -1,12 +1,11 @@
-"""Launch GPU kernels, which are compiled from source at first use, for Metal or CUDA.
+"""Launch GPU kernels for Metal or CUDA. They are compiled from source at first use.
 
-Functions that launch kernels have the names and arguments of the CPU extension's functions.
 Activations, weights and gradients can be float32, bfloat16 or float16. All have the type of the
 first such argument, which the source calls ``Low``. Arrays declared ``float`` are always float32;
-rows are ``int``, bytes ``uint8_t``. Metal supports bfloat since version 3.1 (macOS 14).
+row indices are ``int``, bytes ``uint8_t``. Metal supports bfloat since version 3.1 (macOS 14).
 
-Values that change between launches, or don't help the compiler, are inputs (``constant_array``),
-not template constants, so a new size needs no new kernel.
+Values that change between launches, or don't help the compiler, are inputs (``constant_array``)
+rather than template constants, so a new size needs no new kernel.
 
 Timings on an H200 against plain MLX: ``benchmarks/RESULTS.md``. Kernels weren't run on Metal; tests
 compile the sources as C++ and run them (``tests/ops``).
@@ -30,29 +29,34 @@ from puffer_mlx.system.backend import gpu_backend, kernel_substitute
 # Maximum threads of a block (CUDA) or threadgroup (Metal). Metal allows 1024, but fewer if a kernel
 # uses many registers (896 on an M2 Ultra), which is known only after compilation.
 THREADS = 256
-SHARED_BYTES = 32768  # of shared memory per block: Metal's limit
-SHARED_ON_CUDA = 49152  # CUDA's limit for declared shared memory
-BUFFERS = 31  # arrays of a kernel: Metal's limit
-GRID = 2**31 - 1  # threads of a launch: MLX's limit
-SHARED_POOLS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448}  # bytes per SHARED_POOL
+SHARED_BYTES = 32768  # shared memory per block, Metal's limit
+SHARED_ON_CUDA = 49152  # bytes of declared shared memory per block, CUDA's limit
+MAX_ARRAYS = 31  # arrays per kernel, Metal's limit
+MAX_LAUNCH_THREADS = 2**31 - 1  # MLX's limit
+SHARED_POOLS = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448}  # bytes, by architecture
 POOL_THREADS = {"metal": THREADS, "cuda": 512}  # threads of a block with a SHARED_POOL
-FEWEST = 8  # minimum size of an array: Metal puts smaller ones into read-only memory
-DTYPES = {"float": mx.float32, "int": mx.int32, "uint8_t": mx.uint8}  # besides Low
+MIN_ARRAY_SIZE = 8  # numbers; Metal puts smaller arrays into read-only memory
+DTYPES_BY_KEYWORD = {
+    "float": mx.float32,
+    "int": mx.int32,
+    "uint8_t": mx.uint8,
+}  # of array types except Low
 Shape = tuple[int, ...]
-Input = mx.array | Mapping[str, Any]  # of a kernel: an array, or an array's values by name
+Input = mx.array | Mapping[str, Any]  # input of a kernel: an array, or its values by name
 
 
-def backend() -> str:
-    """Return ``metal`` or ``cuda``, the GPU back-end for which graphs are built."""
+def kernel_backend() -> str:
+    """Return the GPU back-end for which kernels are built, ``metal`` or ``cuda``."""
     return gpu_backend()
 
 
 def shared_pool_limits() -> tuple[int, int]:
-    """Return the threads of a block with a SHARED_POOL, and the maximum bytes of the pool.
+    """Return the threads per block of kernels with a SHARED_POOL, and the pool's maximum bytes.
 
-    CUDA without a GPU returns an H200's numbers. Unknown GPUs return 0 bytes.
+    A SHARED_POOL is all shared memory of a GPU core. On CUDA without a GPU the limits are an
+    H200's. For unknown GPUs the maximum is 0 bytes.
     """
-    kind = backend()
+    kind = kernel_backend()
     if kind == "metal":
         return POOL_THREADS[kind], SHARED_BYTES
     return POOL_THREADS[kind], SHARED_POOLS.get(cuda_architecture().rstrip("a"), 0)
@@ -61,31 +65,31 @@ def shared_pool_limits() -> tuple[int, int]:
 @functools.cache
 def cuda_architecture() -> str:
     """Return the CUDA GPU's architecture, or an H200's (``sm_90``) if there is no GPU."""
-    here = mx.cuda.is_available()
-    return str(mx.device_info(mx.gpu)["architecture"]) if here else "sm_90"
+    has_cuda = mx.cuda.is_available()
+    return str(mx.device_info(mx.gpu)["architecture"]) if has_cuda else "sm_90"
 
 
 def cluster_blocks() -> int:
-    """Return the number of blocks in a kernel's CLUSTER, 1 if the GPU has no clusters.
+    """Return the number of thread blocks in a cluster on this GPU: 8, or 1 without clusters.
 
-    Blocks of a cluster run at the same time and can synchronize. All GPUs with clusters support 8
-    blocks. CUDA without a GPU returns an H200's number.
+    Blocks of a cluster run at the same time and can synchronize. CUDA without a GPU counts as an
+    H200.
     """
-    if backend() == "metal":
+    if kernel_backend() == "metal":
         return 1
     new = int(cuda_architecture().removeprefix("sm_").rstrip("abf")) >= 90
-    return 8 if new and (nvrtc.library() is not None or not mx.cuda.is_available()) else 1
+    return 8 if new and (nvrtc.load_nvrtc() is not None or not mx.cuda.is_available()) else 1
 
 
 def exact_products() -> int:
-    """Return 1 if ``MLX_ENABLE_TF32=0`` requires float32 precision of matrix units, else 0."""
+    """Return 1 if matrix products must have float32 precision (``MLX_ENABLE_TF32=0``), else 0."""
     return int(os.environ.get("MLX_ENABLE_TF32") == "0")
 
 
 def tiles_side_by_side(width: int, rows: int, threads: int) -> int:
-    """Return the number of tiles of 8 columns that 32 threads multiply at a time.
+    """Choose how many tiles of 8 columns 32 threads multiply at a time in a matrix product.
 
-    It is the largest number that leaves no thread idle: see ``matrix.metal.h``.
+    The result is the largest number that gives all threads work (``matrix.metal.h``).
 
     Args:
         width: columns of the product.
@@ -99,23 +103,23 @@ def tiles_side_by_side(width: int, rows: int, threads: int) -> int:
 
 @functools.lru_cache(maxsize=None, typed=True)  # 1 and 1.0 are different arrays
 def constant_array(*values: float) -> mx.array:
-    """Return a cached kernel input with n values: int32 if all are ints, else float32."""
-    whole = all(isinstance(value, int) for value in values)
-    array = mx.array(values, mx.int32 if whole else mx.float32)
+    """Return a cached array of constants (n,) for kernels: int32 if all are ints, else float32."""
+    are_ints = all(isinstance(value, int) for value in values)
+    array = mx.array(values, mx.int32 if are_ints else mx.float32)
     mx.eval(array)
     return array
 
 
-def _parameters(values: Sequence[Any]) -> mx.array:
-    """Return an array of parameters, float32 if one of them is an array: see ``constant_array``."""
+def _parameter_array(values: Sequence[Any]) -> mx.array:
+    """Return a kernel's parameters as one array; float32 if one of them is a scalar array."""
     if not any(isinstance(value, mx.array) for value in values):
         return constant_array(*values)
     return mx.stack([v if isinstance(v, mx.array) else mx.array(v, mx.float32) for v in values])
 
 
 @functools.cache
-def placeholder(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
-    """Return a cached array of zeros, the placeholder for an unused kernel input."""
+def placeholder(dtype: mx.Dtype, size: int = MIN_ARRAY_SIZE) -> mx.array:
+    """Return a cached array of zeros that stands for an unused kernel input."""
     array = mx.array([0] * size, dtype)
     mx.eval(array)
     return array
@@ -131,10 +135,10 @@ def indices(n: int) -> mx.array:
 
 @functools.cache
 def ones(shape: Shape) -> mx.array:
-    """Return a cached float32 array of ones.
+    """Return a cached float32 array of ones, to compute ``ones - x`` instead of ``1 - x``.
 
-    With it ``ones - x`` uses one of MLX's precompiled kernels. For ``1 - x`` MLX would fuse the
-    broadcast with the difference, which takes seconds to compile on CUDA.
+    MLX has a precompiled kernel for ``ones - x``. For ``1 - x`` it would fuse the broadcast with
+    the difference, which takes seconds to compile on CUDA.
     """
     flat: Any = memoryview(MachineArray("f", [1.0]) * math.prod(shape))
     array = mx.array(flat).reshape(shape)
@@ -144,33 +148,37 @@ def ones(shape: Shape) -> mx.array:
 
 def _kernel(
     path: Path | text.ComposedKernel, name: str | text.EnvRules, backend: str
-) -> text.Kernel:
+) -> text.KernelSource:
     if isinstance(name, text.EnvRules):
         assert isinstance(path, Path)
-        alone = path == text.ENVIRONMENTS
-        return text.environments(name, backend) if alone else text.rollout(path, name, backend)
-    return text.kernels(path, backend)[name]
+        alone = path == text.ENVIRONMENTS_FILE
+        return (
+            text.environment_kernel(name, backend)
+            if alone
+            else text.rollout_kernel(path, name, backend)
+        )
+    return text.read_kernels(path, backend)[name]
 
 
 @functools.cache
-def compiled(
+def compiled_kernel(
     path: Path | text.ComposedKernel, name: str | text.EnvRules, backend: str, shared: int = 0
 ):
-    """Return the function that launches a kernel: see ``launch``.
+    """Return the function that compiles and launches a kernel. Arguments are those of ``launch``.
 
     On CUDA NVRTC compiles the kernel without MLX's headers (``nvrtc.py``). Otherwise MLX compiles
     it. MLX caches CUDA kernels on disk by name, so the name includes a hash of the source.
     """
     kernel = _kernel(path, name, backend)
-    library = nvrtc.library() if backend == "cuda" else None
+    library = nvrtc.load_nvrtc() if backend == "cuda" else None
     if library is not None:
         return nvrtc.CompiledKernel(library, kernel, shared)
-    digest = hashlib.sha256((kernel.before + kernel.body).encode()).hexdigest()[:8]
+    digest = hashlib.sha256((kernel.header + kernel.body).encode()).hexdigest()[:8]
     return getattr(mx.fast, backend + "_kernel")(
         name=f"{kernel.name}_{digest}",
         input_names=list(kernel.inputs),
         output_names=list(kernel.outputs),
-        header=kernel.before,
+        header=kernel.header,
         source=kernel.body,
         **({"shared_memory": shared} if backend == "cuda" else {}),
     )
@@ -186,25 +194,25 @@ def launch(
     shared: int = 0,
     **sizes: Any,
 ) -> list[mx.array]:
-    """Run a kernel. Inputs are cast to the types that its declaration specifies.
+    """Run a GPU kernel. Inputs are cast to the types in the kernel's declaration.
 
     Args:
-        path: the file of the kernel's source, or a kernel composed with a network's file; for
-            complete rollouts the file of the network's layers.
-        name: name of the kernel. For kernels that step environments, the environment's rules: see
-            ``text.rollout`` and ``text.environments``.
+        path: file of the kernel's source; a ``ComposedKernel``; or, for complete rollouts, the file
+            of the network's layers.
+        name: name of the kernel. For a kernel that steps environments, the environment's rules
+            (``text.rollout_kernel``, ``text.environment_kernel``).
         inputs: arrays in the order of the declaration, or by name; unused names are ignored. An
-            array of parameters may be a dict of their values by name: numbers or scalar arrays.
+            array of parameters may be a dict of their values (numbers or scalar arrays) by name.
         outputs: shapes of the outputs in the order of the declaration, or by name.
         threads: total number of threads.
         block: number of threads per block.
-        shared: bytes of a block's SHARED_POOL, used on CUDA only.
-        **sizes: template constants and types by name. Includes ``Low`` if no input has that type.
+        shared: bytes of each block's SHARED_POOL; unused on Metal.
+        **sizes: template constants and types by name, with ``Low`` if no input has that type.
 
     Returns:
         The outputs in the order of the declaration.
     """
-    kind = backend()
+    kind = kernel_backend()
     kernel = _kernel(path, name, kind)
     if isinstance(inputs, Mapping):
         arrays: dict[str, Any] = {key: inputs[key] for key in kernel.inputs}
@@ -212,18 +220,19 @@ def launch(
         arrays = dict(zip(kernel.inputs, inputs, strict=True))
     for key, names in kernel.parameters.items():
         if isinstance(values := arrays[key], Mapping):
-            arrays[key] = _parameters([values[name] for name in names])
+            arrays[key] = _parameter_array([values[name] for name in names])
     if not isinstance(outputs, Mapping):
         outputs = dict(zip(kernel.outputs, outputs, strict=True))
     if kind == "metal":
-        refuse_beyond_metal(kernel.name, len(arrays) + len(outputs), threads, block)
+        check_metal_limits(kernel.name, len(arrays) + len(outputs), threads, block)
     low = next((a.dtype for key, a in arrays.items() if kernel.inputs[key] == "Low"), mx.float32)
     template = {"Low": low, **sizes}
-    dtypes = {**DTYPES, **{k: v for k, v in template.items() if isinstance(v, mx.Dtype)}}
-    instead = kernel_substitute()
-    call = (
-        functools.partial(instead, kernel.name) if instead else compiled(path, name, kind, shared)
-    )
+    dtypes = {**DTYPES_BY_KEYWORD, **{k: v for k, v in template.items() if isinstance(v, mx.Dtype)}}
+    substitute = kernel_substitute()
+    if substitute:
+        call = functools.partial(substitute, kernel.name)
+    else:
+        call = compiled_kernel(path, name, kind, shared)
     return call(
         inputs=[arrays[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
         template=[(key, template[key]) for key in kernel.template],
@@ -234,15 +243,18 @@ def launch(
     )
 
 
-def refuse_beyond_metal(name: str, arrays: int, threads: int, block: int) -> None:
-    """Raise UserError if a launch exceeds Metal's limits of arrays or threads.
+def check_metal_limits(name: str, arrays: int, threads: int, block: int) -> None:
+    """Raise UserError if a kernel's launch exceeds Metal's limits of arrays or threads.
 
-    Metal would report the error later, and refer to a line of generated code.
+    Metal itself would report it later, with a line of generated code.
     """
-    blocks = (block, THREADS, "threads in a block")
-    for count, most, unit in ((arrays, BUFFERS, "arrays"), blocks, (threads, GRID, "threads")):
-        if count > most:
+    for count, limit, unit in (
+        (arrays, MAX_ARRAYS, "arrays"),
+        (block, THREADS, "threads in a block"),
+        (threads, MAX_LAUNCH_THREADS, "threads"),
+    ):
+        if count > limit:
             raise UserError(
-                f"the GPU's kernel {name} has {count} {unit}; on a Mac {most} are the most",
+                f"the GPU's kernel {name} has {count} {unit}; on a Mac {limit} are the most",
                 "run on the CPU: --device cpu",
             )

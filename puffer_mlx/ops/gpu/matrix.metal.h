@@ -1,9 +1,9 @@
-// Matrix products with a GPU's matrix units; 32 adjacent threads multiply tiles together.
+// Matrix products with a GPU's matrix units. 32 adjacent threads multiply tiles together.
 //
-// A thread holds four numbers of a (16, 8) result tile: two adjacent ones at (matrix_row, matrix_column), and two 8 rows below. A
-// factor is any type with at(row, column). CUDA rounds factors to TF32; if EXACT, each factor is split into two TF32 numbers and
-// three of the four products are summed, which is as exact as float32 sums. Two 16-bit factors are multiplied as bfloat16. Metal's
-// units take float32. GPUs before Ampere multiply without matrix units.
+// A thread holds four numbers of a (16, 8) result tile: two adjacent ones at (matrix_row, matrix_column), and the two 8 rows below. A
+// factor is any type with at(row, column). On CUDA, factors are rounded to TF32; if EXACT, each factor is split into two TF32 numbers
+// and three of the four products are summed, which is as exact as float32 sums. Two 16-bit factors are multiplied as bfloat16. The
+// units of Metal use float32. GPUs before Ampere multiply without matrix units.
 
 #pragma once
 
@@ -18,10 +18,10 @@ FUNCTION uint matrix_row(uint me) { return me % 32 / 4; }
 FUNCTION uint matrix_column(uint me) { return me % 4 * 2; }
 #endif
 
-// Array of layer l; l is a compile-time constant up to 3.
+// The array of layer l, for example layer2; l is a compile-time constant from 0 to 3.
 #define OF_LAYER(name, l) ((l) == 0 ? name##0 : (l) == 1 ? name##1 : (l) == 2 ? name##2 : name##3)
 
-// Two adjacent numbers, the first at an even index. To: pointer type in any address space.
+// Two adjacent numbers; the first has an even index. To: pointer type in any address space.
 template <class Low>
 struct alignas(2 * sizeof(Low)) Pair { Low of[2]; };
 template <class Low, class To>
@@ -35,7 +35,7 @@ FUNCTION void put_pair(To to, float x, float y) {
 #endif
 }
 
-// Read or write one or two adjacent numbers of a 16-bit matrix, the first at an even column.
+// Read or write one or two adjacent numbers of a 16-bit matrix; the first is in an even column.
 template <class Matrix>
 FUNCTION void get_some(Matrix matrix, uint row, uint column, IN_THREAD float (&x)[1]) { x[0] = matrix.at(row, column); }
 template <class Matrix>
@@ -59,9 +59,9 @@ FUNCTION void put_some(Matrix matrix, uint row, uint column, IN_THREAD const flo
 #endif
 }
 
-// Rows of ROW numbers in shared memory, 32-bit or 16-bit; ROW is a multiple of 32. Columns are permuted by row, so reading a tile
-// by rows or columns causes no bank conflicts; groups of eight 16-bit numbers stay together. ROWS > 0, a power of 2: row indices
-// wrap around.
+// A matrix in shared memory with rows of ROW numbers, 32-bit or 16-bit; ROW is a multiple of 32. Columns are permuted in each row, so
+// that reading a tile by rows or columns causes no bank conflicts; groups of eight 16-bit numbers stay together. If ROWS > 0, a power
+// of 2, row indices wrap around.
 template <class Low, int ROW, int ROWS = 0>
 struct Swizzled {
   IN_SHARED Low* numbers;
@@ -78,7 +78,7 @@ struct Swizzled {
   FUNCTION float rounded(float x) const { return (float)(Low)x; }
 };
 
-// Rows ROW apart without permutation, for few columns.
+// A matrix in shared memory with few columns and rows ROW numbers apart, without permutation.
 template <int ROW>
 struct Apart {
   IN_SHARED float* numbers;
@@ -88,7 +88,7 @@ struct Apart {
   FUNCTION void put(uint row, uint column, float x) const { numbers[row * (uint)ROW + column] = x; }
 };
 
-// A matrix in device memory with rows ROW apart, zero-padded beyond `rows` and `columns`.
+// A matrix in device memory with rows ROW numbers apart; elements beyond `rows` and `columns` are 0.
 template <int ROW>
 struct Padded {
   IN_DEVICE const float* numbers;
@@ -132,7 +132,7 @@ FUNCTION void add_tile(const unsigned int (&a)[4], const unsigned int (&b)[2], f
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Add a bfloat16 product with 16 inner columns.
+// Add the product of two bfloat16 tiles, with inner dimension 16.
 FUNCTION void add_low_tile(const unsigned int (&a)[4], const unsigned int (&b)[2], float (&sum)[4]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
@@ -182,8 +182,8 @@ FUNCTION void load_right(Transposed<Swizzled<Low, ROW, ROWS>> right, uint k, uin
 }
 #endif
 
-// sums += left * right for R x C result tiles from (row, column) on, tiles APART columns apart. INNERS: inner dimension, a multiple
-// of 8, or of 16 if both factors are 16-bit. All 32 threads must call this.
+// Compute sums += left * right for R x C result tiles from (row, column) on; adjacent tiles are APART columns apart. INNERS: inner
+// dimension, a multiple of 8, or of 16 if both factors are 16-bit. All 32 threads must call this.
 template <int EXACT, int INNERS, int R, int C, int APART, class Left, class Right>
 FUNCTION void add_product(Left left, uint row, Right right, uint column, uint me, IN_THREAD float (&sums)[R][C][4]) {
 #if defined(__METAL_VERSION__)
@@ -265,7 +265,7 @@ FUNCTION void add_product(Left left, uint row, Right right, uint column, uint me
 #endif
 }
 
-// Row and column, within a tile, of a thread's v-th number.
+// Row and column of a thread's v-th number in a tile.
 FUNCTION uint row_of(int v, uint me) { return matrix_row(me) + (v / 2 * 8); }
 FUNCTION uint column_of(int v, uint me) { return matrix_column(me) + v % 2; }
 
@@ -275,7 +275,7 @@ FUNCTION uint column_of(int v, uint me) { return matrix_column(me) + v % 2; }
 template <class Low>
 struct alignas(16) Line { Low of[16 / sizeof(Low)]; };
 
-// Copy 16 bytes from device to shared memory (complete after WAIT_FOR_COPIES), or back.
+// Copy 16 bytes from device to shared memory (done after WAIT_FOR_COPIES), or back.
 template <class Low>
 FUNCTION void copy_line(IN_DEVICE const Low* from, IN_SHARED Low* to) {
 #ifdef COPY_LINE
@@ -306,7 +306,7 @@ FUNCTION void clear(IN_THREAD float (&sums)[R][C][4]) {
       for (int v = 0; v < 4; ++v) sums[i][j][v] = 0.0f;
 }
 
-// Compute a product (M, N); 32 threads compute (16, 8 C) of it at a time. add: add to the old values.
+// Compute a product (M, N). 32 threads compute a piece of (16, 8 C) at a time. add: true adds the product to the old values.
 template <int EXACT, int INNERS, int M, int N, int C, int THREADS, class Left, class Right, class Result>
 FUNCTION void multiply_rows(Left left, Right right, Result to, bool add, uint me) {
   constexpr uint ACROSS = N / 8 / C, ITEMS = M / 16 * ACROSS;

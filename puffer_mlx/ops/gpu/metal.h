@@ -1,4 +1,4 @@
-// Definitions for Metal: placed before every source, with the first lines of every kernel.
+// Definitions for Metal: text.py puts them before every kernel file, and `begin` at the start of every kernel.
 
 #define FUNCTION inline
 #define CALLED __attribute__((noinline))

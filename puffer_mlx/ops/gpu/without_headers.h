@@ -1,5 +1,5 @@
-// Types that CUDA's headers would declare, for sources that NVRTC compiles without headers. The 16-bit types convert implicitly
-// from and to float.
+// Types that CUDA's headers declare, for kernels that NVRTC compiles without headers. The 16-bit types convert implicitly from and to
+// float.
 
 typedef unsigned char uint8_t;
 typedef unsigned int uint32_t;

@@ -1,8 +1,9 @@
 """Linear layers with optional activations, and their gradients.
 
-They are computed by MLX or by the C++ extension, which runs a BLAS in its threads. The extension's
-``dense`` computes product, bias and activation in one node, for tanh and ReLU. Their slopes follow
-from the outputs. Backward, one node computes three of the four gradients.
+They are computed by MLX or by the C++ extension, which runs a BLAS in its threads. For tanh and
+ReLU, the extension's ``dense`` computes product, bias and activation in one node of the graph, and
+in the backward pass one node computes three of the four gradients: the slopes of these two
+activations follow from the layer's outputs.
 """
 
 from collections.abc import Callable
@@ -17,21 +18,31 @@ from puffer_mlx.ops.low_precision import float32_on_cpu, in_float32
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record
 
-PLAIN = ("ops.linear",)
-PRODUCT = Implementation(PLAIN, "the extension's product of matrices", cpu="linear", gemm=True)
-BIAS = Implementation(PLAIN, "the extension's sum over rows", cpu="linear_bias_gradient")
-DENSE = Implementation(PLAIN, "the extension's dense layer", cpu="dense_gradients", gemm=True)
+PLAIN_MODULES = ("ops.linear",)
+PRODUCT = Implementation(
+    PLAIN_MODULES, "the extension's product of matrices", cpu="linear", gemm=True
+)
+BIAS = Implementation(PLAIN_MODULES, "the extension's sum over rows", cpu="linear_bias_gradient")
+DENSE = Implementation(
+    PLAIN_MODULES, "the extension's dense layer", cpu="dense_gradients", gemm=True
+)
 
 
 def _extension() -> Any:
-    """Return the C++ extension, which was chosen before."""
-    return cpu_extension.load()
+    """Return the C++ extension, which is known to be loaded."""
+    return cpu_extension.load_extension()
 
 
 def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
-    """Compute x weight^T + bias (..., M), with x (..., K), weight (M, K) and bias (M,).
+    """Apply a linear layer: x weight^T + bias.
 
-    x is cast to the weight's dtype, which the result also has.
+    Args:
+        x: (..., K); cast to the weight's dtype.
+        weight: (M, K).
+        bias: (M,), or None.
+
+    Returns:
+        (..., M) of the weight's dtype.
     """
     return _linear(x.astype(weight.dtype), weight, bias)
 
@@ -49,7 +60,16 @@ def _linear(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
 
 
 def linear_columns(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
-    """Compute weight x^T + bias (M, n), with x (n, K), weight (M, K) and bias (M,)."""
+    """Apply a linear layer with a transposed result: weight x^T + bias.
+
+    Args:
+        x: (n, K); cast to the weight's dtype.
+        weight: (M, K).
+        bias: (M,), or None.
+
+    Returns:
+        (M, n) of the weight's dtype.
+    """
     return _columns(x.astype(weight.dtype), weight, bias)
 
 
@@ -63,13 +83,22 @@ def _columns(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
 
 @in_float32
 def plus(x: mx.array, y: mx.array) -> mx.array:
-    """Add two arrays, one broadcast. Its gradient is a sum, which is computed in float32."""
+    """Add two arrays, one broadcast to the other's shape. Its gradient is summed in float32."""
     return x + y
 
 
 @float32_on_cpu
 def input_gradient(dy: mx.array, weight: mx.array, add: mx.array | None = None) -> mx.array:
-    """Return the gradient (n, K) by the input, plus ``add`` (n, K): dy (n, M), weight (M, K)."""
+    """Return a linear layer's gradient with respect to its input.
+
+    Args:
+        dy: (n, M), gradient with respect to the output.
+        weight: (M, K).
+        add: (n, K), added to the result; None adds nothing.
+
+    Returns:
+        (n, K).
+    """
     if PRODUCT.choose() is not None:
         return _extension().linear_input_gradient(dy, weight, False, add)
     return dy @ weight if add is None else mx.addmm(add, dy, weight)
@@ -77,7 +106,7 @@ def input_gradient(dy: mx.array, weight: mx.array, add: mx.array | None = None) 
 
 @float32_on_cpu
 def weight_gradient(dy: mx.array, x: mx.array) -> mx.array:
-    """Return the gradient (M, K) of ``linear`` by its weight: dy (n, M), x (n, K)."""
+    """Return a linear layer's gradient (M, K) with respect to its weight: dy (n, M), x (n, K)."""
     if PRODUCT.choose() is not None:
         return _extension().linear_weight_gradient(dy, x, False)
     return dy.T @ x
@@ -85,13 +114,13 @@ def weight_gradient(dy: mx.array, x: mx.array) -> mx.array:
 
 @in_float32
 def bias_gradient(dy: mx.array) -> mx.array:
-    """Return the gradient (M,) of ``linear`` by its bias: dy (n, M)."""
+    """Return a linear layer's gradient (M,) with respect to its bias: dy (n, M)."""
     fused = BIAS.choose()
     return mx.sum(dy, axis=0) if fused is None else fused(dy, False)
 
 
 def _threaded_linear(columns: bool) -> Any:
-    """Return ``linear``, or ``linear_columns`` if ``columns``, computed by the extension."""
+    """Create the extension's linear layer: ``linear_columns`` if ``columns``, else ``linear``."""
 
     @mx.custom_function
     def product(x: mx.array, weight: mx.array, *bias: mx.array) -> mx.array:
@@ -114,14 +143,14 @@ def _threaded_linear(columns: bool) -> Any:
 _linear_rows, _linear_columns = _threaded_linear(columns=False), _threaded_linear(columns=True)
 
 
-# MLX computes the transposed gradient of a transposed factor: the weight, or the input in
-# ``linear_columns``. Reading it by rows would need a copy. MLX also sums a bias' gradient in the
-# bias' dtype.
+# The gradients below are written out for GPUs because MLX's have two disadvantages. It computes the
+# transposed gradient of a transposed factor (the weight; in ``linear_columns`` the input), which
+# costs a copy when rows are read. It also sums a bias's gradient in the bias's dtype.
 
 
 @mx.custom_function
 def _rows_on_gpu(x: mx.array, weight: mx.array, *bias: mx.array) -> Any:
-    """Compute ``linear`` on a GPU."""
+    """Compute a linear layer on a GPU: see ``linear``."""
     return mx.addmm(bias[0], x, weight.T) if bias else x @ weight.T
 
 
@@ -135,7 +164,7 @@ def _rows_on_gpu_vjp(primals, dy, _):
 
 @mx.custom_function
 def _columns_on_gpu(x: mx.array, weight: mx.array) -> Any:
-    """Compute ``linear_columns`` without bias on a GPU."""
+    """Compute a linear layer without bias on a GPU: see ``linear_columns``."""
     return weight @ x.T
 
 
@@ -149,7 +178,7 @@ def _columns_on_gpu_vjp(primals, dy, _):
 
 
 def relu(x: mx.array) -> mx.array:
-    """Return max(x, 0)."""
+    """Apply the ReLU activation, max(x, 0), elementwise."""
     return mx.maximum(x, 0)
 
 
@@ -160,16 +189,23 @@ ACTIVATIONS: dict[str, Callable[[mx.array], mx.array]] = {
 }
 
 
-CODES = {"": 0, "gelu": 1, "tanh": 2, "relu": 3}  # as in ops/cpu/activations.h
+ACTIVATION_CODES = {"": 0, "gelu": 1, "tanh": 2, "relu": 3}  # as in ops/cpu/activations.h
 
 
 def dense(x: mx.array, weight: mx.array, bias: mx.array, activation: str) -> mx.array:
-    """Compute f(x weight^T + bias) (n, M), with x (n, K), weight (M, K) and bias (M,).
+    """Apply a linear layer and an activation: f(x weight^T + bias).
 
-    x is cast to the weight's dtype, which the result also has. ``activation`` is a name in
-    ``ACTIVATIONS``. GELU is exact; the error of the extension's tanh is at most 4e-7.
+    Args:
+        x: (n, K); cast to the weight's dtype.
+        weight: (M, K).
+        bias: (M,).
+        activation: name in ``ACTIVATIONS``. GELU is exact; the extension's tanh is off by at most
+            4e-7.
+
+    Returns:
+        (n, M) of the weight's dtype.
     """
-    fused = FUSED.get(activation)
+    fused = FUSED_LAYERS.get(activation)
     if fused is None or DENSE.choose() is None:
         return ACTIVATIONS[activation](linear(x, weight, bias))
     return fused(x.astype(weight.dtype), weight, bias)
@@ -189,6 +225,8 @@ def _fused_dense(code: int) -> Any:
     return float32_on_cpu(layer)  # type: ignore
 
 
-FUSED = {name: _fused_dense(CODES[name]) for name in ("tanh", "relu")}  # never deleted, see above
+FUSED_LAYERS = {
+    name: _fused_dense(ACTIVATION_CODES[name]) for name in ("tanh", "relu")
+}  # never deleted, see above
 
 record(__name__)

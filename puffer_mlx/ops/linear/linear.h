@@ -1,8 +1,8 @@
 // Linear layers: y = x W^T + b with x (n, K), W (M, K), b (M,) and y (n, M), or y (M, n) if `columns`.
 //
-// A multithreaded BLAS spins while it waits for its threads, which on a shared machine costs several times the work; so each
-// call here computes one part on one thread. Accelerate divides a product itself, because the matrix unit belongs to all cores
-// of a cluster. Without a BLAS, use MLX's products.
+// A multithreaded BLAS spins while it waits for its threads, which on a busy machine takes several times as long as the product. So
+// each call of the BLAS here computes one part of a product on one thread. Only Accelerate divides products itself, since all cores
+// of a cluster share a matrix unit. Without a BLAS, these operations can't be used.
 
 #pragma once
 
@@ -17,7 +17,7 @@ namespace puffer {
 using Gemm = void (*)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a,
                       int lda, const float* b, int ldb, float beta, float* c, int ldc);
 inline Gemm gemm = nullptr;
-inline bool gemm_splits = true;  // true: split the rows among threads here
+inline bool gemm_splits = true;  // true if products are divided among threads here, false if the BLAS divides them
 constexpr int kRowMajor = 101, kAsIs = 111, kTransposed = 112;
 
 inline void expect_linear(const Array& rows, const Array& weight, const char* what) {
@@ -26,8 +26,8 @@ inline void expect_linear(const Array& rows, const Array& weight, const char* wh
   expect(rows.ndim() == 2 && weight.ndim() == 2, what);
 }
 
-// Call prepare(first row, last row + 1) and then multiply, 512 rows at a time so that inputs and outputs stay in a core's cache
-// (4096 rows took up to 1.7 times as long), or for all rows if products aren't split.
+// Call prepare(first row, last row + 1) and then multiply(first row, last row + 1) for all rows. If products are divided here, this is
+// done for 512 rows at a time, whose inputs and outputs stay in a core's cache (4096 rows took up to 1.7 times as long).
 inline void over_products(int n, const std::function<void(int, int)>& prepare,
                           const std::function<void(int, int)>& multiply) {
   if (!gemm_splits) {
@@ -44,7 +44,7 @@ inline void over_products(int n, const std::function<void(int, int)>& prepare,
   });
 }
 
-// y = f(x W^T + b). The activation f is applied while rows are in cache; `columns` must have none.
+// Return y = f(x W^T + b). The activation f is applied while rows are in cache. With `columns` there must be no activation.
 inline Array linear(const Array& x, const Array& weight, bool columns, const std::optional<Array>& bias, int activation) {
   expect_linear(x, weight, "linear: x (n, K) and weight (M, K) don't agree");
   expect(x.shape(1) == weight.shape(1), "linear: x (n, K) and weight (M, K) don't agree");
@@ -75,7 +75,7 @@ inline Array linear(const Array& x, const Array& weight, bool columns, const std
   return call("Linear", kernel, inputs, {columns ? mx::Shape{M, n} : mx::Shape{n, M}})[0];
 }
 
-// dx (n, K) = dy W + add; add: (n, K) or none
+// Return dx (n, K) = dy W + add; add: (n, K) or none.
 inline Array linear_input_gradient(const Array& dy, const Array& weight, bool columns,
                                    const std::optional<Array>& add) {
   expect_linear(dy, weight, "linear: dy and weight (M, K) don't agree");
@@ -104,7 +104,8 @@ inline Array linear_input_gradient(const Array& dy, const Array& weight, bool co
   return call("LinearInputGradient", kernel, inputs, {mx::Shape{n, K}}, {add ? 2 : -1})[0];
 }
 
-// to (size,) = sum, in order, of the outputs of work(first row, rows, out) over runs of the rows [0, n).
+// Sum over rows: split the rows [0, n) into parts, call work(first row, rows, out) for each part, and write the sum of all `out`
+// (size,), added in order, to `to`.
 inline void sum_over_rows(int n, size_t size, float* to, const std::function<void(int, int, float*)>& work) {
   int rows = std::max(n / 16, 1024), parts = (n + rows - 1) / rows;
   std::vector<float> partial(parts * size);
@@ -117,8 +118,8 @@ inline void sum_over_rows(int n, size_t size, float* to, const std::function<voi
   }
 }
 
-// Sum products over the rows: work(first row, rows, beta, out) computes out = product + beta out. If products aren't split, one call
-// takes at most 2^15 rows, which bounds the memory that `work` allocates.
+// Sum products over rows, as `sum_over_rows`: work(first row, rows, beta, out) computes out = product + beta out. If the BLAS divides
+// products, one call has at most 2^15 rows, which limits the memory that `work` allocates.
 inline void sum_products(int n, size_t size, float* to,
                          const std::function<void(int, int, float, float*)>& work) {
   if (gemm_splits || n == 0) {
@@ -129,7 +130,7 @@ inline void sum_products(int n, size_t size, float* to,
   for (int begin = 0; begin < n; begin += kRows) work(begin, std::min(n - begin, kRows), begin ? 1 : 0, to);
 }
 
-// to (M, K) = d^T a, of d (n, M), or (M, n) if `columns`, and a (n, K)
+// Compute to (M, K) = d^T a from d (n, M), or (M, n) if `columns`, and a (n, K).
 inline void weight_gradient(const float* d, const float* a, int n, int M, int K, bool columns, float* to) {
   sum_products(n, size_t(M) * K, to, [=](int begin, int count, float beta, float* out) {
     auto rows = a + int64_t(begin) * K;
@@ -140,7 +141,7 @@ inline void weight_gradient(const float* d, const float* a, int n, int M, int K,
   });
 }
 
-// to (M,) = the sum of d over its n rows
+// Compute to (M,), the sum of d over its n rows.
 inline void bias_gradient(const float* d, int n, int M, bool columns, float* to) {
   sum_over_rows(n, M, to, [=](int begin, int count, float* out) {
     for (int i = begin; !columns && i < begin + count; ++i)
@@ -153,7 +154,7 @@ inline void bias_gradient(const float* d, int n, int M, bool columns, float* to)
   });
 }
 
-// dW (M, K) = dy^T x
+// Return dW (M, K) = dy^T x.
 inline Array linear_weight_gradient(const Array& dy, const Array& x, bool columns) {
   expect_linear(dy, x, "linear: dy and x (n, K) don't agree");
   int n = x.shape(0), K = x.shape(1), M = dy.shape(columns ? 0 : 1);
@@ -164,7 +165,7 @@ inline Array linear_weight_gradient(const Array& dy, const Array& x, bool column
   return call("LinearWeightGradient", kernel, {dy, x}, {mx::Shape{M, K}})[0];
 }
 
-// db (M,) = the sum of dy over its n rows
+// Return db (M,), the sum of dy over its n rows.
 inline Array linear_bias_gradient(const Array& dy, bool columns) {
   expect(dy.ndim() == 2 && dy.dtype() == mx::float32, "linear: dy must be (n, M), or (M, n), float32");
   int n = dy.shape(columns ? 1 : 0), M = dy.shape(columns ? 0 : 1);
@@ -172,7 +173,8 @@ inline Array linear_bias_gradient(const Array& dy, bool columns) {
   return call("LinearBiasGradient", kernel, {dy}, {mx::Shape{M}})[0];
 }
 
-// Gradients of y = f(x W^T + b) whose slope is a function of y: dL/d(x W^T + b) (n, M), dW (M, K), db (M,).
+// Return the gradients of y = f(x W^T + b), for an activation f whose slope is a function of y: with respect to x W^T + b (n, M), W
+// (M, K) and b (M,).
 inline std::vector<Array> dense_gradients(const Array& x, const Array& y, const Array& dy, int activation) {
   expect_linear(x, y, "dense: x (n, K), y and dy (n, M) don't agree");
   int n = x.shape(0), K = x.shape(1), M = y.shape(1);
@@ -190,8 +192,8 @@ inline std::vector<Array> dense_gradients(const Array& x, const Array& y, const 
   return call("DenseGradients", kernel, {x, y, dy}, {{n, M}, {M, K}, {M}}, {2});
 }
 
-// Set the BLAS. address: of `cblas_sgemm` (32-bit integers), 0 for none; split: divide the rows among threads here. Call only
-// between evaluations.
+// Set the BLAS; call this only between evaluations. address: of `cblas_sgemm` with 32-bit integers, 0 for none; split: true to divide
+// products among threads here.
 inline void set_gemm(uintptr_t address, bool split) {
   gemm = reinterpret_cast<Gemm>(address);
   gemm_splits = split;

@@ -1,4 +1,4 @@
-"""RMSNorm of a sum, by MLX or with one pass over memory forward and backward."""
+"""RMSNorm of the sum of two arrays: by MLX, or in C++ with one pass over memory."""
 
 from functools import partial
 from typing import Any
@@ -10,12 +10,12 @@ from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.system.plain_functions import record
 
-EPSILON = 1.1920929e-07  # float32's, the default of PyTorch's RMSNorm
+EPSILON = 1.1920929e-07  # float32's machine epsilon, the default of PyTorch's RMSNorm
 
 
 def _extension() -> Any:
-    """Return the C++ extension, which was chosen before."""
-    return cpu_extension.load()
+    """Return the C++ extension, which is known to be loaded."""
+    return cpu_extension.load_extension()
 
 
 @mx.custom_function
@@ -37,7 +37,9 @@ def _add_rms_norm_on_cpu(*arrays: mx.array) -> mx.array:
 @in_float32
 @partial(Implementation, name="the extension's RMSNorm", cpu=_add_rms_norm_on_cpu)
 def add_rms_norm(x: mx.array, residual: mx.array, weight: mx.array) -> mx.array:
-    """Compute weight (x + residual) / sqrt(mean((x + residual)^2) + EPSILON) for each row.
+    """Compute the RMSNorm of x + residual for each row.
+
+    The result is weight (x + residual) / sqrt(mean((x + residual)^2) + EPSILON).
 
     Args:
         x: (n, H).

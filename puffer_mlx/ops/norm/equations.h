@@ -1,4 +1,4 @@
-// RMSNorm's scale, for CPUs and GPUs: see ops/portable.h.
+// The scale of RMSNorm, for CPUs and GPUs (ops/portable.h).
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace puffer {
 
-// 1 / sqrt(mean square + epsilon) of a row of H numbers, from its sum of squares.
+// Return 1 / sqrt(mean square + epsilon) of a row of H numbers, from the sum of their squares.
 FUNCTION float inverse_rms(float squares, float H, float epsilon) { return 1.0f / sqrt(squares / H + epsilon); }
 
 }  // namespace puffer

@@ -1,5 +1,5 @@
-// RMSNorm of a sum: y = w (x + r) / rms with rms = sqrt(mean((x + r)^2) + epsilon) of each row. Forward and backward read
-// memory once.
+// RMSNorm of a sum: y = w (x + r) / rms with rms = sqrt(mean((x + r)^2) + epsilon) for each row. The forward and the backward pass
+// each read memory once.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace puffer {
 
-// x, r (n, H), w (H,) -> y (n, H), 1 / rms (n,)
+// Return y (n, H) and 1 / rms (n,) from x and r (n, H) and w (H,).
 inline Arrays add_rms_norm_forward(const Array& x, const Array& r, const Array& w, float epsilon) {
   expect(x.ndim() == 2, "add_rms_norm: x must be (n, H)");
   int n = x.shape(0), H = x.shape(1);
@@ -41,7 +41,7 @@ inline Arrays add_rms_norm_forward(const Array& x, const Array& r, const Array& 
   return call("AddRMSNorm", kernel, {x, r, w}, {{n, H}, {n}});
 }
 
-// x, r, w, 1 / rms (n,), dy (n, H) -> gradients dx (n, H), equal to dr, and dw (H,)
+// Return the gradients dx (n, H), which equals dr, and dw (H,) from x, r, w, 1 / rms (n,) and dy (n, H).
 inline Arrays add_rms_norm_backward(const Array& x, const Array& r, const Array& w, const Array& inverse,
                                     const Array& dy) {
   expect(x.ndim() == 2, "add_rms_norm: x must be (n, H)");

@@ -1,4 +1,4 @@
-// RMSNorm of a residual sum, as a stage of the C actor.
+// RMSNorm of a residual sum, as a layer of the C++ actor.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace puffer {
 
-// y = w (x + i) / sqrt(mean((x + i)^2) + epsilon), where i is the network's input.
+// Layer y = w (x + i) / sqrt(mean((x + i)^2) + epsilon), where i is the network's input.
 class ResidualNorm : public Stage {
  public:
   ResidualNorm(const float* weight, int H, float epsilon) : H_(H), epsilon_(epsilon), weight_(pad(weight, 1, H)) {}

@@ -1,7 +1,8 @@
-// Pack up to 24 arrays into one, after the `before` numbers of an earlier launch, with sums of squares.
+// Kernels that pack up to 24 arrays into one.
 //
-// places: start and size of each array; an unused array starts at the end. Gaps are filled with zeros. A block writes 1024 numbers
-// and the sum of their squares.
+// `pack` also computes sums of squares. Its result begins with the `before` numbers that earlier launches packed. places: start and
+// size of each array; an unused array starts at the end. Gaps are filled with zeros. A block writes 1024 numbers and the sum of their
+// squares.
 
 #pragma once
 
@@ -13,7 +14,7 @@
   OF(0) OF(1) OF(2) OF(3) OF(4) OF(5) OF(6) OF(7)                                     \
   OF(8) OF(9) OF(10) OF(11) OF(12) OF(13) OF(14) OF(15)                               \
   OF(16) OF(17) OF(18) OF(19) OF(20) OF(21) OF(22) OF(23)
-// Load four numbers of one array together: k, k + 256, ...
+// Load four numbers k, k + 256, ... of one array at once.
 #define FOUR float x[4] = {0.0f, 0.0f, 0.0f, 0.0f}; switch (array) { EACH(FOUR_FROM) }
 
 KERNEL pack:
@@ -54,7 +55,7 @@ KERNEL pack:
   if (me == 0) squares[block] = ((sums[0] + sums[1]) + sums[2]) + sums[3];
 }
 
-// Pack up to 24 arrays into one of another type, each starting at a multiple of 1024. places: start and size of each array.
+// `pack_as` packs into an array of another type, in which each array starts at a multiple of 1024. places: start and size of each array.
 KERNEL pack_as<Low>: int places, float a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21 a22 a23
   -> Low packed {
   int array = 0, first = (int)block * 1024 + (int)me;

@@ -1,33 +1,33 @@
-// Time loop of a kernel whose recurrence multiplies its state with a matrix.
+// Time loop of a recurrent layer's kernel, which multiplies the state by a matrix at every step.
 //
-// A block owns R segments; each of its THREADS threads owns C channels (C THREADS >= H). Threads exchange states through shared
-// memory at barriers. Neighbouring threads read neighbouring numbers. A surplus thread repeats the last channel and stores nothing.
+// A block computes R segments, and each of its THREADS threads C channels of them (C THREADS >= H). Threads exchange states through
+// shared memory at barriers. Adjacent threads read adjacent numbers. A surplus thread repeats the last channel and stores nothing.
 //
-// A product has D inputs, read in N = ceil(D / U) chunks of U, and G weights per input and channel. The next chunk's weights load
-// while the current ones are used. Blocks start at different chunks so that they don't all request the same cache line.
+// A product has D inputs, read in N = ceil(D / U) chunks of U, and G weights per input and channel. The weights of the next chunk
+// are loaded while the current ones are used. Blocks start at different chunks so that they don't all request the same cache line.
 //
-// A step reads all its numbers before it stores any: the compiler must assume that a store changes later loads, so each segment
-// would wait for memory again.
+// A step loads all its numbers before it stores any: the compiler must assume that a store changes later loads, so otherwise each
+// segment would wait for memory again.
 //
-// first_step, not_done_step: stride of the first state per channel, and of `not_done` per segment: 1, or 0 for one shared number.
-// NotDone, First: pointer types in any address space.
+// first_step: stride of the initial state per channel; not_done_step: stride of `not_done` per segment. Each is 1, or 0 for one shared
+// number. NotDone, First: pointer types in any address space.
 
 #pragma once
 
 #include "gpu/functions.metal.h"
 
-// Inputs of a step's gradient.
+// Inputs of the gradient of step t. states: of step t - 1; kept: `not_done` of step t.
 template <int R>
 struct StepOfR {
-  float saved[4][R], gradient[R], states[R], kept[R], next_not_done[R];  // states: of step t - 1
+  float saved[4][R], gradient[R], states[R], kept[R], next_not_done[R];
 };
 
 template <typename Low, int H, int R, int C, int THREADS, int G, int D, int U, int N>
 struct Walk {
   IN_DEVICE const Low* weight;  // (D, G, H)
   uint S, first_step, not_done_step, me;
-  uint first, at;  // first segment of the block, next chunk to load
-  uint channel, next;  // current channel of this thread, and the one after
+  uint first, at;  // first segment of the block; first input of the next chunk
+  uint channel, next;  // this thread's current and next channel
   bool mine;  // false for a surplus thread
   float ahead[U][G];
 
@@ -41,7 +41,7 @@ struct Walk {
 #pragma unroll
     for (int v = 0; v < U * G; ++v) {
       uint input = at + v / G;
-      input = D % U == 0 || input < D ? input : D - 1;  // inputs beyond D are 0, so any weight will do
+      input = D % U == 0 || input < D ? input : D - 1;  // inputs beyond D are 0, so their weights don't matter
       ahead[v / G][v % G] = (float)weight[(input * G + v % G) * H + of];
     }
   }
@@ -53,7 +53,7 @@ struct Walk {
     next = next < H ? next : H - 1;
   }
 
-  // Add the product of D rows with the channel's weights to sums.
+  // Add the product of D inputs (rows) with the current channel's weights to `sums`.
   FUNCTION void product(IN_SHARED const Rows<R>* rows, IN_THREAD float (&sums)[G][R]) {
 #pragma unroll 2
     for (int n = 0; n < N; ++n) {
@@ -72,7 +72,8 @@ struct Walk {
     }
   }
 
-  // Fill before (2, N U) with not_done h. One half is for this step and one for the next, so a step needs only one barrier.
+  // Fill the first half of before (2, N U) with the initial state times `not_done`. Steps use the halves alternately: with one half for
+  // this step and one for the next, a step needs only one barrier.
   template <class NotDone, class First>
   FUNCTION void begin(NotDone not_done, First h0, IN_SHARED Rows<R>* before) const {
     for (uint k = me; k < N * U; k += THREADS) {
@@ -84,14 +85,14 @@ struct Walk {
     }
   }
 
-  // Read the factors of the states that enter step t.
+  // Load `not_done` of step t, the factors of the states before the step.
   template <class NotDone>
   FUNCTION void not_done_of(int t, int T, NotDone not_done, IN_THREAD float (&kept)[R]) const {
 #pragma unroll
     for (int r = 0; r < R; ++r) kept[r] = first + r < S && t < T ? not_done[(t * S + first + r) * not_done_step] : 0.0f;
   }
 
-  // Start the backward pass with zeros.
+  // Initialize the backward pass with zeros.
   FUNCTION void begin_back(IN_SHARED Rows<R>* after, IN_THREAD float (&carry)[C][R]) const {
 #pragma unroll
     for (int v = 0; v < C * R; ++v) carry[v / R][v % R] = 0.0f;
@@ -100,7 +101,7 @@ struct Walk {
     }
   }
 
-  // Multiply the gradient of step t + 1 (`after`) with the weights, for all channels; zeros at the last step.
+  // Multiply the gradient of step t + 1 (`after`) by the weights, for all channels. ends: true at the last step, where sums are 0.
   FUNCTION void products(bool ends, IN_SHARED const Rows<R>* after, IN_THREAD float (&sums)[C][G][R]) {
 #pragma unroll
     for (int c = 0; c < C; ++c) {
@@ -109,10 +110,10 @@ struct Walk {
       for (int v = 0; v < G * R; ++v) sums[c][v / R][v % R] = 0.0f;
       if (!ends) product(after, sums[c]);
     }
-    BARRIER  // all have read `after`
+    BARRIER  // all threads have read `after`
   }
 
-  // Read the inputs of a step's gradient. states: after each step; h0: before the first.
+  // Load the inputs of the gradient of step t. states: after each step; h0: initial state.
   template <class NotDone, class First>
   FUNCTION void read(int t, int T, IN_DEVICE const Low* gates, IN_DEVICE const float* dh, IN_DEVICE const float* states,
                      First h0, NotDone not_done, IN_THREAD StepOfR<R>& step) const {

@@ -1,4 +1,4 @@
-"""Gather the segments of a minibatch, and write results back."""
+"""Gather the segments of a minibatch from a rollout's arrays, and write results back."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,46 +8,53 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops.gpu.launch import FEWEST, THREADS, constant_array, launch
+from puffer_mlx.ops.gpu.launch import MIN_ARRAY_SIZE, THREADS, constant_array, launch
 from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record
 
-FOLDER = Path(__file__).parent
-LANES = 32  # maximum number of adjacent threads that copy one step of a segment
-SEVERAL = 4  # source arrays per launch
+KERNEL_FOLDER = Path(__file__).parent
+LANES = 32  # maximum number of adjacent threads that copy one step of one segment
+ARRAYS_PER_LAUNCH = 4  # number of source arrays in the kernel's declaration
 
 
 def _take_in_c(sources, rows, steps):
-    """Compute ``take_several`` by the C++ extension, which was loaded before."""
-    extension: Any = cpu_extension.load()
+    """Gather the same segments of several arrays with the C++ extension: see ``take_several``."""
+    extension: Any = cpu_extension.load_extension()
     return [extension.take_rows(source, rows, steps) for source in sources]
 
 
 def launch_take_several(sources, rows, steps):
-    """Gather with one launch per four arrays. Rows outside [0, N) read row 0 or N - 1."""
-    if min(array.nbytes for array in sources) < FEWEST:  # too small for a kernel on Metal
+    """Gather the same segments of several arrays with one launch per four arrays.
+
+    See ``take_several``. Row indices outside [0, N) read row 0 or N - 1.
+    """
+    if min(array.nbytes for array in sources) < MIN_ARRAY_SIZE:  # too small for a kernel on Metal
         return [mx.take(array[:steps], rows, axis=1) for array in sources]
-    S, found = rows.size, []
-    for k in range(0, len(sources), SEVERAL):
-        some, sizes, shapes = sources[k : k + SEVERAL], [], []
-        N = some[0].shape[1]
-        flat = [array.reshape(*array.shape[:2], -1).view(mx.uint8) for array in some]
+    S = rows.size
+    results = []
+    for k in range(0, len(sources), ARRAYS_PER_LAUNCH):
+        chunk, sizes, shapes = sources[k : k + ARRAYS_PER_LAUNCH], [], []
+        N = chunk[0].shape[1]
+        flat = [array.reshape(*array.shape[:2], -1).view(mx.uint8) for array in chunk]
         for array in flat:
             row = array.shape[-1]
             unit = next(unit for unit in (4, 2, 1) if row % unit == 0)
             lanes = min(LANES, 1 << (row // unit - 1).bit_length())
             sizes += [(row // unit, unit, lanes)]
             shapes += [(steps, S, row)]
-        missing, all_lanes = SEVERAL - len(some), sum(lanes for *_, lanes in sizes)
-        each = (number for of_one in [*sizes, *[(0, 1, 0)] * missing] for number in of_one)
-        of_all = {"T": steps, "S": S, "N": N, "lanes": all_lanes}
-        inputs = [*flat, *flat[:1] * missing, rows, of_all, constant_array(*each)]
-        path, threads = FOLDER / "take_rows.metal.h", steps * S * all_lanes
-        outs = launch(path, "take_several", inputs, [*shapes, *[(FEWEST,)] * missing], threads)
-        for out, array in zip(outs, some, strict=False):
-            found.append(out.view(array.dtype).reshape(steps, S, *array.shape[2:]))
-    return found
+        missing = ARRAYS_PER_LAUNCH - len(chunk)
+        all_lanes = sum(lanes for *_, lanes in sizes)
+        array_sizes = (size for each in [*sizes, *[(0, 1, 0)] * missing] for size in each)
+        totals = {"T": steps, "S": S, "N": N, "lanes": all_lanes}
+        inputs = [*flat, *flat[:1] * missing, rows, totals, constant_array(*array_sizes)]
+        path, threads = KERNEL_FOLDER / "take_rows.metal.h", steps * S * all_lanes
+        outs = launch(
+            path, "take_several", inputs, [*shapes, *[(MIN_ARRAY_SIZE,)] * missing], threads
+        )
+        for out, array in zip(outs, chunk, strict=False):
+            results.append(out.view(array.dtype).reshape(steps, S, *array.shape[2:]))
+    return results
 
 
 @partial(
@@ -57,12 +64,12 @@ def launch_take_several(sources, rows, steps):
     gpu=launch_take_several,
 )
 def take_several(sources: Sequence[mx.array], rows: mx.array, steps: int) -> list[mx.array]:
-    """Gather the same segments of several arrays: ``source[:steps, rows]`` of each.
+    """Gather the same segments from several arrays: ``source[:steps, rows]`` of each.
 
     Args:
         sources: arrays (T or more, N, ...), any dtype.
-        rows: (S,) int32, each in [0, N).
-        steps: T.
+        rows: indices of the segments, (S,) int32, each in [0, N).
+        steps: number of steps T.
 
     Returns:
         Arrays (T, S, ...) of the sources' dtypes.
@@ -71,19 +78,20 @@ def take_several(sources: Sequence[mx.array], rows: mx.array, steps: int) -> lis
 
 
 def take_rows(source: mx.array, rows: mx.array, steps: int) -> mx.array:
-    """Gather segments of one array: see ``take_several``."""
+    """Gather segments from one array: ``source[:steps, rows]``. See ``take_several``."""
     return take_several([source], rows, steps)[0]
 
 
 def split_rows(source: mx.array, size: int, steps: int) -> list[mx.array]:
-    """Split all segments in order: ``source[:steps, k * size : (k + 1) * size]`` for each k.
+    """Split an array into groups of adjacent segments, in order.
 
-    On a GPU the results are views of one array, which takes one launch, or no launch if S is N.
+    Group k is ``source[:steps, k * size : (k + 1) * size]``. On a GPU the results are views of one
+    array; this takes one launch, or zero if S is N.
 
     Args:
         source: (T or more, N, ...), any dtype.
-        size: S, a divisor of N.
-        steps: T.
+        size: segments per group S, a divisor of N.
+        steps: number of steps T.
 
     Returns:
         N / S arrays (T, S, ...) of the source's dtype.
@@ -91,23 +99,23 @@ def split_rows(source: mx.array, size: int, steps: int) -> list[mx.array]:
     _, N, *tail = source.shape
     if size < N and backend() == "cpu" and take_several.choose() is not None:  # MLX copies slices
         starts = range(0, N, size)
-        chosen = (mx.arange(start, start + size, dtype=mx.int32) for start in starts)
-        return [take_rows(source, rows, steps) for rows in chosen]
+        groups = (mx.arange(start, start + size, dtype=mx.int32) for start in starts)
+        return [take_rows(source, rows, steps) for rows in groups]
     source = source[:steps]
     if size == N:
         return [source]
-    parts = mx.contiguous(source.reshape(steps, N // size, -1).swapaxes(0, 1))
-    return [part.reshape(steps, size, *tail) for part in mx.split(parts, N // size)]
+    groups = mx.contiguous(source.reshape(steps, N // size, -1).swapaxes(0, 1))
+    return [group.reshape(steps, size, *tail) for group in mx.split(groups, N // size)]
 
 
 def launch_take_targets(logprobs, values, adv, finals, rows, weights):
-    """Compute ``take_targets`` in one launch."""
+    """Gather a minibatch's targets of the loss in one launch: see ``take_targets``."""
     T, S = len(adv), rows.size
     sizes = {"T": T, "S": S, "N": adv.shape[1], "has_finals": int(finals is not None)}
     arrays = [logprobs, values, adv, adv if finals is None else finals, rows, weights, sizes]
     blocks = -(-T * S // THREADS)
     shapes = [*[(T * S,)] * 4, (3, blocks)]
-    path, threads = FOLDER / "take_targets.metal.h", blocks * THREADS
+    path, threads = KERNEL_FOLDER / "take_targets.metal.h", blocks * THREADS
     return launch(path, "take_targets", arrays, shapes, threads)
 
 
@@ -120,7 +128,7 @@ def take_targets(
     rows: mx.array,
     weights: mx.array,
 ) -> list[mx.array]:
-    """Gather the loss's targets for the steps of a minibatch.
+    """Gather the values that a loss compares with, for the steps of a minibatch.
 
     Args:
         logprobs: log-probabilities (T, N) float32.
@@ -152,18 +160,20 @@ def put_rows(
     new_ratios: mx.array,
     ok: mx.array,
 ) -> list[mx.array]:
-    """Write a minibatch's values and ratios back, unless the minibatch was skipped.
+    """Write a minibatch's new values and ratios back into the rollout's arrays.
+
+    Nothing is written if the minibatch was skipped.
 
     Args:
-        values: (T, N) float32.
-        ratios: (T, N) float32.
+        values: (T, N) float32, old values.
+        ratios: (T, N) float32, old probability ratios.
         rows: the minibatch's segments, (S,) int32, each in [0, N). The last duplicate wins.
         new_values: (T, S) float32.
         new_ratios: (T, S) float32.
         ok: scalar, a bool or 0 or 1; false if the minibatch was skipped.
 
     Returns:
-        The new values and ratios, each (T, N).
+        The updated values and ratios, each (T, N).
     """
     column = mx.broadcast_to(rows[None], new_values.shape)
     changed_values = mx.put_along_axis(values, column, new_values, axis=1)

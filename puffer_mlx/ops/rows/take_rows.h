@@ -1,4 +1,4 @@
-// Gather segments.
+// Gather segments on a CPU.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace puffer {
 
-// source (at least T, N, ...), rows (S,) int32 -> (T, S, ...). A row outside [0, N) reads row 0 or N - 1.
+// Return the segments `rows` (S,) int32 of source (at least T, N, ...), as (T, S, ...). A row outside [0, N) reads row 0 or N - 1.
 inline Array take_rows(const Array& source, const Array& rows, int T) {
   expect(source.ndim() >= 2 && rows.ndim() == 1, "take_rows: source (T, N, ...), rows (S,)");
   expect(rows.dtype() == mx::int32, "take_rows: rows must be int32");

@@ -1,10 +1,11 @@
-// Gather segments: sources (at least T, N, D), rows (S,) -> (T, S, D). Rows are copied as bytes, in units of 4, 2 or 1.
+// Kernel that gathers the segments `rows` (S,) of sources (at least T, N, D), as (T, S, D). Rows are copied as units of 4, 2 or 1 bytes.
 
 #pragma once
 
 #include "gpu/functions.metal.h"
 
-// Copy one row with `lanes` neighbouring threads. Each reads AHEAD numbers before it writes one, as no compiler may reorder them.
+// Copy a row of D numbers with `lanes` adjacent threads. Each thread reads AHEAD numbers before it writes one, because the compiler
+// may not reorder reads and writes.
 template <class Number>
 FUNCTION void copy_row(IN_DEVICE const uint8_t* source, IN_DEVICE uint8_t* out, size_t from, size_t to, uint D, uint lane, uint lanes) {
   constexpr uint AHEAD = 4;
@@ -20,7 +21,7 @@ FUNCTION void copy_row(IN_DEVICE const uint8_t* source, IN_DEVICE uint8_t* out, 
   }
 }
 
-// Gather from up to four arrays. arrays: of each, the numbers per row, bytes per number and lanes (0 lanes if it is unused).
+// Gather from up to four sources. arrays: for each source, numbers per row, bytes per number, and lanes (0 if the source is unused).
 KERNEL take_several: uint8_t source0 source1 source2 source3, int rows sizes{T S N lanes} arrays -> uint8_t out0 out1 out2 out3 {
   uint T = (uint)sizes.T, S = (uint)sizes.S, all = (uint)sizes.lanes, to = i / all, lane = i % all;
   if (to < T * S) {

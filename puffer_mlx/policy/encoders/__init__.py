@@ -40,7 +40,7 @@ class EncoderFacts:
         name: the value of ``torch.encoder``.
         flat: True if PufferLib's flat file can hold it.
         activation: (encoder) -> the activation after its only linear layer, a name of
-            ``ops.linear.CODES``; None for other encoders, which have no C form.
+            ``ops.linear.ACTIVATION_CODES``; None for other encoders, which have no C form.
     """
 
     name: str = ""

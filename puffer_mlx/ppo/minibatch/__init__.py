@@ -17,7 +17,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
 from puffer_mlx.ops.gpu.launch import (
-    FEWEST,
+    MIN_ARRAY_SIZE,
     THREADS,
     Shape,
     constant_array,
@@ -27,9 +27,9 @@ from puffer_mlx.ops.gpu.launch import (
     shared_pool_limits,
     tiles_side_by_side,
 )
-from puffer_mlx.ops.gpu.text import WALKS, ComposedKernel
-from puffer_mlx.ops.implementation import Implementation, name_of
-from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack_as, places
+from puffer_mlx.ops.gpu.text import WALKS_FILE, ComposedKernel
+from puffer_mlx.ops.implementation import Implementation, qualified_name
+from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack_as, packed_offsets
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy, training_functions
 from puffer_mlx.policy.rollout_on_gpu import (
@@ -131,7 +131,7 @@ def computes(loss: Callable[..., Any] | None, recompute: Callable[..., Any] | No
         recompute: ``Algorithm.recompute``. The kernels compute only the one of ``puffer5``.
     """
     function = recompute.func if isinstance(recompute, partial) else recompute
-    return loss is None and (function is None or name_of(function) == RECOMPUTE)
+    return loss is None and (function is None or qualified_name(function) == RECOMPUTE)
 
 
 def with_fused_gradients(
@@ -328,8 +328,8 @@ def launch_minibatch(
     else:
         inputs |= by_layer("first", batch.state or []) | by_layer("layer", layers)
         outputs["grads"] = (plan.blocks, P)
-        outputs["begins"] = (plan.chunks, L, S, H) if plan.chunks > 1 else (FEWEST,)
-    text = ComposedKernel(WIDE if plan.wide else KERNEL, folder / WALKS)
+        outputs["begins"] = (plan.chunks, L, S, H) if plan.chunks > 1 else (MIN_ARRAY_SIZE,)
+    text = ComposedKernel(WIDE if plan.wide else KERNEL, folder / WALKS_FILE)
     threads = plan.sizes["THREADS"]
     grads, partial, ratio, value, adv, *_ = launch(
         *(text, f"{folder.name}_minibatch{'_wide' * plan.wide}", inputs, outputs),
@@ -391,7 +391,7 @@ def _inputs(
         "strip": constant_array(0) if view is None else view,
         "actions": actions,
         "masks": placeholder(mx.uint8) if masks is None else masks,
-        "not_done": constant_array(*[1.0] * FEWEST) if not_done is None else not_done,
+        "not_done": constant_array(*[1.0] * MIN_ARRAY_SIZE) if not_done is None else not_done,
         "old_logprob": targets.old_logprob,
         "old_value": targets.old_value,
         "given": given,
@@ -435,8 +435,8 @@ def _finished(
     ``names`` lists the tensors in the order of a block's gradients.
     """
     sizes = {name: named[name].size for name in names}
-    sources = dict(zip(names, places(tuple(sizes.values())).starts, strict=True))
-    starts, total = places(tuple(sizes[name] for name in named), BLOCK)
+    sources = dict(zip(names, packed_offsets(tuple(sizes.values())).starts, strict=True))
+    starts, total = packed_offsets(tuple(sizes[name] for name in named), BLOCK)
     where = ((start, sizes[name], sources[name]) for name, start in zip(named, starts, strict=True))
     shape = {"P": sum(sizes.values()), "n": n, "tensors": len(named)}
     shape |= {"blocks": partial.shape[1], "parts": len(grads)}

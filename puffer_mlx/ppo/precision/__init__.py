@@ -22,7 +22,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.ops.gpu.launch import launch
 from puffer_mlx.ops.implementation import Implementation
-from puffer_mlx.ops.pack import pack
+from puffer_mlx.ops.pack import pack_arrays
 from puffer_mlx.system.plain_functions import record
 
 DTYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16}
@@ -91,7 +91,7 @@ def launch_count_minibatches(scaler, oks, precision):
         for ok in oks:
             scaler = next_scaler(scaler, ok, precision)
         return scaler
-    ok = oks[0].reshape(1) if len(oks) == 1 else pack(oks)[0]
+    ok = oks[0].reshape(1) if len(oks) == 1 else pack_arrays(oks)[0]
     inputs = {name: scaler[name].reshape(1) for name in COUNTS}
     inputs |= {"ok": ok, "sizes": {"K": len(oks)}}
     path = Path(__file__).with_name("count_minibatches.metal.h")

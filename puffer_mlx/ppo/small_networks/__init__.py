@@ -16,7 +16,7 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Train
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.implementation import Implementation
-from puffer_mlx.ops.linear import CODES
+from puffer_mlx.ops.linear import ACTIVATION_CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import UNBOUNDED
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
@@ -107,7 +107,7 @@ def _tower(policy: Policy, indices: Any) -> list[LayerSpec]:
     """Return the layers of the encoder and the network."""
     encoder: Any = policy.encoder
     first = indices["encoder"]
-    code = CODES[encoder_forms(encoder).activation(encoder)]  # type: ignore
+    code = ACTIVATION_CODES[encoder_forms(encoder).activation(encoder)]  # type: ignore
     layers = Layers()
     forms_of(policy.network).add_c_layers(layers, policy.network, indices["network"])  # type: ignore
     sizes = encoder.inputs, policy.network.hidden
@@ -164,7 +164,7 @@ class Epochs:
         coefficients = Coefficients.of(train)._replace(**scheduled_numbers)
         counts = mx.stack([scaler[name] for name in precision.COUNTS])
         moments = optimizer["momentum"], optimizer["second_moment"]
-        extension: Any = cpu_extension.load()
+        extension: Any = cpu_extension.load_extension()
         *new, step, metrics, ok, counts = extension.ppo_epoch(
             *(leaves(tree) for tree in (weights, *moments)),
             *(optimizer["step"], lr, ent_coef, counts),

@@ -1,34 +1,34 @@
-"""Trackers, one per file of this folder.
+"""Trackers (W&B, TensorBoard, trackio), one per file of this folder.
 
-A name in ``base.track`` is the name of a file here; its ``TRACKER`` is a ``TrackerKind``. Each
-tracker runs in a separate process (``tracker_process``), so it may raise, block or die without
-effect on the training.
+A name in ``base.track`` is the name of a file here, whose ``TRACKER`` is a ``TrackerKind``. Each
+tracker runs in a separate process (``tracker_process``), so it may raise an error, block or die
+without effect on the training.
 """
 
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-VIDEO = "eval/video"  # name of videos in trackers
-OK = ("finished", "stopped")  # statuses of a run without an error
+VIDEO = "eval/video"  # name of the videos in every tracker
+SUCCESSFUL_STATUSES = ("finished", "stopped")  # of `RunResult.status`
 
 
 class TrackedRun(NamedTuple):
-    """Description of a run for a tracker. All values are JSON.
+    """Description of a run, sent to a tracker as JSON when the run starts.
 
     Args:
         run_id: Name of the run; a resumed run has the same.
         environment: Name of the environment, as in file names.
         log_dir: Folder for trackers that write files.
-        project: ``base.wandb_project``.
-        group: ``base.wandb_group``; None without a group.
-        tag: ``base.tag``; ``none`` is no tag.
+        project: Project of the run (``base.wandb_project``).
+        group: Group of the run (``base.wandb_group``), or None.
+        tag: Tag of the run (``base.tag``); ``none`` for a run without a tag.
         config: Complete configuration, nested, with every value resolved.
         machine: Versions, device, cores and memory, by name.
         command: Command line, quoted for a shell.
         step: Environment steps at which the run resumes, or None for a new run.
-        known_to: Last step that this tracker has, which may be later than ``step``: steps between
-            them are sent again. None for a tracker without the run.
+        last_logged: Environment steps of the last record that this tracker has; None if the run is
+            new to it. May be above ``step``: the records between them are sent again.
     """
 
     run_id: str
@@ -41,32 +41,32 @@ class TrackedRun(NamedTuple):
     machine: dict[str, str]
     command: str
     step: int | None = None
-    known_to: int | None = None
+    last_logged: int | None = None
 
     @property
     def name(self) -> str:
-        """Display name: environment and run."""
+        """Name of the run for display: environment and run id."""
         return f"{self.environment}-{self.run_id}"
 
     @property
     def tags(self) -> list[str]:
-        """List of the tag; empty without one."""
+        """The run's tag as a list; empty for a run without a tag."""
         return [] if self.tag == "none" else [self.tag]
 
     @property
     def machine_info(self) -> dict[str, str]:
-        """Machine, command and tags, by name."""
+        """The run's machine, command line and tag as texts, by name."""
         return {**self.machine, "command": self.command, "tag": ", ".join(self.tags)}
 
 
 class RunResult(NamedTuple):
-    """Result of a run for a tracker.
+    """Result of a run, sent to a tracker when the run ends.
 
     Args:
-        status: ``finished``; ``stopped`` before the last epoch, by request; ``failed`` by an error;
-            or ``killed`` without a message to the tracker.
-        scores: Final scores, ``final/NAME`` for each ``env/NAME``: of the evaluation after
-            training, else of the last epoch that has scores.
+        status: ``finished``; ``stopped`` (by the user, before the last epoch); ``failed`` (by an
+            error); or ``killed`` (without a message to the tracker).
+        scores: Final scores, named ``final/NAME`` for each ``env/NAME``, from the evaluation after
+            training, else from the last epoch that has scores.
         weights: Path of the last checkpoint's weights; "" without a checkpoint.
     """
 
@@ -76,58 +76,61 @@ class RunResult(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """True if the run ended without an error."""
-        return self.status in OK
+        """True if the run finished or was stopped, False if it failed or was killed."""
+        return self.status in SUCCESSFUL_STATUSES
 
 
 class Tracker(Protocol):
-    """A run in a tracker. A tracker whose method raises an error is dropped."""
+    """Interface of a tracker of one run. If a method raises an error, the tracker is dropped."""
 
     def start(self, run: TrackedRun) -> str:
-        """Start or resume the run. Returns where to find it."""
+        """Start or resume the run. Returns where the user finds it: a URL, folder or command."""
         ...
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Record an epoch's metrics, all finite."""
+        """Record an epoch's metrics, all finite. ``step`` is the number of environment steps."""
         ...
 
     def finish(self, result: RunResult) -> None:
-        """End the run; no method is called afterwards."""
+        """End the run in the tracker. No method is called afterwards."""
         ...
 
 
 @runtime_checkable
 class ShowsVideos(Protocol):
-    """A tracker that takes videos. If ``show`` raises, the tracker gets no more videos."""
+    """Interface of a tracker that shows videos. If ``show`` raises, it gets no more videos."""
 
     def show(self, step: int, path: str) -> None:
-        """Record a GIF of the step whose metrics were logged just before."""
+        """Record the GIF at ``path``, for the step whose metrics were logged just before."""
         ...
 
 
 class TrackerKind(NamedTuple):
-    """An available tracker.
+    """An available kind of tracker, for example W&B.
 
     Args:
-        package: Package that it imports; ``pip install 'puffer-mlx[NAME]'`` installs it.
-        make: Returns the tracker of one run.
-        takes_again: Log the steps that a resumed run repeats again.
+        package: Python package that it imports; ``pip install 'puffer-mlx[NAME]'`` installs it.
+        make: Creates the tracker of one run.
+        accepts_repeats: True if a step that was logged before may be logged again, as happens in a
+            resumed run.
     """
 
     package: str
     make: Callable[[], Tracker]
-    takes_again: bool = True
+    accepts_repeats: bool = True
 
 
-def find(name: str) -> TrackerKind:
-    """Return the tracker of that name: a file of this folder."""
+def find_tracker(name: str) -> TrackerKind:
+    """Return the kind of tracker with the given name, which is the name of a file here."""
     return import_module(f"{__name__}.{name}").TRACKER
 
 
-def flat(nested: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Return nested dictionaries as one, with dotted names: train.gamma."""
+def flatten_dict(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested dictionaries into one with dotted names, such as train.gamma."""
     flattened: dict[str, Any] = {}
     for name, value in nested.items():
         inner = isinstance(value, dict)
-        flattened |= flat(value, f"{before}{name}.") if inner else {f"{before}{name}": value}
+        flattened |= (
+            flatten_dict(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+        )
     return flattened

@@ -1,7 +1,7 @@
 """TensorBoard: event files in ``log_dir/ENV/RUN_ID/``; ``tensorboard --logdir logs`` shows them.
 
-No network. A resumed run starts another file in the same folder. Its first event makes TensorBoard
-discard later steps of the earlier files, so repeated steps appear once.
+No network is used. A resumed run starts another file in the same folder. Its first event makes
+TensorBoard discard later steps of the earlier files, so repeated steps appear once.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -13,18 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.system.files import relative
-from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKind, flat
+from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKind, flatten_dict
 
-COMPARED = "base.seed", "env.", "policy.", "torch.", "train.", "vec."  # columns of HPARAMS
-POSITIONS = "agent_steps", "epoch"  # metrics without a card: one is the x axis of all cards
+HPARAM_PREFIXES = (
+    "base.seed",
+    "env.",
+    "policy.",
+    "torch.",
+    "train.",
+    "vec.",
+)  # settings that are columns of HPARAMS
+HIDDEN_METRICS = "agent_steps", "epoch"  # no charts of these: agent_steps is the x axis
 FLUSH_INTERVAL = 10  # seconds between two writes to the file
 
 
 class TensorBoard:
-    """Scalars of each epoch, texts of configuration and machine, and the table of HPARAMS."""
+    """A run in TensorBoard: scalars per epoch, configuration, machine, and the HPARAMS table."""
 
     def start(self, run: TrackedRun) -> str:
-        """Create an event file."""
+        """Create the run's event file. Returns its folder."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -38,29 +45,29 @@ class TensorBoard:
         lines = [f"- {name}: `{text}`" for name, text in run.machine_info.items() if text]
         self._text("run", "\n".join(lines))
         self._text("configuration", f"```json\n{json.dumps(run.config, indent=1)}\n```")
-        plain = {  # without lists of names, which can't be compared
+        columns = {  # without lists, which HPARAMS can't compare
             name: value
-            for name, value in flat(run.config).items()
-            if isinstance(value, bool | int | float | str) and name.startswith(COMPARED)
+            for name, value in flatten_dict(run.config).items()
+            if isinstance(value, bool | int | float | str) and name.startswith(HPARAM_PREFIXES)
         }
-        self._add(self._step, summary=hparams_pb(plain, trial_id=run.run_id))
+        self._add(self._step, summary=hparams_pb(columns, trial_id=run.run_id))
         self._writer.flush()
         return relative(folder)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Write an event with a value for each number."""
+        """Write an epoch's metrics to TensorBoard as one event."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         self._step = step
         values = [
             Summary.Value(tag=name, simple_value=value)
             for name, value in metrics.items()
-            if name not in POSITIONS
+            if name not in HIDDEN_METRICS
         ]
         self._add(step, summary=Summary(value=values))
 
     def show(self, step: int, path: str) -> None:
-        """Write a GIF as an image, which browsers animate. Bytes 6 to 9 are its size."""
+        """Write a GIF as an image event, which browsers animate. Bytes 6 to 9 are its size."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         data = Path(path).read_bytes()
@@ -69,17 +76,17 @@ class TensorBoard:
         self._add(step, summary=Summary(value=[Summary.Value(tag=VIDEO, image=image)]))
 
     def finish(self, result: RunResult) -> None:
-        """Write the final scores and the status, and close the file."""
+        """Write the run's final scores and status, and close the event file."""
         self.log(self._step, result.scores)
         self._text("status", result.status)
         self._add(self._step, summary=_session_end(result))
         self._writer.flush()  # raises an error of the writer's thread
         self._writer.close()
 
-    def _add(self, step: int, **what: Any) -> None:
+    def _add(self, step: int, **content: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
 
-        self._writer.add_event(Event(wall_time=time.time(), step=step, **what))
+        self._writer.add_event(Event(wall_time=time.time(), step=step, **content))
 
     def _text(self, tag: str, markdown: str) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -93,7 +100,7 @@ class TensorBoard:
 
 
 def _session_end(result: RunResult) -> Any:
-    """Return the event that sets a run's status in HPARAMS, as TensorFlow's function would."""
+    """Return the summary that sets a run's status in HPARAMS, as TensorFlow's function does."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import metadata
     from tensorboard.plugins.hparams.api_pb2 import Status

@@ -1,8 +1,8 @@
 """trackio by Hugging Face: rows of a local database; ``trackio show`` displays them.
 
-No network unless trackio's variables name a Space or a server (TRACKIO_SPACE_ID,
-TRACKIO_SERVER_URL). The database is in TRACKIO_DIR, by default in the user's cache. Steps that a
-resumed run repeats aren't logged again, because trackio would show them twice.
+The network is used only if the environment variable TRACKIO_SPACE_ID or TRACKIO_SERVER_URL is set.
+The database is in TRACKIO_DIR, by default in the user's cache. Steps that a resumed run repeats
+aren't logged again, because trackio would show them twice.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -10,60 +10,60 @@ resumed run repeats aren't logged again, because trackio would show them twice.
 import warnings
 from typing import Any
 
-from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKind, flat
+from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKind, flatten_dict
 
 
 class Trackio:
-    """A run in trackio, which reports failed writes as warnings."""
+    """A run in trackio. Failed writes, which trackio reports as warnings, become errors."""
 
     def start(self, run: TrackedRun) -> str:
-        """Start or resume the run of this name."""
+        """Start or resume the run in trackio. Returns the database and the command to see it."""
         import trackio
         from trackio.utils import TRACKIO_DIR
 
-        self._faults: list[str] = []
+        self._warnings: list[str] = []
         warnings.showwarning = self._on_warning
         self._step = run.step or 0
         self._run = trackio.init(
             project=run.project,
             name=run.name,
             group=run.group,
-            config={**flat(run.config), **flat({"machine": run.machine_info})},
+            config={**flatten_dict(run.config), **flatten_dict({"machine": run.machine_info})},
             resume="allow",
             embed=False,
             auto_log_cpu=False,  # the records have memory and load
             auto_log_gpu=False,
         )
-        self._raise()
+        self._raise_warning()
         return f"{TRACKIO_DIR}; `trackio show --project {run.project}` shows it"
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Record an epoch."""
+        """Record an epoch's metrics in trackio as a row."""
         self._run.log(dict(metrics), step=step)
         self._step = max(self._step, step)
-        self._raise()
+        self._raise_warning()
 
     def show(self, step: int, path: str) -> None:
-        """Record a video in a separate row. trackio copies the file."""
+        """Record a video in trackio as a separate row. trackio copies the file."""
         import trackio
 
         self._run.log({VIDEO: trackio.Video(path)}, step=step)
-        self._raise()
+        self._raise_warning()
 
     def finish(self, result: RunResult) -> None:
-        """Write the final scores and status as the last row: trackio has no summary."""
+        """Write the run's final scores and status as the last row: trackio has no summary."""
         self._run.log({**result.scores, "status": result.status}, step=self._step)
         self._run.finish()
-        self._raise()
+        self._raise_warning()
 
-    def _on_warning(self, message: Any, kind: type, file: str, *where: Any) -> None:
+    def _on_warning(self, message: Any, kind: type, file: str, *_: Any) -> None:
         if "trackio" in file:
-            self._faults.append(str(message))
+            self._warnings.append(str(message))
 
-    def _raise(self) -> None:
-        """Raise an error for a captured warning."""
-        if self._faults:
-            raise OSError(self._faults[0])
+    def _raise_warning(self) -> None:
+        """Raise OSError if trackio has given a warning."""
+        if self._warnings:
+            raise OSError(self._warnings[0])
 
 
-TRACKER = TrackerKind("trackio", Trackio, takes_again=False)
+TRACKER = TrackerKind("trackio", Trackio, accepts_repeats=False)

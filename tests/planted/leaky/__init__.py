@@ -5,7 +5,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops import factors_of, input_gradient, steps_of, weight_gradient
+from puffer_mlx.ops import input_gradient, split_factors, split_steps, weight_gradient
 from puffer_mlx.ops.gpu.launch import launch
 from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.linear import linear
@@ -44,7 +44,7 @@ def leaky_reference(u, x, first, not_done=None):
     state, states = first, []
     z: mx.array = logistic(u)  # type: ignore
     for z_t, x_t, not_done_t in zip(
-        steps_of(z), steps_of(x), factors_of(not_done, len(x)), strict=True
+        split_steps(z), split_steps(x), split_factors(not_done, len(x)), strict=True
     ):
         state = state if not_done_t is None else state * not_done_t
         state = state + z_t * (x_t - state)

@@ -1,4 +1,4 @@
-// A policy step as one kernel, around a network's layers: functions.metal.h.
+// Kernel that computes one step of a policy, with a network's layers inserted: see functions.metal.h.
 
 #include "layers"
 #include "gpu/acting/choose.metal.h"

@@ -1,11 +1,11 @@
-// Last part of a step: the decoder's outputs for the features x, and the sampled actions.
+// The end of a policy step: compute the decoder's outputs for the features x, and sample actions.
 
 #pragma once
 
 #include "distributions.h"
 #include "gpu/acting/functions.metal.h"
 
-// Logits of one agent in one head (see distributions.h); nothing is cached.
+// Logits of one head for one agent, without caches (see distributions.h).
 template <int R>
 struct LogitsOfAgent {
   IN_SHARED Rows<R>* logits;
@@ -21,7 +21,7 @@ struct LogitsOfAgent {
   FUNCTION float weight(int, float x) const { return exp(x); }
 };
 
-// Sample an agent's actions. Returns their log-probability.
+// Sample the actions of an agent. Returns their log-probability.
 template <int R, class Deviations>
 FUNCTION float draw_actions(IN_DEVICE const int* sizes, uint heads, IN_SHARED Rows<R>* outputs, uint r, IN_DEVICE const float* noise,
                             Deviations logstd, IN_DEVICE const uint8_t* mask, IN_DEVICE float* actions) {

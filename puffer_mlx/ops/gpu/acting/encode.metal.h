@@ -1,5 +1,5 @@
-// First part of a step: encode the observations. observed: row of the block's first agent; apart: rows from one agent to the next;
-// PLACED: use the rows of `place` instead. From: pointer type in any address space.
+// The start of a policy step: encode the observations. observed: observation row of the block's first agent; apart: distance between
+// the rows of two agents. If PLACED, the rows are those that `place` returns. From: pointer type in any address space.
 
 #pragma once
 
@@ -15,7 +15,7 @@ FUNCTION void encode(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step, From obser
     uint width = D - from < chunk ? D - from : chunk, numbers = width * R * GROUPS;
     BARRIER  // the previous chunk has been read
     for (uint start = me; start < numbers; start += 8 * THREADS) {
-      float part[8];  // loaded together: they may come from host memory
+      float part[8];  // loaded together, because they may be in host memory
 #pragma unroll
       for (int v = 0; v < 8; ++v) {
         uint k = start + v * THREADS, agent = k / width;

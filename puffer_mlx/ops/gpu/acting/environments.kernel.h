@@ -1,10 +1,11 @@
-// One step of all environments as one kernel, for policies whose step takes other launches: rollout/in_steps.py.
+// Kernel that steps all environments once, for policies that act in other launches (rollout/in_steps.py).
 //
 // There are n environments (`count`) of SEATS agents with adjacent rows: SEEN numbers of an observation, HEADS actions, LEGAL bytes
 // of a mask (1 without masks). An environment updates its rows in place, so they start as copies of the old ones; rewards and
 // terminals start as zeros. Structs are stored word by word, (WORDS, n), so that adjacent threads read adjacent memory.
 //
-// A thread steps one environment in its private memory. Only one of APART threads does, as diverging neighbours wait for each other.
+// A thread steps one environment in its private memory. Only one of APART threads does so, because adjacent threads that take
+// different branches wait for each other.
 
 #define IN_ROWS IN_DEVICE
 #include "gpu/acting/rules.kernel.h"

@@ -1,13 +1,13 @@
-// Shared code of the acting kernels. A kernel computes a policy step (Policy.act of policy/policy.py): act.kernel.h combines
-// encode.metal.h, the network's layers (function `layers` of its layers.metal.h) and choose.metal.h. rollout.kernel.h builds whole
-// rollouts, environments included, from the same parts.
+// Code shared by the kernels that act. act.kernel.h computes one step of a policy (Policy.act of policy/policy.py) from
+// encode.metal.h, the network's layers (function `layers` of its layers.metal.h) and choose.metal.h. rollout.kernel.h computes
+// complete rollouts, with environments, from the same functions.
 //
-// A block acts for R GROUPS agents. Shared memory holds rows of features (GROUPS, H) with R agents side by side: a thread computes
-// one channel of R agents at a time, so each weight it reads serves R agents, and adjacent threads read adjacent weights. Sums run
+// A block acts for R GROUPS agents. Shared memory has rows of features (GROUPS, H) with R agents side by side: a thread computes one
+// channel of R agents at a time, so each weight is read once for R agents, and adjacent threads read adjacent weights. Sums are added
 // in a fixed order, so an agent's results don't depend on the other agents of its block.
 //
-// Weights are one array: encoder, decoder, deviations of continuous actions, network. Matrices are transposed, (inputs, outputs),
-// followed by their biases, which are zeros for a layer without biases: policy/acting_on_gpu.py.
+// All weights are one array: encoder, decoder, log standard deviations of continuous actions, network. Matrices are transposed,
+// (inputs, outputs), and followed by their biases, which are zeros if the layer has none (policy/acting_on_gpu.py).
 //
 // With several policies (SEATS > 0), each block acts by one policy, for rows that need not be adjacent. `seats`
 // (blocks, 1 + R GROUPS) lists for each block the policy's index and its agents' rows; `weights` holds the policies one after the
@@ -22,7 +22,7 @@
 #include "gelu/activation.h"
 #include "gpu/functions.metal.h"
 
-// Elements of `sizes`, in the order of ActingSizes in policy/acting_on_gpu.py, which explains them.
+// Indices of `sizes`, in the order of ActingSizes in policy/acting_on_gpu.py, which documents them.
 struct ActingSizes {
   enum { D, H, L, A, HEADS, AGENTS, CHUNK, RESETS, GELU, HAS_MASK, CONTINUOUS, COPIES, LIMIT, WEIGHTS, CHOICES };
 };
@@ -32,11 +32,11 @@ struct ActingSizes {
 template <int V, int R>
 struct Sums { float of[V][R]; };  // V outputs of one channel for R agents
 
-// Multiply rows (K,) of R agents with V columns of a weight. apart: distance of the columns; stride: distance of the weight's rows.
-// The next rows' weights load while the current ones are used.
+// Multiply the rows (K,) of R agents by V columns of a weight. apart: distance of the columns; stride: distance of the weight's rows.
+// The weights of the next rows are loaded while the current ones are used.
 template <int V, int R>
 FUNCTION Sums<V, R> multiply(IN_DEVICE const float* weight, uint apart, uint stride, IN_SHARED const Rows<R>* rows, uint K) {
-  constexpr uint U = V > 1 ? 8 : 16;  // rows at a time
+  constexpr uint U = V > 1 ? 8 : 16;  // rows of the weight at a time
   Sums<V, R> sums;
   float ahead[U][V];
 #pragma unroll

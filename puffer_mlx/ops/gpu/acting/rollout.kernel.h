@@ -1,18 +1,18 @@
-// A whole rollout in one kernel: T steps of a policy and of the environments. A block runs all steps of its agents without waiting
-// for the host or for another block. text.py builds the source for a network and an environment.
+// Kernel that computes a complete rollout: T steps of a policy and of the environments. A block runs all steps of its agents without
+// waiting for the host or for another block. text.py builds the source for a network and an environment.
 //
 // Inputs and outputs of a step are those of functions.metal.h, for T steps. SEEN, HEADS and LEGAL: sizes of an observation, an
 // action and a mask (1 without masks). An environment has WORDS words; LOGS words from LOG on are its log, which is cleared first.
-// `first_*` (n, ...): outputs of the environments before the rollout. Observations (T, n, D) are those that the policy acted on,
-// last_observations (n, D) the ones after the last step; rewards, terminals and masks have T + 1 rows. horizon: T and n.
+// `first_*` (n, ...): outputs of the environments before the rollout. all_observations (T, n, D) are those that the policy acted on,
+// last_observations (n, D) those after the last step; rewards, terminals and masks have T + 1 rows. horizon: T and n.
 //
 // With SEATS, an environment has SEATS agents, and several policies may act. A block has R GROUPS environments, and acts for one
 // seat of all of them at a time: `seats` (blocks, SEATS, 1 + R GROUPS). All environments of a block have the same policies in the
 // same seats. A repeated environment is played twice with the same results; a LARGE one, which is stepped in place, can't be.
 //
-// One thread steps an environment. These threads are far apart, so that their branches don't serialize. If starting an episode is
-// slow, all threads of a block start it together (c_begin of envs/include/vecenv.h), except on Metal, where an environment is in
-// its thread's memory.
+// An environment is stepped by one thread. These threads are far apart, so that they don't wait for each other's branches. If starting
+// an episode is slow, all threads of the block start it together (c_begin of envs/include/vecenv.h), except on Metal, where an
+// environment is in the memory of its thread.
 
 #include "layers"
 #include "gpu/acting/choose.metal.h"

@@ -1,9 +1,9 @@
-// A whole rollout in one kernel, as rollout.kernel.h, with matrix units; a block has M agents.
+// Kernel that computes a complete rollout, as rollout.kernel.h, with matrix units. A block has M agents.
 //
-// It rounds as a minibatch's forward pass does (ppo/minibatch). Weights are stored as in a checkpoint. KEPT selects those that stay
-// in shared memory: 2 all; 1 the layers' and the decoder's; 0 the decoder's only, while the encoder's is loaded again in each step
-// and the layers' are streamed from `layers` (L, 3H, H), 16-bit. States (L, n, H) are float, observations float or bytes. sizes:
-// see functions.metal.h; logstd (1, A) is for continuous actions.
+// Results are rounded as in a minibatch's forward pass (ppo/minibatch). Weights are stored as in a checkpoint. KEPT selects the weights
+// that stay in shared memory: 2 for all of them; 1 for those of the layers and the decoder; 0 for the decoder's only. With 0, the
+// encoder's weight is loaded again in each step and the layers' are streamed from `layers` (L, 3H, H), 16-bit. States (L, n, H) are
+// float, observations float or bytes. sizes: see functions.metal.h; logstd (1, A) is for continuous actions.
 
 #include "rows"
 #include "gpu/acting/choose.metal.h"
@@ -38,7 +38,7 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
   Swizzled<Low, W> seen = {low + AT_SEEN}, encodes = {low + AT_ENCODER};
   Swizzled<Low, H> decodes = {low + AT_DECODER};
   uint n = (uint)sizes[ActingSizes::AGENTS], first = block * M, T = (uint)horizon[0];
-  uint slot = me / APART, player = first + slot;  // agent of this thread, whose environment it steps
+  uint slot = me / APART, player = first + slot;  // the agent whose environment this thread steps
   bool plays = me % APART == 0 && player < n, resets = sizes[ActingSizes::RESETS] > 0;
   DECLARE_ENV(storage, WORDS, LARGE, games_after + player * WORDS)
 
@@ -68,7 +68,7 @@ KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, 
       if (first + k / SEEN < n) all_observations[(t * n + first) * SEEN + k] = x;
       seen.put(k / SEEN, k % SEEN, (float)x);
     }
-    if (STREAMED) {  // both overlap the gates and tiles of the previous step
+    if (STREAMED) {  // `seen` and `encodes` use the memory of the previous step's gates and tiles
       constexpr uint MORE = W > SEEN ? W - SEEN : 1;
       for (uint k = me; W > SEEN && k < M * MORE; k += THREADS) seen.put(k / MORE, SEEN + k % MORE, 0.0f);
       keep_weight<H, W, THREADS>(encoder, H, SEEN, encodes, me);

@@ -1,4 +1,5 @@
-// Definitions that environment headers use on a GPU (MY_GPU of envs/include/vecenv.h). The header follows, in a namespace.
+// Definitions that environment headers use on a GPU (MY_GPU of envs/include/vecenv.h). The environment's header follows, in a
+// namespace.
 
 #ifdef __METAL_VERSION__
 #define fabsf fabs
@@ -12,7 +13,7 @@
 #pragma METAL fp contract(off)
 #endif
 
-#ifdef __CUDACC_RTC__  // rounded from double, which nearly always gives glibc's result; Metal has no double
+#ifdef __CUDACC_RTC__  // computed in double and rounded, which nearly always gives glibc's result; Metal has no double
 FUNCTION float sine_of(float x) { return (float)sin((double)x); }
 FUNCTION float cosine_of(float x) { return (float)cos((double)x); }
 #define sinf sine_of
@@ -38,7 +39,7 @@ FUNCTION float cosine_of(float x) { return (float)cos((double)x); }
 #define IN_ROWS IN_SHARED
 #endif
 
-// Pointer to the rows of the environment's agents; takes the place of the struct's pointer.
+// Pointer to the rows of an environment's agents, which on a GPU replaces the pointer of the environment's struct.
 template <typename Number>
 struct alignas(8) Row {
   IN_ROWS Number* at;

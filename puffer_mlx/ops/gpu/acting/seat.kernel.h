@@ -1,7 +1,8 @@
-// Load, step and store an environment in the thread that steps it. Included after the environment's header.
+// Functions that load, step and store an environment in one thread. Included after the environment's header.
 //
-// In whole rollouts, `at` is the environment's index in the block, `world` its index among all; it has EACH agents. The agents' rows
-// are in shared memory: observations `rows`, then `acted`, `rewarded`, `ended` and masks `allowed`.
+// In complete rollouts, `at` is the environment's index in the block and `world` its index among all environments; it has EACH agents.
+// The agents' rows are in shared memory: observations in `rows`, actions in `acted`, rewards in `rewarded`, terminals in `ended`, masks
+// in `allowed`.
 
 template <int WORDS>
 union EnvStorage {
@@ -9,9 +10,9 @@ union EnvStorage {
   Game env;
 };
 
-// Declare a thread's environment `storage`; `kept` is its device memory. A LARGE one doesn't fit in registers, and thread-private
-// memory is interleaved with that of other threads, one cache line per word. So on CUDA, where pointers have no address space, a
-// LARGE environment is stepped in `kept` directly.
+// Declare a thread's environment `storage`, whose device memory is `kept`. A LARGE environment doesn't fit in registers. In a thread's
+// private memory each word would take a cache line, because that memory is interleaved with other threads'. So on CUDA, where pointers
+// have no address space, a LARGE environment is stepped in `kept` directly.
 #ifdef __METAL_VERSION__
 #define DECLARE_ENV(storage, WORDS, LARGE, kept) EnvStorage<WORDS> storage;
 #else
@@ -27,7 +28,7 @@ CALLED void step_out_of_line(IN_THREAD Env* env) { game::c_step(env); }
 CALLED void begin_env(Game* env, int stage, int part, int parts) { game::c_begin(env, stage, part, parts); }
 #endif
 
-// Step the environment. A LARGE one isn't inlined, as compilers would take twenty times as long.
+// Step an environment. The step of a LARGE one isn't inlined, because compilation would take twenty times as long.
 template <int LARGE, int WORDS>
 FUNCTION void step_game(IN_THREAD EnvStorage<WORDS>& storage) {
   if (LARGE) {
@@ -37,7 +38,7 @@ FUNCTION void step_game(IN_THREAD EnvStorage<WORDS>& storage) {
   }
 }
 
-// Set the pointers to the rows of the environment's agents.
+// Set an environment's pointers to the rows of its agents.
 template <int WORDS, class Number>
 FUNCTION void take_rows(IN_THREAD EnvStorage<WORDS>& storage, IN_ROWS Number* rows, IN_ROWS float* acted, IN_ROWS float* rewarded,
                         IN_ROWS float* ended, IN_ROWS uint8_t* allowed) {
@@ -50,7 +51,7 @@ FUNCTION void take_rows(IN_THREAD EnvStorage<WORDS>& storage, IN_ROWS Number* ro
 #endif
 }
 
-// Clear those pointers, as the host's structs have none between steps.
+// Clear an environment's pointers to rows, as the host's structs have none between steps.
 template <int WORDS>
 FUNCTION void leave_rows(IN_THREAD EnvStorage<WORDS>& storage) {
   storage.env.observations.at = 0;
@@ -62,7 +63,7 @@ FUNCTION void leave_rows(IN_THREAD EnvStorage<WORDS>& storage) {
 #endif
 }
 
-// Load the environment and clear its log. Its outputs before the first step become row 0 of the rollout.
+// Load an environment and clear its log. The outputs of its previous step become row 0 of the rollout.
 template <int WORDS, int EACH, int SEEN, int HEADS, int LEGAL, int LOG, int LOGS, class Number>
 FUNCTION void load_env(IN_THREAD EnvStorage<WORDS>& storage, IN_DEVICE const int* games, uint at, uint world, IN_SHARED Number* rows,
                        IN_SHARED float* acted, IN_SHARED float* rewarded, IN_SHARED float* ended, IN_SHARED uint8_t* allowed,
@@ -86,7 +87,7 @@ FUNCTION void load_env(IN_THREAD EnvStorage<WORDS>& storage, IN_DEVICE const int
 #endif
 }
 
-// Step the environment with `actions` and write its outputs to the rollout's rows from `next` on.
+// Step an environment with `actions`, and write its outputs to the rollout's rows from `next` on.
 template <int WORDS, int LARGE, int EACH, int HEADS, int LEGAL>
 FUNCTION void step_env(IN_THREAD EnvStorage<WORDS>& storage, uint at, uint next, IN_DEVICE const float* actions, IN_SHARED float* acted,
                    IN_SHARED float* rewarded, IN_SHARED float* ended, IN_SHARED uint8_t* allowed, IN_DEVICE float* all_rewards,
@@ -104,7 +105,7 @@ FUNCTION void step_env(IN_THREAD EnvStorage<WORDS>& storage, uint at, uint next,
 #endif
 }
 
-// Store the environment in device memory without its row pointers.
+// Store an environment in device memory, without its pointers to rows.
 template <int LARGE, int WORDS>
 FUNCTION void store_env(IN_THREAD EnvStorage<WORDS>& storage, IN_DEVICE int* kept) {
   leave_rows(storage);

@@ -13,9 +13,9 @@ from puffer_mlx.ops import (
     add_rms_norm,
     bias_gradient,
     default_on_cpu,
-    factors_of,
     recurrent_weight_gradient,
-    steps_of,
+    split_factors,
+    split_steps,
 )
 from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.linear import linear
@@ -94,7 +94,7 @@ def gru_reference(
     """
     out = []
     transposed = weight_hh.T
-    for z_t, not_done_t in zip(steps_of(z), factors_of(not_done, len(z)), strict=True):
+    for z_t, not_done_t in zip(split_steps(z), split_factors(not_done, len(z)), strict=True):
         h = h if not_done_t is None else h * not_done_t
         z_r, z_u, z_n = mx.split(z_t, 3, axis=-1)
         h_r, h_u, h_n = mx.split(mx.addmm(bias_hh, h, transposed), 3, axis=-1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops import default_on_cpu, factors_of, recurrent_weight_gradient, steps_of
+from puffer_mlx.ops import default_on_cpu, recurrent_weight_gradient, split_factors, split_steps
 from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
@@ -92,7 +92,7 @@ def lstm_reference(
     """
     out = []
     transposed = weight_hh.T
-    for z_t, not_done_t in zip(steps_of(z), factors_of(not_done, len(z)), strict=True):
+    for z_t, not_done_t in zip(split_steps(z), split_factors(not_done, len(z)), strict=True):
         if not_done_t is not None:
             h = h * not_done_t
             c = c * not_done_t

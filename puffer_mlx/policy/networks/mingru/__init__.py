@@ -9,7 +9,13 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops import default_on_cpu, factors_of, input_gradient, steps_of, weight_gradient
+from puffer_mlx.ops import (
+    default_on_cpu,
+    input_gradient,
+    split_factors,
+    split_steps,
+    weight_gradient,
+)
 from puffer_mlx.ops.gpu.launch import launch
 from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.linear import linear
@@ -88,8 +94,8 @@ def mingru_reference(
     g = mx.where(hidden >= 0, hidden + 0.5, logistic(hidden))  # type: ignore
     state = mx.zeros(x.shape[1:]) if first is None else first
     states = []
-    factors = factors_of(not_done, len(x))
-    for z_t, g_t, not_done_t in zip(steps_of(z), steps_of(g), factors, strict=True):  # type: ignore
+    factors = split_factors(not_done, len(x))
+    for z_t, g_t, not_done_t in zip(split_steps(z), split_steps(g), factors, strict=True):  # type: ignore
         state = state if not_done_t is None else state * not_done_t
         state = state + z_t * (g_t - state)
         states.append(state)

@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops import dense
-from puffer_mlx.ops.linear import CODES
+from puffer_mlx.ops.linear import ACTIVATION_CODES
 from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform_layer
 from puffer_mlx.policy.networks import GPUStep, NetworkFacts, NotDone, count
 from puffer_mlx.system.plain_functions import record
@@ -77,7 +77,7 @@ def _with_activation(network: Any, activation: str) -> Any:
 
 def _add_c_layers(step: Any, network: Any, weights: Weights) -> None:
     H = network.hidden
-    code = CODES[network.activation]
+    code = ACTIVATION_CODES[network.activation]
     for i, layer in enumerate(weights):
         step.add("dense", str(i), layer, {"weight": (H, H), "bias": (H,)}, H, H, code)
 

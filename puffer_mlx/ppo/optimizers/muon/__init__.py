@@ -17,7 +17,7 @@ from mlx.utils import tree_map
 from puffer_mlx.ops.gpu import launch as gpu
 from puffer_mlx.ops.gpu.launch import THREADS, constant_array, launch, shared_pool_limits
 from puffer_mlx.ops.implementation import Implementation
-from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack, places
+from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack, packed_offsets
 from puffer_mlx.ppo.optimizers import Optimizer, fused_step, step_if_finite
 from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree, leaves
@@ -218,7 +218,7 @@ def layout(shapes: Shapes, separate_buffers: bool = False) -> TensorLayout:
             are one.
     """
     sizes = tuple(math.prod(shape) for shape in shapes)
-    starts, total = places(sizes, BLOCK)
+    starts, total = packed_offsets(sizes, BLOCK)
     matrices = [matrix_of(shape) for shape in shapes]
     blocks = total // BLOCK
     grams = 0
