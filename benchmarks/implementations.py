@@ -323,8 +323,8 @@ def make(row: Row) -> Trainer:
 def finish(trainer: Trainer) -> None:
     """Wait for a rollout that was launched ahead."""
     rollout = trainer.queue.rollout
-    if rollout is not None and rollout.unread is not None:
-        mx.eval(rollout.unread, *(a for a in rollout.buffer.fields.values() if a is not None))
+    if rollout is not None and rollout.gpu_log is not None:
+        mx.eval(rollout.gpu_log, *(a for a in rollout.buffer.fields.values() if a is not None))
 
 
 def launches_of(row: Row, fused: bool, builds: bool) -> int:

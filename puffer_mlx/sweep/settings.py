@@ -221,7 +221,9 @@ def _read_by_trainer(config: Config, ranges: dict[str, Range]) -> dict[str, Rang
     from puffer_mlx.ppo import optimizers  # imports MLX
 
     read = {f"train.{key}" for key in optimizers.from_config(config).reads}
-    idle = {f"train.{key}" for name in OPTIMIZERS for key in optimizers.find(name).reads} - read
+    idle = {
+        f"train.{key}" for name in OPTIMIZERS for key in optimizers.find_optimizer(name).reads
+    } - read
     idle |= {*config.facts.unread}
     if not config.train.vtrace:
         idle |= {"train.vtrace_rho_clip", "train.vtrace_c_clip"}

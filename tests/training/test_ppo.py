@@ -172,7 +172,7 @@ def test_an_epoch_without_a_step_is_no_fault():
     """The second minibatch is beyond the target at the latest."""
     trainer, logs = trained(native_settings("--train.target-kl", "1e-30"), 2)
     assert all(log["loss/minibatches"] in (1, 2) for log in logs)
-    assert trainer.fault is None and all(np.isfinite(log["loss/total"]) for log in logs)
+    assert trainer.error is None and all(np.isfinite(log["loss/total"]) for log in logs)
 
 
 # ---- segments of recurrent policies --------------------------------------------------------------

@@ -82,6 +82,6 @@ def test_discrete_actions_and_negative_alphas_are_refused():
     chosen = config.load("cartpole", [*COMMON.split(), "--train.rpo-alpha", "0.3"])
     with vec.make(chosen, 1) as environments, pytest.raises(UserError) as raised:
         Trainer(chosen, environments)
-    assert "train.rpo_alpha 0.3 moves the means of continuous actions" in str(raised.value)
+    assert "train.rpo_alpha is 0.3, but RPO needs continuous actions" in str(raised.value)
     with pytest.raises(UserError, match=r"train\.rpo_alpha -1\.0"):
         settings("ppo", -1)

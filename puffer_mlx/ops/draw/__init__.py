@@ -18,7 +18,7 @@ BLOCK = {"metal": THREADS, "cuda": 512}
 def draw_rows(
     adv: mx.array, uniforms: mx.array, beta: mx.array, alpha: float, epsilon: float
 ) -> tuple[mx.array, mx.array]:
-    """Draw rows by their probabilities, as ``ppo.priority.choose``, in one launch.
+    """Draw rows by their probabilities, as ``ppo.priority.choose_segments``, in one launch.
 
     Args:
         adv: advantages (T, N), or sums of their magnitudes (1, N).
