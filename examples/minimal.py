@@ -3,8 +3,8 @@
 
     python examples/minimal.py cartpole --train.total-timesteps 3_000_000
 
-In a few seconds, the score rises from 7 to 197 of 200. The algorithm is PufferLib 4.0's. It differs
-from standard PPO in four points:
+In a few seconds, the score rises from 7 to 197, of 200 possible. The algorithm is PufferLib 4.0's,
+which differs from standard PPO in four points:
 
 - The last step's advantage is 0, because its reward is unknown.
 - Advantages are computed again before each minibatch, from the newest values and the newest ratios,

@@ -87,7 +87,7 @@ def first_epoch(trainer: Trainer) -> tuple[list[list[list[float]]], list[list[fl
 
 def test_a_pass_contains_every_trainable_sample(monkeypatch):
     """Not the last step, nor an episode's last observation: neither has a known outcome."""
-    monkeypatch.setattr(small_networks, "fits", lambda policy, train: False)
+    monkeypatch.setattr(small_networks, "supports_epoch", lambda policy, train: False)
     chosen = gym_settings()
     with vec.make(chosen, 1) as environments:
         minibatches, trainable = first_epoch(Trainer(chosen, environments))

@@ -72,7 +72,7 @@ def weights_after_an_epoch(chosen: config.Config) -> np.ndarray:
 def test_an_epoch_in_one_operation_has_the_noise_of_its_minibatches(monkeypatch):
     at_once = weights_after_an_epoch(settings("ppo at once"))
     without = weights_after_an_epoch(settings("ppo at once", 0))
-    monkeypatch.setattr(ppo.small_networks, "fits", lambda *_: False)
+    monkeypatch.setattr(ppo.small_networks, "supports_epoch", lambda *_: False)
     one_by_one = weights_after_an_epoch(settings("ppo at once"))
     np.testing.assert_allclose(at_once, one_by_one, rtol=0, atol=2e-5)
     assert np.abs(at_once - without).max() > 1e-4
