@@ -61,6 +61,6 @@ class Halves:
     def _take(self) -> None:
         """Wait for the rollout in progress, if any."""
         trainer = self.trainer
-        if trainer.collector.begun is not None:
+        if trainer.collector.in_progress is not None:
             self._newest = trainer.collector.take()
             trainer.queue.rollout = self._newest if trainer.placement.overlap else None

@@ -330,8 +330,8 @@ def make(row: Row) -> Trainer:
 def finish(trainer: Trainer) -> None:
     """Wait for the rollout that a trainer has launched for its next epoch, if any."""
     rollout = trainer.queue.rollout
-    if rollout is not None and rollout.unread is not None:
-        mx.eval(rollout.unread, *(a for a in rollout.buffer.fields.values() if a is not None))
+    if rollout is not None and rollout.gpu_log is not None:
+        mx.eval(rollout.gpu_log, *(a for a in rollout.buffer.fields.values() if a is not None))
 
 
 def launches_of(row: Row, fused: bool, builds: bool) -> int:

@@ -42,10 +42,10 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.training.placement import rollout_cores
-from puffer_mlx.training.streams import learner_width
+from puffer_mlx.training.streams import configure_learner_stream
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.system.version import version_text
-from puffer_mlx.training.streams import Worker, worker
+from puffer_mlx.training.streams import Worker, rollout_worker
 
 EXTRA_EPOCHS = 50  # after the measurement, so that the run's end has no effect on it
 Cores = tuple[set[int], set[int]]  # the rollout's and training's
@@ -130,13 +130,13 @@ def overlapped(config: Config, divided: Cores | None, stack: ExitStack) -> Halve
         mx.eval(mx.add(mx.array(1.0), 1.0, stream=mx.cpu))  # makes this thread's stream
     number = len(rollout) if rollout else rollout_cores(config)
     with running_on(rollout):
-        worker()  # its thread makes the acting streams
+        rollout_worker()  # its thread makes the acting streams
         environments = stack.enter_context(vec.make(config, number))
     trainer = Trainer(config, environments)
     if rollout and training:
         trainer.collector.cores = len(rollout)
         if trainer.placement.learner == mx.cpu:
-            learner_width(len(training))
+            configure_learner_stream(len(training))
         os.sched_setaffinity(0, training)
     return Halves(trainer)
 

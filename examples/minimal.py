@@ -1,23 +1,24 @@
 #!/usr/bin/env python
-"""PPO with V-trace, prioritised segments and Muon on MLX: the whole algorithm on one page.
+"""Train with PPO, V-trace, prioritised segments and Muon on MLX: the entire algorithm on one page.
 
     python examples/minimal.py cartpole --train.total-timesteps 3_000_000
 
-In a few seconds the score rises from 7 to 197, of 200. This is PufferLib 4.0's trainer. Where it
-differs from the PPO that you know:
+In a few seconds, the score rises from 7 to 197, of 200 possible. The algorithm is PufferLib 4.0's,
+which differs from standard PPO in four points:
 
-- nothing is bootstrapped beyond the last value: the last step's advantage is 0;
-- before each minibatch advantages are computed again, of the newest values and of the newest
-  ratios, clipped as in V-trace (``advantages``);
-- a minibatch is S agents with all T steps, drawn by the size of their advantages (``draw``);
-- the optimizer is Muon: momentum, orthogonalised (``puffer_mlx/ppo/optimizers/muon``).
+- The last step's advantage is 0, because its reward is unknown.
+- Advantages are computed again before each minibatch, from the newest values and the newest ratios,
+  clipped as in V-trace (``advantages``).
+- A minibatch consists of S agents with all T steps. Agents with larger advantages are sampled more
+  often (``draw``).
+- The optimizer is Muon, which orthogonalises the momentum (``puffer_mlx/ppo/optimizers/muon``).
 
-Row t of the buffer holds what *arrived together*, observation t with the reward and the terminal of
-action t - 1, and what was chosen from it: action t, its log-probability, and the value.
+Row t of the buffer contains observation t, the reward and the terminal of action t - 1, which
+arrive together, and then action t with its log-probability and value.
 
-A test compares the weights with those of ``Trainer``: equal to the bit where it acts through MLX
-too. ``Trainer`` also acts in C, reports, saves and resumes. The command line is in
-``minimal_command.py``, which refuses options that this page doesn't have.
+A test compares the final weights with those of ``Trainer``. They are equal to the bit if
+``Trainer`` also acts through MLX. In addition, ``Trainer`` acts in C, reports, saves and resumes.
+The command line is in ``minimal_command.py``, which refuses options that this page doesn't support.
 """
 
 import sys
@@ -33,27 +34,30 @@ from puffer_mlx.ppo.schedules import annealed
 from puffer_mlx.rollout.buffer import RolloutBuffer
 
 # isort: split
-import mlx.core as mx  # after puffer_mlx, which gives it a fast BLAS
+import mlx.core as mx  # after puffer_mlx, which sets a fast BLAS
 import numpy as np
 
 
 def collect(buffer, environments, policy, act, weights, state, noise):
-    """Fill the buffer with T steps of N agents; returns the recurrent state after them."""
-    buffer.begin(buffer)  # row T of the rollout before becomes row 0
+    """Collect a rollout of T steps of N agents. Returns the recurrent state after the last step."""
+    buffer.begin(buffer)  # copy row T of the previous rollout to row 0
     for t in range(buffer.horizon):
-        row = buffer.parts(1)[t][0]  # what arrived, and where choices are written
-        seen, legal, not_done = row.observations, row.mask, policy.not_done(row.terminals)
-        actions, logprobs, values, state = act(weights, seen, state, noise[t], legal, not_done)
-        chosen = mx.concatenate([actions.T, logprobs[None], values[None]])  # (heads + 2, N)
-        mx.eval(chosen, state)
-        buffer.record(row, np.asarray(chosen))
+        row = buffer.parts(1)[t][0]
+        observations = row.observations
+        not_done = policy.not_done(row.terminals)
+        actions, logprobs, values, state = act(
+            weights, observations, state, noise[t], row.mask, not_done
+        )
+        choices = mx.concatenate([actions.T, logprobs[None], values[None]])  # (heads + 2, N)
+        mx.eval(choices, state)
+        buffer.record(row, np.asarray(choices))
         environments.send(0, buffer.taken[t][0], buffer.outputs[t + 1][0])
-        environments.wait(0)  # it wrote row t + 1: observations, rewards, terminals, masks
+        environments.wait(0)  # writes row t + 1: observations, rewards, terminals, masks
     return state
 
 
 def advantages(values, rewards, terminals, ratios, finals, settings):
-    """Generalised advantage estimation with V-trace's clipped ratios; all arrays are (T, N).
+    """Return advantages: GAE with clipped ratios, as in V-trace. All arrays are (T, N).
 
     ``ratios``: new over old probabilities of the actions. ``finals``: 1 at a terminated episode's
     last observation, 2 at a truncated one's; None where an environment doesn't show it.
@@ -61,51 +65,57 @@ def advantages(values, rewards, terminals, ratios, finals, settings):
     rewards = mx.clip(rewards, -settings.reward_clip, settings.reward_clip)
     ratio = ratios[:-1] if settings.vtrace else 1.0
     rho, c = mx.minimum(ratio, settings.vtrace_rho_clip), mx.minimum(ratio, settings.vtrace_c_clip)
-    going = 1 - terminals[1:]  # 0 where action t ended the episode
+    not_done = 1 - terminals[1:]  # 0 where action t ended the episode
     if finals is not None:  # the value of a truncated episode's last observation counts
         ended = finals == 1 if settings.bootstrap_truncated else finals > 0
-        going = going * (1 - ended[1:])
-    bootstrap = settings.gamma * values[1:] * going - values[:-1]
+        not_done = not_done * (1 - ended[1:])
+    bootstrap = settings.gamma * values[1:] * not_done - values[:-1]
     delta = rho * (rewards[1:] + bootstrap)
-    if settings.advantage == "S":  # upstream's form on CPUs
+    if settings.advantage == "S":  # the formula of PufferLib's CPU extension
         delta = rho * rewards[1:] + bootstrap
     if finals is not None:  # an action that is chosen from a last observation has no effect
         delta = mx.where(finals[:-1] > 0, 0, delta)
-    decay = (settings.gamma * settings.gae_lambda) * c * going
-    return discount(delta, decay)  # from adv[T-1] = 0 back: adv[t] = delta[t] + decay[t] adv[t+1]
+    decay = (settings.gamma * settings.gae_lambda) * c * not_done
+    return discount(delta, decay)  # adv[T-1] = 0; adv[t] = delta[t] + decay[t] adv[t+1]
 
 
 def draw(buffer, adv, values, uniforms, beta, settings):
-    """Draw S agents, those with large advantages more often and with less weight; gather them."""
+    """Sample S agents, and gather their minibatch.
+
+    Agents with large advantages are sampled more often, with smaller weights.
+    """
     T = buffer.horizon
-    rows, weight = priority.choose(adv, uniforms, beta, settings.prio_alpha)  # (S,), (S,)
+    rows, weight = priority.choose_segments(adv, uniforms, beta, settings.prio_alpha)  # (S,), (S,)
     weight = mx.broadcast_to(weight, (T, rows.size))
     if buffer.finals is not None:
         weight = mx.where(buffer.finals[:T, rows] > 0, 0, weight)
     masks = None if buffer.masks is None else buffer.masks[:T, rows]
-    arrived = buffer.observations[:T, rows], buffer.terminals[:T, rows], masks
-    chosen = buffer.actions[:, rows], buffer.logprobs[:, rows], values[:, rows]
-    return rows, (*arrived, *chosen, adv[:, rows], weight)
+    inputs = buffer.observations[:T, rows], buffer.terminals[:T, rows], masks
+    outputs = buffer.actions[:, rows], buffer.logprobs[:, rows], values[:, rows]
+    return rows, (*inputs, *outputs, adv[:, rows], weight)
 
 
 def loss(weights, minibatch, ent_coef, policy, settings):
-    """PPO's loss on T steps of S agents, with the new ratios and values (T, S) and statistics."""
+    """Return PPO's loss of a minibatch, the new ratios and values (T, S), and statistics."""
     observations, terminals, masks, actions, old_logprob, old_value, adv, weight = minibatch
     T, S = terminals.shape
-    state, not_done = policy.initial_state(S), policy.not_done(terminals)
+    state = policy.initial_state(S)
+    not_done = policy.not_done(terminals)
     outputs, value, _ = policy.scan(weights, observations, state, not_done)
     actions, masks = (None if a is None else a.reshape(T * S, -1) for a in (actions, masks))
     logprob, entropy = policy.distribution.log_prob_entropy(outputs, actions, masks)
-    logprob, value = logprob.reshape(T, S), value.reshape(T, S)
+    logprob = logprob.reshape(T, S)
+    value = value.reshape(T, S)
 
-    # The policy's loss: clipped ratios, normalised advantages, weighted by the segment.
+    # Policy loss: clipped ratios, and normalised advantages with a weight per agent.
     logratio = logprob - old_logprob
     ratio = mx.exp(logratio)
     clipped = mx.clip(ratio, 1 - settings.clip_coef, 1 + settings.clip_coef)
     gain = weight * ((adv - mx.mean(adv)) / (mx.sqrt(mx.var(adv, ddof=1)) + 1e-8))
     policy_loss = mx.mean(mx.maximum(-gain * clipped, -gain * ratio))
 
-    # The value's loss, of the worse of the value and the value moved by at most vf_clip_coef.
+    # Value loss: the larger error of the new value and of the old one moved by at most
+    # vf_clip_coef.
     target = old_value + adv
     moved = old_value + mx.clip(value - old_value, -settings.vf_clip_coef, settings.vf_clip_coef)
     value_loss = 0.5 * mx.mean(mx.maximum(mx.square(moved - target), mx.square(value - target)))
@@ -120,8 +130,9 @@ def loss(weights, minibatch, ent_coef, policy, settings):
 
 
 def train(config, environments):
-    """Train from the seed to the end, a line for each epoch; returns the weights."""
-    settings, E, K, S = config.train, config.epochs, config.minibatches, config.segments
+    """Train a policy, printing one line per epoch. Returns the weights."""
+    settings = config.train
+    E, K, S = config.epochs, config.minibatches, config.segments
     T, N = settings.horizon, config.vec.total_agents
     policy = configured_policy(environments.spec, config)
     act = mx.compile(policy.act)
@@ -130,7 +141,8 @@ def train(config, environments):
     weights = policy.init(init)
     optimizer = optimizers.from_config(config)
     step = partial(optimizer.step, **optimizer.hyperparameters(settings))
-    optimizer_state, state = optimizer.init(weights), policy.initial_state(N)
+    optimizer_state = optimizer.init(weights)
+    state = policy.initial_state(N)
     buffer = RolloutBuffer(environments.spec, T, N, 1, environments.finals)
     buffer.reset(environments)
     for epoch in range(E):
@@ -140,14 +152,16 @@ def train(config, environments):
         state = policy.initial_state(N) if config.base.reset_state else state
         state = collect(buffer, environments, policy, act, weights, state, noise)
 
-        rate = settings.lr_schedule if settings.anneal_lr else "constant"
-        lr = annealed(rate, settings.learning_rate, settings.min_lr_ratio, epoch, E)
-        bonus = "cosine" if settings.anneal_ent_coef else "constant"
-        ent_coef = annealed(bonus, settings.ent_coef, settings.min_ent_coef_ratio, epoch, E)
+        schedule = settings.lr_schedule if settings.anneal_lr else "constant"
+        lr = annealed(schedule, settings.learning_rate, settings.min_lr_ratio, epoch, E)
+        schedule = "cosine" if settings.anneal_ent_coef else "constant"
+        ent_coef = annealed(schedule, settings.ent_coef, settings.min_ent_coef_ratio, epoch, E)
         beta = priority.annealed_beta(settings.prio_beta0, settings.prio_alpha, epoch, E)
         key, draw_key = mx.random.split(key)
         uniforms = 1 - mx.random.uniform(shape=(K, S), key=draw_key)  # (0, 1]
-        values, ratios, history = buffer.values, mx.ones((T, N)), []
+        values = buffer.values
+        ratios = mx.ones((T, N))
+        history = []
         rewards, terminals = buffer.rewards[:T], buffer.terminals[:T]
         finals = None if buffer.finals is None else buffer.finals[:T]
         for k in range(K):
@@ -155,7 +169,7 @@ def train(config, environments):
             rows, batch = draw(buffer, adv, values, uniforms[k], mx.array(beta), settings)
             (total, ratio, value, statistics), grads = gradient(weights, batch, mx.array(ent_coef))
             weights, optimizer_state, _ = step(weights, grads, optimizer_state, total, mx.array(lr))
-            column = mx.broadcast_to(rows[None], (T, S))  # the next minibatch sees these:
+            column = mx.broadcast_to(rows[None], (T, S))  # write back, for the next advantages
             values = mx.put_along_axis(values, column, value, axis=1)
             ratios = mx.put_along_axis(ratios, column, ratio, axis=1)
             mx.eval(weights, optimizer_state, values, ratios, statistics)

@@ -56,7 +56,7 @@ def run(train, argv):
         refuse_left_out(config)
         select_device(config.base.device)
         config.vec.num_buffers = 1  # the page acts for all agents at once
-        config.unused += optimizers.unused_keys(config)
+        config.unused += optimizers.unused_optimizer_keys(config)
         with vec.make(config, count_cores()) as environments:
             for note in filter(None, [*take_notes(config), unused_note(config)]):
                 print(note)

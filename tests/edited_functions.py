@@ -123,8 +123,8 @@ def kernels(spec, config) -> list[str]:
     advantage, choose, loss, find, configured, Minibatch, Targets, Coefficients, building_for = (
         getattr(import_module(f"puffer_mlx.{module}"), name)
         for module, name in (
-            *(("ppo.advantage", "advantages"), ("ppo.priority", "choose")),
-            *(("ppo.gradients", "minibatch_loss"), ("ppo.optimizers", "find")),
+            *(("ppo.advantage", "advantages"), ("ppo.priority", "choose_segments")),
+            *(("ppo.gradients", "minibatch_loss"), ("ppo.optimizers", "find_optimizer")),
             *(("policy.policy", "configured_policy"), ("ppo.sections", "Minibatch")),
             *(("ppo.loss", "Targets"), ("ppo.loss", "Coefficients")),
             ("system.backend", "building_for"),

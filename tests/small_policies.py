@@ -15,7 +15,7 @@ from puffer_mlx.policy.distributions import UNBOUNDED, ActionBounds
 from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.ppo import algorithms
-from puffer_mlx.ppo.gradients import logprobs
+from puffer_mlx.ppo.gradients import minibatch_logprobs
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -69,7 +69,7 @@ def compiled(policy: Policy, train: config.Train) -> Any:
     made = compile_update(policy, settings, algorithms.make(policy, settings))
     named = {name: getattr(made, name) for name in ("gradients", "optimise")}
     named |= {name: step.function for name, step in made.steps.items()}
-    named["logprobs"] = mx.compile(partial(logprobs, policy, train.precision))
+    named["logprobs"] = mx.compile(partial(minibatch_logprobs, policy, train.precision))
     return SimpleNamespace(act=compile_act(policy), **named)
 
 

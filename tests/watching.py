@@ -50,7 +50,7 @@ def replace_functions(trainer: Trainer, **replaced: Callable[..., Any]) -> None:
     for name, function in replaced.items():
         if name == "recompute":
             learner.reader.recompute = function
-            learner.reader.away = True  # else nothing is recomputed
+            learner.reader.recomputes = True  # else nothing is recomputed
         elif name in learner.functions.steps:
             steps = learner.functions.steps
             steps[name] = steps[name]._replace(function=function)

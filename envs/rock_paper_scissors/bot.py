@@ -14,8 +14,8 @@ def choose(
     Args:
         observations: observations of rock_paper_scissors, (n, 22) uint8.
         masks: None, because every choice is legal.
-        skill: probability of beating the most frequent choice. In the first round the equilibrium is
-            sampled.
+        skill: probability of beating the most frequent choice. The first round samples the
+            equilibrium.
         rng: random generator.
 
     Returns:

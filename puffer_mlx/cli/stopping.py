@@ -145,7 +145,7 @@ class StopRequests:
             return None
         self.trainer.stop = True
         epoch = self.trainer.progress
-        if epoch is None or epoch.usual - epoch.seconds < LONG:
+        if epoch is None or epoch.usual_seconds - epoch.seconds < LONG:
             return None
         return f"{epoch.text(self.trainer.epoch + 1, stopping=True)}; again to stop at once"
 
@@ -188,8 +188,8 @@ def follow(trainer: Trainer, outside: StopRequests) -> int:
             if ranks.any(False):  # the first rank saves
                 saved = give_part()
         saved = give_part()
-        if trainer.fault:
-            raise trainer.fault
+        if trainer.error:
+            raise trainer.error
         alone = config.base.eval_interval or config.facts.evaluates_apart
         if trainer.epoch == config.epochs and not alone:
             for _ in trainer.evaluate():

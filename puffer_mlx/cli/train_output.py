@@ -125,7 +125,7 @@ def notes(run: Run) -> list[str | None]:
     encoder = trainer.policy.encoder
     own_network = vec.has_own_network(config)
     plainer = plainer_note(config.env_name, encoder, own_network)
-    placed = placement.notes(config, trainer.placement)
+    placed = placement.placement_notes(config, trainer.placement)
     return [run.log.note, plainer, *placed, evaluation_note(config)]
 
 

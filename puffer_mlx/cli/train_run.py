@@ -41,7 +41,7 @@ from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.files import relative
 from puffer_mlx.tracking.scores import EVALUATION
 from puffer_mlx.tracking.tracked_run import check_trackers_installed
-from puffer_mlx.training.run import EVALUATED, Run, make_environments
+from puffer_mlx.training.run import EVALUATED_SCORE, Run, make_separate_environments
 from puffer_mlx.training.trainer import Trainer
 
 Resumed = checkpoint.Checkpoint | None
@@ -108,7 +108,10 @@ def start(
         raise UserError("--resume and --load-model-path are given", "one of them")
     check_trackers_installed(config)
     voice.note(trainer_note(config), *take_notes(config))
-    config.unused += [*optimizers.unused_keys(config), *unread(config, resumed is not None)]
+    config.unused += [
+        *optimizers.unused_optimizer_keys(config),
+        *unread(config, resumed is not None),
+    ]
     voice.note(unused_note(config), "" if resumed else rate_note(config))
     detail_config(config)
     select_device(config.base.device)
@@ -142,7 +145,9 @@ def train(
     outside = StopRequests()
     with (
         output.continue_if_lost(outside.lost),
-        Run.open(config, weights=path, resumed=resumed, ranks=ranks, look=introduce) as run,
+        Run.open(
+            config, weights=path, resumed=resumed, ranks=ranks, check_environments=introduce
+        ) as run,
     ):
         trainer, config = run.trainer, run.trainer.config
         refuse_shorter(run)
@@ -159,7 +164,7 @@ def train(
         evaluator = Evaluator(trainer, heartbeat=run.log.touch)
         ending = RunEnding(run, evaluator)
         ranks.set_rescue(ending.rescue)
-        score = run.state.numbers.get(EVALUATED) if run.state else None
+        score = run.state.numbers.get(EVALUATED_SCORE) if run.state else None
         if target_reached(config, score):  # before the run was resumed
             voice.note(reached_note(config, score))
             trainer.stop = True
@@ -206,8 +211,8 @@ def train_epochs(
     first = trainer.epoch + 1
     for logs in trainer:
         record.epoch()
-        if trainer.epoch == first and trainer.fault:
-            dashboard.message(f"after the first epoch: {trainer.fault}")
+        if trainer.epoch == first and trainer.error:
+            dashboard.message(f"after the first epoch: {trainer.error}")
         with ranks.exempt_from_timeout():
             logs |= evaluator.after_epoch()
             logs |= videos.after_epoch()
@@ -229,8 +234,8 @@ def train_epochs(
             dashboard.message(best_note(run, evaluator.score))
     with ranks.exempt_from_timeout():
         ending.save()  # only now is it certain that the run ends here
-    if trainer.fault:
-        raise trainer.fault
+    if trainer.error:
+        raise trainer.error
 
 
 def finish(
@@ -278,7 +283,7 @@ def evaluate(evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard) -> di
 
 def play_ladder(run: Run, dashboard: Dashboard) -> dict[str, float]:
     """Play the evaluation games of a run with self-play. Returns the metrics."""
-    played = ladder.play_configured_ladder(run.trainer, make_environments, run.log.touch)
+    played = ladder.play_configured_ladder(run.trainer, make_separate_environments, run.log.touch)
     for line in str(played).splitlines():
         dashboard.message(line)
     return ladder.ladder_logs(played, run.trainer)

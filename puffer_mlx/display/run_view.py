@@ -211,10 +211,7 @@ class RunState:
         texts = {}
         if name := self.score_name(logs):
             episodes = format_episodes(logs.get("env/n", 1.0))
-            episodes = (
-                f"last {SCORED_EPISODES}"
-                if name == SCORE
-                else episodes
+            episodes = f"last {SCORED_EPISODES}" if name == SCORE else episodes
             episodes += ", none since" if self.no_episode_ended else ""
             texts[f"training {score_label(name)}"] = f"{logs[name]:.3f} ({episodes})"
         for name in (self.metric, METRIC, RETURN_KEY):

@@ -43,7 +43,7 @@ def moments(group: mx.distributed.Group, adv: mx.array) -> mx.array:
         group: MLX's group of processes.
         adv: this rank's advantages, of the same shape on all ranks.
     """
-    mine = closed_form.moments(adv)
+    mine = closed_form.advantage_moments(adv)
     return mx.distributed.all_gather(mine, group=group).reshape(group.size(), *mine.shape)
 
 

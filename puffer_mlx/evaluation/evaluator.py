@@ -41,7 +41,7 @@ from puffer_mlx.tracking.scores import EVALUATION
 from puffer_mlx.training.collectors import make_collector
 from puffer_mlx.training.epoch_logs import Logs, environment_logs, merge_means
 from puffer_mlx.training.placement import Acting
-from puffer_mlx.training.run import make_environments
+from puffer_mlx.training.run import make_separate_environments
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments, VecEnv
 
@@ -60,7 +60,7 @@ class Evaluator:
     def __init__(
         self,
         trainer: Trainer,
-        make: Callable[[Config], Environments] = make_environments,
+        make: Callable[[Config], Environments] = make_separate_environments,
         heartbeat: Callable[[], object] = lambda: None,
     ) -> None:
         self._trainer = trainer

@@ -53,7 +53,7 @@ from puffer_mlx.system import output
 from puffer_mlx.system.devices import building, refuse_forked, select_device
 from puffer_mlx.tracking.tracked_run import check_trackers_installed, tracker_names
 from puffer_mlx.training.epoch_logs import Logs
-from puffer_mlx.training.run import Run, make_environments
+from puffer_mlx.training.run import Run, make_separate_environments
 from puffer_mlx.vec.base import Environments, VecEnv
 
 DIRECTORY = "base.checkpoint_dir"
@@ -119,7 +119,7 @@ class Trainer:
     global_step: int
     stop: bool
     weights: Any
-    fault: UserError | None
+    error: UserError | None
     schedules: dict[str, Schedule]
     train_state: Any
 
@@ -186,7 +186,7 @@ class Trainer:
             weights=weights,
             resumed=like,
             schedules=objects.schedules,
-            look=_check_evaluations if writes else lambda *_: None,
+            check_environments=_check_evaluations if writes else lambda *_: None,
         )
         self._run = run
         weakref.finalize(self, _close_in, os.getpid(), run)  # if the caller doesn't close it
@@ -405,10 +405,12 @@ class Trainer:
     def _evaluate_at_the_end(self) -> None:
         """Evaluate the weights of a complete run, as the command line does, and log the result."""
         run = self._run
-        if not run.trackers.done or self.fault:
+        if not run.trackers.done or self.error:
             return
         if ladder.plays_ladder(self.config):
-            played = ladder.play_configured_ladder(run.trainer, make_environments, run.log.touch)
+            played = ladder.play_configured_ladder(
+                run.trainer, make_separate_environments, run.log.touch
+            )
             record = ladder.ladder_logs(played, run.trainer)
         else:
             evaluated = [*self._evaluator.after_training()]
@@ -496,8 +498,8 @@ def train(
             for logs in watch(trainer) if progress else trainer:
                 if callback is not None and _ends(callback(logs)):
                     trainer.stop = True
-            if trainer.fault:
-                raise trainer.fault
+            if trainer.error:
+                raise trainer.error
             if progress:
                 trainer._print_end()
         trainer._writes = False  # the files are closed
@@ -573,7 +575,7 @@ def _with_parts(config: Any, keywords: Mapping[str, Any], module: Any) -> Any:
 
 def _warn_of_unused(config: Config, environments: VecEnv, goes_on: bool, writes: bool) -> None:
     """Warn of settings from the user that have no effect."""
-    lines = [*config.unused, *optimizers.unused_keys(config), *unread(config, goes_on)]
+    lines = [*config.unused, *optimizers.unused_optimizer_keys(config), *unread(config, goes_on)]
     lines += vec.unused_keys(config, environments)
     if not writes:
         lines += [f"{name} (without checkpoint_dir)" for name in COMMANDS]

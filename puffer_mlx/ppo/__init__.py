@@ -1,1 +1,1 @@
-"""The mathematics of an update, MLX only: advantages, loss, priorities, optimizers, precision."""
+"""Compute a PPO update in MLX: advantages, loss, priorities, optimizers, precision."""

@@ -1,7 +1,7 @@
-"""Advantages: GAE with V-trace style clips of the importance ratios, in PufferLib's two forms.
+"""Compute advantages: GAE with importance ratios clipped as in V-trace, by two formulas.
 
-Reward and terminal in row t belong to action t - 1 (see ``rollout/buffer.py``). The reward of the
-last action is never used, and nothing is bootstrapped beyond the last value.
+Reward and terminal in row t belong to action t - 1 (see ``rollout/buffer.py``). The last action's
+reward is unknown, so its advantage is 0.
 """
 
 import math
@@ -20,7 +20,7 @@ KERNEL = Implementation(("ppo.advantage",), "the kernel of advantages", gpu=laun
 
 
 class Discounts(NamedTuple):
-    """Coefficients of ``advantages`` that are constant during a run."""
+    """Constant coefficients of the advantages: discounts, clips, formula."""
 
     gamma: float
     gae_lambda: float
@@ -28,7 +28,7 @@ class Discounts(NamedTuple):
     c_clip: float = 1.0
     reward_clip: float = math.inf
     bootstrap: bool = True
-    form: str = "V"
+    formula: str = "V"
 
 
 def advantages(
@@ -42,11 +42,13 @@ def advantages(
     rho_clip: float,
     c_clip: float,
     reward_clip: float = math.inf,
-    form: str = "V",
+    formula: str = "V",
     finals: mx.array | None = None,
     bootstrap: bool = True,
 ) -> mx.array:
-    """Return advantages from a backward recursion that starts with adv[T-1] = 0.
+    """Return advantages (GAE with clipped importance ratios).
+
+    They are computed backward in time, starting with adv[T-1] = 0.
 
     With n = 1 - terminal[t+1], rho = min(ratio[t], rho_clip) and c = min(ratio[t], c_clip):
 
@@ -55,7 +57,7 @@ def advantages(
             extension
         adv[t] = delta + gamma * gae_lambda * c * n * adv[t+1]
 
-    Both forms are equal if rho = 1. Source: PufferLib 4.0; 3.0 uses V.
+    Both formulas are equal if rho = 1. Source: PufferLib 4.0; 3.0 uses V.
 
     If row t + 1 contains an episode's last observation (``finals``), n is 0 after a termination. n
     is 1 after a truncation, so the value of the last observation is bootstrapped. The last
@@ -65,14 +67,14 @@ def advantages(
         values: (T, N), any floating type.
         rewards: (T, N) float32.
         terminals: (T, N) float32, 0 or 1.
-        ratios: (T, N) float32, new over old probability of each action when its row was last
-            trained on, or 1. None means ones. The clips apply in both cases.
+        ratios: (T, N) float32, new over old probability of each action, measured when the agent was
+            last trained on, else 1. None means ones. The clips also apply to ones.
         gamma: discount per step.
         gae_lambda: decay of the recursion.
         rho_clip: upper bound of rho.
         c_clip: upper bound of c.
         reward_clip: rewards are clipped to ±reward_clip.
-        form: ``V`` or ``S``.
+        formula: ``V`` or ``S``.
         finals: (T, N), 0, ``TERMINATED`` or ``TRUNCATED`` of ``vec/base.py``. None means zeros.
         bootstrap: False to treat truncations as terminations.
 
@@ -80,14 +82,14 @@ def advantages(
         Advantages, (T, N) float32.
 
     Raises:
-        ValueError: If shapes differ, or the form is unknown.
+        ValueError: If shapes differ, or the formula is unknown.
     """
     inputs = values, rewards, terminals, ratios, finals
     shapes = [a.shape for a in inputs if a is not None]
     if len(set(shapes)) != 1:
         raise ValueError(f"values, rewards, terminals, ratios, finals differ in shape: {shapes}")
-    if form not in ("V", "S"):
-        raise ValueError(f"the form of the advantage is V or S, not {form!r}")
+    if formula not in ("V", "S"):
+        raise ValueError(f"the formula of the advantage is V or S, not {formula!r}")
     kernel = KERNEL.choose()
     if kernel is not None:
         adv, _ = kernel(
@@ -97,7 +99,7 @@ def advantages(
             rho_clip=rho_clip,
             c_clip=c_clip,
             reward_clip=reward_clip,
-            form=form,
+            formula=formula,
             bootstrap=bootstrap,
         )
         return adv
@@ -115,7 +117,7 @@ def advantages(
         over = finals == 1 if bootstrap else finals > 0
         not_done = not_done * (1 - over[1:])
     target = gamma * values[1:] * not_done - values[:-1]
-    delta = rho * (rewards[1:] + target) if form == "V" else rho * rewards[1:] + target
+    delta = rho * (rewards[1:] + target) if formula == "V" else rho * rewards[1:] + target
     if finals is not None:
         delta = mx.where(finals[:-1] > 0, 0, delta)
     decay = (gamma * gae_lambda) * c * not_done
@@ -129,12 +131,12 @@ def rollout_advantages(
     discounts: Discounts,
     function: Callable[..., Any] = advantages,
 ) -> Any:
-    """Return the advantages of a rollout.
+    """Return the advantages of a rollout, computed by a built-in or custom function.
 
     Args:
         fields: arrays of the rollout by name, with T or T + 1 rows.
-        values: (T, N).
-        ratios: (T, N), or None: see ``advantages``.
+        values: values, (T, N).
+        ratios: new over old probabilities, (T, N), or None: see ``advantages``.
         discounts: coefficients of the advantages.
         function: ``advantages``, or a custom function with the same arguments.
 
@@ -160,17 +162,17 @@ def after_minibatch(
 
     Args:
         fields: arrays of the rollout by name, with T or T + 1 rows.
-        values: (T, N), before the minibatch.
-        ratios: (T, N), before the minibatch.
-        back: new rows of values and ratios, arguments of ``ops.put_rows``. None before the first
-            minibatch.
+        values: values before the minibatch, (T, N).
+        ratios: new over old probabilities before the minibatch, (T, N).
+        back: the minibatch's results for ``ops.put_rows``: agents (S,), values and ratios (T, S),
+            and a flag. None before the first minibatch.
         discounts: coefficients of the advantages.
         vtrace: False to compute advantages with ratios of 1.
         function: ``advantages``, or a custom function with the same arguments.
 
     Returns:
-        Values, ratios and advantages (T, N); and the advantages again, or on a GPU their sums of
-        magnitudes over time (1, N), for the priorities.
+        Values, ratios and advantages (T, N). For the priorities also the advantages again, or on a
+        GPU their magnitudes summed over time (1, N).
     """
     kernel = KERNEL.choose() if function is advantages else None
     if kernel is None:

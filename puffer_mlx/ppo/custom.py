@@ -1,4 +1,4 @@
-"""Custom losses, advantages and optimizers: objects passed by a program or named in [train].
+"""Find custom losses, advantages and optimizers, passed by a program or named in [train].
 
 ``docs/custom_policy.md`` shows examples. Custom functions are plain MLX. They are compiled and
 differentiated in the same way as the built-in ones.
@@ -22,11 +22,11 @@ from puffer_mlx.system.import_string import load_object
 PAGE = "docs/custom_policy.md shows one"
 
 
-def find(config: Config, key: str) -> Any:
-    """Return the custom object for a key of [train]. None for a built-in value.
+def find_custom(config: Config, key: str) -> Any:
+    """Return the custom object that a key of [train] names, or None for a built-in value.
 
     Raises:
-        UserError: the object doesn't exist, or is named by an untrusted file (``config.trust``).
+        UserError: the object doesn't exist, or an untrusted file names it (``config.trust``).
     """
     name = getattr(config.train, key)
     if ":" not in name:
@@ -37,12 +37,12 @@ def find(config: Config, key: str) -> Any:
     try:
         return load_object(name)
     except UserError as error:
-        hint = f"{error.hint}; or give it: in Python {key}=…, here --{full} module:name"
+        hint = f"{error.hint}; or set it: in Python {key}=…, here --{full} module:name"
         raise UserError(f"{full} {error.message}", hint) from None
 
 
 def find_function(config: Config, key: str, count: int, *names: str) -> Callable[..., Any] | None:
-    """Return the custom function for a key of [train]. None for a built-in value.
+    """Return the custom function that a key of [train] names, or None for a built-in value.
 
     Args:
         config: configuration of the run.
@@ -51,9 +51,9 @@ def find_function(config: Config, key: str, count: int, *names: str) -> Callable
         names: names of its keyword arguments.
 
     Raises:
-        UserError: raised by ``find``, or the object can't be called with these arguments.
+        UserError: raised by ``find_custom``, or the object can't be called with these arguments.
     """
-    function = find(config, key)
+    function = find_custom(config, key)
     if function is None:
         return None
     name = f"train.{key} {getattr(config.train, key)}"
@@ -62,15 +62,15 @@ def find_function(config: Config, key: str, count: int, *names: str) -> Callable
     try:
         inspect.signature(function).bind(*range(count), **dict.fromkeys(names))
     except TypeError as error:
-        wanted = f"{count} arguments and, by their names, {', '.join(names)}"
-        raise UserError(f"{name} can't be called: {error}", f"it gets {wanted}; {PAGE}") from None
+        expected = f"{count} positional arguments and the keyword arguments {', '.join(names)}"
+        raise UserError(f"{name} can't be called: {error}", f"it gets {expected}; {PAGE}") from None
     except ValueError:  # the signature of a C function is unknown
         pass
     return function
 
 
 def find_loss(config: Config) -> Callable[..., Any] | None:
-    """Return the custom loss or ``normalized_loss``, or None for the standard loss.
+    """Return the loss function of a configuration, or None for the standard PPO loss.
 
     Raises:
         UserError: raised by ``find_function``.
@@ -80,9 +80,9 @@ def find_loss(config: Config) -> Callable[..., Any] | None:
     return find_function(config, "loss", 2, "ent_coef", *Coefficients._fields)
 
 
-def functions(config: Config) -> list[Callable[..., Any]]:
-    """Return the custom loss and the custom optimizer's step, if set. Fused code can't run them."""
-    functions = find_loss(config), getattr(find(config, "optimizer"), "step", None)
+def custom_functions(config: Config) -> list[Callable[..., Any]]:
+    """Return the custom loss and optimizer step of a configuration, which fused code can't run."""
+    functions = find_loss(config), getattr(find_custom(config, "optimizer"), "step", None)
     return [each for each in functions if each is not None]
 
 
@@ -94,46 +94,50 @@ def custom_loss(
     targets: Targets,
     **coefficients: Any,
 ) -> tuple[mx.array, mx.array]:
-    """Call a custom loss and check its result.
+    """Call a custom loss function and check its result.
 
     Args:
         function: the custom loss.
         name: name of the function in error messages.
-        metric_names: list that is filled with the names of the metrics.
+        metric_names: list to fill with the names of the metrics.
         forward: forward pass of the minibatch.
         targets: targets of the minibatch.
         coefficients: coefficients of the loss, passed by name.
 
     Returns:
-        The loss, a float32 scalar, and the metrics: those of ``METRICS``, then custom ones.
+        The loss, a float32 scalar, and the metrics: ``METRICS``, then custom metrics.
 
     Raises:
         UserError: the function returned something else.
     """
-    closed_form.LOSS.choose(function)  # prints that the loss by closed form isn't used
+    closed_form.LOSS.choose(function)  # reports that the closed-form loss isn't used
     result = function(forward, targets, **coefficients)
-    parts: tuple[Any, ...] = result if type(result) is tuple else (result,)
-    wanted = "a scalar, ppo_loss's statistics, and if you like a dictionary of further scalars"
-    if len(parts) not in (2, 3):
-        raise UserError(f"{name} returned {_words(result)}", f"expected {wanted}")
-    total, metrics, *further = parts
-    _refuse(name, "as loss", total, (), "mx.mean(…) of what samples cost")
-    _refuse(name, "as statistics", metrics, (len(METRICS),), f"{', '.join(METRICS)}: ppo_loss's")
-    others = further[0] if further else {}
-    if not isinstance(others, Mapping) or not all(type(word) is str for word in others):
-        raise UserError(f"{name} returned as its third {_words(others)}", f"expected {wanted}")
-    for word, number in others.items():
-        if word in METRICS:
-            raise UserError(f"{name} returned {word} twice", "another name")
-        _refuse(name, f"as {word}", number, (), "mx.mean(…)")
+    values: tuple[Any, ...] = result if type(result) is tuple else (result,)
+    expected = "a scalar, ppo_loss's statistics, and optionally a dictionary of further scalars"
+    if len(values) not in (2, 3):
+        raise UserError(f"{name} returned {_describe(result)}", f"expected {expected}")
+    total, metrics, *optional = values
+    _check_array(name, "as loss", total, (), "mx.mean(…) of the samples' losses")
+    hint = f"{', '.join(METRICS)}, as ppo_loss returns them"
+    _check_array(name, "as statistics", metrics, (len(METRICS),), hint)
+    custom_metrics = optional[0] if optional else {}
+    if not isinstance(custom_metrics, Mapping) or not all(
+        type(key) is str for key in custom_metrics
+    ):
+        found = f"{name} returned as third value {_describe(custom_metrics)}"
+        raise UserError(found, f"expected {expected}")
+    for key, value in custom_metrics.items():
+        if key in METRICS:
+            raise UserError(f"{name} returned {key} twice", "use another name")
+        _check_array(name, f"as {key}", value, (), "mx.mean(…)")
     total = total.astype(mx.float32)
-    by_name = dict(zip(METRICS, metrics, strict=True)) | {"total": total} | dict(others)
+    by_name = dict(zip(METRICS, metrics, strict=True)) | {"total": total} | dict(custom_metrics)
     metric_names[:] = by_name
-    return total, mx.stack([mx.stop_gradient(number) for number in by_name.values()])
+    return total, mx.stack([mx.stop_gradient(value) for value in by_name.values()])
 
 
 def find_advantages(config: Config) -> Callable[..., mx.array]:
-    """Return the function that computes advantages: ``advantage.advantages`` or the custom one.
+    """Return the function that computes advantages: the built-in one or the custom one.
 
     Raises:
         UserError: raised by ``find_function``.
@@ -143,22 +147,22 @@ def find_advantages(config: Config) -> Callable[..., mx.array]:
         return advantage.advantages
     name = f"train.advantage {config.train.advantage}"
 
-    def checked(values: mx.array, *arrays: Any, **numbers: Any) -> mx.array:
-        result = function(values, *arrays, **numbers)
-        _refuse(name, "as advantages", result, values.shape, "one for each value")
+    def checked(values: mx.array, *arrays: Any, **coefficients: Any) -> mx.array:
+        result = function(values, *arrays, **coefficients)
+        _check_array(name, "as advantages", result, values.shape, "one for each value")
         return result.astype(mx.float32)
 
     return checked
 
 
-def _refuse(name: str, what: str, value: Any, shape: tuple[int, ...], hint: str) -> None:
-    """Raise UserError if a value isn't an array of a shape."""
+def _check_array(name: str, what: str, value: Any, shape: tuple[int, ...], hint: str) -> None:
+    """Raise UserError unless a custom function's result is an array of the expected shape."""
     if not isinstance(value, mx.array) or value.shape != shape:
-        raise UserError(f"{name} returned {what} {_words(value)}", f"expected {shape}: {hint}")
+        raise UserError(f"{name} returned {what} {_describe(value)}", f"expected {shape}: {hint}")
 
 
-def _words(value: Any) -> str:
-    """Return a short description of a value for error messages."""
+def _describe(value: Any) -> str:
+    """Describe a value of any type in a few words, for error messages."""
     if isinstance(value, mx.array):
         return f"an array of shape {value.shape}"
     if type(value) is tuple:

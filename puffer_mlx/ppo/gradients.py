@@ -1,4 +1,4 @@
-"""A minibatch's forward pass and loss, and log-probabilities as training computes them."""
+"""Compute a minibatch's forward pass, loss and log-probabilities."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from puffer_mlx.ppo.loss import Coefficients, Forward, Targets, ppo_loss
 from puffer_mlx.ppo.sections import Minibatch
 from puffer_mlx.system.plain_functions import record
 
-Loss = Callable[..., tuple[mx.array, mx.array]]
+LossFunction = Callable[..., tuple[mx.array, mx.array]]
 RecomputeAdvantages = Callable[[Forward, Targets], mx.array]
 
 
@@ -20,7 +20,7 @@ def minibatch_loss(
     policy: Policy,
     kind: str,
     coefficients: Coefficients,
-    loss: Loss | None,
+    loss: LossFunction | None,
     recompute: RecomputeAdvantages | None,
     weights: Any,
     minibatch: Minibatch,
@@ -28,7 +28,9 @@ def minibatch_loss(
     scale: mx.array,
     scheduled: Mapping[str, mx.array] = {},
 ) -> tuple[mx.array, mx.array, mx.array, mx.array, mx.array]:
-    """Return a minibatch's loss. ``ppo/update.py`` differentiates it by the weights.
+    """Return a minibatch's loss, metrics, ratios, values and advantages.
+
+    ``ppo/update.py`` differentiates this function by the weights.
 
     Args:
         policy: the policy to train.
@@ -40,11 +42,11 @@ def minibatch_loss(
         minibatch: inputs of the forward pass, and targets.
         ent_coef: entropy coefficient, a scalar array.
         scale: factor on the loss in fp16, a scalar array. It prevents underflow of small gradients.
-        scheduled: coefficients that vary, scalar arrays by name, in place of the constants.
+        scheduled: coefficients with a schedule, scalar arrays by name; they replace constants.
 
     Returns:
-        The loss multiplied by the scale; metrics, not scaled; and ratios of the new to the old
-        probability of the actions, values and advantages, (T, S) each.
+        The loss, multiplied by the scale; metrics, not scaled; and (T, S) each: ratios of the new
+        to the old probability of the actions, values, advantages.
     """
     coefficients = coefficients._replace(**scheduled)
     forward = forward_pass(policy, kind, weights, minibatch)
@@ -62,11 +64,11 @@ def minibatch_loss(
         )
     else:
         logprob, entropy, value, *_ = forward
-        numbers: dict[str, Any] = {"ent_coef": ent_coef, **coefficients._asdict()}
+        by_name: dict[str, Any] = {"ent_coef": ent_coef, **coefficients._asdict()}
         if loss is None:
-            total, metrics = ppo_loss(logprob, entropy, value, targets, **numbers)
+            total, metrics = ppo_loss(logprob, entropy, value, targets, **by_name)
         else:
-            total, metrics = loss(forward, targets, **numbers)
+            total, metrics = loss(forward, targets, **by_name)
         total = total if factor is None else total * factor
         ratio = mx.exp(logprob - targets.old_logprob)
     shape = forward.shape
@@ -76,7 +78,7 @@ def minibatch_loss(
 def forward_pass(policy: Policy, kind: str, weights: Any, minibatch: Minibatch) -> Forward:
     """Return the forward pass of a minibatch.
 
-    MLX computes only the fields that are read. The loss by closed form reads ``y`` alone.
+    MLX computes only the fields that are used. The closed-form loss uses only ``y``.
 
     Args:
         policy: the policy to train.
@@ -85,7 +87,7 @@ def forward_pass(policy: Policy, kind: str, weights: Any, minibatch: Minibatch) 
         minibatch: inputs of the forward pass.
     """
     weights = precision.lower(weights, kind)
-    observations = observations_of(minibatch)
+    observations = selected_observations(minibatch)
     T, S, _ = observations.shape
     features, value_features, _ = policy.features(
         weights, observations, minibatch.state, minibatch.not_done
@@ -100,8 +102,8 @@ def forward_pass(policy: Policy, kind: str, weights: Any, minibatch: Minibatch) 
     )
 
 
-def logprobs(policy: Policy, kind: str, weights: Any, minibatch: Minibatch) -> mx.array:
-    """Return log-probabilities of a minibatch's actions, (T, S), computed as in training.
+def minibatch_logprobs(policy: Policy, kind: str, weights: Any, minibatch: Minibatch) -> mx.array:
+    """Return the log-probabilities of a minibatch's actions, (T, S), rounded as in training.
 
     Args:
         policy: the policy to train.
@@ -110,16 +112,16 @@ def logprobs(policy: Policy, kind: str, weights: Any, minibatch: Minibatch) -> m
         minibatch: inputs of the forward pass.
     """
     weights = precision.lower(weights, kind)
-    observations = observations_of(minibatch)
+    observations = selected_observations(minibatch)
     y, _ = policy.product(weights, observations, minibatch.state, minibatch.not_done)
-    flat = closed_form.logprobs(
+    flat = closed_form.action_logprobs(
         policy.decoder, weights["decoder"], y, minibatch.actions, minibatch.masks
     )
     return flat.reshape(observations.shape[:2])
 
 
-def observations_of(minibatch: Minibatch) -> mx.array:
-    """Return a minibatch's observations, (T, S, D). Those of a view are copied."""
+def selected_observations(minibatch: Minibatch) -> mx.array:
+    """Return the observations of a minibatch's S agents, (T, S, D), copied if it has a view."""
     observations = minibatch.observations
     if minibatch.view is None:
         return observations

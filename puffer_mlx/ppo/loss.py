@@ -1,8 +1,8 @@
-"""PPO's loss with clipped values, in two variants, and its inputs.
+"""PPO's loss with clipped ratios and values, in two variants, and its inputs.
 
-The loss of PufferLib 4.0 uses advantages that were computed before the minibatch. It normalises
-them and weights them by segment. The loss of 5.0 uses advantages that are recomputed from the
-values of the same forward pass, without normalisation or weights.
+PufferLib 4.0's loss uses advantages computed before the minibatch, normalises them, and weights
+them by segment. 5.0's loss uses advantages recomputed from the values of the same forward pass,
+without normalisation or weights.
 """
 
 import math
@@ -13,7 +13,7 @@ import mlx.core as mx
 from puffer_mlx.system.plain_functions import record
 
 METRICS = ("policy", "value", "entropy", "total", "old_kl", "kl", "clipfrac")
-TOLERANCE = 1.5  # factor on the target KL, as in Stable-Baselines3's PPO
+KL_TOLERANCE = 1.5  # factor on the target KL, as in Stable-Baselines3's PPO
 
 
 class Forward(NamedTuple):
@@ -34,13 +34,13 @@ class Forward(NamedTuple):
     weights: Any
     """The policy's tree of weights, in the precision of the pass."""
     observations: mx.array
-    """(T, S, D), as the policy receives them."""
+    """Observations as the policy receives them, (T, S, D)."""
     actions: mx.array
-    """(T*S, heads) float32."""
+    """Actions, (T*S, heads) float32."""
     masks: mx.array | None
-    """(T*S, A) uint8, or None."""
+    """Action masks, (T*S, A) uint8, or None."""
     shape: tuple[int, int]
-    """T and S."""
+    """Number of steps T and of segments S."""
     y: mx.array
     """Output of the decoder, (A + 1, T*S): logits or means, and the value in the last row."""
 
@@ -49,22 +49,22 @@ class Targets(NamedTuple):
     """Targets of a minibatch's loss, float32. Arrays (T*S,) are time-major."""
 
     old_logprob: mx.array
-    """Log-probabilities of the actions by the policy that acted, (T*S,)."""
+    """Log-probabilities of the actions, recorded when acting, (T*S,)."""
     old_value: mx.array
-    """Values before the minibatch, (T*S,)."""
+    """Values before training on the minibatch, (T*S,)."""
     adv: Any = None
     """Advantages, (T*S,), not normalised. None until the loss has recomputed them."""
     weight: mx.array | None = None
     """Importance weights of the segments, (T*S,). None for recomputed advantages."""
     moments: mx.array | None = None
-    """Results of ``closed_form.moments`` for the R equal shards of a larger minibatch, (R, 3, G).
-    Advantages are then normalised by the mean and standard deviation of the larger minibatch."""
+    """Moments of the advantages on all R ranks, (R, 3, G), from ``closed_form.advantage_moments``.
+    Advantages are then normalised by the mean and standard deviation over all ranks."""
     rewards: mx.array | None = None
     """Rewards, (T, S), if advantages are recomputed."""
     terminals: mx.array | None = None
     """1 where an episode terminated, else 0, (T, S), if advantages are recomputed."""
     finals: mx.array | None = None
-    """Kinds of final observations, (T, S), as in the rollout; or None."""
+    """Marks of episodes' final observations, (T, S), as in the rollout; or None."""
 
 
 class Coefficients(NamedTuple):
@@ -75,34 +75,35 @@ class Coefficients(NamedTuple):
     vf_coef: Any
     """Weight of the value loss."""
     vf_clip_coef: Any
-    """Clip range of the value's change."""
+    """Clip range of the change of the value."""
 
     @classmethod
     def of(cls, train: Any) -> Self:
-        """Return the coefficients of a [train] section, which uses the same names."""
+        """Return the loss's coefficients from section [train]."""
         return cls(*(getattr(train, name) for name in cls._fields))
 
 
 def largest_kl(target: float) -> float:
-    """Return the largest KL with which an epoch continues; infinite if ``target`` is 0.
+    """Return the KL above which an epoch ends early: 1.5 times the target, infinite if that is 0.
 
     The KL is the metric ``kl``, the mean of ratio - 1 - log ratio. It estimates KL(rollout's
     policy, current policy) from the rollout's actions (Schulman, "Approximating KL divergence").
     """
-    return TOLERANCE * target if target else math.inf
+    return KL_TOLERANCE * target if target else math.inf
 
 
-def normalise(adv: mx.array, moments: mx.array | None = None) -> mx.array:
-    """Return (adv - mean) / (std + 1e-8) over all entries, including the zeros of last steps.
+def normalise_advantages(adv: mx.array, moments: mx.array | None = None) -> mx.array:
+    """Return normalised advantages, (adv - mean) / (std + 1e-8), over all entries.
 
-    The variance is unbiased. A single advantage has no variance and is returned unchanged.
+    This includes the zeros of last steps. The variance is unbiased. A single advantage has no
+    variance and is returned unchanged.
 
     Args:
         adv: advantages.
-        moments: moments of the shards of a larger minibatch (``Targets``), combined by Chan's
-            parallel variance algorithm; or None.
+        moments: ``Targets.moments`` of all ranks, combined by Chan's parallel variance algorithm.
+            None to normalise by this minibatch alone.
     """
-    if moments is not None and moments.ndim == 2:  # (3, G) from a kernel, of ``adv`` alone
+    if moments is not None and moments.ndim == 2:  # (3, G) from a kernel, moments of ``adv`` alone
         moments = None
     if adv.size * (1 if moments is None else len(moments)) == 1:
         return adv
@@ -126,10 +127,10 @@ def ppo_loss(
     vf_coef: float | mx.array,
     vf_clip_coef: float | mx.array,
 ) -> tuple[mx.array, mx.array]:
-    """Return upstream's loss: mean(pg) + vf_coef * mean(vl) - ent_coef * mean(entropy).
+    """Return PPO's loss: mean(pg) + vf_coef * mean(vl) - ent_coef * mean(entropy).
 
-    "w adv" is the weight times the normalised advantage, and ret is old_value + adv. Without a
-    weight (recomputed advantages) "w adv" is adv, and ret is value + adv.
+    "w adv" is the weight times the normalised advantage, and ret is old_value + adv. If the targets
+    have no weight (recomputed advantages), "w adv" is adv and ret is value + adv.
 
         ratio = exp(logprob - old_logprob)
         pg = max(-w adv ratio, -w adv clip(ratio, 1 - clip_coef, 1 + clip_coef))
@@ -146,7 +147,7 @@ def ppo_loss(
         vf_clip_coef: clip range of the value's change.
 
     Returns:
-        The scalar loss and the statistics (7,) in the order of ``METRICS``. ``old_kl`` is
+        The scalar loss, and the metrics (7,) in the order of ``METRICS``. ``old_kl`` is
         mean(-logratio), ``kl`` is mean(ratio - 1 - logratio), and ``clipfrac`` is the fraction of
         ratios that differ from 1 by more than clip_coef.
     """
@@ -159,9 +160,9 @@ def ppo_loss(
         gain = -targets.adv
         ret = mx.stop_gradient(value) + targets.adv
     else:
-        gain = -targets.weight * normalise(targets.adv, targets.moments)
+        gain = -targets.weight * normalise_advantages(targets.adv, targets.moments)
         ret = targets.old_value + targets.adv
-    # For equal arguments, the gradient of MLX's maximum goes to the second one. So it goes to the
+    # For equal arguments, MLX's maximum passes the gradient to the second one. Here this is the
     # unclipped term, as upstream.
     pg = mx.mean(mx.maximum(gain * mx.clip(ratio, 1 - clip_coef, 1 + clip_coef), gain * ratio))
 
@@ -179,7 +180,7 @@ def ppo_loss(
 def normalized_loss(
     forward: Forward, targets: Targets, *, ent_coef: mx.array, **coefficients: Any
 ) -> tuple[mx.array, mx.array]:
-    """Return ``ppo_loss`` of recomputed advantages, normalised in the policy's term only.
+    """Return PPO's loss with recomputed advantages that are normalised for the policy loss only.
 
     The value loss uses the returns value + advantage, without normalisation.
 
@@ -187,7 +188,7 @@ def normalized_loss(
         forward: forward pass of the minibatch.
         targets: targets without a weight.
         ent_coef: entropy coefficient, a scalar array.
-        coefficients: other coefficients of ``ppo_loss``.
+        coefficients: the other coefficients of ``ppo_loss``.
     """
     entropy = forward.entropy
     value = forward.value

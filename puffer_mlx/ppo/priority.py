@@ -1,4 +1,4 @@
-"""Prioritised sampling of segments: larger advantages are sampled more often, with less weight."""
+"""Sample segments by priority: large advantages are sampled more often, with smaller weights."""
 
 import mlx.core as mx
 
@@ -13,10 +13,11 @@ DRAW = Implementation(
 
 
 def probabilities(adv: mx.array, alpha: float) -> mx.array:
-    """Return the probability of each segment: (sum over time of |adv|)^alpha, normalised.
+    """Return the sampling probability of each segment: (sum over time of |adv|)^alpha, normalised.
 
-    As upstream, the sum exceeds 1 slightly: eps is added to every segment, so that none has
-    probability 0, but only once to the denominator. NaN and infinite powers count as 0.
+    A constant eps is added to each segment, so that no segment has probability 0. As upstream, it
+    is added only once to the denominator, so the probabilities sum to slightly more than 1. NaN and
+    infinite powers count as 0.
 
     Args:
         adv: advantages, (T, N).
@@ -30,16 +31,16 @@ def probabilities(adv: mx.array, alpha: float) -> mx.array:
     return (weight + EPS) / (mx.sum(weight) + EPS)
 
 
-def draw(p: mx.array, uniforms: mx.array) -> mx.array:
-    """Draw segments with replacement, by inverting the cumulative distribution.
+def draw_segments(p: mx.array, uniforms: mx.array) -> mx.array:
+    """Sample segments with replacement, by inverting the cumulative distribution.
 
     Args:
-        p: (N,) from ``probabilities``.
+        p: probability of each segment, (N,).
         uniforms: random numbers, (S,) in (0, 1].
 
     Returns:
-        (S,) int32 in [0, N): the first segment whose cumulative probability reaches the uniform, or
-        the last segment.
+        Segments, (S,) int32 in [0, N): the first one whose cumulative probability reaches the
+        uniform number, or the last one.
     """
     cdf = mx.cumsum(p)
     n = p.shape[0]
@@ -52,13 +53,13 @@ def draw(p: mx.array, uniforms: mx.array) -> mx.array:
     return mx.minimum(row, n - 1)
 
 
-def importance(p: mx.array, rows: mx.array, beta: mx.array) -> mx.array:
-    """Return the importance weight (N p)^-beta of each drawn segment.
+def importance_weights(p: mx.array, rows: mx.array, beta: mx.array) -> mx.array:
+    """Return the importance weight (N p)^-beta of each sampled segment.
 
     Args:
-        p: (N,) from ``probabilities``.
-        rows: segments, (S,) from ``draw``.
-        beta: scalar exponent: see ``annealed_beta``.
+        p: probability of each segment, (N,).
+        rows: sampled segments, (S,) int32.
+        beta: exponent, a scalar array: see ``annealed_beta``.
 
     Returns:
         Weights, (S,).
@@ -67,20 +68,23 @@ def importance(p: mx.array, rows: mx.array, beta: mx.array) -> mx.array:
 
 
 def annealed_beta(beta0: float, alpha: float, epoch: int, epochs: int) -> float:
-    """Return beta0 + (1 - beta0) * alpha * epoch / epochs. Upstream also multiplies by alpha."""
+    """Return an epoch's exponent of the importance weights, which increases from ``beta0``.
+
+    The result is beta0 + (1 - beta0) * alpha * epoch / epochs, as in PufferLib.
+    """
     return beta0 + (1 - beta0) * alpha * epoch / epochs
 
 
-def choose(
+def choose_segments(
     adv: mx.array, uniforms: mx.array, beta: mx.array, alpha: float
 ) -> tuple[mx.array, mx.array]:
-    """Choose the segments of a minibatch by priority, in one operation if possible.
+    """Sample the segments of a minibatch by priority, in one operation if possible.
 
     Args:
         adv: advantages, (T, N).
         uniforms: random numbers, (S,) in (0, 1].
         beta: exponent of the importance weights, a scalar array.
-        alpha: exponent of the priorities; 0 for uniform ones.
+        alpha: exponent of the priorities; 0 for uniform priorities.
 
     Returns:
         Segments (S,) int32 in [0, N), and their importance weights (S,).
@@ -89,8 +93,8 @@ def choose(
     if fused is not None:
         return tuple(fused(adv, uniforms, beta, alpha, EPS))
     p = probabilities(adv, alpha)
-    rows = draw(p, uniforms)
-    return rows, importance(p, rows, beta)
+    rows = draw_segments(p, uniforms)
+    return rows, importance_weights(p, rows, beta)
 
 
 record(__name__)

@@ -1,7 +1,7 @@
-"""Schedules of coefficients: constant, cosine, linear, and the adaptive learning rate.
+"""Compute scheduled coefficients: constant, cosine, linear, and the adaptive learning rate.
 
-Except for the adaptive one, schedules depend on the epoch only, so resuming needs no state. The
-adaptive learning rate is stored in the trainer and in checkpoints.
+Only the adaptive learning rate has a state, which checkpoints contain. The other schedules depend
+on the epoch alone.
 """
 
 import math
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from puffer_mlx.errors import UserError
 
 ADAPTIVE = "adaptive"
-# keys of [train] that may be functions of the progress
+# Keys of [train] that accept a custom function of the progress.
 SCHEDULED = ("learning_rate", "ent_coef", "clip_coef", "vf_coef", "vf_clip_coef")
-FACTOR = 1.5  # factor of a change of the adaptive learning rate
+RATE_FACTOR = 1.5  # one change multiplies or divides the adaptive learning rate by this
 # Bounds relative to the first learning rate. rsl_rl: 1e-5 to 1e-2, relative to 1e-3.
-LOWEST = 0.01
-HIGHEST = 10
+MIN_RATE_RATIO = 0.01
+MAX_RATE_RATIO = 10
 
 
 def annealed(schedule: str, first: float, ratio: float, epoch: int, epochs: int) -> float:
@@ -44,7 +44,7 @@ def annealed(schedule: str, first: float, ratio: float, epoch: int, epochs: int)
 
 
 def value_at(schedule: Callable[[float], float], progress: float, name: str) -> float:
-    """Return a coefficient from a custom schedule.
+    """Call a custom schedule and check the coefficient that it returns.
 
     Args:
         schedule: function of ``progress`` that returns the coefficient.
@@ -64,19 +64,19 @@ def value_at(schedule: Callable[[float], float], progress: float, name: str) -> 
     return value
 
 
-def adapted(rate: float, first: float, kl: float, desired_kl: float) -> float:
-    """Return the learning rate after an epoch with ``train.lr_schedule adaptive``.
+def adapted_rate(rate: float, first: float, kl: float, desired_kl: float) -> float:
+    """Return the next epoch's learning rate with ``train.lr_schedule adaptive``.
 
     The rate decreases if the KL exceeds twice its target, and increases if the KL is below half of
     it. Source: rl_games's AdaptiveScheduler and rsl_rl, which adapt after each minibatch.
 
     Args:
-        rate: learning rate of the epoch.
+        rate: learning rate of the previous epoch.
         first: learning rate at the start of the run.
         kl: mean KL between the rollout's policy and the policies of its minibatches. If it is NaN
-            (no minibatch was finite), the rate stays the same.
+            (no minibatch was finite), the rate doesn't change.
         desired_kl: target of the KL (``train.desired_kl``).
     """
     if kl > 2 * desired_kl:
-        return max(rate / FACTOR, LOWEST * first)
-    return min(rate * FACTOR, HIGHEST * first) if kl < desired_kl / 2 else rate
+        return max(rate / RATE_FACTOR, MIN_RATE_RATIO * first)
+    return min(rate * RATE_FACTOR, MAX_RATE_RATIO * first) if kl < desired_kl / 2 else rate

@@ -1,8 +1,8 @@
-"""Minibatches of a rollout, and PPO's passes over its shuffled samples or segments.
+"""Divide a rollout into minibatches of samples or segments, shuffled in PPO's passes.
 
-Two kinds of steps are excluded: the last step of a rollout, whose next value is unknown, and the
-last observation of an episode, whose action was ignored. Shuffled samples omit these steps. In a
-segment their weight is 0.
+Two kinds of steps are not trained on: the last step of a rollout, whose reward is unknown, and an
+episode's last observation, whose action was ignored. Shuffled samples omit these steps. In a
+segment, their weight is 0.
 """
 
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from puffer_mlx.ppo.loss import Targets
 from puffer_mlx.system.plain_functions import record
 
 Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
-RPO = 0x52504F  # makes the key of RPO's noise
+RPO = 0x52504F  # combined with a random key to get the key of RPO's noise
 
 
 class Minibatch(NamedTuple):
@@ -29,10 +29,10 @@ class Minibatch(NamedTuple):
     masks: mx.array | None = None
     """Action masks, (T*S, A) uint8. None without masks."""
     not_done: mx.array | None = None
-    """0 where an episode ended before a step, else 1, (T, S). Recurrent states are multiplied by
-    it. None without resets."""
+    """0 where an episode ended before a step, else 1, (T, S): the factor of recurrent states. None
+    without resets."""
     targets: Any = None
-    """``Targets`` of the loss. None for a forward pass alone."""
+    """``Targets`` of the loss. None when only the forward pass is computed."""
     state: Any = None
     """Recurrent states at the first step, (S, ...). None for the initial states."""
     view: mx.array | None = None
@@ -40,7 +40,7 @@ class Minibatch(NamedTuple):
 
 
 def rpo_noise(alpha: float, minibatches: int, size: int, heads: int, key: mx.array) -> mx.array:
-    """Return RPO's noise z on the means of continuous actions for an epoch, (K, size, heads).
+    """Return an epoch's RPO noise z on the means of continuous actions, (K, size, heads).
 
     z is uniform in [-alpha, alpha] and differs between minibatches, samples and dimensions. Because
     log N(a; mean + z, std) = log N(a - z; mean, std), z is subtracted from the actions. So every
@@ -61,7 +61,7 @@ def rpo_noise(alpha: float, minibatches: int, size: int, heads: int, key: mx.arr
 
 
 def gather(policy: Policy, fields: Fields, rows: mx.array) -> Minibatch:
-    """Return a minibatch of some agents of a rollout, without targets and states.
+    """Gather the minibatch of some agents of a rollout, without targets and states.
 
     Args:
         policy: the policy to train.
@@ -87,50 +87,50 @@ def gather(policy: Policy, fields: Fields, rows: mx.array) -> Minibatch:
 
 
 class Pass(NamedTuple):
-    """Division of an epoch into passes and minibatches, constant during a run."""
+    """Division of an epoch into passes over the rollout, and of a pass into minibatches."""
 
     by_segment: bool
     """True to shuffle segments (recurrent networks), False to shuffle samples."""
     minibatches: int
-    """Minibatches per pass. A remainder that fills no minibatch is skipped; it varies by pass."""
+    """Complete minibatches per pass. Each pass skips a different remainder."""
     size: int
     """Segments or samples per minibatch."""
     count: int
-    """Passes per epoch. The last one may end early."""
+    """Passes over the rollout per epoch. The last pass may end early."""
 
     @classmethod
     def of(cls, by_segment: bool, size: int, whole: int, epoch: int) -> "Pass":
-        """Return the division of an epoch.
+        """Return the division of an epoch into passes and minibatches.
 
         Args:
             by_segment: True to shuffle segments, False to shuffle samples.
             size: segments or samples per minibatch.
             whole: number of segments or samples in the rollout.
-            epoch: K, the number of minibatches per epoch.
+            epoch: number of minibatches per epoch.
         """
         minibatches = max(1, whole // size)
         return cls(by_segment, minibatches, size, -(-epoch // minibatches))
 
-    def order(self, key: mx.array, numbers: mx.array) -> mx.array:
-        """Return the shuffled segments or samples of one pass.
+    def order(self, key: mx.array, indices: mx.array) -> mx.array:
+        """Shuffle the segments or samples of one pass, and divide them into minibatches.
 
         Args:
             key: random key.
-            numbers: indices of the segments or samples to shuffle, (n,) int32.
+            indices: segments or samples to shuffle, (n,) int32.
 
         Returns:
-            Indices (minibatches, size). If n is smaller than their product, the permutation is
-            repeated.
+            Indices, (minibatches, size). If n is smaller than minibatches * size, the permutation
+            is repeated.
         """
         wanted = self.minibatches * self.size
-        mixed = mx.random.permutation(numbers, key=key)
-        times = -(-wanted // numbers.size)
+        mixed = mx.random.permutation(indices, key=key)
+        times = -(-wanted // indices.size)
         whole = mixed if times == 1 else mx.concatenate([mixed] * times)
         return whole[:wanted].reshape(self.minibatches, self.size)
 
 
 def samples(fields: Fields, adv: mx.array, order: mx.array) -> list[Minibatch]:
-    """Return minibatches of samples.
+    """Gather an epoch's minibatches of samples, each as one step.
 
     Args:
         fields: the arrays of a rollout by name.
@@ -148,10 +148,10 @@ def samples(fields: Fields, adv: mx.array, order: mx.array) -> list[Minibatch]:
     arrays += fields["logprobs"], fields["values"], adv
     # Gather each array once for all minibatches. A minibatch is a view of the result.
     flat = order.reshape(-1)
-    parts = [mx.split(mx.take(a.reshape(T * N, -1), flat, axis=0), K) for a in arrays]
+    gathered = [mx.split(mx.take(a.reshape(T * N, -1), flat, axis=0), K) for a in arrays]
     weight = mx.ones(M)
     minibatches = []
-    for observations, actions, *masks, logprob, value, advantage in zip(*parts, strict=True):
+    for observations, actions, *masks, logprob, value, advantage in zip(*gathered, strict=True):
         targets = Targets(*(a.reshape(M) for a in (logprob, value, advantage)), weight=weight)
         minibatches.append(
             Minibatch(observations[None], actions, masks[0] if masks else None, targets=targets)
@@ -162,7 +162,7 @@ def samples(fields: Fields, adv: mx.array, order: mx.array) -> list[Minibatch]:
 def segments(
     policy: Policy, fields: Fields, adv: mx.array, weight: mx.array, states: Any, rows: mx.array
 ) -> Minibatch:
-    """Return a minibatch of complete segments.
+    """Gather a minibatch of complete segments, with targets and recurrent states.
 
     Args:
         policy: the policy to train.

@@ -1,4 +1,4 @@
-"""Functions of an update, and the state that an update changes."""
+"""Build the functions that compute an update, and define the state that training changes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from puffer_mlx.ops.pack import BLOCK, PackedTree, pack_arrays
 from puffer_mlx.ops.verification import verified
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import minibatch, optimizers, precision, sections
-from puffer_mlx.ppo.algorithms import Algorithm, Step
+from puffer_mlx.ppo.algorithms import Algorithm, AlgorithmStep
 from puffer_mlx.ppo.gradients import minibatch_loss
 from puffer_mlx.ppo.loss import Coefficients
 from puffer_mlx.system.backend import backend
@@ -25,7 +25,7 @@ Function = Callable[..., Any]
 
 
 class TrainState(NamedTuple):
-    """State that training changes: weights, the optimizer's state and loss scaling's, as trees."""
+    """Trees of arrays that training changes: weights, optimizer state, loss scaler."""
 
     weights: Any
     optimizer: Any
@@ -34,25 +34,24 @@ class TrainState(NamedTuple):
 
 @dataclass
 class UpdateFunctions:
-    """Functions that compute a minibatch's update. Hyperparameters are constants of them.
+    """Functions that compute the update of one minibatch.
 
-    Learning rate, entropy coefficient, scheduled coefficients of the loss and random numbers
-    change during a run, so they are arguments.
+    Constant hyperparameters are compiled into the functions. Learning rate, entropy coefficient and
+    scheduled coefficients of the loss are arguments, because they change during a run.
 
     Attributes:
-        gradients: (weights, minibatch, entropy coefficient, loss scale, ``Scheduled.loss``) -> the
-            loss's results and its gradients by the weights: ``mx.value_and_grad`` of
-            ``gradients.minibatch_loss``. Gradients contain the loss scale. Kernels return None for
-            the loss.
-        optimise: (weights, optimizer state, scaler, gradients, metrics, learning rate) -> the three
-            after the step, and a scalar, true if the minibatch counted.
-        steps: the algorithm's functions by name, and ``gather``: (fields, rows (S,)) -> the
-            ``Minibatch`` of these agents, without targets and states.
+        gradients: (weights, minibatch, entropy coefficient, loss scale, ``Scheduled.loss``) ->
+            results of ``gradients.minibatch_loss``, and gradients by the weights, multiplied by the
+            loss scale. Kernels return None for the loss.
+        optimise: (weights, optimizer state, scaler, gradients, metrics, learning rate) -> new
+            weights, optimizer state and scaler, and a scalar, true if the minibatch counted.
+        steps: the algorithm's functions by name, and ``gather``: (fields, rows (S,)) ->
+            ``Minibatch`` of the agents ``rows``, without targets and states.
     """
 
     gradients: Function
     optimise: Function
-    steps: dict[str, Step]
+    steps: dict[str, AlgorithmStep]
 
 
 def compile_update(
@@ -61,13 +60,13 @@ def compile_update(
     algorithm: Algorithm,
     summed: Callable[[Function], Function] = lambda gradients: gradients,
 ) -> UpdateFunctions:
-    """Return the functions of an update, compiled.
+    """Return the compiled functions that compute a minibatch's update.
 
     Args:
         policy: the policy to train.
         config: a valid configuration. Only section [train] is read.
         algorithm: defines minibatches and their loss.
-        summed: wraps the function ``gradients`` of one process to return means over all processes.
+        summed: wraps ``UpdateFunctions.gradients`` to return means over all processes.
     """
     raw = _uncompiled(policy, config, algorithm)
     steps = {
@@ -83,15 +82,15 @@ def compile_update(
 
 
 class TooLarge(Exception):
-    """The activations of an epoch's minibatches may take more memory than a GPU has to spare."""
+    """Raised if an epoch's activations may take more than an eighth of the GPU's memory."""
 
 
 def update_in_graph(policy: Policy, config: Config, algorithm: Algorithm) -> UpdateFunctions:
-    """Return the functions of an update, not compiled, for a graph of an entire epoch.
+    """Return uncompiled functions of an update, for a graph of an entire epoch.
 
-    All minibatches of a graph may be in progress at a time. So ``gradients`` in several launches
-    raises TooLarge if the activations that they store take too much memory. If ``counts_at_once``,
-    ``optimise`` returns the scaler unchanged.
+    A graph may compute all minibatches at the same time. If ``gradients`` would store too many
+    activations, it raises ``TooLarge``. ``optimise`` returns the scaler unchanged if the caller
+    counts skipped minibatches once per epoch (``counts_at_once``).
     """
     counts = not counts_at_once(config)
     raw = _uncompiled(policy, config, algorithm, in_graph=True, counts=counts)
@@ -105,14 +104,14 @@ def _uncompiled(
     in_graph: bool = False,
     counts: bool = True,
 ) -> UpdateFunctions:
-    """Return the functions of an update without ``mx.compile``.
+    """Return the functions that compute a minibatch's update, not compiled.
 
     Args:
         policy: the policy to train.
         config: a valid configuration. Only section [train] is read.
         algorithm: defines minibatches and their loss.
         in_graph: True to limit the memory of activations: see ``update_in_graph``.
-        counts: True to count skipped minibatches in ``optimise``.
+        counts: True if ``optimise`` counts skipped minibatches.
     """
     train = config.train
     loss = partial(
@@ -124,24 +123,27 @@ def _uncompiled(
     if in_graph:
         gradients = partial(_limited, gradients, config)
     if backend() != "cpu":
-        kernels = policy, train.precision, algorithm.scoring, train.one_launch
+        kernels = policy, train.precision, algorithm.loss_spec, train.one_launch
         gradients = minibatch.with_fused_gradients(gradients, *kernels)
     optimizer = optimizers.from_config(config)
     move = partial(optimizer.step, **optimizer.hyperparameters(train))
     return UpdateFunctions(
         gradients=gradients,
         optimise=partial(_optimise, move, train.precision, counts, algorithm.metrics),
-        steps={"gather": Step(partial(sections.gather, policy), "train_gather"), **algorithm.steps},
+        steps={
+            "gather": AlgorithmStep(partial(sections.gather, policy), "train_gather"),
+            **algorithm.steps,
+        },
     )
 
 
 def _limited(gradients: Function, config: Config, *arguments: Any) -> Any:
-    """Return a minibatch's gradients.
+    """Return a minibatch's gradients, unless an epoch's activations are too large.
 
     Raises:
-        TooLarge: the activations of all minibatches may take more than 1/8 of the GPU's memory.
+        TooLarge: all minibatches' activations may take more than 1/8 of the GPU's memory.
     """
-    if activations(config) > device_memory() // 8:
+    if activation_bytes(config) > device_memory() // 8:
         raise TooLarge
     return gradients(*arguments)
 
@@ -149,7 +151,7 @@ def _limited(gradients: Function, config: Config, *arguments: Any) -> Any:
 def _verified(
     policy: Policy, config: Config, raw: UpdateFunctions, run: UpdateFunctions
 ) -> UpdateFunctions:
-    """Return the functions ``run``, whose GPU kernels are verified before their first use.
+    """Wrap the functions of an update to verify their GPU kernels before the first use.
 
     Args:
         policy: the policy to train.
@@ -157,7 +159,7 @@ def _verified(
         raw: functions that verification calls, not compiled.
         run: functions that training calls.
     """
-    # Coefficients don't choose a kernel, but for whether they are 0.
+    # The choice of a kernel depends on whether a coefficient is 0, but not on its value.
     chosen = {
         name: bool(value) if isinstance(value, float) else value
         for name, value in vars(config.train).items()
@@ -178,69 +180,68 @@ def _verified(
 
 
 def _with_rewards(arguments: tuple) -> tuple:
-    """Return the arguments of ``gradients`` with random advantages or rewards of the order of 1.
+    """Replace the advantages or rewards in the arguments of ``gradients`` by normal random numbers.
 
-    Those of a run's first epoch may be so small that a wrong sign of the policy's gradient changes
-    the gradients of the weights by less than rounding does.
+    Advantages of the first epoch may be so small that a wrong sign of the policy's gradient would
+    change the weights' gradients by less than rounding.
     """
-    weights, minibatch, *others = arguments
+    weights, minibatch, *rest = arguments
     key = mx.random.key(0)
-    changed: dict[str, Any] = {"moments": None}  # they are of the real advantages
+    changed: dict[str, Any] = {"moments": None}  # moments of the replaced advantages
     for name in ("adv", "rewards"):
         array = getattr(minibatch.targets, name)
         if array is not None:
             changed[name] = mx.random.normal(array.shape, key=key)
     targets = minibatch.targets._replace(**changed)
-    return weights, minibatch._replace(targets=targets), *others
+    return weights, minibatch._replace(targets=targets), *rest
 
 
 def _with_gradients(arguments: tuple) -> tuple:
-    """Return the arguments of ``optimise`` with normally distributed gradients.
+    """Replace the gradients in the arguments of ``optimise`` by normal random numbers.
 
-    A minibatch's gradients may be matrices of low rank. Muon multiplies their singular values near
-    0 by several hundred, so it would turn rounding to bf16 into a large part of the step.
+    A minibatch's gradients may be matrices of low rank. Muon multiplies singular values near 0 by
+    several hundred, so rounding to bf16 would change the step considerably.
     """
-    weights, state, scaler, grads, *others = arguments
+    weights, state, scaler, grads, *rest = arguments
     keys = iter(mx.random.split(mx.random.key(0), len(leaves(grads))))
-    drawn = tree_map(lambda g: mx.random.normal(g.shape, key=next(keys)), grads)
+    random_grads = tree_map(lambda g: mx.random.normal(g.shape, key=next(keys)), grads)
     if isinstance(grads, PackedTree):
-        packed, squares = pack_arrays(leaves(drawn), BLOCK)
-        drawn = PackedTree(packed, drawn, squares)
-    return weights, state, scaler, drawn, *others
+        packed, squares = pack_arrays(leaves(random_grads), BLOCK)
+        random_grads = PackedTree(packed, random_grads, squares)
+    return weights, state, scaler, random_grads, *rest
 
 
-def _change(before: tuple, after: tuple) -> tuple:
-    """Return an optimizer's step with the change of the weights in place of the weights."""
-    weights, *others = after
-    return tree_map(lambda new, old: new - old, weights, before[0]), *others
+def _change(arguments: tuple, result: tuple) -> tuple:
+    """Return an optimizer's result with its new weights replaced by the change of the weights."""
+    weights, *rest = result
+    return tree_map(lambda new, old: new - old, weights, arguments[0]), *rest
 
 
 def counts_at_once(config: Config) -> bool:
     """Return True if skipped minibatches are counted once per epoch.
 
-    fp16 needs the count after each minibatch: it decides the loss scale of the next one.
+    fp16 needs the count after each minibatch, because it sets the next minibatch's loss scale.
     """
     return config.train.precision != "fp16"
 
 
-def activations(config: Config) -> int:
-    """Estimate the bytes that an epoch's minibatches store between their launches.
+def activation_bytes(config: Config) -> int:
+    """Estimate the bytes of activations that an epoch's minibatches store between launches.
 
-    The estimate is high: MLX holds the arrays of ten parts of a graph in progress, and frees the
-    others.
+    This is an upper bound: MLX frees the arrays of most minibatches before the last one starts.
     """
     train = config.train
     layers = config.policy.num_layers + 1
-    numbers = 12 * config.policy.hidden_size * layers  # of a sample, with gates
+    values_per_sample = 12 * config.policy.hidden_size * layers  # per sample, with gates
     size = 4 if train.precision == "fp32" else 2
-    return config.minibatches * train.minibatch_size * numbers * size
+    return config.minibatches * train.minibatch_size * values_per_sample * size
 
 
 def compile_on_gpu(function: Function) -> Function:
     """Return the function, compiled on a GPU and unchanged on a CPU.
 
-    On a CPU, compiling these functions of small arrays would make a first start half a minute
-    longer for 1 % of the speed. On a GPU, compiling saves building their graphs in Python again.
+    On a CPU, compiling these functions of small arrays would take half a minute at the first start
+    and gain 1 % of speed. On a GPU, compiling avoids building their graphs again in Python.
     """
     return mx.compile(function) if backend() != "cpu" else function
 
@@ -257,10 +258,10 @@ def _optimise(
     metrics: mx.array,
     lr: mx.array,
 ) -> tuple[Any, Any, precision.Scaler, mx.array]:
-    """Make the optimizer's step.
+    """Apply an optimizer's step to the weights, and count the minibatch.
 
     Args:
-        move: the optimizer's ``step``.
+        move: ``Optimizer.step`` with its hyperparameters.
         kind: ``train.precision``.
         counts: False to return the scaler unchanged.
         names: names of the metrics.
@@ -268,7 +269,7 @@ def _optimise(
         state: state of the optimizer.
         scaler: state of loss scaling.
         grads: gradients, multiplied by the loss scale in fp16.
-        metrics: (7,), or one for each name.
+        metrics: metrics of the loss, one per name.
         lr: learning rate, a scalar array.
 
     Returns:

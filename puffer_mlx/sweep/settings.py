@@ -232,7 +232,9 @@ def _used_by_trainer(config: Config, ranges: dict[str, Range]) -> dict[str, Rang
     from puffer_mlx.ppo import optimizers  # imports MLX
 
     used = {f"train.{key}" for key in optimizers.from_config(config).reads}
-    unused = {f"train.{key}" for name in OPTIMIZERS for key in optimizers.find(name).reads} - used
+    unused = {
+        f"train.{key}" for name in OPTIMIZERS for key in optimizers.find_optimizer(name).reads
+    } - used
     unused |= {*config.facts.unread}
     if not config.train.vtrace:
         unused |= {"train.vtrace_rho_clip", "train.vtrace_c_clip"}

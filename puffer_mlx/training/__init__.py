@@ -1,1 +1,1 @@
-"""The training loop: trainer, learner, rollout collector, and the devices that they use."""
+"""Train policies: the trainer, its learner and rollout collector, and the devices they use."""

@@ -1,16 +1,16 @@
-"""Collect rollouts: alternating with training, or overlapped with it.
+"""Collect rollouts, alternating with training or at the same time.
 
     serial        rollout k | training k | rollout k + 1 | training k + 1
     overlapped    rollout k | training k    ...
                             | rollout k + 1 ...
 
-An overlapped rollout runs in a second thread on separate streams. It writes the buffer that
-training doesn't read, and acts with the weights from before that training: a policy lag of one
-iteration. Random keys are split in the serial order, so only the lag changes the results.
+An overlapped rollout runs in a second thread on separate streams. It writes into the buffer that
+training doesn't read, and acts with the weights from before that training: the policy lags by one
+update. Random keys are split in the serial order, so only the lag changes the results.
 
-At most one rollout is in progress. ``take`` waits for the rollout. The next one may begin only
-after ``take``, and after training on the buffer that it will overwrite. The trainer calls
-``settle`` after each step, so no rollout is in progress between two steps.
+At most one rollout is in progress. ``take`` waits for it. The next rollout may begin only after
+``take``, and after training on the buffer that it will overwrite. The trainer calls ``settle``
+after each step, so that no rollout is in progress between two steps.
 
 ``collectors.py`` has a collector for environments that the host steps, and one for environments
 that a GPU steps.
@@ -35,41 +35,41 @@ from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.seats import WeightCache
 from puffer_mlx.system.devices import building, for_cpu
 from puffer_mlx.training.placement import Acting, Placement, rollout_cores
-from puffer_mlx.training.streams import acting_streams, learner_width, worker
+from puffer_mlx.training.streams import acting_streams, configure_learner_stream, rollout_worker
 from puffer_mlx.vec.base import LastObservations
 
 
 @dataclass
 class Rollout:
-    """A rollout, from ``Collector.begin`` to the end of the update on it.
+    """A rollout: its starting point, then its results, until the update on it is done.
 
-    Collecting again from the same starting point gives the same rollout, so a checkpoint contains
-    the starting point instead of the rollout.
+    Collecting again from the same starting point gives the same rollout, so checkpoints contain
+    only the starting point.
 
     Attributes:
-        buffer: the buffer with the rollout's rows; row 0 is the first row.
-        weights: the learner's weights; the acting weights are converted from these.
-        key: the trainer's key before the rollout's key is split from it.
+        buffer: the buffer with the rollout's rows, from row 0 on.
+        weights: the learner's weights, from which the acting weights are converted.
+        key: the trainer's random key, before the rollout's key is split from it.
         states: recurrent states, one per group.
         acting: the acting weights; None after the rollout is collected.
         noise: random numbers for sampling the actions, (T, N, heads); None after the rollout is
             collected.
-        fresh: numbers (from 1) of the opponents whose recurrent states are reset.
+        fresh: opponents (from 1) whose recurrent states are reset before the first step.
         steps: number of completed steps per agent, (N,) int, counted after a failure.
-        environments: what ``Collector.state_of`` needs for the state of the environments at the
-            start, if it was saved.
-        logs: means reported by the environments; empty while ``unread`` is set.
+        environments: input of ``Collector.state_of``, if the environments' state at the start was
+            saved.
+        logs: means reported by the environments; empty until ``gpu_log`` is read.
         seconds: duration of collecting.
         scores: scores of single episodes, NumPy arrays: see ``ReportsScores``.
-        last: final observations without a row. None after their values are added to the rewards:
-            see ``rollout/time_limits.py``.
-        unread: the environments' log on the GPU, if ``take`` did not wait for the rollout.
-        late: estimated seconds until the GPU finishes, counted from ``take``. The estimate is the
-            duration of the latest rollout with a wait, less ``seconds``.
-        launched_ahead: True if it was launched before the results of the previous update were
-            read.
-        update_key: random key of the update on this rollout; None until the key is split.
-        games: self-play's logs; None until the games of the rollout are counted.
+        last_observations: final observations without a row in the buffer. None after their values
+            are added to the rewards: see ``rollout/time_limits.py``.
+        gpu_log: the environments' log on the GPU, if ``take`` did not wait for the rollout.
+        remaining_seconds: estimated time that the GPU still needs when ``take`` returns: the
+            duration of the latest rollout with a wait, minus ``seconds``.
+        launched_ahead: True if the rollout was launched before the results of the previous update
+            were read.
+        update_key: random key of the update on this rollout; None until it is split.
+        games: metrics of self-play; None until the games of the rollout are counted.
         self_play: state of self-play before the games were counted, if a checkpoint may need it.
     """
 
@@ -78,7 +78,7 @@ class Rollout:
     weights: Any
     key: mx.array
     states: list[Any]
-    # What collecting needs besides.
+    # Other inputs of collecting.
     acting: Any = None
     noise: Any = None
     fresh: Collection[int] = ()
@@ -88,10 +88,10 @@ class Rollout:
     logs: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     scores: Any = None
-    last: LastObservations | None = None
-    unread: mx.array | None = None
-    late: float = 0.0
-    # The epoch that trains on it.
+    last_observations: LastObservations | None = None
+    gpu_log: mx.array | None = None
+    remaining_seconds: float = 0.0
+    # Set by the trainer.
     launched_ahead: bool = False
     update_key: mx.array | None = None
     games: dict[str, float] | None = None
@@ -99,11 +99,11 @@ class Rollout:
 
 
 class Collector:
-    """Collects rollouts, in the calling thread or in a second one (``train.overlap``).
+    """Collect rollouts in the calling thread, or in a second thread (``train.overlap``).
 
     Args:
         acting: the policy, the environments and their configuration.
-        vec: the environments of ``acting``, or the ``EnvironmentsOnGPU`` made from them.
+        vec: the environments of ``acting``, or an ``EnvironmentsOnGPU`` of them.
         placement: the devices that act and train.
         timer: the phases ``eval_*`` are charged to this timer.
         ranks: the ranks; each has a shard of the agents.
@@ -111,16 +111,17 @@ class Collector:
     Attributes:
         acting: the implementation of acting. Replace it only while no rollout is in progress.
         vec: the environments.
-        bootstraps: True if values of final observations without a row are added to rewards.
+        bootstraps: True if rewards include the values of final observations without a row.
         cores: number of CPU cores for acting through MLX.
         overlap: True if a second thread collects.
         launches_ahead: True if ``take`` can return while the GPU still computes the rollout. The
-            host then prepares and launches the update without knowing the results of the previous
-            one.
-        buffers: one buffer; two, filled alternately, with ``overlap`` or ``launches_ahead``.
-        buffer: the buffer of the latest rollout. Its row T is row 0 of the next one.
+            host then prepares and launches the next update before it reads the previous one's
+            results.
+        buffers: one buffer, or two that are filled alternately with ``overlap`` or
+            ``launches_ahead``.
+        buffer: the buffer of the latest rollout. Its row T is row 0 of the next rollout.
         states: recurrent states after the latest rollout, one per group.
-        begun: the rollout between ``begin`` and ``take``, or None.
+        in_progress: the rollout that was begun and not yet taken, or None.
     """
 
     Buffer: Any  # class of the buffers
@@ -141,19 +142,19 @@ class Collector:
         self.vec = vec
         self.placement = placement
         self.overlap = placement.overlap
-        self.begun: Rollout | None = None
-        # Acting and training on one CPU use separate cores. Otherwise they wait for each other.
+        self.in_progress: Rollout | None = None
+        # Acting and training on one CPU use separate cores, or they would wait for each other.
         self.cores = rollout_cores(acting.config)
-        if placement.learner == mx.cpu:  # training uses the cores that the rollout doesn't
-            learner_width(count_cores() - self.cores)
+        if placement.learner == mx.cpu:  # Training uses the other cores.
+            configure_learner_stream(count_cores() - self.cores)
         self._timer = timer
         self._ranks = ranks
         self._seats = acting.seats
         self._opponents = WeightCache(self._to_act)
         self._precision = placement.acting_precision
         self._noise = acting.policy.distribution.noise
-        self._future: Future[None] | None = None  # of `begun`, in the second thread
-        self._unfinished: Rollout | None = None  # in progress, or it has failed
+        self._future: Future[None] | None = None  # completes `in_progress` in the second thread
+        self._unfinished: Rollout | None = None  # a rollout in progress or failed
         self._seconds = math.inf  # duration of the latest rollout that `take` waited for
         with ranks.report_lost_ranks():
             self._choose_acting(acting)
@@ -170,11 +171,11 @@ class Collector:
         self.states = states
 
     def _streams(self) -> list[mx.Stream]:
-        """Return the streams for acting. Call this in the thread that collects."""
+        """Return the MLX streams for acting. Call this in the thread that collects."""
         return acting_streams(self.placement.rollout, self.cores, self.vec.num_groups)
 
     def restore(self, states: list[Any], carry: dict[str, mx.array]) -> None:
-        """Restore the recurrent states and the first row: see ``RolloutBuffer.carry``."""
+        """Restore recurrent states and the next rollout's first row (``RolloutBuffer.carry``)."""
         self.states = states
         self.buffer.restore(carry)
         self._unfinished = None
@@ -186,80 +187,80 @@ class Collector:
         opponents: Sequence[Any] = (),
         fresh: Collection[int] = (),
     ) -> mx.array:
-        """Begin a rollout.
+        """Begin a rollout. With overlap, the second thread starts to collect it.
 
         Args:
             weights: the learner's weights, evaluated.
-            key: the trainer's key; the rollout's key is split from it.
+            key: the trainer's random key; the rollout's key is split from it.
             opponents: weights of each opponent in self-play, evaluated.
-            fresh: numbers (from 1) of the opponents whose recurrent states are reset.
+            fresh: opponents (from 1) whose recurrent states are reset.
 
         Returns:
-            The trainer's next key.
+            The trainer's next random key.
         """
-        assert self.begun is None, "the previous rollout has not been taken"
+        assert self.in_progress is None, "the previous rollout has not been taken"
         T = self.buffer.horizon
         with building:
-            after, mine = mx.random.split(key)
+            next_key, rollout_key = mx.random.split(key)
             acting = self._to_act(weights)
             if self._seats is not None:
                 acting = [acting, *self._opponents(opponents)]
-            noise = self._ranks.columns(self._noise, mine, T, self.vec.num_agents)
+            noise = self._ranks.columns(self._noise, rollout_key, T, self.vec.num_agents)
         if self.launches_ahead:
-            mx.async_eval(after)  # the next step may run in another thread
+            mx.async_eval(next_key)  # Another thread may run the next step.
         else:
-            mx.eval(after, noise, acting)
+            mx.eval(next_key, noise, acting)
         latest = self.buffers.index(self.buffer)
         buffer = self.buffers[(latest + 1) % len(self.buffers)]
-        self.begun = Rollout(buffer, weights, key, self.states, acting, noise, fresh)
+        self.in_progress = Rollout(buffer, weights, key, self.states, acting, noise, fresh)
         if self.overlap:
-            self._future = worker().submit(partial(self._collect, self.begun))
-        return after
+            self._future = rollout_worker().submit(partial(self._collect, self.in_progress))
+        return next_key
 
     def _to_act(self, weights: Any) -> Any:
-        """Return the weights on the acting device, in the acting precision."""
-        away = self.placement.rollout != self.placement.learner
-        return lower(for_cpu(weights) if away else weights, self._precision)
+        """Convert weights to the acting device and the acting precision."""
+        acts_elsewhere = self.placement.rollout != self.placement.learner
+        return lower(for_cpu(weights) if acts_elsewhere else weights, self._precision)
 
     def take(self, wait_for_gpu: bool = True) -> Rollout:
-        """Return the rollout begun by ``begin``: wait for the other thread, or collect it now.
+        """Return the rollout in progress, after waiting for the second thread or collecting it.
 
         Args:
             wait_for_gpu: False to return before the GPU has finished, if ``launches_ahead``. The
                 caller must then call ``read`` later.
 
         Raises:
-            BaseException: collecting failed. The rollout remains to be taken: the next call runs
-                ``resync`` and collects it again.
+            BaseException: collecting failed. The next call runs ``resync`` and collects the rollout
+                again.
         """
-        rollout = self.begun
-        assert rollout is not None, "no rollout has been begun"
+        rollout = self.in_progress
+        assert rollout is not None, "no rollout is in progress"
         if self.overlap:
             self._wait(rollout)
         else:
             self._collect(rollout, wait_for_gpu or not self.launches_ahead)
-        self.begun = None
+        self.in_progress = None
         self._future = None
         return rollout
 
     def _wait(self, rollout: Rollout) -> None:
         """Wait until the second thread has collected a rollout."""
-        if self._future is None:  # the first attempt failed
-            self._future = worker().submit(partial(self._collect, rollout))
+        if self._future is None:  # The first attempt failed.
+            self._future = rollout_worker().submit(partial(self._collect, rollout))
         future = self._future
-        wait([future])  # if a signal ends this, the rollout is still there
+        wait([future])  # If a signal interrupts this, the rollout stays in progress.
         error = future.exception()
         if error is not None:
-            self._future = None  # the next call tries again
+            self._future = None  # The next call tries again.
             raise error
 
     def discard(self) -> None:
-        """Drop the rollout that waits for ``take``. Call ``settle`` first."""
-        self.begun = None
+        """Drop the rollout that was begun and not yet taken. Call ``settle`` first."""
+        self.in_progress = None
         self._future = None
 
     def settle(self) -> None:
-        """Wait until no rollout is in progress. A finished or failed one remains to be taken.
+        """Wait until the second thread has finished its rollout. ``take`` still returns it later.
 
         Raises:
             KeyboardInterrupt: an interrupt came during the wait. It is raised after the rollout has
@@ -278,29 +279,26 @@ class Collector:
 
     @property
     def previous_buffer(self) -> Any:
-        """The other buffer of two: that of the previous rollout."""
+        """Buffer of the previous rollout: the other one of two buffers."""
         return self.buffers[self.buffers.index(self.buffer) - 1]
 
     def state(self) -> Any:
-        """Return the current state of the environments, or None for those without a state.
+        """Return the current state of the environments, or None when they can't save it.
 
-        ``states`` and the carried row of ``buffer`` match this state, also after a failed rollout.
+        ``states`` and the carried row of ``buffer`` match this state, even after a failed rollout.
         """
         if self._unfinished is not None and self.vec.state() is not None:
             self.resync()
         return self.vec.state()
 
     def resync(self) -> None:
-        """Recover from a failed rollout, if the latest one failed.
-
-        Afterwards environments, carried row and recurrent states are consistent.
-        """
+        """Make environments, carried row and recurrent states consistent if a rollout failed."""
         if self._unfinished is not None:
             self._undo(self._unfinished)
             self._unfinished = None
 
     def _collect(self, rollout: Rollout, wait_for_gpu: bool = True) -> None:
-        """Collect a rollout. This runs in the second thread if rollouts overlap training."""
+        """Collect a rollout. With overlap, this runs in the second thread."""
         began = time.perf_counter()
         if self.overlap and self._seconds < math.inf:
             self._timer.lap("eval_idle")
@@ -315,37 +313,38 @@ class Collector:
         self.buffer = rollout.buffer
         self.states = after
         self._unfinished = None
-        rollout.acting = rollout.noise = None  # free the memory
+        rollout.acting = None  # free the memory
+        rollout.noise = None
         self._timer.lap("eval_misc")
         rollout.seconds = time.perf_counter() - began
-        if rollout.unread is None:
+        if rollout.gpu_log is None:
             self._seconds = rollout.seconds
         elif self._seconds < math.inf:
-            rollout.late = max(0.0, self._seconds - rollout.seconds)
+            rollout.remaining_seconds = max(0.0, self._seconds - rollout.seconds)
 
     def _renewed(self, fresh: Collection[int]) -> list[Any]:
-        """Return the recurrent states of each group, reset for the opponents in ``fresh``."""
+        """Return the recurrent states of all groups, reset for the opponents in ``fresh``."""
         if self._seats is None or not fresh:
             return self.states
-        theirs = np.isin(self._seats.policy, list(fresh))
+        is_fresh = np.isin(self._seats.policy, list(fresh))
         with building, mx.stream(self.placement.rollout):
-            new = mx.split(mx.array(theirs[:, None].tolist()), len(self.states))
+            new = mx.split(mx.array(is_fresh[:, None].tolist()), len(self.states))
             groups = zip(new, self._initial_states, self.states, strict=True)
             states = [tree_map(partial(mx.where, rows), *both) for rows, *both in groups]
         mx.eval(states)
         return states
 
-    # Each of the two collectors implements the rest for its environments.
+    # Subclasses implement the following methods for their environments.
 
     def _choose_acting(self, acting: Acting) -> None:
-        """Set ``acting``, ``bootstraps`` and ``launches_ahead``."""
+        """Choose the implementation of acting; set ``bootstraps`` and ``launches_ahead``."""
         raise NotImplementedError
 
     def _fill(self, rollout: Rollout, wait_for_gpu: bool) -> list[Any]:
         """Fill the buffer of a rollout, and set its logs.
 
-        Set ``_unfinished`` before the first change that ``resync`` must undo: an interrupt may come
-        at any line.
+        Subclasses set ``_unfinished`` before the first change that ``resync`` must undo, because an
+        interrupt may come at any line.
 
         Returns:
             The recurrent states after the last step, one per group.
@@ -357,20 +356,20 @@ class Collector:
         raise NotImplementedError
 
     def state_of(self, rollout: Rollout) -> Any:
-        """Return the state of the environments at the start of a rollout, or None without one."""
+        """Return the environments' state at the start of a rollout, or None when not saved."""
         raise NotImplementedError
 
     def read(self, rollout: Rollout) -> None:
-        """Read a rollout's logs, if ``take`` did not wait for them."""
+        """Read a rollout's logs from the GPU, if ``take`` didn't wait for them."""
 
     def take_back(self, rollout: Rollout) -> mx.array:
-        """Undo the latest rollout, launched ahead: the next one begins at its starting point.
+        """Undo a rollout that was launched ahead: the next one begins at the same starting point.
 
         Returns:
-            The trainer's key before the rollout.
+            The trainer's random key before the rollout.
         """
         raise NotImplementedError
 
     @property
     def progress(self) -> float | None:
-        """Collected fraction of the latest rollout or None (unknown). Any thread may read it."""
+        """Collected fraction of the latest rollout, or None (unknown). Any thread may read it."""

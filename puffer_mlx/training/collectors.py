@@ -1,4 +1,4 @@
-"""Collectors of the two kinds of environments: those that the host steps, and those on a GPU."""
+"""Define a collector for environments that the host steps, and one for environments on a GPU."""
 
 from collections.abc import Callable
 from typing import cast
@@ -18,26 +18,26 @@ from puffer_mlx.training.placement import Acting, Placement
 from puffer_mlx.vec.base import ReportsScores, TakesSnapshots, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
 
-SLOW = 1.0  # seconds; if a rollout took longer, the progress of the next one is displayed
+# Progress is reported if the latest rollout took longer than this.
+PROGRESS_MIN_SECONDS = 1.0
 
 
 def make_collector(
     acting: Acting, placement: Placement, timer: PhaseTimer, ranks: SingleProcess = SINGLE_PROCESS
 ) -> Collector:
-    """Return the collector for a placement: see ``Collector``."""
+    """Return the rollout collector for a placement, on the host or on a GPU."""
     if placement.gpu_rollouts is None:
         return HostCollector(acting, acting.vec, placement, timer, ranks)
-    native = cast(NativeVec, acting.vec)  # a GPU steps no others
+    native = cast(NativeVec, acting.vec)  # GPUs step only native environments
     vec = EnvironmentsOnGPU(native, placement.gpu_rollouts)
     return DeviceCollector(acting, vec, placement, timer, ranks)
 
 
 class HostCollector(Collector):
-    """Collects rollouts in environments that the host steps. The policy acts on any device.
+    """Collect rollouts in environments that the host steps. The policy acts on any device.
 
     A rollout fails if an environment raises an exception or the user interrupts it. Its steps are
-    dropped. Successful rollouts copy nothing for this purpose, except that an overlapped rollout
-    saves the state of its environments.
+    then dropped. Only overlapped rollouts save the environments' state beforehand.
     """
 
     Buffer = RolloutBuffer
@@ -46,57 +46,59 @@ class HostCollector(Collector):
     _marked: RolloutBuffer | None = None
 
     def _choose_acting(self, acting: Acting) -> None:
-        """See ``Collector``."""
+        """Choose how the policy acts, and if final observations without a row are reported."""
         config, vec, policy, seats = acting
         self._shows_last = showing_last(config, vec)
         self._reports_scores = vec if isinstance(vec, ReportsScores) else None
         self.bootstraps = self._shows_last is not None
-        about = (policy, vec, self._streams, self._timer, seats)
-        self.acting = choose_acting(self.placement.rollout, self._precision, *about)
+        self.acting = choose_acting(
+            *(self.placement.rollout, self._precision, policy, vec),
+            *(self._streams, self._timer, seats),
+        )
 
     def take(self, wait_for_gpu: bool = True) -> Rollout:
-        """See ``Collector``. Values of final observations without a row are added to rewards."""
+        """Return the rollout in progress; add values of final observations to its rewards."""
         rollout = super().take(wait_for_gpu)
-        if rollout.last is not None:
-            about = (self.policy, rollout.weights, rollout.states, self.config)
+        if rollout.last_observations is not None:
+            inputs = (self.policy, rollout.weights, rollout.states, self.config)
             with mx.stream(self.placement.learner):
-                add_values(rollout.buffer, rollout.last, *about)
-            rollout.last = None
+                add_values(rollout.buffer, rollout.last_observations, *inputs)
+            rollout.last_observations = None
         return rollout
 
     def _fill(self, rollout: Rollout, wait_for_gpu: bool) -> list[State]:
-        """See ``Collector``. A rollout on the host is always waited for."""
+        """Fill the buffer of a rollout by stepping environments and policy, and set its logs."""
         buffer = rollout.buffer
         if self._shows_last is not None:
-            self._shows_last.take_last()  # discard those of an interrupted rollout
+            self._shows_last.take_last()  # discard final observations of an interrupted rollout
         rollout.environments = self._snapshot() if self.overlap else None
         buffer.begin(self.buffer)
         buffer.mark()
-        self._marked = buffer if self._seconds > SLOW else None
-        rollout.steps = None  # of an earlier attempt
+        self._marked = buffer if self._seconds > PROGRESS_MIN_SECONDS else None
+        rollout.steps = None  # discard the count of an earlier attempt
         self._unfinished = rollout  # before `mark_last`, which overwrites row T
         buffer.mark_last()
         after = self.acting.collect(buffer, self.vec, rollout.acting, rollout.states, rollout.noise)
         if self._shows_last is not None:
-            rollout.last = self._shows_last.take_last()
+            rollout.last_observations = self._shows_last.take_last()
         rollout.logs = self.vec.log()
         if self._reports_scores is not None:
             rollout.scores = self._reports_scores.scores()
         return after
 
     def _snapshot(self) -> Callable[[], np.ndarray] | None:
-        """Return a function that returns the current state of the environments, or None."""
+        """Save the environments' state. Returns a function that returns this state, or None."""
         if isinstance(self.vec, TakesSnapshots):
             return self.vec.snapshot()
         state = self.vec.state()
         return None if state is None else lambda: state
 
     def _undo(self, failed: Rollout) -> None:
-        """See ``Collector``.
+        """Make environments, carried row and recurrent states consistent after a failed rollout.
 
-        If the state of the environments was saved at the start of the rollout, it is restored.
-        Otherwise each environment finishes its current step, whose results are row 0 of the next
-        rollout. The recurrent states are recomputed from all rows before that one.
+        If the environments' state was saved at the start of the rollout, it is restored. Otherwise
+        each environment finishes its current step, whose results become row 0 of the next rollout.
+        The recurrent states are recomputed from all earlier rows.
         """
         if failed.environments is not None:
             self.vec.restore(failed.environments())
@@ -104,7 +106,7 @@ class HostCollector(Collector):
             for group in range(self.vec.num_groups):
                 self.vec.wait(group)
             steps = failed.buffer.written if failed.steps is None else failed.steps
-            failed.steps = steps  # `restore` below may overwrite the marks
+            failed.steps = steps  # `restore` below may overwrite the marks in the buffer
             self.states = replay_states(
                 *(self.acting, self.placement.rollout, failed.buffer),
                 *(failed.acting, failed.states, failed.noise, steps),
@@ -112,21 +114,21 @@ class HostCollector(Collector):
             self.buffer.restore(failed.buffer.rows_after(steps))
 
     def state_of(self, rollout: Rollout) -> np.ndarray | None:
-        """See ``Collector``."""
+        """Return the environments' state at the start of a rollout, or None when not saved."""
         return None if rollout.environments is None else rollout.environments()
 
     @property
     def progress(self) -> float | None:
-        """See ``Collector``. The fraction is unknown for short rollouts: see ``SLOW``."""
-        marked = self._marked  # another thread may replace it
+        """Collected fraction of the latest rollout, or None when rollouts are short."""
+        marked = self._marked  # Another thread may replace the attribute.
         return marked.part if marked else None
 
 
 class DeviceCollector(Collector):
-    """Collects rollouts in environments that a GPU steps. Only their logs leave the GPU.
+    """Collect rollouts in environments that a GPU steps. Only their logs leave the GPU.
 
     MLX's arrays never change, so a rollout is undone by continuing from the arrays of its start.
-    This is done if a rollout fails, or if it was launched ahead and is not used.
+    This happens if a rollout fails, or if it was launched ahead and isn't used.
     """
 
     Buffer = BufferOnGPU
@@ -134,13 +136,13 @@ class DeviceCollector(Collector):
     vec: EnvironmentsOnGPU
 
     def _choose_acting(self, acting: Acting) -> None:
-        """See ``Collector``. Nothing is launched ahead on a Mac: macOS may end a launch."""
+        """Prepare rollouts on the GPU. Macs never launch ahead, because macOS may end a launch."""
         self.launches_ahead = backend() != "metal" and not self.overlap
         launch_steps = self.config.train.launch_steps
         self.acting = RolloutsOnGPU(self.vec.kernel, self._streams, self._timer, launch_steps)
 
     def _fill(self, rollout: Rollout, wait_for_gpu: bool) -> list[State]:
-        """See ``Collector``."""
+        """Fill the buffer of a rollout on the GPU, and set its logs or ``gpu_log``."""
         buffer = rollout.buffer
         rollout.environments = self.vec.stepped
         buffer.begin(self.buffer)
@@ -150,28 +152,28 @@ class DeviceCollector(Collector):
         if wait_for_gpu:
             rollout.logs = self.vec.log()
         else:
-            rollout.unread = self.vec.take_log()
+            rollout.gpu_log = self.vec.take_log()
         return after
 
     def _undo(self, failed: Rollout) -> None:
-        """See ``Collector``. The environments return to the start of the failed rollout."""
+        """Return the environments to the start of a failed rollout."""
         self.vec.rollback(failed.environments)
         self.states = failed.states
         self.buffer.last = failed.buffer.first
 
     def state_of(self, rollout: Rollout) -> np.ndarray | None:
-        """See ``Collector``. This waits for the GPU."""
+        """Return the environments' state at the start of a rollout, after waiting for the GPU."""
         stepped = rollout.environments
         return None if stepped is None else self.vec.state_of(stepped)
 
     def read(self, rollout: Rollout) -> None:
-        """See ``Collector``."""
-        if rollout.unread is not None:
-            rollout.logs = self.vec.read(rollout.unread)
-            rollout.unread = None
+        """Read a rollout's logs from the GPU, if ``take`` didn't wait for them."""
+        if rollout.gpu_log is not None:
+            rollout.logs = self.vec.read(rollout.gpu_log)
+            rollout.gpu_log = None
 
     def take_back(self, rollout: Rollout) -> mx.array:
-        """See ``Collector``."""
+        """Undo a rollout that was launched ahead. Returns the trainer's key before the rollout."""
         self.buffer = self.previous_buffer
         self.states = rollout.states
         self.vec.rollback(rollout.environments)

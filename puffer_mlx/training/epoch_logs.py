@@ -1,4 +1,4 @@
-"""The log record of an epoch, and the progress of an unfinished epoch."""
+"""Make the log records of epochs, and describe the progress of an unfinished epoch."""
 
 import math
 import time
@@ -16,7 +16,7 @@ Logs = dict[str, float]
 
 
 class EpochLogs:
-    """Create the log records of epochs.
+    """Make the log record of each epoch, and keep the scores of the last episodes.
 
     Args:
         config: Configuration of the run.
@@ -31,12 +31,12 @@ class EpochLogs:
         self._logs_importance = config.facts.release == "5.0"  # the mean probability ratio
         self._process = psutil.Process()
         self._started = time.perf_counter()
-        self._resident = 0  # memory of the process in bytes
-        self._measured = -math.inf  # time when it was measured
+        self._resident = 0  # memory of the process in bytes, when last measured
+        self._measured = -math.inf  # time of the last measurement
 
     @property
     def uptime(self) -> float:
-        """Seconds of training, including those before the run was resumed."""
+        """Seconds since the run began, without the pauses before it was resumed."""
         return time.perf_counter() - self._started
 
     def restore(self, uptime: float, scores: Any) -> None:
@@ -54,10 +54,10 @@ class EpochLogs:
         train: float,
         phases: Logs,
     ) -> Logs:
-        """Return the record of an epoch.
+        """Return the log record of an epoch, metrics by name.
 
-        Memory is in GiB. The process is measured at most ten times a second, because the call is
-        slow.
+        Memory is in GiB. The memory of the process is measured at most ten times per second,
+        because measuring is slow.
 
         Args:
             epoch: Epochs trained so far.
@@ -71,7 +71,7 @@ class EpochLogs:
         if rollout.scores is not None:
             self.scores.add(rollout.scores)
         mean = self.scores.mean()
-        last_scores = {} if mean is None else {SCORE: mean}  # of the last 100 episodes
+        last_scores = {} if mean is None else {SCORE: mean}  # mean of the last 100 episodes
         record = {
             "SPS": self._config.batch_size / wall,
             "agent_steps": steps,
@@ -82,7 +82,7 @@ class EpochLogs:
             **{f"loss/{name}": value for name, value in losses.items()},
         }
         if self._logs_importance and "kl" in losses:
-            # kl is the mean of ratio - 1 - log ratio, old_kl of -log ratio.
+            # kl is the mean of (ratio - 1 - log ratio), and old_kl the mean of (-log ratio).
             record["importance"] = 1 + losses["kl"] - losses["old_kl"]
         record["perf/rollout"] = rollout.seconds
         record["perf/train"] = train
@@ -106,7 +106,7 @@ def environment_logs(logs: dict[str, float]) -> Logs:
 
 
 def merge_means(total: Logs, new: Logs) -> Logs:
-    """Merge the per-episode means of two periods, weighted by their numbers of episodes (env/n)."""
+    """Merge the mean metrics of two periods, weighted by their numbers of episodes (env/n)."""
     if not new or not total:
         return new or total
     a = total["env/n"]
@@ -120,16 +120,16 @@ class EpochProgress(NamedTuple):
 
     Args:
         seconds: Time since the epoch started, in seconds.
-        usual: Duration of the previous epoch in seconds. 0 if unknown: in the first epoch of the
-            process, or if the previous one compiled.
+        usual_seconds: Duration of the previous epoch in seconds. 0 if unknown: in the first epoch
+            of the process, or if the previous one compiled.
         phase: ``rollout`` or ``training``.
-        part: Finished fraction of the phase, 0 to 1, or None when unknown.
+        fraction: Finished fraction of the phase, 0 to 1, or None when unknown.
     """
 
     seconds: float
-    usual: float
+    usual_seconds: float
     phase: str
-    part: float | None
+    fraction: float | None
 
     def text(self, epoch: int, stopping: bool) -> str:
         """Return the progress as one line of text.
@@ -140,9 +140,9 @@ class EpochProgress(NamedTuple):
                 remaining time.
         """
         if stopping:
-            left = self.usual - self.seconds
+            left = self.usual_seconds - self.seconds
             when = f", in about {duration(left)}" if left >= 1 else ", soon"
-            return "stops after this epoch" + (when if self.usual else "")
-        part = "" if self.part is None else f" {100 * self.part:.0f} %"
-        usual = f" of about {duration(self.usual)}" if self.usual else ""
-        return f"epoch {epoch}: {self.phase}{part}, {duration(self.seconds)}{usual}"
+            return "stops after this epoch" + (when if self.usual_seconds else "")
+        percent = "" if self.fraction is None else f" {100 * self.fraction:.0f} %"
+        total = f" of about {duration(self.usual_seconds)}" if self.usual_seconds else ""
+        return f"epoch {epoch}: {self.phase}{percent}, {duration(self.seconds)}{total}"

@@ -1,7 +1,7 @@
-"""Count the games of a rollout against opponents, from rewards and terminals. NumPy only.
+"""Count a rollout's games against opponents, from rewards and terminals. NumPy only.
 
-A game ends when the episodes of all agents of an environment end in the same step. The learner
-wins if its agents got more reward in the game than the opponent's. Environments where episodes
+A game ends when the episodes of all agents of an environment end in the same step. The learner wins
+if its agents got more reward in the game than the opponent's agents. Environments where episodes
 never end together have no games.
 """
 
@@ -13,19 +13,19 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.rollout.seats import Seats
 
 
-class Results(NamedTuple):
-    """Games against each of B opponents that ended in a rollout."""
+class GameResults(NamedTuple):
+    """Results of the games that ended in a rollout, for each of B opponents."""
 
     score: np.ndarray
-    """(B,) float64, the learner's summed score: 1 for a win, 0.5 for a draw."""
+    """The learner's summed score, (B,) float64: 1 for a win, 0.5 for a draw."""
     games: np.ndarray
-    """(B,) int64, number of games."""
+    """Number of games against each opponent, (B,) int64."""
     ended: np.ndarray
-    """(E,) bool, environments with opponents where a game ended."""
+    """Environments with opponents where a game ended, (E,) bool."""
 
 
 class GameCounter:
-    """Count games, carrying the rewards of unfinished games from rollout to rollout.
+    """Count games against opponents, also those that continue in the next rollout.
 
     Args:
         seats: Assignment of policies to agents.
@@ -39,15 +39,15 @@ class GameCounter:
         self._sides = np.where(seats.policy[self._rows] == 0, 1.0, -1.0)
         owners = seats.environments[self._rows]
         self._firsts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
-        # Rewards in unfinished games: the learner's minus the opponent's.
+        # Reward difference in each unfinished game: the learner's minus the opponent's.
         self._unfinished = np.zeros(len(self._historical))
 
-    def take(self, rewards: np.ndarray, terminals: np.ndarray) -> Results:
-        """Return the games that ended in a rollout.
+    def count(self, rewards: np.ndarray, terminals: np.ndarray) -> GameResults:
+        """Count the games that ended in a rollout.
 
         Args:
-            rewards: (T, N), reward of each action: rows 1 to T of the rollout buffer.
-            terminals: (T, N), non-zero where an episode ended, from the same rows.
+            rewards: Reward of each action, (T, N): rows 1 to T of the rollout buffer.
+            terminals: Non-zero where an episode ended, (T, N), from the same rows.
         """
         E = len(self._historical)
         T = len(rewards)
@@ -66,12 +66,12 @@ class GameCounter:
         self._unfinished[owners[~closed]] = differences[~closed]
         return self._counted(owners[closed], differences[closed])
 
-    def _counted(self, owners: np.ndarray, differences: np.ndarray) -> Results:
-        """Return the results of games that ended.
+    def _counted(self, owners: np.ndarray, differences: np.ndarray) -> GameResults:
+        """Return the results of k games that ended.
 
         Args:
-            owners: (k,) int, environment of each game, among those with opponents.
-            differences: (k,), the learner's reward minus the opponent's.
+            owners: Environment of each game, (k,) int, an index among those with opponents.
+            differences: The learner's reward minus the opponent's, (k,).
         """
         played = self._historical[owners]
         against = self._tags[played] - 1
@@ -80,14 +80,14 @@ class GameCounter:
         games = np.bincount(against, minlength=self._opponents)
         ended = np.zeros(len(self._tags), bool)
         ended[played] = True
-        return Results(score.astype(np.float64), games.astype(np.int64), ended)
+        return GameResults(score.astype(np.float64), games.astype(np.int64), ended)
 
     def state(self) -> np.ndarray:
-        """Return the rewards of unfinished games for ``restore``, (bytes,) uint8."""
+        """Return the rewards of unfinished games for a checkpoint, (bytes,) uint8."""
         return self._unfinished.astype("<f8").view(np.uint8).copy()
 
     def restore(self, state: np.ndarray) -> None:
-        """Restore what ``state`` returned.
+        """Restore the rewards of unfinished games from a checkpoint.
 
         Raises:
             UserError: If the number of environments with opponents is different.

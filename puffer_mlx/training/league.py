@@ -1,16 +1,16 @@
-"""The league of self-play: opponents are earlier weights of the learner, replaced during training.
+"""Define the league of self-play, which chooses earlier weights of the learner as opponents.
 
-The league decides once per rollout, before the next rollout starts. So a run makes the same
+The league decides once per rollout, before the next rollout starts, so a run makes the same
 decisions with and without ``train.overlap``.
 
 | | PufferLib 4.0's rules | 5.0's rules |
 | --- | --- | --- |
 | initial opponents | the initial weights | the initial weights |
 | weights join the pool | every ``selfplay.snapshot_interval`` steps | every checkpoint |
-| also | when an opponent is beaten and the pool is small | |
+| and | when an opponent is beaten and the pool is small | |
 | opponents are replaced | when beaten, or after ``opp_timeout_steps`` | all, after the timeout |
 | replacement starts | when a game has ended in each of its environments | immediately |
-| replacement is drawn | from all but the newest, newer ones more often | uniformly |
+| the new opponent is drawn | from all but the newest 5, newer ones more often | uniformly |
 | a full pool drops | every second entry of its older half | the oldest entry |
 """
 
@@ -22,26 +22,26 @@ import numpy as np
 from puffer_mlx.config import Config
 from puffer_mlx.config.schema.selfplay import OF_5
 from puffer_mlx.rollout.seats import Seats
-from puffer_mlx.training.game_results import Results
+from puffer_mlx.training.game_results import GameResults
 from puffer_mlx.training.league_table import (
     LeagueTable,
     Opponent,
     PoolEntry,
     draw_by_age,
     draw_uniform,
-    restored,
-    saved,
-    thinned,
+    restore_table,
+    save_table,
+    thin_pool,
 )
 from puffer_mlx.trees import leaves
 
 Logs = dict[str, float]
 
-FEW = 10  # Below this pool size, the learner's weights join when an opponent is beaten.
+SMALL_POOL_SIZE = 10  # In a smaller pool, the learner's weights join when an opponent is beaten.
 
 
 class Puffer4(NamedTuple):
-    """PufferLib 4.0's rules. The fields are keys of [selfplay]."""
+    """PufferLib 4.0's rules for the pool and the opponents. The fields are keys of [selfplay]."""
 
     max_size: int
     swap_winrate: float
@@ -50,10 +50,10 @@ class Puffer4(NamedTuple):
     opp_timeout_steps: int  # 0: never
 
     def decide(self, table: LeagueTable, tags: np.ndarray, step: int, weights: Any) -> None:
-        """Update the pool and the opponents after the games of a rollout were counted.
+        """Update the pool and the opponents after a rollout's games were counted.
 
         Args:
-            table: Pool and opponents, changed in place.
+            table: Pool and opponents; changed in place.
             tags: (E,) int, opponent in each environment, from 1; 0 means no opponent.
             step: Environment steps trained so far.
             weights: The learner's weights.
@@ -70,7 +70,7 @@ class Puffer4(NamedTuple):
                 continue
             beaten = self._beaten(opponent)
             if beaten or _due(step, opponent.started, self.opp_timeout_steps):
-                if beaten and len(table.pool) < FEW:
+                if beaten and len(table.pool) < SMALL_POOL_SIZE:
                     self._snapshot(table, step, weights)
                 opponent.pending = draw_by_age(table.pool, table.rng)
                 opponent.winrate_at_swap = opponent.winrate
@@ -81,19 +81,19 @@ class Puffer4(NamedTuple):
         return rate is not None and opponent.games >= self.min_games and rate >= self.swap_winrate
 
     def _snapshot(self, table: LeagueTable, step: int, weights: Any) -> None:
-        table.pool = thinned([*table.pool, PoolEntry(weights, step, table.elo)], self.max_size)
+        table.pool = thin_pool([*table.pool, PoolEntry(weights, step, table.elo)], self.max_size)
         table.stepped = step
 
 
 class Puffer5(NamedTuple):
-    """PufferLib 5.0's rules."""
+    """PufferLib 5.0's rules for the pool and the opponents."""
 
     max_size: int
     interval: int  # steps of base.checkpoint_interval epochs; 0: never
     opp_timeout_steps: int  # 0: never
 
     def decide(self, table: LeagueTable, tags: np.ndarray, step: int, weights: Any) -> None:
-        """Update the pool and the opponents: see ``Puffer4.decide``."""
+        """Update the pool and the opponents after a rollout: see ``Puffer4.decide``."""
         if self.interval and step and step % self.interval == 0:
             table.pool = [*table.pool, PoolEntry(weights, step, table.elo)][-self.max_size :]
         if _due(step, table.stepped, self.opp_timeout_steps):
@@ -104,12 +104,12 @@ class Puffer5(NamedTuple):
 
 
 def _due(step: int, last: int, interval: int) -> bool:
-    """Return True if an interval has passed. An interval of 0 never passes."""
+    """Return True if ``interval`` steps have passed since ``last``. False if it is 0."""
     return interval > 0 and step - last >= interval
 
 
 class League:
-    """A pool of earlier weights, and the opponents chosen from it.
+    """A self-play league: a pool of earlier weights, and the opponents chosen from the pool.
 
     Args:
         config: Configuration with self-play enabled.
@@ -138,7 +138,7 @@ class League:
 
     @property
     def opponents(self) -> list[Any]:
-        """Weights of opponents 1 to B for the next rollout: B trees with the learner's shapes."""
+        """Weights of the B opponents in the next rollout, trees with the learner's shapes."""
         return [opponent.entry.weights for opponent in self.table.opponents]
 
     @property
@@ -149,7 +149,7 @@ class League:
         """
         return self.table.replaced
 
-    def after(self, step: int, results: Results, weights: Any) -> Logs:
+    def after(self, step: int, results: GameResults, weights: Any) -> Logs:
         """Count the games of a rollout, and choose the opponents of the next one.
 
         Args:
@@ -158,7 +158,7 @@ class League:
             weights: The learner's current weights.
 
         Returns:
-            Values to log.
+            Metrics to log.
         """
         mx.eval(leaves(weights))  # The pool stores arrays, not graphs.
         self.clear_replaced()
@@ -168,31 +168,31 @@ class League:
         return logs | {"pool/size": len(self.table.pool), "pool/swaps": self.table.swaps}
 
     def clear_replaced(self) -> None:
-        """Clear the set of replaced opponents after a rollout."""
+        """Clear the set of opponents whose weights changed, after a rollout."""
         self.table.replaced = frozenset()
 
     def state(self) -> tuple[dict[str, mx.array], dict[str, Any]]:
-        """Return the state for ``restore``: arrays by name, and JSON values by name."""
-        arrays, values = saved(self.table)
+        """Return the league's state for a checkpoint: arrays and JSON values, by name."""
+        arrays, values = save_table(self.table)
         return arrays, {**values, "rules": self._name}
 
     def restore(self, arrays: dict[str, mx.array], values: dict[str, Any]) -> None:
-        """Restore what ``state`` returned.
+        """Restore the league's state from a checkpoint.
 
         Raises:
             UserError: If it was saved with other rules, seats or policies, or is damaged.
         """
-        self.table = restored(arrays, values, self.table, self._name)
+        self.table = restore_table(arrays, values, self.table, self._name)
 
 
 def _logs(table: LeagueTable) -> Logs:
-    """Return the values to log after a rollout. Bank numbers start at 0, as in PufferLib."""
+    """Return the league's metrics by name. Opponents are called banks, from 0, as in PufferLib."""
     logs: Logs = {"env/elo": table.elo, "pool/num_banks": len(table.opponents)}
     by_name: dict[str, list[float]] = {}
     for b, opponent in enumerate(table.opponents):
         metrics = {
             "pool/winrate": opponent.winrate,
-            "env/historical_winrate": opponent.winrate,  # Sweeps accept env/ metrics only.
+            "env/historical_winrate": opponent.winrate,  # sweeps accept only env/ metrics
             "pool/winrate_at_swap": opponent.winrate_at_swap,
             "pool/epochs_to_align": opponent.epochs_to_align,
             "pool/opponent_elo": opponent.entry.elo,

@@ -1,11 +1,11 @@
-"""The table of a self-play league: pool of earlier weights, ratings, counters, saving, restoring.
+"""Store a self-play league: pool of earlier weights, opponents, ratings; save and restore them.
 
-The pool is a list of earlier weights, the oldest first. Nothing is copied: training replaces the
-learner's arrays and never writes into them, so an entry can refer to them.
+The pool is a list of earlier weights, the oldest first. Entries refer to the learner's arrays
+without a copy, because training replaces these arrays and never writes into them.
 
-A checkpoint holds weights as arrays and everything else as JSON. Each entry is saved once, also
-if an opponent still uses it after it has left the pool. ``entries`` lists all entries; pool and
-opponents refer to them by index.
+A checkpoint contains weights as arrays and everything else as JSON. Each entry is saved once, even
+if only an opponent still uses it. ``entries`` lists all entries; pool and opponents refer to them
+by index.
 """
 
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ from mlx.utils import tree_unflatten
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.json_text import is_count, is_finite
-from puffer_mlx.training.game_results import Results
+from puffer_mlx.training.game_results import GameResults
 from puffer_mlx.trees import leaves, named
 
-NEWEST = 5  # number of newest entries that are excluded if the pool has more
+EXCLUDED_NEWEST = 5  # number of newest entries that are never drawn if the pool has more
 ODDS_SCALE = 400  # Elo difference for odds of 10 to 1
-COUNTED = "started", "score", "games", "waited", "winrate_at_swap", "epochs_to_align"
+COUNTER_NAMES = "started", "score", "games", "waited", "winrate_at_swap", "epochs_to_align"
 
 
 @dataclass(eq=False)
 class PoolEntry:
-    """Earlier weights in the pool.
+    """Earlier weights of the learner in the pool of opponents.
 
     Attributes:
         weights: Tree of arrays, never changed.
@@ -40,41 +40,42 @@ class PoolEntry:
     elo: float
 
 
-def thinned(entries: list[PoolEntry], most: int) -> list[PoolEntry]:
-    """Return the pool, without every second entry of its older half if it is too large.
+def thin_pool(entries: list[PoolEntry], max_size: int) -> list[PoolEntry]:
+    """Drop every second entry of the older half of the pool of opponents, if it is too large.
 
     Args:
-        entries: The pool, at most ``most + 1`` entries.
-        most: Largest size of the pool.
+        entries: The pool, at most ``max_size + 1`` entries.
+        max_size: Largest size of the pool.
     """
-    if len(entries) <= most:
+    if len(entries) <= max_size:
         return entries
     half = len(entries) // 2
     return [*entries[1:half:2], *entries[half:]]
 
 
 def draw_by_age(entries: list[PoolEntry], rng: np.random.Generator) -> PoolEntry:
-    """Draw an entry, newer ones more often. The newest 5 are excluded if there are more.
+    """Draw an opponent from the pool, newer entries more often.
 
-    PoolEntry i has probability proportional to sqrt(i + 1).
+    Entry i has a probability proportional to sqrt(i + 1). The newest 5 entries are excluded, if
+    there are more.
     """
-    candidates = entries[:-NEWEST] if len(entries) > NEWEST else entries
+    candidates = entries[:-EXCLUDED_NEWEST] if len(entries) > EXCLUDED_NEWEST else entries
     weights = np.sqrt(np.arange(1, len(candidates) + 1))
     return candidates[rng.choice(len(candidates), p=weights / weights.sum())]
 
 
 def draw_uniform(entries: list[PoolEntry], rng: np.random.Generator) -> PoolEntry:
-    """Draw an entry uniformly."""
+    """Draw an opponent from the pool, each entry with the same probability."""
     return entries[rng.integers(len(entries))]
 
 
-def expected(rating: float, other: float) -> float:
-    """Return the expected mean score (0 to 1) of a player rated ``rating`` against ``other``."""
+def expected_score(rating: float, other: float) -> float:
+    """Return a player's expected score (0 to 1) from the Elo ratings of both players."""
     return 1 / (1 + 10 ** ((other - rating) / ODDS_SCALE))
 
 
 def updated_ratings(rating: float, other: float, score: float, k: float) -> tuple[float, float]:
-    """Return both Elo ratings after games. One gains the points that the other loses.
+    """Return both players' Elo ratings after games. One gains the points that the other loses.
 
     Args:
         rating: Rating of the first player, in points.
@@ -82,20 +83,20 @@ def updated_ratings(rating: float, other: float, score: float, k: float) -> tupl
         score: Mean score of the first player: 1 for a win, 0.5 for a draw, 0 for a loss.
         k: Largest change of a rating, in points.
     """
-    gain = k * (score - expected(rating, other))
+    gain = k * (score - expected_score(rating, other))
     return rating + gain, other - gain
 
 
 @dataclass
 class Opponent:
-    """One of the B opponents: its weights, and the results since it got them.
+    """One of the B opponents in self-play: its weights, and the results of these weights.
 
     Attributes:
-        entry: Pool entry with the weights.
-        started: Environment steps trained when it got these weights.
+        entry: Pool entry with the opponent's weights.
+        started: Environment steps trained when the opponent got these weights.
         score: The learner's summed score since then: 1 for a win, 0.5 for a draw.
         games: Number of games since then.
-        pending: PoolEntry that replaces the weights after a game has ended in each environment, or
+        pending: Entry that will replace the weights, once a game has ended in each environment, or
             None.
         waited: Rollouts since the replacement was decided.
         winrate_at_swap: The learner's mean score against the previous weights when their
@@ -114,13 +115,13 @@ class Opponent:
 
     @property
     def winrate(self) -> float | None:
-        """The learner's mean score (0 to 1) against these weights, or None without a game."""
+        """The learner's mean score (0 to 1) against this opponent, or None without a game."""
         return self.score / self.games if self.games else None
 
 
 @dataclass
 class LeagueTable:
-    """State of a league that checkpoints contain.
+    """State of a self-play league, as checkpoints contain it.
 
     Attributes:
         pool: Earlier weights, the oldest first; never empty.
@@ -144,8 +145,8 @@ class LeagueTable:
     swaps: int = 0
     replaced: frozenset[int] = frozenset()
 
-    def count(self, results: Results, k: float) -> None:
-        """Count the games of a rollout, and update the ratings, opponent by opponent."""
+    def count(self, results: GameResults, k: float) -> None:
+        """Count the games of a rollout, and update the Elo ratings, opponent by opponent."""
         self.aligned |= results.ended
         counts = zip(self.opponents, results.score.tolist(), results.games.tolist(), strict=True)
         for opponent, score, games in counts:
@@ -156,7 +157,7 @@ class LeagueTable:
                 self.elo, opponent.entry.elo = rated
 
     def replace(self, b: int, entry: PoolEntry, step: int) -> None:
-        """Replace the weights of opponent ``b`` (from 0), and reset its counters."""
+        """Replace the weights of opponent ``b`` (from 0), and reset the opponent's counters."""
         opponent = self.opponents[b]
         if entry is not opponent.entry:
             self.replaced |= {b + 1}
@@ -169,10 +170,10 @@ class LeagueTable:
         self.swaps += 1
 
 
-def saved(table: LeagueTable) -> tuple[dict[str, mx.array], dict[str, Any]]:
-    """Return a table for a checkpoint: arrays by name, and JSON values by name."""
+def save_table(table: LeagueTable) -> tuple[dict[str, mx.array], dict[str, Any]]:
+    """Convert a league's state for a checkpoint. Returns arrays and JSON values, by name."""
     entries = _entries(table)
-    number = {id(entry): i for i, entry in enumerate(entries)}
+    indices = {id(entry): i for i, entry in enumerate(entries)}
     arrays = {
         f"{i}.{name}": array
         for i, entry in enumerate(entries)
@@ -181,15 +182,15 @@ def saved(table: LeagueTable) -> tuple[dict[str, mx.array], dict[str, Any]]:
     arrays["aligned"] = mx.array(table.aligned.astype(np.uint8))
     opponents = [
         {
-            "entry": number[id(opponent.entry)],
-            "pending": None if opponent.pending is None else number[id(opponent.pending)],
-            **{name: getattr(opponent, name) for name in COUNTED},
+            "entry": indices[id(opponent.entry)],
+            "pending": None if opponent.pending is None else indices[id(opponent.pending)],
+            **{name: getattr(opponent, name) for name in COUNTER_NAMES},
         }
         for opponent in table.opponents
     ]
     return arrays, {
         "entries": [{"step": entry.step, "elo": entry.elo} for entry in entries],
-        "pool": [number[id(entry)] for entry in table.pool],
+        "pool": [indices[id(entry)] for entry in table.pool],
         "opponents": opponents,
         "elo": table.elo,
         "rng": table.rng.bit_generator.state,
@@ -199,19 +200,19 @@ def saved(table: LeagueTable) -> tuple[dict[str, mx.array], dict[str, Any]]:
     }
 
 
-def restored(
+def restore_table(
     arrays: dict[str, mx.array], values: dict[str, Any], current: LeagueTable, rules: str
 ) -> LeagueTable:
-    """Return a table from a checkpoint: the inverse of ``saved``.
+    """Return a league's state from a checkpoint: the inverse of ``save_table``.
 
     Args:
-        arrays: Arrays by name, from ``saved``.
-        values: JSON values by name, from ``saved``, and the name of its ``rules``.
-        current: Current table, with the expected opponents, environments and weight shapes.
+        arrays: Arrays by name, from ``save_table``.
+        values: JSON values by name, from ``save_table``, and the name of its ``rules``.
+        current: Current state, with the expected opponents, environments and weight shapes.
         rules: Name of the current rules.
 
     Raises:
-        UserError: If the table belongs to another run, or is damaged.
+        UserError: If the saved state belongs to another run, or is damaged.
     """
     try:
         _refuse_another(arrays, values, current, rules)
@@ -219,9 +220,11 @@ def restored(
         for name, array in arrays.items():
             if not mx.isfinite(array).all().item():
                 raise ValueError(f"{name} isn't finite")
-        like = [name for name, _ in named(current.pool[0].weights)]
+        weight_names = [name for name, _ in named(current.pool[0].weights)]
         entries = [
-            PoolEntry(tree_unflatten([(name, arrays[f"{i}.{name}"]) for name in like]), **fields)
+            PoolEntry(
+                tree_unflatten([(name, arrays[f"{i}.{name}"]) for name in weight_names]), **fields
+            )
             for i, fields in enumerate(values["entries"])
         ]
         mx.eval([leaves(entry.weights) for entry in entries])  # Read before files are deleted.
@@ -243,7 +246,7 @@ def restored(
 
 
 def _entries(table: LeagueTable) -> list[PoolEntry]:
-    """Return every entry once: the pool, the opponents' entries and their replacements."""
+    """Return all entries that a league uses: the pool, the opponents and their replacements."""
     every = [*table.pool]
     for opponent in table.opponents:
         every.append(opponent.entry)
@@ -253,10 +256,10 @@ def _entries(table: LeagueTable) -> list[PoolEntry]:
 
 
 def _check_values(values: dict[str, Any]) -> None:
-    """Check the ranges of saved values.
+    """Check that the values of a saved league are in range.
 
     Raises:
-        ValueError: If a value is out of range. Missing or mistyped values raise KeyError or
+        ValueError: If a value is out of range. Missing values or wrong types raise KeyError or
             TypeError.
     """
     last = len(values["entries"]) - 1
@@ -268,7 +271,7 @@ def _check_values(values: dict[str, Any]) -> None:
     counters = [values["stepped"], values["swaps"], *(e["step"] for e in values["entries"])]
     counters += [one[name] for one in opponents for name in ("started", "games", "waited")]
     counters += [one["epochs_to_align"] or 0 for one in opponents]
-    for is_valid, fault in (
+    for is_valid, reason in (
         (values["pool"], "it is empty"),
         (all(is_count(i, last) for i in used), "it names entries that it doesn't have"),
         (all(map(is_finite, ratings)), "a rating isn't a finite number"),
@@ -280,19 +283,19 @@ def _check_values(values: dict[str, Any]) -> None:
         ),
     ):
         if not is_valid:
-            raise ValueError(fault)
+            raise ValueError(reason)
 
 
 def _opponent(entries: list[PoolEntry], fields: dict[str, Any]) -> Opponent:
     pending = None if fields["pending"] is None else entries[fields["pending"]]
-    counted = {name: fields[name] for name in COUNTED}
+    counted = {name: fields[name] for name in COUNTER_NAMES}
     return Opponent(entries[fields["entry"]], pending=pending, **counted)
 
 
 def _refuse_another(
     arrays: dict[str, mx.array], values: dict[str, Any], current: LeagueTable, rules: str
 ) -> None:
-    """Raise UserError if a saved table doesn't fit the current run."""
+    """Raise UserError if a saved league doesn't fit the current run."""
     weights = named(current.pool[0].weights)
     expected = {f"{i}.{n}": a for i in range(len(values["entries"])) for n, a in weights}
     wrong = [

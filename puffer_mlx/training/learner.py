@@ -1,15 +1,15 @@
-"""Training on rollouts.
+"""Define the learner, which trains a policy on rollouts.
 
 ``Learner.prepare`` returns an epoch's ``Update``. ``Update.submit`` starts its minibatches on the
-device, and ``Update.wait`` returns their metrics. An update runs in one of three ways, which give
-equal results:
+device, and ``Update.wait`` returns their metrics. An update has three implementations with equal
+results:
 
-    minibatches   one after the other; the device computes one while Python builds the next
-    a graph       all minibatches as one compiled function: on CUDA, in epochs without profiling
-    at once       all minibatches as one operation: ``Algorithm.at_once``, small MLPs on a CPU
+    minibatches   one by one; the device computes a minibatch while Python builds the next one
+    graph         all minibatches in one compiled function; on CUDA, in epochs without profiling
+    at once       all minibatches in one operation (``Algorithm.at_once``); small MLPs on a CPU
 
-The first two run ``run_minibatches``, which calls the loss through ``functions.gradients``:
-``gradients.minibatch_loss``, differentiated by MLX.
+The first two call ``run_minibatches``. There ``functions.gradients`` computes the loss and its
+gradients: ``gradients.minibatch_loss``, differentiated by MLX.
 """
 
 import math
@@ -29,7 +29,7 @@ from puffer_mlx.ops import take_rows, verification
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import algorithms, precision
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Scheduled
-from puffer_mlx.ppo.gradients import logprobs
+from puffer_mlx.ppo.gradients import minibatch_logprobs
 from puffer_mlx.ppo.sections import Fields, Minibatch, rpo_noise
 from puffer_mlx.ppo.update import (
     TooLarge,
@@ -47,34 +47,35 @@ from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.training.reader import Reader, TrainedAgents
-from puffer_mlx.training.results import EpochResults, Health
+from puffer_mlx.training.results import EpochResults, FiniteCheck
 from puffer_mlx.trees import named
 
-BACKWARD = "train_backward"
+BACKWARD_PHASE = "train_backward"
 
 
 class Learner:
-    """Prepares the updates of a run, and holds the functions and devices that they share.
+    """Prepare a run's updates, and hold the compiled functions that the updates share.
 
     Args:
         config: a valid configuration.
         policy: the policy to train.
         placement: devices that act and train.
-        timer: measures the phases ``train_*`` of profiled epochs.
+        timer: timer for the phases ``train_*`` of profiled epochs.
         ranks: processes that train together.
         trained_agents: selection of the agents to train on. None for all.
 
     Attributes:
-        local: configuration of this process.
+        local: local configuration of this process.
         algorithm: defines the minibatches and their loss.
-        functions: compiled functions of an update. They may be replaced between two epochs. Then
-            also set ``graph`` to None, because it contains the old ones.
+        functions: compiled functions of an update. To replace them between two epochs, also set
+            ``graph`` to None, because it contains the old functions.
         graph: an epoch as one compiled function. None with several ranks, with a limit of the KL,
             or if it would store too much. ``Update.fits_graph`` decides for each epoch.
-        unverified: ``epoch_in_graph``, not compiled. Called once to verify its kernels, then None.
-        reader: loads rollouts onto the training device.
-        health: checks that results are finite.
-        update: the update in progress, or the last one.
+        unverified_graph: ``epoch_in_graph``, not compiled. Called once to verify its kernels, then
+            None.
+        reader: prepares rollouts on the training device.
+        finite_check: checks that results are finite.
+        update: the latest update; it may be in progress.
         first_ratios_are_one: True if the first minibatch of an epoch is trained with the weights
             and the recurrent states that acted, so that its ratios are 1, apart from rounding.
         measured_forward: True after the first measurement of a forward pass, which compiles it.
@@ -103,63 +104,64 @@ class Learner:
         self.functions = compile_update(policy, local, self.algorithm, summed)
         self.functions.gradients = ranks.count_progress(self.functions.gradients)
         kind = config.train.precision
-        raw = partial(logprobs, policy, kind)
+        raw = partial(minibatch_logprobs, policy, kind)
         context = f"log-probabilities {policy}"
         verified = partial(verification.verified, raw, context=context, kind=kind)
         self.logprobs = verified(mx.compile(raw))
         gather = self.functions.steps["gather"].function
         self.reader = Reader(gather, self.logprobs, placement, local, trained_agents)
-        self.health = Health(config, self.algorithm.metrics)
+        self.finite_check = FiniteCheck(config, self.algorithm.metrics)
         self.update: Update | None = None
         carries = not config.base.reset_state and bool(named(policy.initial_state(1)))
         same_states = not carries or config.facts.carries_state
         self.first_ratios_are_one = same_states and not placement.overlap
         self.measured_forward = False
         self.graph: Callable[..., Any] | None = None
-        self.unverified: Callable[..., Any] | None = None
+        self.unverified_graph: Callable[..., Any] | None = None
         if ranks.size == 1 and self.algorithm.largest_kl == math.inf:
             functions = update_in_graph(policy, local, self.algorithm)
             forward = functions.steps["gather"].function, verified(raw)
             recompute = partial(self.reader.recompute, functions=forward)
-            self.unverified = partial(epoch_in_graph, self.algorithm, functions, local, recompute)
-            self.graph = mx.compile(self.unverified)
+            self.unverified_graph = partial(
+                epoch_in_graph, self.algorithm, functions, local, recompute
+            )
+            self.graph = mx.compile(self.unverified_graph)
 
     def prepare(
         self,
         rollout: Rollout,
-        before: TrainState,
+        state_before: TrainState,
         scheduled: Scheduled,
         key: mx.array,
         epoch: int,
         profiled: bool = False,
     ) -> "Update":
-        """Return the update on a rollout without computing it.
+        """Prepare the training update on a rollout, without computing it.
 
-        Builds the update's graph if it can have one. The first build is the exception: it computes
-        the update once to verify the kernels, and drops the result. Rollout and state may still be
-        in progress on the device.
+        This builds the update's graph, if it can have one. Only the first graph is computed here
+        once, to verify the kernels. Rollout and state may still be in progress on the device.
 
         Args:
-            rollout: the rollout to train on. Nothing may write to it until the update is done.
-            before: weights and optimizer state to start from.
+            rollout: the rollout to train on. It must not change until the update is done.
+            state_before: weights and optimizer state before the update.
             scheduled: the epoch's coefficients.
             key: random key of the update.
             epoch: number of the epoch, from 0.
             profiled: True to evaluate after each phase and charge its time.
         """
-        # The first minibatch's ratios should be 1. If other weights acted, this check costs another
-        # forward pass, so it is made every PROFILE_EVERY epochs. Ratios of opponents' actions and
-        # of actions that RPO shifted always differ from 1.
+        # The first minibatch's ratios should be 1. If other weights acted, checking this costs
+        # another forward pass, so only one in PROFILE_EVERY epochs is checked. Ratios of opponents'
+        # actions and of actions shifted by RPO always differ from 1.
         checks_ratios = self.first_ratios_are_one or epoch % PROFILE_EVERY == 1
         if self.config.selfplay.train_on_opponents or self.local.train.rpo_alpha:
             checks_ratios = False
-        update = Update(self, rollout, before, scheduled, key, checks_ratios, profiled)
+        update = Update(self, rollout, state_before, scheduled, key, checks_ratios, profiled)
         if not self.reader.copies and update.fits_graph():
             update.build_graph(rollout.buffer.fields)
         return update
 
     def draw(self, key: mx.array) -> tuple[mx.array, mx.array | None]:
-        """Return an update's random numbers: those of the algorithm, and RPO's noise or None."""
+        """Return an update's random numbers for the algorithm, and its RPO noise or None."""
         draws = self.algorithm.draws(key)
         train = self.local.train
         if not train.rpo_alpha:
@@ -173,28 +175,28 @@ class Learner:
 
     @property
     def progress(self) -> float | None:
-        """``Update.progress`` of the current update, for any thread. None without an update."""
-        update = self.update  # the training thread may replace the attribute
+        """Submitted fraction of the current update, or None (unknown). Any thread may read it."""
+        update = self.update  # The training thread may replace the attribute.
         return None if update is None else update.progress
 
 
 class Update:
-    """One epoch of training on one rollout. ``Learner.prepare`` returns it.
+    """An epoch's training on one rollout, prepared by ``Learner.prepare``.
 
     Args:
         learner: the learner that prepared the update.
         rollout: the rollout to train on.
-        before: weights and optimizer state to start from.
+        state_before: weights and optimizer state before the update.
         scheduled: the epoch's coefficients.
         key: random key of the update.
         checks_ratios: True to report how far the first minibatch's ratios are from 1.
         profiled: True to evaluate after each phase and charge its time.
 
     Attributes:
-        state: state after the update, perhaps still in progress on the device. It is ``before``
-            until the update is submitted or its graph is built.
+        state: state after the update, perhaps still in progress on the device. It equals
+            ``state_before`` until the update is submitted or its graph is built.
         results: results of the minibatches.
-        retrying: True after macOS stopped a command of the GPU: see ``_retry``.
+        retrying: True after macOS stopped a GPU command: see ``_retry``.
         is_graph: True if the epoch is one compiled function.
         extra_seconds: seconds spent on measuring.
     """
@@ -203,7 +205,7 @@ class Update:
         self,
         learner: Learner,
         rollout: Rollout,
-        before: TrainState,
+        state_before: TrainState,
         scheduled: Scheduled,
         key: mx.array,
         checks_ratios: bool,
@@ -211,45 +213,55 @@ class Update:
     ) -> None:
         self.learner = learner
         self.rollout = rollout
-        self.before = before
+        self.state_before = state_before
         self.scheduled = scheduled
         self.key = key
         self.checks_ratios = checks_ratios
         self.profiled = profiled
         self.retrying = False
         self.draws, self.noise = learner.draw(key)
-        self.state = before
+        self.state = state_before
         self.results = EpochResults()
         self.is_graph = False
         self.extra_seconds = 0.0
         self._forward_seconds = 0.0
         self._prepared_by = threading.current_thread()
 
-    def is_for(self, rollout: Rollout, before: TrainState, scheduled: Scheduled) -> bool:
-        """Return True if the update was prepared for these, by the calling thread.
+    def is_for(self, rollout: Rollout, state_before: TrainState, scheduled: Scheduled) -> bool:
+        """Return True if the update was prepared for these arguments, by the calling thread.
 
-        Another thread couldn't evaluate its lazy arrays.
+        A thread can't evaluate another thread's lazy arrays.
         """
-        same = self.rollout is rollout and self.before is before and self.scheduled == scheduled
-        return same and self._prepared_by is threading.current_thread()
+        return (
+            self.rollout is rollout
+            and self.state_before is state_before
+            and self.scheduled == scheduled
+            and self._prepared_by is threading.current_thread()
+        )
 
     def submit(self) -> None:
-        """Start the update. Doesn't wait for it, except with a KL limit, profiled or retried."""
+        """Start computing this training update on the device.
+
+        This returns before the update is computed, unless it has a KL limit, is profiled or
+        retried.
+        """
         algorithm = self.learner.algorithm
         self.learner.update = self
         try:
-            if not self.is_graph:  # else ``prepare`` has built the graph
+            if not self.is_graph:  # Otherwise ``prepare`` has built the graph.
                 fields = self._copied_fields()
                 if not (self.fits_graph() and self.build_graph(fields)):
                     epoch = self._epoch(self._recomputed(fields))
                     results = self.results
                     if algorithm.at_once is None:
                         self.state = run_minibatches(
-                            algorithm, epoch, self.before, results, self._observe_first
+                            algorithm, epoch, self.state_before, results, self._observe_first
                         )
                     else:
-                        *after, advantages, metrics, ok = algorithm.at_once(epoch, *self.before)
-                        self.state = TrainState(*after)
+                        *state, advantages, metrics, ok = algorithm.at_once(
+                            epoch, *self.state_before
+                        )
+                        self.state = TrainState(*state)
                         results.add(self.state, advantages, metrics, ok)
                     ratios = results.first_ratios if self.checks_ratios else None
                     with building:
@@ -259,23 +271,23 @@ class Update:
             self._retry(error)
 
     def wait(self) -> dict[str, float]:
-        """Wait until the update is computed.
+        """Wait until this training update is computed, and check its results.
 
         Returns:
             The metrics, means over the minibatches that counted.
 
         Raises:
             UserError: too many minibatches in a row were not finite, or the weights are not finite.
-            GPUError: macOS stopped a command of the GPU, and again when it was retried.
+            GPUError: macOS stopped a GPU command, and again in the second attempt.
         """
         while True:
             try:
-                return self.learner.health.check(self.rollout, self.state, self.results)
+                return self.learner.finite_check.check(self.rollout, self.state, self.results)
             except RuntimeError as error:
                 self._retry(error)
 
     def _epoch(self, fields: Fields) -> Epoch:
-        """Return the inputs of the minibatches, from the arrays of a rollout by name."""
+        """Return the inputs of the epoch's minibatches, from a rollout's arrays by name."""
         learner = self.learner
         finals = self.rollout.buffer.last_rows
         if learner.trained_agents is not None:
@@ -292,7 +304,7 @@ class Update:
         )
 
     def _copied_fields(self) -> Fields:
-        """Return the rollout's arrays on the training device."""
+        """Return the rollout's arrays by name, copied to the training device if necessary."""
         fields = self.rollout.buffer.fields
         if self.learner.reader.copies:
             fields = self.learner.reader.copy(fields)
@@ -300,9 +312,9 @@ class Update:
         return fields
 
     def _recomputed(self, fields: Fields) -> Fields:
-        """Return the rollout's arrays with the log-probabilities that training computes."""
+        """Return the rollout's arrays by name, with log-probabilities rounded as in training."""
         reader = self.learner.reader
-        if reader.away:
+        if reader.recomputes:
             states = reader.first_states(self.rollout)
             fields = reader.recompute(fields, self.rollout.weights, states)
             self.lap("train_recompute", fields)
@@ -310,13 +322,13 @@ class Update:
 
     @property
     def progress(self) -> float | None:
-        """The submitted fraction of the minibatches. None if they are submitted at once."""
+        """Submitted fraction of the minibatches, or None when all are submitted together."""
         if self.is_graph or self.learner.algorithm.at_once is not None:
             return None
         return len(self.results.minibatches) / self.learner.local.minibatches
 
     def fits_graph(self) -> bool:
-        """Return True if the epoch may be one compiled function; ``build_graph`` may refuse."""
+        """Return True if the epoch may be compiled as one function (``build_graph`` may refuse)."""
         return (
             self.learner.graph is not None
             and backend() == "cuda"
@@ -328,22 +340,26 @@ class Update:
         )
 
     def build_graph(self, fields: Fields) -> bool:
-        """Build the epoch as one compiled function. Returns False if it would store too much.
+        """Build the graph of the entire epoch from one compiled function.
 
-        Without a graph, the host would take longer to launch a minibatch than the GPU takes to
-        compute it.
+        Otherwise the host would take longer to launch a minibatch than the GPU takes to compute it.
+
+        Returns:
+            False if the graph would store too many activations.
         """
         learner = self.learner
         states = learner.reader.first_states(self.rollout)
-        acted = self.rollout.weights if learner.reader.away else None
+        acted = self.rollout.weights if learner.reader.recomputes else None
         inputs = fields, states, acted, self.draws, tuple(self.scheduled.as_arrays())
         assert learner.graph is not None
         try:
             with building:
-                if learner.unverified is not None and verification.uses_gpu_kernels():
-                    learner.unverified(self.checks_ratios, *inputs, *self.before)
-                    learner.unverified = None
-                trees, packed, arrays = learner.graph(self.checks_ratios, *inputs, *self.before)
+                if learner.unverified_graph is not None and verification.uses_gpu_kernels():
+                    learner.unverified_graph(self.checks_ratios, *inputs, *self.state_before)
+                    learner.unverified_graph = None
+                trees, packed, arrays = learner.graph(
+                    self.checks_ratios, *inputs, *self.state_before
+                )
         except TooLarge:
             learner.graph = None
             return False
@@ -355,10 +371,10 @@ class Update:
         return True
 
     def _observe_first(self, minibatch: Minibatch, rows: mx.array | None) -> None:
-        """Measure the first minibatch: the time of its forward pass, and its ratios.
+        """Measure the time of the first minibatch's forward pass, and compute its ratios.
 
-        A ratio is the probability of an action, computed again with the weights that acted, over
-        the recorded probability. It should be 1.
+        A ratio is the probability of an action, computed again with the weights that acted, divided
+        by the recorded probability. It should be 1.
 
         Args:
             minibatch: the first minibatch of the epoch.
@@ -370,9 +386,9 @@ class Update:
             self.results.first_ratios = self._ratios_as_acted(minibatch, rows)
 
     def lap(self, phase: str, result: Any) -> None:
-        """Evaluate a result in a profiled epoch and charge the time to its phase.
+        """Evaluate a result and charge the time to its phase, if the epoch is profiled.
 
-        If an epoch is retried, its results are evaluated too. Other epochs aren't interrupted.
+        A retried epoch only evaluates the result. Other epochs do nothing.
         """
         if not (self.profiled or self.retrying):
             return
@@ -382,20 +398,22 @@ class Update:
             return
         timer = self.learner.timer
         timer.lap(phase, LEARNING)
-        if phase == BACKWARD and self._forward_seconds:
+        if phase == BACKWARD_PHASE and self._forward_seconds:
             rest = max(0.0, time.perf_counter() - began - self._forward_seconds)
-            timer.split(BACKWARD, {"train_forward": self._forward_seconds, BACKWARD: rest})
+            timer.split(
+                BACKWARD_PHASE, {"train_forward": self._forward_seconds, BACKWARD_PHASE: rest}
+            )
             self._forward_seconds = 0.0
 
     def _measure_forward(self, minibatch: Minibatch) -> None:
-        """Time the forward pass of a minibatch alone, from the initial states."""
+        """Measure the time of a minibatch's forward pass alone, from initial recurrent states."""
         began = time.perf_counter()
         learner = self.learner
         minibatch = minibatch._replace(targets=None, state=None)
         for _ in range(1 if learner.measured_forward else 2):  # the first call compiles
             start = time.perf_counter()
             with building:
-                logprobs = learner.logprobs(self.before.weights, minibatch)
+                logprobs = learner.logprobs(self.state_before.weights, minibatch)
             mx.eval(logprobs)
             self._forward_seconds = time.perf_counter() - start
         learner.measured_forward = True
@@ -403,7 +421,7 @@ class Update:
         learner.timer.start()
 
     def _ratios_as_acted(self, minibatch: Minibatch, rows: mx.array | None) -> mx.array:
-        """Return ratios (T, S) by the weights that acted, from the recurrent states that acted."""
+        """Return a minibatch's ratios (T, S), with the weights and recurrent states that acted."""
         state = minibatch.state
         reader = self.learner.reader
         if state is None and rows is not None:
@@ -412,15 +430,15 @@ class Update:
                 state = states and tree_map(
                     lambda a: take_rows(a[None], rows, 1).squeeze(0), states
                 )
-        acted = reader.behaviour(self.rollout, state, minibatch)
+        acted = reader.acted_logprobs(self.rollout, state, minibatch)
         with building:
             return mx.exp(acted - minibatch.targets.old_logprob.reshape(acted.shape))
 
     def _retry(self, error: RuntimeError) -> None:
-        """Run the update again, phase by phase, after macOS stopped a command of the GPU.
+        """Repeat the update phase by phase, after macOS stopped a GPU command.
 
         Raises:
-            RuntimeError: another error than that.
+            RuntimeError: ``error``, if it has another cause.
             GPUError: macOS stopped the second attempt, too. The next step repeats the update.
         """
         if WATCHDOG_ERROR not in str(error):
@@ -451,17 +469,17 @@ def run_minibatches(
     results: EpochResults,
     observe: Callable[[Minibatch, Any], None] | None = None,
 ) -> TrainState:
-    """Train on an epoch's minibatches, one after the other, and return the state after them.
+    """Train on an epoch's minibatches, one by one, and return the state after them.
 
     The first minibatch whose KL exceeds ``algorithm.largest_kl`` ends the epoch, without a step.
-    Unless that limit is infinite, each minibatch is waited for, because its KL must be known.
+    With a finite limit, this waits for each minibatch to know its KL.
 
     Args:
         algorithm: generates the minibatches.
         epoch: inputs of the minibatches.
         state: weights, optimizer state and loss scaling before the epoch.
-        results: receives the results of each minibatch.
-        observe: called with the first minibatch and ``Epoch.rows`` before its gradients.
+        results: the results of each minibatch are added here.
+        observe: called with the first minibatch and ``Epoch.rows``, before its gradients.
     """
     functions = epoch.functions
     scheduled = epoch.scheduled
@@ -480,7 +498,7 @@ def run_minibatches(
                 scheduled.loss,
             )
         if epoch.lap is not None:
-            epoch.lap(BACKWARD, (grads, metrics, ratios, values, advantages))
+            epoch.lap(BACKWARD_PHASE, (grads, metrics, ratios, values, advantages))
         if results.first_ratios is None:
             results.first_ratios = ratios
         if algorithm.largest_kl < math.inf:
@@ -491,10 +509,10 @@ def run_minibatches(
                 results.add(state, advantages, metrics, finite)
                 break
         with building:
-            *after, ok = functions.optimise(*state, grads, metrics, scheduled.lr)
+            *new_state, ok = functions.optimise(*state, grads, metrics, scheduled.lr)
         if epoch.lap is not None:
-            epoch.lap("train_optimizer", (after, ok))
-        state = TrainState(*after)
+            epoch.lap("train_optimizer", (new_state, ok))
+        state = TrainState(*new_state)
         epoch.trained = values, ratios, ok
         results.add(state, advantages, metrics, ok, values, ratios)
     return state
@@ -511,14 +529,14 @@ def epoch_in_graph(
     acted: Any,
     draws: mx.array,
     scheduled: tuple[Any, ...],
-    *before: Any,
+    *state_before: Any,
 ) -> Any:
-    """Compute an entire epoch. ``Learner.graph`` is this function, compiled.
+    """Train for an entire epoch. ``Learner.graph`` is this function, compiled.
 
     Args:
         algorithm: generates the minibatches.
         functions: functions of an update, not compiled.
-        config: configuration of this process.
+        config: local configuration of this process.
         recompute: ``Reader.recompute`` with functions that aren't compiled.
         checks_ratios: True to report how far the first minibatch's ratios are from 1.
         fields: the arrays of a rollout by name.
@@ -526,7 +544,7 @@ def epoch_in_graph(
         acted: the weights that acted if ``recompute`` is needed, else None.
         draws: random numbers from ``Algorithm.draws``.
         scheduled: the fields of ``Scheduled.as_arrays()``.
-        before: the fields of ``TrainState``.
+        state_before: the fields of ``TrainState``.
 
     Returns:
         The fields of the new TrainState, packed results, and the results of each minibatch.
@@ -542,7 +560,7 @@ def epoch_in_graph(
         trainable=partial(trainable_steps, None, *fields["actions"].shape[:2]),
     )
     results = EpochResults(traced=True)
-    after = run_minibatches(algorithm, epoch, TrainState(*before), results)
+    after = run_minibatches(algorithm, epoch, TrainState(*state_before), results)
     if counts_at_once(config):
         flags = [ok for ok, *_ in results.minibatches]
         scaler = precision.count_all(after.scaler, flags, config.train.precision)
@@ -552,10 +570,11 @@ def epoch_in_graph(
 
 
 def trainable_steps(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
-    """Return the mask of steps to train on, (T, N) bool: see ``ppo/sections.py``.
+    """Return the mask of steps to train on, (T, N) bool.
 
-    The last step is excluded, because the reward of its action isn't known. If no step remains,
-    all steps are included so that minibatches aren't empty; their advantages are 0.
+    Excludes final observations, whose actions were ignored, and the last step, whose reward is
+    unknown. If no step remains, all steps are included so that minibatches aren't empty; their
+    advantages are 0.
 
     Args:
         finals: (T + 1, N), non-zero for final observations of episodes, or None.

@@ -1,7 +1,7 @@
-"""Choose the devices that act and train: as typed, or by a rule for ``auto``.
+"""Choose the devices that act and train: as configured, or by a rule for ``auto``.
 
-The rule depends on the configuration, the policy and the machine, and not on timings. So the same
-configuration on the same machine always has the same placement.
+The rule uses the configuration, the policy and the machine, but no timings. So a configuration
+always has the same placement on the same machine.
 """
 
 import json
@@ -29,18 +29,19 @@ from puffer_mlx.trees import named
 from puffer_mlx.vec.base import VecEnv
 
 GPU_ENVS = "gpu-kernel"  # a value of train.rollout_device
-NAMES = {  # names of the values in messages
+DEVICE_PHRASES = {  # train.rollout_device in messages
     "cpu": "rollouts on the CPU",
     "gpu": "rollouts on the GPU",
     GPU_ENVS: "rollouts and environments on the GPU",
 }
-# A step of all agents with at most this many operations per core is no slower on the CPU. A core
-# does 80 GFLOP/s, and a GPU takes 160 us for a step (docs/decisions/0033-placement-by-rule.md).
+# If a step of all agents has at most this many operations per core, a CPU is at least as fast as a
+# GPU. A core does 80 GFLOP/s, and a GPU takes 160 us per step
+# (docs/decisions/0033-placement-by-rule.md).
 OPERATIONS_PER_CORE = 12.8e6
 
 
 class Acting(NamedTuple):
-    """A policy, the environments in which it acts, and their configuration.
+    """A policy, its environments and the configuration: all that acting depends on.
 
     Attributes:
         config: a valid configuration.
@@ -57,16 +58,17 @@ class Acting(NamedTuple):
 
 @dataclass
 class Placement:
-    """The devices of a run.
+    """The devices on which a run acts and trains.
 
     Attributes:
         learner: the device that trains, MLX's default device.
         rollout: the device that acts.
         overlap: True if the next rollout is collected during training.
-        precision: the type in which the policy is trained.
-        reason: one line for the user; empty if only one placement was possible.
+        precision: ``train.precision``.
+        reason: one line for the user that explains the choice; empty if there was no choice.
         one_kernel: True if a GPU acts with one kernel, which computes in fp32.
-        gpu_rollouts: steps environments and policy on the GPU. None to step them on the host.
+        gpu_rollouts: steps environments and policy on the GPU. None when the host steps
+            environments.
         agents: number of agents.
     """
 
@@ -81,15 +83,15 @@ class Placement:
 
     @property
     def rollout_device(self) -> str:
-        """Value of ``train.rollout_device`` for this placement."""
+        """The value of ``train.rollout_device`` that means this placement."""
         return GPU_ENVS if self.gpu_rollouts else kind(self.rollout)
 
     @property
     def acting_precision(self) -> str:
         """Precision in which the policy acts.
 
-        fp32 if another device than the learner's acts, or if one kernel acts; otherwise the
-        learner's precision.
+        This is fp32 if acting and training use different devices, or if one kernel acts. Otherwise
+        it is the precision of training.
         """
         if self.gpu_rollouts is not None:
             return self.gpu_rollouts.acting_precision
@@ -98,7 +100,7 @@ class Placement:
 
     @property
     def needs_recompute(self) -> bool:
-        """True if training must recompute log-probabilities, because acting rounds differently."""
+        """True if acting rounds differently, so that training recomputes log-probabilities."""
         if self.gpu_rollouts is not None and self.rollout == self.learner:
             return self.gpu_rollouts.precision(self.agents) != self.precision
         return self.rollout != self.learner or self.acting_precision != self.precision
@@ -114,11 +116,11 @@ def overlaps(config: Config) -> bool:
 
 
 def rollout_cores(config: Config) -> int:
-    """Return the number of cores for environments and for acting on a CPU.
+    """Return the number of CPU cores for environments and for acting.
 
-    With overlap, half of the cores are reserved for training on a CPU. For training on a GPU a
-    quarter is reserved, to submit work faster: with 12 of 16 cores for the rollout, an epoch is
-    15 % shorter than with all 16.
+    With overlap, half of the cores are reserved for training on a CPU, or a quarter for submitting
+    work to a GPU that trains: with 12 of 16 cores for the rollout, an epoch is 15 % shorter than
+    with all 16.
     """
     cores = count_cores()
     if overlaps(config):
@@ -126,8 +128,8 @@ def rollout_cores(config: Config) -> int:
     return max(1, cores)
 
 
-def notes(config: Config, placement: Placement) -> list[str]:
-    """Return the lines to print before a run: the reason, and options that can't help."""
+def placement_notes(config: Config, placement: Placement) -> list[str]:
+    """Return notes on a run's devices: why they were chosen, and which options don't help here."""
     lines = [placement.reason] if placement.reason else []
     one_gpu = placement.rollout == placement.learner == mx.gpu
     if placement.overlap and one_gpu and not config.facts.lags:
@@ -151,41 +153,42 @@ def notes(config: Config, placement: Placement) -> list[str]:
 
 
 def broadcast_from_rank0(
-    ranks: SingleProcess, config: Config, place: Callable[[Config], Placement]
+    ranks: SingleProcess, config: Config, choose: Callable[[Config], Placement]
 ) -> Placement:
-    """Return the first rank's placement on all ranks.
+    """Choose the placement on rank 0, and use it on all ranks.
 
-    Ranks on different machines can differ in the number of cores. If a rank's GPU fails
-    verification, all ranks choose again without the kernel.
+    Otherwise ranks on different machines could choose differently, for example if their numbers of
+    cores differ. If a rank's GPU fails verification, all ranks choose again without that kernel.
 
     Args:
         ranks: the ranks, including this process.
         config: the local configuration of this rank.
-        place: returns the placement of a configuration.
+        choose: returns the placement for a configuration.
 
     Raises:
-        UserError: If ``place`` raises it, also because this rank can't use the first one's devices.
+        UserError: If ``choose`` raises it, for example because this rank lacks rank 0's devices.
     """
-    placement = None if ranks.rank else place(config)
+    placement = None if ranks.rank else choose(config)
     if placement and ranks.size == 1:
         return placement
     keys = placement and {"rollout_device": placement.rollout_device, "overlap": placement.overlap}
     first_keys = json.loads(ranks.broadcast_text(json.dumps(keys)))
     if placement is None:
-        placement = place(replace(config, train=replace(config.train, **first_keys)))
-    return broadcast_from_rank0(ranks, config, place) if ranks.agree_on_refused() else placement
+        placement = choose(replace(config, train=replace(config.train, **first_keys)))
+    return broadcast_from_rank0(ranks, config, choose) if ranks.agree_on_refused() else placement
 
 
-def place(acting: Acting, weights: Any, resume_state: Mapping[str, Any]) -> Placement:
-    """Return the placement of a configuration.
+def choose_placement(acting: Acting, weights: Any, resume_state: Mapping[str, Any]) -> Placement:
+    """Choose the devices of a run from ``train.rollout_device``.
 
-    ``train.rollout_device`` decides. With ``auto`` a resumed run uses its earlier device, and a
-    new run uses the rule (``choose``).
+    With ``auto``, a resumed run uses its earlier device, and a new run uses the rule
+    (``choose_rollout_device``).
 
     Args:
         acting: configuration, environments and policy.
         weights: the policy's weights, evaluated.
-        resume_state: values of a resumed run's state, with ``rollout_device``; empty for a new run.
+        resume_state: values of a resumed run's state, such as ``rollout_device``; empty for a new
+            run.
 
     Raises:
         UserError: If this machine can't use the requested device.
@@ -202,12 +205,12 @@ def place(acting: Acting, weights: Any, resume_state: Mapping[str, Any]) -> Plac
     chosen = requested
     reason = ""
     if requested == GPU_ENVS and gpu_rollouts is None:
-        chosen = "gpu"  # the kernel failed verification, which has been reported
+        chosen = "gpu"  # The kernel failed verification, which has been reported.
     elif requested == "auto":
         saved = str(resume_state.get("rollout_device", "auto"))
         chosen, reason = _resumed(saved, learner, gpu_rollouts)
     if chosen == "auto":
-        chosen, why = choose(acting, weights, learner, gpu_rollouts)
+        chosen, why = choose_rollout_device(acting, weights, learner, gpu_rollouts)
         reason = f"{why}{reason}"
     placement = Placement(
         learner,
@@ -220,25 +223,25 @@ def place(acting: Acting, weights: Any, resume_state: Mapping[str, Any]) -> Plac
         agents=acting.vec.num_agents,
     )
     if placement.gpu_rollouts and config.train.overlap == "auto":
-        placement.overlap = False  # one GPU acts and trains: overlap would save no time
+        placement.overlap = False  # One GPU acts and trains, so overlap would save no time.
     return placement
 
 
-def choose(
+def choose_rollout_device(
     acting: Acting, weights: Any, learner: mx.Device, gpu_rollouts: GPURollouts | None
 ) -> tuple[str, str]:
-    """Return the device for ``train.rollout_device auto``, and the reason.
+    """Apply the rule of ``train.rollout_device auto``. Returns the device and the reason.
 
     Args:
         acting: configuration, environments and policy.
         weights: the policy's weights.
         learner: the device that trains.
-        gpu_rollouts: rollouts on the GPU including environments; None when they are impossible.
+        gpu_rollouts: steps environments and policy on the GPU; None when that is impossible.
     """
     if learner == mx.cpu:
         return "cpu", ""
     if gpu_rollouts is not None:
-        return GPU_ENVS, f"{NAMES[GPU_ENVS]}, {gpu_rollouts.form}"
+        return GPU_ENVS, f"{DEVICE_PHRASES[GPU_ENVS]}, {gpu_rollouts.form}"
     config = acting.config
     agents = acting.vec.num_agents
     cores = rollout_threads(config, rollout_cores(config))
@@ -246,18 +249,18 @@ def choose(
     fits = operations <= OPERATIONS_PER_CORE * cores
     chosen = "cpu" if fits and make_actor(acting.policy, acting.seats) else "gpu"
     if fits and chosen == "gpu":
-        return chosen, f"{NAMES[chosen]}: the policy has no form in C"
-    compared = "at most" if fits else "more than"
+        return chosen, f"{DEVICE_PHRASES[chosen]}: the policy has no C implementation"
+    relation = "at most" if fits else "more than"
     return chosen, (
-        f"{NAMES[chosen]}: a step of {agents} agents takes {operations / 1e6:,.1f} million"
-        f" operations, {compared} {OPERATIONS_PER_CORE / 1e6:g} for each of {cores} cores"
+        f"{DEVICE_PHRASES[chosen]}: a step of {agents} agents takes {operations / 1e6:,.1f} million"
+        f" operations, {relation} {OPERATIONS_PER_CORE / 1e6:g} for each of {cores} cores"
     )
 
 
 def _gpu_rollouts(acting: Acting, weights: Any, learner: mx.Device) -> GPURollouts | None:
-    """Return rollouts on the GPU including environments.
+    """Return an object that steps environments and policy on the GPU.
 
-    Returns None when they are not requested, are impossible, or fail verification.
+    Returns None when this isn't requested, is impossible, or fails verification.
     """
     config, vec, policy, seats = acting
     requested = config.train.rollout_device
@@ -282,27 +285,30 @@ def _gpu_rollouts(acting: Acting, weights: Any, learner: mx.Device) -> GPURollou
 
 
 def _resumed(saved: str, learner: mx.Device, gpu_rollouts: GPURollouts | None) -> tuple[str, str]:
-    """Return the saved device of a resumed run or ``auto``, and the reason or its suffix."""
+    """Return a resumed run's saved device, or ``auto`` to choose again, and the reason.
+
+    For ``auto`` the reason is a suffix of the new reason.
+    """
     if saved == "auto" or learner == mx.cpu:
         return "auto", ""
     if saved == GPU_ENVS and gpu_rollouts is None:
         return "auto", "; this GPU can't step the environments as before"
-    return saved, f"{NAMES[saved]}, as before"
+    return saved, f"{DEVICE_PHRASES[saved]}, as before"
 
 
 def _refuse_without(vec: VecEnv, learner: mx.Device) -> NoReturn:
-    """Raise an error with the reason why a GPU can't step the environments."""
-    found = f"train.rollout_device is {GPU_ENVS}, but"
+    """Raise UserError with the reason why the GPU can't step these environments."""
+    problem = f"train.rollout_device is {GPU_ENVS}, but"
     hint = "--train.rollout-device auto"
     if learner != mx.gpu:
-        raise UserError(f"{found} training is on the CPU", f"--base.device gpu, or {hint}")
+        raise UserError(f"{problem} training is on the CPU", f"--base.device gpu, or {hint}")
     if device_env(vec) is None:
         raise UserError(
-            f"{found} the rules of {vec.spec.name} compile for a CPU alone",
-            f"{hint}; docs/writing_envs.md describes rules for GPUs",
+            f"{problem} {vec.spec.name} compiles only for a CPU",
+            f"{hint}; docs/writing_envs.md describes environments for GPUs",
         )
     raise UserError(
-        f"{found} there are {vec.num_environments} environments, expected at least"
+        f"{problem} there are {vec.num_environments} environments, expected at least"
         f" {MIN_ARRAY_SIZE}, and all observations together must have fewer than {MAX_ELEMENTS}"
         " elements",
         f"another vec.total_agents, or {hint}",
@@ -310,6 +316,6 @@ def _refuse_without(vec: VecEnv, learner: mx.Device) -> NoReturn:
 
 
 def _missing_memory(gpu_rollouts: GPURollouts | None, horizon: int, agents: int) -> int:
-    """Return the bytes that ``RolloutInSteps`` needs if the GPU has less memory, else 0."""
+    """Return the bytes that a rollout in steps needs if the GPU has less memory, else 0."""
     needed = gpu_rollouts.nbytes(horizon, agents) if isinstance(gpu_rollouts, RolloutInSteps) else 0
     return needed if 0 < device_memory() < needed else 0

@@ -1,4 +1,4 @@
-"""Prepare a rollout for the learner: select its agents, copy it, recompute log-probabilities."""
+"""Prepare rollouts for training: select agents, copy arrays, recompute log-probabilities."""
 
 import math
 from collections.abc import Callable
@@ -17,47 +17,51 @@ from puffer_mlx.system.devices import building, for_gpu
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.placement import Placement
 
-AT_ONCE = 2**17  # samples per call when a GPU recomputes log-probabilities
+GPU_SAMPLES_PER_CALL = 2**17  # samples per call when a GPU recomputes log-probabilities
 
 
 class TrainedAgents:
     """Select the agents of a rollout that are trained on, in self-play.
 
-    By default these are the learner's agents. They are gathered once per epoch, so the opponents'
-    rows have no effect. Number and size of the minibatches are the same as without opponents.
+    By default these are the learner's agents, gathered once per epoch. Number and size of the
+    minibatches are the same as without opponents.
 
-    With ``selfplay.train_on_opponents`` all agents are trained on, as in PufferLib 5.0. Opponents'
-    rows use the log-probabilities that the opponents computed, and initial recurrent states.
+    With ``selfplay.train_on_opponents``, all agents are trained on, as in PufferLib 5.0. Opponents'
+    agents use the log-probabilities that the opponents computed, and initial recurrent states.
 
     Args:
         config: A valid configuration.
         seats: Assignment of policies to agents.
 
     Attributes:
-        rows: (n,) int32, agents to train on. If minibatches take the agents in order, the list is
-            repeated until minibatches would repeat.
+        rows: (n,) int32, agents to train on. If the algorithm takes agents in order, the list
+            contains several cycles, so that minibatches may continue after the last agent.
     """
 
     def __init__(self, config: Config, seats: Seats) -> None:
-        self._everybody = config.selfplay.train_on_opponents
+        self._trains_opponents = config.selfplay.train_on_opponents
         self._opponents = mx.array((seats.policy > 0).tolist())
-        rows = np.arange(len(seats.policy), dtype=np.int32) if self._everybody else seats.learners
+        rows = (
+            np.arange(len(seats.policy), dtype=np.int32)
+            if self._trains_opponents
+            else seats.learners
+        )
         if config.facts.in_order:
             S = config.segments
             rows = np.resize(rows, min(config.minibatches * S, math.lcm(len(rows), S)))
         self.rows = rows
-        self._at = mx.array(rows)
+        self._indices = mx.array(rows)
 
     @property
     def count(self) -> int:
-        """Number of agents that are trained on, L or N."""
+        """Number of agents that are trained on, each counted once."""
         return len(np.unique(self.rows))
 
     def fields(self, fields: Fields) -> Fields:
         """Return a rollout's arrays for the selected agents, (T, n, ...)."""
         T = fields["actions"].shape[0]
         return {
-            name: None if array is None else take_rows(array, self._at, T)
+            name: None if array is None else take_rows(array, self._indices, T)
             for name, array in fields.items()
         }
 
@@ -66,37 +70,36 @@ class TrainedAgents:
         return None if finals is None else finals[:, self.rows]
 
     def states(self, states: Any) -> Any:
-        """Select the agents' initial recurrent states of a rollout from those of all N agents."""
-        if self._everybody:
-            theirs = self._opponents[:, None]
-            states = tree_map(lambda a: mx.where(theirs, mx.zeros_like(a), a), states)
-        return tree_map(lambda array: array[self._at], states)
+        """Return a rollout's initial recurrent states for the selected agents, from all agents'."""
+        if self._trains_opponents:
+            is_opponent = self._opponents[:, None]
+            states = tree_map(lambda a: mx.where(is_opponent, mx.zeros_like(a), a), states)
+        return tree_map(lambda array: array[self._indices], states)
 
-    def of_learner(self, computed: mx.array, recorded: mx.array) -> mx.array:
-        """Return ``computed`` (T, n), with ``recorded`` in the rows of opponents."""
-        if not self._everybody:
+    def with_recorded_opponents(self, computed: mx.array, recorded: mx.array) -> mx.array:
+        """Replace opponents' computed log-probabilities (T, n) by the recorded ones (T, n)."""
+        if not self._trains_opponents:
             return computed
-        return mx.where(self._opponents[self._at], recorded, computed)
+        return mx.where(self._opponents[self._indices], recorded, computed)
 
 
 class Reader:
     """Copy a rollout to the training device, and recompute its log-probabilities if necessary.
 
-    Devices and types round differently, but the policy's ratios should only show the effect of
-    training. If another device or type acted, the weights that acted therefore compute the
-    log-probabilities again on the training device, from the rollout's initial recurrent states.
+    Devices and types round differently, but the ratios should only show the effect of training. If
+    acting used another device or type, the log-probabilities are therefore computed again on the
+    training device, with the weights that acted, from the rollout's initial recurrent states.
 
     Args:
         gather: the function ``gather`` of ``UpdateFunctions.steps``.
         logprobs: (weights, minibatch) -> log-probabilities (T, S), compiled.
         placement: Devices that act and train.
-        config: Configuration. Sets the segments per call, and if rollouts start from initial
-            recurrent states.
+        config: Configuration of this process.
         trained_agents: Selection of the agents to train on; None for all.
 
     Attributes:
-        copies: True if ``copy`` does anything.
-        away: True if ``recompute`` does anything.
+        copies: True if ``copy`` is necessary.
+        recomputes: True if ``recompute`` is necessary.
     """
 
     def __init__(
@@ -110,18 +113,18 @@ class Reader:
         self._gather = gather
         self._logprobs = logprobs
         self._trained_agents = trained_agents
-        self.away = placement.needs_recompute
-        # Shuffled minibatches may be smaller than a segment. A GPU needs large calls.
+        self.recomputes = placement.needs_recompute
+        # Segments per call: at least one, and more on a GPU, which needs large calls.
         self._segments = max(1, config.segments)
         if placement.learner == mx.gpu:
-            self._segments = max(self._segments, AT_ONCE // config.train.horizon)
+            self._segments = max(self._segments, GPU_SAMPLES_PER_CALL // config.train.horizon)
         self._carries = not config.base.reset_state
-        # The GPU copies rollouts of the host once, instead of reading host memory.
+        # A GPU copies rollouts from the host once, instead of reading host memory repeatedly.
         self._from_host = placement.rollout != placement.learner == mx.gpu
         self.copies = bool(self._from_host or trained_agents)
 
     def copy(self, fields: Fields) -> Fields:
-        """Return a rollout's arrays for the agents to train on, in the training device's memory."""
+        """Copy a rollout's arrays for the agents to train on to the training device."""
         with building:
             fields = for_gpu(fields) if self._from_host else fields
             return fields if self._trained_agents is None else self._trained_agents.fields(fields)
@@ -133,38 +136,41 @@ class Reader:
         states: Any,
         functions: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
     ) -> Fields:
-        """Return a rollout's arrays with log-probabilities (T, N) as training computes them.
+        """Replace a rollout's log-probabilities (T, N) by those that training would compute.
 
         Args:
             fields: The rollout's arrays by name.
             weights: The weights that acted.
             states: ``first_states`` of the rollout.
-            functions: ``gather`` and ``logprobs``, not compiled, in the graph of an epoch. Outside
-                a graph the GPU starts each part at once.
+            functions: Uncompiled ``gather`` and ``logprobs`` for the graph of an epoch. None to use
+                the compiled ones and to start each call immediately.
+
+        Returns:
+            The rollout's arrays by name.
         """
-        if not self.away:
+        if not self.recomputes:
             return fields
         gather, logprobs = functions or (self._gather, self._logprobs)
         N = fields["actions"].shape[1]
         S = self._segments
-        parts = []
+        shards = []
         for begin in range(0, N, S):
-            first = max(0, min(begin, N - S))  # Equal sizes avoid another compilation.
+            first = max(0, min(begin, N - S))  # Calls of equal size compile only once.
             with building:
                 rows = mx.arange(first, min(first + S, N), dtype=mx.int32)
-                part = states and tree_map(lambda a, f=first: a[f : f + S], states)
-                minibatch = gather(fields, rows)._replace(state=part, targets=None)
-                parts.append(logprobs(weights, minibatch)[:, begin - first :])
+                shard_states = states and tree_map(lambda a, f=first: a[f : f + S], states)
+                minibatch = gather(fields, rows)._replace(state=shard_states, targets=None)
+                shards.append(logprobs(weights, minibatch)[:, begin - first :])
             if functions is None:
-                mx.async_eval(parts[-1])
+                mx.async_eval(shards[-1])
         with building:
-            joined = mx.concatenate(parts, axis=1)
+            joined = mx.concatenate(shards, axis=1)
             if self._trained_agents is not None:
-                joined = self._trained_agents.of_learner(joined, fields["logprobs"])
+                joined = self._trained_agents.with_recorded_opponents(joined, fields["logprobs"])
             return {**fields, "logprobs": joined}
 
     def first_states(self, rollout: Rollout) -> Any:
-        """Return the rollout's initial recurrent states (N, ...), or None if they are zeros."""
+        """Return the rollout's initial recurrent states (N, ...), or None when they are zeros."""
         if not self._carries:
             return None
         with building:
@@ -173,8 +179,8 @@ class Reader:
                 states = self._trained_agents.states(states)
             return for_gpu(states) if self._from_host else states
 
-    def behaviour(self, rollout: Rollout, states: Any, minibatch: Minibatch) -> Any:
-        """Return log-probabilities (T, S) of a minibatch, computed by the weights that acted."""
+    def acted_logprobs(self, rollout: Rollout, states: Any, minibatch: Minibatch) -> Any:
+        """Return a minibatch's log-probabilities (T, S), computed with the weights that acted."""
         minibatch = minibatch._replace(state=states, targets=None)
         with building:
             return self._logprobs(rollout.weights, minibatch)

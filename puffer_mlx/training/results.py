@@ -1,4 +1,4 @@
-"""Results of an epoch's minibatches, and the check that they are finite."""
+"""Collect the results of an epoch's minibatches, and check that they are finite."""
 
 import math
 from collections.abc import Sequence
@@ -18,32 +18,32 @@ from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.trees import leaves, named
 
-IN_FLIGHT = 2  # most minibatches queued on the device
-CHOSEN = {"actions", "logprobs", "values"}  # fields of a rollout that the policy computes
+IN_FLIGHT = 2  # minibatches that may be queued on the device
+POLICY_FIELDS = {"actions", "logprobs", "values"}  # fields of a rollout that the policy computes
 
 
 class EpochResults:
-    """Results of an epoch's minibatches, which are submitted one by one and read at the end.
+    """Results of an epoch's minibatches, submitted one by one and read when the epoch ends.
 
     The device computes a minibatch while Python builds the next one. At most ``IN_FLIGHT`` are
-    queued, because each holds its activations.
+    queued, because each of them stores activations.
 
     Args:
-        traced: True while an epoch is compiled, so nothing is submitted.
+        traced: True while an epoch is compiled. Results are then not submitted.
 
     Attributes:
-        minibatches: a flag, metrics (7,) and advantages of each minibatch. The flag is a scalar,
-            true if the minibatch counted. Minibatches that were computed at once have one entry
+        minibatches: (flag, metrics (7,), advantages) of each minibatch. The flag is a scalar,
+            true if the minibatch counted. Minibatches computed in one operation have a single entry
             with flags (K,) and metrics (K, 7).
-        first_ratios: ratios of the first minibatch (T, S). None before it is known.
-        packed: all numbers that the host reads, as one float32 array.
+        first_ratios: ratios of the first minibatch, (T, S). None until they are known.
+        packed: all values that the host reads, as one float32 array.
         has_ratios: True if ``packed`` contains the largest and the smallest first ratio.
 
     Attributes that ``read`` sets:
         squares: sums of squares, all finite if all weights and the optimizer's state are finite.
         scaler: state of loss scaling by name.
-        ratios: the largest and the smallest first ratio; empty if they aren't compared with 1.
-        counted: 1 or 0 for each minibatch.
+        ratios: the largest and the smallest first ratio; empty unless ``has_ratios``.
+        counted: for each minibatch, 1 if it counted, else 0.
         metrics: metrics of each minibatch.
     """
 
@@ -60,28 +60,37 @@ class EpochResults:
         self._traced = traced
 
     def add(
-        self, now: TrainState, adv: mx.array, metrics: mx.array, ok: mx.array, *others: mx.array
+        self, now: TrainState, adv: mx.array, metrics: mx.array, ok: mx.array, *arrays: mx.array
     ) -> None:
-        """Submit a minibatch's results, and other arrays to compute with them.
+        """Add a minibatch's results, and start computing them on the device.
 
-        Waits for the minibatch ``IN_FLIGHT`` before this one.
+        If more than ``IN_FLIGHT`` minibatches are queued, this waits for the oldest of them.
+
+        Args:
+            now: weights, optimizer state and loss scaling after the minibatch.
+            adv: advantages.
+            metrics: metrics of the loss.
+            ok: scalar flag, true if the minibatch counted.
+            arrays: other arrays to compute at the same time.
         """
         self.minibatches.append((ok, metrics, adv))
         if self._traced:
             return
-        mx.async_eval(*now, *others, metrics, ok)
+        mx.async_eval(*now, *arrays, metrics, ok)
         if len(self.minibatches) > IN_FLIGHT:
             earlier_ok, earlier_metrics, _ = self.minibatches[-1 - IN_FLIGHT]
             mx.eval(earlier_ok, earlier_metrics)
 
     def pack(self, now: TrainState, ratios: mx.array | None) -> mx.array:
-        """Pack all numbers that the host reads into one array: reading an array costs a GPU 50 us.
+        """Pack all of an epoch's results that the host reads into one array.
+
+        Reading an array from a GPU takes 50 us.
 
         Args:
-            now: state after the epoch.
-            ratios: ratios of the first minibatch, if they are to be compared with 1.
+            now: weights, optimizer state and loss scaling after the epoch.
+            ratios: ratios of the first minibatch to compare with 1, or None.
         """
-        # Finite gradients can still move weights beyond what float32 holds.
+        # Finite gradients can still move weights beyond the range of float32.
         arrays = [sums_of_squares(leaves([now.weights, now.optimizer])), *now.scaler.values()]
         if ratios is not None:
             arrays += [mx.max(ratios), mx.min(ratios)]
@@ -93,46 +102,46 @@ class EpochResults:
         return packed
 
     def read(self, scaler_names: Sequence[str]) -> None:
-        """Read the packed numbers, once they are computed.
+        """Unpack an epoch's computed results into this object's attributes.
 
         Args:
-            scaler_names: names of the state of loss scaling.
+            scaler_names: names of the values of loss scaling.
         """
         assert self.packed is not None
         packed: list[float] = self.packed.tolist()  # type: ignore
         sizes = [ok.size + metrics.size for ok, metrics, _ in self.minibatches]
         after_squares = len(scaler_names) + 2 * self.has_ratios + sum(sizes)
-        numbers = iter(packed)
-        self.squares = list(islice(numbers, len(packed) - after_squares))
-        self.scaler = dict(zip(scaler_names, islice(numbers, len(scaler_names)), strict=True))
-        self.ratios = list(islice(numbers, 2 * self.has_ratios))
+        values = iter(packed)
+        self.squares = list(islice(values, len(packed) - after_squares))
+        self.scaler = dict(zip(scaler_names, islice(values, len(scaler_names)), strict=True))
+        self.ratios = list(islice(values, 2 * self.has_ratios))
         self.counted = []
         self.metrics = []
         for ok, metrics, _ in self.minibatches:
-            self.counted += islice(numbers, ok.size)
+            self.counted += islice(values, ok.size)
             width = metrics.size // ok.size
-            self.metrics += [list(islice(numbers, width)) for _ in range(ok.size)]
+            self.metrics += [list(islice(values, width)) for _ in range(ok.size)]
 
 
-class Health:
-    """Check that the results of training are finite, epoch by epoch.
+class FiniteCheck:
+    """Check after each epoch that the results of training are finite.
 
     Args:
         config: a valid configuration.
         metrics: names of the metrics.
 
     Attributes:
-        fault: error that explains why no minibatch has counted so far, or None.
+        error: explains why no minibatch has been finite so far; None after a finite one.
     """
 
     def __init__(self, config: Config, metrics: Sequence[str] = METRICS) -> None:
         self.config = config
-        self.fault: UserError | None = None
+        self.error: UserError | None = None
         self._metrics = metrics
         self._any_counted = False
 
     def check(self, rollout: Rollout, now: TrainState, results: EpochResults) -> dict[str, float]:
-        """Wait for an epoch's results and check them.
+        """Wait for an epoch's results and check that they are finite.
 
         Args:
             rollout: the rollout that was trained on.
@@ -143,34 +152,34 @@ class Health:
             The metrics, means over the minibatches that counted.
 
         Raises:
-            UserError: too many minibatches in a row were not finite, or weights aren't any more.
+            UserError: too many minibatches in a row were not finite, or weights became infinite.
         """
         mx.eval(*now, results.packed)
         results.read([*now.scaler])
-        if not all(map(math.isfinite, results.squares)) and (name := not_finite_of(now)):
+        if not all(map(math.isfinite, results.squares)) and (name := first_not_finite(now)):
             raise UserError(
                 f"training made {name} infinite, with a train.learning_rate of"
                 f" {self.config.train.learning_rate:g}",
                 "lower train.learning_rate; the last good weights are kept",
             )
         scaler = results.scaler
-        if scaler["longest"] >= precision.TOLERATED:
-            words = f"{precision.TOLERATED} minibatches in a row were not finite"
-            raise not_finite(words, rollout, results, self.config)
+        if scaler["longest"] >= precision.MAX_SKIPPED_IN_A_ROW:
+            words = f"{precision.MAX_SKIPPED_IN_A_ROW} minibatches in a row were not finite"
+            raise not_finite_error(words, rollout, results, self.config)
         minibatches = zip(results.counted, results.metrics, strict=True)
         counted = [metrics for counts, metrics in minibatches if counts]
         if counted:
             self._any_counted = True
-            self.fault = None
+            self.error = None
         elif not self._any_counted:
             words = "nothing was learned: not one minibatch was finite"
-            self.fault = not_finite(words, rollout, results, self.config)
+            self.error = not_finite_error(words, rollout, results, self.config)
         losses = {
             name: sum(column) / len(counted)
             for name, column in zip(self._metrics, zip(*counted, strict=True), strict=False)
         }
         losses["skipped_steps"] = scaler["skipped"]
-        if self.config.train.target_kl:  # the epoch ended at the first minibatch beyond it
+        if self.config.train.target_kl:  # The epoch may have ended early.
             losses["minibatches"] = len(counted)
         if self.config.train.precision == "fp16":
             losses["scale"] = scaler["scale"]
@@ -181,8 +190,8 @@ class Health:
         return losses
 
 
-def not_finite_of(now: TrainState) -> str | None:
-    """Return the name of the first weight or optimizer array that isn't finite, or None."""
+def first_not_finite(now: TrainState) -> str | None:
+    """Return the name of the first weight or optimizer array that isn't finite, else None."""
     trees = {"": now.weights, **{f"the {name} of ": tree for name, tree in now.optimizer.items()}}
     for prefix, tree in trees.items():
         for name, array in named(tree):
@@ -191,13 +200,15 @@ def not_finite_of(now: TrainState) -> str | None:
     return None
 
 
-def not_finite(words: str, rollout: Rollout, results: EpochResults, config: Config) -> UserError:
-    """Return the error for minibatches that weren't finite, which names the first phase to fail.
+def not_finite_error(
+    words: str, rollout: Rollout, results: EpochResults, config: Config
+) -> UserError:
+    """Return an error about minibatches that weren't finite, naming the phase where this began.
 
     Args:
-        words: text that describes the minibatches.
+        words: beginning of the message, about the minibatches.
         rollout: the rollout that was trained on.
-        results: results of the epoch. One minibatch at least didn't count.
+        results: results of the epoch, with at least one minibatch that didn't count.
         config: a valid configuration.
     """
     k = results.counted.index(0)
@@ -207,15 +218,15 @@ def not_finite(words: str, rollout: Rollout, results: EpochResults, config: Conf
             for name, array in rollout.buffer.fields.items()
             if array is not None and not mx.isfinite(array).all().item()
         ]
-        last = len(results.minibatches) - 1  # 0 if the minibatches were computed at once
+        last = len(results.minibatches) - 1  # 0 if one operation computed the minibatches
         _, _, advantages = results.minibatches[min(k, last)]
         finite_advantages = mx.isfinite(mx.sum(advantages)).item()
     loss = config.train.loss
     hint = f"check the loss {loss}" if ":" in loss else "lower train.learning_rate"
-    kept = "the last good weights are kept"
-    if bad and not {*bad} - CHOSEN:
+    weights_hint = "the last good weights are kept"
+    if bad and not {*bad} - POLICY_FIELDS:
         phase = "the policy's step"
-        kept = "begin with weights from before they grew too large"
+        weights_hint = "begin with weights from before they grew too large"
     elif bad:
         phase = "the rollout"
         hint = f"its {', '.join(bad)} aren't: check the environment"
@@ -228,4 +239,4 @@ def not_finite(words: str, rollout: Rollout, results: EpochResults, config: Conf
         phase = "the backward pass"
     if config.train.precision != "fp32" and phase.endswith("pass"):
         hint += ", or --train.precision fp32"
-    return UserError(f"{words}, first in {phase}", f"{hint}; {kept}")
+    return UserError(f"{words}, first in {phase}", f"{hint}; {weights_hint}")

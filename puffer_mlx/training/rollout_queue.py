@@ -1,4 +1,4 @@
-"""Rollouts in the order in which they are trained on, and the random keys of rollouts and updates.
+"""Queue the rollouts to train on, and split the random keys of rollouts and updates.
 
     serial      rollout k | update k     | rollout k + 1 | update k + 1
     overlapped  rollout k | update k      ...
@@ -6,8 +6,9 @@
     ahead       rollout k | update k     | rollout k + 1 | update k + 1     on the GPU
                           prepare update k + 1 ...                          on the host
 
-Keys are split in the order rollout k, update k, rollout k + 1, ... in every mode. The queue holds a
-rollout until ``release`` commits its update. After a failed step, the next step repeats the update.
+In all three modes, keys are split in the order rollout k, update k, rollout k + 1, ... The queue
+keeps a rollout until ``release`` commits its update. If a step fails, the next step repeats the
+update.
 """
 
 from typing import Any
@@ -24,20 +25,20 @@ from puffer_mlx.training.self_play import SelfPlay
 
 
 class RolloutQueue:
-    """Holds the rollout to train on and the one after it, and draws the random keys.
+    """Hold the rollout to train on and the next one, and split the random keys.
 
     Args:
         collector: collects the rollouts.
         key: random key of the run.
-        timer: phase timer of the training thread. Waiting for a rollout is charged here.
-        self_play: chooses the opponents.
+        timer: phase timer of the training thread, also for the time of waiting for a rollout.
+        self_play: chooses the opponents. None without self-play.
 
     Attributes:
-        key: random key. The keys of the next rollout and update are split from it.
+        key: random key, from which the keys of the next rollout and update are split.
         rollout: the rollout to train on. None before it is collected.
-        following: the next rollout, launched ahead during the update on ``rollout``.
-        acting_weights: acting weights of the next rollout in a resumed overlapped run, which are
-            one update old, or None (the newest weights).
+        next_rollout: the next rollout, launched ahead during the update on ``rollout``.
+        acting_weights: weights that act in the next rollout, if they aren't the newest ones: a
+            resumed overlapped run acts with weights that are one update old. Else None.
     """
 
     def __init__(
@@ -50,15 +51,15 @@ class RolloutQueue:
         self.collector = collector
         self.key = key
         self.rollout: Rollout | None = None
-        self.following: Rollout | None = None
+        self.next_rollout: Rollout | None = None
         self.acting_weights: Any = None
         self._timer = timer
         self._self_play = self_play
 
     def newest(self, weights: Any) -> Rollout | None:
-        """Return the rollout to train on, if there is one.
+        """Return the rollout to train on, or None when it isn't collected yet.
 
-        A rollout launched ahead with other weights is undone first.
+        If it was launched ahead with other weights than ``weights``, it is undone first.
         """
         rollout = self.rollout
         if rollout is not None and rollout.weights is not weights:
@@ -66,13 +67,13 @@ class RolloutQueue:
         return self.rollout
 
     def current(self, weights: Any, wait_for_gpu: bool = True) -> Rollout:
-        """Return the rollout to train on. Collect it first if it does not exist.
+        """Return the rollout to train on; collect it first if necessary.
 
-        If a serial rollout fails, it is dropped and the key is reset. So the next call gives the
-        same result as a run that is resumed from the trainer's state.
+        If a serial rollout fails, it is dropped and the key is reset. The next call then gives the
+        same result as in a run that is resumed from the trainer's state.
 
         Args:
-            weights: the newest weights, used for acting in a new rollout.
+            weights: the newest weights, which act in a new rollout.
             wait_for_gpu: True to wait until a rollout on the GPU is computed.
 
         Raises:
@@ -97,39 +98,41 @@ class RolloutQueue:
         if collector.overlap:
             self._timer.lap("train_wait")
         else:
-            self._timer.start()  # this thread collected the rollout, charged to the other timer
+            self._timer.start()  # The other timer has measured collecting in this thread.
         self.rollout = rollout
         return rollout
 
     def start_next(self, weights: Any) -> None:
         """Start the next rollout unless one is in progress.
 
-        With ``train.overlap`` another thread begins to collect it. Otherwise ``current`` collects
-        it.
+        With ``train.overlap``, another thread starts to collect the rollout. Otherwise ``current``
+        collects it.
 
         Args:
             weights: acting weights, evaluated.
         """
-        if self.collector.begun is not None:
+        if self.collector.in_progress is not None:
             return
         if self.acting_weights is not None:
             weights = self.acting_weights
             self.acting_weights = None
-        opponents, fresh = (), ()
+        opponents = ()
+        fresh = ()
         if self._self_play is not None:
             league = self._self_play.league
-            opponents, fresh = league.opponents, league.replaced
+            opponents = league.opponents
+            fresh = league.replaced
         self.key = self.collector.begin(weights, self.key, opponents, fresh)
-        self._timer.lap("train_copy")  # weights and noise were copied to the acting device
+        self._timer.lap("train_copy")  # for copying weights and noise to the acting device
 
-    def launch_ahead(self, weights: Any) -> Rollout:
-        """Launch the next rollout on the GPU.
+    def launch_next(self, weights: Any) -> Rollout:
+        """Launch the next rollout on the GPU, before the current update is computed.
 
         Args:
             weights: acting weights; they may not be computed yet.
 
         Returns:
-            The rollout, not computed yet. ``release`` makes it the current one.
+            The rollout, not computed yet. ``release`` makes it the current rollout.
         """
         collector = self.collector
         self._timer.lap("train_misc")
@@ -141,17 +144,18 @@ class RolloutQueue:
             raise
         rollout.launched_ahead = True
         self.key = key
-        self.following = rollout
-        self._timer.start()  # this thread launched the rollout, charged to the other timer
+        self.next_rollout = rollout
+        self._timer.start()  # The other timer has measured launching in this thread.
         return rollout
 
     def update_key(self, rollout: Rollout) -> mx.array:
-        """Return the key of the update on a rollout. A repeated update gets the same key."""
+        """Return the random key of the update on a rollout, the same key if it is repeated."""
         if rollout.update_key is None:
             with building:
                 key, update_key = mx.random.split(self.key)
-            # Both keys outlive this step, and other threads can't evaluate this thread's lazy
-            # arrays. On Metal, asynchronous results are lost if macOS stops the training.
+            # Evaluate the keys, because later steps may run in other threads, which can't evaluate
+            # this thread's lazy arrays. On Metal, asynchronous results are lost if macOS stops the
+            # training.
             evaluate = mx.eval if backend() == "metal" else mx.async_eval
             evaluate(key, update_key)
             self.key = key
@@ -159,24 +163,25 @@ class RolloutQueue:
         return rollout.update_key
 
     def release(self) -> None:
-        """Commit the update: drop the current rollout and make the following one current."""
-        self.rollout = self.following
-        self.following = None
+        """Drop the current rollout after its update, and make the next rollout the current one."""
+        self.rollout = self.next_rollout
+        self.next_rollout = None
 
     def take_back(self) -> None:
-        """Undo the launch of the following rollout, if it was launched."""
-        if self.following is not None:
-            self.key = self.collector.take_back(self.following)
-            self.following = None
+        """Undo the next rollout, if it was launched ahead."""
+        if self.next_rollout is not None:
+            self.key = self.collector.take_back(self.next_rollout)
+            self.next_rollout = None
 
     def take_back_all(self) -> None:
-        """Undo all launches ahead: environments return to the end of the last trained rollout."""
+        """Undo all rollouts launched ahead: environments return to the end of the last update."""
         self.take_back()
         if self.rollout is not None and self.rollout.launched_ahead:
             self.key = self.collector.take_back(self.rollout)
             self.rollout = None
 
     def clear(self) -> None:
-        """Drop all rollouts, before a state is restored."""
-        self.rollout = self.following = None
+        """Drop all rollouts, before a trainer's state is restored."""
+        self.rollout = None
+        self.next_rollout = None
         self.collector.discard()

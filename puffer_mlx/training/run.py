@@ -1,10 +1,10 @@
-"""Create a run from a configuration: environments, policy, trainer and output files.
+"""Create a training run from a configuration: environments, policy, trainer, output files.
 
     with Run.open(config) as run:
         for logs in run.trainer: ...
 
-The command line, the library, benchmarks and checks train with a ``Run``. It writes files only
-after ``write`` and uses trackers only after ``write`` or ``track``.
+The command line, the library, benchmarks and checks all train with a ``Run``. It writes files only
+after ``write``, and uses trackers only after ``write`` or ``track``.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from puffer_mlx.training import placement
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments
 
-EVALUATED = "evaluated"  # in a checkpoint's numbers: score of its weights
+EVALUATED_SCORE = "evaluated"  # name of the weights' score in a checkpoint's state
 
 
 class Run(contextlib.ExitStack):
@@ -45,12 +45,12 @@ class Run(contextlib.ExitStack):
         resumed: Checkpoint from which the run is resumed, or None for a new run.
         state: Training state from that checkpoint.
         exact: True if the resumed run also continues the environments' episodes.
-        home: Working directory at the start. Relative paths refer to it.
+        home: Working directory at the start, the base of relative paths.
         files: Open files and trackers, closed before the environments.
-        folder: Checkpoint folder. ``write`` sets this attribute and those below.
+        folder: Checkpoint folder. ``write`` sets this attribute and the following ones.
         keeper: Checkpoint manager.
         log: Log file of the epochs.
-        trackers: Trackers that receive the log records; ``track`` sets them, too.
+        trackers: Trackers that receive the log records, also set by ``track``.
     """
 
     trainer: Trainer
@@ -75,19 +75,20 @@ class Run(contextlib.ExitStack):
         resumed: checkpoint.Checkpoint | None = None,
         schedules: Mapping[str, Callable[[float], float]] | None = None,
         ranks: SingleProcess = SINGLE_PROCESS,
-        look: Callable[[Config, Environments], object] = lambda *_: None,
+        check_environments: Callable[[Config, Environments], object] = lambda *_: None,
     ) -> Self:
-        """Create a run that is ready for its first epoch, or for the next one if resumed.
+        """Create a run that is ready for its first epoch, or for its next epoch if resumed.
 
         Args:
             config: A valid configuration.
-            environments: Environments that the caller closes. None creates those of ``config``.
+            environments: Environments, which the caller closes. None creates them from ``config``.
             policy: A policy or a module (``policy/actor_critic.py``). None creates a new policy.
             weights: Initial weights or their file. None initializes them from ``base.seed``.
             resumed: Checkpoint to resume from.
-            schedules: Functions of coefficients by key: see ``Trainer``.
+            schedules: Custom schedules by key: see ``Trainer``.
             ranks: Processes that train together.
-            look: Called with configuration and environments before the trainer is created.
+            check_environments: Called with configuration and environments before the trainer is
+                created.
 
         Raises:
             UserError: If the configuration, the environments, the policy or a file can't be used.
@@ -99,7 +100,7 @@ class Run(contextlib.ExitStack):
                 resumed = resumed._replace(folder=run.home / resumed.folder)
             if environments is None:
                 environments = run.enter_context(_make_shard(config, ranks))
-            look(config, environments)
+            check_environments(config, environments)
             path = run.path(weights) if isinstance(weights, Path) else None
             run.resumed = resumed
             run.state = None
@@ -124,11 +125,11 @@ class Run(contextlib.ExitStack):
             return run
 
     def path(self, path: Path) -> Path:
-        """Return a path below ``home`` for messages: relative to the current folder if possible."""
+        """Return a path of the run, relative to the current folder if possible."""
         return Path(relative(self.home / path))
 
     def write(self) -> None:
-        """Open the run's folder, log and trackers. They stay open until the run is closed.
+        """Open the run's folder, log and trackers, until the run is closed.
 
         Raises:
             UserError: If a file can't be written.
@@ -150,12 +151,12 @@ class Run(contextlib.ExitStack):
         self.trackers = enter(Trackers(record, tracker_names(config), step, logged))
         enter(contextlib.closing(self.log))
 
-    def save(self, score: float | None, whole: bool = True) -> Path:
+    def save(self, score: float | None, resumable: bool = True) -> Path:
         """Write a checkpoint of the last complete epoch, after ``write``. Returns its folder.
 
         Args:
-            score: Score of an evaluation of the weights; None without one.
-            whole: True for a checkpoint that can be resumed, False for weights only.
+            score: Score of the weights in an evaluation. None without an evaluation.
+            resumable: True to save the training state too, False to save only the weights.
 
         Raises:
             UserError: If the checkpoint can't be written.
@@ -163,16 +164,16 @@ class Run(contextlib.ExitStack):
         trainer = self.trainer
         step = trainer.epoch * trainer.config.batch_size
         weights = trainer.weights
-        state = trainer.state() if whole else None
+        state = trainer.state() if resumable else None
         if state:
             state.numbers["log_position"] = self.log.position
             if score is not None:
-                state.numbers[EVALUATED] = score
+                state.numbers[EVALUATED_SCORE] = score
         statistics = current_statistics(trainer.vec)
         return self.keeper.save(step, trainer.vec.spec, trainer.policy, weights, state, statistics)
 
     def track(self) -> None:
-        """Open the trackers without writing files. The run's name is the current time."""
+        """Open trackers for a run that writes no files. The run's name is the current time."""
         record = self._record(str(time.time_ns() // 1_000_000))
         self.trackers = self.files.enter_context(Trackers(record, tracker_names(record.config)))
 
@@ -183,12 +184,12 @@ class Run(contextlib.ExitStack):
 
 
 def _make_shard(config: Config, ranks: SingleProcess) -> Any:
-    """Return this process's environments, after checking that training fits the memory."""
+    """Create this process's environments, after checking that training fits in memory."""
     state_size = optimizers.state_size(optimizers.from_config(config))
     refuse_training(ranks.local_config(config), None, state_size, training_memory())
     return shards.make_environments(config, ranks, placement.rollout_cores(config))
 
 
-def make_environments(config: Config) -> Environments:
-    """Return separate environments, such as those for an evaluation."""
+def make_separate_environments(config: Config) -> Environments:
+    """Create environments of a configuration apart from training, for example to evaluate."""
     return vec.make(config, placement.rollout_cores(config))

@@ -1,8 +1,8 @@
-"""Self-play: opponents act for some agents, and the league chooses the opponents.
+"""Run self-play: opponents act for some agents, and a league chooses the opponents.
 
-The trainer calls ``after`` once per rollout, before it starts the next one. So runs with and
-without overlap make the same decisions. A rollout that will be collected again on resume is saved
-with the decisions made before it.
+The trainer calls ``SelfPlay.after`` once per rollout, before it starts the next one, so runs with
+and without overlap make the same decisions. If a resumed run must collect a rollout again, the
+checkpoint contains the state before the rollout's games were counted.
 """
 
 from typing import Any
@@ -22,8 +22,8 @@ from puffer_mlx.training.game_results import GameCounter
 from puffer_mlx.training.league import League
 from puffer_mlx.vec.base import VecEnv
 
-LEAGUE = "league"  # prefix of the league's arrays in a state
-UNFINISHED = "under_way"  # array of the unfinished games in a state
+LEAGUE = "league"  # prefix of the league's arrays in a checkpoint
+UNFINISHED = "under_way"  # name of the unfinished games' array in a checkpoint
 
 State = tuple[dict[str, mx.array], dict[str, Any]]
 
@@ -31,11 +31,11 @@ State = tuple[dict[str, mx.array], dict[str, Any]]
 def create_self_play(
     config: Config, vec: VecEnv, weights: Any, ranks: SingleProcess
 ) -> "SelfPlay | None":
-    """Return the self-play of a run. Returns None when it is disabled.
+    """Return the self-play of a run, or None when it is disabled.
 
     Args:
         config: A valid configuration.
-        vec: Environments before their reset. Their tags are set.
+        vec: Environments before their reset. This function sets their tags.
         weights: The learner's initial weights, evaluated.
         ranks: Processes that train together.
 
@@ -46,8 +46,8 @@ def create_self_play(
         return None
     if ranks.size > 1:
         raise UserError(
-            f"selfplay.enabled 1, and {ranks.size} ranks train together",
-            "self-play trains in one process: without mlx.launch, and with --train.gpus 1",
+            f"selfplay.enabled is 1, but {ranks.size} ranks train together",
+            "self-play needs one process: no mlx.launch, and --train.gpus 1",
         )
     keys = config.vec
     if config.selfplay_rules == OF_4:
@@ -59,7 +59,7 @@ def create_self_play(
 
 
 class SelfPlay:
-    """The self-play of a run: policy assignment, league and game counter.
+    """Self-play of a run: which policy plays which agents, the league, and the count of games.
 
     Args:
         config: Configuration with self-play enabled.
@@ -87,24 +87,24 @@ class SelfPlay:
             weights: The learner's current weights.
 
         Returns:
-            Values to log.
+            Metrics to log.
         """
         fields = rollout.buffer.fields
         rewards = np.asarray(fields["rewards"])[1:]
         terminals = np.asarray(fields["terminals"])[1:]
-        return self.league.after(step, self._games.take(rewards, terminals), weights)
+        return self.league.after(step, self._games.count(rewards, terminals), weights)
 
     def state(self) -> State:
-        """Return the state for ``restore``: arrays by name, and JSON values by name."""
+        """Return the state of self-play for a checkpoint: arrays and JSON values, by name."""
         arrays, values = self.league.state()
-        named = {f"{LEAGUE}.{name}": array for name, array in arrays.items()}
-        return {**named, UNFINISHED: mx.array(self._games.state())}, values
+        league_arrays = {f"{LEAGUE}.{name}": array for name, array in arrays.items()}
+        return {**league_arrays, UNFINISHED: mx.array(self._games.state())}, values
 
     def restore(self, arrays: dict[str, mx.array], values: Any) -> None:
-        """Restore what ``state`` returned. Call this after restoring the environments.
+        """Restore the state of self-play from a checkpoint, after the environments.
 
         Raises:
-            UserError: If the state has another configuration, or no self-play.
+            UserError: If the state belongs to another configuration, or to a run without self-play.
         """
         if UNFINISHED not in arrays or not isinstance(values, dict):
             raise UserError(
@@ -116,5 +116,5 @@ class SelfPlay:
         seating.set_tags(self._vec, self.seats)
 
     def discard_games(self) -> None:
-        """Discard unfinished games, after the environments were reset."""
+        """Discard unfinished games, because the environments were reset."""
         self._games = GameCounter(self.seats)

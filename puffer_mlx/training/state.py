@@ -18,20 +18,20 @@ SELF_PLAY = "selfplay"  # prefix of the opponents' arrays
 
 
 def save_state(trainer: Any) -> State:
-    """Return the state of a ``Trainer`` between two steps.
+    """Return the state of a ``Trainer`` between two steps, for a checkpoint.
 
-    Untrained rollouts are not saved. With overlap, or if the rollout was launched ahead, its
-    starting point is saved, and the resumed run collects it again. In serial runs the state
-    contains the environments after the rollout.
+    Rollouts that aren't trained on yet are not saved. With overlap, or if a rollout was launched
+    ahead, the state contains the rollout's starting point, and the resumed run collects it again.
+    Otherwise it contains the environments after the latest rollout.
     """
     queue = trainer.queue
     collector = trainer.collector
     rollout = queue.newest(trainer.weights)
-    start = rollout or collector.begun
+    start = rollout or collector.in_progress
     if not (trainer.placement.overlap or (rollout and rollout.launched_ahead)):
         start = None
     environments = collector.state_of(start) if start else collector.state()
-    part: dict[str, Any] = {  # arrays of this process's agents
+    rank_arrays: dict[str, Any] = {  # arrays that differ between ranks
         "recurrent": start.states if start else collector.states,
         "carry": start.buffer.carry(0) if start else collector.buffer.carry(),
     }
@@ -39,18 +39,18 @@ def save_state(trainer: Any) -> State:
         **optimizers.to_checkpoint(trainer.train_state.optimizer),
         "scaler": trainer.train_state.scaler,
         "key": start.key if start else queue.key,
-        **part,
+        **rank_arrays,
         "recorded": trainer.recorded,
     }
     acting = start.weights if start else queue.acting_weights
     if acting is not None and acting is not trainer.weights:
         arrays["acting"] = acting
     if environments is not None:
-        arrays["environments"] = part["environments"] = mx.array(environments)
+        arrays["environments"] = rank_arrays["environments"] = mx.array(environments)
     if (scores := trainer.epoch_logs.scores.state()) is not None:
         arrays["scores"] = mx.array(scores)
-    arrays |= trainer.ranks.gather_arrays(dict(named(part)))
-    numbers = {
+    arrays |= trainer.ranks.gather_arrays(dict(named(rank_arrays)))
+    values = {
         "epoch": trainer.epoch,
         "global_step": trainer.global_step,
         "uptime": trainer.epoch_logs.uptime,
@@ -59,19 +59,19 @@ def save_state(trainer: Any) -> State:
         **trainer.ranks.numbers(),
     }
     if implementation.refused:
-        numbers["refused"] = sorted(implementation.refused)
+        values["refused"] = sorted(implementation.refused)
     if trainer.schedules:
-        numbers["schedules"] = sorted(trainer.schedules)
+        values["schedules"] = sorted(trainer.schedules)
     if trainer.rate is not None:
-        numbers["learning_rate"] = trainer.rate
+        values["learning_rate"] = trainer.rate
     if trainer.self_play is not None:
-        before = rollout.self_play if rollout and start else None
-        arrays[SELF_PLAY], numbers[SELF_PLAY] = before or trainer.self_play.state()
-    return State(dict(named(arrays)), numbers)
+        earlier_state = rollout.self_play if rollout and start else None
+        arrays[SELF_PLAY], values[SELF_PLAY] = earlier_state or trainer.self_play.state()
+    return State(dict(named(arrays)), values)
 
 
 def restore_state(trainer: Any, weights: Any, state: State) -> bool:
-    """Continue a trainer where ``state`` was saved.
+    """Restore a ``Trainer`` from a saved state, so that it continues identically.
 
     Args:
         trainer: A ``Trainer`` with the same policy, agents and buffers as the saved one.
@@ -79,12 +79,12 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
         state: The saved state.
 
     Returns:
-        True if the environments are restored, too; False if they start new episodes.
+        True if the environments are restored too; False if they start new episodes.
 
     Raises:
-        UserError: If the state has another configuration or another optimizer.
+        UserError: If the state belongs to another configuration or another optimizer.
     """
-    optimizers.refuse_another(trainer.config.train.optimizer, state.numbers)
+    optimizers.check_same_optimizer(trainer.config.train.optimizer, state.numbers)
     _refuse_lost_schedule(trainer, state.numbers)
     state = State(trainer.ranks.restore(state.arrays, state.numbers), state.numbers)
     environments = state.arrays.get("environments")
@@ -115,7 +115,7 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
         collector.restore(trees.get("recurrent", collector.states), trees["carry"])
     trainer.epoch = state.numbers["epoch"]
     trainer.global_step = state.numbers["global_step"]
-    if trainer.rate is not None:  # The saved run may have had another schedule.
+    if trainer.rate is not None:  # The saved run may have used another schedule.
         trainer.rate = state.numbers.get("learning_rate", trainer.rate)
     if trainer.self_play is not None:
         opponents = subtree(state.arrays, SELF_PLAY)
@@ -128,12 +128,12 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
     return continues
 
 
-def _refuse_lost_schedule(trainer: Any, numbers: Mapping[str, Any]) -> None:
-    """Raise UserError if a coefficient was a function and the resumed run has no function for it.
+def _refuse_lost_schedule(trainer: Any, values: Mapping[str, Any]) -> None:
+    """Raise UserError if the saved run had a custom schedule that the resumed run lacks.
 
-    A value that the user gives replaces the function.
+    The user may replace the schedule by another function or by a number.
     """
-    names = numbers.get("schedules", ["learning_rate"] if "schedule" in numbers else [])
+    names = values.get("schedules", ["learning_rate"] if "schedule" in values else [])
     for name in names:
         if name not in trainer.schedules and not typed(trainer.config, f"train.{name}"):
             raise UserError(

@@ -1,18 +1,18 @@
-"""The rollout thread, the MLX streams for acting, and the CPU cores that each stream may use.
+"""Manage the rollout thread, the MLX streams for acting, and the CPU cores per stream.
 
-MLX runs each CPU stream in one thread. Operations of the CPU extension can use more threads. A
-stream's *width* is their number, including the stream's thread. Widths let acting and learning run
-at the same time on different cores. MLX's built-in operations use one thread, except matrix
-products on macOS, where Accelerate chooses.
+MLX runs each CPU stream in one thread, but operations of the CPU extension can use more threads.
+The number of these threads, including the stream's thread, is the stream's *width*. With suitable
+widths, acting and learning use different cores at the same time. MLX's built-in operations use one
+thread, except matrix products on macOS, where Accelerate chooses.
 
-MLX queues at most 10 tasks (of 5 operations) *on all streams together*. While a learner's long
-graph is evaluated, the evaluations of other threads therefore wait for the learner's operations: a
-rollout took twice the time. So the learner's stream queues few operations of the extension at a
-time (`learner_width`).
+MLX queues at most 10 tasks (of 5 operations) on all streams together. While a learner's long graph
+is evaluated, other threads therefore wait for the learner's operations, and a rollout took twice
+the time. So the learner's stream queues only a few operations of the extension at a time
+(`configure_learner_stream`).
 
-MLX never frees a stream, and a stream belongs to one thread. So all runs share one thread
-(``Worker``). At the end of the process it clears its streams, because MLX aborts if a thread ends
-while it has streams. Threads of ``concurrent.futures`` end too early for that.
+MLX never frees a stream, and a stream belongs to one thread, so all runs of a process share one
+rollout thread (``Worker``). At the end of the process, the thread clears its streams, because MLX
+aborts if a thread ends with streams. Threads of ``concurrent.futures`` end too early for that.
 """
 
 import atexit
@@ -33,12 +33,12 @@ _of_thread = threading.local()  # Streams of each thread. MLX never frees a stre
 
 
 def acting_streams(device: mx.Device, cores: int, groups: int) -> list[mx.Stream]:
-    """Return the streams for the policy's steps. Call this in the thread that uses them.
+    """Return the MLX streams for the policy's steps. Call this in the thread that uses them.
 
-    On a CPU each group gets a stream, as long as there are cores, and all streams have the same
+    On a CPU, each group gets a stream if there are enough cores, and all streams have the same
     width. Two groups on two streams are faster than one group split among threads. The streams are
-    created once per thread; later calls return the same streams with new widths. On a GPU this is
-    the default stream, because more streams don't help.
+    created once per thread; later calls return the same streams with new widths. On a GPU, the
+    result is the default stream, because more streams don't help.
 
     Args:
         device: Device that acts.
@@ -62,10 +62,10 @@ def acting_streams(device: mx.Device, cores: int, groups: int) -> list[mx.Stream
 
 
 def set_width(stream: mx.Stream, threads: int) -> None:
-    """Set the number of threads for one operation on a CPU stream.
+    """Set the number of threads per operation on a CPU stream, for later operations.
 
-    Operations that are evaluated later use it. Results don't depend on it. Without the CPU
-    extension every operation uses one thread, and this does nothing.
+    Results don't depend on the number. Without the CPU extension, every operation uses one thread,
+    and this function does nothing.
 
     Args:
         stream: A CPU stream, also one created by another thread.
@@ -77,12 +77,12 @@ def set_width(stream: mx.Stream, threads: int) -> None:
         module.set_width(stream, threads)
 
 
-def learner_width(threads: int) -> None:
+def configure_learner_stream(threads: int) -> None:
     """Configure the calling thread's default CPU stream for learning.
 
-    The stream queues few operations of the extension at a time. This costs no time, saves a fifth
-    of the memory and lets other threads evaluate. Graphs on this stream must not use a GPU: the
-    evaluation waits for CPU operations, and GPU work in the same graph would start only after it.
+    The stream then queues few operations of the extension at a time. This costs no time, saves a
+    fifth of the memory, and lets other threads evaluate. Graphs on this stream must not use a GPU,
+    whose work would start only after the CPU operations.
 
     Args:
         threads: Number of threads; 0 means as many as the process may use.
@@ -95,7 +95,7 @@ def learner_width(threads: int) -> None:
 
 
 class Worker:
-    """A thread that runs jobs in order. ``worker()`` returns the one of the process.
+    """A thread that runs submitted jobs in order.
 
     Args:
         name: Name for the thread.
@@ -107,13 +107,13 @@ class Worker:
         self._thread.start()
 
     def submit(self, job: Callable[[], Any]) -> Future:
-        """Queue a job. Returns a future with its result or exception."""
+        """Queue a job for the thread. Returns a future with the job's result or exception."""
         future: Future = Future()
         self._jobs.put((future, job))
         return future
 
     def close(self) -> None:
-        """End the thread after its jobs."""
+        """Wait until all jobs are done, and end the thread."""
         self._jobs.put(None)
         self._thread.join()
 
@@ -129,8 +129,8 @@ class Worker:
 
 
 @functools.cache
-def worker() -> Worker:
-    """Return the worker of the process. The first call creates it."""
+def rollout_worker() -> Worker:
+    """Return the process's thread for collecting rollouts. The first call creates it."""
     collector = Worker("collector")
     atexit.register(collector.close)
     return collector

@@ -1,4 +1,6 @@
-"""The trainer: collect a rollout, train on it, report. It does no input or output.
+"""Define the trainer, which collects a rollout, trains on it, and returns a record per epoch.
+
+The trainer neither prints nor writes files.
 
 for logs in trainer:
     print(logs["SPS"], logs.get("env/score"))
@@ -36,7 +38,7 @@ from puffer_mlx.training.epoch_logs import (
     merge_means,
 )
 from puffer_mlx.training.learner import Learner, Update
-from puffer_mlx.training.placement import Acting, broadcast_from_rank0, place
+from puffer_mlx.training.placement import Acting, broadcast_from_rank0, choose_placement
 from puffer_mlx.training.reader import TrainedAgents
 from puffer_mlx.training.rollout_queue import RolloutQueue
 from puffer_mlx.training.self_play import SelfPlay, create_self_play
@@ -44,11 +46,12 @@ from puffer_mlx.training.state import restore_state, save_state
 from puffer_mlx.trees import leaves, named
 from puffer_mlx.vec.base import VecEnv
 
-RECORDED = 16  # number of agents whose latest observations are saved, to compare exports with
+# Number of agents whose latest observations are saved, to compare exports with.
+RECORDED_AGENTS = 16
 
 
 class Trains(Protocol):
-    """Attributes of a trainer that displays and players read."""
+    """A trainer as displays and players of policies see it."""
 
     config: Config
     vec: VecEnv
@@ -65,38 +68,38 @@ class Trains(Protocol):
 
 
 class Trainer:
-    """Trains a policy; iterate over it, one epoch (N * T steps) at a time.
+    """Train a policy: each iteration trains for one epoch (N * T steps) and yields its record.
 
     Args:
         config: a valid configuration (``config.validate``).
         vec: environments with the configuration's agents and buffers; the caller closes them.
         policy: the policy to train. None to build it from the configuration.
         weights: initial weights. None for random ones from ``base.seed``.
-        like: saved state of the run to resume, read only for the choices that it made for ``auto``
-            options. Call ``restore`` for the rest.
-        ranks: the processes that train together. ``vec`` contains the agents of this process:
-            ``ranks.local_config(config)``.
+        resume_state: saved state of the run to resume. The constructor only reads how the run
+            resolved ``auto`` options. Call ``restore`` for the rest.
+        ranks: the processes that train together. ``vec`` contains only this process's agents, as
+            configured by ``ranks.local_config(config)``.
 
     Attributes:
         epoch: number of completed epochs.
-        global_step: number of environment steps of all agents, in training and in ``evaluate``.
+        global_step: number of environment steps of all agents, including those of ``evaluate``.
         stop: set to True, e.g. from a signal handler, to stop after the current epoch.
         placement: the devices that act and train.
-        profiler: measures seconds by phase, and records a trace if it has one.
-        schedules: custom schedules. Maps a key of [train] (``ppo.schedules.SCHEDULED``) to a
-            function that takes the fraction of completed epochs, in [0, 1), and returns the
-            coefficient. Other coefficients follow the configuration.
+        profiler: measures the seconds of each phase, and records a trace if requested.
+        schedules: custom schedules by key of [train] (``ppo.schedules.SCHEDULED``). A schedule maps
+            the fraction of completed epochs, in [0, 1), to the coefficient. Other coefficients
+            follow the configuration.
 
-    Components. Change them only between two steps:
+    Change the following components only between two steps:
 
     Attributes:
-        queue: the current rollout, the next one if it was started, and the random key.
+        queue: holds the current rollout, the next rollout if it was started, and the random key.
         collector: collects rollouts.
         learner: trains on rollouts.
         train_state: weights, optimizer state and loss scaler.
-        prepared: the next update if it has been prepared, else None.
-        epoch_logs: builds the records of epochs, and stores the scores of the latest episodes.
-        self_play: the opponents; None without self-play.
+        prepared: the next update, if it is already prepared, else None.
+        epoch_logs: makes the records of epochs, and stores the scores of the latest episodes.
+        self_play: assigns and replaces opponents; None without self-play.
         rate: learning rate of the adaptive schedule; None with another schedule.
     """
 
@@ -106,7 +109,7 @@ class Trainer:
         vec: VecEnv,
         policy: Policy | None = None,
         weights: Any = None,
-        like: State | None = None,
+        resume_state: State | None = None,
         ranks: SingleProcess = SINGLE_PROCESS,
     ) -> None:
         choose_cache_limit()
@@ -125,10 +128,12 @@ class Trainer:
         self.self_play = create_self_play(config, vec, self.weights, ranks)
         seats = self.self_play.seats if self.self_play else None
         acting = Acting(local, vec, policy, seats)
-        resumed = like.numbers if like else {}
-        verification.refuse(resumed.get("refused", ()), "in an earlier part of this run")
+        resumed = resume_state.numbers if resume_state else {}
+        verification.refuse(resumed.get("refused", ()), "earlier in this run")
         self.placement = broadcast_from_rank0(
-            ranks, local, lambda local: place(acting._replace(config=local), self.weights, resumed)
+            ranks,
+            local,
+            lambda local: choose_placement(acting._replace(config=local), self.weights, resumed),
         )
         self.profiler = Profiler(bool(config.base.profile))
         timer = self.profiler.train
@@ -139,41 +144,42 @@ class Trainer:
         learning = without_reward_clip(config) if self.collector.bootstraps else config
         self.learner = Learner(learning, policy, self.placement, timer, ranks, trained_agents)
         if self.learner.graph is not None and backend() == "cuda":
-            self.profiler.profile_delay = PROFILE_DELAY_S  # profiling compiles functions of its own
+            self.profiler.profile_delay = PROFILE_DELAY_S  # profiling compiles separate functions
         self.epoch_logs = EpochLogs(config)
         self.schedules: dict[str, Callable[[float], float]] = {}
         adaptive = config.train.lr_schedule == schedules.ADAPTIVE
         self.rate = config.train.learning_rate if adaptive else None
         self.prepared: Update | None = None
-        self._began: float | None = None  # when the epoch in progress began
-        self._last_seconds = 0.0  # of the previous epoch
-        self._compiled = False  # the first epoch of a start compiles
+        self._began: float | None = None  # start time of the epoch in progress
+        self._last_seconds = 0.0  # duration of the previous epoch
+        self._compiled = False  # False during the first epoch of the process, which compiles
 
     def __iter__(self) -> Iterator[Logs]:
-        """Train to the end of the schedule or until ``stop``; yield one record per epoch."""
+        """Train until the last epoch or until ``stop`` is set; yield one record per epoch."""
         while self.has_next_epoch():
             yield self.step()
 
     def step(self) -> Logs:
-        """Train for one epoch: a rollout of N * T steps, then an update of K minibatches on it.
+        """Train for one epoch: collect a rollout of N * T steps, then update on K minibatches.
 
-        With ``train.overlap`` another thread collects the next rollout during the update, with the
-        weights from before the update, and finishes before this method returns. Without it, if the
-        GPU steps the environments, the next rollout is launched after the last minibatch is
-        submitted and before the update's results are read. The GPU may still compute that rollout
-        when this method returns.
+        With ``train.overlap``, another thread collects the next rollout during the update, with the
+        weights from before the update, and finishes before this method returns. Without overlap,
+        if the GPU steps the environments, the next rollout is launched after the last minibatch is
+        submitted and before the update's results are read. The GPU may still compute it when this
+        method returns.
 
-        A failed step changes neither weights nor optimizer, unless an interrupt hits the lines that
-        commit the update. The next call uses the same keys:
+        If the step fails, neither weights nor optimizer change, unless an interrupt comes while the
+        update is committed. The next call uses the same random keys:
 
-            - If the rollout raises, its steps are dropped and the next call collects a new one.
+            - If the rollout failed, its steps are dropped, and the next call collects a new one.
               The environments have moved, unless their state was saved: see ``Collector.resync``.
-            - If the update raises, the next call repeats it on the same rollout. The next rollout
+            - If the update failed, the next call repeats it on the same rollout. The next rollout
               is kept if another thread collects it, and undone if it was launched on the GPU.
             - If ``collector.settle`` raises KeyboardInterrupt, the epoch is complete and only its
               record is lost.
 
-        Returns: the epoch's record.
+        Returns:
+            The epoch's record.
         """
         began = time.perf_counter()
         self._began = began
@@ -192,9 +198,9 @@ class Trainer:
                     self.queue.start_next(self.weights)
                 update.submit()
                 if self._launches_ahead():
-                    following = self.queue.launch_ahead(update.state.weights)
-                    if self.rate is None:  # else the next rate depends on this update's KL
-                        self.prepared = self._prepare(following, update.state, self.epoch + 1)
+                    next_rollout = self.queue.launch_next(update.state.weights)
+                    if self.rate is None:  # An adaptive rate depends on this update's KL.
+                        self.prepared = self._prepare(next_rollout, update.state, self.epoch + 1)
                 metrics = update.wait()
                 self.collector.read(rollout)
                 rollout.logs, rollout.scores = self.ranks.sync_epoch(
@@ -203,8 +209,8 @@ class Trainer:
             next_rate = self._next_rate(metrics)
             used = update.scheduled
             metrics |= {**used.loss, "learning_rate": used.lr, "ent_coef": used.ent_coef}
-            # Commit the update. The rollout is released first: an interrupt within these lines may
-            # lose the update or a counter, but no rollout is trained on twice.
+            # Commit the update. The rollout is released first, so that no rollout is trained on
+            # twice if an interrupt comes within these lines. It may lose the update or a counter.
             self.queue.release()
             self.train_state = update.state
             self.rate = next_rate
@@ -225,18 +231,18 @@ class Trainer:
         return self._record(rollout, metrics, began, seconds)
 
     def has_next_epoch(self) -> bool:
-        """Return True if there is another epoch: the schedule has one, and ``stop`` isn't set."""
+        """Return True if another epoch is scheduled and ``stop`` isn't set."""
         return self.epoch < self.config.epochs and not self._stopped()
 
     def evaluate(self) -> Iterator[Logs]:
-        """Collect rollouts without training, as PufferLib 4.0 does after its last epoch.
+        """Evaluate the policy by rollouts without training, as PufferLib 4.0 does after training.
 
         Evaluation ends after more than ``base.eval_episodes`` episodes, or after half as many
-        rollouts as training has epochs. A rollout left by a failed ``step`` is dropped, because
-        evaluation fills its buffer. The evaluation of 5.0 is in ``evaluation/evaluator.py``.
+        rollouts as training has epochs. If a failed ``step`` left a rollout, it is dropped, because
+        evaluation needs its buffer. The evaluation of 5.0 is in ``evaluation/evaluator.py``.
 
         Yields:
-            The environments' means since the evaluation began.
+            The environments' mean metrics since the evaluation began.
         """
         total: Logs = {}
         self.queue.take_back_all()
@@ -257,7 +263,7 @@ class Trainer:
             yield {"agent_steps": self.global_step, **total}
 
     def scheduled(self, epoch: int) -> Scheduled:
-        """Return an epoch's coefficients."""
+        """Return the scheduled coefficients of an epoch, such as its learning rate."""
         train = self.config.train
         epochs = self.config.epochs
         custom: dict[str, float] = {}
@@ -277,15 +283,15 @@ class Trainer:
         return Scheduled(lr, ent_coef, beta, loss=custom)
 
     def state(self) -> State:
-        """Return the state that ``restore`` needs, without the weights."""
+        """Return the trainer's state for a checkpoint, without the weights."""
         return save_state(self)
 
     def restore(self, weights: Any, state: State) -> bool:
-        """Restore a saved state.
+        """Restore a trainer's state from a checkpoint.
 
         Args:
-            weights: the policy's weights when the state was saved.
-            state: the state of a trainer with the same policy, agents and buffers.
+            weights: the policy's weights from the same checkpoint.
+            state: saved state of a trainer with the same policy, agents and buffers.
 
         Returns:
             False if the environments start new episodes, else True.
@@ -297,7 +303,7 @@ class Trainer:
 
     @property
     def progress(self) -> EpochProgress | None:
-        """Progress of the current epoch, None between two epochs. Any thread may read it."""
+        """Progress of the current epoch, or None between two epochs. Any thread may read it."""
         if (began := self._began) is None:
             return None
         trains = self.queue.rollout is not None
@@ -312,50 +318,51 @@ class Trainer:
 
     @weights.setter
     def weights(self, weights: Any) -> None:
-        mx.eval(weights)  # the next step may run in another thread
+        mx.eval(weights)  # Another thread may run the next step.
         self.train_state = self.train_state._replace(weights=weights)
 
     @property
     def acts_in_c(self) -> bool:
-        """True if a rollout, including the policy's steps, is one call of C."""
+        """True if one call of C collects a rollout, including the policy's steps."""
         return self.collector.acting.in_c
 
     @property
-    def fault(self) -> UserError | None:
-        """The error to raise if no minibatch has been finite, else None."""
-        return self.learner.health.fault
+    def error(self) -> UserError | None:
+        """Error that the caller should raise if no minibatch has been finite so far, else None."""
+        return self.learner.finite_check.error
 
     @property
     def parameters(self) -> int:
-        """Number of scalar weights."""
+        """Number of scalar weights of the policy."""
         return sum(int(w.size) for _, w in named(self.weights))
 
     @property
     def last_buffer(self) -> Any:
-        """Buffer of the latest complete rollout, not of one that was launched ahead."""
+        """Buffer of the latest rollout, ignoring a rollout that was launched ahead."""
         rollout = self.queue.rollout
-        ahead = rollout is not None and rollout.launched_ahead
-        return self.collector.previous_buffer if ahead else self.collector.buffer
+        if rollout is not None and rollout.launched_ahead:
+            return self.collector.previous_buffer
+        return self.collector.buffer
 
     @property
     def recorded(self) -> Any:
-        """Observations of the latest rollout as the policy received them, (T, at most 16, D)."""
+        """Observations of the latest rollout, as the policy received them, (T, up to 16, D)."""
         buffer = self.last_buffer
-        return buffer.observations[: buffer.horizon, :RECORDED]
+        return buffer.observations[: buffer.horizon, :RECORDED_AGENTS]
 
     def _stopped(self) -> bool:
         """Return True if ``stop`` is set on any rank.
 
-        A signal handler may set ``stop`` during the vote. Don't overwrite it: the next vote uses
-        it.
+        ``stop`` is never reset here, because a signal handler may set it during the vote. The next
+        vote then uses it.
         """
         if ends := self.ranks.should_stop(self.stop):
             self.stop = True
         return ends
 
     def _count_games(self, rollout: Rollout, self_play: SelfPlay) -> None:
-        """Count the games of a rollout, and choose the opponents of the next rollout."""
-        # With overlap a checkpoint repeats this rollout, so it saves the state before its games.
+        """Count the self-play games of a rollout, and choose the next rollout's opponents."""
+        # With overlap, resuming repeats this rollout, so a checkpoint needs the earlier state.
         if self.placement.overlap:
             rollout.self_play = self_play.state()
         rollout.games = self_play.after(rollout, self.global_step, self.weights)
@@ -363,12 +370,12 @@ class Trainer:
     def _launches_ahead(self) -> bool:
         """Return True if the next rollout is launched before this update's results are read."""
         if not self.collector.launches_ahead or self.self_play is not None:
-            return False  # self-play chooses the opponents first
-        following = self.epoch + 1
-        return following < self.config.epochs and not self.profiler.times_rollout(following)
+            return False  # Self-play chooses the opponents first.
+        next_epoch = self.epoch + 1
+        return next_epoch < self.config.epochs and not self.profiler.times_rollout(next_epoch)
 
     def _prepared_for(self, rollout: Rollout) -> Update:
-        """Return the update on a rollout: the prepared one if it is still valid, or a new one."""
+        """Return the update on a rollout: the prepared one if it is still valid, else a new one."""
         update = self.prepared
         self.prepared = None
         if update is not None:
@@ -377,42 +384,46 @@ class Trainer:
                 return update
         return self._prepare(rollout, self.train_state, self.epoch)
 
-    def _prepare(self, rollout: Rollout, before: TrainState, epoch: int) -> Update:
+    def _prepare(self, rollout: Rollout, state_before: TrainState, epoch: int) -> Update:
         """Prepare the update of an epoch without computing it."""
         key = self.ranks.local_key(self.queue.update_key(rollout))
         profiled = self.profiler.should_profile(epoch)
-        return self.learner.prepare(rollout, before, self.scheduled(epoch), key, epoch, profiled)
+        scheduled = self.scheduled(epoch)
+        return self.learner.prepare(rollout, state_before, scheduled, key, epoch, profiled)
 
     def _next_rate(self, metrics: Logs) -> float | None:
-        """Return ``rate`` adapted to the KL of an update. None unless the schedule is adaptive."""
+        """Return the adaptive learning rate after an update, or None with another schedule."""
         if self.rate is None:
             return None
         train = self.config.train
         kl = metrics.get("kl", math.nan)
-        return schedules.adapted(self.rate, train.learning_rate, kl, train.desired_kl)
+        return schedules.adapted_rate(self.rate, train.learning_rate, kl, train.desired_kl)
 
     def _charge(self, rollout: Rollout, update: Update, update_began: float) -> float:
-        """Charge the time since ``update_began`` to the phases. Returns the seconds of training.
+        """Charge the time since ``update_began`` to profiling phases.
 
-        Two parts of this time belong to rollouts: waiting for the current one, if it was launched
-        ahead, and launching the next one.
+        The rollout phases get the time of waiting for the current rollout, if it was launched
+        ahead, and of launching the next one. Training gets the rest.
+
+        Returns:
+            Seconds of training.
         """
         seconds = time.perf_counter() - update_began - update.extra_seconds
-        waiting = min(rollout.late, seconds)  # in seconds, for a rollout that was launched ahead
+        waiting = min(rollout.remaining_seconds, seconds)
         self.profiler.train.apply_profiled_shares(update.profiled, waiting)
-        if waiting:  # a rollout launched ahead is computed by no other thread that uses this timer
+        if waiting:  # No other thread uses this timer if rollouts are launched ahead.
             self.profiler.rollout.charge("eval_act", waiting)
-        following = self.queue.rollout  # None unless it was launched ahead
-        launching = min(following.seconds, seconds - waiting) if following else 0.0
+        next_rollout = self.queue.rollout  # None unless it was launched ahead
+        launching = min(next_rollout.seconds, seconds - waiting) if next_rollout else 0.0
         collecting = 0.0 if rollout.launched_ahead else rollout.seconds
         rollout.seconds = collecting + launching + waiting
         return seconds - waiting - launching
 
     def _record(self, rollout: Rollout, metrics: Logs, began: float, seconds: float) -> Logs:
-        """Return the record of the epoch that has just ended."""
+        """Return the log record of the epoch that has just ended."""
         overlap = self.placement.overlap
         if overlap:
-            self.profiler.rollout.lap("eval_idle")  # no other thread uses this timer now
+            self.profiler.rollout.lap("eval_idle")  # No other thread uses this timer now.
         self.profiler.train.lap("train_wait" if overlap else "train_misc")
         wall = time.perf_counter() - began
         self._last_seconds = wall if self._compiled else 0.0
@@ -423,7 +434,7 @@ class Trainer:
 
 
 def _first_state(config: Config, policy: Policy, weights: Any) -> tuple[mx.array, TrainState]:
-    """Return the random key and the state before the first epoch."""
+    """Return the random key, weights and optimizer state before the first epoch."""
     init, key = mx.random.split(mx.random.key(config.base.seed))
     weights = policy.init(init) if weights is None else weights
     optimizer = optimizers.from_config(config).init(weights)

@@ -94,7 +94,7 @@ def test_an_optimizers_state_counts(gigabytes):
     # copies x 4 bytes x (2 x 10^14 + 10^9): weights, gradients, and momentum; of adam two moments
     gigabytes(20)
     for name, said in ("muon", "2,40"), ("adam", "3,20"):
-        kept = optimizers.state_size(optimizers.find(name))
+        kept = optimizers.state_size(optimizers.find_optimizer(name))
         with pytest.raises(UserError, match=f"makes weights of {said}"):
             memory_needs.refuse_training(config(H=10**7), kept=kept)
 

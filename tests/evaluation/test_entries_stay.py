@@ -28,7 +28,9 @@ def test_training_does_not_write_into_earlier_weights(way):
     settings = config.load(name, [*words, *WAYS[way]])
     with vec.make(settings, threads=2) as environments:
         trainer = Trainer(settings, environments)
-        assert small_networks.fits(trainer.policy, settings.train) == ("one operation" in way)
+        assert small_networks.supports_epoch(trainer.policy, settings.train) == (
+            "one operation" in way
+        )
         kept = [(trainer.weights, copies(trainer.weights))]
         for _ in trainer:
             kept.append((trainer.weights, copies(trainer.weights)))

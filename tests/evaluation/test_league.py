@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from puffer_mlx import config as c
 from puffer_mlx.errors import UserError
 from puffer_mlx.rollout.seats import Seats
-from puffer_mlx.training.game_results import Results
+from puffer_mlx.training.game_results import GameResults
 from puffer_mlx.training.league import League
 
 TAGS = [0, 0, 1, 1, 1, 2, 3, 0, 1, 2, 2, 3]  # of 12 environments: 4, 3 and 2 with opponents
@@ -34,7 +34,7 @@ def weights(number: int) -> Any:
     return {"layer": [mx.array([float(number)])]}
 
 
-def recorded(calls: int, seed: int, skill: float) -> list[Results]:
+def recorded(calls: int, seed: int, skill: float) -> list[GameResults]:
     """Return random results: phases in which no game ends, and others in which all do."""
     rng = np.random.default_rng(seed)
     made = []
@@ -43,7 +43,7 @@ def recorded(calls: int, seed: int, skill: float) -> list[Results]:
         games = np.bincount(np.array(TAGS), ended * rng.integers(1, 9, E), B + 1)[1:]
         wins = rng.binomial(games.astype(int), skill)
         draws = rng.binomial(games.astype(int) - wins, 0.3)
-        made.append(Results(wins + draws / 2, games.astype(np.int64), ended))
+        made.append(GameResults(wins + draws / 2, games.astype(np.int64), ended))
     return made
 
 
@@ -59,7 +59,7 @@ def league(**keys: Any) -> League:
     return League(config, seats(), weights(0))
 
 
-def rules_4(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
+def rules_4(keys: dict[str, Any], results: list[GameResults]) -> list[tuple]:
     """Return what 4.0's rules decide."""
     rng = np.random.default_rng(keys["seed"])
     entries = [[0, keys["elo_init"]]]
@@ -114,7 +114,7 @@ def rules_4(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
     return found
 
 
-def rules_5(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
+def rules_5(keys: dict[str, Any], results: list[GameResults]) -> list[tuple]:
     """Return what 5.0's rules decide; ratings are ours."""
     rng = np.random.default_rng(keys["seed"])
     queue, playing, drawn, found = [0], [0] * B, 0, []
@@ -198,8 +198,8 @@ def quick() -> League:
     return league(rules="puffer4", **QUICK)
 
 
-def result(score: list[float], games: list[int], ended: np.ndarray = NOBODY) -> Results:
-    return Results(np.array(score, np.float64), np.array(games, np.int64), ended)
+def result(score: list[float], games: list[int], ended: np.ndarray = NOBODY) -> GameResults:
+    return GameResults(np.array(score, np.float64), np.array(games, np.int64), ended)
 
 
 def test_a_beaten_opponent_is_replaced_after_each_of_its_environments_has_ended_a_game():

@@ -13,7 +13,7 @@ from small_policies import weights_of
 from puffer_mlx import config, vec
 from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.errors import UserError
-from puffer_mlx.training.game_results import Results
+from puffer_mlx.training.game_results import GameResults
 from puffer_mlx.training.self_play import create_self_play
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.trees import leaves
@@ -35,7 +35,7 @@ class Fixed:
         self.trees = [weights_of(policy, seed) for seed in range(9)]
         mx.eval(self.trees)
         self.calls: list[tuple[int, Any]] = []
-        self.results: list[Results] = []
+        self.results: list[GameResults] = []
 
     @property
     def opponents(self) -> list[Any]:
@@ -49,7 +49,7 @@ class Fixed:
     def replaced(self) -> frozenset[int]:
         return frozenset({2} if self.calls else ())
 
-    def after(self, step: int, results: Results, weights: Any) -> dict[str, float]:
+    def after(self, step: int, results: GameResults, weights: Any) -> dict[str, float]:
         self.calls.append((step, weights))
         self.results.append(results)
         return {"pool/told": len(self.calls)}

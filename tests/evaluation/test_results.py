@@ -22,7 +22,7 @@ def test_a_game_ends_when_all_agents_have_ended():
     terminals[3, 1] = 1
     rewards = np.zeros((4, 2), np.float32)
     rewards[2, 1] = 1
-    found = GameCounter(seats_of([1], 2)).take(rewards, terminals)
+    found = GameCounter(seats_of([1], 2)).count(rewards, terminals)
     assert (found.score.tolist(), found.games.tolist()) == ([0.0], [1])
 
 
@@ -49,7 +49,7 @@ def test_games_are_counted_as_in_a_loop_over_steps_also_after_a_restore():
                         games[tag - 1] += 1
                         ended[env] = True
                     sums[env] = 0
-        found = scores.take(rewards, terminals)
+        found = scores.count(rewards, terminals)
         assert (found.score == score).all() and (found.games == games).all()
         assert (found.ended == ended).all()
 

@@ -162,12 +162,12 @@ def _computed(a: dict[str, mx.array]) -> dict[str, mx.array]:
     series = a["values"], a["rewards"], a["terminals"], a["ratios"]
     grid = a["ratios"], a["values"], a["adv"], a["finals"]
     new = a["values"], a["ratios"], a["rows"], a["new_values"], a["new_ratios"]
-    results = {f"advantages {form}": advantages(*series, **HYPER, form=form) for form in "VS"}
+    results = {f"advantages {form}": advantages(*series, **HYPER, formula=form) for form in "VS"}
     results["advantages with ends"] = advantages(*series, **HYPER, finals=a["finals"])
     results["advantages without ratios"] = advantages(*series[:3], None, **HYPER)
     rounded = a["values"].astype(mx.bfloat16)
     results["advantages of bf16"] = advantages(rounded, *series[1:], **HYPER)
-    drawn = priority.choose(a["adv"], a["uniforms"], mx.array(0.4), 0.8)
+    drawn = priority.choose_segments(a["adv"], a["uniforms"], mx.array(0.4), 0.8)
     results["drawn rows"], results["their weights"] = drawn
     weights = a["uniforms"]
     results["masks"] = ops.take_rows(a["masks"], a["rows"], STEPS)

@@ -175,7 +175,7 @@ def test_every_algorithm_trains_a_module(algorithm):
     module = Both()
     settings = {**CARTPOLE, "algorithm": algorithm, "minibatch_size": 64}
     with puffer_mlx.train("gym:CartPole-v1", policy=module, **settings) as trainer:
-        assert (body(trainer) != np.array(module.body.weight)).any() and trainer.fault is None
+        assert (body(trainer) != np.array(module.body.weight)).any() and trainer.error is None
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ KERNELS = {  # by name: the implementations that are refused, and options of a r
 @contextlib.contextmanager
 def launching(kernel: str):
     """Let Muon use the form that has a kernel: one block, or groups of launches."""
-    muon.layout.cache_clear()
+    muon.tensor_layout.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         if kernel.startswith("muon_"):
             patch.setenv(
@@ -168,7 +168,7 @@ def launching(kernel: str):
         if kernel == "muon_apply":
             patch.setattr(muon, "BLOCK_ROWS", 0)
         yield
-    muon.layout.cache_clear()
+    muon.tensor_layout.cache_clear()
 
 
 @pytest.mark.parametrize("options", [ONE, MANY, DEEP], ids=["one launch", "many", "bf16"])
@@ -275,7 +275,7 @@ def test_refusal_is_stored_in_the_cache_and_in_the_run(monkeypatch, capsys):
     implementation.refused.clear()
     with emulated_gpu() as gpu:
         configured = config.load("squared", OPTIONS)
-        Trainer(configured, RandomVec(N, (3,), False), like=state)
+        Trainer(configured, RandomVec(N, (3,), False), resume_state=state)
     assert implementation.refused == {"the draw of segments in one call"}
 
 

@@ -15,7 +15,7 @@ def compute(rows, hyper, form):
     """Values, rewards, terminals, ratios, each (T, N)."""
     arrays = [mx.array(np.ascontiguousarray(row, dtype=np.float32)) for row in rows]
     numbers = dict(zip(NAMES, map(float, hyper), strict=True))
-    return np.array(advantages(*arrays, **numbers, form=form))
+    return np.array(advantages(*arrays, **numbers, formula=form))
 
 
 @pytest.mark.parametrize("rho_clip", [1.1, 0.5])
@@ -73,7 +73,7 @@ def test_wrong_shapes_and_forms_are_refused():
     with pytest.raises(ValueError, match=r"\(4, 3\).*\(3, 4\)|\(3, 4\).*\(4, 3\)"):
         advantages(*wrong, **hyper)
     with pytest.raises(ValueError, match="'v'"):
-        advantages(*rows, **hyper, form="v")
+        advantages(*rows, **hyper, formula="v")
 
 
 # ---- final observations --------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_final_observations_end_advantages(path, form):
     ):
         finals = mx.zeros((6, 1))
         finals[2] = final
-        found = advantages(*arrays, **hyper, form=form, finals=finals, bootstrap=bootstrap)
+        found = advantages(*arrays, **hyper, formula=form, finals=finals, bootstrap=bootstrap)
         np.testing.assert_allclose(np.array(found)[:, 0], [*before, *AFTER], rtol=0, atol=1e-6)
 
 
@@ -120,7 +120,7 @@ def test_final_observations_of_many_agents_in_c_equal_plain_mlx(
     arrays = [mx.array(row.astype(np.float32)) for row in rows]
     finals = mx.array(rng.choice([0, 0, 0, 1, 2], shape).astype(np.float32))
     numbers = dict(zip(NAMES, (0.95, 0.9, 1.1, 0.9), strict=True))
-    numbers |= {"form": form, "finals": finals, "bootstrap": bootstrap}
+    numbers |= {"formula": form, "finals": finals, "bootstrap": bootstrap}
     found = np.array(advantages(*arrays, **numbers))
     monkeypatch.setattr(cpu_extension, "load_extension", lambda: None)
     expected = np.array(advantages(*arrays, **numbers))

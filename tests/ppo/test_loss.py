@@ -9,7 +9,7 @@ import oracles
 import pytest
 
 from puffer_mlx.policy.distributions import Categorical
-from puffer_mlx.ppo.loss import METRICS, Targets, normalise, normalized_loss, ppo_loss
+from puffer_mlx.ppo.loss import METRICS, Targets, normalise_advantages, normalized_loss, ppo_loss
 from puffer_mlx.spec import ActionSpec
 
 COEFFICIENTS = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2, "ent_coef": 0.01}
@@ -43,9 +43,9 @@ def oracle(logits, value, actions, batch, sizes, mask=None, **coefficients):
 
 def test_normalise_leaves_one_advantage_and_makes_equal_ones_zero():
     alone = mx.array([3.5])
-    assert normalise(alone).tolist() == [3.5]
-    assert normalise(alone, mx.array([[[1.0], [3.5], [0.0]]])).tolist() == [3.5]
-    assert normalise(mx.ones(4)).tolist() == [0.0] * 4
+    assert normalise_advantages(alone).tolist() == [3.5]
+    assert normalise_advantages(alone, mx.array([[[1.0], [3.5], [0.0]]])).tolist() == [3.5]
+    assert normalise_advantages(mx.ones(4)).tolist() == [0.0] * 4
 
 
 CASES = {"one head": ((4,), False), "masks": ((3, 2, 5), True)}

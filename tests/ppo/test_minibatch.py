@@ -203,7 +203,7 @@ def by_kernels(case: Case, backend: str, **replaced: Any) -> tuple[list[str], li
     threads, room = MAC if backend == "metal" else H200
     minibatch.choose_plan.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(minibatch, "BLOCKS", 2)  # so that most take several tiles
+        patch.setattr(minibatch, "MAX_BLOCKS", 2)  # so that most take several tiles
         limits = threads, min(room, case.room or room)
         patch.setattr(minibatch, "shared_pool_limits", lambda: limits)
         for name, value in replaced.items():

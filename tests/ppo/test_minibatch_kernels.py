@@ -50,7 +50,7 @@ def advantages_of(form, boot):
                 *(values, rewards, terminals, ratios),
                 **HYPER,
                 reward_clip=1.0,
-                form=form,
+                formula=form,
                 finals=finals,
                 bootstrap=bool(boot),
             )
@@ -123,7 +123,7 @@ def draw_case(T, N, S, seed=0):
 
 
 def choose(adv, uniforms, beta):
-    return priority.choose(adv, uniforms, beta, ALPHA)
+    return priority.choose_segments(adv, uniforms, beta, ALPHA)
 
 
 def check_draw(found, adv, uniforms, beta):

@@ -50,7 +50,7 @@ def test_gradients_packed_by_a_minibatch_are_not_packed_again():
     inputs: dict = {"ent_coef": one, "settings": one}
     with emulated_gpu() as gpu:
         given = [{k: w.astype(mx.float32) for k, w in tree.items()} for tree in (named, momenta)]
-        tree, _ = minibatch._finished(inputs, grads, partial, 3, named, ["b", "c", "a"])
+        tree, _ = minibatch._sum_blocks(inputs, grads, partial, 3, named, ["b", "c", "a"])
         first, at = dict(zip("bca", (0, 7, 247), strict=True)), grads.sum(axis=0)
         for name, found in tree.items():
             expected = at[first[name] :][: found.size].reshape(found.shape)

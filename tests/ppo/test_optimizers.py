@@ -60,7 +60,7 @@ def stepping(name, case, max_norm=1.5, decay=0.3, **betas):
         state = dict(zip(kinds, trees[2:], strict=True))
         state |= {"step": steps} if name == "adam" else {}
         given = *trees[:2], state
-        weights, state, ok = optimizers.find(name).step(*given, loss, lr, **numbers)
+        weights, state, ok = optimizers.find_optimizer(name).step(*given, loss, lr, **numbers)
         assert weights["none"] == [] and ok.shape == () and weights.keys() == trees[0].keys()
         return [array for _, array in named([weights, state])] + [ok]
 
@@ -187,8 +187,8 @@ def test_muon_by_a_cluster_equals_float64(backend, low, blocks, tmp_path, monkey
         )  # the kernels are used in spite of the changes here
         monkeypatch.setattr(muon, "BLOCK_ROWS", 1000)
         monkeypatch.setattr(muon, "shared_pool_limits", lambda: (512, 0))
-    request.addfinalizer(muon.layout.cache_clear)
-    muon.layout.cache_clear()
+    request.addfinalizer(muon.tensor_layout.cache_clear)
+    muon.tensor_layout.cache_clear()
     case, trees = "of a cluster", drawn("muon", "of a cluster")
     step = stepping("muon", case, low=low)
 

@@ -18,7 +18,7 @@ def probabilities(totals, alpha):
 
 
 def draw(p, uniforms):
-    rows = priority.draw(mx.array(p, mx.float32), mx.array(uniforms, mx.float32))
+    rows = priority.draw_segments(mx.array(p, mx.float32), mx.array(uniforms, mx.float32))
     assert rows.dtype == mx.int32
     return np.array(rows)
 
@@ -31,7 +31,7 @@ def test_probabilities_and_weights_equal_hand_arithmetic():
     # the sum of p is (5.5764913 + 4e-6) / 5.5764923 = 1.0000005
     assert np.sum(p, dtype=np.float64) == pytest.approx(1.0000005, abs=1.2e-7)
     # (4 p)^-.3: (7.173e-7)^-.3 = 69.7092, .7172976^-.3 = 1.1048166, ...
-    weights = priority.importance(mx.array(p), mx.array([0, 1, 2, 3, 3]), mx.array(0.3))
+    weights = priority.importance_weights(mx.array(p), mx.array([0, 1, 2, 3, 3]), mx.array(0.3))
     expected = [69.7092, 1.1048166, 0.9957166, 0.7821504, 0.7821504]
     np.testing.assert_allclose(np.array(weights), expected, rtol=2e-6)
 
@@ -83,9 +83,9 @@ def test_choose_in_c_equals_plain_mlx(extension, monkeypatch, alpha, bad):
     uniforms = (1 - rng.random(500)).astype(np.float32)
     uniforms[:2] = 1.0, 1e-9
     arguments = mx.array(adv), mx.array(uniforms), mx.array(0.4), alpha
-    rows, weights = map(np.array, priority.choose(*arguments))
+    rows, weights = map(np.array, priority.choose_segments(*arguments))
     monkeypatch.setattr(cpu_extension, "load_extension", lambda: None)
-    plain, importance = map(np.array, priority.choose(*arguments))
+    plain, importance = map(np.array, priority.choose_segments(*arguments))
     assert rows.dtype == plain.dtype == np.int32 and len(set(rows)) > 10
     same = rows == plain  # a uniform within rounding of a cumulative sum may go either way
     assert same.mean() > 0.99 and np.abs(rows - plain).max() <= 1

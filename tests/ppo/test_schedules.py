@@ -7,7 +7,7 @@ import pytest
 from puffer_mlx.config import load
 from puffer_mlx.config.notes import unread
 from puffer_mlx.errors import UserError
-from puffer_mlx.ppo.schedules import adapted, annealed
+from puffer_mlx.ppo.schedules import adapted_rate, annealed
 
 QUARTER = 0.02 + 0.04 * (1 + math.sqrt(0.5))
 
@@ -31,7 +31,7 @@ def test_annealed_rate_equals_hand_arithmetic(schedule, epoch, epochs, expected)
     ],
 )
 def test_adaptive_learning_rate_equals_hand_arithmetic(rate, kl, expected):
-    found = adapted(rate, first=0.003, kl=kl, desired_kl=0.02)
+    found = adapted_rate(rate, first=0.003, kl=kl, desired_kl=0.02)
     assert found == pytest.approx(expected, rel=1e-12)
 
 

@@ -69,7 +69,7 @@ def made(sizes, masks=False, **others):
 
 def one_by_one(policy, weights, fields, adv, order, train=TRAIN):
     """Return the results of separate minibatches."""
-    run, state = compiled(policy, train), optimizers.find("adam").init(weights)
+    run, state = compiled(policy, train), optimizers.find_optimizer("adam").init(weights)
     scaler, metrics, oks = precision.first_scaler("fp32"), [], []
     for minibatch in run.shuffle(fields, adv, None, mx.ones((T, N)), order):
         (_, numbers, *_), grads = run.gradients(weights, minibatch, ENT, scaler["scale"])
@@ -80,7 +80,7 @@ def one_by_one(policy, weights, fields, adv, order, train=TRAIN):
 
 
 def at_once(policy, weights, fields, adv, order, train=TRAIN):
-    state, scaler = optimizers.find("adam").init(weights), precision.first_scaler("fp32")
+    state, scaler = optimizers.find_optimizer("adam").init(weights), precision.first_scaler("fp32")
     given = weights, state, scaler, fields, adv, order, LR, ENT
     return small_networks.Epochs(policy, train)(*given)
 
@@ -154,9 +154,9 @@ def test_minibatch_that_is_not_finite_is_skipped_and_counted():
 
 def test_fits_only_supported_policies_and_settings(monkeypatch):
     policy = policy_of("MLP", (1,), dialect="sb3")
-    assert small_networks.fits(policy, TRAIN)
+    assert small_networks.supports_epoch(policy, TRAIN)
     for other in ({"optimizer": "muon"}, {"precision": "bf16"}, {"minibatch_size": 1 << 20}):
-        assert not small_networks.fits(policy, replace(TRAIN, **other))
-    assert not small_networks.fits(policy_of("GRU", (1,), dialect="sb3"), TRAIN)
+        assert not small_networks.supports_epoch(policy, replace(TRAIN, **other))
+    assert not small_networks.supports_epoch(policy_of("GRU", (1,), dialect="sb3"), TRAIN)
     monkeypatch.setattr(small_networks.EPOCH, "choose", lambda *_: None)
-    assert not small_networks.fits(policy, TRAIN)  # without a BLAS
+    assert not small_networks.supports_epoch(policy, TRAIN)  # without a BLAS

@@ -339,7 +339,7 @@ def on_gpu(monkeypatch, request):
             whole = rollouts_in_one_launch(given.policy, *about)
         return Placement(CPU, CPU, overlap, gpu_rollouts=whole)
 
-    monkeypatch.setattr(trainer, "place", place)
+    monkeypatch.setattr(trainer, "choose_placement", place)
 
 
 def make_trainer(name: str = "connect4", *options: str) -> trainer.Trainer:
@@ -504,7 +504,9 @@ def test_a_launched_rollout_is_taken_back(on_gpu, monkeypatch, how):
                 list(run.evaluate())
             else:
                 with monkeypatch.context() as patch, pytest.raises(UserError):
-                    patch.setattr(run.learner.health, "check", mock.Mock(side_effect=UserError("")))
+                    patch.setattr(
+                        run.learner.finite_check, "check", mock.Mock(side_effect=UserError(""))
+                    )
                     run.step()
         if how != "a failure":  # the serial trainer's environments have stepped
             assert_same(ours, serial)
@@ -554,7 +556,7 @@ def placed(name: str, *options: str) -> Placement:
     given = configured(name, "--train.rollout-device", "gpu-kernel", *options)
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
-        return placement.place(Acting(given, vec, policy), None, {})
+        return placement.choose_placement(Acting(given, vec, policy), None, {})
 
 
 def refused(name: str, *options: str) -> str:
@@ -577,7 +579,7 @@ def test_rollouts_without_a_gpu_are_refused(monkeypatch):
 
 
 def test_rollouts_without_a_kernel_or_memory_are_refused(pretended, monkeypatch):
-    assert "the rules of target compile for a CPU alone" in refused("target")
+    assert "target compiles only for a CPU" in refused("target")
     with monkeypatch.context() as patch:
         patch.setattr(in_steps, "MIN_ARRAY_SIZE", 17)
         patch.setattr(kernels, "MIN_ARRAY_SIZE", 17)

@@ -3,7 +3,7 @@
 import pytest
 
 from puffer_mlx import config, vec
-from puffer_mlx.ppo.schedules import FACTOR, adapted
+from puffer_mlx.ppo.schedules import RATE_FACTOR, adapted_rate
 from puffer_mlx.training.trainer import Trainer
 
 WORDS = """
@@ -34,8 +34,8 @@ def test_each_epochs_rate_follows_from_the_kl_of_the_epoch_before(more):
             assert log["loss/learning_rate"] == rate
             rates.append(rate)
             train = chosen.train
-            rate = adapted(rate, train.learning_rate, log["loss/kl"], train.desired_kl)
-    assert max(rates) > FACTOR**2 * rates[0] or min(rates) < rates[0] / FACTOR**2
+            rate = adapted_rate(rate, train.learning_rate, log["loss/kl"], train.desired_kl)
+    assert max(rates) > RATE_FACTOR**2 * rates[0] or min(rates) < rates[0] / RATE_FACTOR**2
 
 
 def test_another_schedule_ignores_a_saved_rate():

@@ -175,7 +175,7 @@ def test_an_optimizer_is_used(env):
     ("optimizer", "message"),
     [
         (Optimizer, r"train\.optimizer .* not "),
-        (SGD._replace(reads=("momentum",)), r"reads momentum, which \[train\] hasn't"),
+        (SGD._replace(reads=("momentum",)), r"reads momentum, which \[train\] lacks"),
     ],
 )
 def test_a_wrong_optimizer_is_an_error(optimizer, message):

@@ -15,7 +15,13 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.training import placement
 from puffer_mlx.training import trainer as trainer_module
-from puffer_mlx.training.placement import Acting, Placement, broadcast_from_rank0, notes, place
+from puffer_mlx.training.placement import (
+    Acting,
+    Placement,
+    broadcast_from_rank0,
+    choose_placement,
+    placement_notes,
+)
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
@@ -52,7 +58,7 @@ def parts(trainer: Any) -> Any:
 
 def placed(arguments: Any, before: dict[str, Any] | None = None) -> Placement:
     given, weights = arguments
-    return place(given, weights, before or {})
+    return choose_placement(given, weights, before or {})
 
 
 # ---- typed and resumed placements ----------------------------------------------------------------
@@ -61,7 +67,11 @@ def placed(arguments: Any, before: dict[str, Any] | None = None) -> Placement:
 def test_without_a_gpu_it_acts_on_the_cpu():
     found = start("--train.rollout-device=auto").placement
     assert (found.learner, found.rollout, found.reason) == (CPU, CPU, "")
-    assert not found.needs_recompute and not found.overlap and notes(configure(), found) == []
+    assert (
+        not found.needs_recompute
+        and not found.overlap
+        and placement_notes(configure(), found) == []
+    )
 
 
 def test_a_missing_gpu_is_an_error():
@@ -143,9 +153,13 @@ def test_a_checkpoint_contains_the_rollout_device(monkeypatch):
     state = first.state()
     assert state.numbers["rollout_device"] == "cpu"
     given = []
-    monkeypatch.setattr(trainer_module, "place", lambda *all: given.append(all[-1]) or place(*all))
+    monkeypatch.setattr(
+        trainer_module,
+        "choose_placement",
+        lambda *all: given.append(all[-1]) or choose_placement(*all),
+    )
     environments = oracles.SmallVec(N, 2, (3, 2), masked=True)
-    Trainer(configure("--train.rollout-device=auto"), environments, like=state)
+    Trainer(configure("--train.rollout-device=auto"), environments, resume_state=state)
     assert given == [state.numbers]
 
 
@@ -170,7 +184,7 @@ def test_options_that_can_not_help_are_noted(monkeypatch, device, more, cores, e
     monkeypatch.setattr(placement, "count_cores", lambda: cores)
     c = configure(more)
     chosen = device, device, placement.overlaps(c), c.train.precision, "because"
-    reason, note = notes(c, Placement(*chosen))
+    reason, note = placement_notes(c, Placement(*chosen))
     assert reason == "because" and expected in note and "\n" not in note
 
 
@@ -182,7 +196,7 @@ def test_options_that_can_not_help_are_noted(monkeypatch, device, more, cores, e
     [
         (8, 16, True, "cpu", "million operations, at most 12.8 for each of 16 cores"),
         (512, 2, True, "gpu", "million operations, more than 12.8 for each of 2 cores"),
-        (8, 16, False, "gpu", "the policy has no form in C"),
+        (8, 16, False, "gpu", "the policy has no C implementation"),
     ],
 )
 def test_a_policy_acts_on_the_cores_while_its_operations_fit_them(
@@ -193,7 +207,7 @@ def test_a_policy_acts_on_the_cores_while_its_operations_fit_them(
     monkeypatch.setattr(placement, "rollout_threads", lambda *_: cores)
     monkeypatch.setattr(placement, "make_actor", lambda *_: in_c or None)
     weights = {"one": mx.zeros((hidden * hidden * 10,))}
-    found = place(given, weights, {})
+    found = choose_placement(given, weights, {})
     assert found.rollout_device == expected and reason in found.reason
 
 

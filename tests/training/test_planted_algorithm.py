@@ -11,8 +11,8 @@ from mlx.utils import tree_map
 from puffer_mlx.config.parts import Facts
 from puffer_mlx.ops import take_rows
 from puffer_mlx.ppo.advantage import rollout_advantages
-from puffer_mlx.ppo.algorithms import Algorithm, Step, discounts
-from puffer_mlx.ppo.loss import Targets, normalise
+from puffer_mlx.ppo.algorithms import Algorithm, AlgorithmStep, discounts
+from puffer_mlx.ppo.loss import Targets, normalise_advantages
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(
@@ -41,7 +41,7 @@ def make(policy, config, agents, one_cpu):
             yield epoch.run("gather", fields, rows)._replace(targets=targets, state=first)
 
     def loss(now, targets, *, ent_coef, vf_coef, **_):
-        gain = mx.mean(now.logprob * normalise(targets.adv, targets.moments))
+        gain = mx.mean(now.logprob * normalise_advantages(targets.adv, targets.moments))
         error = 0.5 * mx.mean(mx.square(now.value - targets.old_value - targets.adv))
         entropy = mx.mean(now.entropy)
         total = vf_coef * error - gain - ent_coef * entropy
@@ -53,7 +53,7 @@ def make(policy, config, agents, one_cpu):
     return Algorithm(
         minibatches=minibatches,
         loss=loss,
-        steps={"targets": Step(targets, "train_advantage")},
+        steps={"targets": AlgorithmStep(targets, "train_advantage")},
         metrics=("gain", "baseline", "entropy", "total"),
     )
 '''

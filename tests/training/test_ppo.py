@@ -87,7 +87,7 @@ def first_epoch(trainer: Trainer) -> tuple[list[list[list[float]]], list[list[fl
 
 def test_a_pass_contains_every_trainable_sample(monkeypatch):
     """Not the last step, nor an episode's last observation: neither has a known outcome."""
-    monkeypatch.setattr(small_networks, "fits", lambda policy, train: False)
+    monkeypatch.setattr(small_networks, "supports_epoch", lambda policy, train: False)
     chosen = gym_settings()
     with vec.make(chosen, 1) as environments:
         minibatches, trainable = first_epoch(Trainer(chosen, environments))
@@ -172,7 +172,7 @@ def test_an_epoch_without_a_step_is_no_fault():
     """The second minibatch is beyond the target at the latest."""
     trainer, logs = trained(native_settings("--train.target-kl", "1e-30"), 2)
     assert all(log["loss/minibatches"] in (1, 2) for log in logs)
-    assert trainer.fault is None and all(np.isfinite(log["loss/total"]) for log in logs)
+    assert trainer.error is None and all(np.isfinite(log["loss/total"]) for log in logs)
 
 
 # ---- segments of recurrent policies --------------------------------------------------------------

@@ -152,5 +152,5 @@ def test_normalized_advantages_are_an_option_of_puffer5_alone():
     normalized.step()
     assert np.isfinite(flat(normalized.weights)).all()
     assert np.abs(flat(normalized.weights) - flat(clipped.weights)).max() > 1e-5
-    with pytest.raises(UserError, match="normalized is of puffer5: puffer4 normalises anyway"):
+    with pytest.raises(UserError, match="normalized is for puffer5; puffer4 always normalises"):
         start(1, "--train.loss", "normalized", "--train.algorithm", "puffer4")

@@ -131,7 +131,9 @@ def test_a_state_of_another_optimizer_is_refused(uncompiled, name, another):
         refused = Trainer(settings, environments)
         with pytest.raises(UserError) as caught:
             refused.restore(trainer.weights, state)
-    assert caught.value.message == f"train.optimizer is {another}, but the saved state is of {name}"
+    assert (
+        caught.value.message == f"train.optimizer is {another}, but the run was saved with {name}"
+    )
     assert f"resume with --train.optimizer {name}, or start a new run" in caught.value.hint
     assert refused.epoch == 0
 

@@ -72,7 +72,7 @@ def weights_after_an_epoch(chosen: config.Config) -> np.ndarray:
 def test_an_epoch_in_one_operation_has_the_noise_of_its_minibatches(monkeypatch):
     at_once = weights_after_an_epoch(settings("ppo at once"))
     without = weights_after_an_epoch(settings("ppo at once", 0))
-    monkeypatch.setattr(ppo.small_networks, "fits", lambda *_: False)
+    monkeypatch.setattr(ppo.small_networks, "supports_epoch", lambda *_: False)
     one_by_one = weights_after_an_epoch(settings("ppo at once"))
     np.testing.assert_allclose(at_once, one_by_one, rtol=0, atol=2e-5)
     assert np.abs(at_once - without).max() > 1e-4
@@ -82,6 +82,6 @@ def test_discrete_actions_and_negative_alphas_are_refused():
     chosen = config.load("cartpole", [*COMMON.split(), "--train.rpo-alpha", "0.3"])
     with vec.make(chosen, 1) as environments, pytest.raises(UserError) as raised:
         Trainer(chosen, environments)
-    assert "train.rpo_alpha 0.3 moves the means of continuous actions" in str(raised.value)
+    assert "train.rpo_alpha is 0.3, but RPO needs continuous actions" in str(raised.value)
     with pytest.raises(UserError, match=r"train\.rpo_alpha -1\.0"):
         settings("ppo", -1)

@@ -18,7 +18,13 @@ from small_policies import policy_of
 
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.training import streams
-from puffer_mlx.training.streams import Worker, acting_streams, learner_width, set_width, worker
+from puffer_mlx.training.streams import (
+    Worker,
+    acting_streams,
+    configure_learner_stream,
+    rollout_worker,
+    set_width,
+)
 
 CPU = mx.Device(mx.cpu)
 
@@ -77,12 +83,12 @@ def test_a_width_belongs_to_one_stream(extension, in_thread):
     mine = mx.default_stream(mx.cpu)
     theirs = in_thread(mx.default_stream, mx.cpu)
     assert extension.width(mine) == cpu_extension.count_cores()
-    learner_width(3)
+    configure_learner_stream(3)
     set_width(theirs, 5)
     assert (extension.width(mine), extension.width(theirs)) == (3, 5)
     extension.set_threads(7)
     assert (extension.width(mine), extension.width(theirs)) == (3, 5)
-    learner_width(0)
+    configure_learner_stream(0)
     set_width(theirs, 0)
     assert (extension.width(mine), extension.width(theirs)) == (7, 7)
     assert extension.depth(mine) > 0 and extension.depth(theirs) == 0
@@ -95,7 +101,7 @@ def test_a_width_belongs_to_one_stream(extension, in_thread):
 def test_without_the_extension_widths_do_nothing(monkeypatch):
     monkeypatch.setattr(cpu_extension, "load_extension", lambda: None)
     made = acting_streams(CPU, 4, 2)
-    learner_width(1)
+    configure_learner_stream(1)
     set_width(made[0], 3)
     with mx.stream(made[1]):
         assert (mx.ones(2) * 2).tolist() == [2, 2]
@@ -186,7 +192,7 @@ def test_a_jobs_error_does_not_end_the_thread(thread):
 
 
 def test_a_process_has_one_rollout_thread():
-    assert worker() is worker()
+    assert rollout_worker() is rollout_worker()
     assert [each.name for each in threading.enumerate()].count("collector") == 1
 
 

@@ -127,7 +127,7 @@ def test_results_that_are_ended_twice_are_an_error(monkeypatch):
     def ended(*_):
         raise RuntimeError(ENDED)
 
-    monkeypatch.setattr(trainer.learner.health, "check", ended)
+    monkeypatch.setattr(trainer.learner.finite_check, "check", ended)
     with pytest.raises(GPUError, match="training twice, at last step by step"):
         trainer.step()
     assert trainer.epoch == 0 and trainer.queue.rollout is not None
@@ -173,7 +173,7 @@ def test_other_errors_are_not_retried():
 
 
 def test_progress_names_the_phase_and_its_part(monkeypatch):
-    monkeypatch.setattr(collectors, "SLOW", -1.0)
+    monkeypatch.setattr(collectors, "PROGRESS_MIN_SECONDS", -1.0)
     trainer = Trainer(configure(3), RandomVec())
     gradients = functions(trainer).gradients
     seen = []
@@ -187,16 +187,16 @@ def test_progress_names_the_phase_and_its_part(monkeypatch):
     list(trainer)
     assert trainer.progress is None
     parts = [("rollout", 0), *(("training", pytest.approx(k / K)) for k in range(K))]
-    assert [(each.phase, each.part) for each in seen] == parts * 3
+    assert [(each.phase, each.fraction) for each in seen] == parts * 3
     # The first epoch compiles, so the third one is the first with an expected duration.
-    assert [each.usual > 0 for each in seen] == [False] * 2 * (K + 1) + [True] * (K + 1)
+    assert [each.usual_seconds > 0 for each in seen] == [False] * 2 * (K + 1) + [True] * (K + 1)
 
 
 def test_watching_the_progress_changes_nothing(monkeypatch):
     """The rows of a slow rollout are marked; each mark is overwritten."""
     runs = []
     for slow in (0.0, 1e9):
-        monkeypatch.setattr(collectors, "SLOW", slow)
+        monkeypatch.setattr(collectors, "PROGRESS_MIN_SECONDS", slow)
         weights, logs = trained("--train.overlap=1")
         runs.append((logs, weights.tobytes()))
     assert runs[0] == runs[1]
@@ -504,9 +504,9 @@ def test_too_large_weights_are_blamed_on_the_learning_rate():
 
 def test_a_run_without_one_finite_minibatch_has_a_fault():
     for make in (RandomVec, lambda: RandomVec(lambda r, k: r * (np.nan if k > T else 1))):
-        assert run(2, make=make)[0].fault is None
+        assert run(2, make=make)[0].error is None
     trainer, logs = run(1, make=lambda: RandomVec(lambda reward, k: reward * np.nan))
     assert logs[-1]["loss/skipped_steps"] == K and "loss/total" not in logs[-1]
-    assert trainer.fault is not None
+    assert trainer.error is not None
     words = "nothing was learned: not one minibatch was finite, first in the rollout"
-    assert trainer.fault.message == words and "its rewards aren't" in trainer.fault.hint
+    assert trainer.error.message == words and "its rewards aren't" in trainer.error.hint

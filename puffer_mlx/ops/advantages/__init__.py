@@ -42,7 +42,7 @@ def launch_advantages(
     ratios,
     finals,
     *,
-    form,
+    formula,
     bootstrap,
     gamma,
     gae_lambda,
@@ -62,7 +62,7 @@ def launch_advantages(
     zeros = placeholder(mx.float32)
     old, rows, *new, ok = back or (ratios, placeholder(mx.int32), zeros, zeros, zeros)
     sizes = {"T": T, "N": N, "S": rows.size if back else 0}
-    sizes |= {"within_rho": int(form == "V"), "bootstrap": int(bootstrap)}
+    sizes |= {"within_rho": int(formula == "V"), "bootstrap": int(bootstrap)}
     sizes |= {"has_finals": int(finals is not None), "has_ratios": int(ratios is not None)}
     settings = {"gamma": float(gamma), "gamma_lambda": float(gamma * gae_lambda)}
     settings |= {name: float(clips[name]) for name in ("rho_clip", "c_clip", "reward_clip")}

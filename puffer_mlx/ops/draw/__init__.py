@@ -18,7 +18,7 @@ BLOCK_THREADS = {"metal": THREADS, "cuda": 512}
 def draw_rows(
     adv: mx.array, uniforms: mx.array, beta: mx.array, alpha: float, epsilon: float
 ) -> tuple[mx.array, mx.array]:
-    """Draw segments for a minibatch by their priorities, as ``ppo.priority.choose``, in one launch.
+    """Draw segments for a minibatch by their priorities in one launch, as ``choose_segments`` does.
 
     Args:
         adv: advantages (T, N), or sums of their magnitudes (1, N).

@@ -142,7 +142,7 @@ def take_targets(
     Returns:
         Log-probabilities, values, advantages and weights of the steps, each (T*S,) float32,
         time-major. Weights are 0 at final observations. The GPU kernel also returns the moments
-        (3, G) of the advantages, see ``ppo.closed_form.moments``.
+        (3, G) of the advantages, see ``ppo.closed_form.advantage_moments``.
     """
     T = values.shape[0]
     weight = mx.broadcast_to(weights, (T, rows.shape[0]))

@@ -1,7 +1,7 @@
 """Training algorithms, one file or folder each.
 
 ``train.algorithm`` names a file of this folder. Its ``FACTS`` (``config/parts.py``) are read before
-MLX is imported. Its ``make`` returns the ``Algorithm`` of a run. No other file refers to it.
+MLX is imported. Its ``make`` returns the ``Algorithm`` of a run. Other files don't import it.
 
 A rollout has T steps of N agents. An epoch has K minibatches, each with T steps of S agents or with
 one step of M samples.
@@ -24,21 +24,21 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import custom
 from puffer_mlx.ppo.advantage import Discounts
-from puffer_mlx.ppo.gradients import Loss, RecomputeAdvantages
+from puffer_mlx.ppo.gradients import LossFunction, RecomputeAdvantages
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.ppo.minibatch import LossSpec, computes
 from puffer_mlx.ppo.sections import Fields, Minibatch
 from puffer_mlx.system.devices import building
 
 
-class Step(NamedTuple):
-    """One of an algorithm's functions: see ``Epoch.run``.
+class AlgorithmStep(NamedTuple):
+    """A function of an algorithm, with its profiling phase: see ``Epoch.run``.
 
     Args:
-        function: a function of arrays and trees of arrays, which returns the same.
-        phase: profiling phase that the function's time is charged to.
+        function: maps arrays and trees of arrays to an array or a tree of arrays.
+        phase: profiling phase to which the function's time is charged.
         compiled: True to compile the function on a GPU.
-        view: maps arguments and result to the values that verification compares.
+        view: maps (arguments, result) to the values that verification compares.
     """
 
     function: Callable[..., Any]
@@ -48,28 +48,28 @@ class Step(NamedTuple):
 
 
 class Scheduled(NamedTuple):
-    """Coefficients that change from epoch to epoch: floats, or scalar arrays."""
+    """Coefficients of an epoch that may change during a run: floats, or scalar arrays."""
 
     lr: Any
     """Learning rate."""
     ent_coef: Any
     """Entropy coefficient."""
     beta: Any
-    """Exponent of the importance weights of priorities."""
+    """Exponent of the importance weights, for sampling by priority."""
     loss: Mapping[str, Any] = {}
-    """``Coefficients`` of the loss that have a schedule, by name. They replace the constants."""
+    """Coefficients of the loss with a custom schedule, by name. They replace the constants."""
 
     def as_arrays(self) -> "Scheduled":
-        """Return the coefficients as scalar arrays."""
+        """Return an epoch's coefficients as scalar arrays."""
         return tree_map(mx.array, self)
 
 
 @dataclass
 class Epoch:
-    """Inputs of an epoch's minibatches.
+    """Inputs from which an algorithm makes the minibatches of an epoch.
 
     Args:
-        functions: the functions of an update: ``ppo.update.UpdateFunctions``.
+        functions: the functions of an update, ``ppo.update.UpdateFunctions``.
         fields: arrays of the trained agents' rollout by name, (T, N, ...).
         draws: random numbers from ``Algorithm.draws``.
         scheduled: coefficients of the epoch, scalar arrays.
@@ -77,12 +77,11 @@ class Epoch:
             initial states.
         trainable: returns the mask of steps to train on, a NumPy array (T, N) bool.
         noise: RPO's noise on the means of actions (K, M, heads), or None.
-        lap: called with a phase and the phase's result, to measure its time. None to measure
-            nothing.
-        rows: indices of the agents in the current minibatch, (S,) int32, if the algorithm chooses
-            agents.
+        lap: called with a phase and its result, to measure the phase's time. None without
+            measurements.
+        rows: agents of the current minibatch, (S,) int32, if the algorithm chooses agents.
         trained: values and ratios (T, S) of the previous minibatch, and a flag, true if the
-            minibatch counted. The loop over minibatches sets them.
+            minibatch counted. Set by the loop over minibatches.
     """
 
     functions: Any
@@ -97,7 +96,7 @@ class Epoch:
     trained: tuple[mx.array, ...] = ()
 
     def run(self, name: str, *arguments: Any) -> Any:
-        """Call one of the functions of ``UpdateFunctions.steps``."""
+        """Call a function of ``UpdateFunctions.steps`` by name, and measure its time."""
         step = self.functions.steps[name]
         with building:
             result = step.function(*arguments)
@@ -107,38 +106,38 @@ class Epoch:
 
 
 class Algorithm(NamedTuple):
-    """An algorithm for one policy and configuration, constant during a run.
+    """A training algorithm for one policy and configuration.
 
     Args:
-        minibatches: generates the minibatches of an epoch. The next one is requested when the
-            previous one is trained on: see ``Epoch.trained``.
+        minibatches: generates the minibatches of an epoch. The next minibatch is requested after
+            training on the previous one: see ``Epoch.trained``.
         loss: loss of a minibatch, a function of ``Forward``, ``Targets`` and, by name, ``ent_coef``
             and ``Coefficients``: floats, or scalar arrays if they have a schedule. Returns the loss
-            and metrics. None for ``ppo_loss``. With another loss, ``scoring`` and ``at_once`` are
+            and metrics. None for ``ppo_loss``. With another loss, ``loss_spec`` and ``at_once`` are
             unused.
-        recompute: computes advantages (T*S,) from ``Forward`` and ``Targets``. None to use those of
-            the targets.
+        recompute: computes advantages (T*S,) from ``Forward`` and ``Targets``. None to use the
+            targets' advantages.
         metrics: names of the loss's metrics, including ``total``. The names of a custom loss are
-            complete after it is traced.
-        scoring: coefficients with which a GPU may compute gradients in one launch
-            (``ppo/minibatch``), or None.
+            complete after the loss is traced.
+        loss_spec: coefficients for computing gradients in one launch on a GPU (``ppo/minibatch``),
+            or None.
         steps: the algorithm's functions by name.
-        draws: returns the random numbers of an epoch's minibatches for a random key.
+        draws: maps a random key to the random numbers of an epoch's minibatches.
         at_once: trains for an epoch in one operation: (epoch, weights, optimizer state, scaler) ->
             new weights, optimizer state, scaler, advantages, metrics (K, 7) and flags (K,), 1 for
-            each minibatch that counted. None for other policies and machines.
-        largest_kl: an epoch ends after a minibatch whose metric ``kl`` is larger. If infinite,
-            minibatches are submitted without waiting for the metrics of earlier ones.
+            each minibatch that counted. None when the policy or the device doesn't support this.
+        largest_kl: an epoch ends after a minibatch whose metric ``kl`` exceeds this. If infinite,
+            minibatches are submitted without waiting for earlier metrics.
         normalises: True if the loss normalises advantages. With several ranks the targets then get
             the moments of all ranks.
     """
 
     minibatches: Callable[[Epoch], Iterator[Minibatch]]
-    loss: Loss | None = None
+    loss: LossFunction | None = None
     recompute: RecomputeAdvantages | None = None
     metrics: Sequence[str] = METRICS
-    scoring: LossSpec | None = None
-    steps: Mapping[str, Step] = {}
+    loss_spec: LossSpec | None = None
+    steps: Mapping[str, AlgorithmStep] = {}
     draws: Callable[[mx.array], mx.array] = lambda key: key
     at_once: Callable[..., tuple] | None = None
     largest_kl: float = math.inf
@@ -160,25 +159,26 @@ def make(policy: Policy, config: Config, agents: int = 0, one_cpu: bool = False)
     facts(config.train.algorithm)
     if (alpha := config.train.rpo_alpha) and not policy.decoder.action.continuous:
         raise UserError(
-            f"train.rpo_alpha {alpha:g} moves the means of continuous actions, and here they are"
+            f"train.rpo_alpha is {alpha:g}, but RPO needs continuous actions, and these are"
             " discrete",
-            "--train.rpo-alpha 0; an entropy bonus, --train.ent-coef, keeps these from settling",
+            "--train.rpo-alpha 0; for more exploration raise --train.ent-coef",
         )
     module = import_module(f"{__name__}.{config.train.algorithm}")
     algorithm = module.make(policy, config, agents or config.vec.total_agents, one_cpu)
-    # An algorithm may be another one with a different loss.
+    # An algorithm's file may copy another algorithm and change its loss.
     if not computes(algorithm.loss, algorithm.recompute):
-        algorithm = algorithm._replace(scoring=None, at_once=None)
+        algorithm = algorithm._replace(loss_spec=None, at_once=None)
     return algorithm
 
 
-def choose_loss(config: Config, recomputes: bool = False) -> tuple[Loss | None, Sequence[str]]:
-    """Return the custom loss, None for PPO's, and the names of its metrics.
+def choose_loss(
+    config: Config, recomputes: bool = False
+) -> tuple[LossFunction | None, Sequence[str]]:
+    """Return a configuration's loss function (None for PPO's) and the names of its metrics.
 
     Args:
         config: a valid configuration.
-        recomputes: True if the algorithm recomputes advantages. It doesn't normalise them then, but
-            the loss may do so.
+        recomputes: True if the algorithm recomputes advantages. Only the loss normalises them then.
 
     Raises:
         UserError: the custom loss doesn't exist, or ``train.loss normalized`` is set for an
@@ -186,8 +186,8 @@ def choose_loss(config: Config, recomputes: bool = False) -> tuple[Loss | None, 
     """
     train = config.train
     if train.loss == NORMALIZED and not recomputes:
-        what = f"train.loss {NORMALIZED} is of puffer5: {train.algorithm} normalises anyway"
-        raise UserError(what, "--train.loss clipped")
+        message = f"train.loss {NORMALIZED} is for puffer5; {train.algorithm} always normalises"
+        raise UserError(message, "--train.loss clipped")
     function = custom.find_loss(config)
     if function is None:
         return None, METRICS

@@ -20,8 +20,8 @@ from puffer_mlx.config.parts import Facts
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import small_networks
 from puffer_mlx.ppo.advantage import Discounts, rollout_advantages
-from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, choose_loss, discounts
-from puffer_mlx.ppo.custom import find_advantages, functions
+from puffer_mlx.ppo.algorithms import Algorithm, AlgorithmStep, Epoch, choose_loss, discounts
+from puffer_mlx.ppo.custom import custom_functions, find_advantages
 from puffer_mlx.ppo.loss import largest_kl
 from puffer_mlx.ppo.sections import Fields, Minibatch, Pass, samples, segments
 from puffer_mlx.system.devices import building
@@ -44,25 +44,27 @@ FACTS = Facts(
 
 
 def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
-    """See ``algorithms.make``."""
+    """Return the standard PPO algorithm for a policy: see ``algorithms.make``."""
     train = config.train
     K = config.minibatches
     if policy.is_recurrent:
         passes = Pass.of(True, config.segments, agents, K)
     else:
         passes = Pass.of(False, train.minibatch_size, agents * train.horizon, K)
-    numbers = discounts(train)._replace(rho_clip=1.0, c_clip=1.0)
+    coefficients = discounts(train)._replace(rho_clip=1.0, c_clip=1.0)
     function = find_advantages(config)
-    fits = one_cpu and small_networks.fits(policy, train, *functions(config))
+    fits = one_cpu and small_networks.supports_epoch(policy, train, *custom_functions(config))
     loss, metrics = choose_loss(config)
     return Algorithm(
         minibatches=partial(_minibatches, passes, K),
         loss=loss,
         metrics=metrics,
         steps={
-            "targets": Step(partial(_targets, numbers, function), "train_advantage"),
-            "shuffle": Step(partial(_shuffle, policy), "train_gather", compiled=False),
-            "epoch": Step(small_networks.Epochs(policy, train), "train_minibatches", False),
+            "targets": AlgorithmStep(partial(_targets, coefficients, function), "train_advantage"),
+            "shuffle": AlgorithmStep(partial(_shuffle, policy), "train_gather", compiled=False),
+            "epoch": AlgorithmStep(
+                small_networks.Epochs(policy, train), "train_minibatches", False
+            ),
         },
         draws=lambda key: mx.random.split(key, passes.count),  # a key for each pass
         at_once=partial(_at_once, passes, K) if fits else None,
@@ -71,14 +73,14 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
 
 
 def _targets(
-    numbers: Discounts, function: Callable[..., mx.array], fields: Fields, values: mx.array
+    coefficients: Discounts, function: Callable[..., mx.array], fields: Fields, values: mx.array
 ) -> mx.array:
-    """Return advantages (T, N), without importance ratios."""
-    return rollout_advantages(fields, values, None, numbers, function)
+    """Return a rollout's advantages (T, N), computed without importance ratios."""
+    return rollout_advantages(fields, values, None, coefficients, function)
 
 
 def _minibatches(passes: Pass, K: int, epoch: Epoch) -> Iterator[Minibatch]:
-    """Yield the K minibatches of all passes. The last pass may be incomplete."""
+    """Yield an epoch's K minibatches, pass by pass. The last pass may be incomplete."""
     fields = epoch.fields
     states = epoch.states()
     trainable = epoch.trainable()
@@ -94,7 +96,7 @@ def _minibatches(passes: Pass, K: int, epoch: Epoch) -> Iterator[Minibatch]:
             yield minibatch
 
 
-def _at_once(passes: Pass, K: int, epoch: Epoch, *before: Any) -> tuple:
+def _at_once(passes: Pass, K: int, epoch: Epoch, *train_state: Any) -> tuple:
     """Train on all minibatches of an epoch in one operation: see ``Algorithm.at_once``."""
     fields = epoch.fields
     scheduled = epoch.scheduled
@@ -105,14 +107,14 @@ def _at_once(passes: Pass, K: int, epoch: Epoch, *before: Any) -> tuple:
         if epoch.noise is not None:
             fields, adv, order = _with_noise(epoch.noise, fields, adv, order)
     coefficients = scheduled.lr, scheduled.ent_coef, scheduled.loss
-    *after, metrics, ok = epoch.run("epoch", *before, fields, adv, order, *coefficients)
-    return *after, adv, metrics, ok
+    *new_state, metrics, ok = epoch.run("epoch", *train_state, fields, adv, order, *coefficients)
+    return *new_state, adv, metrics, ok
 
 
 def _with_noise(
     noise: mx.array, fields: Fields, adv: mx.array, order: mx.array
 ) -> tuple[Fields, mx.array, mx.array]:
-    """Return one step of the K M samples of all minibatches, with RPO's noise on each.
+    """Gather the K M samples of all minibatches as one step, with RPO's noise on the actions.
 
     Args:
         noise: ``Epoch.noise``, (K, M, dimensions of an action).
@@ -121,7 +123,7 @@ def _with_noise(
         order: sample indices of each minibatch, (K, M) int32.
 
     Returns:
-        Arrays by name (1, K M, ...), advantages (1, K M), and the new indices (K, M).
+        Arrays by name (1, K M, ...), advantages (1, K M), and sample indices (K, M) in these.
     """
     T = len(adv)
     K, M = order.shape
@@ -136,22 +138,22 @@ def _with_noise(
 
 
 def _orders(passes: Pass, trainable: Any, keys: mx.array) -> Iterator[mx.array]:
-    """Yield the shuffled indices of each pass: of all agents, or of the samples to train on."""
+    """Yield each pass's shuffled indices of agents, or of the samples to train on."""
     with building:
         if passes.by_segment:
-            numbers = mx.arange(trainable.shape[1], dtype=mx.int32)
+            indices = mx.arange(trainable.shape[1], dtype=mx.int32)
         else:
-            numbers = mx.array(trainable.reshape(-1).nonzero()[0], mx.int32)
+            indices = mx.array(trainable.reshape(-1).nonzero()[0], mx.int32)
     for key in keys:
         with building:
-            order = passes.order(key, numbers)
+            order = passes.order(key, indices)
         yield order
 
 
 def _shuffle(
     policy: Policy, fields: Fields, adv: mx.array, states: Any, weight: mx.array, order: mx.array
 ) -> list[Minibatch]:
-    """Return the minibatches of a pass.
+    """Divide a rollout into the minibatches of one pass.
 
     Args:
         policy: the policy to train.
@@ -160,7 +162,7 @@ def _shuffle(
         states: recurrent states of all N agents at the start of the rollout. None for the initial
             states, or if the network isn't recurrent.
         weight: 1 for steps to train on, else 0, (T, N) float32.
-        order: indices of samples (K, M) int32; for a recurrent network indices of agents (K, S).
+        order: indices of samples (K, M) int32, or of agents (K, S) for a recurrent network.
     """
     if not policy.is_recurrent:
         return samples(fields, adv, order)

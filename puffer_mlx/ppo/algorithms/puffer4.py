@@ -3,8 +3,8 @@
 For each minibatch:
 
     targets:    write the previous minibatch's ratios and values; compute advantages of all agents
-    draw:       priorities -> S agents and their targets
-    gather:     observations, actions, masks and terminals of these agents
+    draw:       sample S agents by priority, and gather their targets
+    gather:     gather the agents' observations, actions, masks and terminals
     gradients:  forward pass over (T, S) from the initial states, loss, gradients
     optimise:   the optimizer's step
 """
@@ -20,7 +20,7 @@ from puffer_mlx.ops import take_targets
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import advantage, priority
 from puffer_mlx.ppo.advantage import after_minibatch
-from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, choose_loss, discounts
+from puffer_mlx.ppo.algorithms import Algorithm, AlgorithmStep, Epoch, choose_loss, discounts
 from puffer_mlx.ppo.custom import find_advantages
 from puffer_mlx.ppo.loss import Coefficients, Targets
 from puffer_mlx.ppo.minibatch import LossSpec
@@ -36,32 +36,37 @@ FACTS = Facts(
 
 
 def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
-    """See ``algorithms.make``."""
+    """Return PufferLib 4.0's algorithm for a policy: see ``algorithms.make``."""
     train = config.train
     shape = config.minibatches, config.segments
     function = find_advantages(config)
-    numbers = discounts(train)
+    coefficients = discounts(train)
     if function is advantage.advantages:
-        numbers = numbers._replace(form=train.advantage)
-    targets = partial(after_minibatch, discounts=numbers, vtrace=train.vtrace, function=function)
+        coefficients = coefficients._replace(formula=train.advantage)
+    targets = partial(
+        after_minibatch, discounts=coefficients, vtrace=train.vtrace, function=function
+    )
     loss, metrics = choose_loss(config)
     return Algorithm(
         minibatches=_minibatches,
         loss=loss,
         metrics=metrics,
-        scoring=LossSpec(Coefficients.of(train)),
+        loss_spec=LossSpec(Coefficients.of(train)),
         steps={
-            "targets": Step(targets, "train_advantage", view=_compared),
-            "draw": Step(partial(_draw, train.prio_alpha), "train_priorities"),
+            "targets": AlgorithmStep(targets, "train_advantage", view=_verified_targets),
+            "draw": AlgorithmStep(partial(_draw, train.prio_alpha), "train_priorities"),
         },
         draws=lambda key: 1 - mx.random.uniform(shape=shape, key=key),  # (K, S) in (0, 1]
     )
 
 
-def _compared(_: tuple, targets: tuple) -> tuple:
-    """Return targets with sums over time, which some implementations return, in the last place."""
-    *others, totals = targets
-    return *others, mx.sum(mx.abs(totals), axis=0)
+def _verified_targets(_: tuple, targets: tuple) -> tuple:
+    """Replace the last array of the step "targets" by its magnitudes summed over time.
+
+    Some implementations return only these sums, so verification compares the sums.
+    """
+    *arrays, totals = targets
+    return *arrays, mx.sum(mx.abs(totals), axis=0)
 
 
 def _draw(
@@ -80,20 +85,20 @@ def _draw(
         fields: the arrays of a rollout by name.
         values: values (T, N).
         adv: advantages (T, N).
-        totals: an array whose sums of magnitudes over time are those of the advantages.
-        uniforms: uniform random numbers in (0, 1], (S,).
+        totals: the advantages, or their magnitudes summed over time (1, N).
+        uniforms: uniform random coefficients in (0, 1], (S,).
         beta: exponent of the importance weights, a scalar array.
 
     Returns:
         Indices of the agents (S,) int32, and targets.
     """
-    rows, weights = priority.choose(totals, uniforms, beta, alpha)
+    rows, weights = priority.choose_segments(totals, uniforms, beta, alpha)
     finals = fields.get("finals")
     return rows, Targets(*take_targets(fields["logprobs"], values, adv, finals, rows, weights))
 
 
 def _minibatches(epoch: Epoch) -> Iterator[Minibatch]:
-    """Yield minibatches of agents, sampled anew after each update of values and ratios."""
+    """Yield minibatches of agents, sampled after the previous minibatch's values are written."""
     fields = epoch.fields
     values = fields["values"]
     with building:

@@ -1,9 +1,9 @@
-"""PufferLib 5.0's algorithm: segments in order, advantages from the values of the forward pass.
+"""PufferLib 5.0's algorithm: segments in order, advantages from the forward pass's values.
 
-split:      once per epoch: divide the rollout into minibatches of S agents
-gradients:  for each minibatch: forward pass over (T, S) from the rollout's recurrent states,
-advantages from its values, loss, gradients
-optimise:   the optimizer's step
+split: once per epoch, divide the rollout into minibatches of S agents.
+gradients: for each minibatch, compute the forward pass over (T, S) from the rollout's recurrent
+    states, advantages from its values, the loss and gradients.
+optimise: for each minibatch, make the optimizer's step.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from puffer_mlx.ops.gpu.launch import indices
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import closed_form, minibatch
 from puffer_mlx.ppo.advantage import Discounts, advantages
-from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, choose_loss, discounts
+from puffer_mlx.ppo.algorithms import Algorithm, AlgorithmStep, Epoch, choose_loss, discounts
 from puffer_mlx.ppo.custom import find_advantages
 from puffer_mlx.ppo.loss import Coefficients, Forward, Targets
 from puffer_mlx.ppo.sections import Fields, Minibatch
@@ -42,24 +42,24 @@ FACTS = Facts(
 
 
 def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
-    """See ``algorithms.make``."""
+    """Return PufferLib 5.0's algorithm for a policy: see ``algorithms.make``."""
     train = config.train
-    numbers = discounts(train)
+    coefficients = discounts(train)
     function = find_advantages(config)
     loss, metrics = choose_loss(config, recomputes=True)
     spec = None
     if loss is None and function is advantages:
-        spec = minibatch.LossSpec(Coefficients.of(train), numbers, train.vtrace)
+        spec = minibatch.LossSpec(Coefficients.of(train), coefficients, train.vtrace)
     supports_fused = partial(
         minibatch.supports_fused, policy, train.precision, spec, train.one_launch
     )
     return Algorithm(
         minibatches=partial(_minibatches, config.minibatches, config.segments, supports_fused),
         loss=loss,
-        recompute=partial(recompute_advantages, policy, numbers, train.vtrace, function),
+        recompute=partial(recompute_advantages, policy, coefficients, train.vtrace, function),
         metrics=metrics,
-        scoring=spec,
-        steps={"split": Step(partial(_split, policy), "train_gather")},
+        loss_spec=spec,
+        steps={"split": AlgorithmStep(partial(_split, policy), "train_gather")},
         normalises=False,
     )
 
@@ -72,13 +72,13 @@ def recompute_advantages(
     forward: Forward,
     targets: Targets,
 ) -> mx.array:
-    """Return advantages (T*S,) from the values of a forward pass, without gradients.
+    """Compute advantages (T*S,) from the values of a forward pass, without gradients.
 
     Args:
         policy: the policy to train.
         discounts: coefficients of the advantages.
         vtrace: True to clip advantages by the ratios of the new to the old probabilities.
-        function: computes advantages: ``advantage.advantages``, or a custom function.
+        function: ``advantage.advantages``, or a custom function with the same arguments.
         forward: forward pass of the minibatch.
         targets: old log-probabilities, rewards, terminals and final observations.
     """
@@ -86,7 +86,9 @@ def recompute_advantages(
     y = mx.stop_gradient(forward.y)
     ratios = None
     if vtrace:
-        logprob = closed_form.logprobs(policy.decoder, weights, y, forward.actions, forward.masks)
+        logprob = closed_form.action_logprobs(
+            policy.decoder, weights, y, forward.actions, forward.masks
+        )
         ratios = mx.exp(logprob - targets.old_logprob).reshape(forward.shape)
     values = y[-1:].reshape(forward.shape)
     adv = function(
@@ -105,8 +107,8 @@ def _minibatches(
     Args:
         K: minibatches per epoch.
         S: agents per minibatch.
-        supports_fused: returns True if gradients are computed in one launch. Its kernel reads
-            observations of the rollout in place.
+        supports_fused: returns True if gradients are computed in one launch. The kernel then reads
+            the rollout's observations in place.
         epoch: inputs of the epoch's minibatches.
     """
     fields = epoch.fields
@@ -126,13 +128,13 @@ def _minibatches(
             minibatches[k] = minibatches[k]._replace(observations=observations, view=rows[k])
     for k in range(K):
         next_one = minibatches.pop(0)
-        if k + count < K:  # it is used again; otherwise its memory is free for the next ones
+        if k + count < K:  # Used again. Otherwise its memory is freed.
             minibatches.append(next_one)
         yield next_one
 
 
 def _split(policy: Policy, fields: Fields, states: Any, S: int) -> list[Minibatch]:
-    """Return all agents of a rollout in order, in minibatches of S.
+    """Divide a rollout into minibatches of S agents, in order.
 
     Args:
         policy: the policy to train.
@@ -143,10 +145,10 @@ def _split(policy: Policy, fields: Fields, states: Any, S: int) -> list[Minibatc
     """
     T, N = fields["actions"].shape[:2]
     fields = {**fields, "not_done": policy.not_done(fields["terminals"])}
-    parts = {name: split_rows(a, S, T) for name, a in fields.items() if a is not None}
+    arrays_by_name = {name: split_rows(a, S, T) for name, a in fields.items() if a is not None}
     minibatches = []
     for k in range(N // S):
-        steps = {name: arrays[k] for name, arrays in parts.items()}
+        steps = {name: arrays[k] for name, arrays in arrays_by_name.items()}
         flat = {name: array.flatten(0, 1) for name, array in steps.items()}
         targets = Targets(
             flat["logprobs"],

@@ -1,11 +1,11 @@
-"""PPO's loss in closed form on a GPU, log-probabilities of actions, and moments of advantages.
+"""Compute PPO's loss in closed form on a GPU, log-probabilities, and moments of advantages.
 
-The closed form of the loss (``loss.metal.h``) computes the gradients together with the loss. It
-takes three launches (two with recomputed advantages), and the backward pass launches nothing. The
-plain implementation is in ``gradients.minibatch_loss``.
+The closed-form loss (``loss.metal.h``) computes its gradients in the forward pass. It takes three
+launches, or two with recomputed advantages, and the backward pass needs none. The plain
+implementation is in ``gradients.minibatch_loss``.
 
 n is the number of samples, A the number of logits or of continuous action dimensions. y (A + 1, n)
-is the output of a decoder: logits or means, and the value in the last row.
+is the decoder's output: logits or means, and the value in the last row.
 """
 
 from pathlib import Path
@@ -20,20 +20,20 @@ from puffer_mlx.ppo.loss import METRICS, Coefficients, Forward, Targets
 from puffer_mlx.system.plain_functions import record
 
 TEXT = Path(__file__).with_name("loss.metal.h")
-PARTS = THREADS  # largest number of parts of the advantages; each block of `loss` adds them up
-TERMS = 5  # number of sums over the samples in every action space: see loss.metal.h
+MAX_GROUPS = THREADS  # groups of advantages whose moments each block of `loss` combines
+TERMS = 5  # sums over the samples that every action space needs: see loss.metal.h
 
 
-def logprobs(
+def action_logprobs(
     decoder: Decoder, weights: Weights, y: mx.array, actions: mx.array, masks: mx.array | None
 ) -> mx.array:
-    """Return joint log-probabilities of actions, (n,) float32, without gradients."""
+    """Return the joint log-probabilities of actions from the decoder's output, (n,) float32."""
     outputs, _ = decoder.split(weights, y)
     return decoder.distribution.log_prob_entropy(outputs, actions, masks)[0]
 
 
-def moments(adv: mx.array) -> mx.array:
-    """Return count, mean and sum of squared deviations of G parts of the advantages.
+def advantage_moments(adv: mx.array) -> mx.array:
+    """Return count, mean and sum of squared deviations for each of G groups of the advantages.
 
     Args:
         adv: advantages, (n,).
@@ -53,7 +53,7 @@ def moments(adv: mx.array) -> mx.array:
 
 
 class ActionInputs(NamedTuple):
-    """Inputs of the kernels that depend on the action space, with the actions taken."""
+    """Kernel inputs that depend on the action space: decoder, actions, masks."""
 
     decoder: Decoder
     actions: mx.array
@@ -67,11 +67,11 @@ class ActionInputs(NamedTuple):
         outputs: dict[str, Shape],
         threads: int,
         inputs: dict[str, Any],
-        parts: tuple[int, int] = (0, 1),
+        moments_shape: tuple[int, int] = (0, 1),
     ) -> list[mx.array]:
-        """Launch a kernel and return its outputs.
+        """Launch a kernel of ``loss.metal.h`` and return its outputs.
 
-        Inputs that the action space lacks are replaced by ``y`` or by zeros.
+        ``y`` or zeros replace the inputs that the action space doesn't have.
 
         Args:
             kernel: name of the kernel.
@@ -80,7 +80,7 @@ class ActionInputs(NamedTuple):
             outputs: shapes of the outputs by name.
             threads: number of threads.
             inputs: additional inputs by name. A kernel gets only the inputs that it reads.
-            parts: G and R, of the kernel's input ``moments``.
+            moments_shape: numbers G of groups and R of ranks in the kernel's input ``moments``.
         """
         action = self.decoder.action
         masks = self.masks
@@ -91,7 +91,12 @@ class ActionInputs(NamedTuple):
             "masks": placeholder(mx.uint8) if masks is None else masks,
             "limit": constant_array(self.decoder.limits.for_kernels),
             "sizes": constant_array(*action.sizes),
-            "shape": {"n": y.shape[1], "A": action.logits, "G": parts[0], "R": parts[1]},
+            "shape": {
+                "n": y.shape[1],
+                "A": action.logits,
+                "G": moments_shape[0],
+                "R": moments_shape[1],
+            },
         }
         heads = 0 if action.continuous else action.heads
         constants = {"HEADS": heads, "MASKED": int(masks is not None)}
@@ -106,11 +111,11 @@ def launch_losses(
     ent_coef: mx.array,
     scale: mx.array | None,
 ) -> tuple[mx.array, mx.array, mx.array, mx.array]:
-    """Compute PPO's loss of n samples by a pass over them and a pass over the sums of the blocks.
+    """Compute PPO's loss and metrics in closed form, in two or three launches.
 
     Args:
         decoder: the policy's decoder.
-        forward: forward pass. Reads the weights, the decoder's output, actions and masks.
+        forward: forward pass. Only weights, decoder output, actions and masks are read.
         targets: targets with advantages.
         coefficients: coefficients of the loss.
         ent_coef: entropy coefficient, a scalar array.
@@ -134,8 +139,7 @@ def launch_losses(
 
     @fused.vjp
     def backward(primals: Any, cotangents: Any, outputs: Any) -> tuple[mx.array, mx.array | None]:
-        # The forward pass computed the gradients. Don't multiply them by 1: that would take a
-        # launch over all samples.
+        # The forward pass computed the gradients. Multiplying them by 1 would take another launch.
         slope = cotangents[0]
         gradients = outputs[4:]
         if not _is_one(slope):
@@ -155,7 +159,7 @@ def launch_loss_kernels(
     targets: Targets,
     settings: dict[str, mx.array],
 ) -> tuple[mx.array, ...]:
-    """Compute the loss and its gradients by the kernels ``loss`` and ``finish_loss``.
+    """Launch the kernels that compute PPO's loss and its gradients by the decoder's output.
 
     Args:
         space: inputs that depend on the action space.
@@ -197,30 +201,30 @@ def launch_loss_kernels(
 
 
 def settings_of(coefficients: Coefficients) -> dict[str, Any]:
-    """Return the values of the kernels' input ``settings``: floats or scalar arrays."""
+    """Return the loss's coefficients under the kernels' names: floats or scalar arrays."""
     clip, vf_coef, vf_clip = coefficients
     bounds = {"ratio_low": 1 - clip, "ratio_high": 1 + clip}
     return {**bounds, "clip": clip, "vf_clip": vf_clip, "vf_coef": vf_coef}
 
 
 def _is_one(scalar: mx.array) -> bool:
-    """Return True if a scalar is known to be 1 while the graph is built."""
+    """Return True if a scalar array is 1. False if its value isn't known while compiling."""
     try:
         return scalar.item() == 1
-    except ValueError:  # the scalar depends on arguments of a compiled function
+    except ValueError:  # The value depends on arguments of a compiled function.
         return False
 
 
 def launch_moments(adv: mx.array) -> mx.array:
-    """Compute ``moments`` by one launch."""
-    parts = min(PARTS, _blocks(adv.size))
-    inputs = {"adv": adv, "shape": {"n": adv.size, "G": parts}}
-    shapes = {"moments": (3, parts)}
-    return launch(TEXT, "advantage_moments", inputs, shapes, parts * THREADS)[0]
+    """Compute the moments of advantages (``advantage_moments``) in one launch."""
+    groups = min(MAX_GROUPS, _blocks(adv.size))
+    inputs = {"adv": adv, "shape": {"n": adv.size, "G": groups}}
+    shapes = {"moments": (3, groups)}
+    return launch(TEXT, "advantage_moments", inputs, shapes, groups * THREADS)[0]
 
 
 def _blocks(n: int) -> int:
-    """Return the number of blocks with a thread for each of n samples."""
+    """Return the number of thread blocks for n samples, one sample per thread."""
     return -(-n // THREADS)
 
 

@@ -1,10 +1,16 @@
-// PPO's loss and its gradients in closed form: ppo/loss.py with the distributions of policy/distributions.py.
+// PPO's loss and its gradients in closed form. Equations: ppo/loss.py and policy/distributions.py.
 //
-// A thread computes one of n samples, in blocks of 256. y (A + 1, n): logits or means, then the value. actions (n, heads); masks
-// (n, A), read if MASKED. sizes: choices of each of the HEADS; HEADS is 0 for continuous actions, which have logstd (1, A) and means
-// clamped to `limit`. moments (R, 3, G): of the advantages' G parts, in each of the R minibatches that are normalized together, this
-// one included. G is 0 for live advantages, computed from the values in y: they are not normalized or weighted. Gradients are those
-// of the scaled loss. Each row of `partial` is one sum over the samples, a number per block, so that the order of additions is fixed.
+// Each thread computes one of the n samples, in blocks of 256 threads.
+//
+//   y (A + 1, n)       logits or means, and the value in the last row
+//   actions (n, heads) HEADS is 0 for continuous actions, which have logstd (1, A) and means clamped to `limit`
+//   masks (n, A)       read if MASKED
+//   sizes (HEADS,)     number of choices of each head
+//   moments (R, 3, G)  moments of G groups of advantages, for each of the R ranks whose advantages are normalized together. G is 0 if
+//                      advantages are recomputed from the values in y ("live"); these are neither normalized nor weighted.
+//   partial            each row is one sum over the samples, with an element per block, so that the order of additions is fixed
+//
+// Gradients are those of the scaled loss.
 
 #pragma once
 
@@ -12,7 +18,7 @@
 
 FUNCTION uint blocks_of(uint n) { return (n + 255u) / 256u; }
 
-// Compute moments (3, G) of n advantages: count, mean and squared deviations of each block's part.
+// Compute moments (3, G) of n advantages. Each block computes count, mean and sum of squared deviations of one group.
 KERNEL advantage_moments: float adv, int shape{n G} -> float moments {
   SHARED float part[256];
   uint n = (uint)shape.n, G = (uint)shape.G;
@@ -37,12 +43,12 @@ KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, flo
   SHARED float part[6 * 256];
   uint n = (uint)shape.n, A = (uint)shape.A, G = (uint)shape.G, R = (uint)shape.R;
   bool live = G == 0;
-  float mean = 0.0f, deviation = 1.0f;  // of the advantages
+  float mean = 0.0f, deviation = 1.0f;  // mean and standard deviation of the advantages
   if (!live) spread_of(moments, n, G, R, part, me, 256u, mean, deviation);
   SampleSums sums = {};
   float by_logprob = 0.0f;
   if (i < n) {
-    float log_sums[HEADS + 1], entropies[HEADS + 1];  // an array can't be empty
+    float log_sums[HEADS + 1], entropies[HEADS + 1];  // + 1, because an array can't be empty
     IN_DEVICE const uint8_t* legal = masks + (MASKED ? i * A : 0);
     float logprob = logprob_of<MASKED, HEADS>(y + i, legal, actions, sizes, logstd, limit[0], n, A, i, log_sums, entropies);
 
@@ -73,8 +79,8 @@ KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, flo
   }
 }
 
-// Compute the scaled loss (1,), the metrics (7,) in the order of METRICS in ppo/loss.py, and, for continuous actions, the gradient by
-// logstd (1, A); their entropy is the same for all samples.
+// Compute the scaled loss (1,) and the metrics (7,) in the order of METRICS in ppo/loss.py. For continuous actions, also compute the
+// gradient by logstd (1, A). Their entropy is the same for all samples.
 KERNEL finish_loss<Low, HEADS>:
   float partial, Low logstd, float ent_coef scale settings{ratio_low ratio_high clip vf_clip vf_coef}, int shape{n A G R}
   -> float total metrics, Low dlogstd {

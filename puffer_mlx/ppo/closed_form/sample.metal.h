@@ -1,6 +1,6 @@
-// One sample's loss and its gradients in closed form, and sums over all samples: ppo/loss.py with the distributions of
-// policy/distributions.py. Outputs of the decoder are `n` apart. Types Logits, Actions, Sizes, Deviations and Gradients are pointers
-// to any address space.
+// One sample's loss and its gradients in closed form, and sums over all samples. Equations: ppo/loss.py and policy/distributions.py.
+// The outputs of the decoder for one sample are `n` elements apart. The types Logits, Actions, Sizes, Deviations and Gradients are
+// pointers to any address space.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 #include "gpu/functions.metal.h"
 #include "terms.h"
 
-// Logits of one head (see distributions.h); probabilities are not cached.
+// The logits of one head, for the functions of distributions.h. Probabilities are not cached.
 template <class Logits, int MASKED>
 struct ColumnOfLogits {
   Logits logits;
@@ -28,8 +28,8 @@ FUNCTION float distance_of(float action, float mean, float limit, float logstd) 
   return (action - within(mean, limit)) * exp(-logstd);
 }
 
-// Return the log-probability of sample i's actions, with log-sum and entropy of each of the HEADS; 0: A continuous actions. y, masks:
-// the sample's.
+// Return the log-probability of sample i's actions. Writes log-sum and entropy of each head. HEADS is 0 for A continuous actions. y and
+// masks point to the sample's elements.
 template <int MASKED, int HEADS, class Logits, class Actions, class Sizes, class Deviations>
 FUNCTION float logprob_of(Logits y, IN_DEVICE const uint8_t* masks, Actions actions, Sizes sizes, Deviations logstd, float limit,
                           uint n, uint A, uint i, IN_THREAD float (&log_sums)[HEADS + 1], IN_THREAD float (&entropies)[HEADS + 1]) {
@@ -59,8 +59,8 @@ struct SampleSums {
   float of[6];  // policy loss, twice the value loss, old_kl, kl, clipfrac, entropy
 };
 
-// Compute the gradients dy of a sample's logits and value, and add its terms to the sums. weight: the sample's weight in the loss.
-// Returns the gradient by the log-probability. dy may be y: nothing is read after it was written.
+// Compute the gradients dy by a sample's logits and value, and add the sample's terms to the sums. weight: the sample's weight in the
+// loss. Returns the gradient by the log-probability. dy may be y, because each element is read before it is written.
 template <class Low, int MASKED, int HEADS, class Logits, class Gradients, class Actions, class Sizes>
 FUNCTION float sample_gradients(Logits y, Gradients dy, IN_DEVICE const uint8_t* legal, Actions actions, Sizes sizes, uint n,
                                 uint A, uint i, float logprob, IN_THREAD float (&log_sums)[HEADS + 1],
@@ -88,7 +88,7 @@ FUNCTION float sample_gradients(Logits y, Gradients dy, IN_DEVICE const uint8_t*
   return weight * terms.by_logprob;
 }
 
-// Write the metrics (7), in the order of METRICS in ppo/loss.py. means: the sums divided by the number of samples. Returns the loss.
+// Write the metrics (7,) in the order of METRICS in ppo/loss.py. means: sums divided by the number of samples. Returns the loss.
 FUNCTION float write_metrics(IN_THREAD const SampleSums& means, IN_THREAD const PPOCoefficients& by, IN_DEVICE float* metrics) {
   float loss = ppo_total(means.of[0], 0.5f * means.of[1], means.of[5], by);
   metrics[0] = means.of[0], metrics[1] = 0.5f * means.of[1], metrics[2] = means.of[5], metrics[3] = loss;
@@ -96,8 +96,8 @@ FUNCTION float write_metrics(IN_THREAD const SampleSums& means, IN_THREAD const 
   return loss;
 }
 
-// Compute mean and unbiased standard deviation of R minibatches of n advantages, from the moments (R, 3, G) of their parts. A single
-// advantage isn't normalized: mean 0, deviation 1.
+// Compute mean and unbiased standard deviation of the n advantages on each of R ranks, from moments (R, 3, G). A single advantage isn't
+// normalized: mean 0, deviation 1.
 template <class Moments>
 FUNCTION void spread_of(Moments moments, uint n, uint G, uint R, IN_SHARED float* part, uint me, uint threads,
                         IN_THREAD float& mean, IN_THREAD float& deviation) {
@@ -109,8 +109,8 @@ FUNCTION void spread_of(Moments moments, uint n, uint G, uint R, IN_SHARED float
   mean = block_sum(total, part, me, threads) / all;
   for (uint k = me; k < R * G; k += threads) {
     uint at = k / G * 3u * G + k % G;
-    float away = moments[at + G] - mean;
-    squares += moments[at + 2u * G] + moments[at] * away * away;
+    float difference = moments[at + G] - mean;
+    squares += moments[at + 2u * G] + moments[at] * difference * difference;
   }
   deviation = sqrt(block_sum(squares, part, me, threads) / (all - 1.0f));
   if (all == 1.0f) mean = 0.0f, deviation = 1.0f;

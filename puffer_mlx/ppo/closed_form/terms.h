@@ -1,7 +1,7 @@
 // PPO's loss of one sample and its gradients (ppo/loss.py), for CPUs and GPUs: see ops/portable.h.
 //
-// Gradients at corners are MLX's: at a tie `maximum` passes the gradient to the unclipped branch, and `clip` passes none at its
-// bounds. If a ratio overflows, the clipped branch's gradient is 0 times infinity.
+// Gradients where the loss has a corner are MLX's: `maximum` passes the gradient of equal arguments to the unclipped branch, and `clip`
+// passes none at its bounds. If a ratio overflows, the clipped branch's gradient is 0 times infinity, NaN.
 
 #pragma once
 
@@ -15,16 +15,16 @@ struct PPOCoefficients {
 
 struct PPOTerms {
   float ratio, by_logprob, by_value;               // gradients of one sample's loss, not divided by the number of samples
-  float policy, square, old_kl, kl, is_clipped;  // summed for the metrics; the value's loss is half of `square`
+  float policy, square, old_kl, kl, is_clipped;  // terms of the metrics, where `square` is twice the value loss
 };
 
-// neg_advantage: minus the weighted, normalized advantage. base: the return is base + advantage: `old_value`, or `value` of live
-// advantages.
+// Compute one sample's terms. neg_advantage: the weighted, normalized advantage times -1. base: return minus advantage, which is
+// old_value, or value if advantages are recomputed.
 FUNCTION void ppo_terms(float logprob, float old_logprob, float neg_advantage, float value, float old_value, float base,
                         float advantage, IN_THREAD const PPOCoefficients& by, IN_THREAD PPOTerms& terms) {
   float logratio = logprob - old_logprob, ratio = exp(logratio);
-  float near = ratio < by.ratio_low ? by.ratio_low : ratio > by.ratio_high ? by.ratio_high : ratio;
-  float clipped = neg_advantage * near, plain = neg_advantage * ratio;
+  float bounded = ratio < by.ratio_low ? by.ratio_low : ratio > by.ratio_high ? by.ratio_high : ratio;
+  float clipped = neg_advantage * bounded, plain = neg_advantage * ratio;
   terms.ratio = ratio;
   terms.by_logprob = (clipped > plain ? 0.0f : neg_advantage) * ratio;  // NaN if the ratio overflows
   terms.policy = clipped > plain ? clipped : plain;
@@ -32,21 +32,22 @@ FUNCTION void ppo_terms(float logprob, float old_logprob, float neg_advantage, f
   float expected = base + advantage, change = value - old_value, vf_clip = by.vf_clip;
   float moved = change < -vf_clip ? -vf_clip : change > vf_clip ? vf_clip : change;
   float error = value - expected, moved_error = old_value + moved - expected;
-  bool held = moved_error * moved_error > error * error;
-  terms.by_value = held ? (change > -vf_clip && change < vf_clip ? moved_error : 0.0f) : error;
-  terms.square = held ? moved_error * moved_error : error * error;
+  bool uses_moved = moved_error * moved_error > error * error;
+  terms.by_value = uses_moved ? (change > -vf_clip && change < vf_clip ? moved_error : 0.0f) : error;
+  terms.square = uses_moved ? moved_error * moved_error : error * error;
 
-  float away = ratio - 1.0f;
+  float difference = ratio - 1.0f;
   terms.old_kl = -logratio;
   terms.kl = ratio - 1.0f - logratio;
-  terms.is_clipped = (away < 0.0f ? -away : away) > by.clip ? 1.0f : 0.0f;
+  terms.is_clipped = (difference < 0.0f ? -difference : difference) > by.clip ? 1.0f : 0.0f;
 }
 
 FUNCTION float ppo_total(float policy, float value, float entropy, IN_THREAD const PPOCoefficients& by) {
   return policy + by.vf_coef * value - by.ent_coef * entropy;
 }
 
-// Return the loss's gradient by a logit or a mean. weight: a sample's weight in the loss.
+// Return the loss's gradient by a logit or a mean. weight: the sample's weight in the loss. of_logprob, of_entropy: gradients of the
+// log-probability and of the entropy by the logit or mean.
 FUNCTION float ppo_slope(float weight, float by_logprob, float of_logprob, float ent_coef, float of_entropy) {
   return weight * (by_logprob * of_logprob - ent_coef * of_entropy);
 }

@@ -1,10 +1,10 @@
-"""A minibatch's gradients in two launches on a GPU: forward pass, loss and backward pass.
+"""Compute a minibatch's gradients in two launches on a GPU: forward pass, loss, backward pass.
 
-``minibatch.kernel.h`` keeps all activations in a block's shared memory. It needs a network with
-kernels for matrix units, a linear encoder, fp32 or bf16, and enough shared memory. For
-wider layers, up to 256 in bf16 on CUDA, a block of ``wide.kernel.h`` streams the weights and stores
-the factors of their gradients. ``ppo/gradients.py`` computes all other cases, and the tests compare
-both kernels with it. On CUDA, fp32 products use TF32, as in MLX, unless ``MLX_ENABLE_TF32=0``.
+``minibatch.kernel.h`` keeps all activations in shared memory. It needs a network with kernels for
+matrix units, a linear encoder, fp32 or bf16, and enough shared memory. ``wide.kernel.h`` computes
+wider layers, up to 256 in bf16 on CUDA: it streams the weights and stores the factors of their
+gradients. ``ppo/gradients.py`` computes all other cases, and tests compare both kernels with it. On
+CUDA, fp32 products use TF32, as in MLX, unless ``MLX_ENABLE_TF32=0``.
 """
 
 import functools
@@ -47,36 +47,37 @@ from puffer_mlx.system.backend import gpu_backend
 RECOMPUTE = "ppo.algorithms.puffer5:recompute_advantages"
 TEXT = Path(__file__).with_name("blocks.metal.h")
 KERNEL, WIDE = TEXT.with_name("minibatch.kernel.h"), TEXT.with_name("wide.kernel.h")
-BLOCKS = 128  # largest number of blocks per launch; an H200 has 132 cores
-ROWS = 64  # largest number of rows that a block processes at a time
-GRADIENTS = 96  # largest number of weight gradients per thread, for 512 threads
-TILE, STAGES = 128, 3  # tile size and buffered stages of a block in `wide_gradients`
-TILES_AT_ONCE = 264  # number of tiles that an H200 computes at the same time
-WIDEST = 256  # largest H of wide layers: 64 rows of 3 gates fill half an H200's shared memory
+MAX_BLOCKS = 128  # blocks per launch, because an H200 has 132 cores
+BLOCK_ROWS = 64  # most rows that a block processes at a time
+MAX_GRADIENTS = 96  # weight gradients per thread, for 512 threads
+TILE = 128  # rows and columns of a block's tile in `wide_gradients`
+STAGES = 3  # buffered stages of samples in `wide_gradients`
+TILES_AT_ONCE = 264  # tiles that an H200 computes at the same time
+MAX_WIDE_HIDDEN = 256  # hidden size: 64 rows of 3 gates fill half of an H200's shared memory
 
 
 class LossSpec(NamedTuple):
-    """Coefficients of the loss and of live advantages.
+    """Coefficients of PPO's loss and of advantages, for kernels that compute both.
 
     Attributes:
-        numbers: coefficients of PPO's loss.
-        live: coefficients of live advantages, computed from the values of the same forward pass.
-            None if advantages are computed beforehand.
+        coefficients: coefficients of PPO's loss.
+        live: coefficients of "live" advantages, which are computed from the values of the same
+            forward pass. None when the targets contain advantages.
         vtrace: True to clip live advantages by the ratios of the new to the old probabilities.
     """
 
-    numbers: Coefficients
+    coefficients: Coefficients
     live: Discounts | None = None
     vtrace: bool = False
 
 
 class MinibatchSizes(NamedTuple):
-    """Sizes of a minibatch and a block.
+    """Sizes of a minibatch, of the network and of a thread block.
 
     A minibatch has T steps of S segments. D is the size of an observation, H the hidden size, L the
-    number of layers, and A the number of logits. ``heads`` is 0 for A continuous actions. If
-    ``low``, weights and activations have 16 bits. A block has ``threads`` threads and ``room``
-    bytes of shared memory.
+    number of layers, and A the number of logits. ``heads`` is 0 for A continuous actions. ``live``
+    is True for live advantages, ``low`` for 16-bit weights and activations. A block has ``threads``
+    threads and ``shared_bytes`` bytes of shared memory.
     """
 
     T: int
@@ -89,28 +90,30 @@ class MinibatchSizes(NamedTuple):
     live: bool
     low: bool
     threads: int
-    room: int
+    shared_bytes: int
 
 
 class MinibatchPlan(NamedTuple):
-    """Division of a minibatch: the kernel's template constants, numbers of blocks and chunks."""
+    """Division of a minibatch among thread blocks: template constants, blocks and chunks."""
 
     sizes: dict[str, int]
     blocks: int
     chunks: int = 1
-    wide: bool = False  # True for ``wide.kernel.h``
+    wide: bool = False  # True to use ``wide.kernel.h``
 
 
 def supports_fused(
     policy: Policy, kind: str, spec: LossSpec | None, wanted: bool | str = True
 ) -> bool:
-    """Return True if the default device computes minibatches in one launch, if shapes allow it.
+    """Return True if the default device may compute a minibatch's gradients in one launch.
+
+    The shapes of a minibatch may still prevent this.
 
     Args:
         policy: the policy to train.
         kind: ``train.precision``.
         spec: coefficients, or None for a custom loss or custom advantages.
-        wanted: ``train.one_launch``; auto is True on CUDA only (not measured on a Mac).
+        wanted: ``train.one_launch``. ``auto`` means True on CUDA only (not measured on a Mac).
     """
     return bool(
         spec is not None
@@ -124,11 +127,11 @@ def supports_fused(
 
 
 def computes(loss: Callable[..., Any] | None, recompute: Callable[..., Any] | None) -> bool:
-    """Return True if the kernels compute this loss.
+    """Return True if the minibatch kernels support an algorithm's loss and advantages.
 
     Args:
-        loss: ``Algorithm.loss``. The kernels compute only PPO's, for which this is None.
-        recompute: ``Algorithm.recompute``. The kernels compute only the one of ``puffer5``.
+        loss: ``Algorithm.loss``. Only None, PPO's loss, is supported.
+        recompute: ``Algorithm.recompute``. Only None and the function of ``puffer5`` are supported.
     """
     function = recompute.func if isinstance(recompute, partial) else recompute
     return loss is None and (function is None or qualified_name(function) == RECOMPUTE)
@@ -141,12 +144,12 @@ def with_fused_gradients(
     spec: LossSpec | None,
     wanted: bool | str = True,
 ) -> Callable[..., tuple]:
-    """Return a function that computes gradients in two launches if possible, else by ``plain``.
+    """Return a function that computes a minibatch's gradients in two launches, or else plainly.
 
     Args:
-        plain: function of weights, minibatch, entropy coefficient, loss scale and scheduled
-            coefficients that returns the results of ``ppo.gradients.minibatch_loss`` and its
-            gradients.
+        plain: (weights, minibatch, entropy coefficient, loss scale, scheduled coefficients) ->
+            results of ``ppo.gradients.minibatch_loss``, and gradients. Used if the kernels can't
+            compute a minibatch.
         policy: the policy to train.
         kind: ``train.precision``.
         spec: coefficients, or None for a custom loss or custom advantages.
@@ -163,7 +166,7 @@ def with_fused_gradients(
         if not supports_fused(policy, kind, spec, wanted):
             return plain(weights, batch, ent_coef, scale, scheduled)
         assert spec is not None
-        # The kernels don't support fp16, which needs the scale.
+        # The kernels ignore the scale. Only fp16 needs it, which they don't support.
         whole, actions = batch.observations, batch.actions
         network, action, low = policy.network, policy.decoder.action, kind == "bf16"
         T, _, D = whole.shape
@@ -175,30 +178,33 @@ def with_fused_gradients(
         plan = choose_plan(sizes) or choose_wide(sizes)
         if plan is None or whole.size >= MAX_ELEMENTS:
             return plain(weights, batch, ent_coef, scale, scheduled)
-        varied = spec._replace(numbers=spec.numbers._replace(**scheduled))
+        varied = spec._replace(coefficients=spec.coefficients._replace(**scheduled))
         return launch_minibatch(policy, varied, plan, low, weights, batch, ent_coef)
 
     return step
 
 
 @functools.cache
-def choose_plan(given: MinibatchSizes) -> MinibatchPlan | None:
-    """Return the division of a minibatch among blocks, or None if it doesn't fit.
+def choose_plan(minibatch: MinibatchSizes) -> MinibatchPlan | None:
+    """Choose how ``minibatch.kernel.h`` divides a minibatch among blocks.
 
     A hidden size that isn't a multiple of 32 is rounded up. The first choice is the widest tile of
-    complete segments that fits shared memory, with as many weights and activations as possible, so
-    that fewer are recomputed. The second choice is the widest tile of some of the steps. In 16
-    bits, all weights must fit.
+    complete segments that fits shared memory, with as many cached weights and activations as
+    possible. The second choice is the widest tile with a fraction of the steps. In 16 bits, all
+    weights must fit.
+
+    Returns:
+        The plan. None when no tile fits.
     """
-    T, S, D, width, L, A, heads, live, low, threads, room = given
+    T, S, D, width, L, A, heads, live, low, threads, shared_bytes = minibatch
     H = -(-width // 32) * 32
     seen, out = -(-D // (16 if low else 8)) * (16 if low else 8), -(-(A + 1) // 16) * 16
     gradients = _gradients(seen, H, L, out, threads // 32)
     if out > 64 or gradients is None:
         return None
     wide, dy = -(-seen // 32) * 32, 32 if out <= 32 else 64
-    for steps, segments, every, kept in _ways(T, S, low):
-        if width < H and kept < 2:
+    for steps, segments, every, cached in _candidates(T, S, low):
+        if width < H and cached < 2:
             continue
         rows = steps * segments
         floats = rows * (out + 2 + (heads or A) + (2 if live else 4)) + (
@@ -209,83 +215,109 @@ def choose_plan(given: MinibatchSizes) -> MinibatchPlan | None:
         held = u + H
         lows = rows * ((L + 1) * H + (L if every else 1) * held + dy + every * wide)
         sizes_of_weights = out * H, L * 3 * H * H, H * wide
-        lows += sum(sizes_of_weights[:kept])
+        lows += sum(sizes_of_weights[:cached])
         pool = -(-floats // 32) * 32 + (-(-lows // 2) if low else lows)
-        if 4 * pool <= room and threads <= rows * u // (2 if low else 1):
-            sizes = _constants(given._replace(H=H), rows, segments, pool)
-            sizes |= {"WIDTH": width, "STEPS": steps, "KEPT": kept, "ALL": every, **gradients}
-            return MinibatchPlan(sizes, min(BLOCKS, S // segments), T // steps)
+        if 4 * pool <= shared_bytes and threads <= rows * u // (2 if low else 1):
+            sizes = _constants(minibatch._replace(H=H), rows, segments, pool)
+            sizes |= {"WIDTH": width, "STEPS": steps, "KEPT": cached, "ALL": every, **gradients}
+            return MinibatchPlan(sizes, min(MAX_BLOCKS, S // segments), T // steps)
     return None
 
 
 @functools.cache
-def choose_wide(given: MinibatchSizes) -> MinibatchPlan | None:
-    """Return the division for ``wide.kernel.h``, or None if it doesn't fit: see ``choose_plan``.
+def choose_wide(minibatch: MinibatchSizes) -> MinibatchPlan | None:
+    """Choose how ``wide.kernel.h`` divides a minibatch among blocks.
 
-    This kernel streams the layers' weights. It needs bf16 and discrete actions, and a block
+    The kernel streams the layers' weights. It needs bf16 and discrete actions, and a block
     processes 64 rows.
+
+    Returns:
+        The plan. None when the kernel doesn't support these sizes.
     """
-    T, S, D, H, L, A, heads, live, low, threads, room = given
+    T, S, D, H, L, A, heads, live, low, threads, shared_bytes = minibatch
     out, wide = -(-(A + 1) // 16) * 16, -(-D // 32) * 32
-    if not low or not heads or threads != 512 or out > 64 or H % 64 or H > WIDEST or L > LAYERS:
+    if (
+        not low
+        or not heads
+        or threads != 512
+        or out > 64
+        or H % 64
+        or H > MAX_WIDE_HIDDEN
+        or L > LAYERS
+    ):
         return None
-    if ROWS % T or S % (ROWS // T) or (ROWS + H) * wide > ROWS * 3 * H:
+    if BLOCK_ROWS % T or S % (BLOCK_ROWS // T) or (BLOCK_ROWS + H) * wide > BLOCK_ROWS * 3 * H:
         return None
-    segments, dy = ROWS // T, 32 if out <= 32 else 64
-    floats = ROWS * (out + 2 + heads + (2 if live else 4)) + (6 * ROWS if live else 0)
-    lows = ROWS * (6 * H + dy) + out * H
+    segments, dy = BLOCK_ROWS // T, 32 if out <= 32 else 64
+    floats = BLOCK_ROWS * (out + 2 + heads + (2 if live else 4)) + (6 * BLOCK_ROWS if live else 0)
+    lows = BLOCK_ROWS * (6 * H + dy) + out * H
     pool = -(-floats // 32) * 32 + lows // 2
-    if 4 * pool > room:
+    if 4 * pool > shared_bytes:
         return None
-    sizes = _constants(given, ROWS, segments, pool)
-    return MinibatchPlan(sizes, min(BLOCKS, S // segments), wide=True)
+    sizes = _constants(minibatch, BLOCK_ROWS, segments, pool)
+    return MinibatchPlan(sizes, min(MAX_BLOCKS, S // segments), wide=True)
 
 
-def _constants(given: MinibatchSizes, rows: int, segments: int, pool: int) -> dict[str, int]:
-    """Return the template constants of both kernels for a block of rows and segments."""
-    names = {name: int(getattr(given, name)) for name in ("T", "D", "H", "L", "A")}
-    columns = tiles_side_by_side(given.H, rows, given.threads)
-    block = {"SEGMENTS": segments, "THREADS": given.threads, "POOL": pool, "HIDDEN_C": columns}
-    return {**names, "HEADS": given.heads, "LIVE": int(given.live), **block}
+def _constants(minibatch: MinibatchSizes, rows: int, segments: int, pool: int) -> dict[str, int]:
+    """Return the template constants that both minibatch kernels have.
+
+    Args:
+        minibatch: sizes of the minibatch.
+        rows: rows that a block processes at a time.
+        segments: segments that a block processes at a time.
+        pool: floats of shared memory per block.
+    """
+    sizes = {name: int(getattr(minibatch, name)) for name in ("T", "D", "H", "L", "A")}
+    threads = minibatch.threads
+    columns = tiles_side_by_side(minibatch.H, rows, threads)
+    block = {"SEGMENTS": segments, "THREADS": threads, "POOL": pool, "HIDDEN_C": columns}
+    return {**sizes, "HEADS": minibatch.heads, "LIVE": int(minibatch.live), **block}
 
 
 def _tiles(T: int, S: int) -> Iterator[tuple[int, int]]:
-    """Yield steps and segments of tiles, with most steps first, then with most segments first."""
+    """Yield the possible tiles of a minibatch as (steps, segments), the largest first."""
     for steps in (n for n in range(T, 0, -1) if T % n == 0 and (n % 8 == 0 or n <= 4)):
-        for segments in (n for n in range(ROWS // steps, 0, -1) if S % n == 0):
+        for segments in (n for n in range(BLOCK_ROWS // steps, 0, -1) if S % n == 0):
             if steps * segments % 16 == 0:
                 yield steps, segments
 
 
-def _ways(T: int, S: int, low: bool) -> Iterator[tuple[int, int, int, int]]:
-    """Yield STEPS, SEGMENTS, ALL and KEPT of the kernel's template, the best first."""
-    ways = ((1, 3), (0, 3), (0, 2), (0, 1), (0, 0))[: 2 if low else 5]
+def _candidates(T: int, S: int, low: bool) -> Iterator[tuple[int, int, int, int]]:
+    """Yield possible values of the kernel's STEPS, SEGMENTS, ALL and KEPT, the fastest first."""
+    caches = ((1, 3), (0, 3), (0, 2), (0, 1), (0, 0))[: 2 if low else 5]  # (ALL, KEPT)
     for tile in _tiles(T, S):
-        yield from ((*tile, *way) for way in ways)
+        yield from ((*tile, *cache) for cache in caches)
 
 
 def _gradients(seen: int, H: int, L: int, out: int, groups: int) -> dict[str, int] | None:
-    """Return the tiles of weight gradients per 32 threads, or None if they don't fit registers."""
-    layers = _share(3 * H // 16, H // 8, groups)
-    encoder, decoder = _share(H // 16, seen // 8, groups), _share(out // 16, H // 8, groups)
+    """Return how many gradient tiles each 32 threads hold, or None when registers are too few."""
+    layers = _tiles_per_group(3 * H // 16, H // 8, groups)
+    encoder, decoder = (
+        _tiles_per_group(H // 16, seen // 8, groups),
+        _tiles_per_group(out // 16, H // 8, groups),
+    )
     if not (layers and encoder and decoder) or decoder[0] != 1:
         return None
     counts = L * layers[0] * layers[1], encoder[0] * encoder[1], decoder[1]
-    if 4 * sum(counts) > GRADIENTS * 16 // groups:
+    if 4 * sum(counts) > MAX_GRADIENTS * 16 // groups:
         return None
     names = "GATE_R", "GATE_C", "INPUT_R", "INPUT_C", "OUTPUT_C"
     return dict(zip(names, (*layers, *encoder, decoder[1]), strict=True))
 
 
-def _share(rows: int, columns: int, groups: int) -> tuple[int, int] | None:
-    """Return a group's tiles (R, C) that cover all rows and columns with the fewest loads."""
-    shares = [
+def _tiles_per_group(rows: int, columns: int, groups: int) -> tuple[int, int] | None:
+    """Divide a matrix of tiles among groups of 32 threads.
+
+    Returns:
+        (R, C), the tiles of each group, with the fewest loads. None when the groups are too few.
+    """
+    choices = [
         (R * C, 4 * R + 2 * C, R, C)
         for R in range(1, rows + 1)
         for C in range(1, columns + 1)
         if rows % R == 0 and columns % C == 0 and rows // R * (columns // C) <= groups
     ]
-    return min(shares)[2:] if shares else None
+    return min(choices)[2:] if choices else None
 
 
 def launch_minibatch(
@@ -297,24 +329,24 @@ def launch_minibatch(
     batch: Minibatch,
     ent_coef: mx.array,
 ) -> tuple:
-    """Compute a minibatch by ``minibatch.kernel.h`` or ``wide.kernel.h``.
+    """Compute a minibatch's results and gradients with ``minibatch.kernel.h`` or ``wide.kernel.h``.
 
-    The kernel for wide layers needs an extra launch for the gradients of the weights.
+    The kernel for wide layers needs another launch for the gradients of the weights.
 
     Returns:
-        None, metrics, ratios, values and advantages (T, S) in a tuple; and gradients.
+        A tuple (None, metrics, ratios (T, S), values (T, S), advantages (T, S)), and the gradients.
     """
     folder = forms_of(policy.network).matrix_units
     assert folder is not None
     T, D, H, L, A = (plan.sizes[name] for name in "TDHLA")
     n = len(batch.actions)
     S = n // T
-    named: Any = dict(tree_flatten(weights))
+    by_name: Any = dict(tree_flatten(weights))
     of_layers = [f"network.{layer}.weight" for layer in range(L)]
     names = ["encoder.weight", "decoder.weight", *of_layers]
-    names += ["decoder.logstd"] if "decoder.logstd" in named else []
-    layers = [named[name] for name in of_layers]
-    P = sum(named[name].size for name in names)
+    names += ["decoder.logstd"] if "decoder.logstd" in by_name else []
+    layers = [by_name[name] for name in of_layers]
+    P = sum(by_name[name].size for name in names)
     dtype = mx.bfloat16 if low else mx.float32
     inputs = _inputs(policy, spec, weights, batch, ent_coef)
     outputs: dict[str, Shape] = {"partial": (6, plan.blocks)}
@@ -345,25 +377,30 @@ def launch_minibatch(
     )
     if plan.wide:
         grads = _products(text, grads, n, P, {"D": D, "H": H, "L": L, "A": A})
-    grads, metrics = _finished(inputs, grads, partial, n, named, names)
+    grads, metrics = _sum_blocks(inputs, grads, partial, n, by_name, names)
     return (None, metrics, ratio, value, adv), grads
 
 
 def _products(
     text: ComposedKernel, factors: mx.array, n: int, P: int, sizes: dict[str, int]
 ) -> mx.array:
-    """Return the gradients of P weights for equal parts of the n samples, (parts, P).
+    """Multiply the factors of the P weights' gradients, for each of several slices of n samples.
 
-    The number of parts is the largest one whose tiles the GPU computes at the same time.
+    The number of slices is the largest one whose tiles the GPU computes at the same time.
+
+    Returns:
+        Gradients, (slices, P).
     """
     across, down, seen = (-(-k // TILE) for k in (sizes["H"], 3 * sizes["H"], sizes["D"]))
-    tiles, parts = across * (sizes["L"] * down + seen + 1), 1
-    while 2 * parts * tiles <= TILES_AT_ONCE and n // ROWS % (2 * parts) == 0:
-        parts *= 2
-    pool = STAGES * ROWS * TILE
-    sizes = {**sizes, "SLICES": parts, "THREADS": THREADS, "RESIDENT": 2 * THREADS, "POOL": pool}
-    inputs, threads = [factors, {"n": n}], tiles * parts * THREADS
-    outputs = [(parts, P)]
+    tiles = across * (sizes["L"] * down + seen + 1)
+    slices = 1
+    while 2 * slices * tiles <= TILES_AT_ONCE and n // BLOCK_ROWS % (2 * slices) == 0:
+        slices *= 2
+    pool = STAGES * BLOCK_ROWS * TILE
+    sizes = {**sizes, "SLICES": slices, "THREADS": THREADS, "RESIDENT": 2 * THREADS, "POOL": pool}
+    inputs = [factors, {"n": n}]
+    threads = tiles * slices * THREADS
+    outputs = [(slices, P)]
     name = f"{text.network.parent.name}_wide_gradients"
     return launch(text, name, inputs, outputs, threads, shared=4 * pool, **sizes)[0]
 
@@ -371,32 +408,35 @@ def _products(
 def _inputs(
     policy: Policy, spec: LossSpec, weights: Any, batch: Minibatch, ent_coef: mx.array
 ) -> dict[str, Any]:
-    """Return the inputs of both kernels by name, without layers and states."""
+    """Return the inputs of both minibatch kernels by name, except layers and recurrent states."""
     observations, actions, masks, not_done, targets, state, view = batch
     T, N = observations.shape[:2]
     zeros = placeholder(mx.float32)
     finals = None if spec.live is None else targets.finals
     if spec.live is None:
-        last = _moments(targets)
-        given, further = targets.adv, targets.weight
-        groups = {"G": last.shape[-1], "R": last.size // (3 * last.shape[-1])}
+        moments_or_final = _moments(targets)
+        adv_or_rewards = targets.adv
+        weight_or_terminals = targets.weight
+        groups = moments_or_final.shape[-1]
+        moments_shape = {"G": groups, "R": moments_or_final.size // (3 * groups)}
     else:
-        last = zeros if finals is None else finals
-        given, further = targets.rewards, targets.terminals
-        groups = {"G": 0, "R": 0}
+        moments_or_final = zeros if finals is None else finals
+        adv_or_rewards = targets.rewards
+        weight_or_terminals = targets.terminals
+        moments_shape = {"G": 0, "R": 0}
     logstd = policy.decoder.logstd(weights["decoder"])
     dtype = mx.uint8 if observations.dtype == mx.uint8 else mx.float32
     return {
         "observations": observations.astype(dtype),
-        "strip": constant_array(0) if view is None else view,
+        "agents": constant_array(0) if view is None else view,
         "actions": actions,
         "masks": placeholder(mx.uint8) if masks is None else masks,
         "not_done": constant_array(*[1.0] * MIN_ARRAY_SIZE) if not_done is None else not_done,
         "old_logprob": targets.old_logprob,
         "old_value": targets.old_value,
-        "given": given,
-        "further": further,
-        "last": last,
+        "adv_or_rewards": adv_or_rewards,
+        "weight_or_terminals": weight_or_terminals,
+        "moments_or_final": moments_or_final,
         "encoder": weights["encoder"]["weight"],
         "decoder": weights["decoder"]["weight"],
         "logstd": zeros if logstd is None else logstd,
@@ -404,51 +444,62 @@ def _inputs(
         "settings": _settings(policy, spec),
         "sizes": constant_array(*policy.decoder.action.sizes),
         "shape": {
-            **{"S": len(actions) // T, "N": N, **groups},
+            **{"S": len(actions) // T, "N": N, **moments_shape},
             **{"not_done_step": int(not_done is not None), "first_step": int(state is not None)},
-            "within_rho": int(spec.live is not None and spec.live.form == "V"),
+            "within_rho": int(spec.live is not None and spec.live.formula == "V"),
             "bootstrap": int(spec.live is not None and spec.live.bootstrap),
-            **{"has_ratios": int(spec.vtrace), "has_finals": int(finals is not None)},
+            **{"has_ratios": int(spec.vtrace), "has_final": int(finals is not None)},
         },
     }
 
 
 def _settings(policy: Policy, spec: LossSpec) -> dict[str, Any]:
-    """Return the coefficients of the loss and of live advantages, by the kernels' names."""
+    """Return the coefficients of the loss and of live advantages, under the kernels' names."""
     live = spec.live or Discounts(0.0, 0.0)
     values = {"limit": policy.decoder.limits.for_kernels, "gamma": live.gamma}
     values |= {"gamma_lambda": live.gamma * live.gae_lambda, "rho_clip": live.rho_clip}
     values |= {"c_clip": live.c_clip, "reward_clip": live.reward_clip}
-    return settings_of(spec.numbers) | {name: float(value) for name, value in values.items()}
+    return settings_of(spec.coefficients) | {name: float(value) for name, value in values.items()}
 
 
-def _finished(
+def _sum_blocks(
     inputs: dict[str, Any],
     grads: mx.array,
     partial: mx.array,
     n: int,
-    named: dict[str, mx.array],
+    weights: dict[str, mx.array],
     names: list[str],
 ) -> tuple[Any, mx.array]:
-    """Return the sums of the blocks' gradients, a ``PackedTree``, and the metrics.
+    """Sum a minibatch's gradients and metrics over all thread blocks.
 
-    ``names`` lists the tensors in the order of a block's gradients.
+    Args:
+        inputs: inputs of the minibatch kernel, by name.
+        grads: gradients of each block or slice, (blocks, P).
+        partial: sums of loss terms for each block, (6, blocks).
+        n: number of samples.
+        weights: the policy's weights by name.
+        names: names of the tensors, in the order of a block's gradients.
+
+    Returns:
+        The gradients, a ``PackedTree``, and the metrics.
     """
-    sizes = {name: named[name].size for name in names}
+    sizes = {name: weights[name].size for name in names}
     sources = dict(zip(names, packed_offsets(tuple(sizes.values())).starts, strict=True))
-    starts, total = packed_offsets(tuple(sizes[name] for name in named), BLOCK)
-    where = ((start, sizes[name], sources[name]) for name, start in zip(named, starts, strict=True))
-    shape = {"P": sum(sizes.values()), "n": n, "tensors": len(named)}
+    starts, total = packed_offsets(tuple(sizes[name] for name in weights), BLOCK)
+    table = [
+        (start, sizes[name], sources[name]) for name, start in zip(weights, starts, strict=True)
+    ]
+    shape = {"P": sum(sizes.values()), "n": n, "tensors": len(weights)}
     shape |= {"blocks": partial.shape[1], "parts": len(grads)}
     arrays = {**inputs, "grads": grads, "partial": partial, "shape": shape}
-    arrays["places"] = constant_array(*(number for place in where for number in place))
+    arrays["places"] = constant_array(*(number for row in table for number in row))
     shapes = {"sum": (total,), "metrics": (len(METRICS),), "squares": (total // THREADS,)}
-    found, metrics, squares = launch(TEXT, "add_blocks", arrays, shapes, total)
-    return PackedTree(found, tree_unflatten(list(named.items())), squares), metrics
+    packed, metrics, squares = launch(TEXT, "add_blocks", arrays, shapes, total)
+    return PackedTree(packed, tree_unflatten(list(weights.items())), squares), metrics
 
 
 def _moments(targets: Targets) -> mx.array:
-    """Return the moments of the advantages: of all ranks if present, else of this minibatch."""
+    """Return the moments that normalise advantages: all ranks' moments, else the minibatch's."""
     return launch_moments(targets.adv) if targets.moments is None else targets.moments
 
 

@@ -1,12 +1,12 @@
-// Add up the results of a minibatch's blocks: minibatch.kernel.h, wide.kernel.h.
+// Sum the results of all blocks of minibatch.kernel.h or wide.kernel.h.
 
 #pragma once
 
 #include "../closed_form/sample.metal.h"
 
-// Add the gradients of `parts` blocks, (parts, P): `sum` has each tensor at a multiple of 1024 with zeros between them, `squares` the
-// sum of squares of each 256 numbers. Compute the metrics (7,) from the loss of `blocks` blocks. places: of each tensor the start in
-// `sum`, the size, and the start in a block's gradients.
+// Sum the gradients grads (parts, P) over their first dimension. `sum` contains each tensor at a multiple of 1024, with zeros between the
+// tensors. `squares` contains the sum of squares of each 256 elements. Compute the metrics (7,) from the sums `partial` of `blocks` blocks.
+// places: for each tensor its start in `sum`, its size, and its start in a row of grads.
 KERNEL add_blocks:
   float grads partial ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef}, int shape{P n blocks parts tensors} places
   -> float sum metrics squares {

@@ -1,22 +1,30 @@
-// Gradients of a minibatch in one launch: linear encoder, a network's layers, linear decoder, and PPO's loss. The layers' passes are
-// layer_forward and layer_backward of walks.metal.h in the network's folder. Products use matrix units.
+// Compute a minibatch's gradients in one launch: linear encoder, a network's layers, linear decoder, and PPO's loss. A layer's passes
+// are layer_forward and layer_backward of walks.metal.h in the network's folder. Products use matrix units.
 //
-// A block takes SEGMENTS segments at a time through the network and back, in chunks of STEPS steps whose activations are in shared
-// memory as Low. If there are several chunks, the forward pass stores the states between them in `begins`, and the backward pass
-// computes a chunk's activations again. The weights' gradients stay in registers until the block has processed all its segments;
-// `add_blocks` adds those of all blocks.
+// A block computes the forward and backward pass of SEGMENTS segments at a time, in chunks of STEPS steps. A chunk's activations are in
+// shared memory, of type Low. With several chunks, the forward pass stores the states between the chunks in `begins`, and the backward
+// pass computes each chunk's activations again. The weights' gradients stay in registers until the block has processed all of its
+// segments. `add_blocks` then sums the gradients of all blocks.
 //
-// Row t SEGMENTS + s is step t of segment s. observations (T, N, D) are float or bytes; the S agents from strip[0] on are used. masks
-// (T, S, A), actions (T, S, HEADS). HEADS is 0 for continuous actions (T, S, A) with logstd (1, A) and means clamped to `limit`.
-// Weights are stored as in a checkpoint: encoder (H, D), layers (3H, H). `sizes` has the choices of each head.
+// Row t SEGMENTS + s of a chunk is step t of segment s. Inputs:
 //
-//   LIVE   advantages are computed from this pass's values. given: rewards (T, S); further: terminals; last: finals
-//   else   given: advantages; further: their weights; last: moments (R, 3, G), see loss.metal.h
+//   observations (T, N, D)   float or bytes. The minibatch has the S agents from agents[0] on.
+//   actions (T, S, HEADS)    HEADS is 0 for continuous actions (T, S, A), with logstd (1, A) and means clamped to `limit`
+//   masks (T, S, A)          action masks
+//   encoder (H, D), layers (3H, H), decoder   weights, stored as in a checkpoint
+//   sizes (HEADS,)           number of choices of each head
 //
-// KEPT, ALL: contents of shared memory besides a chunk's activations. KEPT 1: the decoder's weights; 2: also the layers'; 3: all.
-// WIDTH: the network's hidden size; H: rounded up to a multiple of 32. The units beyond WIDTH have weights of 0 and reach no output. Then
-// KEPT is at least 2.
-// ALL: gates and states of every layer, and the observations; otherwise these are computed or loaded again.
+//                            LIVE: advantages are computed from this pass's values     otherwise
+//   adv_or_rewards           rewards (T, S)                                            advantages (T, S)
+//   weight_or_terminals      terminals (T, S)                                          weights of the samples (T, S)
+//   moments_or_final         final_observations (T, S)                                 moments (R, 3, G), see loss.metal.h
+//
+// Template constants:
+//
+//   WIDTH, H   the network's hidden size, and WIDTH rounded up to a multiple of 32. The units beyond WIDTH have weights 0 and don't affect
+//              the outputs. If WIDTH < H, KEPT must be at least 2.
+//   KEPT       weights cached in shared memory. 0: none; 1: the decoder's; 2: also the layers'; 3: all.
+//   ALL        1 to cache every layer's gates and states and the observations; 0 to compute or load them again
 
 #pragma once
 
@@ -24,18 +32,18 @@
 
 KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, WIDTH, L, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS, KEPT, ALL, EXACT, POOL, HIDDEN_C,
                  GATE_R, GATE_C, INPUT_R, INPUT_C, OUTPUT_C>:
-  Observed observations, float actions, uint8_t masks, float not_done old_logprob old_value given further last first0 first1 first2
-  first3 encoder decoder logstd layer0 layer1 layer2 layer3 ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef limit gamma
-  gamma_lambda rho_clip c_clip reward_clip},
-  int sizes shape{S N not_done_step first_step G R within_rho bootstrap has_ratios has_finals} strip
+  Observed observations, float actions, uint8_t masks, float not_done old_logprob old_value adv_or_rewards weight_or_terminals
+  moments_or_final first0 first1 first2 first3 encoder decoder logstd layer0 layer1 layer2 layer3 ent_coef settings{ratio_low ratio_high
+  clip vf_clip vf_coef limit gamma gamma_lambda rho_clip c_clip reward_clip},
+  int sizes shape{S N not_done_step first_step G R within_rho bootstrap has_ratios has_final} agents
   -> float grads partial ratio value adv begins {
   using Tile = BlockRows<T, H, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS>;
   constexpr int LAYER = 3 * H * H, M = Tile::M, CHUNKS = Tile::CHUNKS, OUT = Tile::OUT, DY = OUT > 32 ? 64 : 32;
   constexpr int LOW = sizeof(Low) == 2 ? 1 : 0, SEEN = LOW ? (D + 15) / 16 * 16 : (D + 7) / 8 * 8, W = (SEEN + 31) / 32 * 32;
   constexpr int FLOATS = (Tile::SIZE + (CHUNKS > 1 ? L * Tile::UNITS : 0) + 31) / 32 * 32;
-  constexpr int LINE = 128 / sizeof(Observed), LINES = (D + LINE - 1) / LINE;  // cache lines of 128 bytes in a row of observations
+  constexpr int LINE = 128 / sizeof(Observed), LINES = (D + LINE - 1) / LINE;  // elements per 128-byte cache line; lines per observation
   constexpr int U = ALL || 3 * H > W ? 3 * H : W, COPIES = ALL ? L : 1;
-  // Offsets of arrays of Low.
+  // Offsets of the arrays of type Low, in elements.
   constexpr int AT_U = (L + 1) * M * H, AT_S = AT_U + COPIES * M * U, AT_DY = AT_S + COPIES * M * H, AT_SEEN = AT_DY + M * DY;
   constexpr int AT_DECODER = AT_SEEN + (ALL ? M * W : 0), AT_LAYERS = AT_DECODER + (KEPT > 0 ? OUT * H : 0);
   constexpr int AT_ENCODER = AT_LAYERS + (KEPT > 1 ? L * LAYER : 0), LOWS = AT_ENCODER + (KEPT > 2 ? H * W : 0);
@@ -48,13 +56,13 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, WIDTH, L, A, HEADS, MASKED, LIV
   Swizzled<Low, H> features = {low}, dout = {low + L * M * H}, decodes = {low + AT_DECODER};
   Swizzled<Low, W> seen = {low + (ALL ? AT_SEEN : AT_U)}, encodes = {low + AT_ENCODER};
   const uint S = (uint)shape.S, not_done_step = (uint)shape.not_done_step, first_step = (uint)shape.first_step, n = (uint)T * S;
-  const uint N = (uint)shape.N, first_agent = (uint)strip[0];
+  const uint N = (uint)shape.N, first_agent = (uint)agents[0];
   const bool has_ratios = shape.has_ratios != 0;
   Tile rows(pool, S, me, sizes, settings.limit);
   PPOCoefficients coefficients = {settings.ratio_low, settings.ratio_high, settings.clip, settings.vf_clip, settings.vf_coef,
                                   ent_coef[0]};
   SampleSums sums = {};
-  if (!LIVE) spread_of(last, n, (uint)shape.G, (uint)shape.R, part, me, (uint)THREADS, rows.mean, rows.deviation);
+  if (!LIVE) spread_of(moments_or_final, n, (uint)shape.G, (uint)shape.R, part, me, (uint)THREADS, rows.mean, rows.deviation);
   auto decoding = Either<(KEPT > 0)>::of(decodes, Padded<WIDTH>{decoder, A + 1, WIDTH});
   auto encoding = Either<(KEPT > 2)>::of(encodes, Padded<D>{encoder, WIDTH, D});
   if (KEPT > 0) keep_weight<OUT, H, THREADS>(decoder, A + 1, WIDTH, decodes, me);
@@ -74,14 +82,15 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, WIDTH, L, A, HEADS, MASKED, LIV
   for (int l = 0; l < L; ++l) clear(of_layers[l]);
 
   for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
-    load_rewards(rows, segment, given, further, last, shape.has_finals != 0);
-    // Forward through all chunks, then backward; the last chunk is still in memory when the backward pass starts.
+    load_rewards(rows, segment, adv_or_rewards, weight_or_terminals, moments_or_final, shape.has_final != 0);
+    // Run the forward pass through all chunks, then the backward pass. The backward pass starts with the last chunk, which is still in
+    // shared memory.
     for (int turn = 0; turn < 2 * CHUNKS; ++turn) {
       bool back = turn >= CHUNKS;
       int chunk = back ? 2 * CHUNKS - 1 - turn : turn;
       if (turn != CHUNKS) {
         DEVICE_BARRIER
-        load_rows(rows, chunk, segment, actions, not_done, not_done_step, old_logprob, old_value, given, further);
+        load_rows(rows, chunk, segment, actions, not_done, not_done_step, old_logprob, old_value, adv_or_rewards, weight_or_terminals);
         load_observations<SEGMENTS, STEPS, D, SEEN, THREADS>(observations, seen, chunk, first_agent + segment, N, me);
         uint next = segment + (uint)(BLOCKS * SEGMENTS);  // prefetch the next segments
         for (int k = (int)me; next < S && k < M * LINES; k += THREADS) {
@@ -92,8 +101,8 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, WIDTH, L, A, HEADS, MASKED, LIV
           uint sample = sample_of<SEGMENTS, STEPS>(k * SEGMENTS, chunk, next, S);
           PREFETCH(old_logprob + sample)
           PREFETCH(old_value + sample)
-          PREFETCH(given + sample)
-          PREFETCH(further + sample)
+          PREFETCH(adv_or_rewards + sample)
+          PREFETCH(weight_or_terminals + sample)
           PREFETCH(actions + sample * Tile::ACTS)
         }
         BARRIER
@@ -158,7 +167,8 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, WIDTH, L, A, HEADS, MASKED, LIV
 #pragma unroll
   for (int k = 0; k < Tile::MEANS; ++k) {
     float slope = block_sum(rows.by_logstd[k], part, me, (uint)THREADS);
-    if (me == 0) mine[k] = slope - (block == 0 ? coefficients.ent_coef : 0.0f);  // the entropy doesn't depend on the sample
+    // The entropy's gradient doesn't depend on the sample, so only the first block adds it.
+    if (me == 0) mine[k] = slope - (block == 0 ? coefficients.ent_coef : 0.0f);
   }
 #pragma unroll
   for (int row = 0; row < 6; ++row) {

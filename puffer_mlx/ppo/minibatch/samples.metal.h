@@ -1,4 +1,4 @@
-// A block's rows of a minibatch: targets, live advantages, loss, and its part of the weights' gradients.
+// Functions for the rows of a minibatch that one block computes: targets, live advantages, loss, and gradients of the weights.
 
 #pragma once
 
@@ -6,34 +6,35 @@
 #include "advantages/step.metal.h"
 #include "gpu/matrix.metal.h"
 
-// Return the index of a chunk's row among the samples (T, S).
+// Return the sample index of a chunk's row, in arrays (T, S).
 template <int SEGMENTS, int STEPS>
 FUNCTION uint sample_of(int row, int chunk, uint segment, uint S) {
   return (uint)(chunk * STEPS + row / SEGMENTS) * S + segment + (uint)(row % SEGMENTS);
 }
 
-// Constants and state of a block that takes SEGMENTS segments at a time through all T steps, in chunks of STEPS. Row
-// t SEGMENTS + s of a chunk is step t of segment s. Functions take the struct as an argument: a member function can't pass its
-// members on, as Metal doesn't know their address space.
+// Constants and state of a block that processes SEGMENTS segments at a time, in chunks of STEPS of the T steps. Row t SEGMENTS + s of a
+// chunk is step t of segment s. The functions below aren't members, because Metal can't pass members of a struct to functions: their
+// address space is unknown.
 template <int T_, int H, int A_, int HEADS_, int MASKED_, int LIVE_, int SEGMENTS_, int STEPS_, int THREADS_>
 struct BlockRows {
   static constexpr int T = T_, A = A_, HEADS = HEADS_, MASKED = MASKED_, LIVE = LIVE_;
   static constexpr int SEGMENTS = SEGMENTS_, STEPS = STEPS_, THREADS = THREADS_;
   static constexpr int M = SEGMENTS * STEPS, CHUNKS = T / STEPS, TIMES = T * SEGMENTS, UNITS = SEGMENTS * H;
-  static constexpr int OUT = (A + 16) / 16 * 16, Y = OUT + 1;  // the decoder's outputs; distance of their rows
-  static constexpr int ACTS = HEADS > 0 ? HEADS : A, MEANS = HEADS > 0 ? 0 : A;  // actions, means of a sample
-  // PARTS threads share the steps of a channel.
+  static constexpr int OUT = (A + 16) / 16 * 16, Y = OUT + 1;  // number of the decoder's outputs, padded; distance of their rows
+  static constexpr int ACTS = HEADS > 0 ? HEADS : A, MEANS = HEADS > 0 ? 0 : A;  // actions and means per sample
+  // PARTS threads divide the steps of a channel.
   static constexpr bool DIVIDED = UNITS < THREADS && THREADS % UNITS == 0 && STEPS % (THREADS / UNITS) == 0 && M * Y >= 2 * THREADS;
   static constexpr int PARTS = DIVIDED ? THREADS / UNITS : 1;
-  // Offsets in the block's memory, in floats.
+  // Offsets in the block's shared memory, in floats.
   static constexpr int AT_NOT_DONE = M * Y, AT_ACTIONS = AT_NOT_DONE + M, AT_TIMES = AT_ACTIONS + M * (ACTS + (LIVE ? 2 : 4));
   static constexpr int SIZE = AT_TIMES + (LIVE ? 6 * TIMES : 0);
 
   uint S, me;
-  IN_SHARED float *y, *not_done, *actions, *old_logprobs, *old_values, *targets, *weights;  // of a chunk's rows
-  IN_SHARED float *values, *advantages, *rewards, *terminals, *finals, *ratios;         // of all steps, if LIVE
+  IN_SHARED float *y, *not_done, *actions, *old_logprobs, *old_values, *targets, *weights;  // one row per sample of a chunk
+  IN_SHARED float *values, *advantages, *rewards, *terminals, *final_observations, *ratios;  // all steps, if LIVE
   int heads[HEADS + 1];
-  float limit, mean, deviation;  // of means of actions; of the minibatch's advantages
+  float limit;            // bound of the means of actions
+  float mean, deviation;  // mean and standard deviation of the minibatch's advantages
   float by_logstd[MEANS + 1];
 
   template <class Sizes>
@@ -42,7 +43,7 @@ struct BlockRows {
     y = pool, not_done = pool + AT_NOT_DONE, actions = pool + AT_ACTIONS, old_logprobs = actions + M * ACTS;
     old_values = old_logprobs + M, targets = old_values + M, weights = targets + M;
     values = pool + AT_TIMES, advantages = values + TIMES, rewards = advantages + TIMES;
-    terminals = rewards + TIMES, finals = terminals + TIMES, ratios = finals + TIMES;
+    terminals = rewards + TIMES, final_observations = terminals + TIMES, ratios = final_observations + TIMES;
 #pragma unroll
     for (int head = 0; head < HEADS; ++head) heads[head] = sizes[head];
 #pragma unroll
@@ -51,28 +52,30 @@ struct BlockRows {
   FUNCTION uint sample(int row, int chunk, uint segment) const { return sample_of<SEGMENTS, STEPS>(row, chunk, segment, S); }
 };
 
-// Load a chunk's actions, `not_done` and targets. Unless LIVE, `given` has advantages and `further` their weights.
+// Load a chunk's actions, `not_done` and targets. Unless LIVE, adv_or_rewards contains advantages and weight_or_terminals their weights.
 template <class Block>
 FUNCTION void load_rows(IN_THREAD const Block& rows, int chunk, uint segment, IN_DEVICE const float* actions,
                         IN_DEVICE const float* not_done, uint not_done_step, IN_DEVICE const float* old_logprob,
-                        IN_DEVICE const float* old_value, IN_DEVICE const float* given, IN_DEVICE const float* further) {
+                        IN_DEVICE const float* old_value, IN_DEVICE const float* adv_or_rewards,
+                        IN_DEVICE const float* weight_or_terminals) {
   for (int row = (int)rows.me; row < Block::M; row += Block::THREADS) {
     uint sample = rows.sample(row, chunk, segment);
     rows.not_done[row] = not_done[sample * not_done_step];
     rows.old_logprobs[row] = old_logprob[sample], rows.old_values[row] = old_value[sample];
-    if (!Block::LIVE) rows.targets[row] = given[sample], rows.weights[row] = further[sample];
+    if (!Block::LIVE) rows.targets[row] = adv_or_rewards[sample], rows.weights[row] = weight_or_terminals[sample];
 #pragma unroll
     for (int k = 0; k < Block::ACTS; ++k) rows.actions[row * Block::ACTS + k] = actions[sample * (uint)Block::ACTS + (uint)k];
   }
 }
 
-// Load what live advantages of all steps need; `finals` is read if there are any.
-template <class Block, class Finals>
+// Load the rewards, terminals and final observations of all steps, for live advantages. final_observations is read if has_final.
+template <class Block, class FinalObservations>
 FUNCTION void load_rewards(IN_THREAD const Block& rows, uint segment, IN_DEVICE const float* rewards,
-                           IN_DEVICE const float* terminals, Finals finals, bool has_finals) {
+                           IN_DEVICE const float* terminals, FinalObservations final_observations, bool has_final) {
   for (int k = (int)rows.me; Block::LIVE && k < Block::TIMES; k += Block::THREADS) {
     uint at = rows.sample(k, 0, segment);
-    rows.rewards[k] = rewards[at], rows.terminals[k] = terminals[at], rows.finals[k] = has_finals ? finals[at] : 0.0f;
+    rows.rewards[k] = rewards[at], rows.terminals[k] = terminals[at];
+    rows.final_observations[k] = has_final ? final_observations[at] : 0.0f;
     rows.ratios[k] = 1.0f;
   }
 }
@@ -95,7 +98,7 @@ FUNCTION void store_values(IN_THREAD const Block& rows, int chunk, uint segment,
   }
 }
 
-// Compute live advantages of all steps. All threads of the block must call this; ratios are overwritten.
+// Compute live advantages of all steps. All threads of the block must call this. It overwrites the ratios.
 template <class Block>
 FUNCTION void live_advantages(IN_THREAD const Block& rows, IN_THREAD const Discounts& by) {
   constexpr int TIMES = Block::TIMES, SEGMENTS = Block::SEGMENTS;
@@ -103,7 +106,7 @@ FUNCTION void live_advantages(IN_THREAD const Block& rows, IN_THREAD const Disco
   for (int k = (int)rows.me; k < TIMES - SEGMENTS; k += Block::THREADS) {
     int next = k + SEGMENTS;
     AdvantageStep step = advantage_step(by, rows.values[k], rows.values[next], rows.ratios[k], rows.rewards[next],
-                                        rows.terminals[next], rows.finals[k], rows.finals[next]);
+                                        rows.terminals[next], rows.final_observations[k], rows.final_observations[next]);
     rows.advantages[k] = step.delta, rows.ratios[k] = step.decay;
   }
   BARRIER
@@ -119,7 +122,7 @@ FUNCTION void live_advantages(IN_THREAD const Block& rows, IN_THREAD const Disco
   BARRIER
 }
 
-// Compute the loss of a chunk's rows, adding its terms to the sums, and its gradients `dy` by the decoder's outputs.
+// Add the loss terms of a chunk's rows to the sums, and compute the loss's gradients `dy` by the decoder's outputs.
 template <class Block, class Deviations, class Gradients>
 FUNCTION void score_rows(IN_THREAD Block& rows, int chunk, uint segment, IN_THREAD const PPOCoefficients& by,
                          IN_DEVICE const uint8_t* masks, Deviations logstd, Gradients dy, IN_DEVICE float* ratio, IN_DEVICE float* value,
@@ -176,7 +179,8 @@ FUNCTION void load_observations(IN_DEVICE const Observed* observations, Seen see
   }
 }
 
-// Add M rows' part of a weight's gradient (ROWS, COLUMNS); each group of 32 threads holds (16 R, 8 C) of it, or nothing.
+// Add the contribution of M rows to a weight's gradient (ROWS, COLUMNS). Groups of 32 threads hold tiles (16 R, 8 C) of the gradient in
+// registers. Groups beyond the last tile hold none.
 template <int EXACT, int M, int ROWS, int COLUMNS, int R, int C, class Left, class Right>
 FUNCTION void add_gradient(Left left, Right right, uint me, IN_THREAD float (&sums)[R][C][4]) {
   constexpr uint ACROSS = COLUMNS / 8 / C, ITEMS = ROWS / 16 / R * ACROSS;
@@ -184,7 +188,7 @@ FUNCTION void add_gradient(Left left, Right right, uint me, IN_THREAD float (&su
   if (item < ITEMS) add_product<EXACT, M, R, C, 8>(left, row, right, item % ACROSS * 8 * C, me, sums);
 }
 
-// Store such a gradient of GATES stacked weights without their padding, as (GATES, rows, columns).
+// Store the gradient of GATES stacked weights, without padding, as (GATES, rows, columns).
 template <int ROWS, int COLUMNS, int GATES, int R, int C>
 FUNCTION void store_gradient(IN_DEVICE float* to, uint rows, uint columns, uint me, IN_THREAD const float (&sums)[R][C][4]) {
   constexpr uint ACROSS = COLUMNS / 8 / C, ITEMS = ROWS / 16 / R * ACROSS;

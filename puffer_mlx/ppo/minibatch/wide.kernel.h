@@ -1,16 +1,22 @@
-// minibatch.kernel.h for layers whose weights and gradients don't fit a block, in 16 bits: the factors of the weights' gradients are
-// written to memory, and wide_gradients multiplies them. Actions are discrete.
+// Compute a minibatch's gradients as minibatch.kernel.h does, for layers whose weights and gradients don't fit a block. Activations have
+// 16 bits, and actions are discrete. minibatch_wide writes the factors of the weights' gradients to device memory, and wide_gradients
+// multiplies them.
 //
-// A block has M rows, all steps of SEGMENTS segments. The layers' weights, `layers` (L, 3H, H), are 16-bit and are streamed in tiles:
-// the next tile is copied while one is multiplied. first: (L, S, H). The other arrays are those of minibatch.kernel.h.
+// A block has M rows: all steps of SEGMENTS segments. The layers' 16-bit weights, `layers` (L, 3H, H), are streamed in tiles: the next
+// tile is copied while the current one is multiplied. first (L, S, H): initial recurrent states. The other arrays are those of
+// minibatch.kernel.h.
 
 #pragma once
 
 #include "samples.metal.h"
 
-// Factors of n samples' gradients, consecutive in memory: xs (L + 1, n, H), inputs of the layers and the decoder; dus (L, n, 3H), the
-// layers' gates, which their gradients replace; dx (n, H), the gradient by the first layer's input; dys (n, DY), gradients by the
-// decoder's outputs; rows (n, W), observations. dys and rows are zero-padded.
+// Factors of the weights' gradients for n samples, consecutive in memory:
+//
+//   xs (L + 1, n, H)   inputs of the layers and of the decoder
+//   dus (L, n, 3H)     the layers' gates; later replaced by the gradients by the gates
+//   dx (n, H)          gradients by the first layer's input
+//   dys (n, DY)        gradients by the decoder's outputs, zero-padded
+//   rows (n, W)        observations, zero-padded
 template <class Pointer>
 struct Factors { Pointer xs, dus, dx, dys, rows; };
 
@@ -20,7 +26,7 @@ FUNCTION Factors<Pointer> factors_of(Pointer xs, uint n) {
   return {xs, dus, dx, dys, dys + n * DY};
 }
 
-// Write a block's rows to their samples' places in memory.
+// Copy a block's rows from shared memory to the rows of the samples in device memory.
 template <int SEGMENTS, int STEPS, int COLUMNS, int THREADS, class Low>
 FUNCTION void write_rows(Swizzled<Low, COLUMNS> rows, IN_DEVICE Low* to, uint segment, uint S, uint me) {
   constexpr uint WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
@@ -30,7 +36,7 @@ FUNCTION void write_rows(Swizzled<Low, COLUMNS> rows, IN_DEVICE Low* to, uint se
   }
 }
 
-// Start copying rows from there.
+// Start copying the samples' rows from device memory to a block's rows in shared memory.
 template <int SEGMENTS, int STEPS, int COLUMNS, int THREADS, class Low>
 FUNCTION void fetch_rows(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> rows, uint segment, uint S, uint me) {
   constexpr uint WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;
@@ -40,7 +46,7 @@ FUNCTION void fetch_rows(IN_DEVICE const Low* from, Swizzled<Low, COLUMNS> rows,
   }
 }
 
-// Add du (64, 3H) times the weight (3H, H) to `to`. The weight's tiles (64, H) alternate between two places.
+// Add du (64, 3H) times the weight (3H, H) to `to`. The weight's tiles (64, H) alternate between the buffers place0 and place1.
 template <int H, int THREADS, class Low>
 FUNCTION void stream_back(Swizzled<Low, 3 * H> du, IN_DEVICE const Low* weight, Swizzled<Low, H> to, IN_SHARED Low* place0,
                           IN_SHARED Low* place1, uint me) {
@@ -71,16 +77,16 @@ FUNCTION void stream_back(Swizzled<Low, 3 * H> du, IN_DEVICE const Low* weight, 
 }
 
 KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE, SEGMENTS, THREADS, POOL, HIDDEN_C>:
-  Observed observations, float actions, uint8_t masks, float not_done old_logprob old_value given further last first encoder decoder
-  logstd, Low layers, float ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef limit gamma gamma_lambda rho_clip c_clip
-  reward_clip},
-  int sizes shape{S N not_done_step first_step G R within_rho bootstrap has_ratios has_finals} strip
+  Observed observations, float actions, uint8_t masks, float not_done old_logprob old_value adv_or_rewards weight_or_terminals
+  moments_or_final first encoder decoder logstd, Low layers, float ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef limit
+  gamma gamma_lambda rho_clip c_clip reward_clip},
+  int sizes shape{S N not_done_step first_step G R within_rho bootstrap has_ratios has_final} agents
   -> Low factors, float partial ratio value adv {
   using Tile = BlockRows<T, H, A, HEADS, MASKED, LIVE, SEGMENTS, T, THREADS>;
   constexpr int STEPS = T, M = Tile::M, UNITS = Tile::UNITS, PARTS = Tile::PARTS, OUT = Tile::OUT, DY = OUT > 32 ? 64 : 32;
   constexpr int SEEN = (D + 15) / 16 * 16, W = (SEEN + 31) / 32 * 32, FLOATS = (Tile::SIZE + 31) / 32 * 32;
   constexpr int U = 3 * H, C = UNITS % (2 * THREADS) ? 1 : 2;  // channels per thread
-  // Offsets of arrays of Low.
+  // Offsets of the arrays of type Low, in elements.
   constexpr int AT_S = 2 * M * H, AT_U = AT_S + M * H, AT_DY = AT_U + M * U, AT_DECODER = AT_DY + M * DY, LOWS = AT_DECODER + OUT * H;
   static_assert(M == 64 && THREADS == 512 && H % 64 == 0 && (M + H) * W <= M * U && THREADS <= M * U / 2, "no such division");
   static_assert(4 * FLOATS + (int)sizeof(Low) * LOWS <= 4 * POOL, "a block's memory is too small");
@@ -92,21 +98,21 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
   Swizzled<Low, DY> dy = {low + AT_DY};
   Swizzled<Low, W> seen = {low + AT_U}, encodes = {low + AT_U + M * W};
   const uint S = (uint)shape.S, not_done_step = (uint)shape.not_done_step, first_step = (uint)shape.first_step, n = (uint)T * S;
-  const uint N = (uint)shape.N, first_agent = (uint)strip[0];
+  const uint N = (uint)shape.N, first_agent = (uint)agents[0];
   const bool has_ratios = shape.has_ratios != 0;
   Tile rows(pool, S, me, sizes, settings.limit);
   PPOCoefficients coefficients = {settings.ratio_low, settings.ratio_high, settings.clip, settings.vf_clip, settings.vf_coef,
                                   ent_coef[0]};
   SampleSums sums = {};
   auto to = factors_of<H, L, DY>(factors, n);
-  if (!LIVE) spread_of(last, n, (uint)shape.G, (uint)shape.R, part, me, (uint)THREADS, rows.mean, rows.deviation);
+  if (!LIVE) spread_of(moments_or_final, n, (uint)shape.G, (uint)shape.R, part, me, (uint)THREADS, rows.mean, rows.deviation);
   keep_weight<OUT, H, THREADS>(decoder, A + 1, H, decodes, me);
   for (uint k = me; k < M * DY; k += THREADS) dy.put(k / DY, k % DY, 0.0f);
 
   for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
     BARRIER
-    load_rows(rows, 0, segment, actions, not_done, not_done_step, old_logprob, old_value, given, further);
-    load_rewards(rows, segment, given, further, last, shape.has_finals != 0);
+    load_rows(rows, 0, segment, actions, not_done, not_done_step, old_logprob, old_value, adv_or_rewards, weight_or_terminals);
+    load_rewards(rows, segment, adv_or_rewards, weight_or_terminals, moments_or_final, shape.has_final != 0);
     load_observations<SEGMENTS, STEPS, D, W, THREADS>(observations, seen, 0, first_agent + segment, N, me);
     keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
     BARRIER
@@ -114,7 +120,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
     BARRIER
     write_rows<SEGMENTS, STEPS, H, THREADS>(Swizzled<Low, H>{low}, to.xs, segment, S, me);
     write_rows<SEGMENTS, STEPS, W, THREADS>(seen, to.rows, segment, S, me);
-    for (int l = 0; l < L; ++l) {  // x and out alternate
+    for (int l = 0; l < L; ++l) {  // x and out alternate between two buffers
       Swizzled<Low, H> x = {low + l % 2 * (M * H)}, out = {low + (l + 1) % 2 * (M * H)};
       stream_gates<H, M, THREADS>(x, layers + l * (3 * H * H), u, out.numbers, states.numbers, me);
       for (uint k = me * C; k < UNITS * PARTS; k += C * THREADS) {
@@ -186,9 +192,9 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
     if (me == 0) partial[(uint)row * (uint)BLOCKS + block] = sums.of[row];
 }
 
-// Compute the weights' gradients from the factors of n samples, in SLICES equal parts of the samples: (SLICES, P), for encoder, decoder
-// and layers. A block computes a tile (128, 128) of one product and slice, 32 threads (64, 32) of it. STAGES - 1 steps of samples are
-// copied while one is multiplied.
+// Compute the weights' gradients (SLICES, P) of encoder, decoder and layers from the factors of n samples. The samples are divided into
+// SLICES equal slices. A block computes a tile (128, 128) of one product for one slice, and 32 threads compute (64, 32) of the tile. The
+// samples are multiplied in steps of STEP; STAGES - 1 steps are copied while one is multiplied.
 KERNEL wide_gradients<Low, D, H, L, A, SLICES, THREADS, RESIDENT, POOL>: Low factors, int shape{n} -> float grads {
   constexpr uint SIDE = 128, STEP = 64, STAGES = 3, W = (D + 31) / 32 * 32, DY = A + 1 > 32 ? 64 : 32;
   constexpr uint ACROSS = (H + 127) / 128, OF_LAYER = (3 * H + 127) / 128 * ACROSS, SEEN = (W + 127) / 128, PLACE = STEP * SIDE;
@@ -198,8 +204,9 @@ KERNEL wide_gradients<Low, D, H, L, A, SLICES, THREADS, RESIDENT, POOL>: Low fac
   IN_SHARED Low* places = (IN_SHARED Low*)(IN_SHARED void*)pool;
   uint n = (uint)shape.n, tile = block / SLICES, slice = block % SLICES, steps = n / SLICES / STEP;
   bool of_layer = tile < L * OF_LAYER, of_encoder = !of_layer && tile < L * OF_LAYER + ACROSS * SEEN;
-  uint l = of_layer ? tile / OF_LAYER : L, own = of_layer ? tile % OF_LAYER : of_encoder ? tile - L * OF_LAYER : tile - L * OF_LAYER - ACROSS * SEEN;
-  uint beside = of_encoder ? SEEN : ACROSS, down = own / beside * SIDE, across = own % beside * SIDE;
+  uint l = of_layer ? tile / OF_LAYER : L;
+  uint product_tile = of_layer ? tile % OF_LAYER : of_encoder ? tile - L * OF_LAYER : tile - L * OF_LAYER - ACROSS * SEEN;
+  uint beside = of_encoder ? SEEN : ACROSS, down = product_tile / beside * SIDE, across = product_tile % beside * SIDE;
   auto of = factors_of<H, L, DY>(factors, n);
   uint left_width = of_layer ? 3 * H : of_encoder ? H : DY, right_width = of_encoder ? W : H;
   uint height = of_layer ? 3 * H : of_encoder ? H : A + 1, width = of_encoder ? D : H;
@@ -209,7 +216,7 @@ KERNEL wide_gradients<Low, D, H, L, A, SLICES, THREADS, RESIDENT, POOL>: Low fac
   float sums[4][4][4];
   clear(sums);
   for (uint step = 0; step < steps + STAGES - 1; ++step) {
-    if (step >= STAGES - 1) {  // the copy that started STAGES - 1 steps ago is complete
+    if (step >= STAGES - 1) {  // wait for the copy that started STAGES - 1 steps ago
       WAIT_FOR_COPIES(1)
       BARRIER
     }

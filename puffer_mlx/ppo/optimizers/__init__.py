@@ -1,4 +1,4 @@
-"""Optimizers, one file or folder each.
+"""Optimizers, each in a file or folder, and the steps that all of them share.
 
 ``train.optimizer`` names a file of this folder, whose ``OPTIMIZER`` is an ``Optimizer``.
 """
@@ -18,19 +18,19 @@ from puffer_mlx.ppo import custom
 from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import Tree, leaves, named
 
-Update = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
+UpdateFunction = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
 
 
 class Optimizer(NamedTuple):
-    """An optimizer as pure functions: weights and state are arguments and results.
+    """An optimizer: pure functions that take and return weights and optimizer state.
 
     Args:
         init: weights -> initial state, trees of arrays by name.
         step: (weights, gradients, state, loss, learning rate, **hyperparameters) -> weights, state
-            and a scalar flag (bool, or float32 1 or 0), true if the step was made. It clips the
-            gradients to ``max_grad_norm``. If the loss or a gradient isn't finite, it returns
-            weights and state unchanged. ``step_if_finite`` does both. Loss and learning rate are
-            scalar arrays.
+            and a scalar flag (bool, or float32 1 or 0), true if the weights were updated. Loss and
+            learning rate are scalar arrays. The function must clip the gradients to
+            ``max_grad_norm``, and return weights and state unchanged if the loss or a gradient
+            isn't finite. ``step_if_finite`` does both.
         reads: keys of [train] that ``step`` uses, besides ``learning_rate`` and ``max_grad_norm``.
         in_small_networks: True if ``ppo/small_networks`` implements the optimizer, with the values
             of ``reads`` in order.
@@ -44,26 +44,26 @@ class Optimizer(NamedTuple):
     supports_bf16: bool = False
 
     def hyperparameters(self, train: Train) -> dict[str, float]:
-        """Return ``step``'s arguments from [train]: ``max_grad_norm``, ``reads`` and ``low``."""
+        """Return the optimizer's hyperparameters from [train], as arguments of ``step``."""
         values = {key: getattr(train, key) for key in ("max_grad_norm", *self.reads)}
         return {**values, "low": train.precision == "bf16"} if self.supports_bf16 else values
 
 
-def find(name: str) -> Optimizer:
-    """Return the optimizer defined by the file ``name`` of this folder."""
+def find_optimizer(name: str) -> Optimizer:
+    """Return the built-in optimizer of a name, such as ``muon``."""
     return import_module(f"{__name__}.{name}").OPTIMIZER
 
 
 def from_config(config: Config) -> Optimizer:
-    """Return the optimizer of a configuration: a file of this folder, or a custom one.
+    """Return the optimizer of a configuration, built-in or custom.
 
     Raises:
-        UserError: If it doesn't exist, is named by an untrusted file (``config.trust``), or
-            reads keys that [train] lacks.
+        UserError: If the optimizer doesn't exist, an untrusted file names it (``config.trust``), or
+            it reads keys that [train] lacks.
     """
-    optimizer = custom.find(config, "optimizer")
+    optimizer = custom.find_custom(config, "optimizer")
     if optimizer is None:
-        return find(config.train.optimizer)
+        return find_optimizer(config.train.optimizer)
     if not isinstance(optimizer, Optimizer):
         kind = (optimizer if isinstance(optimizer, type) else type(optimizer)).__name__
         raise UserError(
@@ -72,33 +72,35 @@ def from_config(config: Config) -> Optimizer:
         )
     if unknown := [key for key in optimizer.reads if not hasattr(config.train, key)]:
         raise UserError(
-            f"train.optimizer {config.train.optimizer} reads {unknown[0]}, which [train] hasn't",
+            f"train.optimizer {config.train.optimizer} reads {unknown[0]}, which [train] lacks",
             "reads: keys of [train], passed to its step as keyword arguments",
         )
     return optimizer
 
 
 def state_size(optimizer: Optimizer) -> int:
-    """Return the number of state values per weight."""
+    """Return the number of values that an optimizer stores per weight."""
     weight = mx.zeros((100, 100))
     return sum(array.size for _, array in named(optimizer.init({"": weight}))) // weight.size
 
 
-def unused_keys(config: Config) -> list[str]:
-    """Return the keys set by the user that only other optimizers use."""
+def unused_optimizer_keys(config: Config) -> list[str]:
+    """Return the keys set by the user that the chosen optimizer doesn't use."""
     used = from_config(config).reads
-    keys = dict.fromkeys(key for name in OPTIMIZERS for key in find(name).reads if key not in used)
+    keys = dict.fromkeys(
+        key for name in OPTIMIZERS for key in find_optimizer(name).reads if key not in used
+    )
     return [f"train.{key}" for key in keys if f"train.{key}" in config.origins]
 
 
-# ---- rules of all optimizers: clipped gradients, no step unless everything is finite -------------
+# ---- shared by all optimizers: clip the gradients, skip the step unless everything is finite -----
 
 
 def clip_by_global_norm(grads: Tree, max_norm: float) -> tuple[Tree, mx.array]:
-    """Scale all gradients by min(1, max_norm / (norm + 1e-6)).
+    """Clip gradients by their global norm: multiply all by min(1, max_norm / (norm + 1e-6)).
 
     Returns:
-        The gradients and their L2 norm before the clip (scalar).
+        The clipped gradients, and their L2 norm before the clip, a scalar array.
     """
     norm = mx.sqrt(sum((mx.sum(mx.square(g)) for _, g in named(grads)), start=mx.array(0.0)))
     scale = mx.minimum(1.0, max_norm / (norm + 1e-6))
@@ -106,9 +108,9 @@ def clip_by_global_norm(grads: Tree, max_norm: float) -> tuple[Tree, mx.array]:
 
 
 def step_if_finite(
-    update: Update, weights: Tree, grads: Tree, state: Tree, loss: mx.array, max_norm: float
+    update: UpdateFunction, weights: Tree, grads: Tree, state: Tree, loss: mx.array, max_norm: float
 ) -> tuple[Tree, Tree, mx.array]:
-    """Clip the gradients and apply an update, unless the loss or a gradient is not finite.
+    """Clip the gradients and update the weights, unless the loss or a gradient isn't finite.
 
     Args:
         update: (weights, gradients, state) -> new weights and state.
@@ -134,14 +136,14 @@ def fused_step(
     state: Tree,
     *arguments: Any,
 ) -> tuple[Tree, Tree, mx.array]:
-    """Run ``step_if_finite`` as one call to the CPU extension.
+    """Make an optimizer's step in one operation of the CPU extension.
 
     Args:
         operation: (a list of arrays for each tree, *arguments) -> arrays of the new weights and
-            state, and a scalar, 1 if the step was made, else 0.
-        trees: the trees that the operation reads.
-        weights: tree of arrays with the structure of the new weights.
-        state: tree of arrays with the structure of the new state.
+            state, and a scalar, 1 if the weights were updated, else 0.
+        trees: trees that the operation reads.
+        weights: tree with the structure of the new weights.
+        state: tree with the structure of the new state.
         arguments: further arguments of the operation.
 
     Returns:
@@ -158,34 +160,33 @@ def fused_step(
 
 
 def to_checkpoint(state: Tree) -> Tree:
-    """Return an optimizer's state under its checkpoint names.
+    """Return an optimizer's state under the names that checkpoints use.
 
-    ``momentum`` stays at the top level, where checkpoints older than ``train.optimizer`` have it.
+    ``momentum`` is at the top level, as in checkpoints older than ``train.optimizer``.
     """
-    others = {name: tree for name, tree in state.items() if name != "momentum"}
-    return {name: state[name] for name in state.keys() & {"momentum"}} | {"optimizer": others}
+    rest = {name: tree for name, tree in state.items() if name != "momentum"}
+    return {name: state[name] for name in state.keys() & {"momentum"}} | {"optimizer": rest}
 
 
-def from_checkpoint(stored: Tree, like: Tree) -> Tree:
-    """Return the optimizer state of a checkpoint, with the names of ``like``."""
-    others = stored.get("optimizer", {})
-    return {name: stored[name] if name == "momentum" else others[name] for name in like}
+def from_checkpoint(stored: Tree, template: Tree) -> Tree:
+    """Return an optimizer's state from a checkpoint, under the names of ``template``."""
+    rest = stored.get("optimizer", {})
+    return {name: stored[name] if name == "momentum" else rest[name] for name in template}
 
 
-def refuse_another(name: str, saved_values: Mapping[str, Any]) -> None:
-    """Raise an error if a run is resumed with another optimizer.
+def check_same_optimizer(name: str, saved_values: Mapping[str, Any]) -> None:
+    """Check that a run is resumed with the optimizer of its saved state.
 
     Args:
         name: optimizer of the resumed run.
-        saved_values: JSON values of the saved state; without ``optimizer`` in the oldest
-            checkpoints.
+        saved_values: JSON values of the saved state. The oldest checkpoints have no ``optimizer``.
 
     Raises:
         UserError: If the state belongs to another optimizer.
     """
     if name != (saved := saved_values.get("optimizer", "muon")):
         raise UserError(
-            f"train.optimizer is {name}, but the saved state is of {saved}",
+            f"train.optimizer is {name}, but the run was saved with {saved}",
             f"resume with --train.optimizer {saved}, or start a new run from its weights:"
             " --load-model-path",
         )

@@ -1,5 +1,4 @@
-// Update equations of the optimizers for one number, and the clip by the gradients' global norm, for CPUs and GPUs: see
-// ops/portable.h.
+// The optimizers' equations for one weight, and the clip by the gradients' global norm, for CPUs and GPUs: see ops/portable.h.
 
 #pragma once
 
@@ -7,7 +6,7 @@
 
 namespace puffer {
 
-// scale: factor of the gradients. ok: gradients and loss are finite; otherwise the step changes nothing.
+// scale: factor of the gradients. ok: true if gradients and loss are finite; otherwise the step changes nothing.
 struct Clip {
   bool ok;
   float scale;
@@ -22,8 +21,8 @@ FUNCTION Clip clip_by(float norm, float loss, float max_norm) {
 
 // ---- Adam ----------------------------------------------------------------------------------------------------------
 
-// Coefficients of one step. clip: scale of the gradients; add: 1 - beta; decayed: 1 - lr decay, factor of the weight; rate and root:
-// lr and factor of sqrt(v), including the bias corrections.
+// Coefficients of one step. clip: factor of the gradients. add1, add2: 1 - beta1, 1 - beta2. decayed: 1 - lr decay, factor of the
+// weight. rate and root: lr and factor of sqrt(v), both with bias corrections.
 struct AdamStep {
   float clip, beta1, beta2, add1, add2, decayed, rate, root, eps;
 };
@@ -43,7 +42,7 @@ struct Quintic {
   float a, b, c;
 };
 
-// Update the momentum m. Returns the number to orthogonalize.
+// Update the momentum m. Returns the Nesterov update, which Muon orthogonalises.
 FUNCTION float nesterov(float clip, float g, float beta, IN_THREAD float& m) {
   float gradient = clip * g;
   m = beta * m + gradient;
@@ -52,7 +51,7 @@ FUNCTION float nesterov(float clip, float g, float beta, IN_THREAD float& m) {
 
 FUNCTION float one_over_norm(float norm) { return 1.0f / (norm > 1e-7f ? norm : 1e-7f); }
 
-// Factor of lr for a tensor (R, C), as in PufferLib.
+// Factor of the learning rate for a matrix (R, C), as in PufferLib.
 FUNCTION float muon_scale(float R, float C) { return sqrt(R > C ? R / C : 1.0f); }
 
 }  // namespace puffer

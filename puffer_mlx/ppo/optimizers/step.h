@@ -1,4 +1,4 @@
-// Shared code of the optimizers' steps in C++: inputs, and the clip by the gradients' global norm.
+// Functions that the optimizers' steps in C++ share: check the inputs, and clip by the gradients' global norm.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace puffer {
 
-// Sum of squares of a tensor: float32 within runs of 4096 numbers, double over runs.
+// Return the sum of squares of a tensor. Runs of 4096 elements are summed in float32, and the runs' sums in double.
 inline double sum_of_squares(const float* x, int64_t size) {
   constexpr int64_t kRun = 4096;
   double total = 0;
@@ -29,7 +29,7 @@ inline Clip clip_of(double sum_of_squares, float loss, float max_norm) {
   return clip_by(static_cast<float>(std::sqrt(sum_of_squares)), loss, max_norm);
 }
 
-// Check and concatenate the inputs of a step: trees with the shapes of the first (the weights), then scalars; all float32.
+// Check and concatenate the inputs of a step, all float32: trees, each with the shapes of the first tree (the weights), then scalars.
 inline Arrays step_inputs(const std::string& step, const std::vector<Arrays>& trees, const Arrays& scalars) {
   auto number = step + ": weights, gradients and state differ in number";
   Arrays inputs;

@@ -1,4 +1,4 @@
-// Shared code of the optimizers' kernels.
+// The clip by the gradients' global norm, for the optimizers' kernels.
 
 #pragma once
 
@@ -6,9 +6,11 @@
 #include "gpu/block_sum.metal.h"
 #include "gpu/functions.metal.h"
 
-// Compute the clip from `count` sums of squares; all threads of a block must call this. Squares: pointer type in any address space.
+// Compute the clip from `count` groups of `each` sums of squares. All threads of a block must call this. Squares is a pointer type in
+// any address space.
 template <class Squares>
-FUNCTION Clip clip_of(Squares squares, uint count, float loss, float max_norm, IN_SHARED float* part, uint me, uint threads = 256, uint each = 1) {
+FUNCTION Clip clip_of(Squares squares, uint count, float loss, float max_norm, IN_SHARED float* part, uint me, uint threads = 256,
+                      uint each = 1) {
   float total = 0.0f;
   for (uint k = me; k < count; k += threads) {
     float some = squares[each * k];

@@ -1,4 +1,4 @@
-"""Mixed precision: fp32 weights and optimizer, 16-bit activations and gradients of activations.
+"""Train in mixed precision: fp32 weights and optimizer, 16-bit activations and their gradients.
 
 Weights are cast inside the differentiated function, so their gradients are fp32. Recurrent states,
 log-probabilities, losses and advantages are fp32.
@@ -9,7 +9,7 @@ and doubled after ``GROWTH_INTERVAL`` minibatches without overflow. bf16 has the
 needs no scale.
 
 In any precision a minibatch whose loss or gradient isn't finite is skipped and counted.
-``TOLERATED`` skipped minibatches in a row end the run with an error.
+``MAX_SKIPPED_IN_A_ROW`` skipped minibatches in a row end the run with an error.
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ FIRST_SCALE = 65536.0
 SMALLEST_SCALE = 1.0
 LARGEST_SCALE = 2.0**24
 GROWTH_INTERVAL = 200  # minibatches
-TOLERATED = 10  # skipped minibatches in a row
-COUNTS = "good", "skipped", "in_a_row", "longest"
+MAX_SKIPPED_IN_A_ROW = 10  # minibatches
+COUNTER_NAMES = "good", "skipped", "in_a_row", "longest"
 
 Scaler = dict[str, mx.array]
 
 
 def lower(weights: Any, precision: str) -> Any:
-    """Return a policy's weights in a precision; for fp32 the same arrays."""
+    """Cast a policy's weights to a precision. fp32 returns the same arrays."""
     if precision == "fp32":
         return weights
     dtype = DTYPES[precision]
@@ -46,22 +46,22 @@ def lower(weights: Any, precision: str) -> Any:
 
 
 def first_scaler(precision: str) -> Scaler:
-    """Return the initial state of loss scaling, scalar arrays.
+    """Return the initial state of loss scaling and of the counters of skipped minibatches.
 
     Returns:
-        ``scale``: factor of the loss; always 1 except in fp16. ``good``: minibatches since the last
-        skipped one or change of the scale. ``skipped``: skipped minibatches of the run.
-        ``in_a_row``: number of consecutive minibatches skipped last. ``longest``: largest value of
-        ``in_a_row``.
+        Scalar arrays by name. ``scale``: factor of the loss; always 1 except in fp16. ``good``:
+        minibatches since one was skipped or the scale changed. ``skipped``: skipped minibatches of
+        the run. ``in_a_row``: current number of consecutive skipped minibatches. ``longest``:
+        largest value of ``in_a_row``.
     """
     return {
         "scale": mx.array(FIRST_SCALE if precision == "fp16" else 1.0),
-        **{name: mx.array(0) for name in COUNTS},
+        **{name: mx.array(0) for name in COUNTER_NAMES},
     }
 
 
 def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
-    """Return the state after a minibatch.
+    """Return the state of loss scaling after a minibatch.
 
     Args:
         scaler: state from ``first_scaler`` or the previous minibatch.
@@ -86,26 +86,26 @@ def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
 
 
 def launch_count_minibatches(scaler, oks, precision):
-    """Compute ``count_all`` in one launch, but for fp16."""
+    """Count minibatches as ``count_all`` does; in one launch unless the precision is fp16."""
     if precision == "fp16":
         for ok in oks:
             scaler = next_scaler(scaler, ok, precision)
         return scaler
     ok = oks[0].reshape(1) if len(oks) == 1 else pack_arrays(oks)[0]
-    inputs = {name: scaler[name].reshape(1) for name in COUNTS}
+    inputs = {name: scaler[name].reshape(1) for name in COUNTER_NAMES}
     inputs |= {"ok": ok, "sizes": {"K": len(oks)}}
     path = Path(__file__).with_name("count_minibatches.metal.h")
-    shapes = {f"next_{name}": () for name in COUNTS}
+    shapes = {f"next_{name}": () for name in COUNTER_NAMES}
     counts = launch(path, "count_minibatches", inputs, shapes, threads=1)
-    return {"scale": scaler["scale"], **dict(zip(COUNTS, counts, strict=True))}
+    return {"scale": scaler["scale"], **dict(zip(COUNTER_NAMES, counts, strict=True))}
 
 
 @partial(Implementation, name="the count of minibatches", gpu=launch_count_minibatches)
 def count_all(scaler: Scaler, oks: Sequence[mx.array], precision: str) -> Scaler:
-    """Return the state after several minibatches: see ``next_scaler``.
+    """Return the state of loss scaling after several minibatches: see ``next_scaler``.
 
-    Its kernel saves compiling: on CUDA, MLX took 2 to 4 s for each fused kernel of this loop, and
-    another number of minibatches has other kernels.
+    A GPU has a kernel for this, because MLX took 2 to 4 s on CUDA to compile each kernel of this
+    loop, and compiles new ones for another number of minibatches.
     """
     for ok in oks:
         scaler = next_scaler(scaler, ok, precision)

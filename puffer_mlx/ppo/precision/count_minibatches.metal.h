@@ -1,4 +1,5 @@
-// Count minibatches: `count_all` of __init__.py in fp32 and bf16. ok[k] > 0 if minibatch k counted. One thread.
+// Count good and skipped minibatches, as `count_all` of __init__.py does for fp32 and bf16. ok[k] > 0 if minibatch k counted. Uses one
+// thread.
 
 #pragma once
 

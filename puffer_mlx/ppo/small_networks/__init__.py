@@ -1,10 +1,10 @@
-"""Train a small policy on a CPU: all minibatches of an epoch in one operation of the extension.
+"""Train small policies on a CPU, with all minibatches of an epoch in one operation.
 
-Control tasks of Gymnasium need many small minibatches: 160 of 64 samples for every 512 steps of one
-environment. An MLX graph takes 1 ms for each; the arithmetic takes about 20 us.
+Gymnasium's control tasks need many small minibatches, for example 160 of 64 samples after every 512
+steps of one environment. As an MLX graph each takes 1 ms, although the arithmetic takes only 20 us.
 
 The operation supports fp32 policies without recurrent state that consist of linear layers and
-activations, and optimizers that are implemented in C. It computes the same as ``ppo/update.py``.
+activations, and optimizers with an implementation in C. It computes the same as ``ppo/update.py``.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,26 +32,26 @@ EPOCH = Implementation(
     cpu="ppo_epoch",
     gemm=True,
 )
-LARGEST = 1 << 18  # largest size of a layer's output; for larger ones MLX uses more cores
+MAX_LAYER_OUTPUT = 1 << 18  # elements; for larger outputs of a layer, MLX uses more cores
 
-LayerSpec = tuple[int, int, int, int, int]  # fields of a Layer or a Head of ``tower.h``
+LayerSpec = tuple[int, int, int, int, int]  # fields of a Layer or a Head in ``tower.h``
 
 
-def fits(policy: Policy, train: Train, *functions: Callable[..., Any]) -> bool:
-    """Return True if an epoch can be one operation.
+def supports_epoch(policy: Policy, train: Train, *functions: Callable[..., Any]) -> bool:
+    """Return True if all minibatches of an epoch can be trained on in one operation.
 
     Args:
         policy: the policy to train.
         train: section [train] of the configuration.
-        *functions: plain functions of the update, e.g. a loss.
+        *functions: custom functions of the update, such as a loss.
     """
     if ":" in train.optimizer:
         return False
-    optimizer = optimizers.find(train.optimizer)
+    optimizer = optimizers.find_optimizer(train.optimizer)
     return (
         optimizer.in_small_networks
         and train.precision == "fp32"
-        and train.minibatch_size * policy.network.hidden <= LARGEST
+        and train.minibatch_size * policy.network.hidden <= MAX_LAYER_OUTPUT
         and encoder_forms(policy.encoder).activation is not None
         and forms_of(policy.network).add_c_layers is not None
         and type(policy.decoder) in (Fused, Separate)
@@ -61,8 +61,8 @@ def fits(policy: Policy, train: Train, *functions: Callable[..., Any]) -> bool:
     )
 
 
-class Layers:
-    """Collects a network's layers, added by ``networks.NetworkFacts.add_c_layers``."""
+class TowerLayers:
+    """List of a network's layers for the CPU extension, filled by the network's code."""
 
     def __init__(self) -> None:
         self.layers: list[LayerSpec] = []
@@ -70,22 +70,22 @@ class Layers:
     def add(
         self, kind: str, name: str, indices: Any, shapes: dict[str, tuple[int, ...]], *sizes: int
     ) -> None:
-        """Add a dense layer: indices of its tensors, its sizes and its activation.
+        """Add a dense layer to the list.
 
         Args:
             kind: kind of the layer; only ``dense`` is supported.
             name: unused.
             indices: indices of the layer's tensors among all weights, by name.
             shapes: unused.
-            sizes: outputs, inputs and the code of the activation.
+            sizes: number of outputs, number of inputs, and code of the activation.
         """
         assert kind == "dense", f"a network without recurrent state has no {kind}"
         width, inputs, activation = sizes
         self.layers.append((indices["weight"], indices.get("bias", -1), inputs, width, activation))
 
 
-def describe(policy: Policy, weights: Any) -> Any:
-    """Return a policy's towers and heads for the extension, with tensors as weight indices."""
+def describe_towers(policy: Policy, weights: Any) -> Any:
+    """Describe a policy's layers and heads for the CPU extension, with tensors as indices."""
     counter = iter(range(len(leaves(weights))))
     indices = tree_map(lambda _: next(counter), weights)
     decoder = indices["decoder"]
@@ -97,28 +97,28 @@ def describe(policy: Policy, weights: Any) -> Any:
     else:
         actions = (decoder["actions"]["weight"], decoder["actions"]["bias"], 0, A, 0)
         value = (decoder["value"]["weight"], decoder["value"]["bias"], 0, 1, A)
-    parts = [indices, indices["critic"]] if policy.separate_value else [indices]
+    towers = [indices, indices["critic"]] if policy.separate_value else [indices]
     heads = [[actions], [value]] if policy.separate_value else [[actions, value]]
     logstd = decoder["logstd"] if action.continuous else -1
-    return [_tower(policy, part) for part in parts], heads, logstd, list(action.sizes)
+    return [_tower(policy, tower) for tower in towers], heads, logstd, list(action.sizes)
 
 
 def _tower(policy: Policy, indices: Any) -> list[LayerSpec]:
-    """Return the layers of the encoder and the network."""
+    """Describe the layers of a policy's encoder and network for the CPU extension."""
     encoder: Any = policy.encoder
     first = indices["encoder"]
     code = ACTIVATION_CODES[encoder_forms(encoder).activation(encoder)]  # type: ignore
-    layers = Layers()
+    layers = TowerLayers()
     forms_of(policy.network).add_c_layers(layers, policy.network, indices["network"])  # type: ignore
     sizes = encoder.inputs, policy.network.hidden
     return [(first["weight"], first.get("bias", -1), *sizes, code), *layers.layers]
 
 
 class Epochs:
-    """Trains for an epoch in one operation.
+    """Train a policy on all minibatches of an epoch in one operation.
 
     Args:
-        policy: the policy to train, for which ``fits`` is True.
+        policy: the policy to train, for which ``supports_epoch`` is True.
         train: section [train] of the configuration.
     """
 
@@ -139,7 +139,7 @@ class Epochs:
         ent_coef: mx.array,
         scheduled: Mapping[str, mx.array] = {},
     ) -> tuple[Any, Any, dict[str, mx.array], mx.array, mx.array]:
-        """Train on all minibatches of an epoch.
+        """Train on all minibatches of an epoch in one operation.
 
         Args:
             weights: tree of float32 arrays.
@@ -150,19 +150,19 @@ class Epochs:
             order: sample indices t N + i of each minibatch, (K, M) int32.
             lr: learning rate, a scalar array.
             ent_coef: entropy coefficient, a scalar array.
-            scheduled: ``Scheduled.loss``, scalar arrays.
+            scheduled: coefficients of the loss with a schedule, scalar arrays by name.
 
         Returns:
             New weights, optimizer state and scaler; metrics (K, 7); and flags (K,) float32, 1 for
             each minibatch that counted, including one whose KL ended the epoch.
         """
         train = self._train
-        reads = optimizers.find(train.optimizer).reads
+        reads = optimizers.find_optimizer(train.optimizer).reads
         if self._network is None:
-            self._network = describe(self._policy, weights)
-        scheduled_numbers = {name: array.item() for name, array in scheduled.items()}
-        coefficients = Coefficients.of(train)._replace(**scheduled_numbers)
-        counts = mx.stack([scaler[name] for name in precision.COUNTS])
+            self._network = describe_towers(self._policy, weights)
+        scheduled_values = {name: array.item() for name, array in scheduled.items()}
+        coefficients = Coefficients.of(train)._replace(**scheduled_values)
+        counts = mx.stack([scaler[name] for name in precision.COUNTER_NAMES])
         moments = optimizer["momentum"], optimizer["second_moment"]
         extension: Any = cpu_extension.load_extension()
         *new, step, metrics, ok, counts = extension.ppo_epoch(
@@ -180,7 +180,7 @@ class Epochs:
             tree_map(lambda _: next(arrays), tree) for tree in (weights, *moments)
         )
         state = {"momentum": first, "second_moment": second, "step": step}
-        counted = dict(zip(precision.COUNTS, mx.split(counts, 4), strict=True))
+        counted = dict(zip(precision.COUNTER_NAMES, mx.split(counts, 4), strict=True))
         scaler = {**scaler, **{name: count.reshape(()) for name, count in counted.items()}}
         return weights, state, scaler, metrics, ok
 
@@ -188,7 +188,7 @@ class Epochs:
 def _samples(
     fields: dict[str, Any], adv: mx.array
 ) -> tuple[mx.array, list[mx.array], mx.array | None]:
-    """Return the T N samples of a rollout: observations, actions and targets, masks or None."""
+    """Flatten a rollout into T * N samples: observations; actions and targets; masks or None."""
     T, N = adv.shape
 
     def flat(name: str) -> mx.array:

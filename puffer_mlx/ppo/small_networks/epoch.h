@@ -1,5 +1,5 @@
-// An epoch of PPO with Adam in one node, for small policies without recurrent state: forward pass, loss, backward pass, clip and
-// step of each minibatch. As an MLX graph, a minibatch of 64 samples takes ten times as long.
+// An epoch of PPO with Adam as one node, for small policies without recurrent state: forward pass, loss, backward pass, gradient clip and
+// step for each minibatch. As an MLX graph, a minibatch of 64 samples takes ten times as long.
 
 #pragma once
 
@@ -16,11 +16,11 @@
 
 namespace puffer {
 
-// The policy: layers and heads of each tower (one tower for actions and value, or one for each); index of logstd among the
-// weights, or -1 for discrete actions; number of choices of each action head.
+// Description of the policy: layers of each tower; heads of each tower; index of logstd among the weights, or -1 for discrete actions;
+// number of choices of each action head. Actions and value have one tower together, or one each.
 using Network = std::tuple<std::vector<std::vector<LayerSpec>>, std::vector<std::vector<LayerSpec>>, int, std::vector<int>>;
 
-// Counters of minibatches: see ppo/precision.
+// Counters of good and skipped minibatches: see ppo/precision.
 struct Counts {
   int good, skipped, in_a_row, longest;
 };
@@ -37,8 +37,8 @@ class Gathered {
       : inputs_(inputs), heads_(heads), A_(A), x_(size_t(samples) * inputs), actions_(size_t(samples) * heads),
         targets_(size_t(samples) * 3), masks_(masked ? size_t(samples) * A : 0), n_(samples) {}
 
-  // from: index of the first of these inputs: observations (float32 or uint8), actions, log-probabilities, values, advantages and,
-  // if masked, masks. rows: indices of the samples.
+  // Copy the samples `rows` of a rollout. The rollout's arrays are in[from] and the next inputs: observations (float32 or uint8),
+  // actions, log-probabilities, values, advantages and, if masked, masks.
   void take(const Buffers& in, int from, bool as_bytes, const int32_t* rows) {
     for (int i = 0; i < n_; ++i) {
       int64_t row = rows[i];
@@ -65,14 +65,18 @@ class Gathered {
   int n_;
 };
 
-// Train on all minibatches of an epoch. A minibatch whose loss or gradients aren't finite changes nothing. Each tower has a thread;
+// Train on all minibatches of an epoch. A minibatch whose loss or gradients aren't finite changes nothing. Each tower has one thread;
 // the result doesn't depend on the number of threads.
 //
-// weights, momentum, second: trees of k arrays. made (number of steps), lr, ent_coef: (). counts: (4,) int32, see Counts.
-// A rollout of n samples: observations (n, D) float32 or uint8; rollout: actions (n, heads), log-probabilities, values and
-// advantages (n,); masks (n, A) uint8. order: (K, M) int32, sample indices of each minibatch. coefficients: clip_coef, vf_coef,
-// vf_clip_coef, largest gradient norm, largest KL, beta1, beta2, eps, weight decay. A minibatch with a larger KL ends the epoch
-// without a step.
+//   weights, momentum, second  trees of k arrays
+//   made, lr, ent_coef         scalars; made is the number of previous steps
+//   counts                     (4,) int32, see Counts
+//   order                      (K, M) int32, sample indices of each minibatch
+//   observations               (n, D) float32 or uint8, for the n samples of a rollout
+//   rollout                    actions (n, heads), log-probabilities, values and advantages (n,)
+//   masks                      (n, A) uint8, or none
+//   coefficients               clip_coef, vf_coef, vf_clip_coef, largest gradient norm, largest KL, beta1, beta2, eps, weight decay. A
+//                              minibatch with a larger KL ends the epoch without a step.
 //
 // Returns k weights, k first and k second moments, the number of steps (), metrics (K, 7), finite (K,) and counts (4,) int32.
 // finite is 1 for a minibatch that made a step or ended the epoch by its KL. Metrics and flags after the epoch's end are 0.

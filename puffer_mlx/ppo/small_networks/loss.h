@@ -1,4 +1,4 @@
-// PPO's loss of a minibatch and its gradient by the policy's outputs, in closed form. Equations: ppo/loss.py and
+// PPO's loss of a minibatch and its gradients by the policy's outputs, in closed form. Equations: ppo/loss.py and
 // policy/distributions.py.
 
 #pragma once
@@ -10,20 +10,20 @@
 
 namespace puffer {
 
-// Adjacent logits of one head (see ops/distributions.h); caches the probabilities.
+// The logits of one head, which are adjacent, for the functions of ops/distributions.h. Caches the probabilities.
 struct RowOfLogits {
   const float* logits;
-  const uint8_t* mask;  // or null
-  float* kept;
+  const uint8_t* mask;  // null without masks
+  float* cached;
 
   float at(int k) const { return legal(k) ? logits[k] : -1e4f; }
   bool legal(int k) const { return !mask || mask[k]; }
-  float keep(int k, float e) const { return kept[k] = e; }
-  float share(int k, float, float sum) const { return kept[k] /= sum; }
-  float probability(int k, float) const { return kept[k]; }
+  float keep(int k, float e) const { return cached[k] = e; }
+  float share(int k, float, float sum) const { return cached[k] /= sum; }
+  float probability(int k, float) const { return cached[k]; }
 };
 
-// Targets of the loss, (n,) each.
+// Targets of the loss, (n,) each: log-probabilities, values and advantages of the rollout.
 struct Targets {
   const float *logprob, *value, *advantage;
 };
@@ -36,7 +36,7 @@ struct Chosen {
 constexpr int kMetrics = 7, kTotal = 3, kKl = 5;
 using Metrics = std::array<float, kMetrics>;  // in the order of METRICS
 
-// Mean and inverse standard deviation (unbiased) of the advantages. A single advantage isn't normalised.
+// Mean and inverse of the unbiased standard deviation of n advantages. A single advantage isn't normalised.
 struct Scale {
   float mean = 0, inverse = 1;
 
@@ -51,7 +51,7 @@ struct Scale {
   }
 };
 
-// Joint log-probability and entropy of one sample's action, and their gradients by its outputs.
+// Joint log-probability and entropy of one sample's actions, and their gradients by the policy's outputs.
 class Likelihood {
  public:
   Likelihood(const std::vector<int>& sizes, bool continuous, const float* logstd)
@@ -64,8 +64,8 @@ class Likelihood {
   }
 
   float logprob = 0, entropy = 0;
-  std::vector<float> by_logprob, by_entropy;  // (A,): gradients by logits or means
-  std::vector<float> by_logstd;               // (A,): gradient of the log-probability; the entropy's is 1
+  std::vector<float> by_logprob, by_entropy;  // (A,): gradients by the logits or means
+  std::vector<float> by_logstd;               // (A,): gradient of the log-probability by logstd. The entropy's gradient by logstd is 1.
 
   void of(const float* outputs, const float* actions, const uint8_t* mask) {
     logprob = entropy = 0;
@@ -87,12 +87,12 @@ class Likelihood {
     for (size_t head = 0, first = 0; head < sizes_.size(); first += sizes_[head++]) {
       int size = sizes_[head], action = int(actions[head]);
       RowOfLogits row{logits + first, mask ? mask + first : nullptr, by_logprob.data() + first};
-      float log_sum, own, chosen;
-      categorical_head(row, size, action, log_sum, own, chosen);
+      float log_sum, head_entropy, chosen;
+      categorical_head(row, size, action, log_sum, head_entropy, chosen);
       for (int k = 0; k < size; ++k)
-        categorical_gradient(row, k, action, log_sum, own, by_logprob[first + k], by_entropy[first + k]);
+        categorical_gradient(row, k, action, log_sum, head_entropy, by_logprob[first + k], by_entropy[first + k]);
       logprob += chosen;
-      entropy += own;
+      entropy += head_entropy;
     }
   }
 
@@ -103,8 +103,8 @@ class Likelihood {
   std::vector<float> precision_;
 };
 
-// Return the metrics of n samples with outputs y (n, A + 1), the value last. Writes the loss's gradients dy (n, A + 1) and, unless
-// null, dlogstd (A,).
+// Return the metrics of n samples. y (n, A + 1): the policy's outputs, the value last. Writes the loss's gradients dy (n, A + 1) by y,
+// and dlogstd (A,) unless it is null.
 inline Metrics ppo_loss(Likelihood& likelihood, const PPOCoefficients& c, const float* y, int A, int n,
                         const Chosen& chosen, int heads, const Targets& targets, float* dy, float* dlogstd) {
   Scale scale(targets.advantage, n);

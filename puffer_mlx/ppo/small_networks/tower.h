@@ -1,5 +1,4 @@
-// Forward and backward pass of a network without recurrent state: linear layers with activations, and heads that are linear in the
-// last layer's output.
+// Forward and backward pass of a network without recurrent state: linear layers with activations, then linear heads.
 
 #pragma once
 
@@ -11,27 +10,27 @@
 
 namespace puffer {
 
-using LayerSpec = std::array<int, 5>;  // fields of a Layer or a Head, passed by Python
+using LayerSpec = std::array<int, 5>;  // fields of a Layer or a Head, as Python passes them
 
-// weight, bias: indices among the policy's tensors; bias is -1 if the layer has none.
+// A linear layer with an activation. weight, bias: indices among the policy's tensors; bias is -1 for a layer without bias.
 struct Layer {
   int weight, bias, inputs, width;
   Activation activation;
 };
 
-// Rows [row, row + count) of a weight compute the outputs [column, column + count).
+// A linear output layer. Rows [row, row + count) of a weight compute the outputs [column, column + count).
 struct Head {
   int weight, bias, row, count, column;
 };
 
-// Pointers to the policy's tensors and to their gradients. Gradients of unused tensors are 0.
+// Pointers to the policy's tensors and to the tensors' gradients. Gradients of unused tensors are 0.
 struct Tensors {
   std::vector<float*> at, gradients;
 };
 
 class Tower {
  public:
-  // outputs: number of outputs of all towers; samples: largest n.
+  // outputs: number of outputs of all towers together. samples: largest number n of samples.
   Tower(const std::vector<LayerSpec>& layers, const std::vector<LayerSpec>& heads, int outputs, int samples) : outputs_(outputs) {
     for (auto [weight, bias, inputs, width, kind] : layers)
       layers_.push_back({weight, bias, inputs, width, static_cast<Activation>(kind)});
@@ -47,7 +46,7 @@ class Tower {
     below_.resize(widest);
   }
 
-  // x (n, inputs) -> the heads' columns of y (n, outputs)
+  // Compute the heads' columns of y (n, outputs) from x (n, inputs).
   void forward(const Tensors& tensors, const float* x, int n, float* y) {
     for (size_t l = 0; l < layers_.size(); ++l) {
       auto& layer = layers_[l];
@@ -62,7 +61,7 @@ class Tower {
       product(tensors, head.weight, head.row, head.bias, x, n, width, head.count, y + head.column, outputs_);
   }
 
-  // Compute the gradients of all tensors. x: input of the previous `forward`; dy: (n, outputs).
+  // Compute the gradients by all tensors. x: input of the previous `forward`. dy (n, outputs): gradients by the outputs.
   void backward(const Tensors& tensors, const float* x, int n, const float* dy) {
     int width = layers_.back().width;
     const float* features = after_.back().data();
@@ -91,7 +90,7 @@ class Tower {
   }
 
  private:
-  // y (n, M) = x (n, K) W^T + b. W: M rows of a weight, starting at `row`. Rows of y are `stride` apart.
+  // Compute y (n, M) = x (n, K) W^T + b. W: M rows of a weight, starting at `row`. Rows of y are `stride` elements apart.
   static void product(const Tensors& tensors, int weight, int row, int bias, const float* x, int n, int K, int M,
                       float* y, int stride) {
     for (int i = 0; bias >= 0 && i < n; ++i)
@@ -100,7 +99,7 @@ class Tower {
          y, stride);
   }
 
-  // Gradient of `product` by W and b. Rows of dy (n, M) are `stride` apart.
+  // Compute the gradients of `product` by W and b. Rows of dy (n, M) are `stride` elements apart.
   static void weight_gradient(const Tensors& tensors, int weight, int row, int bias, const float* dy, int stride,
                               const float* x, int n, int K, int M) {
     gemm(kRowMajor, kTransposed, kAsIs, M, K, n, 1, dy, stride, x, K, 0,

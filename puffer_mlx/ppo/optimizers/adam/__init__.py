@@ -17,7 +17,7 @@ from puffer_mlx.trees import Tree
 
 
 def init(weights: Tree) -> Tree:
-    """Return the initial state: both moments and the number of steps, all 0."""
+    """Return Adam's initial state: both moments and the number of steps, all 0."""
     return {
         "momentum": tree_map(mx.zeros_like, weights),
         "second_moment": tree_map(mx.zeros_like, weights),
@@ -36,7 +36,7 @@ def adam(
     eps: float,
     weight_decay: float = 0.0,
 ) -> tuple[Tree, Tree]:
-    """Make step number t.
+    """Apply Adam's equations to all weights, as step number t.
 
         m = beta1 m + (1 - beta1) g
         v = beta2 v + (1 - beta2) g^2
@@ -72,7 +72,7 @@ def adam(
 
 
 def _correction(beta: float, step: mx.array) -> mx.array:
-    """Return 1 - beta^step, accurate in float32 also if beta is close to 1."""
+    """Return Adam's bias correction 1 - beta^step, accurate even if beta is close to 1."""
     return -mx.expm1(step * (math.log(beta) if beta else -math.inf))
 
 
@@ -89,10 +89,10 @@ def step(
     eps: float,
     weight_decay: float,
 ) -> tuple[Tree, Tree, mx.array]:
-    """Clip the gradients and make Adam's step, unless the loss or a gradient is not finite.
+    """Clip the gradients and make Adam's step, unless the loss or a gradient isn't finite.
 
-    This is one operation of the extension on a CPU. For a small network, a graph of many operations
-    would take longer to submit than to compute.
+    On a CPU, this is one operation of the extension, because a small network's graph of many
+    operations takes longer to submit than to compute.
 
     Args:
         weights: tree of float32 arrays.
@@ -107,7 +107,7 @@ def step(
         weight_decay: weight decay: see ``adam``.
 
     Returns:
-        The weights, the state and a scalar flag. The flag is true if the step was made.
+        Weights, state, and a scalar flag, true if the weights were updated.
     """
     betas = {"beta1": beta1, "beta2": beta2, "eps": eps}
     fused = STEP.choose()

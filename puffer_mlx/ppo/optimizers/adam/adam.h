@@ -1,5 +1,5 @@
-// One step of Adam with decoupled weight decay, for all tensors in one node. It includes the clip by the global norm, and changes
-// nothing if a gradient isn't finite. Plain MLX needs about 15 nodes per tensor. Equations: __init__.py.
+// Adam with decoupled weight decay as one node for all tensors; plain MLX needs about 15 nodes per tensor. The gradients are clipped
+// by their global norm. If a gradient isn't finite, nothing changes. Equations: __init__.py.
 
 #pragma once
 
@@ -15,14 +15,14 @@ struct AdamConfig {
   double beta1, beta2, eps, decay;
 };
 
-// Elements [first, first + count) of tensor i. A part takes tens of microseconds, longer than waking a thread.
+// Elements [first, first + count) of tensor i, the work of one task. A task takes tens of microseconds, longer than waking a thread.
 struct AdamPart {
   static constexpr int64_t kNumbers = 1 << 15;
   int i;
   int64_t first, count;
 };
 
-// made: number of steps, including this one.
+// Return the coefficients of a step. made: number of steps, including this one.
 inline AdamStep adam_step_of(const AdamConfig& n, float clip, float lr, double made) {
   return {clip,
           float(n.beta1),
@@ -35,7 +35,7 @@ inline AdamStep adam_step_of(const AdamConfig& n, float clip, float lr, double m
           float(n.eps)};
 }
 
-// w, g, m, v (count) -> new w, m and v
+// Compute new w, m and v from w, g, m and v, (count,) each.
 inline void adam_run(const AdamStep& by, const float* __restrict__ w, const float* __restrict__ g,
                      const float* __restrict__ m, const float* __restrict__ v, float* __restrict__ new_w,
                      float* __restrict__ new_m, float* __restrict__ new_v, int64_t count) {
@@ -48,15 +48,15 @@ inline void adam_run(const AdamStep& by, const float* __restrict__ w, const floa
   }
 }
 
-// In-place version.
+// Update w, m and v in place.
 inline void adam_run(const AdamStep& by, float* __restrict__ w, const float* __restrict__ g, float* __restrict__ m,
                      float* __restrict__ v, int64_t count) {
   for (int64_t i = 0; i < count; ++i) adam_move(by, g[i], w[i], m[i], v[i]);
 }
 
-// Trees of k arrays each; made (number of steps), lr and loss, all () -> k weights, k first and k second moments, number of steps (),
-// ok (): 1, or 0 if nothing was changed. The result doesn't depend on the number of threads: elements are independent, and squares
-// are summed in the order of the parts.
+// Make one step. weights, grads, momentum, second: trees of k arrays. made: number of previous steps. made, lr and loss are scalars.
+// Returns k weights, k first moments, k second moments, the number of steps () and ok (): 1, or 0 if nothing changed. The result
+// doesn't depend on the number of threads: elements are independent, and squares are summed in a fixed order.
 inline Arrays adam_step(const Arrays& weights, const Arrays& grads, const Arrays& momentum, const Arrays& second,
                         const Array& made, const Array& lr, const Array& loss, float max_norm, double beta1,
                         double beta2, double eps, double decay) {

@@ -1,7 +1,7 @@
 """Muon (Jordan et al. 2024) with PufferLib's coefficients.
 
-The update of a tensor with two or more dimensions is orthogonalised. 1-d tensors get plain Nesterov
-momentum. The only decay rate is ``beta1``: upstream accepts ``beta2`` and ``eps`` but uses neither.
+The update of a tensor with two or more dimensions is orthogonalised. 1-d tensors use plain Nesterov
+momentum. As upstream, ``beta1`` is the only decay rate; ``beta2`` and ``eps`` are unused.
 """
 
 import functools
@@ -32,7 +32,7 @@ COEFFICIENTS = (
 
 
 def orthogonalise(x: mx.array) -> mx.array:
-    """Orthogonalise a matrix approximately: its singular values move close to 1.
+    """Orthogonalise a matrix approximately, so that its singular values are close to 1.
 
     Applies five quintic Newton-Schulz steps to x / max(norm, 1e-7).
 
@@ -60,7 +60,7 @@ def muon(
     beta: float,
     weight_decay: float = 0.0,
 ) -> tuple[Tree, Tree]:
-    """Make one step.
+    """Apply Muon's equations to all weights, as one step.
 
         m = beta m + g
         u = g + beta m
@@ -94,7 +94,7 @@ def muon(
 
 
 def init(weights: Tree) -> Tree:
-    """Return the initial state."""
+    """Return Muon's initial state: momentum 0 for all weights."""
     return {"momentum": tree_map(mx.zeros_like, weights)}
 
 
@@ -110,27 +110,26 @@ def step(
     weight_decay: float,
     low: bool = False,
 ) -> tuple[Tree, Tree, mx.array]:
-    """Clip the gradients and make Muon's step, unless the loss or a gradient is not finite.
+    """Clip the gradients and make Muon's step, unless the loss or a gradient isn't finite.
 
-    The CPU extension, if it is built with a BLAS, does this in one operation. A GPU needs few
-    launches. For a small network, a graph of many operations would take longer to submit than to
-    compute.
+    This is one operation on a CPU, if the extension has a BLAS, and a few launches on a GPU. A
+    small network's graph of many operations would take longer to submit than to compute.
 
     Args:
         weights: tree of float32 arrays.
         grads: gradients, a tree of the same structure. A GPU packs weights, gradients and momentum
-            into one array. It skips this if all three are ``PackedTree``, as returned by the fused
-            gradients and the previous step.
+            into one array, unless all three are ``PackedTree``: results of the fused gradients and
+            of the previous step.
         state: state from ``init`` or the previous step, with the key ``momentum``.
         loss: loss of the minibatch, a scalar array.
         lr: learning rate, a scalar array.
         max_grad_norm: largest L2 norm of all gradients.
         beta1: decay rate of the momentum.
         weight_decay: weight decay: see ``muon``.
-        low: True to let a GPU round factors of products: to bf16, or to TF32 for small matrices.
+        low: True if a GPU may round factors of products: to bf16, or to TF32 for small matrices.
 
     Returns:
-        The weights, the state and a scalar flag. The flag is true if the step was made.
+        Weights, state, and a scalar flag, true if the weights were updated.
     """
     trees = weights, grads, state["momentum"]
     coefficients = max_grad_norm, beta1, weight_decay, COEFFICIENTS
@@ -169,7 +168,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class Product(IntEnum):
-    """A product of ``muon_product``: see ``product_tile`` in ``muon.metal.h``."""
+    """Matrix product that a launch of ``muon_product`` computes: see ``muon.metal.h``."""
 
     GRAM = 0
     POLY = 1
@@ -177,30 +176,30 @@ class Product(IntEnum):
 
 
 class Matrix(NamedTuple):
-    """Shape of a tensor's matrix for orthogonalisation; (0, 0) for a 1-d tensor."""
+    """Shape of the matrix that orthogonalises a tensor's update; (0, 0) for a 1-d tensor."""
 
     r: int  # the smaller dimension
     c: int
-    tall: bool  # the matrix is transposed, so that r <= c
+    tall: bool  # True if the matrix is transposed, so that r <= c
 
 
 class TensorLayout(NamedTuple):
-    """Offsets of a network's tensors in the flat arrays: see ``muon.metal.h``."""
+    """Offsets and matrix tiles of a network's tensors in the kernels' flat arrays."""
 
     starts: tuple[int, ...]
     total: int
-    grams: int  # size of all Gram matrices together
+    grams: int  # total size of the Gram matrices
     tensors: mx.array
     flat: dict[str, int]  # number of blocks, and offsets in the flat arrays
     owners: mx.array
-    tiles: dict[Product, mx.array]  # tiles of each product; empty without a matrix
-    fits_block: bool  # one block can orthogonalise each tensor
-    fits_cluster: bool  # a cluster of blocks can orthogonalise each tensor
+    tiles: dict[Product, mx.array]  # tiles of each product; empty if all tensors are 1-d
+    fits_block: bool  # True if one block can orthogonalise each tensor
+    fits_cluster: bool  # True if a cluster of blocks can orthogonalise each tensor
     columns: int  # columns of the widest matrix
 
 
 def matrix_of(shape: tuple[int, ...]) -> Matrix:
-    """Return a tensor's matrix shape: the first dimension by the product of the others."""
+    """Return the matrix shape of a tensor: its first dimension by the product of the others."""
     if len(shape) < 2:
         return Matrix(0, 0, False)
     R = shape[0]
@@ -209,13 +208,13 @@ def matrix_of(shape: tuple[int, ...]) -> Matrix:
 
 
 @functools.cache
-def layout(shapes: Shapes, separate_buffers: bool = False) -> TensorLayout:
-    """Return the layout of tensors.
+def tensor_layout(shapes: Shapes, separate_buffers: bool = False) -> TensorLayout:
+    """Return the layout of a network's tensors in the flat arrays of Muon's kernels.
 
     Args:
         shapes: shapes of the tensors.
         separate_buffers: True if weights, gradients and momentum are three arrays, False if they
-            are one.
+            share one array.
     """
     sizes = tuple(math.prod(shape) for shape in shapes)
     starts, total = packed_offsets(sizes, BLOCK)
@@ -244,7 +243,7 @@ def layout(shapes: Shapes, separate_buffers: bool = False) -> TensorLayout:
 
 
 def _tiles(matrices: Sequence[Matrix]) -> dict[Product, mx.array]:
-    """Return the tiles of each product, as (tensor, first row, first column)."""
+    """Return the tiles of each matrix product, as (tensor, first row, first column)."""
     square: list[int] = []  # tiles of gram and poly, on and below the diagonal
     full: list[int] = []  # tiles of x
     for t, (r, c, tall) in enumerate(matrices):
@@ -271,16 +270,16 @@ def launch_step(
     coefficients: tuple[tuple[float, float, float], ...],
     low: bool = False,
 ) -> tuple[PackedTree, PackedTree, mx.array]:
-    """Make one step on a GPU, in a few launches for any network: see ``step``.
+    """Make Muon's step on a GPU, in a few launches for all tensors: see ``step``.
 
     Returns:
-        The weights, the momentum and a float32 scalar: 1 if the step was made, else 0.
+        Weights, momentum, and a float32 scalar: 1 if the weights were updated, else 0.
     """
     trees = weights, grads, momentum
     flat = [tree.packed if isinstance(tree, PackedTree) else None for tree in trees]
     squares = grads.squares if isinstance(grads, PackedTree) else None
     separate = squares is not None and all(packed is not None for packed in flat)
-    at = layout(tuple(tuple(array.shape) for array in leaves(weights)), separate)
+    at = tensor_layout(tuple(tuple(array.shape) for array in leaves(weights)), separate)
     if not separate:
         packed, squares = launch_pack([array for tree in trees for array in leaves(tree)], BLOCK)
         flat = [packed] * len(trees)
@@ -306,15 +305,15 @@ def launch_step(
 
 
 def _by_block(at: TensorLayout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
-    """Make the step in one launch with one block per tensor.
+    """Make Muon's step in one launch with one block per tensor.
 
     Returns:
-        The flat weights, the flat momentum, and 1 if the step was made, else 0.
+        Flat weights, flat momentum, and a scalar: 1 if the weights were updated, else 0.
     """
     columns = -(-at.columns // TILE) * TILE
-    block, room = shared_pool_limits()
+    block, shared_bytes = shared_pool_limits()
     pool = TILE * columns + 2 * TILE * TILE + block
-    if not columns or 4 * pool > room:
+    if not columns or 4 * pool > shared_bytes:
         return _by_cluster(at, inputs, low, 1)
     shapes = {"weights": (at.total,), "momentum": (at.total,), "ok": ()}
     sizes = {"COLUMNS": columns, "THREADS": block, "POOL": pool, "EXACT": int(not low)}
@@ -328,7 +327,7 @@ def _by_block(at: TensorLayout, inputs: dict[str, mx.array], low: bool) -> tuple
 def _by_cluster(
     at: TensorLayout, inputs: dict[str, mx.array], low: bool, cluster: int
 ) -> tuple[mx.array, ...]:
-    """Make the step in one launch with ``cluster`` blocks per tensor: see ``_by_block``."""
+    """Make Muon's step in one launch with ``cluster`` blocks per tensor: see ``_by_block``."""
     flat = (at.total,)
     grams = (max(1, at.grams),)
     blocks = len(at.starts) * cluster
@@ -341,7 +340,7 @@ def _by_cluster(
 
 
 def _by_products(at: TensorLayout, inputs: dict[str, mx.array], low: bool) -> tuple[mx.array, ...]:
-    """Make the step for tensors of any size. Each launch computes one product of all tensors.
+    """Make Muon's step for tensors of any size. Each launch computes one product of all tensors.
 
     Args:
         at: layout of the tensors.
@@ -349,7 +348,7 @@ def _by_products(at: TensorLayout, inputs: dict[str, mx.array], low: bool) -> tu
         low: True to compute in bf16.
 
     Returns:
-        The same as ``_by_block``.
+        Flat weights, flat momentum, and a scalar: 1 if the weights were updated, else 0.
     """
     flat = (at.total,)
     blocks = at.total // BLOCK

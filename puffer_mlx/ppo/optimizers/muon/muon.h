@@ -1,6 +1,6 @@
-// One step of Muon for all tensors in one node: clip by the global norm, Nesterov momentum, orthogonalisation. It changes nothing if
-// a gradient isn't finite. Plain MLX needs about 40 nodes per matrix, which takes small networks longer than the gradients.
-// Equations and source: __init__.py.
+// Muon as one node for all tensors: clip by the global norm, Nesterov momentum, orthogonalisation. If a gradient isn't finite, nothing
+// changes. Plain MLX needs about 40 nodes per matrix; in small networks they take longer than the gradients. Equations and source:
+// __init__.py.
 
 #pragma once
 
@@ -46,7 +46,7 @@ inline void orthogonalise(float* x, int R, int C, const std::vector<std::array<f
   if (from != x) std::memcpy(x, from, sizeof(float) * size);
 }
 
-// One tensor's step: w, g, m of shape (R, ...) -> new w and m. R is 0 for 1-d tensors, which aren't orthogonalised.
+// Make one tensor's step: compute new w and m from w, g and m of shape (R, ...). R is 0 for 1-d tensors, which aren't orthogonalised.
 inline void muon_tensor(const float* w, const float* g, const float* m, float* new_w, float* new_m, int64_t size, int R,
                         float clip, float lr, const MuonConfig& config) {
   auto update = std::make_unique_for_overwrite<float[]>(size);
@@ -61,7 +61,7 @@ inline void muon_tensor(const float* w, const float* g, const float* m, float* n
     orthogonalise(update.get(), R, C, config.coefficients);
     scale *= muon_scale(float(R), float(C));
   }
-  if (config.decay != 0) {  // rounded separately, so a step without decay has the same bits as before there was decay
+  if (config.decay != 0) {  // rounded separately, so that a step without decay doesn't change by a bit
     float decayed = 1 - lr * config.decay;
     for (int64_t i = 0; i < size; ++i) new_w[i] = decayed * w[i];
     w = new_w;
@@ -69,7 +69,8 @@ inline void muon_tensor(const float* w, const float* g, const float* m, float* n
   for (int64_t i = 0; i < size; ++i) new_w[i] = w[i] - scale * update[i];
 }
 
-// Trees of k arrays each, lr () and loss () -> k weights, k momenta, ok (): 1, or 0 if nothing was changed. One thread per tensor.
+// Make one step. weights, grads, momentum: trees of k arrays. lr and loss are scalars. Returns k weights, k momenta and ok (): 1, or 0
+// if nothing changed. Uses one thread per tensor.
 inline Arrays muon_step(const Arrays& weights, const Arrays& grads, const Arrays& momentum, const Array& lr,
                         const Array& loss, float max_norm, float beta, float decay,
                         std::vector<std::array<float, 3>> coefficients) {

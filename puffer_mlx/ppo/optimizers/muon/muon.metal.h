@@ -1,14 +1,14 @@
 // Muon with the clip by the global norm, for all tensors of a network. Equations and source: __init__.py.
 //
-// Tensors are packed flat, each starting at a multiple of 1024. weights_before, gradients and momenta may be one array. squares: sums
-// of squares of the gradients. x, the matrix to orthogonalise, has the tensor's layout: (r, c) with r <= c, or (c, r) if it is tall;
-// then the transposed matrix is orthogonalised. x is undefined between tensors. Low: type of the factors of products.
+// Tensors are packed into flat arrays, each tensor at a multiple of 1024. weights_before, gradients and momenta may be one array.
+// squares: sums of squares of the gradients. x: the matrices to orthogonalise, in the layout of the tensors: (r, c) with r <= c. A tall
+// matrix is stored as (c, r), and its transpose is orthogonalised. x is undefined between tensors. Low: type of the factors of products.
 //
 // Launches: muon_by_block with one block per tensor; muon_by_cluster with a cluster of blocks per tensor; or, for tensors of any
 // size, muon_momentum, then muon_product three times for each line of coefficients, then muon_apply.
 //
-// tensors (n, 8): the fields of `Tensor`. flat: blocks of 1024 elements; offsets of gradients, momenta and squares in their arrays;
-// sums of squares per block.
+// tensors (n, 8): the fields of `Tensor`. flat: number of blocks of 1024 elements; offsets of gradients, momenta and squares in their
+// arrays; number of sums of squares per block.
 
 #pragma once
 
@@ -18,9 +18,9 @@
 
 struct Tensor {
   int start, size;
-  int r, c;  // dimensions of its matrix, r <= c; 0 for a 1-d tensor
-  bool tall;  // the matrix is stored as (c, r)
-  int gram;  // offset of its (r, r) in gram and poly
+  int r, c;  // dimensions of the tensor's matrix, r <= c; 0 for a 1-d tensor
+  bool tall;  // true if the matrix is stored as (c, r)
+  int gram;  // offset of the tensor's matrices (r, r) in gram and poly
 };
 
 FUNCTION void read_tensor(IN_DEVICE const int* tensors, int t, IN_THREAD Tensor& tensor) {
@@ -33,7 +33,7 @@ FUNCTION void read_tensor(IN_DEVICE const int* tensors, int t, IN_THREAD Tensor&
   tensor.gram = tensors[at + 5];
 }
 
-// Store the new momentum of a tensor's element k. Returns the element of x.
+// Store the new momentum of a tensor's element k. Returns element k of the update to orthogonalise.
 FUNCTION float momentum_of(IN_THREAD const Tensor& tensor, int k, IN_THREAD const Clip& clip, float beta,
                            IN_DEVICE const float* gradients, IN_DEVICE const float* momenta, IN_DEVICE float* momentum) {
   int e = tensor.start + k;
@@ -42,7 +42,7 @@ FUNCTION float momentum_of(IN_THREAD const Tensor& tensor, int k, IN_THREAD cons
   return u;
 }
 
-// Return the weight w after an update by u. The scale of matrices is upstream's.
+// Return the weight w after an update by u. Matrices are scaled as in PufferLib.
 FUNCTION float moved(float w, float u, IN_THREAD const Tensor& tensor, float lr, float decay) {
   float scale = tensor.tall ? muon_scale((float)tensor.c, (float)tensor.r) : 1.0f;
   return w * (1.0f - lr * decay) - lr * (scale * u);
@@ -52,7 +52,7 @@ FUNCTION float moved(float w, float u, IN_THREAD const Tensor& tensor, float lr,
 //   what 0: out = gram = x x^T
 //   what 1: out = poly = b gram + c gram gram, with square = gram
 //   what 2: out = a x + poly x, with square = poly
-// gram and poly are symmetric, so tiles above the diagonal are copies. x is multiplied by `factor` here.
+// gram and poly are symmetric, so tiles above the diagonal are copies. x is multiplied by `factor` in these products.
 template <int EXACT, class Low>
 FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD const Quintic& by, float factor,
                            IN_DEVICE const Low* square, IN_DEVICE const Low* x, IN_DEVICE Low* out, int first, int second,
@@ -154,8 +154,8 @@ KERNEL muon_by_cluster<Low, EXACT, CLUSTER>:
   }
 }
 
-// One block of 512 threads per tensor. Shared memory holds x (64, COLUMNS), transposed if tall, gram and poly. A warp (32 threads) computes a
-// tile (16, 16) of each 64 columns of a product.
+// One block of 512 threads per tensor. Shared memory contains x (64, COLUMNS), transposed if tall, gram and poly. A warp (32 threads)
+// computes a tile (16, 16) of each 64 columns of a product.
 KERNEL muon_by_block<COLUMNS, THREADS, POOL, EXACT>:
   int tensors flat{blocks gradients momenta squares sums}, float weights_before gradients momenta squares settings{beta decay max_norm}
   coefficients loss lr
@@ -235,7 +235,7 @@ KERNEL muon_by_block<COLUMNS, THREADS, POOL, EXACT>:
 
 // ---- all tensors in each launch -------------------------------------------------------------------------------------
 
-// owners: tensor of each block of 1024 elements. u: updates of 1-d tensors.
+// Update the momentum. owners: the tensor of each block of 1024 elements. u: updates of 1-d tensors. x: updates to orthogonalise.
 KERNEL muon_momentum<Low>:
   int tensors owners flat{blocks gradients momenta squares sums}, float gradients momenta squares settings{beta decay max_norm} loss
   -> float momentum u sums ok, Low x {
@@ -263,8 +263,8 @@ KERNEL muon_momentum<Low>:
   if (me == 0) sums[block] = sum;
 }
 
-// One tile per block. tiles: tensor, first row and first column of each. now: line of coefficients; product (see product_tile). The
-// first line divides x by its norm; sums: sums of squares of x.
+// Compute one product of all tensors, one tile per block. tiles: tensor, first row and first column of each tile. now: the line of
+// coefficients, and which product (see product_tile). The first line divides x by its norm. sums: sums of squares of x.
 KERNEL muon_product<Low, EXACT, THREADS, RESIDENT>: int tensors tiles now{line what}, float coefficients sums, Low square x -> Low out {
   SHARED float part[256];
   SHARED Rows<4> lefts[512];

@@ -1,6 +1,6 @@
 // Products of matrices in device memory on matrix units. A block of 256 threads computes a tile (64, 64) of the result, and a warp
-// (32, 16) of it. Shared memory holds STEP of the inner dimension. While they are multiplied, threads load the next ones into
-// registers.
+// (32, 16) of the tile. Shared memory contains STEP elements of the inner dimension. While these are multiplied, threads load the next
+// STEP elements into registers.
 
 #pragma once
 
@@ -12,7 +12,7 @@ struct Stored {
   int rows, columns;
 };
 
-// Read a thread's part of the 8 kB of a matrix that start at (first, second), with COLUMNS elements per row; 0 outside the matrix.
+// Load two lines per thread of a matrix's 8 kB tile at (first, second) with COLUMNS elements per row. Elements outside the matrix are 0.
 template <int COLUMNS, class Low>
 FUNCTION void fetch(IN_THREAD const Stored<Low>& matrix, int first, int second, uint me, IN_THREAD Line<Low> (&lines)[2]) {
   const int WIDTH = 16 / sizeof(Low), LINES = COLUMNS / WIDTH;  // elements per line, lines per row
@@ -43,8 +43,8 @@ FUNCTION void put(IN_THREAD const Line<Low> (&lines)[2], Swizzled<Low, COLUMNS> 
   }
 }
 
-// Add the tile of left times right at (first, second) to `sums`; inners: inner dimension. LEFT and RIGHT: 1 if that factor is
-// stored transposed.
+// Add the tile at (first, second) of the product left times right to `sums`. inners: inner dimension. LEFT and RIGHT: 1 if the factor
+// is stored transposed.
 template <int EXACT, int LEFT, int RIGHT, class Low>
 FUNCTION void multiply_tile(IN_THREAD const Stored<Low>& left, IN_THREAD const Stored<Low>& right, int inners, int first,
                             int second, IN_SHARED Rows<4>* lefts, IN_SHARED Rows<4>* rights, uint me,
