@@ -68,9 +68,9 @@ def rollout_ms(policy: Policy, made: NativeVec, horizon: int, precision: str, ti
     return 1000 * min(seconds[1:])
 
 
-def layouts(policy: Policy, spec: EnvSpec, n: int, seats: int) -> Iterator[BlockLayout]:
-    """Yield the chosen layout for n agents, ``seats`` per environment, then others that fit."""
-    games = n // seats, seats
+def layouts(policy: Policy, spec: EnvSpec, n: int, agents_each: int) -> Iterator[BlockLayout]:
+    """Yield the chosen layout of n agents, then others that fit."""
+    games = n // agents_each, agents_each
     chosen = kernels.choose_rollout_layout(policy, spec, *games)
     assert chosen is not None
     yield chosen
@@ -83,17 +83,19 @@ def layouts(policy: Policy, spec: EnvSpec, n: int, seats: int) -> Iterator[Block
             yield from (each for each in others if each != chosen)
 
 
-def sizes(policy: Policy, spec: EnvSpec, n: int, seats: int) -> Iterator[tuple[str, str, str, Any]]:
+def sizes(
+    policy: Policy, spec: EnvSpec, n: int, agents_each: int
+) -> Iterator[tuple[str, str, str, Any]]:
     """Yield the sizes to measure, the chosen size of each form first.
 
     Each is a form, a text, a name in ``rollout_on_gpu.py`` and its replacement.
     """
-    for each in layouts(policy, spec, n, seats):
+    for each in layouts(policy, spec, n, agents_each):
         words = f"{each.agents} agents, {each.threads} threads"
         yield "", words, "choose_rollout_layout", lambda *_, each=each: each
     for precision in ("fp32", "bf16"):
         chosen = kernels.choose_rows(policy, spec, n, precision == "bf16")
-        if chosen is None or seats > 1:
+        if chosen is None or agents_each > 1:
             continue
         for rows in (chosen["M"], *(each for each in ROWS if each != chosen["M"])):
             with patch.object(kernels, "ROWS_OF_A_BLOCK", (rows,)):
@@ -112,8 +114,8 @@ def tried(name: str, agents: int, horizon: int, times: int, until: float) -> lis
         assert isinstance(made, NativeVec)
         policy = configured_policy(made.spec, settings)
         chosen: dict[str, float] = {}
-        seats = agents // made.num_environments
-        for form, words, place, instead in sizes(policy, made.spec, agents, seats):
+        agents_each = agents // made.num_environments
+        for form, words, place, instead in sizes(policy, made.spec, agents, agents_each):
             if time.perf_counter() > until:
                 break
             try:

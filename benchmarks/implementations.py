@@ -362,10 +362,10 @@ def build_epoch(trainer: Trainer) -> None:
 def place_on_gpu(acting: Acting, *_: Any) -> Placement:
     """Replace ``place`` in a dry run: as on a GPU, with arrays on the CPU."""
     device = mx.Device(mx.cpu)
-    settings, environments, policy, seats = acting
+    settings, environments, policy, assignment = acting
     train, whole = settings.train, None
     if train.rollout_device in ("auto", "gpu-kernel") and not ROLLOUTS.is_refused:
-        about = environments, train.horizon, train.precision, seats
+        about = environments, train.horizon, train.precision, assignment
         whole = on_gpu.rollouts_on_gpu(policy, *about)
     agents = environments.num_agents
     return Placement(device, device, precision=train.precision, gpu_rollouts=whole, agents=agents)

@@ -73,18 +73,18 @@ def compare(args: argparse.Namespace, options: list[str], network: str, banks: i
 
         alone, opposed = trainer(0), trainer(banks)
         assert opposed.self_play is not None
-        seats = opposed.self_play.seats
+        assignment = opposed.self_play.assignment
         pairs = []
         for turn in range(args.pairs):
             order = (alone, opposed) if turn % 2 else (opposed, alone)
             took = {each: timed(each.step) for each in order}
             pairs.append((took[opposed], took[alone]))
-    least = len(seats.policy) / len(seats.learners)
+    least = len(assignment.policy) / len(assignment.learners)
     wall, cpu = ([mine[i] / theirs[i] for mine, theirs in pairs] for i in (0, 1))
     return {
         "network": network,
         "opponents": banks,
-        "agents": [len(seats.policy), len(seats.learners)],
+        "agents": [len(assignment.policy), len(assignment.learners)],
         "seconds": round(statistics.median(theirs[0] for _, theirs in pairs), 4),
         "wall": quartiles(wall),
         "cpu": quartiles(cpu),

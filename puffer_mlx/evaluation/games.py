@@ -17,7 +17,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.episodes import MAX_STEPS, eval_config, most_environments
 from puffer_mlx.evaluation.players import Player
 from puffer_mlx.evaluation.results import PairResult, Tally
-from puffer_mlx.vec.base import Environments, HasSeats, VecEnv
+from puffer_mlx.vec.base import DeclaresPolicies, Environments, VecEnv
 from puffer_mlx.vec.from_config import probe
 from puffer_mlx.vec.rows import allocate_rows
 
@@ -43,8 +43,8 @@ def sides_of(vec: VecEnv) -> np.ndarray:
     A = vec.num_agents // E
     policies = None
     uneven = vec.num_agents % E > 0
-    if isinstance(vec, HasSeats):
-        environments, policies = vec.seats()
+    if isinstance(vec, DeclaresPolicies):
+        environments, policies = vec.declared_policies()
         uneven = (np.bincount(environments, minlength=E) != A).any()
     if policies is not None and policies.any() and not uneven:
         sides = policies.reshape(E, A) > 0
@@ -83,7 +83,7 @@ class Boards:
         self._vec = vec
         self._firsts = sides_of(vec) == sides[:, None]  # (E, A)
         self._shape = E, A = self._firsts.shape
-        if isinstance(vec, HasSeats):
+        if isinstance(vec, DeclaresPolicies):
             vec.set_tags(np.ones(E, np.int32))  # mark all as games against an opponent
         self.order = np.argsort(~self._firsts, axis=1, kind="stable") + A * np.arange(E)[:, None]
         self._agents = [np.flatnonzero(each) for each in (self._firsts, ~self._firsts)]

@@ -322,11 +322,11 @@ class StepOnGPU:
                 "logprobs": logprobs,
                 "values": values,
                 "seen": placeholder(observations.dtype) if obs_copy is None else obs_copy,
-                "seats": placeholder(mx.int32) if block_rows is None else block_rows,
+                "block_rows": placeholder(mx.int32) if block_rows is None else block_rows,
             },
             {"after": states.shape},
             **layout.launch(n),
-            SEATS=int(block_rows is not None),
+            PLAYERS=int(block_rows is not None),
         )
         return after
 

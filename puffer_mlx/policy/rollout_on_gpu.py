@@ -359,9 +359,10 @@ class RolloutOnGPU:
         slots = len(block_rows) * layout.agents if self.blocks else N
         sizes = self.step.sizes(layout, slots, weights.shape[-1], masked, copied=True)
         options: dict[str, Any] = layout.launch(slots // game.agents)
-        options["SEATS"] = game.agents if self.blocks else 0
+        options["PLAYERS"] = game.agents if self.blocks else 0
         options["RESIDENT"] = RESIDENT_LARGE if game.large else RESIDENT
-        return gpu_step.layers, {"weights": weights, "seats": block_rows, "sizes": sizes}, options
+        inputs = {"weights": weights, "block_rows": block_rows, "sizes": sizes}
+        return gpu_step.layers, inputs, options
 
     def _by_rows(
         self, rows: dict[str, int], weights: Any, N: int, masked: bool

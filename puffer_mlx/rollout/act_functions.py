@@ -10,26 +10,26 @@ from mlx.utils import tree_map
 from puffer_mlx.ops.verification import verified
 from puffer_mlx.policy.choosing_on_gpu import choose, chooses_on_gpu
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 
 
-def compile_act(policy: Policy, seats: Seats | None = None) -> Callable[..., Any]:
+def compile_act(policy: Policy, assignment: PolicyAssignment | None = None) -> Callable[..., Any]:
     """Return the policy's compiled step for the device that acts, without its weights.
 
     Where another thread builds graphs at the same time, hold ``devices.building`` during each call.
 
     Args:
         policy: the acting policy.
-        seats: assignment of policies to agents in self-play. The function is then
-            ``_act_by_seats`` instead of ``_act``.
+        assignment: assignment of policies to agents in self-play. The function is then
+            ``_act_by_policy`` instead of ``_act``.
     """
-    plain = plain_act(policy, seats)
+    plain = plain_act(policy, assignment)
     return verified(plain, mx.compile(plain), context=str(policy), draws=True)
 
 
-def plain_act(policy: Policy, seats: Seats | None = None) -> Callable[..., Any]:
+def plain_act(policy: Policy, assignment: PolicyAssignment | None = None) -> Callable[..., Any]:
     """Return the policy's step, not compiled: see ``compile_act``."""
-    return partial(_act if seats is None else _act_by_seats, policy)
+    return partial(_act if assignment is None else _act_by_policy, policy)
 
 
 def _act(policy: Policy, weights, observations, state, noise, mask, terminals):
@@ -58,7 +58,9 @@ def _act(policy: Policy, weights, observations, state, noise, mask, terminals):
     return mx.concatenate([actions.T, logprobs[None], values[None]]), state
 
 
-def _act_by_seats(policy: Policy, weights, observations, state, noise, mask, terminals, rows, back):
+def _act_by_policy(
+    policy: Policy, weights, observations, state, noise, mask, terminals, rows, back
+):
     """Choose the actions of agents that several policies act for.
 
     Args:

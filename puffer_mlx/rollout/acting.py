@@ -25,7 +25,7 @@ from puffer_mlx.rollout.acting_in_c import ActingInC, make_actor
 from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, Streams, each_group, few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.trees import named
@@ -74,7 +74,7 @@ def choose_acting(
     environments: Any,
     streams: Streams,
     timer: PhaseTimer,
-    seats: Seats | None = None,
+    assignment: PolicyAssignment | None = None,
 ) -> RolloutBackend:
     """Return the implementation of acting for a device, policy and environments.
 
@@ -85,20 +85,20 @@ def choose_acting(
         environments: Environments to act in.
         streams: Returns the MLX streams for acting. Unused if C acts.
         timer: Measures the phases ``eval_*``.
-        seats: Assignment of policies to agents in self-play. Weights are then a list, one item per
-            policy.
+        assignment: Which policy plays each agent in self-play; weights are then a list, one item
+            per policy.
     """
     on_cpu = backend(device) == "cpu"
     plain = precision == "fp32"
     agents = environments.num_agents // few_parts(environments.num_groups)
     whole = isinstance(environments, WholeRollouts)
-    if whole and device == mx.cpu and plain and (actor := make_actor(policy, seats)):
+    if whole and device == mx.cpu and plain and (actor := make_actor(policy, assignment)):
         return ActingInC(actor, timer)
     kernel = step_on_gpu(policy) if plain and not on_cpu and agents >= FEWEST else None
     if kernel is not None and agrees(policy, kernel, agents):
-        return ActingInKernel(kernel, streams, timer, seats)
+        return ActingInKernel(kernel, streams, timer, assignment)
     parts = each_group if on_cpu else few_parts
-    return ActingInMLX(compile_act(policy, seats), streams, timer, parts, seats)
+    return ActingInMLX(compile_act(policy, assignment), streams, timer, parts, assignment)
 
 
 class FrozenEnvs:

@@ -26,7 +26,7 @@ from puffer_mlx.policy.policy import IN_C, Policy, acting_functions
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import WholeRollouts
 
@@ -91,11 +91,14 @@ class ActingInC:
 # ---- a policy's step in C ------------------------------------------------------------------------
 
 
-def make_actor(policy: Policy, seats: Seats | None = None) -> "CActor | CActors | None":
-    """Return the C actor of a policy, or None if it can't act in C.
+def make_actor(
+    policy: Policy, assignment: PolicyAssignment | None = None
+) -> "CActor | CActors | None":
+    """Return an object that chooses actions in C, or None if that is impossible.
 
-    In self-play (``seats``) all policies get an actor. The result is None if a part of the policy
-    has no C implementation (image encoders, custom classes) or the CPU extension is missing.
+    It is impossible if the policy has a component without a C implementation (image encoders,
+    custom classes) or the CPU extension is missing. In self-play (``assignment``) the object
+    contains an actor for each policy.
     """
     known = (
         encoder_activation(policy.encoder) is not None
@@ -105,9 +108,9 @@ def make_actor(policy: Policy, seats: Seats | None = None) -> "CActor | CActors 
     extension = cpu_extension.load() if known else None
     if extension is None or not IN_C.unchanged(*acting_functions(policy)):
         return None
-    if seats is None:
+    if assignment is None:
         return CActor(policy, extension)
-    rows = [seats.rows(p) for p in range(1 + seats.opponents)]
+    rows = [assignment.rows(p) for p in range(1 + assignment.opponents)]
     return CActors([CActor(policy, extension) for _ in rows], rows, extension)
 
 

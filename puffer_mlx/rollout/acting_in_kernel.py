@@ -19,7 +19,7 @@ from puffer_mlx.policy.acting_on_gpu import PolicyBlocks, StepOnGPU
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting_in_mlx import Streams, few_parts, run_pipelined, split_states
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
-from puffer_mlx.rollout.seats import Seats, WeightCache
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment, WeightCache
 from puffer_mlx.system.backend import kernel_substitute
 from puffer_mlx.system.devices import building, unified
 from puffer_mlx.vec.base import VecEnv
@@ -35,7 +35,7 @@ class ActingInKernel:
         streams: Returns the GPU's stream. Called in the thread that collects.
         timer: Measures the phases ``eval_copy_in``, ``eval_act`` (acting) and ``eval_env`` (waiting
             for environments).
-        seats: Assignment of policies to agents in self-play. Weights are then a list: the
+        assignment: Assignment of policies to agents in self-play. Weights are then a list: the
             learner's and each opponent's.
 
     Attributes:
@@ -46,12 +46,16 @@ class ActingInKernel:
     in_c = False
 
     def __init__(
-        self, kernel: StepOnGPU, streams: Streams, timer: PhaseTimer, seats: Seats | None = None
+        self,
+        kernel: StepOnGPU,
+        streams: Streams,
+        timer: PhaseTimer,
+        assignment: PolicyAssignment | None = None,
     ) -> None:
         self._kernel = kernel
         self._streams = streams
         self._timer = timer
-        self._seats = seats
+        self._assignment = assignment
         self._crews: dict[int, list[PolicyBlocks]] = {}  # policy blocks, by number of parts
         self._packed = WeightCache(kernel.weights)
         self.act = mx.compile(kernel.act)
@@ -82,13 +86,13 @@ class ActingInKernel:
             held = [kernel.in_blocks(*each) for each in zip(held, crews, strict=True)]
             noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
         mx.eval(packed, held, noises)
-        seats = [None if each is None else each.block_rows for each in crews]
+        block_rows = [None if each is None else each.block_rows for each in crews]
         buffer.views.logprobs[0, 0] = UNTOUCHED
         timer.lap("eval_copy_in")
 
         def begin(t: int, p: int) -> Any:
             with building, mx.stream(stream):
-                held[p] = self.act(packed, held[p], noises[t * P + p], *given[t][p], seats[p])
+                held[p] = self.act(packed, held[p], noises[t * P + p], *given[t][p], block_rows[p])
             mx.async_eval(held[p])
             return held[p]
 
@@ -106,17 +110,17 @@ class ActingInKernel:
 
     def _crews_of(self, parts: int) -> Sequence[PolicyBlocks | None]:
         """Return the policy blocks of each part, or None for each if one policy acts."""
-        if self._seats is None:
+        if self._assignment is None:
             return [None] * parts
         if parts not in self._crews:
-            of_parts = np.split(self._seats.policy, parts)
+            of_parts = np.split(self._assignment.policy, parts)
             agents = self._kernel.block(len(of_parts[0]))
             self._crews[parts] = [crews_of(policies, agents) for policies in of_parts]
         return self._crews[parts]
 
     def _weights(self, weights: Any) -> mx.array:
         """Return all weights in the kernel's layout, cached per policy."""
-        if self._seats is None:
+        if self._assignment is None:
             return self._kernel.weights(weights)
         each = self._packed(weights)
         return pack(each)[0].reshape(len(each), -1)
@@ -151,8 +155,8 @@ def crews_of_games(policies: np.ndarray, games: int) -> PolicyBlocks:
         rows = S * filled + np.arange(S)[:, None]  # (blocks, S, games)
         who = np.broadcast_to(acting[:, None], (len(rows), S, 1))
         crews.append(np.concatenate([who, rows], axis=2).reshape(-1, 1 + games))
-    seats = np.concatenate(crews).astype(np.int32)
-    order = seats[:, 1:].reshape(-1)
+    block_rows = np.concatenate(crews).astype(np.int32)
+    order = block_rows[:, 1:].reshape(-1)
     back = np.empty(policies.size, np.int32)
     back[order] = np.arange(len(order))
-    return PolicyBlocks(mx.array(seats), mx.array(order), mx.array(back))
+    return PolicyBlocks(mx.array(block_rows), mx.array(order), mx.array(back))

@@ -12,7 +12,7 @@ from puffer_mlx.ops.pack import pack
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.system.devices import building
 from puffer_mlx.trees import leaves
 from puffer_mlx.vec.base import PreparedStep, VecEnv
@@ -107,7 +107,7 @@ class ActingInMLX:
         timer: Measures the phases ``eval_copy_in``, ``eval_act`` (acting), ``eval_copy_out``,
             ``eval_store`` and ``eval_env`` (waiting for environments).
         parts: Maps the number of groups to the number of parts.
-        seats: Assignment of policies to agents in self-play. Weights are then a list: the
+        assignment: Assignment of policies to agents in self-play. Weights are then a list: the
             learner's and each opponent's.
 
     Attributes:
@@ -123,13 +123,13 @@ class ActingInMLX:
         streams: Streams,
         timer: PhaseTimer,
         parts: Callable[[int], int] = each_group,
-        seats: Seats | None = None,
+        assignment: PolicyAssignment | None = None,
     ) -> None:
         self.act = act
         self.parts = parts
         self._streams = streams
         self._timer = timer
-        self._seats = seats
+        self._assignment = assignment
 
     def collect(
         self,
@@ -151,9 +151,9 @@ class ActingInMLX:
             held = [concat_states(states, of) for of in groups]
             noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
             acts = [self.act] * P
-            if self._seats is not None:
-                parts_of = np.split(self._seats.policy, P)
-                acts = [step_by_seats(self.act, policies) for policies in parts_of]
+            if self._assignment is not None:
+                parts_of = np.split(self._assignment.policy, P)
+                acts = [step_by_policy(self.act, policies) for policies in parts_of]
         mx.eval(noises, held)
         timer.lap("eval_copy_in")
 
@@ -181,7 +181,7 @@ class ActingInMLX:
         return after
 
 
-def step_by_seats(act: Callable[..., Any], policies: np.ndarray) -> Callable[..., Any]:
+def step_by_policy(act: Callable[..., Any], policies: np.ndarray) -> Callable[..., Any]:
     """Return the step function for n agents that several policies act for.
 
     Args:
@@ -197,10 +197,10 @@ def step_by_seats(act: Callable[..., Any], policies: np.ndarray) -> Callable[...
     order = np.argsort(policies, kind="stable")
     back = mx.array(np.argsort(order), mx.int32)
 
-    def by_seats(weights: list[Any], *seen: Any) -> Any:
+    def by_policy(weights: list[Any], *seen: Any) -> Any:
         return act([weights[p] for p in present], *seen, rows, back)
 
-    return by_seats
+    return by_policy
 
 
 def concat_states(states: list[State], groups: range) -> State:

@@ -16,9 +16,9 @@ from puffer_mlx.ops.gpu.text import ENVIRONMENTS
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.policy.rollout_on_gpu import MAX_ELEMENTS, DeviceEnv, DeviceRollout, EnvOutputs
 from puffer_mlx.rollout.act_functions import compile_act
-from puffer_mlx.rollout.acting_in_mlx import concat_states, step_by_seats
+from puffer_mlx.rollout.acting_in_mlx import concat_states, step_by_policy
 from puffer_mlx.rollout.buffer import State
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.spec import EnvSpec
 
 THREADS = 64  # threads per block
@@ -33,8 +33,8 @@ class RolloutInSteps:
         spec: Observations and actions of the environment.
         game: Rules of the environment for the GPU.
         precision: Type of the weights in acting and training.
-        seats: Assignment of policies to agents in self-play. Weights are then a list, one item per
-            policy.
+        assignment: Which policy plays each agent in self-play; weights are then a list, one item
+            per policy.
     """
 
     form = "in a few launches a step"
@@ -45,14 +45,14 @@ class RolloutInSteps:
         spec: EnvSpec,
         game: DeviceEnv,
         precision: str = "",
-        seats: Seats | None = None,
+        assignment: PolicyAssignment | None = None,
     ) -> None:
         self.game = game
         self._spec = spec
         self.acting_precision = precision or "fp32"
-        act = compile_act(policy, seats)
-        if seats is not None:
-            act = step_by_seats(act, seats.policy)
+        act = compile_act(policy, assignment)
+        if assignment is not None:
+            act = step_by_policy(act, assignment.policy)
         self._step = mx.compile(partial(self._step_once, act))
 
     def precision(self, n: int) -> str:
@@ -191,7 +191,7 @@ class RolloutInSteps:
             threads=-(-E * apart // THREADS) * THREADS,
             block=THREADS,
             APART=apart,
-            SEATS=self.game.agents,
+            PLAYERS=self.game.agents,
             SEEN=D,
             HEADS=spec.action.heads,
             LEGAL=legal,

@@ -30,7 +30,7 @@ from puffer_mlx.rollout.acting_in_kernel import crews_of_games
 from puffer_mlx.rollout.acting_in_mlx import Streams, split_states
 from puffer_mlx.rollout.buffer import State
 from puffer_mlx.rollout.in_steps import RolloutInSteps
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.backend import backend, kernel_substitute
 from puffer_mlx.system.devices import building
@@ -54,7 +54,7 @@ def device_env(environments: VecEnv) -> DeviceEnv | None:
     """Return the environments' rules for a GPU, or None if a GPU can't step them."""
     if not isinstance(environments, NativeVec) or environments.gpu_side is None:
         return None
-    owners, _ = environments.seats()
+    owners, _ = environments.declared_policies()
     each = environments.num_agents // environments.num_environments
     if not np.array_equal(owners, np.arange(environments.num_agents) // each):
         return None  # the environments have different numbers of agents
@@ -64,7 +64,11 @@ def device_env(environments: VecEnv) -> DeviceEnv | None:
 
 
 def rollouts_in_one_launch(
-    policy: Policy, vec: VecEnv, horizon: int, precision: str = "", seats: Seats | None = None
+    policy: Policy,
+    vec: VecEnv,
+    horizon: int,
+    precision: str = "",
+    assignment: PolicyAssignment | None = None,
 ) -> RolloutOnGPU | None:
     """Return the kernel that collects a rollout in one launch, or None if it doesn't fit.
 
@@ -74,26 +78,34 @@ def rollouts_in_one_launch(
     N = vec.num_agents
     if game is None:
         return None
-    policies = np.zeros(N, np.int32) if seats is None else seats.policy
+    policies = np.zeros(N, np.int32) if assignment is None else assignment.policy
     crews = partial(crews_of_games, policies.reshape(-1, game.agents)) if game.agents > 1 else None
     kernel = rollout_on_gpu(policy, vec.spec, game, precision, vec.num_environments, crews)
     return kernel if kernel and kernel.fits(horizon, N) else None
 
 
 def rollouts_in_steps(
-    policy: Policy, vec: VecEnv, horizon: int, precision: str = "", seats: Seats | None = None
+    policy: Policy,
+    vec: VecEnv,
+    horizon: int,
+    precision: str = "",
+    assignment: PolicyAssignment | None = None,
 ) -> RolloutInSteps | None:
     """Return rollouts in a few launches per step, or None if a GPU can't step the environments.
 
     See ``rollouts_on_gpu`` for the arguments.
     """
     game = device_env(vec)
-    steps = game and RolloutInSteps(policy, vec.spec, game, precision, seats)
+    steps = game and RolloutInSteps(policy, vec.spec, game, precision, assignment)
     return steps if steps and steps.fits(horizon, vec.num_agents) else None
 
 
 def rollouts_on_gpu(
-    policy: Policy, vec: VecEnv, horizon: int, precision: str = "", seats: Seats | None = None
+    policy: Policy,
+    vec: VecEnv,
+    horizon: int,
+    precision: str = "",
+    assignment: PolicyAssignment | None = None,
 ) -> GPURollouts | None:
     """Return rollouts in one launch if the policy fits, otherwise in steps, otherwise None.
 
@@ -102,9 +114,9 @@ def rollouts_on_gpu(
         vec: Environments with N agents.
         horizon: Number of steps T.
         precision: Type in which the policy is trained: see ``rollout_on_gpu``.
-        seats: Assignment of policies to agents in self-play.
+        assignment: Assignment of policies to agents in self-play.
     """
-    about = policy, vec, horizon, precision, seats
+    about = policy, vec, horizon, precision, assignment
     return rollouts_in_one_launch(*about) or rollouts_in_steps(*about)
 
 

@@ -14,7 +14,7 @@ from puffer_mlx.rollout.act_functions import plain_act
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, GPURollouts, RolloutsOnGPU
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.vec.native.vec import NativeVec
 
 STEPS = 4
@@ -23,7 +23,11 @@ ROLLOUTS = Implementation((), "the rollout with environments", gpu=RolloutsOnGPU
 
 
 def rollouts_agree(
-    policy: Policy, vec: NativeVec, kernel: GPURollouts, weights: Any, seats: Seats | None = None
+    policy: Policy,
+    vec: NativeVec,
+    kernel: GPURollouts,
+    weights: Any,
+    assignment: PolicyAssignment | None = None,
 ) -> bool:
     """Return True if a GPU's rollouts are the host's; this is verified once on a machine.
 
@@ -34,12 +38,12 @@ def rollouts_agree(
         vec: Environments on the host, restored afterwards.
         kernel: GPU rollouts to verify.
         weights: Weights of the policy.
-        seats: Assignment of policies to agents in self-play.
+        assignment: Assignment of policies to agents in self-play.
     """
     before = vec.state()
     if not verification.applies() or before is None:
         return not ROLLOUTS.is_refused
-    rollout = partial(_rollout, policy, vec, kernel, before, seats)
+    rollout = partial(_rollout, policy, vec, kernel, before, assignment)
     context = f"rollout {vec.spec} {kernel.game} {kernel.form} {policy}"
     kind = kernel.precision(vec.num_agents)
     try:
@@ -54,7 +58,7 @@ def _rollout(
     vec: NativeVec,
     kernel: GPURollouts,
     start: Any,
-    seats: Seats | None,
+    assignment: PolicyAssignment | None,
     weights: Any,
 ) -> list[mx.array | None]:
     """Return the fields of a rollout that begins where the environments were at first."""
@@ -72,8 +76,8 @@ def _rollout(
         acting: Any = RolloutsOnGPU(kernel, streams, timer, STEPS)
         weights = lower(weights, kernel.acting_precision)
     else:
-        acting = ActingInMLX(plain_act(policy, seats), streams, timer, seats=seats)
-    weights = weights if seats is None else [weights] * (1 + seats.opponents)
+        acting = ActingInMLX(plain_act(policy, assignment), streams, timer, assignment=assignment)
+    weights = weights if assignment is None else [weights] * (1 + assignment.opponents)
     states = [policy.initial_state(vec.num_agents // groups) for _ in range(groups)]
     noise = policy.distribution.noise(mx.random.key(0), (STEPS, vec.num_agents))
     mx.eval(weights, states, noise)

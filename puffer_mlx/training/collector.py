@@ -32,7 +32,7 @@ from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.seats import WeightCache
+from puffer_mlx.rollout.policy_assignment import WeightCache
 from puffer_mlx.system.devices import building, for_cpu
 from puffer_mlx.training.placement import Acting, Placement, rollout_cores
 from puffer_mlx.training.streams import acting_streams, learner_width, worker
@@ -148,7 +148,7 @@ class Collector:
             learner_width(threads() - self.cores)
         self._timer = timer
         self._ranks = ranks
-        self._seats = acting.seats
+        self._assignment = acting.assignment
         self._opponents = WeightCache(self._to_act)
         self._precision = placement.acting_precision
         self._noise = acting.policy.distribution.noise
@@ -202,7 +202,7 @@ class Collector:
         with building:
             after, mine = mx.random.split(key)
             acting = self._to_act(weights)
-            if self._seats is not None:
+            if self._assignment is not None:
                 acting = [acting, *self._opponents(opponents)]
             noise = self._ranks.columns(self._noise, mine, T, self.vec.num_agents)
         if self.launches_ahead:
@@ -325,9 +325,9 @@ class Collector:
 
     def _renewed(self, fresh: Collection[int]) -> list[Any]:
         """Return the recurrent states of each group, reset for the opponents in ``fresh``."""
-        if self._seats is None or not fresh:
+        if self._assignment is None or not fresh:
             return self.states
-        theirs = np.isin(self._seats.policy, list(fresh))
+        theirs = np.isin(self._assignment.policy, list(fresh))
         with building, mx.stream(self.placement.rollout):
             new = mx.split(mx.array(theirs[:, None].tolist()), len(self.states))
             groups = zip(new, self._initial_states, self.states, strict=True)

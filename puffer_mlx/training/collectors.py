@@ -47,11 +47,11 @@ class HostCollector(Collector):
 
     def _choose_acting(self, acting: Acting) -> None:
         """See ``Collector``."""
-        config, vec, policy, seats = acting
+        config, vec, policy, assignment = acting
         self._shows_last = showing_last(config, vec)
         self._reports_scores = vec if isinstance(vec, ReportsScores) else None
         self.bootstraps = self._shows_last is not None
-        about = (policy, vec, self._streams, self._timer, seats)
+        about = (policy, vec, self._streams, self._timer, assignment)
         self.acting = choose_acting(self.placement.rollout, self._precision, *about)
 
     def take(self, wait_for_gpu: bool = True) -> Rollout:

@@ -12,7 +12,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.ops import take_rows
 from puffer_mlx.ppo.sections import Fields, Minibatch
 from puffer_mlx.rollout.acting_in_mlx import concat_states
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.system.devices import building, for_gpu
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.placement import Placement
@@ -31,17 +31,21 @@ class TrainedAgents:
 
     Args:
         config: A valid configuration.
-        seats: Assignment of policies to agents.
+        assignment: Assignment of policies to agents.
 
     Attributes:
         rows: (n,) int32, agents to train on. If minibatches take the agents in order, the list is
             repeated until minibatches would repeat.
     """
 
-    def __init__(self, config: Config, seats: Seats) -> None:
+    def __init__(self, config: Config, assignment: PolicyAssignment) -> None:
         self._everybody = config.selfplay.train_on_opponents
-        self._opponents = mx.array((seats.policy > 0).tolist())
-        rows = np.arange(len(seats.policy), dtype=np.int32) if self._everybody else seats.learners
+        self._opponents = mx.array((assignment.policy > 0).tolist())
+        rows = (
+            np.arange(len(assignment.policy), dtype=np.int32)
+            if self._everybody
+            else assignment.learners
+        )
         if config.facts.in_order:
             S = config.segments
             rows = np.resize(rows, min(config.minibatches * S, math.lcm(len(rows), S)))

@@ -174,10 +174,10 @@ class TakesSnapshots(Protocol):
 
 
 @runtime_checkable
-class HasSeats(Protocol):
+class DeclaresPolicies(Protocol):
     """Environments with a policy assignment for self-play."""
 
-    def seats(self) -> tuple[np.ndarray, np.ndarray | None]:
+    def declared_policies(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Return each agent's environment, (N,) int32, and policy, (N,) int32 or None.
 
         Policy 0 is the learner, b > 0 opponent b. None means that the environments don't assign

@@ -25,8 +25,8 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.base import (
     Collected,
+    DeclaresPolicies,
     Environments,
-    HasSeats,
     LastObservations,
     ReportsScores,
     Rows,
@@ -140,8 +140,9 @@ class Normalized:
         self.busy_seconds = inner.busy_seconds
         if isinstance(inner, ReportsScores):
             self.scores = inner.scores
-        if isinstance(inner, HasSeats):
-            self.seats, self.set_tags = inner.seats, inner.set_tags
+        if isinstance(inner, DeclaresPolicies):
+            self.declared_policies = inner.declared_policies
+            self.set_tags = inner.set_tags
         self._exactly = inner.exact_observations if isinstance(inner, ShowsExactly) else None
         self._seen = Moments(spec.observation_size) if observations else None
         self._return = Moments(1) if rewards else None

@@ -8,8 +8,8 @@
 #include "gpu/acting/functions.metal.h"
 #include "norm/equations.h"
 
-template <int R, int GROUPS, int THREADS, int SEATS>
-FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
+template <int R, int GROUPS, int THREADS, int PLAYERS>
+FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, PLAYERS>& step) {
   uint H = step.H, n = step.n, first = step.first, units = step.units, me = step.me;
   IN_SHARED Rows<R>* hidden = step.own;
   IN_SHARED Rows<R>* residual = hidden + units;  // input of the first layer

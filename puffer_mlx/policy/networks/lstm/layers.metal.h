@@ -6,8 +6,8 @@
 #include "cell.h"
 #include "gpu/acting/functions.metal.h"
 
-template <int R, int GROUPS, int THREADS, int SEATS>
-FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
+template <int R, int GROUPS, int THREADS, int PLAYERS>
+FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, PLAYERS>& step) {
   uint H = step.H, n = step.n, first = step.first, units = step.units, me = step.me;
   for (uint layer = 0; layer < step.L; ++layer) {
     IN_DEVICE const float* weight = step.network + layer * (8 * H + 4) * H;
