@@ -134,7 +134,7 @@ def count(config: Config, environments: Any, backend: str) -> dict[str, Row]:
 
 def _training(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]:
     T, N, Q = config.train.horizon, config.vec.total_agents, config.vec.num_buffers
-    buffer = RolloutBuffer(environments.spec, T, N, Q, environments.finals)
+    buffer = RolloutBuffer(environments.spec, T, N, Q, environments.final_observations)
     few, more = (_epoch(config, buffer, environments.spec, graphs, k) for k in MINIBATCHES)
     rows = {}
     for name in more:

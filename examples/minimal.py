@@ -52,25 +52,28 @@ def collect(buffer, environments, policy, act, weights, state, noise):
     return state
 
 
-def advantages(values, rewards, terminals, ratios, finals, settings):
+def advantages(values, rewards, terminals, ratios, final_observations, settings):
     """Generalised advantage estimation with V-trace's clipped ratios; all arrays are (T, N).
 
-    ``ratios``: new over old probabilities of the actions. ``finals``: 1 at a terminated episode's
-    last observation, 2 at a truncated one's; None where an environment doesn't show it.
+    ``ratios``: new over old probabilities of the actions. ``final_observations``: 1 at
+    a terminated episode's last observation, 2 at a truncated one's; None if the environments don't
+    report last observations.
     """
     rewards = mx.clip(rewards, -settings.reward_clip, settings.reward_clip)
     ratio = ratios[:-1] if settings.vtrace else 1.0
     rho, c = mx.minimum(ratio, settings.vtrace_rho_clip), mx.minimum(ratio, settings.vtrace_c_clip)
     going = 1 - terminals[1:]  # 0 where action t ended the episode
-    if finals is not None:  # the value of a truncated episode's last observation counts
-        ended = finals == 1 if settings.bootstrap_truncated else finals > 0
+    if final_observations is not None:  # the value of a truncated episode's last observation counts
+        ended = final_observations == 1 if settings.bootstrap_truncated else final_observations > 0
         going = going * (1 - ended[1:])
     bootstrap = settings.gamma * values[1:] * going - values[:-1]
     delta = rho * (rewards[1:] + bootstrap)
     if settings.advantage == "S":  # upstream's form on CPUs
         delta = rho * rewards[1:] + bootstrap
-    if finals is not None:  # an action that is chosen from a last observation has no effect
-        delta = mx.where(finals[:-1] > 0, 0, delta)
+    if (
+        final_observations is not None
+    ):  # an action that is chosen from a last observation has no effect
+        delta = mx.where(final_observations[:-1] > 0, 0, delta)
     decay = (settings.gamma * settings.gae_lambda) * c * going
     return discount(delta, decay)  # from adv[T-1] = 0 back: adv[t] = delta[t] + decay[t] adv[t+1]
 
@@ -80,8 +83,8 @@ def draw(buffer, adv, values, uniforms, beta, settings):
     T = buffer.horizon
     rows, weight = priority.choose(adv, uniforms, beta, settings.prio_alpha)  # (S,), (S,)
     weight = mx.broadcast_to(weight, (T, rows.size))
-    if buffer.finals is not None:
-        weight = mx.where(buffer.finals[:T, rows] > 0, 0, weight)
+    if buffer.final_observations is not None:
+        weight = mx.where(buffer.final_observations[:T, rows] > 0, 0, weight)
     masks = None if buffer.masks is None else buffer.masks[:T, rows]
     arrived = buffer.observations[:T, rows], buffer.terminals[:T, rows], masks
     chosen = buffer.actions[:, rows], buffer.logprobs[:, rows], values[:, rows]
@@ -131,7 +134,7 @@ def train(config, environments):
     optimizer = optimizers.from_config(config)
     step = partial(optimizer.step, **optimizer.hyperparameters(settings))
     optimizer_state, state = optimizer.init(weights), policy.initial_state(N)
-    buffer = RolloutBuffer(environments.spec, T, N, 1, environments.finals)
+    buffer = RolloutBuffer(environments.spec, T, N, 1, environments.final_observations)
     buffer.reset(environments)
     for epoch in range(E):
         began = time.perf_counter()
@@ -149,9 +152,11 @@ def train(config, environments):
         uniforms = 1 - mx.random.uniform(shape=(K, S), key=draw_key)  # (0, 1]
         values, ratios, history = buffer.values, mx.ones((T, N)), []
         rewards, terminals = buffer.rewards[:T], buffer.terminals[:T]
-        finals = None if buffer.finals is None else buffer.finals[:T]
+        final_observations = (
+            None if buffer.final_observations is None else buffer.final_observations[:T]
+        )
         for k in range(K):
-            adv = advantages(values, rewards, terminals, ratios, finals, settings)
+            adv = advantages(values, rewards, terminals, ratios, final_observations, settings)
             rows, batch = draw(buffer, adv, values, uniforms[k], mx.array(beta), settings)
             (total, ratio, value, statistics), grads = gradient(weights, batch, mx.array(ent_coef))
             weights, optimizer_state, _ = step(weights, grads, optimizer_state, total, mx.array(lr))

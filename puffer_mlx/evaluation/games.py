@@ -118,11 +118,11 @@ class Boards:
         Raises:
             UserError: If an episode ended for only some agents of an environment.
         """
-        finals = self.rows.finals
-        flags = self.rows.terminals if finals is None else finals
+        final_observations = self.rows.final_observations
+        flags = self.rows.terminals if final_observations is None else final_observations
         ended = flags.reshape(self._shape) != 0
         over = ended.all(axis=1)
-        if finals is None and (ended.any(axis=1) != over).any():
+        if final_observations is None and (ended.any(axis=1) != over).any():
             raise UserError(
                 f"an episode of {self._vec.spec.name} ended for some of an environment's"
                 f" {self._shape[1]} agents alone",
@@ -220,7 +220,7 @@ def play_pair(
         over = boards.finished()
         counted = over & (left > 0)
         if distinct:
-            distinct.record_step(over, counted, boards.rows.finals is not None)
+            distinct.record_step(over, counted, boards.rows.final_observations is not None)
         np.add.at(counts, (sides[counted], 1 - np.sign(won[counted]).astype(int)), 1)
         won[over] = 0.0
         left[counted] -= 1
@@ -264,7 +264,7 @@ def watch(
         boards.step()
         won += float(boards.score_difference()[0])
         if boards.finished()[0]:
-            if boards.rows.finals is not None:
+            if boards.rows.final_observations is not None:
                 yield boards.rows.observations[boards.shown].copy()
             break
     return won

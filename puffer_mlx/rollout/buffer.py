@@ -8,7 +8,7 @@ rows and the policy reads them without a copy. Arrays are time-major:
 | observations | (T + 1, N, D) | observation for the action of row t |
 | rewards, terminals | (T + 1, N) | outcome of action t - 1, which *arrived with* observation t |
 | masks | (T + 1, N, A) | legal actions at t (uint8; None without masks) |
-| finals | (T + 1, N) | 1 or 2 if observation t is an episode's last (``VecEnv.finals``), or None |
+| final_observations | (T + 1, N) | above 0 if observation t is an episode's last (``VecEnv``) |
 | actions | (T, N, heads) | action at t; float32, discrete ids as whole numbers |
 | logprobs, values | (T, N) | log-probability of that action, value of observation t |
 
@@ -80,17 +80,22 @@ class RolloutBuffer:
         horizon: Number of steps T.
         agents: Number of agents N.
         groups: Number of groups Q; must divide N.
-        finals: True if the environments report last observations (``VecEnv.finals``).
+        final_observations: True if the environments report last observations (``VecEnv``).
 
     Attributes:
         views: NumPy arrays of the memory that a policy reads and writes.
         rows: NumPy arrays of the memory that environments write, of all T + 1 steps.
-        last_rows: NumPy view of ``finals``, (T + 1, N), or None.
-        fields: arrays that training reads, by name. Masks and finals may be None.
+        last_rows: NumPy view of ``final_observations``, (T + 1, N), or None.
+        fields: arrays that training reads, by name. Masks and final_observations may be None.
     """
 
     def __init__(
-        self, spec: EnvSpec, horizon: int, agents: int, groups: int, finals: bool = False
+        self,
+        spec: EnvSpec,
+        horizon: int,
+        agents: int,
+        groups: int,
+        final_observations: bool = False,
     ) -> None:
         T, N = horizon, agents
         self._spec = spec
@@ -105,7 +110,9 @@ class RolloutBuffer:
         self.masks, self._masks = None, None
         if spec.mask_size:
             self.masks, self._masks = _shared((T + 1, N, spec.mask_size), mx.uint8)
-        self.finals, self.last_rows = _shared((T + 1, N), mx.float32) if finals else (None, None)
+        self.final_observations, self.last_rows = (
+            _shared((T + 1, N), mx.float32) if final_observations else (None, None)
+        )
         self.views = Views(
             self._observations,
             self._terminals,
@@ -126,7 +133,7 @@ class RolloutBuffer:
         self._parts: dict[int, list[list[Part]]] = {}
         self._steps: dict[tuple[VecEnv, int], list[list[PreparedStep]]] = {}
         self._device_copy: mx.array | None = None
-        names = "observations actions logprobs rewards terminals masks finals values"
+        names = "observations actions logprobs rewards terminals masks final_observations values"
         self.fields = {name: getattr(self, name) for name in names.split()}
 
     def parts(self, count: int) -> list[list[Part]]:

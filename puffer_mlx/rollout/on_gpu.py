@@ -155,7 +155,7 @@ class EnvironmentsOnGPU:
         self.spec = vec.spec
         self.num_agents = vec.num_agents
         self.num_groups = vec.num_groups
-        self.finals = False
+        self.final_observations = False
         self.stepped: EnvSnapshot | None = None
         self._log: mx.array | None = None
 
@@ -222,18 +222,23 @@ class BufferOnGPU:
         horizon: Number of steps T.
         agents: Number of agents N.
         groups: Number of groups Q, used for recurrent states only.
-        finals: Must be False, because C environments report no last observations.
+        final_observations: Must be False, because C environments report no last observations.
 
     Attributes:
-        fields: Arrays that training reads, by name. Masks may be None; finals are None.
+        fields: Arrays that training reads, by name. Masks may be None; final_observations are None.
     """
 
     last_rows = None
 
     def __init__(
-        self, spec: EnvSpec, horizon: int, agents: int, groups: int, finals: bool = False
+        self,
+        spec: EnvSpec,
+        horizon: int,
+        agents: int,
+        groups: int,
+        final_observations: bool = False,
     ) -> None:
-        assert not finals
+        assert not final_observations
         self.horizon = horizon
         dtype = mx.uint8 if spec.observation_dtype == np.uint8 else mx.float32
         self._empty = (horizon, agents, spec.observation_size), dtype
@@ -246,7 +251,7 @@ class BufferOnGPU:
             "actions": mx.zeros((horizon, agents, spec.action.heads)),
             **{"logprobs": rows, "values": rows, "rewards": arrived, "terminals": arrived},
             "masks": mx.zeros(masks, mx.uint8) if spec.mask_size else None,
-            "finals": None,
+            "final_observations": None,
         }
         self.first: Any = None  # environment outputs before the first action
         self.last: Any = None  # environment outputs after the last action
@@ -394,7 +399,9 @@ class RolloutsOnGPU:
         self._held = whole.states
         environments.commit(EnvSnapshot(whole.structs, actions, first), log)
         names = ["observations", "actions", "logprobs", "rewards", "terminals", "masks", "values"]
-        buffer.fill({**{name: getattr(whole, name) for name in names}, "finals": None}, first)
+        buffer.fill(
+            {**{name: getattr(whole, name) for name in names}, "final_observations": None}, first
+        )
         return after
 
     def _in_one_launch(self, groups: int, *inputs: Any) -> tuple[Any, ...]:

@@ -7,8 +7,8 @@ the value of the last observation is added to the reward of that step:
     reward = clip(reward, ±train.reward_clip) + gamma * V(last observation)
 
 The policy that acted computes the value. Training doesn't clip these rewards again
-(``without_reward_clip``). If last observations have rows (``VecEnv.finals``), this isn't used
-(docs/decisions/0011-last-observations.md).
+(``without_reward_clip``). If last observations have rows (``VecEnv.final_observations``), this
+module isn't used (docs/decisions/0011-last-observations.md).
 """
 
 import math

@@ -159,7 +159,7 @@ class Collector:
             self._choose_acting(acting)
         shape = (self.config.train.horizon, vec.num_agents, vec.num_groups)
         count = 2 if self.overlap or self.launches_ahead else 1
-        self.buffers = [self.Buffer(vec.spec, *shape, vec.finals) for _ in range(count)]
+        self.buffers = [self.Buffer(vec.spec, *shape, vec.final_observations) for _ in range(count)]
         self.buffer = self.buffers[0]
         self.buffer.reset(vec)
         agents = vec.num_agents // vec.num_groups

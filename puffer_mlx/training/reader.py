@@ -65,9 +65,9 @@ class TrainedAgents:
             for name, array in fields.items()
         }
 
-    def finals(self, finals: np.ndarray | None) -> np.ndarray | None:
+    def final_observations(self, final_observations: np.ndarray | None) -> np.ndarray | None:
         """Return ``RolloutBuffer.last_rows`` for the selected agents, (T + 1, n), or None."""
-        return None if finals is None else finals[:, self.rows]
+        return None if final_observations is None else final_observations[:, self.rows]
 
     def states(self, states: Any) -> Any:
         """Select the agents' initial recurrent states of a rollout from those of all N agents."""

@@ -35,7 +35,7 @@ class Duel:
     ``lone``: an episode ends for agent 0 alone.
     """
 
-    spec, finals, num_groups = SPEC, False, 1
+    spec, final_observations, num_groups = SPEC, False, 1
 
     def __init__(self, count: int, agents: int = 2, lone: bool = False) -> None:
         self.num_environments, self.num_agents, self.lone = count, agents * count, lone

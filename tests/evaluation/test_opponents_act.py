@@ -139,7 +139,7 @@ def test_the_league_gets_the_results_of_pettingzoos_teams(leaves: str, more: tup
             rows, found = trainer.collector.buffers[0].rows, league.results[-1]
             for opponent in (1, 2) if leaves == "0" else ():  # else the buffer is written already
                 first = 4 * np.flatnonzero(tags == opponent)  # agents 0, who stay
-                paid = rows.rewards[1:, first][rows.finals[1:, first] > 0]
+                paid = rows.rewards[1:, first][rows.final_observations[1:, first] > 0]
                 assert found.score[opponent - 1] == ((1 + np.sign(paid)) / 2).sum()
             assert found.games.tolist() == [8, 8]
             assert (found.ended == (tags > 0)).all()

@@ -142,7 +142,7 @@ def _rollout() -> dict[str, mx.array]:
     }
     arrays["terminals"] = rng.random((STEPS, ROWS)) < 0.1
     arrays["ratios"] = rng.lognormal(0, 0.4, (STEPS, ROWS))
-    arrays["finals"] = rng.choice([0, 0, 0, TERMINATED, TRUNCATED], (STEPS, ROWS))
+    arrays["final_observations"] = rng.choice([0, 0, 0, TERMINATED, TRUNCATED], (STEPS, ROWS))
     arrays["uniforms"] = 1 - rng.random(DRAWN)
     arrays["new_values"], arrays["new_ratios"] = rng.normal(size=(2, STEPS, DRAWN))
     results = {name: mx.array(a.astype(np.float32)) for name, a in arrays.items()}
@@ -153,10 +153,12 @@ def _rollout() -> dict[str, mx.array]:
 
 def _computed(a: dict[str, mx.array]) -> dict[str, mx.array]:
     series = a["values"], a["rewards"], a["terminals"], a["ratios"]
-    grid = a["ratios"], a["values"], a["adv"], a["finals"]
+    grid = a["ratios"], a["values"], a["adv"], a["final_observations"]
     new = a["values"], a["ratios"], a["rows"], a["new_values"], a["new_ratios"]
     results = {f"advantages {form}": advantages(*series, **HYPER, form=form) for form in "VS"}
-    results["advantages with ends"] = advantages(*series, **HYPER, finals=a["finals"])
+    results["advantages with ends"] = advantages(
+        *series, **HYPER, final_observations=a["final_observations"]
+    )
     results["advantages without ratios"] = advantages(*series[:3], None, **HYPER)
     rounded = a["values"].astype(mx.bfloat16)
     results["advantages of bf16"] = advantages(rounded, *series[1:], **HYPER)

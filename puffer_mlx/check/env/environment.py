@@ -231,17 +231,19 @@ class Observed:
                 self.nothing_legal = self.steps, int(np.argmin(some)), head
 
     def add_ends(self, rows: Rows, before: np.ndarray) -> None:
-        """Add ended episodes. ``finals`` marks last observations, one step before the first."""
+        """Count the episodes that ended in a step."""
         absent = np.zeros(self.agents, bool)  # until their environment is reset
-        if rows.finals is not None:
-            absent = (rows.finals > 0) & (rows.terminals > 0)
-            for agent in np.flatnonzero((rows.finals > 0) & ~absent):
-                self.ended.append((int(self.age[agent]), bool(rows.finals[agent] == TRUNCATED)))
+        if rows.final_observations is not None:
+            absent = (rows.final_observations > 0) & (rows.terminals > 0)
+            for agent in np.flatnonzero((rows.final_observations > 0) & ~absent):
+                self.ended.append(
+                    (int(self.age[agent]), bool(rows.final_observations[agent] == TRUNCATED))
+                )
         over = np.flatnonzero(rows.terminals)
         self.terminals += int(np.count_nonzero(~self.absent[over]))
         for agent in over:
             if len(self.lengths) < KEPT and not self.absent[agent]:
-                self.lengths.append(int(self.age[agent]) - (rows.finals is not None))
+                self.lengths.append(int(self.age[agent]) - (rows.final_observations is not None))
             if len(self.fresh) < KEPT and not absent[agent]:
                 self.fresh.append(rows.observations[agent].astype(np.float32))
                 self.before.append(before[agent].astype(np.float32))

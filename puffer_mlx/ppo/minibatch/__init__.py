@@ -375,13 +375,13 @@ def _inputs(
     observations, actions, masks, not_done, targets, state, view = batch
     T, N = observations.shape[:2]
     zeros = placeholder(mx.float32)
-    finals = None if spec.live is None else targets.finals
+    final_observations = None if spec.live is None else targets.final_observations
     if spec.live is None:
         last = _moments(targets)
         given, further = targets.adv, targets.weight
         groups = {"G": last.shape[-1], "R": last.size // (3 * last.shape[-1])}
     else:
-        last = zeros if finals is None else finals
+        last = zeros if final_observations is None else final_observations
         given, further = targets.rewards, targets.terminals
         groups = {"G": 0, "R": 0}
     logstd = policy.decoder.logstd(weights["decoder"])
@@ -408,7 +408,10 @@ def _inputs(
             **{"not_done_step": int(not_done is not None), "first_step": int(state is not None)},
             "within_rho": int(spec.live is not None and spec.live.form == "V"),
             "bootstrap": int(spec.live is not None and spec.live.bootstrap),
-            **{"has_ratios": int(spec.vtrace), "has_finals": int(finals is not None)},
+            **{
+                "has_ratios": int(spec.vtrace),
+                "has_final": int(final_observations is not None),
+            },
         },
     }
 

@@ -10,7 +10,7 @@
 // (T, S, A), actions (T, S, HEADS). HEADS is 0 for continuous actions (T, S, A) with logstd (1, A) and means clamped to `limit`.
 // Weights are stored as in a checkpoint: encoder (H, D), layers (3H, H). `sizes` has the choices of each head.
 //
-//   LIVE   advantages are computed from this pass's values. given: rewards (T, S); further: terminals; last: finals
+//   LIVE   advantages are computed from this pass's values. given: rewards (T, S); further: terminals; last: final_observations
 //   else   given: advantages; further: their weights; last: moments (R, 3, G), see loss.metal.h
 //
 // KEPT, ALL: contents of shared memory besides a chunk's activations. KEPT 1: the decoder's weights; 2: also the layers'; 3: all.
@@ -27,7 +27,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, WIDTH, L, A, HEADS, MASKED, LIV
   Observed observations, float actions, uint8_t masks, float not_done old_logprob old_value given further last first0 first1 first2
   first3 encoder decoder logstd layer0 layer1 layer2 layer3 ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef limit gamma
   gamma_lambda rho_clip c_clip reward_clip},
-  int sizes shape{S N not_done_step first_step G R within_rho bootstrap has_ratios has_finals} strip
+  int sizes shape{S N not_done_step first_step G R within_rho bootstrap has_ratios has_final} strip
   -> float grads partial ratio value adv begins {
   using Tile = BlockRows<T, H, A, HEADS, MASKED, LIVE, SEGMENTS, STEPS, THREADS>;
   constexpr int LAYER = 3 * H * H, M = Tile::M, CHUNKS = Tile::CHUNKS, OUT = Tile::OUT, DY = OUT > 32 ? 64 : 32;
@@ -74,7 +74,7 @@ KERNEL minibatch<Low, Observed, BLOCKS, T, D, H, WIDTH, L, A, HEADS, MASKED, LIV
   for (int l = 0; l < L; ++l) clear(of_layers[l]);
 
   for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
-    load_rewards(rows, segment, given, further, last, shape.has_finals != 0);
+    load_rewards(rows, segment, given, further, last, shape.has_final != 0);
     // Forward through all chunks, then backward; the last chunk is still in memory when the backward pass starts.
     for (int turn = 0; turn < 2 * CHUNKS; ++turn) {
       bool back = turn >= CHUNKS;

@@ -31,7 +31,7 @@ struct BlockRows {
 
   uint S, me;
   IN_SHARED float *y, *not_done, *actions, *old_logprobs, *old_values, *targets, *weights;  // of a chunk's rows
-  IN_SHARED float *values, *advantages, *rewards, *terminals, *finals, *ratios;         // of all steps, if LIVE
+  IN_SHARED float *values, *advantages, *rewards, *terminals, *final_observations, *ratios;         // of all steps, if LIVE
   int heads[HEADS + 1];
   float limit, mean, deviation;  // of means of actions; of the minibatch's advantages
   float by_logstd[MEANS + 1];
@@ -42,7 +42,7 @@ struct BlockRows {
     y = pool, not_done = pool + AT_NOT_DONE, actions = pool + AT_ACTIONS, old_logprobs = actions + M * ACTS;
     old_values = old_logprobs + M, targets = old_values + M, weights = targets + M;
     values = pool + AT_TIMES, advantages = values + TIMES, rewards = advantages + TIMES;
-    terminals = rewards + TIMES, finals = terminals + TIMES, ratios = finals + TIMES;
+    terminals = rewards + TIMES, final_observations = terminals + TIMES, ratios = final_observations + TIMES;
 #pragma unroll
     for (int head = 0; head < HEADS; ++head) heads[head] = sizes[head];
 #pragma unroll
@@ -66,13 +66,14 @@ FUNCTION void load_rows(IN_THREAD const Block& rows, int chunk, uint segment, IN
   }
 }
 
-// Load what live advantages of all steps need; `finals` is read if there are any.
-template <class Block, class Finals>
+// Load what live advantages of all steps need; `final_observations` is read if has_final.
+template <class Block, class FinalObservations>
 FUNCTION void load_rewards(IN_THREAD const Block& rows, uint segment, IN_DEVICE const float* rewards,
-                           IN_DEVICE const float* terminals, Finals finals, bool has_finals) {
+                           IN_DEVICE const float* terminals, FinalObservations final_observations, bool has_final) {
   for (int k = (int)rows.me; Block::LIVE && k < Block::TIMES; k += Block::THREADS) {
     uint at = rows.sample(k, 0, segment);
-    rows.rewards[k] = rewards[at], rows.terminals[k] = terminals[at], rows.finals[k] = has_finals ? finals[at] : 0.0f;
+    rows.rewards[k] = rewards[at], rows.terminals[k] = terminals[at];
+    rows.final_observations[k] = has_final ? final_observations[at] : 0.0f;
     rows.ratios[k] = 1.0f;
   }
 }
@@ -103,7 +104,7 @@ FUNCTION void live_advantages(IN_THREAD const Block& rows, IN_THREAD const Disco
   for (int k = (int)rows.me; k < TIMES - SEGMENTS; k += Block::THREADS) {
     int next = k + SEGMENTS;
     AdvantageStep step = advantage_step(by, rows.values[k], rows.values[next], rows.ratios[k], rows.rewards[next],
-                                        rows.terminals[next], rows.finals[k], rows.finals[next]);
+                                        rows.terminals[next], rows.final_observations[k], rows.final_observations[next]);
     rows.advantages[k] = step.delta, rows.ratios[k] = step.decay;
   }
   BARRIER

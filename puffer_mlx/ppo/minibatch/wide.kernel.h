@@ -74,7 +74,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
   Observed observations, float actions, uint8_t masks, float not_done old_logprob old_value given further last first encoder decoder
   logstd, Low layers, float ent_coef settings{ratio_low ratio_high clip vf_clip vf_coef limit gamma gamma_lambda rho_clip c_clip
   reward_clip},
-  int sizes shape{S N not_done_step first_step G R within_rho bootstrap has_ratios has_finals} strip
+  int sizes shape{S N not_done_step first_step G R within_rho bootstrap has_ratios has_final} strip
   -> Low factors, float partial ratio value adv {
   using Tile = BlockRows<T, H, A, HEADS, MASKED, LIVE, SEGMENTS, T, THREADS>;
   constexpr int STEPS = T, M = Tile::M, UNITS = Tile::UNITS, PARTS = Tile::PARTS, OUT = Tile::OUT, DY = OUT > 32 ? 64 : 32;
@@ -106,7 +106,7 @@ KERNEL minibatch_wide<Low, Observed, BLOCKS, T, D, H, L, A, HEADS, MASKED, LIVE,
   for (uint segment = block * SEGMENTS; segment < S; segment += (uint)(BLOCKS * SEGMENTS)) {
     BARRIER
     load_rows(rows, 0, segment, actions, not_done, not_done_step, old_logprob, old_value, given, further);
-    load_rewards(rows, segment, given, further, last, shape.has_finals != 0);
+    load_rewards(rows, segment, given, further, last, shape.has_final != 0);
     load_observations<SEGMENTS, STEPS, D, W, THREADS>(observations, seen, 0, first_agent + segment, N, me);
     keep_weight<H, W, THREADS>(encoder, H, D, encodes, me);
     BARRIER

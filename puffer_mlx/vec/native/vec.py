@@ -71,7 +71,7 @@ class NativeVec:
         Misfit: The environments don't fill N agents in Q groups exactly.
     """
 
-    finals = False  # c_step begins the next episode
+    final_observations = False  # c_step begins the next episode
     backend = "native"
 
     def __init__(
