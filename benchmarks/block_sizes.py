@@ -75,7 +75,7 @@ def layouts(policy: Policy, spec: EnvSpec, n: int, agents_each: int) -> Iterator
     assert chosen is not None
     yield chosen
     for agents in AGENTS:
-        with patch.object(kernels, "BLOCKS", (agents,)):
+        with patch.object(kernels, "BLOCK_SIZES", (agents,)):
             usual = kernels.choose_rollout_layout(policy, spec, *games)
         if usual is not None:
             counts = usual.threads // 2, usual.threads, 2 * usual.threads
@@ -98,10 +98,10 @@ def sizes(
         if chosen is None or agents_each > 1:
             continue
         for rows in (chosen["M"], *(each for each in ROWS if each != chosen["M"])):
-            with patch.object(kernels, "ROWS_OF_A_BLOCK", (rows,)):
+            with patch.object(kernels, "MATRIX_BLOCK_SIZES", (rows,)):
                 fits = kernels.choose_rows(policy, spec, n, precision == "bf16")
             if fits:
-                yield precision, f"{rows} agents, matrix units", "ROWS_OF_A_BLOCK", (rows,)
+                yield precision, f"{rows} agents, matrix units", "MATRIX_BLOCK_SIZES", (rows,)
 
 
 def tried(name: str, agents: int, horizon: int, times: int, until: float) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ from puffer_mlx.ops.implementation import COMPARING, Implementation
 from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.rollout import on_gpu
 from puffer_mlx.rollout.acting_in_c import ActingInC
-from puffer_mlx.rollout.verified_rollouts import ROLLOUTS
+from puffer_mlx.rollout.verified_rollouts import GPU_ROLLOUTS
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.system.devices import has_gpu, select_device
 from puffer_mlx.system.json_text import write_json
@@ -364,7 +364,7 @@ def place_on_gpu(acting: Acting, *_: Any) -> Placement:
     device = mx.Device(mx.cpu)
     settings, environments, policy, assignment = acting
     train, whole = settings.train, None
-    if train.rollout_device in ("auto", "gpu-kernel") and not ROLLOUTS.is_refused:
+    if train.rollout_device in ("auto", "gpu-kernel") and not GPU_ROLLOUTS.is_refused:
         about = environments, train.horizon, train.precision, assignment
         whole = on_gpu.rollouts_on_gpu(policy, *about)
     agents = environments.num_agents

@@ -23,7 +23,7 @@ from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo import optimizers, precision
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting_in_mlx import few_parts
+from puffer_mlx.rollout.acting_in_mlx import few_shards
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.rollout.acting import choose_acting
@@ -210,7 +210,7 @@ def _acting(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]
         acting.collect(buffer, still, *replaced(given, graphs.computed))  # type: ignore
     rows = {}
     for name, found in watch.found.items():
-        share = STEPS * few_parts(Q) if name == "act" else 1
+        share = STEPS * few_shards(Q) if name == "act" else 1
         each = {key: n / share for key, n in _sum(found).most_common()}
         maybe = {key: n / share for key, n in _sum(found, "maybe").items()}
         if each:

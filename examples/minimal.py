@@ -41,7 +41,7 @@ def collect(buffer, environments, policy, act, weights, state, noise):
     """Fill the buffer with T steps of N agents; returns the recurrent state after them."""
     buffer.begin(buffer)  # row T of the rollout before becomes row 0
     for t in range(buffer.horizon):
-        row = buffer.parts(1)[t][0]  # what arrived, and where choices are written
+        row = buffer.shards(1)[t][0]  # what arrived, and where choices are written
         seen, legal, not_done = row.observations, row.mask, policy.not_done(row.terminals)
         actions, logprobs, values, state = act(weights, seen, state, noise[t], legal, not_done)
         chosen = mx.concatenate([actions.T, logprobs[None], values[None]])  # (heads + 2, N)

@@ -86,7 +86,7 @@ def compare(
         host.reset(rows)
         same = np.ones(N, bool)
         times = []
-        result = TrajectoryComparison(N, N, rollouts * HORIZON, kernel.form)
+        result = TrajectoryComparison(N, N, rollouts * HORIZON, kernel.description)
         for rollout in range(rollouts):
             buffer.begin(buffer)
             noise = policy.distribution.noise(mx.random.key(rollout), (HORIZON, N))

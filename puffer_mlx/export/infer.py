@@ -10,15 +10,17 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.export.encoders import export_forms as encoder_forms
 from puffer_mlx.export.networks import export_forms
 from puffer_mlx.export.weight_layouts import Tensors
-from puffer_mlx.policy.encoders.catalog import FORMS as ENCODERS
+from puffer_mlx.policy.encoders.catalog import ENCODER_FACTS as ENCODERS
 from puffer_mlx.policy.encoders.default import NAME as DEFAULT
-from puffer_mlx.policy.networks.catalog import FORMS, names_of
+from puffer_mlx.policy.networks.catalog import NETWORK_FACTS, networks_with
 
 
 def detect(tensors: dict[str, Any]) -> dict[str, str]:
     """Return settings from tensors under our names; {} if no built-in class fits."""
     decoder = _matrix(tensors, "decoder.weight", "decoder.actions.weight")
-    network, layers = _network(tensors, {name: forms.layers for name, forms in FORMS.items()})
+    network, layers = _network(
+        tensors, {name: forms.layers for name, forms in NETWORK_FACTS.items()}
+    )
     if decoder is None or not network:
         return {}  # maybe custom classes, named in the configuration
     encoder = _encoder(tensors)
@@ -51,7 +53,7 @@ def detect_torch(path: Path, tensors: Tensors) -> dict[str, str]:
         shown = ", ".join(list(tensors)[:8]) + (", ..." if len(tensors) > 8 else "")
         raise UserError(
             f"{path} isn't a policy of PufferLib 4.0's classes, nor of 3.0's with"
-            f" {' or '.join(names_of('puffer3'))}, nor Stable-Baselines3's: {shown}",
+            f" {' or '.join(networks_with('puffer3'))}, nor Stable-Baselines3's: {shown}",
             "policies with encoders of an environment's own can't be imported",
         )
     return _settings("torch", network, encoder, value.shape[1], layers)

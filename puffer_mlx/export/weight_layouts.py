@@ -32,7 +32,7 @@ from puffer_mlx.export.encoders import export_forms_of as encoder_forms
 from puffer_mlx.export.encoders import refuse_bias
 from puffer_mlx.export.networks import export_forms_of
 from puffer_mlx.policy.decoders import GAINS, Fused, Separate
-from puffer_mlx.policy.networks.catalog import forms_of, names_of
+from puffer_mlx.policy.networks.catalog import network_facts, networks_with
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.trees import named
 
@@ -117,7 +117,7 @@ def torch_unsupported_reason(policy: Policy) -> str | None:
         if of_network.puffer3 is None or layers != 1:
             return (
                 f"the network {network_name}, layers {layers}: PufferLib 3.0's wrapper has"
-                f" {' or '.join(names_of('puffer3'))} with 1 layer"
+                f" {' or '.join(networks_with('puffer3'))} with 1 layer"
             )
     elif dialect == "native":
         return "the decoder Fused: the torch classes have two products (--dialect torch)"
@@ -294,7 +294,7 @@ def stacked_state(policy: Policy, state: Any) -> Tensors:
 
 
 def _stacked(network: Any, state: Any) -> Tensors:
-    if stacked := forms_of(network).stacked_state:
+    if stacked := network_facts(network).stacked_state:
         return {
             part: np.stack([np.array(a) for a in layers]) for part, layers in stacked(state).items()
         }

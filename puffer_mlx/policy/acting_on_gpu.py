@@ -26,7 +26,7 @@ from puffer_mlx.ops.pack import pack
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import encoder_activation
 from puffer_mlx.policy.networks import GPUStep
-from puffer_mlx.policy.networks.catalog import forms_of
+from puffer_mlx.policy.networks.catalog import network_facts
 from puffer_mlx.policy.policy import Policy, acting_functions
 from puffer_mlx.system.backend import backend
 from puffer_mlx.trees import leaves
@@ -36,9 +36,9 @@ State = Any  # a tree of mx.array
 
 MAX_HIDDEN = 256  # maximum H; for larger H MLX is faster
 AGENTS_PER_THREAD = 4  # agents for which a thread computes one channel; R in the kernels
-BLOCKS = (16, 8, 4)  # possible numbers of agents per block
-ENOUGH_BLOCKS = 128  # keeps the cores of a large GPU busy
-CHUNK = 128  # elements of an observation in shared memory at a time; H if H is larger
+BLOCK_SIZES = (16, 8, 4)  # possible numbers of agents per block
+MIN_BLOCKS = 128  # keeps the cores of a large GPU busy
+OBSERVATION_CHUNK = 128  # elements of an observation in shared memory at a time; H if H is larger
 
 
 class ActingSizes(NamedTuple):
@@ -84,12 +84,12 @@ class BlockLayout:
         }
 
 
-def layout(policy: Policy, step: GPUStep, agents: int) -> BlockLayout:
+def block_layout(policy: Policy, step: GPUStep, agents: int) -> BlockLayout:
     """Return the layout for a policy and a number of agents per block."""
     D = policy.encoder.inputs  # type: ignore
     H = policy.network.hidden
     A = policy.decoder.action.logits
-    chunk = min(D, max(H, CHUNK))
+    chunk = min(D, max(H, OBSERVATION_CHUNK))
     groups = agents // AGENTS_PER_THREAD
     sums = AGENTS_PER_THREAD
     width = A + 1 + H + max(chunk, H) + step.shared_arrays * H + sums
@@ -101,7 +101,7 @@ def choose_layout(
     policy: Policy,
     step: GPUStep,
     n: int,
-    blocks: Sequence[int] = BLOCKS,
+    blocks: Sequence[int] = BLOCK_SIZES,
     agent_bytes: int = 0,
     max_bytes: int = SHARED_BYTES,
 ) -> BlockLayout | None:
@@ -115,11 +115,11 @@ def choose_layout(
         agent_bytes: additional bytes of shared memory per agent of a block.
         max_bytes: maximum bytes of shared memory per block.
     """
-    layouts = [layout(policy, step, agents) for agents in blocks]
+    layouts = [block_layout(policy, step, agents) for agents in blocks]
     fitting = [
         each for each in layouts if 16 * each.shared + each.agents * agent_bytes <= max_bytes
     ]
-    enough = (each for each in fitting if each.agents * ENOUGH_BLOCKS <= n)
+    enough = (each for each in fitting if each.agents * MIN_BLOCKS <= n)
     return next(enough, fitting[-1] if fitting else None)
 
 
@@ -141,7 +141,7 @@ def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
     classes, H above ``MAX_HIDDEN``, and policies that exceed a block's shared memory. Such policies
     act through MLX.
     """
-    step = forms_of(policy.network).gpu_step
+    step = network_facts(policy.network).gpu_step
     if step is None or not step.fits(policy.network) or policy.separate_value:
         return None
     if encoder_activation(policy.encoder) not in ("", "gelu"):
@@ -154,7 +154,7 @@ def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
     return StepOnGPU(policy, step) if unchanged and not ON_GPU.is_refused else None
 
 
-def agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
+def step_agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
     """Return True if the kernel and plain MLX agree. They are compared once on a machine.
 
     Args:

@@ -50,7 +50,7 @@ def _logistic_vjp(_, cotangent, out):
     return cotangent * out * (1 - out)
 
 
-GAIN = 2**0.5  # gain of orthogonal initial weights before an activation, in the sb3 dialect
+SB3_GAIN = 2**0.5  # gain of orthogonal initial weights before an activation, in the sb3 dialect
 
 
 def chosen_activation(policy: Policy) -> str:

@@ -46,7 +46,7 @@ def is_recurrent(module: nn.Module) -> bool:
     return callable(getattr(module, "initial_state", None))
 
 
-def parts_of(module: nn.Module) -> config.Torch:
+def torch_section(module: nn.Module) -> config.Torch:
     """Section [torch] of a configuration whose policy is a module."""
     cls = type(module)
     name = f"{cls.__module__}:{cls.__name__}" if is_recurrent(module) else FORGETFUL

@@ -14,7 +14,7 @@ from puffer_mlx.policy.distributions import Categorical, Gaussian
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.backend import backend
 
-TEXT = Path(__file__).with_name("choose_actions.metal.h")
+KERNEL_FILE = Path(__file__).with_name("choose_actions.metal.h")
 
 
 def chooses_on_gpu(policy: Policy, n: int) -> bool:
@@ -25,7 +25,7 @@ def chooses_on_gpu(policy: Policy, n: int) -> bool:
     return KERNEL.choose(policy.act, policy.distribution.sample) is not None
 
 
-def choose(
+def choose_actions(
     policy: Policy,
     outputs: mx.array | tuple[mx.array, mx.array],
     values: mx.array,
@@ -60,7 +60,7 @@ def choose(
     shapes = {"chosen": (action.heads + 2, n)}
     constants = {"HEADS": 0 if action.continuous else action.heads}
     constants["MASKED"] = int(mask is not None)
-    return launch(TEXT, "choose_actions", inputs, shapes, n, **constants)[0]  # type: ignore
+    return launch(KERNEL_FILE, "choose_actions", inputs, shapes, n, **constants)[0]  # type: ignore
 
 
-KERNEL = Implementation(("policy.policy",), "the kernel that chooses actions", gpu=choose)
+KERNEL = Implementation(("policy.policy",), "the kernel that chooses actions", gpu=choose_actions)

@@ -26,7 +26,7 @@ def load_class(name: str) -> type:
     return cls
 
 
-def make_encoder(name: str, inputs: int, hidden: int) -> Any:
+def make_custom_encoder(name: str, inputs: int, hidden: int) -> Any:
     """Return ``Class(inputs, hidden)``, wrapped if it is an ``mlx.nn.Module``."""
     cls = load_class(name)
     if issubclass(cls, nn.Module):
@@ -34,7 +34,7 @@ def make_encoder(name: str, inputs: int, hidden: int) -> Any:
     return _checked(name, cls(inputs, hidden), "init", "__call__")
 
 
-def make_network(name: str, hidden: int, layers: int) -> Any:
+def make_custom_network(name: str, hidden: int, layers: int) -> Any:
     """Return ``Class(hidden, layers)``, which must have the methods of ``networks.Network``."""
     network = load_class(name)(hidden, layers)
     return _checked(name, network, "init", "initial_state", "scan", "step")

@@ -18,8 +18,8 @@ import mlx.core as mx
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.system.plain_functions import record
 
-MASKED = -1e4  # logit of an illegal action, as upstream. Its probability underflows to 0.
-LARGEST = 3.4028e38  # replaces infinity
+MASKED_LOGIT = -1e4  # logit of an illegal action, as upstream. Its probability underflows to 0.
+MAX_FLOAT = 3.4028e38  # replaces infinity
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -81,7 +81,7 @@ class Categorical:
         As upstream, NaN logits count as 0 and infinite ones as ±3.4e38. If by rounding no
         cumulative probability exceeds the uniform, the result is the last legal action.
         """
-        logits = mx.nan_to_num(outputs, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
+        logits = mx.nan_to_num(outputs, nan=0.0, posinf=MAX_FLOAT, neginf=-MAX_FLOAT)
         actions = []
         logprob = mx.zeros(logits.shape[1])
         for head, (logp, legal) in enumerate(self._heads(logits, mask)):
@@ -112,7 +112,7 @@ class Categorical:
             legal = None
             if mask is not None:
                 legal = mask[:, start:stop].T != 0
-                head = mx.where(legal, head, MASKED)
+                head = mx.where(legal, head, MASKED_LOGIT)
             yield log_softmax(head), legal
 
 
@@ -154,7 +154,7 @@ class Gaussian:
     ) -> tuple[mx.array, mx.array]:
         """Return mean + std * noise and its log-probability. NaN means count as 0."""
         mean, logstd = outputs
-        mean = mx.nan_to_num(mean, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
+        mean = mx.nan_to_num(mean, nan=0.0, posinf=MAX_FLOAT, neginf=-MAX_FLOAT)
         actions = mean if noise is None else mean + mx.exp(logstd) * noise.T
         actions = clamp(actions, -self.limits.action, self.limits.action)
         return actions.T, self._log_prob((mean, logstd), actions)

@@ -34,7 +34,7 @@ from puffer_mlx.policy.encoders import Encoder
 from puffer_mlx.policy.encoders.catalog import make_encoder
 from puffer_mlx.policy.encoders.combined import Combined
 from puffer_mlx.policy.networks import Network, NotDone
-from puffer_mlx.policy.networks.catalog import forms_of, make_network
+from puffer_mlx.policy.networks.catalog import make_network, network_facts
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record
@@ -42,7 +42,7 @@ from puffer_mlx.trees import leaves
 
 Weights = dict[str, Any]
 State = Any  # a tree of arrays, defined by the network
-PARTS = "actor", "critic"  # keys of the state with ``separate_value``
+TOWERS = "actor", "critic"  # keys of the state with ``separate_value``
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Policy:
     def initial_state(self, n: int) -> State:
         """Return the recurrent state of n agents before their first step."""
         if self.separate_value:
-            return {part: self.network.initial_state(n) for part in PARTS}
+            return {part: self.network.initial_state(n) for part in TOWERS}
         return self.network.initial_state(n)
 
     def not_done(self, terminals: mx.array) -> mx.array | None:
@@ -136,7 +136,7 @@ class Policy:
             ``separate_value``, and the state after the last step.
         """
         T, S = observations.shape[:2]
-        if state is None and not forms_of(self.network).from_zeros:
+        if state is None and not network_facts(self.network).from_zeros:
             state = self.initial_state(S)
         flat = observations.reshape(T * S, -1)
 
@@ -145,7 +145,7 @@ class Policy:
             h, state = self.network.scan(part["network"], h, state, not_done)
             return h.reshape(T * S, -1), state
 
-        return self._of_parts(weights, state, scanned)
+        return self._by_tower(weights, state, scanned)
 
     def step(
         self, weights: Weights, observations: mx.array, state: State, not_done: NotDone = None
@@ -156,21 +156,21 @@ class Policy:
             h = self.encoder(part["encoder"], observations)
             return self.network.step(part["network"], h, state, not_done)
 
-        h, value_features, state = self._of_parts(weights, state, stepped)
+        h, value_features, state = self._by_tower(weights, state, stepped)
         y = self.decoder.product(weights["decoder"], h, value_features)
         return *self.decoder.split(weights["decoder"], y), state
 
-    def _of_parts(
+    def _by_tower(
         self, weights: Weights, state: State | None, features: Callable[[Weights, State], Any]
     ) -> tuple[mx.array, mx.array | None, State]:
         """Return the actor's features, the critic's features or None, and the next state."""
         if not self.separate_value:
             h, state = features(weights, state)
             return h, None, state
-        before = state or dict.fromkeys(PARTS)
+        before = state or dict.fromkeys(TOWERS)
         h, actor = features(weights, before["actor"])
         value_features, critic = features(weights["critic"], before["critic"])
-        return h, value_features, dict(zip(PARTS, (actor, critic), strict=True))
+        return h, value_features, dict(zip(TOWERS, (actor, critic), strict=True))
 
     def act(
         self,

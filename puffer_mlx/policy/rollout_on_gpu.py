@@ -40,20 +40,25 @@ from puffer_mlx.policy.acting_on_gpu import (
 )
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.encoders.default import Linear
-from puffer_mlx.policy.networks.catalog import forms_of
+from puffer_mlx.policy.networks.catalog import network_facts
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 
-LAYERS = 4  # maximum number of layers on matrix units. The kernel has an array per layer.
-ROWS_OF_A_BLOCK = (64, 32, 16)  # possible numbers of agents per block, on matrix units
+MAX_MATRIX_LAYERS = (
+    4  # maximum number of layers on matrix units. The kernel has an array per layer.
+)
+MATRIX_BLOCK_SIZES = (64, 32, 16)  # possible numbers of agents per block, on matrix units
 TILE = 64  # columns read at a time if the layers' weights don't fit into shared memory
-ENOUGH_BLOCKS = 128  # keeps the cores of an H200 busy
-BLOCKS = (8, 4)  # possible numbers of agents per block; within 10 % of the best for all networks
+MIN_BLOCKS = 128  # keeps the cores of an H200 busy
+BLOCK_SIZES = (
+    8,
+    4,
+)  # possible numbers of agents per block; within 10 % of the best for all networks
 REGISTERS = 255  # registers of a thread, 4 bytes each. Larger structs are stored in memory.
 # Resident threads per CUDA core, which limit the registers of a thread. With more threads registers
 # spill; with fewer the core waits for memory. Large structs are in memory and need more threads.
-RESIDENT = 512
-RESIDENT_LARGE = 1024
+RESIDENT_THREADS = 512
+RESIDENT_THREADS_LARGE = 1024
 MAX_ELEMENTS = 2**31  # limit of an output array's size, because kernels have 32-bit indices
 
 
@@ -105,7 +110,7 @@ class DeviceRollout(NamedTuple):
     states: Any  # recurrent states, packed by ``RolloutOnGPU.state``
 
 
-def joined(launches: Sequence[DeviceRollout]) -> DeviceRollout:
+def join_rollouts(launches: Sequence[DeviceRollout]) -> DeviceRollout:
     """Join consecutive rollouts; each starts with the last outputs of the previous one."""
     if len(launches) == 1:
         return launches[0]
@@ -155,15 +160,15 @@ def has_linear_encoder_and_decoder(policy: Policy) -> bool:
     """Return True if the matrix-unit kernels support the encoder, the decoder and the layers."""
     return (
         type(policy.encoder) is Linear
-        and policy.network.layers <= LAYERS  # type: ignore
+        and policy.network.layers <= MAX_MATRIX_LAYERS  # type: ignore
         and type(policy.decoder) is Fused
         and not policy.separate_value
     )
 
 
-def by_layer(name: str, arrays: Sequence[mx.array]) -> dict[str, mx.array]:
+def layer_arrays(name: str, arrays: Sequence[mx.array]) -> dict[str, mx.array]:
     """Return the kernel's arrays ``name0`` to ``name3``, with a placeholder for missing layers."""
-    zeros = [placeholder(mx.float32)] * (LAYERS - len(arrays))
+    zeros = [placeholder(mx.float32)] * (MAX_MATRIX_LAYERS - len(arrays))
     return {f"{name}{n}": array for n, array in enumerate([*arrays, *zeros])}
 
 
@@ -174,7 +179,9 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     weights if they fit. Otherwise in float32 the encoder's weights are read from memory at every
     step, and in bf16 (``low``) the layers' too.
     """
-    if forms_of(policy.network).matrix_units is None or not has_linear_encoder_and_decoder(policy):
+    if network_facts(policy.network).matrix_units is None or not has_linear_encoder_and_decoder(
+        policy
+    ):
         return None
     H = policy.network.hidden
     if H % 32:
@@ -184,8 +191,8 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
     wide = -(-spec.observation_size // 32) * 32
     out = -(-(A + 1) // 16) * 16
     threads, shared_bytes = shared_pool_limits()
-    for rows in ROWS_OF_A_BLOCK:
-        if rows > ROWS_OF_A_BLOCK[-1] and -(-n // rows) < ENOUGH_BLOCKS:
+    for rows in MATRIX_BLOCK_SIZES:
+        if rows > MATRIX_BLOCK_SIZES[-1] and -(-n // rows) < MIN_BLOCKS:
             continue
         observations = -(-rows * spec.observation_size * spec.observation_dtype.itemsize // 4)
         numbers_of_rows = rows * (out + 1 + L * H + 1 + spec.action.heads + 2)
@@ -219,13 +226,13 @@ def choose_rollout_layout(
         n: the number of environments.
         each: agents per environment. A block acts for one agent of each environment at a time.
     """
-    step = forms_of(policy.network).gpu_step
+    step = network_facts(policy.network).gpu_step
     assert step is not None
     row = spec.observation_size * spec.observation_dtype.itemsize
     row += 4 * (spec.action.heads + 2) + max(1, spec.mask_size)
     limits = (SHARED_BYTES, SHARED_ON_CUDA) if backend() == "cuda" else (SHARED_BYTES,)
     for limit in limits:  # less 64: alignment of five arrays
-        if layout := choose_layout(policy, step, n, BLOCKS, each * row, limit - 64):
+        if layout := choose_layout(policy, step, n, BLOCK_SIZES, each * row, limit - 64):
             return layout
     return None
 
@@ -250,7 +257,7 @@ class RolloutOnGPU:
     game: DeviceEnv
     training: str = ""
     blocks: PolicyBlocks | None = None
-    form: ClassVar[str] = "in one launch"
+    description: ClassVar[str] = "in one launch"
     acting_precision: ClassVar[str] = "fp32"  # precision of the weights passed in
 
     def rows(self, n: int) -> dict[str, int] | None:
@@ -353,14 +360,14 @@ class RolloutOnGPU:
         """Return the float32 kernel's path, further inputs, and options of its launch."""
         game = self.game
         layout = choose_rollout_layout(self.policy, self.spec, environments, game.agents)
-        gpu_step = forms_of(self.policy.network).gpu_step
+        gpu_step = network_facts(self.policy.network).gpu_step
         assert layout is not None and gpu_step is not None
         block_rows = self.blocks.block_rows if self.blocks else placeholder(mx.int32)
         slots = len(block_rows) * layout.agents if self.blocks else N
         sizes = self.step.sizes(layout, slots, weights.shape[-1], masked, copied=True)
         options: dict[str, Any] = layout.launch(slots // game.agents)
         options["PLAYERS"] = game.agents if self.blocks else 0
-        options["RESIDENT"] = RESIDENT_LARGE if game.large else RESIDENT
+        options["RESIDENT"] = RESIDENT_THREADS_LARGE if game.large else RESIDENT_THREADS
         inputs = {"weights": weights, "block_rows": block_rows, "sizes": sizes}
         return gpu_step.layers, inputs, options
 
@@ -370,7 +377,7 @@ class RolloutOnGPU:
         """Return the matrix-unit kernel's path, further inputs, and options of its launch."""
         logstd = self.policy.decoder.logstd(weights["decoder"])
         layout = choose_rollout_layout(self.policy, self.spec, N)
-        gpu_step = forms_of(self.policy.network).gpu_step
+        gpu_step = network_facts(self.policy.network).gpu_step
         assert layout is not None and gpu_step is not None
         layers = [layer["weight"] for layer in weights["network"]]
         low = mx.bfloat16 if self.training == "bf16" else mx.float32
@@ -378,7 +385,7 @@ class RolloutOnGPU:
             "encoder": weights["encoder"]["weight"],
             "decoder": weights["decoder"]["weight"],
             "logstd": placeholder(mx.float32) if logstd is None else logstd,
-            **by_layer("layer", layers),
+            **layer_arrays("layer", layers),
             "layers": placeholder(low) if rows["KEPT"] else launch_pack_as(low, layers),
             "sizes": self.step.sizes(layout, N, 0, masked, copied=True),
         }

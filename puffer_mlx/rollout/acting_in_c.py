@@ -21,7 +21,7 @@ from puffer_mlx.ops.linear import CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import UNBOUNDED
 from puffer_mlx.policy.encoders.catalog import encoder_activation
-from puffer_mlx.policy.networks.catalog import forms_of
+from puffer_mlx.policy.networks.catalog import network_facts
 from puffer_mlx.policy.policy import IN_C, Policy, acting_functions
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING
@@ -32,7 +32,7 @@ from puffer_mlx.vec.base import WholeRollouts
 
 Shape = tuple[int, ...]
 Weights = Any  # tree of mx.array
-SPANS = 4096  # Most time spans of threads that a traced rollout records.
+MAX_SPANS = 4096  # Most time spans of threads that a traced rollout records.
 
 
 class ActingInC:
@@ -66,7 +66,7 @@ class ActingInC:
         actor.prepare(weights)
         address = actor.bind(buffer.views, np.asarray(noise), whole)
         timer.lap("eval_copy_in")
-        spans = SPANS if trace else 0
+        spans = MAX_SPANS if trace else 0
         measured = environments.collect(
             buffer.horizon, address, buffer.views.actions, buffer.rows, spans
         )
@@ -102,7 +102,7 @@ def make_actor(
     """
     known = (
         encoder_activation(policy.encoder) is not None
-        and forms_of(policy.network).add_c_layers is not None
+        and network_facts(policy.network).add_c_layers is not None
         and type(policy.decoder) in (Fused, Separate)
     )
     extension = cpu_extension.load() if known else None
@@ -127,7 +127,7 @@ class CActor:
         self._policy = policy
         self._inputs: int = policy.encoder.inputs  # type: ignore
         self._hidden = policy.network.hidden
-        self._add_network: Any = forms_of(policy.network).add_c_layers
+        self._add_network: Any = network_facts(policy.network).add_c_layers
         self._activation = CODES[encoder_activation(policy.encoder) or ""]
         self._state_names = [name for name, _ in named(policy.initial_state(1))]
         shape = self._inputs, self._hidden, list(action.sizes), action.continuous

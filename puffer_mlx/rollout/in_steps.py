@@ -37,7 +37,7 @@ class RolloutInSteps:
             per policy.
     """
 
-    form = "in a few launches a step"
+    description = "in a few launches a step"
 
     def __init__(
         self,

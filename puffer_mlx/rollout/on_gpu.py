@@ -22,11 +22,11 @@ from puffer_mlx.policy.rollout_on_gpu import (
     DeviceRollout,
     EnvOutputs,
     RolloutOnGPU,
-    joined,
+    join_rollouts,
     rollout_on_gpu,
 )
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting_in_kernel import crews_of_games
+from puffer_mlx.rollout.acting_in_kernel import blocks_of_games
 from puffer_mlx.rollout.acting_in_mlx import Streams, split_states
 from puffer_mlx.rollout.buffer import State
 from puffer_mlx.rollout.in_steps import RolloutInSteps
@@ -79,7 +79,7 @@ def rollouts_in_one_launch(
     if game is None:
         return None
     policies = np.zeros(N, np.int32) if assignment is None else assignment.policy
-    crews = partial(crews_of_games, policies.reshape(-1, game.agents)) if game.agents > 1 else None
+    crews = partial(blocks_of_games, policies.reshape(-1, game.agents)) if game.agents > 1 else None
     kernel = rollout_on_gpu(policy, vec.spec, game, precision, vec.num_environments, crews)
     return kernel if kernel and kernel.fits(horizon, N) else None
 
@@ -450,7 +450,7 @@ class RolloutsOnGPU:
         self, launches: list[DeviceRollout], groups: int
     ) -> tuple[dict[str, Any], list[State], mx.array]:
         """Return a rollout's fields that aren't None, each group's states, and last actions."""
-        whole = joined(launches)
+        whole = join_rollouts(launches)
         after = split_states(self._kernel.state_after(whole.states), groups)
         fields = {name: field for name, field in whole._asdict().items() if field is not None}
         return fields, after, _last(whole.actions)

@@ -25,18 +25,18 @@ from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.vec.base import LastObservations, ShowsLast, VecEnv
 
 
-def showing_last(config: Config, vec: VecEnv) -> ShowsLast | None:
+def env_with_last_observations(config: Config, vec: VecEnv) -> ShowsLast | None:
     """Return environments whose last observations have no row but get a value, else None."""
     bootstrapped = config.train.bootstrap_truncated
     return vec if bootstrapped and isinstance(vec, ShowsLast) and vec.shows_last else None
 
 
 def without_reward_clip(config: Config) -> Config:
-    """Return a configuration without reward clipping, because ``add_values`` clips rewards."""
+    """Return a configuration without reward clipping, because ``add_last_values`` clips rewards."""
     return replace(config, train=replace(config.train, reward_clip=math.inf))
 
 
-def add_values(
+def add_last_values(
     buffer: RolloutBuffer,
     last: LastObservations,
     policy: Policy,

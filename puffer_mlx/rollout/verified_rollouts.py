@@ -17,9 +17,9 @@ from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, GPURollout
 from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.vec.native.vec import NativeVec
 
-STEPS = 4
-FIELDS = "observations", "actions", "logprobs", "values", "rewards", "terminals", "masks"
-ROLLOUTS = Implementation((), "the rollout with environments", gpu=RolloutsOnGPU)
+VERIFIED_STEPS = 4
+COMPARED_FIELDS = "observations", "actions", "logprobs", "values", "rewards", "terminals", "masks"
+GPU_ROLLOUTS = Implementation((), "the rollout with environments", gpu=RolloutsOnGPU)
 
 
 def rollouts_agree(
@@ -42,15 +42,15 @@ def rollouts_agree(
     """
     before = vec.state()
     if not verification.applies() or before is None:
-        return not ROLLOUTS.is_refused
+        return not GPU_ROLLOUTS.is_refused
     rollout = partial(_rollout, policy, vec, kernel, before, assignment)
-    context = f"rollout {vec.spec} {kernel.game} {kernel.form} {policy}"
+    context = f"rollout {vec.spec} {kernel.game} {kernel.description} {policy}"
     kind = kernel.precision(vec.num_agents)
     try:
         verification.Verified(rollout, context=context, kind=kind, draws=True).verify((weights,))
     finally:
         vec.restore(before)
-    return not ROLLOUTS.is_refused
+    return not GPU_ROLLOUTS.is_refused
 
 
 def _rollout(
@@ -63,27 +63,27 @@ def _rollout(
 ) -> list[mx.array | None]:
     """Return the fields of a rollout that begins where the environments were at first."""
     vec.restore(start)
-    on_gpu = ROLLOUTS.choose() is not None
+    on_gpu = GPU_ROLLOUTS.choose() is not None
     device = mx.default_device()
     timer = PhaseTimer("", enabled=False)
     environments: Any = EnvironmentsOnGPU(vec, kernel) if on_gpu else vec
     groups = 1 if on_gpu else vec.num_groups
     buffer: Any = (BufferOnGPU if on_gpu else RolloutBuffer)(
-        vec.spec, STEPS, vec.num_agents, groups
+        vec.spec, VERIFIED_STEPS, vec.num_agents, groups
     )
     streams = lambda: [mx.default_stream(device)]  # noqa: E731
     if on_gpu:
-        acting: Any = RolloutsOnGPU(kernel, streams, timer, STEPS)
+        acting: Any = RolloutsOnGPU(kernel, streams, timer, VERIFIED_STEPS)
         weights = lower(weights, kernel.acting_precision)
     else:
         acting = ActingInMLX(plain_act(policy, assignment), streams, timer, assignment=assignment)
     weights = weights if assignment is None else [weights] * (1 + assignment.opponents)
     states = [policy.initial_state(vec.num_agents // groups) for _ in range(groups)]
-    noise = policy.distribution.noise(mx.random.key(0), (STEPS, vec.num_agents))
+    noise = policy.distribution.noise(mx.random.key(0), (VERIFIED_STEPS, vec.num_agents))
     mx.eval(weights, states, noise)
     buffer.reset(environments)
     buffer.begin(buffer)
     acting.collect(buffer, environments, weights, states, noise)
     fields = buffer.fields
-    found = [fields.get(name) for name in FIELDS]
-    return [None if array is None else mx.array(array)[:STEPS] for array in found]
+    found = [fields.get(name) for name in COMPARED_FIELDS]
+    return [None if array is None else mx.array(array)[:VERIFIED_STEPS] for array in found]

@@ -11,7 +11,7 @@ from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import RolloutBackend, choose_acting, replay_states
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, RolloutsOnGPU
-from puffer_mlx.rollout.time_limits import add_values, showing_last
+from puffer_mlx.rollout.time_limits import add_last_values, env_with_last_observations
 from puffer_mlx.system.backend import backend
 from puffer_mlx.training.collector import Collector, Rollout
 from puffer_mlx.training.placement import Acting, Placement
@@ -48,7 +48,7 @@ class HostCollector(Collector):
     def _choose_acting(self, acting: Acting) -> None:
         """See ``Collector``."""
         config, vec, policy, assignment = acting
-        self._shows_last = showing_last(config, vec)
+        self._shows_last = env_with_last_observations(config, vec)
         self._reports_scores = vec if isinstance(vec, ReportsScores) else None
         self.bootstraps = self._shows_last is not None
         about = (policy, vec, self._streams, self._timer, assignment)
@@ -60,7 +60,7 @@ class HostCollector(Collector):
         if rollout.last is not None:
             about = (self.policy, rollout.weights, rollout.states, self.config)
             with mx.stream(self.placement.learner):
-                add_values(rollout.buffer, rollout.last, *about)
+                add_last_values(rollout.buffer, rollout.last, *about)
             rollout.last = None
         return rollout
 
@@ -103,7 +103,7 @@ class HostCollector(Collector):
         else:
             for group in range(self.vec.num_groups):
                 self.vec.wait(group)
-            steps = failed.buffer.written if failed.steps is None else failed.steps
+            steps = failed.buffer.written_steps if failed.steps is None else failed.steps
             failed.steps = steps  # `restore` below may overwrite the marks
             self.states = replay_states(
                 *(self.acting, self.placement.rollout, failed.buffer),
@@ -119,7 +119,7 @@ class HostCollector(Collector):
     def progress(self) -> float | None:
         """See ``Collector``. The fraction is unknown for short rollouts: see ``SLOW``."""
         marked = self._marked  # another thread may replace it
-        return marked.part if marked else None
+        return marked.written_fraction if marked else None
 
 
 class DeviceCollector(Collector):

@@ -238,7 +238,7 @@ def choose(
     if learner == mx.cpu:
         return "cpu", ""
     if gpu_rollouts is not None:
-        return GPU_ENVS, f"{NAMES[GPU_ENVS]}, {gpu_rollouts.form}"
+        return GPU_ENVS, f"{NAMES[GPU_ENVS]}, {gpu_rollouts.description}"
     config = acting.config
     agents = acting.vec.num_agents
     cores = rollout_threads(config, rollout_cores(config))

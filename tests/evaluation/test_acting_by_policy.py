@@ -15,7 +15,7 @@ from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting_in_c import ActingInC, make_actor
-from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, each_group, few_parts
+from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, few_shards, one_shard_per_group
 from puffer_mlx.rollout.buffer import RolloutBuffer, Views
 from puffer_mlx.rollout.policy_assignment import (
     PolicyAssignment,
@@ -75,7 +75,7 @@ class Game:
         assert actors is not None
         return ActingInC(actors, PhaseTimer("rollout"))
 
-    def in_mlx(self, parts=each_group) -> ActingInMLX:
+    def in_mlx(self, parts=one_shard_per_group) -> ActingInMLX:
         streams = lambda: acting_streams(CPU, 2, self.groups)  # noqa: E731
         return ActingInMLX(
             compile_act(self.policy, self.assignment),
@@ -135,7 +135,7 @@ def check_rows(game: Game) -> None:
 
 @pytest.mark.parametrize(
     ("name", "network", "parts"),
-    [("connect4_two", "MinGRU", each_group), ("target", "MLP", few_parts)],
+    [("connect4_two", "MinGRU", one_shard_per_group), ("target", "MLP", few_shards)],
 )
 def test_through_mlx_each_row_is_its_policys(name: str, network: str, parts):
     game = Game(name, network, groups=4)

@@ -15,7 +15,7 @@ from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import priority
 from puffer_mlx.ppo.advantage import advantages
-from puffer_mlx.rollout.acting_in_kernel import crews_of
+from puffer_mlx.rollout.acting_in_kernel import blocks_of_agents
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED
 
@@ -120,7 +120,7 @@ def _several_apart(policy: Policy, masked: bool) -> float:
 
     with on(mx.Device(mx.gpu)):
         packed = [step.weights(policy.init(mx.random.key(seed))) for seed in range(max(acts) + 1)]
-        results = launch(mx.stack(packed), crews_of(acts, step.block(S)))
+        results = launch(mx.stack(packed), blocks_of_agents(acts, step.block(S)))
         apart = [0.0]
         for number, weights in enumerate(packed):
             pairs = zip(results, launch(weights, None), strict=True)

@@ -7,9 +7,9 @@ import mlx.core as mx
 import pytest
 
 from puffer_mlx.ops.gpu import launch, nvrtc, text
-from puffer_mlx.policy.networks.mingru import KERNELS, mingru_forward
+from puffer_mlx.policy.networks.mingru import KERNELS_FILE, mingru_forward
 
-FORWARD = text.kernels(KERNELS, "cuda")["mingru_forward"]
+FORWARD = text.kernels(KERNELS_FILE, "cuda")["mingru_forward"]
 
 
 class Library:
@@ -164,7 +164,7 @@ def test_mlx_compiles_if_nvrtc_is_missing(monkeypatch):
     nvrtc.library.cache_clear()
     launch.compiled.cache_clear()
     assert nvrtc.library() is None
-    name: Any = launch.compiled(KERNELS, "mingru_forward", "cuda")
+    name: Any = launch.compiled(KERNELS_FILE, "mingru_forward", "cuda")
     assert name.startswith("mingru_forward_")
     launch.compiled.cache_clear()
     nvrtc.library.cache_clear()

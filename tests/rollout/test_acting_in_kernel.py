@@ -134,7 +134,7 @@ def test_actions_that_mlx_writes_elsewhere_are_an_error(monkeypatch):
         way.act = lambda *given: act(*given[:7], given[7] + 0, *given[8:])  # a copy
         monkeypatch.setattr(run, "way", lambda timer: way)
         monkeypatch.setattr(acting_in_kernel, "kernel_substitute", lambda: None)  # this one writes
-        with pytest.raises(RuntimeError, match="what was chosen is lost"):
+        with pytest.raises(RuntimeError, match="chosen actions are lost"):
             run.rollout()
 
 

@@ -12,7 +12,7 @@ from small_policies import compiled
 from puffer_mlx.config import Policy, Torch, Train
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, each_group, few_parts
+from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, few_shards, one_shard_per_group
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.training.streams import acting_streams
 
@@ -45,7 +45,7 @@ class Run:
         self.lane = PhaseTimer("rollout")
         self.rollouts = 0
 
-    def rollout(self, parts=each_group):
+    def rollout(self, parts=one_shard_per_group):
         self.buffer.begin(self.buffer)
         self.noise = self.policy.distribution.noise(mx.random.key(self.rollouts), (T, N))
         self.lane.start()
@@ -102,7 +102,12 @@ def test_groups_and_parts_change_nothing(network):
         leaves = [[np.array(a) for _, a in oracles.named(state)] for state in run.states]
         return [np.concatenate(groups) for groups in zip(*leaves, strict=True)]
 
-    ways = [(1, each_group), (2, each_group), (4, each_group), (4, few_parts)]
+    ways = [
+        (1, one_shard_per_group),
+        (2, one_shard_per_group),
+        (4, one_shard_per_group),
+        (4, few_shards),
+    ]
     runs = [Run(groups, (3, 2), True, network=network) for groups, _ in ways]
     for _ in range(2):
         for run, (_, parts) in zip(runs, ways, strict=True):
@@ -117,7 +122,7 @@ def test_groups_and_parts_change_nothing(network):
             for found, state in zip(states(other), states(one), strict=True):
                 np.testing.assert_allclose(found, state, rtol=0, atol=1e-6)
     assert len(np.unique(np.array(runs[0].buffer.actions)[..., 0])) == 3
-    assert [few_parts(groups) for groups in range(1, 10)] == [1, 2, 3, 2, 5, 2, 7, 2, 3]
+    assert [few_shards(groups) for groups in range(1, 10)] == [1, 2, 3, 2, 5, 2, 7, 2, 3]
 
 
 @pytest.mark.parametrize("bootstrap", [False, True])

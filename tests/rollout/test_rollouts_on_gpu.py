@@ -224,7 +224,7 @@ def test_agents_of_one_environment_may_have_different_policies(name, network, op
 @pytest.mark.parametrize(("name", "rows"), [("connect4", 32), ("cartpole_continuous", 16)])
 def test_weights_from_memory_change_no_bit(name, rows, monkeypatch):
     """Shared memory contains two layers, or a tile of them."""
-    monkeypatch.setattr(kernels, "ROWS_OF_A_BLOCK", (rows,))
+    monkeypatch.setattr(kernels, "MATRIX_BLOCK_SIZES", (rows,))
     runs = [Run(name, "bf16", width=128) for _ in range(2)]
 
     def rollout(run, seed, room, layers):
@@ -598,7 +598,7 @@ def test_rollouts_without_a_kernel_or_memory_are_refused(pretended, monkeypatch)
 )
 def test_wide_policies_and_images_roll_out_in_steps(pretended, name, width, form):
     found = placed(name, "--policy.hidden-size", width)
-    assert found.gpu_rollouts is not None and found.gpu_rollouts.form == form
+    assert found.gpu_rollouts is not None and found.gpu_rollouts.description == form
     assert found.rollout_device == "gpu-kernel" and not found.overlap
 
 

@@ -12,7 +12,7 @@ from puffer_mlx.check.items import Skipped
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.gelu import gelu
 from puffer_mlx.policy.networks import FusedCase
-from puffer_mlx.policy.networks.catalog import FORMS, NETWORKS
+from puffer_mlx.policy.networks.catalog import NETWORK_FACTS, NETWORKS
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.ppo import algorithms
 from puffer_mlx.ppo.loss import Targets
@@ -91,7 +91,9 @@ def _norm_reference(x, residual, weight, _):
 def cases() -> dict[str, Case]:
     """Return the operations with a fused implementation by name."""
     steps = (T, S, H)
-    table = {name: forms.fused_case(T, S, H) for name, forms in FORMS.items() if forms.fused_case}
+    table = {
+        name: forms.fused_case(T, S, H) for name, forms in NETWORK_FACTS.items() if forms.fused_case
+    }
     table["GELU"] = FusedCase(
         [steps], [], _gelu, lambda x, _: 0.5 * x * (1 + mx.erf(x * 0.5**0.5)), (0,)
     )
@@ -221,7 +223,7 @@ def minibatch(quick: bool) -> str:
     together = [
         (network, TOGETHER, True, actions)
         for network in NETWORKS
-        if FORMS[network].matrix_units
+        if NETWORK_FACTS[network].matrix_units
         for actions in ((5,), (1, 1))
     ]
     for network, hidden, one_launch, actions in (*several, *together):

@@ -28,7 +28,7 @@ from puffer_mlx.export.file_format import (
     reset_note,
 )
 from puffer_mlx.export.parity import Outputs
-from puffer_mlx.policy.networks.catalog import FORMS, names_of
+from puffer_mlx.policy.networks.catalog import NETWORK_FACTS, networks_with
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import publish, relative
@@ -87,7 +87,7 @@ class FlatFormat(FileFormat):
     rescales = False
     use = "PufferLib's CUDA backend"
     holds = (
-        f"PufferLib's flat file: linear encoder, {' or '.join(names_of('flat'))}, no biases"
+        f"PufferLib's flat file: linear encoder, {' or '.join(networks_with('flat'))}, no biases"
         " (`policy.dialect native`)"
     )
     options = (
@@ -149,7 +149,7 @@ class FlatFormat(FileFormat):
 
     def read(self, path: Path) -> PolicyFile:
         """Return the settings that all flat files share. ``weights`` reads the values."""
-        flat = names_of("flat")
+        flat = networks_with("flat")
         # With several networks, the configuration decides.
         network = {"torch.network": flat[0]} if len(flat) == 1 else {}
         return PolicyFile(path, self, settings={**network, "torch.encoder": "DefaultEncoder"})
@@ -190,7 +190,7 @@ def sizes_of(path: Path, spec: EnvSpec, config: Config) -> Settings:
         """Return the possible numbers of values in a file."""
         if old:  # 3.0: linear layers with biases, one network layer
             before = H * D + H + A * H + A + H + 1
-            wrapped = [forms.puffer3 for forms in FORMS.values() if forms.puffer3]
+            wrapped = [forms.puffer3 for forms in NETWORK_FACTS.values() if forms.puffer3]
             return {before + sum(sizes(H).values()) for sizes in wrapped} if L == 1 else set()
         return {
             flat_files.flat_layout([*products(H), *network], alignment, whole).length
@@ -233,7 +233,7 @@ def _sizes(numbers: int) -> Iterator[tuple[int, int]]:
 
 def _networks(H: int, L: int) -> list[list[int]]:
     """Return the number of values in each tensor, for every network that a flat file may hold."""
-    return [list(forms.flat(H, L).values()) for forms in FORMS.values() if forms.flat]
+    return [list(forms.flat(H, L).values()) for forms in NETWORK_FACTS.values() if forms.flat]
 
 
 FORMAT = FlatFormat()

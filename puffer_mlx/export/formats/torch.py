@@ -36,7 +36,7 @@ from puffer_mlx.export.weight_layouts import (
     to_torch,
     torch_unsupported_reason,
 )
-from puffer_mlx.policy.networks.catalog import names_of
+from puffer_mlx.policy.networks.catalog import networks_with
 from puffer_mlx.policy.policy import Policy
 
 SAFE_TORCH = (2, 6)  # earlier, weights_only=True could run code: CVE-2025-32434
@@ -54,7 +54,7 @@ class TorchFormat(FileFormat):
     use = "PufferLib's torch backend, 3.0, or Stable-Baselines3"
     holds = (
         "everything but classes of your own and `CombinedEncoder`; 3.0's dialect: one"
-        f" {' or '.join(names_of('puffer3'))} layer; sb3's: without memory or images"
+        f" {' or '.join(networks_with('puffer3'))} layer; sb3's: without memory or images"
     )
     content = "a file of torch.save"
     begins = (flat_files.ZIP, OLD_TORCH)

@@ -4,7 +4,7 @@ from typing import Any
 
 from puffer_mlx.export.networks import NetworkClass, NetworkForms, Puffer3Form, TorchNetwork
 from puffer_mlx.export.networks.recurrent import gated_keys, gated_onnx, tie_weights
-from puffer_mlx.policy.networks import count
+from puffer_mlx.policy.networks import count_matches
 from puffer_mlx.policy.networks.recurrent import GATED
 
 
@@ -70,7 +70,7 @@ FORMS = NetworkForms(
     torch=NetworkClass(
         TorchNetwork(modules, scan, step, states=2),
         lambda layers: gated_keys("", "lstm", layers),
-        lambda keys: count(r"lstm\.weight_ih_l(\d+)", keys),
+        lambda keys: count_matches(r"lstm\.weight_ih_l(\d+)", keys),
     ),
     puffer3=Puffer3Form(
         TorchNetwork(puffer3_modules, scan, puffer3_step, states=2),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from puffer_mlx.export.networks import NetworkClass, NetworkForms, Sb3Form, TorchNetwork
-from puffer_mlx.policy.networks import count
+from puffer_mlx.policy.networks import count_matches
 
 
 def modules(hidden: int, layers: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ FORMS = NetworkForms(
     torch=NetworkClass(
         TorchNetwork(modules, apply, apply, states=0),
         torch_keys,
-        lambda keys: count(r"net\.(\d+)\.weight", keys),
+        lambda keys: count_matches(r"net\.(\d+)\.weight", keys),
     ),
     sb3=Sb3Form("mlp_extractor", sb3_key),
 )

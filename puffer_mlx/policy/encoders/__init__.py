@@ -1,7 +1,7 @@
 """Encoders: from observations to features. One file each.
 
 A file contains ``NAME``, a value of ``torch.encoder``; the classes, in plain MLX; ``make``, which
-chooses a class for an environment; and ``FORMS``, facts about each class for other packages. To
+chooses a class for an environment; and ``FACTS``, facts about each class for other packages. To
 export an encoder to PyTorch and ONNX, add a file of the same name to ``export/encoders``. Names of
 tensors are given without ``encoder.``.
 """
@@ -48,4 +48,4 @@ class EncoderFacts:
     activation: Callable[[Any], str] | None = None
 
 
-NONE = EncoderFacts()  # for the user's encoders
+NO_FACTS = EncoderFacts()  # for the user's encoders

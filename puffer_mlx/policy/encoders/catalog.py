@@ -5,9 +5,9 @@ from typing import Any
 
 from puffer_mlx.config.parts import encoder_files
 from puffer_mlx.policy import custom
-from puffer_mlx.policy.encoders import NONE, Encoder, EncoderFacts
+from puffer_mlx.policy.encoders import NO_FACTS, Encoder, EncoderFacts
 from puffer_mlx.policy.encoders.default import Affine, AffineGelu, Linear
-from puffer_mlx.policy.encoders.nature import SMALLEST
+from puffer_mlx.policy.encoders.nature import MIN_IMAGE_SIDE
 from puffer_mlx.spec import EnvSpec
 
 # Environments for which PufferLib 4.0 has a special encoder.
@@ -16,19 +16,19 @@ MODULES = {
     name: import_module(f"{__name__.rpartition('.')[0]}.{file.stem}")
     for name, file in encoder_files().items()
 }
-FORMS: dict[type, EncoderFacts] = {
-    cls: forms for module in MODULES.values() for cls, forms in module.FORMS.items()
+ENCODER_FACTS: dict[type, EncoderFacts] = {
+    cls: forms for module in MODULES.values() for cls, forms in module.FACTS.items()
 }
 
 
-def forms_of(encoder: Any) -> EncoderFacts:
+def encoder_facts(encoder: Any) -> EncoderFacts:
     """Return an encoder's forms. A user's class has none."""
-    return FORMS.get(type(encoder), NONE)
+    return ENCODER_FACTS.get(type(encoder), NO_FACTS)
 
 
 def encoder_activation(encoder: Any) -> str | None:
     """Return a linear encoder's activation, "" for no activation. Other encoders return None."""
-    activation = forms_of(encoder).activation
+    activation = encoder_facts(encoder).activation
     return None if activation is None else activation(encoder)
 
 
@@ -48,16 +48,16 @@ def make_encoder(
         UserError: The encoder doesn't fit the environment, or is a user's class that isn't usable.
     """
     if ":" in name:
-        return custom.make_encoder(name, spec.observation_size, hidden)
+        return custom.make_custom_encoder(name, spec.observation_size, hidden)
     shape = spec.observation_shape
     if name == "auto":
-        large = bool(shape) and min(shape[:2]) >= SMALLEST
+        large = bool(shape) and min(shape[:2]) >= MIN_IMAGE_SIDE
         name = "NatureEncoder" if large else "ImpalaEncoder" if shape else "DefaultEncoder"
         name = "CombinedEncoder" if spec.image_parts else name
     return MODULES[name].make(spec, hidden, dialect, activation)
 
 
-def plainer_note(name: str, encoder: object, own_network: bool = False) -> str:
+def missing_encoder_note(name: str, encoder: object, own_network: bool = False) -> str:
     """Return a note if PufferLib has a special network for this environment, else "".
 
     Args:

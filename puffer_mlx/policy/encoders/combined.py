@@ -17,7 +17,7 @@ from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import EncoderFacts
 from puffer_mlx.policy.encoders.images import features
 from puffer_mlx.policy.encoders.impala import Impala
-from puffer_mlx.policy.encoders.nature import SMALLEST, Nature
+from puffer_mlx.policy.encoders.nature import MIN_IMAGE_SIDE, Nature
 from puffer_mlx.spec import EnvSpec, ImagePart
 
 NAME = "CombinedEncoder"
@@ -40,7 +40,7 @@ class Combined:
     @property
     def encoders(self) -> list[Nature | Impala]:
         """The encoder of each image: Nature, or Impala if the image is small."""
-        sized = [(min(part.shape[:2]) >= SMALLEST, part.shape) for part in self.images]
+        sized = [(min(part.shape[:2]) >= MIN_IMAGE_SIDE, part.shape) for part in self.images]
         return [(Nature if large else Impala)(shape, self.hidden) for large, shape in sized]
 
     @property
@@ -93,4 +93,4 @@ def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Combined:
     return Combined(spec.observation_size, spec.image_parts, hidden)
 
 
-FORMS = {Combined: EncoderFacts(NAME)}
+FACTS = {Combined: EncoderFacts(NAME)}

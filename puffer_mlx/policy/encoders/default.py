@@ -10,7 +10,7 @@ import mlx.core as mx
 from puffer_mlx.ops import dense
 from puffer_mlx.ops.gelu import gelu
 from puffer_mlx.ops.linear import linear
-from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform, uniform_layer
+from puffer_mlx.policy.activations import SB3_GAIN, orthogonal_layer, uniform, uniform_layer
 from puffer_mlx.policy.encoders import EncoderFacts
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.plain_functions import record
@@ -83,14 +83,14 @@ class Activated:
 
     def init(self, key: mx.array) -> Weights:
         """Return an orthogonal weight (H, D) with gain sqrt(2), and bias (H,) 0."""
-        return orthogonal_layer(key, (self.hidden, self.inputs), GAIN)
+        return orthogonal_layer(key, (self.hidden, self.inputs), SB3_GAIN)
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
         """Compute features (n, H) of observations (n, D): see ``Encoder``."""
         return dense(observations, weights["weight"], weights["bias"], self.activation)
 
 
-OF_DIALECT = {"native": Linear, "torch": Affine, "puffer3": AffineGelu}
+LINEAR_ENCODERS = {"native": Linear, "torch": Affine, "puffer3": AffineGelu}
 
 
 def make(
@@ -99,10 +99,10 @@ def make(
     """Return the encoder of a dialect for an environment's observations."""
     if dialect == "sb3":
         return Activated(spec.observation_size, hidden, activation)
-    return OF_DIALECT[dialect](spec.observation_size, hidden)
+    return LINEAR_ENCODERS[dialect](spec.observation_size, hidden)
 
 
-FORMS = {
+FACTS = {
     Linear: EncoderFacts(NAME, flat=True, activation=lambda encoder: ""),
     Affine: EncoderFacts(NAME, activation=lambda encoder: ""),
     AffineGelu: EncoderFacts(NAME, activation=lambda encoder: "gelu"),

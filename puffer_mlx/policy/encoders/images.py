@@ -26,10 +26,10 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.spec import EnvSpec
 
 Shape = tuple[int, ...]  # height, width and channels of an image
-Layer = dict[str, mx.array]  # weight, and bias (O,)
+LayerWeights = dict[str, mx.array]  # weight, and bias (O,)
 
 
-def for_bytes(first: Layer, images: mx.array) -> tuple[Layer, mx.array]:
+def scale_pixels(first: LayerWeights, images: mx.array) -> tuple[LayerWeights, mx.array]:
     """Scale the first layer and the images, so that pixels from 0 to 255 are divided by 255.
 
     Dividing the weights takes less time than dividing the pixels, but small weights lose digits in
@@ -42,7 +42,7 @@ def for_bytes(first: Layer, images: mx.array) -> tuple[Layer, mx.array]:
     return {**first, "weight": weight * (256 / 255)}, images.astype(weight.dtype) / 256
 
 
-def features(last: Layer, images: mx.array) -> mx.array:
+def features(last: LayerWeights, images: mx.array) -> mx.array:
     """Compute the last layer: (n, height, width, channels) -> (n, H)."""
     return relu(linear(images.reshape(len(images), -1), last["weight"], last["bias"]))
 

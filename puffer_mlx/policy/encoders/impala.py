@@ -12,14 +12,20 @@ from puffer_mlx.ops import plus, relu
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import EncoderFacts
-from puffer_mlx.policy.encoders.images import Layer, Shape, features, for_bytes, image_shape
+from puffer_mlx.policy.encoders.images import (
+    LayerWeights,
+    Shape,
+    features,
+    image_shape,
+    scale_pixels,
+)
 from puffer_mlx.spec import EnvSpec
 
 NAME = "ImpalaEncoder"
 IMPALA = (16, 32, 32)  # channels of each block
 
 
-def convolve(conv: Layer, x: mx.array) -> mx.array:
+def convolve(conv: LayerWeights, x: mx.array) -> mx.array:
     """Compute a 3x3 convolution with unchanged height and width."""
     return plus(mx.conv2d(x, conv["weight"], padding=1), conv["bias"])
 
@@ -45,7 +51,7 @@ def _halve(x: mx.array, axis: int) -> mx.array:
     return mx.maximum(mx.maximum(even, odd), before)
 
 
-def _residual(block: dict[str, Layer], x: mx.array) -> mx.array:
+def _residual(block: dict[str, LayerWeights], x: mx.array) -> mx.array:
     return x + convolve(block["conv1"], relu(convolve(block["conv0"], relu(x))))
 
 
@@ -93,7 +99,7 @@ class Impala:
 
     def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
         first, *rest = weights["blocks"]
-        conv, x = for_bytes(first["conv"], observations.reshape(-1, *self.shape))
+        conv, x = scale_pixels(first["conv"], observations.reshape(-1, *self.shape))
         x = x.astype(conv["weight"].dtype)
         for block in ({**first, "conv": conv}, *rest):
             x = convolve(block["conv"], x)
@@ -107,4 +113,4 @@ def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Impala:
     return Impala(image_shape(spec, NAME), hidden)
 
 
-FORMS = {Impala: EncoderFacts(NAME)}
+FACTS = {Impala: EncoderFacts(NAME)}

@@ -14,12 +14,18 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import EncoderFacts
-from puffer_mlx.policy.encoders.images import Layer, Shape, features, for_bytes, image_shape
+from puffer_mlx.policy.encoders.images import (
+    LayerWeights,
+    Shape,
+    features,
+    image_shape,
+    scale_pixels,
+)
 from puffer_mlx.spec import EnvSpec
 
 NAME = "NatureEncoder"
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride of each convolution
-SMALLEST = 36  # smallest side of an image, for which the last output is 1x1
+MIN_IMAGE_SIDE = 36  # smallest side of an image, for which the last output is 1x1
 
 
 def _to_depth(x: mx.array, stride: int) -> mx.array:
@@ -39,7 +45,7 @@ def _patches(x: mx.array, size: int) -> mx.array:
     return mx.concatenate(window, axis=-1)
 
 
-def _strided(conv: Layer, x: mx.array, stride: int) -> mx.array:
+def _strided(conv: LayerWeights, x: mx.array, stride: int) -> mx.array:
     """Compute a convolution without padding, whose kernel size is a multiple of the stride.
 
     After space-to-depth of pixels and weights it has stride 1, and is computed as a matrix product
@@ -74,9 +80,9 @@ class Nature:
     hidden: int
 
     def __post_init__(self) -> None:
-        if min(self.shape[:2]) < SMALLEST:
+        if min(self.shape[:2]) < MIN_IMAGE_SIDE:
             raise UserError(
-                f"NatureEncoder needs images of at least {SMALLEST}x{SMALLEST},"
+                f"NatureEncoder needs images of at least {MIN_IMAGE_SIDE}x{MIN_IMAGE_SIDE},"
                 f" got {self.shape[0]}x{self.shape[1]}",
                 "choose torch.encoder = ImpalaEncoder",
             )
@@ -99,7 +105,7 @@ class Nature:
 
     def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
         first, *rest = weights["convs"]
-        first, x = for_bytes(first, observations.reshape(-1, *self.shape))
+        first, x = scale_pixels(first, observations.reshape(-1, *self.shape))
         for conv, (_, _, stride) in zip([first, *rest], NATURE, strict=True):
             x = relu(_strided(conv, x, stride))
         return features(weights["linear"], x)
@@ -110,4 +116,4 @@ def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Nature:
     return Nature(image_shape(spec, NAME), hidden)
 
 
-FORMS = {Nature: EncoderFacts(NAME)}
+FACTS = {Nature: EncoderFacts(NAME)}

@@ -4,7 +4,7 @@ Only the first file of a folder is required:
 
 | file | content |
 | --- | --- |
-| ``__init__.py`` | ``NAME``; the class with this name, in plain MLX; and ``FORMS`` |
+| ``__init__.py`` | ``NAME``; the class with this name, in plain MLX; and ``FACTS`` |
 | ``cell.h`` | one step's equations and gradient, in C for CPUs and GPUs: see ``ops/portable.h`` |
 | ``scan.h`` | C++ for training: T steps, forward and backward; see ``ops/cpu/binding.h`` |
 | ``step.h`` | C++ for acting: one layer of one step; see ``ops/cpu/binding.h`` |
@@ -154,9 +154,9 @@ class NetworkFacts:
     non_smooth: bool = False
 
 
-NONE = NetworkFacts()  # for the user's networks
+NO_FACTS = NetworkFacts()  # for the user's networks
 
 
-def count(pattern: str, names: Collection[str]) -> int:
+def count_matches(pattern: str, names: Collection[str]) -> int:
     """Return how many names match a pattern: the number of layers, if each layer has one."""
     return sum(re.fullmatch(pattern, name) is not None for name in names)

@@ -13,11 +13,11 @@ from puffer_mlx.system.plain_functions import record
 GATED = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # tensors of a gated layer
 
 # (h (T, S, H), weights, state, not_done) -> outputs (T, S, H), state
-Layer = Callable[[mx.array, Any, Any, NotDone], tuple[mx.array, Any]]
+LayerFunction = Callable[[mx.array, Any, Any, NotDone], tuple[mx.array, Any]]
 
 
 def through_layers(
-    layer: Layer,
+    layer: LayerFunction,
     weights: Sequence[Any],
     h: mx.array,
     state: Sequence[Any] | None,

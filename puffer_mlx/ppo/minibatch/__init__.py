@@ -30,13 +30,13 @@ from puffer_mlx.ops.gpu.launch import (
 from puffer_mlx.ops.gpu.text import WALKS, ComposedKernel
 from puffer_mlx.ops.implementation import Implementation, name_of
 from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack_as, places
-from puffer_mlx.policy.networks.catalog import forms_of
+from puffer_mlx.policy.networks.catalog import network_facts
 from puffer_mlx.policy.policy import Policy, training_functions
 from puffer_mlx.policy.rollout_on_gpu import (
-    LAYERS,
     MAX_ELEMENTS,
-    by_layer,
+    MAX_MATRIX_LAYERS,
     has_linear_encoder_and_decoder,
+    layer_arrays,
 )
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.closed_form import launch_moments, settings_of
@@ -116,7 +116,7 @@ def supports_fused(
         spec is not None
         and wanted
         and kind in ("fp32", "bf16")
-        and forms_of(policy.network).matrix_units is not None
+        and network_facts(policy.network).matrix_units is not None
         and has_linear_encoder_and_decoder(policy)
         and (wanted != "auto" or gpu_backend() == "cuda")
         and GRADIENTS_IN_TWO.choose(*training_functions(policy))
@@ -227,7 +227,15 @@ def choose_wide(given: MinibatchSizes) -> MinibatchPlan | None:
     """
     T, S, D, H, L, A, heads, live, low, threads, room = given
     out, wide = -(-(A + 1) // 16) * 16, -(-D // 32) * 32
-    if not low or not heads or threads != 512 or out > 64 or H % 64 or H > WIDEST or L > LAYERS:
+    if (
+        not low
+        or not heads
+        or threads != 512
+        or out > 64
+        or H % 64
+        or H > WIDEST
+        or L > MAX_MATRIX_LAYERS
+    ):
         return None
     if ROWS % T or S % (ROWS // T) or (ROWS + H) * wide > ROWS * 3 * H:
         return None
@@ -304,7 +312,7 @@ def launch_minibatch(
     Returns:
         None, metrics, ratios, values and advantages (T, S) in a tuple; and gradients.
     """
-    folder = forms_of(policy.network).matrix_units
+    folder = network_facts(policy.network).matrix_units
     assert folder is not None
     T, D, H, L, A = (plan.sizes[name] for name in "TDHLA")
     n = len(batch.actions)
@@ -326,7 +334,7 @@ def launch_minibatch(
         inputs["first"] = zeros if batch.state is None else mx.stack(batch.state)
         outputs["factors"] = (n * ((4 * L + 2) * H + dy + -(-D // 32) * 32),)
     else:
-        inputs |= by_layer("first", batch.state or []) | by_layer("layer", layers)
+        inputs |= layer_arrays("first", batch.state or []) | layer_arrays("layer", layers)
         outputs["grads"] = (plan.blocks, P)
         outputs["begins"] = (plan.chunks, L, S, H) if plan.chunks > 1 else (FEWEST,)
     text = ComposedKernel(WIDE if plan.wide else KERNEL, folder / WALKS)

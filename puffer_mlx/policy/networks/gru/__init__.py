@@ -22,7 +22,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count
+from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count_matches
 from puffer_mlx.policy.networks.recurrent import (
     Recurrent,
     gated_shapes,
@@ -35,10 +35,10 @@ NAME = "GRU"
 Weights = dict[str, Any]
 State = list[mx.array]
 
-IN_ONE_PASS = "GRU in one pass"
+DESCRIPTION = "GRU in one pass"
 FOLDER = Path(__file__).parent
-KERNELS = FOLDER / "kernels.metal.h"
-LAYERS = FOLDER / "layers.metal.h"
+KERNELS_FILE = FOLDER / "kernels.metal.h"
+LAYERS_FILE = FOLDER / "layers.metal.h"
 
 
 def gru_forward(z, weight_hh, bias_hh, h0, not_done):
@@ -51,7 +51,9 @@ def gru_forward(z, weight_hh, bias_hh, h0, not_done):
     H = weight_hh.shape[1]
     inputs = [z, weight_hh.T, bias_hh]
     shapes = [(T, S, H), (T, S, 4 * H)]
-    return launch_recurrence(KERNELS, "gru_forward", inputs, [h0], not_done, [], shapes, gates=3)
+    return launch_recurrence(
+        KERNELS_FILE, "gru_forward", inputs, [h0], not_done, [], shapes, gates=3
+    )
 
 
 def gru_backward(gates, weight_hh, h0, not_done, h, dh):
@@ -64,13 +66,19 @@ def gru_backward(gates, weight_hh, h0, not_done, h, dh):
     T, S, H = h.shape
     shapes = [(T, S, 3 * H), (T, S, 3 * H), (1,) if h0 is None else (S, H)]
     return launch_recurrence(
-        *(KERNELS, "gru_backward", [gates, weight_hh], [h0], not_done, [h, dh]), shapes, gates=3
+        *(KERNELS_FILE, "gru_backward", [gates, weight_hh], [h0], not_done, [h, dh]),
+        shapes,
+        gates=3,
     )
 
 
-PLAIN = ("policy.networks.gru",)
-FORWARD = Implementation(PLAIN, IN_ONE_PASS, cpu="gru_forward", gpu=gru_forward, float32=(0,))
-BACKWARD = Implementation(PLAIN, IN_ONE_PASS, cpu="gru_backward", gpu=gru_backward, float32=(2,))
+PLAIN_MODULES = ("policy.networks.gru",)
+FORWARD = Implementation(
+    PLAIN_MODULES, DESCRIPTION, cpu="gru_forward", gpu=gru_forward, float32=(0,)
+)
+BACKWARD = Implementation(
+    PLAIN_MODULES, DESCRIPTION, cpu="gru_backward", gpu=gru_backward, float32=(2,)
+)
 
 
 def gru_reference(
@@ -211,11 +219,11 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
     return FusedCase(low, [(S, H)], _run, lambda *a: gru_reference(*a)[0], (0, 3))
 
 
-FORMS = NetworkFacts(
+FACTS = NetworkFacts(
     add_c_layers=_add_c_layers,
-    gpu_step=GPUStep(LAYERS, _gpu_weights, shared_arrays=2),
+    gpu_step=GPUStep(LAYERS_FILE, _gpu_weights, shared_arrays=2),
     from_zeros=True,
-    layers=lambda names: count(r"layers\.(\d+)\.weight_ih", names),
+    layers=lambda names: count_matches(r"layers\.(\d+)\.weight_ih", names),
     stacked_state=lambda state: {"state": state},
     fused_case=_fused_case,
 )

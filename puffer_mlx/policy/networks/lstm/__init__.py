@@ -15,7 +15,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count
+from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count_matches
 from puffer_mlx.policy.networks.recurrent import (
     Recurrent,
     gated_shapes,
@@ -29,10 +29,10 @@ Arrays = dict[str, mx.array]
 Weights = list[Arrays]
 State = list[Arrays]
 
-IN_ONE_PASS = "LSTM in one pass"
+DESCRIPTION = "LSTM in one pass"
 FOLDER = Path(__file__).parent
-KERNELS = FOLDER / "kernels.metal.h"
-LAYERS = FOLDER / "layers.metal.h"
+KERNELS_FILE = FOLDER / "kernels.metal.h"
+LAYERS_FILE = FOLDER / "layers.metal.h"
 
 
 def lstm_forward(z, weight_hh, h0, c0, not_done):
@@ -45,7 +45,7 @@ def lstm_forward(z, weight_hh, h0, c0, not_done):
     H = weight_hh.shape[1]
     shapes = [(T, S, H), (T, S, H), z.shape]
     return launch_recurrence(
-        *(KERNELS, "lstm_forward", [z, weight_hh.T], [h0, c0], not_done, []), shapes, gates=4
+        *(KERNELS_FILE, "lstm_forward", [z, weight_hh.T], [h0, c0], not_done, []), shapes, gates=4
     )
 
 
@@ -61,14 +61,18 @@ def lstm_backward(gates, weight_hh, h0, c0, not_done, h, c, dh):
     state = (1,) if c0 is None else c0.shape
     shapes = [gates.shape, state, state]
     return launch_recurrence(
-        *(KERNELS, "lstm_backward", [gates, weight_hh], [c0], not_done, [c, dh]), shapes, gates=4
+        *(KERNELS_FILE, "lstm_backward", [gates, weight_hh], [c0], not_done, [c, dh]),
+        shapes,
+        gates=4,
     )
 
 
-PLAIN = ("policy.networks.lstm",)
-FORWARD = Implementation(PLAIN, IN_ONE_PASS, cpu="lstm_forward", gpu=lstm_forward, float32=(0, 1))
+PLAIN_MODULES = ("policy.networks.lstm",)
+FORWARD = Implementation(
+    PLAIN_MODULES, DESCRIPTION, cpu="lstm_forward", gpu=lstm_forward, float32=(0, 1)
+)
 BACKWARD = Implementation(
-    PLAIN, IN_ONE_PASS, cpu="lstm_backward", gpu=lstm_backward, float32=(1, 2)
+    PLAIN_MODULES, DESCRIPTION, cpu="lstm_backward", gpu=lstm_backward, float32=(1, 2)
 )
 
 
@@ -214,14 +218,14 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
     return FusedCase(low, [(S, H), (S, H)], _run, lambda *a: lstm_reference(*a)[0], (0, 2, 3))
 
 
-FORMS = NetworkFacts(
+FACTS = NetworkFacts(
     add_c_layers=_add_c_layers,
-    gpu_step=GPUStep(LAYERS, _gpu_weights, shared_arrays=1),
+    gpu_step=GPUStep(LAYERS_FILE, _gpu_weights, shared_arrays=1),
     from_zeros=True,
     puffer3=lambda hidden: {
         f"0.{name}": math.prod(shape) for name, shape in gated_shapes(hidden, 4).items()
     },
-    layers=lambda names: count(r"(\d+)\.weight_ih", names),
+    layers=lambda names: count_matches(r"(\d+)\.weight_ih", names),
     stacked_state=lambda state: {part: [layer[part] for layer in state] for part in "hc"},
     fused_case=_fused_case,
 )

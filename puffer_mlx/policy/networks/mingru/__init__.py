@@ -16,7 +16,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import kernel_state_inputs
 from puffer_mlx.policy.activations import logistic, uniform
-from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count
+from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count_matches
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 from puffer_mlx.system.plain_functions import record
 
@@ -24,10 +24,10 @@ NAME = "MinGRU"
 Weights = list[dict[str, mx.array]]
 State = list[mx.array]
 
-IN_ONE_PASS = "MinGRU in one pass"
+DESCRIPTION = "MinGRU in one pass"
 FOLDER = Path(__file__).parent
-KERNELS = FOLDER / "kernels.metal.h"
-LAYERS = FOLDER / "layers.metal.h"
+KERNELS_FILE = FOLDER / "kernels.metal.h"
+LAYERS_FILE = FOLDER / "layers.metal.h"
 
 
 def mingru_forward(u, x, first, not_done):
@@ -39,7 +39,7 @@ def mingru_forward(u, x, first, not_done):
     T, S, H = x.shape
     states, steps = kernel_state_inputs([first], not_done)
     arrays = [u, x, *states, {"T": T, "S": S, "H": H, **steps}]
-    return launch(KERNELS, "mingru_forward", arrays, [x.shape] * 2, S * H, FAST=1)
+    return launch(KERNELS_FILE, "mingru_forward", arrays, [x.shape] * 2, S * H, FAST=1)
 
 
 def mingru_backward(u, x, first, not_done, states, dout):
@@ -53,13 +53,15 @@ def mingru_backward(u, x, first, not_done, states, dout):
     before, steps = kernel_state_inputs([first], not_done)
     arrays = [u, x, *before, states, dout, {"T": T, "S": S, "H": H, **steps}]
     shapes = [u.shape, x.shape, (1,) if first is None else (S, H)]
-    return launch(KERNELS, "mingru_backward", arrays, shapes, S * H, FAST=1)
+    return launch(KERNELS_FILE, "mingru_backward", arrays, shapes, S * H, FAST=1)
 
 
-PLAIN = ("policy.networks.mingru",)
-FORWARD = Implementation(PLAIN, IN_ONE_PASS, cpu="mingru_forward", gpu=mingru_forward, float32=(1,))
+PLAIN_MODULES = ("policy.networks.mingru",)
+FORWARD = Implementation(
+    PLAIN_MODULES, DESCRIPTION, cpu="mingru_forward", gpu=mingru_forward, float32=(1,)
+)
 BACKWARD = Implementation(
-    PLAIN, IN_ONE_PASS, cpu="mingru_backward", gpu=mingru_backward, float32=(2,)
+    PLAIN_MODULES, DESCRIPTION, cpu="mingru_backward", gpu=mingru_backward, float32=(2,)
 )
 
 
@@ -190,7 +192,7 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
 
 
 def _layers(names: Collection[str]) -> int:
-    return 0 if count(r"(\d+)\.bias", names) else count(r"(\d+)\.weight", names)
+    return 0 if count_matches(r"(\d+)\.bias", names) else count_matches(r"(\d+)\.weight", names)
 
 
 def _run(low: list, rest: list, dout: mx.array) -> list[mx.array]:
@@ -206,9 +208,9 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
     return FusedCase([(T, S, 3 * H), (T, S, H)], [(S, H)], _run, _reference, (0, 1, 2))
 
 
-FORMS = NetworkFacts(
+FACTS = NetworkFacts(
     add_c_layers=_add_c_layers,
-    gpu_step=GPUStep(LAYERS, _gpu_weights),
+    gpu_step=GPUStep(LAYERS_FILE, _gpu_weights),
     matrix_units=FOLDER,
     from_zeros=True,
     flat=lambda hidden, layers: {f"{i}.weight": 3 * hidden * hidden for i in range(layers)},

@@ -11,12 +11,12 @@ import mlx.core as mx
 
 from puffer_mlx.ops import dense
 from puffer_mlx.ops.linear import CODES
-from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform_layer
-from puffer_mlx.policy.networks import GPUStep, NetworkFacts, NotDone, count
+from puffer_mlx.policy.activations import SB3_GAIN, orthogonal_layer, uniform_layer
+from puffer_mlx.policy.networks import GPUStep, NetworkFacts, NotDone, count_matches
 from puffer_mlx.system.plain_functions import record
 
 NAME = "MLP"
-LAYERS = Path(__file__).with_name("layers.metal.h")
+LAYERS_FILE = Path(__file__).with_name("layers.metal.h")
 Weights = list[dict[str, mx.array]]
 State = list[mx.array]
 
@@ -72,7 +72,7 @@ class MLP:
 
 
 def _with_activation(network: Any, activation: str) -> Any:
-    return replace(network, activation=activation, gain=GAIN)
+    return replace(network, activation=activation, gain=SB3_GAIN)
 
 
 def _add_c_layers(step: Any, network: Any, weights: Weights) -> None:
@@ -90,11 +90,11 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
     return [array for layer in weights for array in (layer["weight"].T, layer["bias"])]
 
 
-FORMS = NetworkFacts(
+FACTS = NetworkFacts(
     with_activation=_with_activation,
     add_c_layers=_add_c_layers,
-    gpu_step=GPUStep(LAYERS, _gpu_weights, fits=_has_gelu),
-    layers=lambda names: count(r"(\d+)\.bias", names),
+    gpu_step=GPUStep(LAYERS_FILE, _gpu_weights, fits=_has_gelu),
+    layers=lambda names: count_matches(r"(\d+)\.bias", names),
     stacked_state=lambda state: {},
 )
 
