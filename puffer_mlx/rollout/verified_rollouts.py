@@ -1,4 +1,4 @@
-"""Verify that rollouts with environments on a GPU are those of the host's environments."""
+"""Verify that rollouts with environments on a GPU equal rollouts with the host's environments."""
 
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, GPURollout
 from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.vec.native.vec import NativeVec
 
-VERIFIED_STEPS = 4
+VERIFIED_STEPS = 4  # steps of the compared rollouts
 COMPARED_FIELDS = "observations", "actions", "logprobs", "values", "rewards", "terminals", "masks"
 GPU_ROLLOUTS = Implementation((), "the rollout with environments", gpu=RolloutsOnGPU)
 
@@ -29,27 +29,27 @@ def rollouts_agree(
     weights: Any,
     assignment: PolicyAssignment | None = None,
 ) -> bool:
-    """Return True if a GPU's rollouts are the host's; this is verified once on a machine.
+    """Return True if a GPU's rollouts equal the host's.
 
-    A few steps are compared. Afterwards the environments are in the state in which they were.
+    A few steps are compared, once on a machine. Then the environments' state is restored.
 
     Args:
         policy: The acting policy.
-        vec: Environments on the host, restored afterwards.
+        vec: Environments on the host.
         kernel: GPU rollouts to verify.
         weights: Weights of the policy.
-        assignment: Assignment of policies to agents in self-play.
+        assignment: Which policy plays each agent in self-play.
     """
-    before = vec.state()
-    if not verification.applies() or before is None:
+    start = vec.state()
+    if not verification.applies() or start is None:
         return not GPU_ROLLOUTS.is_refused
-    rollout = partial(_rollout, policy, vec, kernel, before, assignment)
+    rollout = partial(_rollout, policy, vec, kernel, start, assignment)
     context = f"rollout {vec.spec} {kernel.game} {kernel.description} {policy}"
     kind = kernel.precision(vec.num_agents)
     try:
         verification.Verified(rollout, context=context, kind=kind, draws=True).verify((weights,))
     finally:
-        vec.restore(before)
+        vec.restore(start)
     return not GPU_ROLLOUTS.is_refused
 
 
@@ -61,7 +61,16 @@ def _rollout(
     assignment: PolicyAssignment | None,
     weights: Any,
 ) -> list[mx.array | None]:
-    """Return the fields of a rollout that begins where the environments were at first."""
+    """Return the fields of a rollout, collected by the implementation under verification.
+
+    Args:
+        policy: The acting policy.
+        vec: Environments on the host.
+        kernel: GPU rollouts.
+        start: State of the environments at the start.
+        assignment: Which policy plays each agent in self-play.
+        weights: Weights of the policy.
+    """
     vec.restore(start)
     on_gpu = GPU_ROLLOUTS.choose() is not None
     device = mx.default_device()
@@ -85,5 +94,5 @@ def _rollout(
     buffer.begin(buffer)
     acting.collect(buffer, environments, weights, states, noise)
     fields = buffer.fields
-    found = [fields.get(name) for name in COMPARED_FIELDS]
-    return [None if array is None else mx.array(array)[:VERIFIED_STEPS] for array in found]
+    arrays = [fields.get(name) for name in COMPARED_FIELDS]
+    return [None if array is None else mx.array(array)[:VERIFIED_STEPS] for array in arrays]

@@ -289,7 +289,7 @@ def test_a_rollout_that_is_ended_twice_is_an_error_and_changes_no_environment():
     with emulated_gpu(), pytest.raises(UserError) as caught:
         run.rollout(0)
     assert watchdog.launches == [T, T // 4]
-    assert "macOS ended the GPU's rollout twice" in str(caught.value)
+    assert "macOS stopped the rollout on the GPU twice" in str(caught.value)
     assert "hint: --train.launch-steps 1; or set AGX_RELAX_CDM_CTXSTORE" in str(caught.value)
     np.testing.assert_array_equal(run.vec.state(), before)
 
