@@ -9,12 +9,12 @@ from puffer_mlx.export.encoders.images import (
     onnx_pixels,
     torch_form,
 )
-from puffer_mlx.policy.encoders.impala import IMPALA, Impala
+from puffer_mlx.policy.encoders.impala import BLOCK_CHANNELS, Impala
 
 
 def _onnx(graph: Any, encoder: Any, x: str) -> str:
     x = onnx_pixels(graph, encoder, x)
-    for i in range(len(IMPALA)):
+    for i in range(len(BLOCK_CHANNELS)):
         x = _onnx_block(graph, f"encoder.blocks.{i}", x)
     return onnx_features(graph, graph("Relu", x))
 
@@ -41,8 +41,8 @@ def _torch_module(encoder: Any) -> Any:
 
     from puffer_mlx.export.encoders.torch_images import ConvSequence, ImageEncoder, last_columns
 
-    inputs = (encoder.shape[-1], *IMPALA)
-    blocks = [ConvSequence(*pair) for pair in zip(inputs, IMPALA, strict=False)]
+    inputs = (encoder.shape[-1], *BLOCK_CHANNELS)
+    blocks = [ConvSequence(*pair) for pair in zip(inputs, BLOCK_CHANNELS, strict=False)]
     product = nn.Linear(last_columns(encoder), encoder.hidden)
     network = nn.Sequential(*blocks, nn.Flatten(), nn.ReLU(), product, nn.ReLU())
     return ImageEncoder(encoder.shape, network)
@@ -51,7 +51,7 @@ def _torch_module(encoder: Any) -> Any:
 FORMS = {
     Impala: EncoderForms(
         _onnx,
-        torch=torch_form(_torch_module, _torch_key, "network.5.weight", IMPALA[-1]),
+        torch=torch_form(_torch_module, _torch_key, "network.5.weight", BLOCK_CHANNELS[-1]),
         mark="blocks.",
     )
 }

@@ -5,7 +5,7 @@ from typing import Any
 from puffer_mlx.export.networks import NetworkClass, NetworkForms, Puffer3Form, TorchNetwork
 from puffer_mlx.export.networks.recurrent import gated_keys, gated_onnx, tie_weights
 from puffer_mlx.policy.networks import count_matches
-from puffer_mlx.policy.networks.recurrent import GATED
+from puffer_mlx.policy.networks.recurrent import GATED_TENSORS
 
 
 def modules(hidden: int, layers: int) -> dict[str, Any]:
@@ -74,6 +74,6 @@ FORMS = NetworkForms(
     ),
     puffer3=Puffer3Form(
         TorchNetwork(puffer3_modules, scan, puffer3_step, states=2),
-        {f"0.{name}": [f"lstm.{name}_l0", f"cell.{name}"] for name in GATED},
+        {f"0.{name}": [f"lstm.{name}_l0", f"cell.{name}"] for name in GATED_TENSORS},
     ),
 )

@@ -1,4 +1,4 @@
-"""MLP: linear layers with GELU and no state, with the interface of the recurrent networks.
+"""The MLP network: linear layers with GELU, without a recurrent state.
 
 Tensors: ``{i}.weight``, ``{i}.bias`` of layer i.
 """
@@ -23,13 +23,15 @@ State = list[mx.array]
 
 @dataclass(frozen=True)
 class MLP:
-    """L linear layers (H, H) with bias, each with an activation. The state is an empty list.
+    """Network of L linear layers (H, H) with bias, each followed by an activation.
+
+    It has no recurrent state: the state is an empty list.
 
     Args:
-        hidden: width H.
-        layers: number L of layers.
-        activation: exact GELU, or another one of ``ops.dense`` in the sb3 dialect.
-        gain: gain of orthogonal initial weights; None for uniform ones, as in PufferLib.
+        hidden: Number H of features.
+        layers: Number L of layers.
+        activation: Exact GELU; with ``policy.dialect`` sb3 any activation of ``ops.dense``.
+        gain: Gain of orthogonal initial weights; None for uniform weights, as in PufferLib.
     """
 
     hidden: int
@@ -38,7 +40,7 @@ class MLP:
     gain: float | None = None
 
     def init(self, key: mx.array) -> Weights:
-        """Return weights (H, H) and biases (H,).
+        """Return each layer's initial weight (H, H) and bias (H,).
 
         Both are uniform within ±1/sqrt(H); with a ``gain`` weights are orthogonal, and biases 0.
         """
@@ -49,20 +51,20 @@ class MLP:
         return [orthogonal_layer(each, shape, self.gain) for each in keys]
 
     def initial_state(self, n: int) -> State:
-        """Return the empty state."""
+        """Return an empty list, as this network has no recurrent state."""
         return []
 
     def scan(
         self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute T steps of S segments (T, S, H); ``not_done`` is unused."""
+        """Compute T steps of S segments; ``not_done`` is unused. See ``Network.scan``."""
         out, state = self.step(weights, h.reshape(-1, self.hidden), state)
         return out.reshape(h.shape), state
 
     def step(
         self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute one step of n agents (n, H); ``not_done`` is unused."""
+        """Compute one step of n agents; ``not_done`` is unused. See ``Network.step``."""
         for layer in weights:
             h = dense(h, layer["weight"], layer["bias"], self.activation)
         return h, state
