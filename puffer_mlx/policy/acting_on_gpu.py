@@ -109,7 +109,7 @@ def choose_layout(
 
     Args:
         policy: The acting policy.
-        step: The network's part of the kernel.
+        step: The network's layers in the kernel.
         n: Number of agents. More agents get larger blocks.
         blocks: Possible numbers of agents per block, in descending order.
         agent_bytes: Additional bytes of shared memory per agent of a block.
@@ -209,7 +209,7 @@ class StepOnGPU:
 
     Args:
         policy: A policy that ``step_on_gpu`` supports.
-        step: The network's part of the kernel.
+        step: The network's layers in the kernel.
     """
 
     def __init__(self, policy: Policy, step: GPUStep) -> None:

@@ -106,11 +106,11 @@ class DeviceRollout(NamedTuple):
 
 
 def join_rollouts(launches: Sequence[DeviceRollout]) -> DeviceRollout:
-    """Join the parts of a rollout. Each starts with the last outputs of the previous part."""
+    """Join consecutive launches of a rollout, each of which begins where the previous one ended."""
     if len(launches) == 1:
         return launches[0]
     *previous, last = launches
-    shared = "rewards", "terminals", "masks"  # have T + 1 rows; consecutive parts share a row
+    shared = "rewards", "terminals", "masks"  # have T + 1 rows; consecutive launches share a row
     fields: dict[str, mx.array | None] = last._asdict()
     for name in (*shared, "observations", "actions", "logprobs", "values"):
         if (end := fields[name]) is not None:

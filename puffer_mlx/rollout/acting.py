@@ -173,13 +173,13 @@ def replay_states(
             current = sampler.collect(rows, frozen, weights, current, step_noise)
             with building, mx.stream(device):
                 ends = [mx.array(group_steps == end) for group_steps in agents]
-                result = [_where(*each) for each in zip(ends, current, result, strict=True)]
+                result = [_select_states(*each) for each in zip(ends, current, result, strict=True)]
             mx.eval(result)
             begin = end
     return result
 
 
-def _where(condition: mx.array, state: State, other: State) -> State:
+def _select_states(condition: mx.array, state: State, other: State) -> State:
     """Return ``state`` for agents whose condition (n,) is True, and ``other`` for the rest."""
 
     def choose(a: mx.array, b: mx.array) -> mx.array:

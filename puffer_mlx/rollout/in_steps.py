@@ -21,7 +21,7 @@ from puffer_mlx.rollout.buffer import State
 from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.spec import EnvSpec
 
-THREADS = 64  # threads per block
+BLOCK_THREADS = 64  # threads per block
 MIN_WARPS = 512  # fill a large GPU; fewer environments are spread over more warps
 
 
@@ -186,8 +186,8 @@ class RolloutInSteps:
         }
         *rows, masks, games = launch(
             *(ENVIRONMENTS, self.game.rules, inputs, outputs),
-            threads=-(-E * apart // THREADS) * THREADS,
-            block=THREADS,
+            threads=-(-E * apart // BLOCK_THREADS) * BLOCK_THREADS,
+            block=BLOCK_THREADS,
             APART=apart,
             PLAYERS=self.game.agents,
             SEEN=D,
@@ -195,6 +195,6 @@ class RolloutInSteps:
             LEGAL=legal,
             WORDS=words,
             LARGE=int(self.game.large),
-            THREADS=THREADS,
+            THREADS=BLOCK_THREADS,
         )
         return [games, *rows, *([] if mask is None else [masks])]

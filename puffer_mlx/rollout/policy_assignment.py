@@ -99,7 +99,7 @@ def assign_in_blocks(vec: VecEnv, opponents: int, fraction: float) -> PolicyAssi
     agents = vec.num_agents // vec.num_groups
     each = int(agents * fraction) // team  # environments per opponent
     historical = each * opponents
-    if not _number_fits(opponents) or each < 1 or historical * team * 2 >= agents:
+    if not _is_valid_count(opponents) or each < 1 or historical * team * 2 >= agents:
         raise UserError(
             f"{opponents} opponents with {fraction:g} of a buffer's {agents} agents each play in"
             f" {historical} of {agents // (2 * team)} environments",
@@ -219,7 +219,7 @@ def _last_of_each_buffer(vec: VecEnv, counts: np.ndarray, fraction: float) -> np
     return indices
 
 
-def _number_fits(opponents: int) -> bool:
+def _is_valid_count(opponents: int) -> bool:
     return 1 <= opponents <= MAX_OPPONENTS
 
 
@@ -227,7 +227,7 @@ def _check_policies(
     vec: VecEnv, assignment: PolicyAssignment, opponents: int, fraction: float
 ) -> None:
     """Raise UserError if a policy plays no agent, or an agent has an unknown policy."""
-    if not _number_fits(opponents):
+    if not _is_valid_count(opponents):
         raise UserError(
             f"vec.num_policies is {opponents + 1}",
             f"expected 2 to {MAX_OPPONENTS + 1}: the learner and 1 to {MAX_OPPONENTS} opponents",

@@ -39,8 +39,8 @@ def _halve(x: mx.array, axis: int) -> mx.array:
     """
     m = x.shape[axis]
 
-    def pad(x: mx.array, before: int, after: int) -> mx.array:
-        widths = [(before, after) if a == axis else (0, 0) for a in range(x.ndim)]
+    def pad(x: mx.array, left: int, right: int) -> mx.array:
+        widths = [(left, right) if a == axis else (0, 0) for a in range(x.ndim)]
         return mx.pad(x, widths, constant_values=-mx.inf)
 
     if m % 2:

@@ -1,5 +1,6 @@
-// MinGRU layers as a part of a step; x becomes their output. Equations: cell.h. A layer's weight (H, 3H): hidden, gate, projection.
-// states, after (L, n, H).
+// Compute the MinGRU layers in a step of the acting kernels: replaces x by their output. Equations: cell.h.
+//
+// Weight of a layer: (H, 3H), with columns of hidden, gate, projection. States before and after the step: (L, n, H).
 
 #pragma once
 
