@@ -105,7 +105,7 @@ def choose_layout(
     agent_bytes: int = 0,
     max_bytes: int = SHARED_BYTES,
 ) -> BlockLayout | None:
-    """Return the layout of a thread block for n agents, or None if shared memory is too small.
+    """Return the layout of a thread block for n agents, or None when shared memory is too small.
 
     Args:
         policy: The acting policy.
@@ -136,7 +136,7 @@ class PolicyBlocks(NamedTuple):
 
 
 def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
-    """Return an object that computes a policy's step in one kernel, or None if unsupported.
+    """Return an object that computes a policy's step in one kernel, or None when unsupported.
 
     Unsupported are image encoders, activations other than GELU, a separate value network, custom
     classes, H above ``MAX_HIDDEN``, and policies that exceed a block's shared memory. Such policies
@@ -254,7 +254,7 @@ class StepOnGPU:
     def in_blocks(self, states: mx.array, blocks: PolicyBlocks | None) -> mx.array:
         """Reorder packed recurrent states by slots: (arrays, n, H) -> (arrays, slots, H).
 
-        ``blocks`` is None if a single policy acts; the order is then unchanged.
+        ``blocks`` is None when a single policy acts; the order is then unchanged.
         """
         return mx.take(states, blocks.gather, axis=1) if blocks and self._names else states
 

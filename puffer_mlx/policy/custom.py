@@ -104,7 +104,7 @@ class Module:
     def init(self, key: mx.array) -> dict:
         """Return the parameters of a new module, initialized with random numbers from ``key``.
 
-        Modules use MLX's global random generator, of which each thread has one. The module is
+        Modules use MLX's global random generator, and each thread has its own. The module is
         therefore constructed in a temporary thread with a seeded generator.
         """
         high, low = (int(word) for word in key.tolist())  # type: ignore

@@ -44,7 +44,7 @@ from puffer_mlx.policy.networks.catalog import network_facts
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 
-MAX_MATRIX_LAYERS = 4  # most layers on matrix units; the kernel has an array per layer
+MAX_MATRIX_LAYERS = 4  # layers on matrix units, as the kernel has one argument per layer
 MATRIX_BLOCK_SIZES = (64, 32, 16)  # possible numbers of agents per block, on matrix units
 TILE = 64  # columns of the layers' weights per read if they don't fit into shared memory
 MIN_BLOCKS = 128  # blocks that keep the cores of an H200 busy
@@ -77,12 +77,12 @@ class DeviceEnv:
 
     @property
     def large(self) -> bool:
-        """True if the struct exceeds the registers of a thread."""
+        """True if the environment's struct exceeds the registers of a thread."""
         return self.words > REGISTERS
 
 
 class EnvOutputs(NamedTuple):
-    """Outputs of the environments in one step of N agents."""
+    """Observations, rewards, terminals and masks of N agents after a step of environments."""
 
     observations: mx.array  # (N, D)
     rewards: mx.array  # (N,)
@@ -106,7 +106,7 @@ class DeviceRollout(NamedTuple):
 
 
 def join_rollouts(launches: Sequence[DeviceRollout]) -> DeviceRollout:
-    """Join consecutive launches of a rollout, each of which begins where the previous one ended."""
+    """Join the results of consecutive launches, which together compute one rollout."""
     if len(launches) == 1:
         return launches[0]
     *previous, last = launches
@@ -127,7 +127,7 @@ def rollout_on_gpu(
     environments: int = 1,
     policy_blocks: Callable[[int], PolicyBlocks] | None = None,
 ) -> "RolloutOnGPU | None":
-    """Return an object that runs rollouts in one kernel, or None if that is unsupported.
+    """Return an object that runs rollouts in one kernel, or None when that is unsupported.
 
     Unsupported are policies without a kernel in ``step_on_gpu``, large structs of environments with
     several agents, and agents that exceed a block's shared memory.
@@ -168,7 +168,7 @@ def layer_arrays(name: str, arrays: Sequence[mx.array]) -> dict[str, mx.array]:
 
 
 def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, int] | None:
-    """Return the template constants of acting/rows.kernel.h, or None if the policy doesn't fit.
+    """Return the template constants of acting/rows.kernel.h, or None when the policy doesn't fit.
 
     Blocks have as many agents as possible without leaving cores unused. Shared memory contains all
     weights if they fit. Otherwise each step reads the encoder's weights from device memory, in bf16
@@ -217,7 +217,7 @@ def choose_rows(policy: Policy, spec: EnvSpec, n: int, low: bool) -> dict[str, i
 def choose_rollout_layout(
     policy: Policy, spec: EnvSpec, n: int, each: int = 1
 ) -> BlockLayout | None:
-    """Return the layout of a rollout's thread blocks, or None if shared memory is too small.
+    """Return the layout of a rollout's thread blocks, or None when shared memory is too small.
 
     Besides the memory of ``choose_layout``, a block needs one row of each agent's arrays.
 
@@ -262,7 +262,7 @@ class RolloutOnGPU:
     acting_precision: ClassVar[str] = "fp32"  # precision of the weights passed in
 
     def rows(self, n: int) -> dict[str, int] | None:
-        """Return the template constants of the matrix-unit kernel, or None if it can't be used.
+        """Return the template constants of the matrix-unit kernel, or None when it can't be used.
 
         Args:
             n: Number of agents.
@@ -314,7 +314,7 @@ class RolloutOnGPU:
             states: Recurrent states, result of the method ``state``.
             noise: (T, N, heads) float32, from ``distribution.noise``.
             structs: The environments' structs, (E, words) int32.
-            first: Outputs of the environments before the first step.
+            first: Outputs of the environments at the start.
         """
         spec = self.spec
         game = self.game

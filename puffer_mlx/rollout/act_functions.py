@@ -21,7 +21,7 @@ def compile_act(policy: Policy, assignment: PolicyAssignment | None = None) -> C
 
     Args:
         policy: The acting policy, or the architecture that all policies share in self-play.
-        assignment: Which policy plays each agent in self-play, or None for one policy.
+        assignment: Policy of each agent in self-play, or None for one policy.
     """
     plain = plain_act(policy, assignment)
     return verified(plain, mx.compile(plain), context=str(policy), draws=True)

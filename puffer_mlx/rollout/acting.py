@@ -34,7 +34,7 @@ from puffer_mlx.vec.rollout_loop import ACT, PART
 
 
 class RolloutBackend(Protocol):
-    """An implementation of acting: collects rollouts of a policy in environments.
+    """Interface for collecting rollouts of a policy in environments.
 
     Attributes:
         in_c: True if a rollout is one C call, including the policy's steps.
@@ -85,7 +85,7 @@ def choose_acting(
         environments: Environments to act in.
         streams: Returns the MLX streams for acting. Unused by ``ActingInC``.
         timer: Measures the phases ``eval_*``.
-        assignment: Which policy plays each agent in self-play; weights are then a list, one item
+        assignment: Policy of each agent in self-play; weights are then a list, one item
             per policy.
     """
     on_cpu = backend(device) == "cpu"
@@ -180,7 +180,7 @@ def replay_states(
 
 
 def _select_states(condition: mx.array, state: State, other: State) -> State:
-    """Return ``state`` for agents whose condition (n,) is True, and ``other`` for the rest."""
+    """Merge two recurrent states: ``state`` where the condition (n,) is True, else ``other``."""
 
     def choose(a: mx.array, b: mx.array) -> mx.array:
         return mx.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)

@@ -95,7 +95,7 @@ class ActingInC:
 def make_actor(
     policy: Policy, assignment: PolicyAssignment | None = None
 ) -> "CActor | CActors | None":
-    """Return an object that chooses actions in C, or None if that is impossible.
+    """Return an object that chooses actions in C, or None when that is impossible.
 
     It is impossible if the policy has a component without a C implementation (image encoders,
     custom classes) or the CPU extension is missing. In self-play (``assignment``) the object
@@ -262,7 +262,7 @@ class CActor:
         return self.native.function(), self.native.context()
 
     def unbind(self) -> None:
-        """Release the arrays of ``bind`` after a rollout."""
+        """End a rollout: release the memory that ``bind`` set."""
         self._bound = []
 
     def seconds(self) -> dict[str, float]:
@@ -306,7 +306,7 @@ class CActors:
                 self._prepared[p] = policy_weights
 
     def bind(self, views: Any, noise: np.ndarray, states: Any) -> tuple[int, int]:
-        """Set the memory of all policies, as ``CActor.bind`` does.
+        """Set the memory that all policies read and write, as ``CActor.bind`` does.
 
         ``states`` (of N agents) changes only in ``unbind``.
         """
@@ -320,7 +320,7 @@ class CActors:
         return native.function(), native.context()
 
     def unbind(self) -> None:
-        """Copy recurrent states back to the arrays passed to ``bind``, and release all arrays."""
+        """End a rollout: copy recurrent states to the arrays passed to ``bind``; release memory."""
         _, states, policy_states = self._bound
         for rows, each in zip(self._rows, policy_states, strict=True):
             tree_map(lambda to, array, rows=rows: to.__setitem__(rows, array), states, each)

@@ -37,7 +37,7 @@ class ActingInKernel:
         streams: Returns the GPU's stream. Called in the thread that collects.
         timer: Measures the phases ``eval_copy_in``, ``eval_act`` (acting) and ``eval_env`` (waiting
             for environments).
-        assignment: Which policy plays each agent in self-play. Weights are then a list: the
+        assignment: Policy of each agent in self-play. Weights are then a list: the
             learner's and each opponent's.
 
     Attributes:
@@ -114,7 +114,7 @@ class ActingInKernel:
         return after
 
     def _policy_blocks(self, shards: int) -> Sequence[PolicyBlocks | None]:
-        """Return the policy blocks of each shard of the agents; None without self-play. Cached."""
+        """Return each shard's policy blocks, or None for each shard without self-play. Cached."""
         if self._assignment is None:
             return [None] * shards
         if shards not in self._blocks:

@@ -49,7 +49,7 @@ def run_pipelined(
         groups: Indices of the groups in each shard.
         timer: Measures the phases ``eval_act`` and ``eval_env``.
         begin: (step, shard) -> the arrays to wait for, after submitting the computation of actions.
-        store: (step, shard, arrays) writes the computed actions to the rollout's memory. None if
+        store: (step, shard, arrays) writes the computed actions to the rollout's memory. None when
             the device has written them there.
         streams: Number of streams on which shards alternate, for the trace.
     """
@@ -108,7 +108,7 @@ class ActingInMLX:
         timer: Measures the phases ``eval_copy_in``, ``eval_act`` (acting), ``eval_copy_out``,
             ``eval_store`` and ``eval_env`` (waiting for environments).
         shards: Maps the number of groups to the number of shards.
-        assignment: Which policy plays each agent in self-play. Weights are then a list: the
+        assignment: Policy of each agent in self-play. Weights are then a list: the
             learner's and each opponent's.
 
     Attributes:

@@ -44,12 +44,12 @@ def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarr
 
 
 State = Any  # recurrent state of some agents, a tree of arrays
-PROGRESS_STRIDE = 64  # agents; the progress of a rollout is read from every 64th agent
+PROGRESS_STRIDE = 64  # progress of a rollout is read from every 64th agent
 UNWRITTEN_TERMINAL = -1.0  # value of a terminal that isn't written yet
 
 
 class Views(NamedTuple):
-    """NumPy views of the rollout arrays that a policy reads or writes. Shapes: see the module."""
+    """NumPy views of the arrays of a rollout that a policy reads or writes."""
 
     observations: np.ndarray
     terminals: np.ndarray
@@ -207,14 +207,14 @@ class RolloutBuffer:
         self.fields["observations"] = self._device_copy
 
     def mark(self) -> None:
-        """Mark all steps but the last as unwritten, so that progress can be read.
+        """Mark all steps of a rollout but the last as unwritten, so that progress can be read.
 
         See ``written_fraction`` and ``written_steps``.
         """
         self._terminals[1:-1] = UNWRITTEN_TERMINAL
 
     def mark_last(self) -> None:
-        """Mark the last step as unwritten.
+        """Mark the last step of a rollout as unwritten, so that its end can be read.
 
         This overwrites the terminals of row T. If the rollout fails, ``restore`` must replace them.
         """
@@ -249,7 +249,10 @@ class RolloutBuffer:
 
     @property
     def written_fraction(self) -> float | None:
-        """Fraction of the marked steps that are written; None for rollouts of one step."""
+        """Progress of a rollout: the fraction of marked steps that are written, 0 to 1.
+
+        None for rollouts of one step.
+        """
         marks = self._terminals[1:-1, ::PROGRESS_STRIDE]
         return float(np.mean(marks != UNWRITTEN_TERMINAL)) if marks.size else None
 
@@ -261,7 +264,10 @@ class RolloutBuffer:
         vec.reset(self._rows(self.horizon))
 
     def begin(self, previous: "RolloutBuffer") -> None:
-        """Copy the last row of the previous rollout to row 0. ``previous`` may be this buffer."""
+        """Begin a rollout: copy the last row of the previous rollout to row 0.
+
+        ``previous`` may be this buffer.
+        """
         self.fields["observations"] = self.observations
         for to, source in zip(self.rows, previous.rows, strict=True):
             if to is not None and source is not None:

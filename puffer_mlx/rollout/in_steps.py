@@ -33,7 +33,7 @@ class RolloutInSteps:
         spec: Observations and actions of the environment.
         game: Rules of the environment for the GPU.
         precision: Type of the weights in acting and training.
-        assignment: Which policy plays each agent in self-play; weights are then a list, one item
+        assignment: Policy of each agent in self-play; weights are then a list, one item
             per policy.
     """
 
@@ -56,7 +56,7 @@ class RolloutInSteps:
         self._step = mx.compile(partial(self._step_once, act))
 
     def precision(self, n: int) -> str:
-        """Return the type of the weights that act for n agents."""
+        """Return the precision of the weights with which a policy acts for n agents."""
         return self.acting_precision
 
     def weights(self, weights: Any, n: int) -> Any:
@@ -84,7 +84,7 @@ class RolloutInSteps:
         return 2 * (horizon + 1) * agents * row + 4 * (horizon * agents * row_floats + 2 * structs)
 
     def fits(self, horizon: int, agents: int) -> bool:
-        """Return True if a step has enough environments and arrays with 32-bit indices."""
+        """Return True if the kernel supports the size of a step: enough rows, 32-bit indices."""
         environments = agents // self.game.agents
         row = max(self._spec.observation_size, self._spec.mask_size)
         elements = max(agents * row, environments * self.game.words)

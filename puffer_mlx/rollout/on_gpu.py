@@ -51,7 +51,7 @@ class GPUError(UserError):
 
 
 def device_env(environments: VecEnv) -> DeviceEnv | None:
-    """Return the code of environments for a GPU, or None if a GPU can't step them."""
+    """Return the code of environments for a GPU, or None when a GPU can't step them."""
     if not isinstance(environments, NativeVec) or environments.gpu_side is None:
         return None
     owners, _ = environments.declared_policies()
@@ -70,7 +70,7 @@ def rollouts_in_one_launch(
     precision: str = "",
     assignment: PolicyAssignment | None = None,
 ) -> RolloutOnGPU | None:
-    """Return an object that runs a rollout in one launch, or None if the policy doesn't fit.
+    """Return an object that runs a rollout in one launch, or None when the policy doesn't fit.
 
     See ``rollouts_on_gpu`` for the arguments.
     """
@@ -95,7 +95,7 @@ def rollouts_in_steps(
 ) -> RolloutInSteps | None:
     """Return an object that runs rollouts in a few launches per step.
 
-    Returns None if a GPU can't step the environments.
+    Returns None when a GPU can't step the environments.
 
     See ``rollouts_on_gpu`` for the arguments.
     """
@@ -111,7 +111,7 @@ def rollouts_on_gpu(
     precision: str = "",
     assignment: PolicyAssignment | None = None,
 ) -> GPURollouts | None:
-    """Return an object that runs rollouts on a GPU, or None if that is impossible.
+    """Return an object that runs rollouts on a GPU, or None when that is impossible.
 
     It uses one launch per rollout if the policy fits, otherwise a few launches per step.
 
@@ -120,14 +120,14 @@ def rollouts_on_gpu(
         vec: Environments with N agents.
         horizon: Number of steps T.
         precision: Type in which the policy is trained: see ``rollout_on_gpu``.
-        assignment: Which policy plays each agent in self-play.
+        assignment: Policy of each agent in self-play.
     """
     arguments = policy, vec, horizon, precision, assignment
     return rollouts_in_one_launch(*arguments) or rollouts_in_steps(*arguments)
 
 
 def _last_row(array: mx.array) -> mx.array:
-    """Return ``array[-1]`` as a view. Indexing would copy the row."""
+    """Return the last row of an array as a view. Indexing would copy the row."""
     return mx.take(array, len(array) - 1, 0)
 
 
@@ -173,7 +173,7 @@ class EnvironmentsOnGPU:
         return mx.array(self._side.take())
 
     def commit(self, stepped: EnvSnapshot, log: mx.array) -> None:
-        """Store the result of a rollout.
+        """Replace the environments' state by the result of a rollout.
 
         Args:
             stepped: Snapshot after the rollout.
@@ -183,7 +183,7 @@ class EnvironmentsOnGPU:
         self._log = log
 
     def rollback(self, stepped: EnvSnapshot | None) -> None:
-        """Return to an earlier snapshot, or to the host's state if None. Drops the log."""
+        """Set the environments back to a snapshot, or with None to the host's state; drop the log."""
         self.stepped = stepped
         self._log = None
 
@@ -198,13 +198,13 @@ class EnvironmentsOnGPU:
         return self._vec.log() if log is None else self.read(log)
 
     def take_log(self) -> mx.array | None:
-        """Take the last rollout's log, unevaluated, for ``read``; ``log`` won't contain it."""
+        """Return the environments' log of the last rollout for ``read``, and remove it here."""
         log = self._log
         self._log = None
         return log
 
     def read(self, log: mx.array) -> dict[str, float]:
-        """Wait for a log from ``take_log``, and return its metrics as ``log`` does."""
+        """Return the environments' metrics from a log of ``take_log``; waits for the GPU."""
         self._side.add_log(np.array(log))
         return self._vec.log()
 
@@ -292,7 +292,7 @@ class BufferOnGPU:
             self._observations = previous._observations
 
     def fill(self, fields: dict[str, mx.array | None], last: EnvOutputs) -> None:
-        """Store a rollout.
+        """Store the arrays of a rollout in this buffer.
 
         Args:
             fields: Arrays that training reads, by name.
@@ -428,7 +428,7 @@ class RolloutsOnGPU:
         return after
 
     def _in_one_launch(self, groups: int, *inputs: Any) -> tuple[Any, ...]:
-        """Compute a rollout in one launch. Can be compiled, as no result is None.
+        """Compute a rollout in one launch. ``mx.compile`` accepts this: no result is None.
 
         Args:
             groups: Number of groups of agents.
@@ -472,7 +472,7 @@ class RolloutsOnGPU:
     def _join(
         self, launches: list[DeviceRollout], groups: int
     ) -> tuple[dict[str, Any], list[State], mx.array]:
-        """Join the launches of a rollout.
+        """Join the results of the launches of a rollout.
 
         Returns:
             The rollout's fields that aren't None, each group's states, and the last actions.

@@ -38,7 +38,7 @@ class WeightCache:
         self._entries: list[tuple[Any, Any]] = []  # (weights, value) of the previous call
 
     def __call__(self, policies: Sequence[Any]) -> list[Any]:
-        """Return the function's values for the weights of several policies."""
+        """Return the function's value for each policy. Calls it only for new weights."""
         previous = self._entries
         self._entries = [
             next((entry for entry in previous if entry[0] is weights), None)
@@ -49,7 +49,7 @@ class WeightCache:
 
 
 class PolicyAssignment(NamedTuple):
-    """Which policy plays each of the N agents of E environments."""
+    """Assignment of policies to the N agents of E environments, in self-play."""
 
     policy: np.ndarray
     """(N,) int32, policy of each agent: 0 is the learner, b > 0 is opponent b."""
@@ -65,7 +65,7 @@ class PolicyAssignment(NamedTuple):
 
     @property
     def opponents(self) -> int:
-        """Number of opponents B. Each plays at least one agent."""
+        """Number B of opponents in self-play. Each plays at least one agent."""
         return int(self.tags.max())
 
     def rows(self, policy: int) -> np.ndarray:
@@ -154,7 +154,7 @@ def set_tags(vec: VecEnv, assignment: PolicyAssignment) -> None:
 def _declared_policies(vec: VecEnv) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the environment and the declared policy of each agent, (N,) each.
 
-    The second array is None if the environments declare no policies.
+    The second array is None when the environments declare no policies.
     """
     if isinstance(vec, DeclaresPolicies):
         return vec.declared_policies()

@@ -36,7 +36,7 @@ def env_with_last_observations(config: Config, vec: VecEnv) -> ShowsLast | None:
 
 
 def without_reward_clip(config: Config) -> Config:
-    """Return a configuration without reward clipping, because ``add_last_values`` clips."""
+    """Return a configuration without reward clipping. ``add_last_values`` clips rewards."""
     return replace(config, train=replace(config.train, reward_clip=math.inf))
 
 

@@ -38,7 +38,7 @@ def rollouts_agree(
         vec: Environments on the host.
         kernel: GPU rollouts to verify.
         weights: Weights of the policy.
-        assignment: Which policy plays each agent in self-play.
+        assignment: Policy of each agent in self-play.
     """
     start = vec.state()
     if not verification.applies() or start is None:
@@ -68,7 +68,7 @@ def _rollout(
         vec: Environments on the host.
         kernel: GPU rollouts.
         start: State of the environments at the start.
-        assignment: Which policy plays each agent in self-play.
+        assignment: Policy of each agent in self-play.
         weights: Weights of the policy.
     """
     vec.restore(start)

@@ -130,14 +130,14 @@ class NetworkFacts:
 
     Args:
         with_activation: (network, activation) -> the network for ``policy.dialect`` sb3, which has
-            another activation and other initial weights. None if it is always the same network.
+            another activation and other initial weights. None when it is always the same network.
         add_c_layers: (actor, network, weights) adds the layers to a ``rollout.acting_in_c.CActor``.
         gpu_step: The layers in the GPU kernels that act.
         matrix_units: Folder of the files for a GPU's matrix units: ``rows.metal.h`` for rollouts,
             ``walks.metal.h`` for the minibatch kernels. A layer must have one tensor, ``weight``
             (3H, H), one state, and a highway connection.
         puffer3: Maps H to the sizes of one layer's tensors by name, in the order of PufferLib 3.0's
-            flat file. None if 3.0's wrapper has no such network.
+            flat file. None when 3.0's wrapper has no such network.
         flat: (hidden, layers) -> sizes of the tensors by name, in the order of PufferLib's flat
             file.
         layers: Maps names of tensors to the number of layers; 0 if another network has such names.

@@ -54,7 +54,7 @@ KERNEL mingru_backward<Low, FAST>: Low u x, float first not_done states, Low dou
   if (i < S * H) {
     float carry = 0.0f;
     uint row = i / H + (T - 1) * S, channel = i % H;
-    float after = states[row * H + channel];  // state after the step; the loop reads the state before it
+    float after = states[row * H + channel];  // state after the step (the loop reads the previous one)
     for (int t = T - 1; t >= 0; t -= AHEAD) {
       float hidden[AHEAD], gate[AHEAD], projection[AHEAD], input[AHEAD], gradient[AHEAD], before[AHEAD], kept[AHEAD];
 #pragma unroll

@@ -7,7 +7,7 @@
 
 #include "rows.metal.h"
 
-// Number of steps that a thread reads before it computes the first of them; a divisor of `steps`.
+// Number of steps that a thread reads before it computes the first of them. It divides `steps`.
 #define AHEAD_OF(steps) ((steps) % 4 == 0 ? 4 : (steps) % 3 == 0 ? 3 : (steps) % 2 == 0 ? 2 : 1)
 
 // Compute COUNT steps of C channels, starting at row `begin` and `channel`. state: before the first step, replaced by the last
