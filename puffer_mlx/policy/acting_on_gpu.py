@@ -32,11 +32,11 @@ from puffer_mlx.policy.policy import Policy, acting_functions
 from puffer_mlx.system.backend import backend
 from puffer_mlx.trees import leaves
 
-Weights = Any  # a tree of mx.array
-State = Any  # a tree of mx.array
+Weights = Any  # tree of mx.array
+State = Any  # tree of mx.array
 
 MAX_HIDDEN = 256  # largest H; for larger H MLX is faster
-AGENTS_PER_THREAD = 4  # agents that a thread computes one channel for; R in the kernels
+AGENTS_PER_THREAD = 4  # a thread computes one channel of 4 agents; R in the kernels
 BLOCK_SIZES = (16, 8, 4)  # possible numbers of agents per block
 MIN_BLOCKS = 128  # blocks that keep the cores of a large GPU busy
 OBSERVATION_CHUNK = 128  # elements of an observation in shared memory at a time; H if H is larger

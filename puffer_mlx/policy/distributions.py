@@ -18,7 +18,7 @@ import mlx.core as mx
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.system.plain_functions import record
 
-MASKED_LOGIT = -1e4  # logit of an illegal action, as in PufferLib: the probability underflows to 0
+MASKED_LOGIT = -1e4  # of an illegal action, as in PufferLib (its probability underflows to 0)
 MAX_FLOAT = 3.4028e38  # replaces infinity
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 

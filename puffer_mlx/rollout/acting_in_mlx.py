@@ -55,7 +55,7 @@ def run_pipelined(
     """
     trace = timer.trace
     shards = range(len(groups))
-    start_times = [0.0 for _ in shards]  # of each shard's current computation or step
+    start_times = [0.0 for _ in shards]  # of the current action or step of each shard
     pending: tuple[int, int, Any] | None = None
 
     def finish(t: int, p: int, chosen: Any) -> None:

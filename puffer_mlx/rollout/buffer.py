@@ -43,7 +43,7 @@ def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarr
     return array, view
 
 
-State = Any  # recurrent state of some agents, a tree of arrays
+State = Any  # recurrent state of agents, tree of arrays
 PROGRESS_STRIDE = 64  # progress of a rollout is read from every 64th agent
 UNWRITTEN_TERMINAL = -1.0  # value of a terminal that isn't written yet
 

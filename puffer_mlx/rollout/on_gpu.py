@@ -38,7 +38,7 @@ from puffer_mlx.vec.base import Rows, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import allocate_rows
 
-LAUNCH_SECONDS = 0.008  # of the longest launch on a Mac: a frame at 120 Hz
+LAUNCH_SECONDS = 0.008  # longest launch on a Mac: one frame at 120 Hz
 PROBE_STEPS = 4  # steps of the launch that is timed
 WATCHDOG_ERROR = "Command buffer execution failed"  # MLX's error if macOS stops a launch
 WATCHDOG_HINT = "set AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in the shell"
@@ -183,7 +183,7 @@ class EnvironmentsOnGPU:
         self._log = log
 
     def rollback(self, stepped: EnvSnapshot | None) -> None:
-        """Set the environments back to a snapshot, or with None to the host's state; drop the log."""
+        """Set the environments back to a snapshot; None for the host's state. Drops the log."""
         self.stepped = stepped
         self._log = None
 

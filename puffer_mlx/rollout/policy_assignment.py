@@ -21,7 +21,7 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import DeclaresPolicies, VecEnv
 
-MAX_OPPONENTS = 8  # in both releases
+MAX_OPPONENTS = 8  # in PufferLib 4.0 and 5.0
 
 
 class WeightCache:
