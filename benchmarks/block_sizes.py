@@ -74,7 +74,7 @@ def rollout_ms(policy: Policy, env: NativeVec, horizon: int, precision: str, tim
 
 
 def layouts(policy: Policy, spec: EnvSpec, n: int, agents_each: int) -> Iterator[BlockLayout]:
-    """Yield block layouts for n agents: the automatically chosen one, then others that fit.
+    """Yield block layouts of n agents: the automatically chosen one, then others that fit.
 
     ``agents_each`` is the number of agents per environment.
     """
@@ -83,7 +83,7 @@ def layouts(policy: Policy, spec: EnvSpec, n: int, agents_each: int) -> Iterator
     assert chosen_layout is not None
     yield chosen_layout
     for agents in BLOCK_AGENTS:
-        with patch.object(kernels, "BLOCKS", (agents,)):
+        with patch.object(kernels, "BLOCK_SIZES", (agents,)):
             default_layout = kernels.choose_rollout_layout(policy, spec, *counts)
         if default_layout is not None:
             usual = default_layout.threads
@@ -109,10 +109,10 @@ def sizes(
         if chosen is None or agents_each > 1:
             continue
         for rows in (chosen["M"], *(each for each in MATRIX_UNIT_AGENTS if each != chosen["M"])):
-            with patch.object(kernels, "ROWS_OF_A_BLOCK", (rows,)):
+            with patch.object(kernels, "MATRIX_BLOCK_SIZES", (rows,)):
                 fits = kernels.choose_rows(policy, spec, n, precision == "bf16")
             if fits:
-                yield precision, f"{rows} agents, matrix units", "ROWS_OF_A_BLOCK", (rows,)
+                yield precision, f"{rows} agents, matrix units", "MATRIX_BLOCK_SIZES", (rows,)
 
 
 def measure_sizes(

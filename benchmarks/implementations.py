@@ -47,7 +47,7 @@ from puffer_mlx.ops.implementation import COMPARING_VARIABLE, Implementation
 from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.rollout import on_gpu
 from puffer_mlx.rollout.acting_in_c import ActingInC
-from puffer_mlx.rollout.verified_rollouts import ROLLOUTS
+from puffer_mlx.rollout.verified_rollouts import GPU_ROLLOUTS
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.system.devices import has_gpu, select_device
 from puffer_mlx.system.json_text import write_json
@@ -372,7 +372,7 @@ def place_on_gpu(acting: Acting, *_: Any) -> Placement:
     settings, environments, policy, assignment = acting
     train = settings.train
     gpu_rollouts = None
-    if train.rollout_device in ("auto", "gpu-kernel") and not ROLLOUTS.is_refused:
+    if train.rollout_device in ("auto", "gpu-kernel") and not GPU_ROLLOUTS.is_refused:
         gpu_rollouts = on_gpu.rollouts_on_gpu(
             policy, environments, train.horizon, train.precision, assignment
         )

@@ -79,7 +79,7 @@ def compare(args: argparse.Namespace, options: list[str], network: str, banks: i
 
         alone, opposed = trainer(0), trainer(banks)
         assert opposed.self_play is not None
-        assignment = opposed.self_play.seats
+        assignment = opposed.self_play.assignment
         pairs = []
         for turn in range(args.pairs):
             order = (alone, opposed) if turn % 2 else (opposed, alone)

@@ -42,7 +42,7 @@ def collect(buffer, environments, policy, act, weights, state, noise):
     """Collect a rollout of T steps of N agents. Returns the recurrent state after the last step."""
     buffer.begin(buffer)  # copy row T of the previous rollout to row 0
     for t in range(buffer.horizon):
-        row = buffer.parts(1)[t][0]
+        row = buffer.shards(1)[t][0]
         observations = row.observations
         not_done = policy.not_done(row.terminals)
         actions, logprobs, values, state = act(
@@ -56,25 +56,28 @@ def collect(buffer, environments, policy, act, weights, state, noise):
     return state
 
 
-def advantages(values, rewards, terminals, ratios, finals, settings):
+def advantages(values, rewards, terminals, ratios, final_observations, settings):
     """Return advantages: GAE with clipped ratios, as in V-trace. All arrays are (T, N).
 
-    ``ratios``: new over old probabilities of the actions. ``finals``: 1 at a terminated episode's
-    last observation, 2 at a truncated one's; None where an environment doesn't show it.
+    ``ratios``: new over old probabilities of the actions. ``final_observations``: 1 at
+    a terminated episode's last observation, 2 at a truncated one's; None if the environments don't
+    report last observations.
     """
     rewards = mx.clip(rewards, -settings.reward_clip, settings.reward_clip)
     ratio = ratios[:-1] if settings.vtrace else 1.0
     rho, c = mx.minimum(ratio, settings.vtrace_rho_clip), mx.minimum(ratio, settings.vtrace_c_clip)
     not_done = 1 - terminals[1:]  # 0 where action t ended the episode
-    if finals is not None:  # the value of a truncated episode's last observation counts
-        ended = finals == 1 if settings.bootstrap_truncated else finals > 0
+    if final_observations is not None:  # the value of a truncated episode's last observation counts
+        ended = final_observations == 1 if settings.bootstrap_truncated else final_observations > 0
         not_done = not_done * (1 - ended[1:])
     bootstrap = settings.gamma * values[1:] * not_done - values[:-1]
     delta = rho * (rewards[1:] + bootstrap)
     if settings.advantage == "S":  # the formula of PufferLib's CPU extension
         delta = rho * rewards[1:] + bootstrap
-    if finals is not None:  # an action that is chosen from a last observation has no effect
-        delta = mx.where(finals[:-1] > 0, 0, delta)
+    if (
+        final_observations is not None
+    ):  # an action that is chosen from a last observation has no effect
+        delta = mx.where(final_observations[:-1] > 0, 0, delta)
     decay = (settings.gamma * settings.gae_lambda) * c * not_done
     return discount(delta, decay)  # adv[T-1] = 0; adv[t] = delta[t] + decay[t] adv[t+1]
 
@@ -87,8 +90,8 @@ def draw(buffer, adv, values, uniforms, beta, settings):
     T = buffer.horizon
     rows, weight = priority.choose_segments(adv, uniforms, beta, settings.prio_alpha)  # (S,), (S,)
     weight = mx.broadcast_to(weight, (T, rows.size))
-    if buffer.finals is not None:
-        weight = mx.where(buffer.finals[:T, rows] > 0, 0, weight)
+    if buffer.final_observations is not None:
+        weight = mx.where(buffer.final_observations[:T, rows] > 0, 0, weight)
     masks = None if buffer.masks is None else buffer.masks[:T, rows]
     inputs = buffer.observations[:T, rows], buffer.terminals[:T, rows], masks
     outputs = buffer.actions[:, rows], buffer.logprobs[:, rows], values[:, rows]
@@ -143,7 +146,7 @@ def train(config, environments):
     step = partial(optimizer.step, **optimizer.hyperparameters(settings))
     optimizer_state = optimizer.init(weights)
     state = policy.initial_state(N)
-    buffer = RolloutBuffer(environments.spec, T, N, 1, environments.finals)
+    buffer = RolloutBuffer(environments.spec, T, N, 1, environments.final_observations)
     buffer.reset(environments)
     for epoch in range(E):
         began = time.perf_counter()
@@ -163,9 +166,11 @@ def train(config, environments):
         ratios = mx.ones((T, N))
         history = []
         rewards, terminals = buffer.rewards[:T], buffer.terminals[:T]
-        finals = None if buffer.finals is None else buffer.finals[:T]
+        final_observations = (
+            None if buffer.final_observations is None else buffer.final_observations[:T]
+        )
         for k in range(K):
-            adv = advantages(values, rewards, terminals, ratios, finals, settings)
+            adv = advantages(values, rewards, terminals, ratios, final_observations, settings)
             rows, batch = draw(buffer, adv, values, uniforms[k], mx.array(beta), settings)
             (total, ratio, value, statistics), grads = gradient(weights, batch, mx.array(ent_coef))
             weights, optimizer_state, _ = step(weights, grads, optimizer_state, total, mx.array(lr))

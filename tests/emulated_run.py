@@ -24,7 +24,7 @@ import pytest
 
 import puffer_mlx
 from puffer_mlx.ops.gpu import launch, text
-from puffer_mlx.policy.networks.catalog import FORMS
+from puffer_mlx.policy.networks.catalog import NETWORK_FACTS
 from puffer_mlx.ppo import minibatch
 from puffer_mlx.rollout.on_gpu import rollouts_in_one_launch
 from puffer_mlx.system.backend import building_for
@@ -139,7 +139,7 @@ def _filling(dtype: mx.Dtype, size: int, number: float) -> np.ndarray:
 
 def minibatch_texts() -> list[text.ComposedKernel]:
     """Return the texts of all minibatch kernels, each composed with a network's file."""
-    folders = [forms.matrix_units for forms in FORMS.values() if forms.matrix_units]
+    folders = [forms.matrix_units for forms in NETWORK_FACTS.values() if forms.matrix_units]
     kernels = minibatch.KERNEL, minibatch.WIDE
     return [text.ComposedKernel(k, folder / text.WALKS_FILE) for k in kernels for folder in folders]
 

@@ -258,17 +258,22 @@ class CodedVec:
     """N agents whose every number says which agent and which step it came from.
 
     Of agent i after step k (0: the reset): observation (i, k, ...), reward `code(i, k)`, terminal
-    where (i + k) % 3 is 0, the last one (``finals``) before that, and every action legal except
-    number k % A. `sent` keeps the actions of
-    each step.
+    where (i + k) % 3 is 0, the last one (``final_observations``) before that, and every action
+    legal except number k % A. `sent` keeps the actions of each step.
     """
 
     unread, description, backend = [], "coded", "native"
 
     def __init__(
-        self, agents: int, groups: int, sizes=(3,), masked=False, dtype=np.float32, finals=False
+        self,
+        agents: int,
+        groups: int,
+        sizes=(3,),
+        masked=False,
+        dtype=np.float32,
+        final_observations=False,
     ) -> None:
-        self.finals = finals
+        self.final_observations = final_observations
         self.spec = EnvSpec(
             "coded", 4, np.dtype(dtype), ActionSpec(sizes), sum(sizes) if masked else 0
         )
@@ -290,13 +295,13 @@ class CodedVec:
         mask = np.ones((len(agents), self.spec.mask_size), np.uint8)
         if self.spec.mask_size:
             mask[:, k % self.spec.mask_size] = 0
-        finals = ((agents + k) % 3 == 2) * (1.0 + agents % 2) * (k > 0)
+        final_observations = ((agents + k) % 3 == 2) * (1.0 + agents % 2) * (k > 0)
         return [
             np.stack([agents, np.full_like(agents, k), *others], axis=1),
             self.scale * self.code(agents, k) * (k > 0),
             ((agents + k) % 3 == 0) * float(k > 0),
             mask if self.spec.mask_size else None,
-            *([finals] if self.finals else []),
+            *([final_observations] if self.final_observations else []),
         ]
 
     def _write(self, out: Rows, agents: Array, k: int) -> None:

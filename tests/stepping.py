@@ -143,7 +143,7 @@ def _python_vec(
 
 def gym_vec(constructor: Any, *, name: str, **settings: Any) -> PythonVec:
     more = {"total": settings["total_agents"], **settings}
-    return _python_vec(GymFactory, constructor, name, ("finals", "wrap", "total"), more)
+    return _python_vec(GymFactory, constructor, name, ("final_observations", "wrap", "total"), more)
 
 
 def zoo_vec(constructor: Any, *, name: str, **settings: Any) -> PythonVec:

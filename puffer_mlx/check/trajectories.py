@@ -87,7 +87,7 @@ def compare_trajectories(
         host_vec.reset(rows)
         equal = np.ones(N, bool)
         times = []
-        result = TrajectoryComparison(N, N, rollouts * HORIZON, kernel.form)
+        result = TrajectoryComparison(N, N, rollouts * HORIZON, kernel.description)
         for rollout in range(rollouts):
             buffer.begin(buffer)
             noise = policy.distribution.noise(mx.random.key(rollout), (HORIZON, N))

@@ -24,8 +24,8 @@ from mlx.utils import tree_map_with_path
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.decoders import Fused
-from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
-from puffer_mlx.policy.networks.catalog import FORMS, forms_of, names_of
+from puffer_mlx.policy.encoders.catalog import encoder_facts
+from puffer_mlx.policy.networks.catalog import NETWORK_FACTS, network_facts, networks_with
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system import program
 from puffer_mlx.system.files import open_file, publish
@@ -43,7 +43,7 @@ _PARTS = ("encoder", "decoder.actions", "decoder.value")
 _BEFORE = [f"{part}.{name}" for part in _PARTS for name in ("weight", "bias")]
 PUFFER3 = [  # tensors in 3.0's file, for each network of its wrapper
     [*_BEFORE, *(f"network.{name}" for name in forms.puffer3(1))]
-    for forms in FORMS.values()
+    for forms in NETWORK_FACTS.values()
     if forms.puffer3
 ]
 
@@ -102,12 +102,12 @@ def unsupported_part(policy: Policy) -> str | None:
     """Return the reason if a policy part has no place in PufferLib's native policy, or None."""
     if policy.separate_value:
         return "values with a network of their own (policy.separate_value): the flat file has none"
-    if not encoder_forms(policy.encoder).flat:
+    if not encoder_facts(policy.encoder).flat:
         part, expected = policy.encoder, "a linear encoder without bias (policy.dialect native)"
     elif type(policy.decoder) is not Fused:
         part, expected = policy.decoder, "a decoder without biases (policy.dialect native)"
-    elif forms_of(policy.network).flat is None:
-        part, expected = policy.network, f"the network {' or '.join(names_of('flat'))}"
+    elif network_facts(policy.network).flat is None:
+        part, expected = policy.network, f"the network {' or '.join(networks_with('flat'))}"
     else:
         return None
     return f"{type(part).__name__}: the flat file holds {expected}"
@@ -195,7 +195,7 @@ def read_bin(path: Path, like: Weights, alignment: int = BF16) -> Weights:
     if not (names in PUFFER3 or _native(names)):
         raise UserError(
             f"{path}: a flat file holds a policy of the native dialect with"
-            f" {' or '.join(names_of('flat'))},"
+            f" {' or '.join(networks_with('flat'))},"
             f" and this one has {', '.join(names)}",
             "load a .safetensors file, or choose another policy.dialect and torch.network",
         )
@@ -222,7 +222,7 @@ def _native(names: list[str]) -> bool:
     others = [name.removeprefix("network.") for name in names[len(first) :]]
     return names[: len(first)] == first and any(
         others == list(forms.flat(1, forms.layers(others)))
-        for forms in FORMS.values()
+        for forms in NETWORK_FACTS.values()
         if forms.flat and forms.layers
     )
 

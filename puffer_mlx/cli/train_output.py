@@ -26,7 +26,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import evaluator, ladder
 from puffer_mlx.evaluation.episode_videos import check_drawable
 from puffer_mlx.evaluation.evaluator import target_message
-from puffer_mlx.policy.encoders.catalog import plainer_note
+from puffer_mlx.policy.encoders.catalog import missing_encoder_note
 from puffer_mlx.profiling.phases import duration
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.blas import blas_name
@@ -124,7 +124,7 @@ def notes(run: Run) -> list[str | None]:
     trainer, config = run.trainer, run.trainer.config
     encoder = trainer.policy.encoder
     own_network = vec.has_own_network(config)
-    plainer = plainer_note(config.env_name, encoder, own_network)
+    plainer = missing_encoder_note(config.env_name, encoder, own_network)
     placed = placement.placement_notes(config, trainer.placement)
     return [run.log.note, plainer, *placed, evaluation_note(config)]
 

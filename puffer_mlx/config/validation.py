@@ -243,7 +243,7 @@ def raise_problems(problems: list[UserError]) -> None:
         raise UserError("\n  ".join(lines))
 
 
-# ---- self-play: how many agents an environment has isn't known here; seats are checked later ----
+# ---- self-play: how many agents an environment has is not known here yet ----
 
 
 def selfplay_faults(config: Config) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.episodes import MAX_STEPS, eval_config, max_environments
 from puffer_mlx.evaluation.players import Player
 from puffer_mlx.evaluation.results import PairResult, Tally
-from puffer_mlx.vec.base import Environments, HasSeats, VecEnv
+from puffer_mlx.vec.base import DeclaresPolicies, Environments, VecEnv
 from puffer_mlx.vec.from_config import probe
 from puffer_mlx.vec.rows import allocate_rows
 
@@ -44,8 +44,8 @@ def agent_sides(vec: VecEnv) -> np.ndarray:
     A = vec.num_agents // E
     policies = None
     uneven = vec.num_agents % E > 0
-    if isinstance(vec, HasSeats):
-        environments, policies = vec.seats()
+    if isinstance(vec, DeclaresPolicies):
+        environments, policies = vec.declared_policies()
         uneven = (np.bincount(environments, minlength=E) != A).any()
     if policies is not None and policies.any() and not uneven:
         sides = policies.reshape(E, A) > 0
@@ -84,7 +84,7 @@ class TwoPlayerGames:
         self._vec = vec
         self._is_first = agent_sides(vec) == sides[:, None]  # (E, A)
         self._shape = E, A = self._is_first.shape
-        if isinstance(vec, HasSeats):
+        if isinstance(vec, DeclaresPolicies):
             vec.set_tags(np.ones(E, np.int32))  # mark all as games against an opponent
         self.order = np.argsort(~self._is_first, axis=1, kind="stable") + A * np.arange(E)[:, None]
         self._agents = [np.flatnonzero(each) for each in (self._is_first, ~self._is_first)]
@@ -119,7 +119,7 @@ class TwoPlayerGames:
         Raises:
             UserError: If an episode ended for only some agents of an environment.
         """
-        final_flags = self.rows.finals
+        final_flags = self.rows.final_observations
         flags = self.rows.terminals if final_flags is None else final_flags
         ended = flags.reshape(self._shape) != 0
         all_ended = ended.all(axis=1)
@@ -221,7 +221,7 @@ def play_pair(
         game_over = match.finished()
         counted = game_over & (games_left > 0)
         if distinct:
-            distinct.record_step(game_over, counted, match.rows.finals is not None)
+            distinct.record_step(game_over, counted, match.rows.final_observations is not None)
         np.add.at(
             outcomes, (sides[counted], 1 - np.sign(reward_difference[counted]).astype(int)), 1
         )
@@ -267,7 +267,7 @@ def watch_game(
         match.step()
         reward_difference += float(match.score_difference()[0])
         if match.finished()[0]:
-            if match.rows.finals is not None:
+            if match.rows.final_observations is not None:
                 yield match.rows.observations[match.shown_agent].copy()
             break
     return reward_difference

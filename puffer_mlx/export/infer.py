@@ -10,15 +10,17 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.export.encoders import encoder_exports
 from puffer_mlx.export.networks import network_exports
 from puffer_mlx.export.weight_layouts import Tensors
-from puffer_mlx.policy.encoders.catalog import FORMS as ENCODERS
+from puffer_mlx.policy.encoders.catalog import ENCODER_FACTS as ENCODERS
 from puffer_mlx.policy.encoders.default import NAME as DEFAULT
-from puffer_mlx.policy.networks.catalog import FORMS, names_of
+from puffer_mlx.policy.networks.catalog import NETWORK_FACTS, networks_with
 
 
 def infer_settings(tensors: dict[str, Any]) -> dict[str, str]:
     """Infer a policy's settings from tensors with our names; {} if no built-in class fits."""
     decoder = _matrix(tensors, "decoder.weight", "decoder.actions.weight")
-    network, layers = _network(tensors, {name: facts.layers for name, facts in FORMS.items()})
+    network, layers = _network(
+        tensors, {name: facts.layers for name, facts in NETWORK_FACTS.items()}
+    )
     if decoder is None or not network:
         return {}  # perhaps custom classes, which the configuration names
     encoder = _encoder(tensors)
@@ -53,7 +55,7 @@ def infer_torch_settings(path: Path, tensors: Tensors) -> dict[str, str]:
         shown = ", ".join(list(tensors)[:8]) + (", ..." if len(tensors) > 8 else "")
         raise UserError(
             f"{path} fits no policy class of PufferLib 4.0, 3.0 (with"
-            f" {' or '.join(names_of('puffer3'))}) or Stable-Baselines3: {shown}",
+            f" {' or '.join(networks_with('puffer3'))}) or Stable-Baselines3: {shown}",
             "policies with an environment's custom encoder can't be imported",
         )
     return _policy_settings("torch", network, encoder, value.shape[1], layers)

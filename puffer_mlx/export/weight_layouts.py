@@ -33,7 +33,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.export.encoders import encoder_exports_of, refuse_bias
 from puffer_mlx.export.networks import network_exports_of
 from puffer_mlx.policy.decoders import GAINS, Fused, Separate
-from puffer_mlx.policy.networks.catalog import forms_of, names_of
+from puffer_mlx.policy.networks.catalog import network_facts, networks_with
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.trees import named
 
@@ -127,7 +127,7 @@ def torch_unsupported_reason(policy: Policy) -> str | None:
         if exports_of_network.puffer3 is None or layers != 1:
             return (
                 f"the network {network_name}, layers {layers}: PufferLib 3.0's wrapper only has"
-                f" {' or '.join(names_of('puffer3'))} with 1 layer"
+                f" {' or '.join(networks_with('puffer3'))} with 1 layer"
             )
     elif layout == "native":
         return "the decoder Fused: the torch classes have two linear layers (--dialect torch)"
@@ -324,7 +324,7 @@ def stacked_state(policy: Policy, state: Any) -> Tensors:
 
 def _stacked(network: Any, state: Any) -> Tensors:
     """Convert the recurrent state of one network to arrays by name."""
-    if stacked := forms_of(network).stacked_state:
+    if stacked := network_facts(network).stacked_state:
         return {
             name: np.stack([np.array(a) for a in layers]) for name, layers in stacked(state).items()
         }

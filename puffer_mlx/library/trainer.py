@@ -46,7 +46,7 @@ from puffer_mlx.library.settings import (
     with_objects,
     without_objects,
 )
-from puffer_mlx.policy.actor_critic import parts_of
+from puffer_mlx.policy.actor_critic import torch_section
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.system import output
@@ -569,7 +569,7 @@ def _with_parts(config: Any, keywords: Mapping[str, Any], module: Any) -> Any:
     for name in mine:
         if name.partition(".")[0] in ("policy", "torch") and name not in OF_MODULES:
             raise UserError(f"{name} is given, and the policy is a module", "one of the two")
-    parts = collected({"torch": vars(parts_of(module)), "policy.separate_value": False})
+    parts = collected({"torch": vars(torch_section(module)), "policy.separate_value": False})
     return changed(config, parts) if whole else {**mine, **parts}
 
 

@@ -1,14 +1,15 @@
-"""A policy's step on a GPU in one kernel: encoder, network, decoder, choice of actions.
+"""Compute a policy's step on a GPU in one kernel: encoder, network, decoder, choice of actions.
 
-In MLX a step takes about 25 operations, and launching one costs more than computing it. The kernel
-in ``ops/gpu/acting`` includes the network's layers (``layers.metal.h`` in the network's folder).
-It computes the same as ``Policy.act``, in float32.
+In MLX a step takes about 25 operations, and launching an operation costs more than computing it.
+The kernel in ``ops/gpu/acting`` includes the network's layers (``layers.metal.h`` in the network's
+folder). It computes the same as ``Policy.act``, in float32.
 
 Weights are packed into one array once per rollout, with matrices transposed. The arrays of the
-recurrent state are packed into one array too.
+recurrent state are packed into another array.
 
-One launch can also serve several policies of the same shapes: each block of agents reads its
-policy's weights, and recurrent states are stored in the order of the blocks (``PolicyBlocks``).
+In self-play one launch computes the steps of several policies of the same shapes. Each block of
+agents reads its policy's weights, and recurrent states have the order of the blocks
+(``PolicyBlocks``).
 """
 
 import functools
@@ -32,25 +33,25 @@ from puffer_mlx.ops.pack import pack_arrays
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import encoder_activation
 from puffer_mlx.policy.networks import GPUStep
-from puffer_mlx.policy.networks.catalog import forms_of
+from puffer_mlx.policy.networks.catalog import network_facts
 from puffer_mlx.policy.policy import Policy, acting_functions
 from puffer_mlx.system.backend import backend
 from puffer_mlx.trees import leaves
 
-Weights = Any  # a tree of mx.array
-State = Any  # a tree of mx.array
+Weights = Any  # tree of mx.array
+State = Any  # tree of mx.array
 
-MAX_HIDDEN = 256  # maximum H; for larger H MLX is faster
-AGENTS_PER_THREAD = 4  # agents for which a thread computes one channel; R in the kernels
-BLOCKS = (16, 8, 4)  # possible numbers of agents per block
-ENOUGH_BLOCKS = 128  # keeps the cores of a large GPU busy
-CHUNK = 128  # elements of an observation in shared memory at a time; H if H is larger
+MAX_HIDDEN = 256  # largest H; for larger H MLX is faster
+AGENTS_PER_THREAD = 4  # a thread computes one channel of 4 agents; R in the kernels
+BLOCK_SIZES = (16, 8, 4)  # possible numbers of agents per block
+MIN_BLOCKS = 128  # blocks that keep the cores of a large GPU busy
+OBSERVATION_CHUNK = 128  # elements of an observation in shared memory at a time; H if H is larger
 
 
 class ActingSizes(NamedTuple):
-    """First elements of the acting kernels' ``sizes``, as in ``ops/gpu/acting/functions.metal.h``.
+    """The acting kernels' argument ``sizes``; same order in ``ops/gpu/acting/functions.metal.h``.
 
-    The number of choices of each head follows.
+    In the argument, the number of choices of each action head follows.
     """
 
     D: int  # elements of an observation
@@ -64,22 +65,22 @@ class ActingSizes(NamedTuple):
     GELU: int  # 1 if a GELU follows the encoder's product
     HAS_MASK: int
     CONTINUOUS: int  # 1 if actions are continuous
-    COPIES: int  # 1 if observations are copied to ``seen``
+    COPIES: int  # 1 to copy observations to ``seen``
     LIMIT: int  # largest |action| and |mean| of continuous actions; 0: unbounded
     WEIGHTS: int  # elements of one policy's weights
 
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """Division of a block's threads and shared memory."""
+    """Threads and shared memory of one thread block of the acting kernels."""
 
-    agents: int
+    agents: int  # agents that the block computes
     chunk: int  # elements of an observation in shared memory at a time
     shared: int  # shared memory, in units of ``AGENTS_PER_THREAD`` float32 values
     threads: int
 
     def launch(self, n: int) -> dict[str, int]:
-        """Return the launch's thread counts and template constants for n agents."""
+        """Return thread counts and template constants of a kernel launch for n agents."""
         return {
             "threads": -(-n // self.agents) * self.threads,
             "block": self.threads,
@@ -90,15 +91,14 @@ class BlockLayout:
         }
 
 
-def layout(policy: Policy, step: GPUStep, agents: int) -> BlockLayout:
-    """Return the layout for a policy and a number of agents per block."""
+def block_layout(policy: Policy, step: GPUStep, agents: int) -> BlockLayout:
+    """Return the layout of a thread block for a policy and a number of agents per block."""
     D = policy.encoder.inputs  # type: ignore
     H = policy.network.hidden
     A = policy.decoder.action.logits
-    chunk = min(D, max(H, CHUNK))
+    chunk = min(D, max(H, OBSERVATION_CHUNK))
     groups = agents // AGENTS_PER_THREAD
-    sums = AGENTS_PER_THREAD
-    width = A + 1 + H + max(chunk, H) + step.shared_arrays * H + sums
+    width = A + 1 + H + max(chunk, H) + step.shared_arrays * H + AGENTS_PER_THREAD  # for sums
     threads = min(256, max(64, -(-H * groups // 32) * 32))
     return BlockLayout(agents, chunk, groups * width, threads)
 
@@ -107,32 +107,33 @@ def choose_layout(
     policy: Policy,
     step: GPUStep,
     n: int,
-    blocks: Sequence[int] = BLOCKS,
+    blocks: Sequence[int] = BLOCK_SIZES,
     agent_bytes: int = 0,
     max_bytes: int = SHARED_BYTES,
 ) -> BlockLayout | None:
-    """Return the layout for n agents, or None when shared memory is too small.
+    """Return the layout of a thread block for n agents, or None when shared memory is too small.
 
     Args:
-        policy: the acting policy.
-        step: the network's kernel.
-        n: the number of agents. More agents get larger blocks.
-        blocks: possible numbers of agents per block, in descending order.
-        agent_bytes: additional bytes of shared memory per agent of a block.
-        max_bytes: maximum bytes of shared memory per block.
+        policy: The acting policy.
+        step: The network's layers in the kernel.
+        n: Number of agents. More agents get larger blocks.
+        blocks: Possible numbers of agents per block, in descending order.
+        agent_bytes: Additional bytes of shared memory per agent of a block.
+        max_bytes: Maximum bytes of shared memory per block.
     """
-    layouts = [layout(policy, step, agents) for agents in blocks]
+    layouts = [block_layout(policy, step, agents) for agents in blocks]
     fitting = [
         each for each in layouts if 16 * each.shared + each.agents * agent_bytes <= max_bytes
     ]
-    enough = (each for each in fitting if each.agents * ENOUGH_BLOCKS <= n)
-    return next(enough, fitting[-1] if fitting else None)
+    filling = (each for each in fitting if each.agents * MIN_BLOCKS <= n)
+    return next(filling, fitting[-1] if fitting else None)
 
 
 class PolicyBlocks(NamedTuple):
-    """Assignment of n agents to blocks with one policy per block.
+    """Division of n agents into thread blocks, such that one policy plays all agents of a block.
 
-    A policy's last block is padded with copies of its last row, so slots can outnumber rows.
+    A row is an agent's index, a slot its position in the sequence of blocks. A policy's last block
+    is filled with copies of its last row, so slots can outnumber rows.
     """
 
     block_rows: mx.array  # (blocks, 1 + agents per block) int32: index of the policy, then rows
@@ -141,13 +142,13 @@ class PolicyBlocks(NamedTuple):
 
 
 def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
-    """Return the kernel for the policy's step, or None when the policy isn't supported.
+    """Return an object that computes a policy's step in one kernel, or None when unsupported.
 
     Unsupported are image encoders, activations other than GELU, a separate value network, custom
     classes, H above ``MAX_HIDDEN``, and policies that exceed a block's shared memory. Such policies
     act through MLX.
     """
-    step = forms_of(policy.network).gpu_step
+    step = network_facts(policy.network).gpu_step
     if step is None or not step.fits(policy.network) or policy.separate_value:
         return None
     if encoder_activation(policy.encoder) not in ("", "gelu"):
@@ -160,13 +161,15 @@ def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
     return StepOnGPU(policy, step) if unchanged and not ON_GPU.is_refused else None
 
 
-def agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
-    """Return True if the kernel and plain MLX agree. They are compared once on a machine.
+def step_agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
+    """Return True if the kernel of a policy's step agrees with plain MLX.
+
+    They are compared once on a machine.
 
     Args:
-        policy: the acting policy.
-        step: the policy's kernel.
-        agents: number of agents. At most 64 are compared.
+        policy: The acting policy.
+        step: The policy's kernel.
+        agents: Number of agents. At most 64 are compared.
     """
     if not verification.uses_gpu_kernels():
         return True
@@ -198,9 +201,9 @@ def agrees(policy: Policy, step: "StepOnGPU", agents: int) -> bool:
 
 @functools.cache
 def _no_state() -> mx.array:
-    """Return a cached placeholder for the states of networks that have none.
+    """Return a cached placeholder for the recurrent state of networks without one.
 
-    It is an argument of compiled functions, so it must not be an array that they also capture.
+    Compiled functions take it as an argument, so it must not be an array that they also capture.
     """
     array = mx.zeros(MIN_ARRAY_SIZE)
     mx.eval(array)
@@ -208,11 +211,11 @@ def _no_state() -> mx.array:
 
 
 class StepOnGPU:
-    """Runs a policy's step as a kernel, and packs its weights and states.
+    """Computes a policy's step in one kernel, and packs weights and states for it.
 
     Args:
-        policy: a policy supported by ``step_on_gpu``.
-        step: the network's kernel.
+        policy: A policy that ``step_on_gpu`` supports.
+        step: The network's layers in the kernel.
     """
 
     def __init__(self, policy: Policy, step: GPUStep) -> None:
@@ -221,13 +224,13 @@ class StepOnGPU:
         self._names = [name for name, _ in tree_flatten(policy.initial_state(1))]  # type: ignore
 
     def block(self, n: int) -> int:
-        """Return the number of agents per block for n agents."""
+        """Return the number of agents per thread block in a launch for n agents."""
         layout = choose_layout(self._policy, self._step, n)
         assert layout is not None
         return layout.agents
 
     def weights(self, weights: Weights) -> mx.array:
-        """Pack the policy's weights for ``act`` into one array (size,)."""
+        """Pack a policy's weights into one array (size,) for ``act``."""
         policy = self._policy
         encoder = weights["encoder"]
         decoder = weights["decoder"]
@@ -250,20 +253,23 @@ class StepOnGPU:
         Returns:
             (arrays of a state, n, H), with the n agents of all groups.
         """
-        arrays = [array for parts in zip(*map(leaves, groups), strict=True) for array in parts]
+        arrays = [array for leaf in zip(*map(leaves, groups), strict=True) for array in leaf]
         shape = len(self._names), -1, self._policy.network.hidden
         return pack_arrays(arrays)[0].reshape(shape) if arrays else _no_state()
 
     def in_blocks(self, states: mx.array, blocks: PolicyBlocks | None) -> mx.array:
-        """Reorder packed states (arrays, n, H) to the slots of the blocks: (arrays, slots, H)."""
+        """Reorder packed recurrent states by slots: (arrays, n, H) -> (arrays, slots, H).
+
+        ``blocks`` is None when a single policy acts; the order is then unchanged.
+        """
         return mx.take(states, blocks.gather, axis=1) if blocks and self._names else states
 
     def by_rows(self, states: mx.array, blocks: PolicyBlocks | None) -> mx.array:
-        """Reorder packed states from slots to rows, the inverse of ``in_blocks``."""
+        """Reorder packed recurrent states by rows: the inverse of ``in_blocks``."""
         return mx.take(states, blocks.scatter, axis=1) if blocks and self._names else states
 
     def state_after(self, states: mx.array) -> State:
-        """Unpack states in the order of rows into the network's recurrent state."""
+        """Unpack the recurrent state of n agents from one array, whose order is by rows."""
         arrays = mx.split(states, len(self._names)) if self._names else []
         pairs = zip(self._names, arrays, strict=True)
         return tree_unflatten([(name, array.squeeze(0)) for name, array in pairs])
@@ -282,28 +288,28 @@ class StepOnGPU:
         obs_copy: mx.array | None,
         block_rows: mx.array | None = None,
     ) -> mx.array:
-        """Choose actions for one step of n agents, in one launch.
+        """Compute one step of a policy for n agents, in one launch.
 
         Args:
-            weights: packed weights (size,), or (P, size) of all policies with ``block_rows``.
-            states: packed states, from ``state`` or the previous call; with ``block_rows`` in the
+            weights: Packed weights (size,); with ``block_rows`` those of P policies, (P, size).
+            states: Packed states, from ``state`` or the previous call; with ``block_rows`` in the
                 order of ``in_blocks``.
             noise: (n, heads) float32, from ``distribution.noise``.
             observations: (n, D) float32 or uint8.
             mask: (n, A) uint8, non-zero where legal, or None.
-            terminals: (n,) float32, 1 at an episode's end. Policies with ``reset_on_terminal``
-                reset the state there.
-            actions: output memory (n, heads) float32. The kernel writes it, although MLX treats it
-                as an input. It must be evaluated and contiguous, and must not be read before the
-                returned states are evaluated. The same applies to the next three arrays.
-            logprobs: output memory (n,) float32.
-            values: output memory (n,) float32.
-            obs_copy: output memory (n, D) for a copy of the observations, or None for no copy.
-            block_rows: ``PolicyBlocks.block_rows`` for blocks of ``block(n)`` agents, or None for
-                a single policy.
+            terminals: (n,) float32, 1 where an episode ended. A policy with ``reset_on_terminal``
+                resets these agents' states.
+            actions: (n, heads) float32, output. For MLX it is an input, although the kernel writes
+                it: it must be evaluated and contiguous, and must not be read before the returned
+                states are evaluated. The same applies to the next three arrays.
+            logprobs: (n,) float32, output.
+            values: (n,) float32, output.
+            obs_copy: (n, D), output, a copy of the observations; None for no copy.
+            block_rows: ``PolicyBlocks.block_rows`` for blocks of ``block(n)`` agents; None for a
+                single policy.
 
         Returns:
-            The next packed states.
+            The packed states after the step.
         """
         n = len(observations)
         layout = choose_layout(self._policy, self._step, n)
@@ -328,16 +334,24 @@ class StepOnGPU:
                 "logprobs": logprobs,
                 "values": values,
                 "seen": placeholder(observations.dtype) if obs_copy is None else obs_copy,
-                "seats": placeholder(mx.int32) if block_rows is None else block_rows,
+                "block_rows": placeholder(mx.int32) if block_rows is None else block_rows,
             },
             {"after": states.shape},
             **layout.launch(n),
-            SEATS=int(block_rows is not None),
+            PLAYERS=int(block_rows is not None),
         )
         return after
 
     def sizes(self, layout: BlockLayout, n: int, size: int, masked: bool, copied: bool) -> mx.array:
-        """Return the kernel's ``sizes``: ``ActingSizes``, then the choices of each head."""
+        """Return the kernel's argument ``sizes``: see ``ActingSizes``.
+
+        Args:
+            layout: Layout of the thread blocks.
+            n: Number of agents, or of slots with several policies.
+            size: Elements of one policy's packed weights.
+            masked: True if actions are masked.
+            copied: True to copy the observations.
+        """
         policy = self._policy
         action = policy.decoder.action
         sizes = ActingSizes(

@@ -1,8 +1,8 @@
-"""Activation functions, and initial weights.
+"""Activation functions, and initial weights of layers.
 
-``tanh`` and ``logistic`` use arithmetic only, which ``mx.compile`` fuses and vectorises. On a Linux
-CPU, MLX's functions take six times as long. Upstream acts with the same approximation. 16-bit
-inputs are computed in float32, because some coefficients underflow in float16.
+``tanh`` and ``logistic`` use only arithmetic, which ``mx.compile`` fuses and vectorises. On a Linux
+CPU, MLX's functions take six times as long. PufferLib acts with the same approximation. For 16-bit
+inputs they compute in float32, because some coefficients underflow in float16.
 """
 
 import math
@@ -41,7 +41,7 @@ def _tanh_vjp(_, cotangent, out):
 
 @mx.custom_function
 def logistic(x: mx.array) -> Any:
-    """Return the logistic function, by the approximation of ``tanh``, absolute error 4e-7."""
+    """Return the logistic function, by a rational approximation with absolute error 4e-7."""
     return 0.5 * _rational_tanh(0.5 * x) + 0.5
 
 
@@ -50,33 +50,36 @@ def _logistic_vjp(_, cotangent, out):
     return cotangent * out * (1 - out)
 
 
-GAIN = 2**0.5  # gain of orthogonal initial weights before an activation, in the sb3 dialect
+SB3_GAIN = 2**0.5  # of orthogonal initial weights before an activation, for policy.dialect sb3
 
 
 def chosen_activation(policy: Policy) -> str:
-    """Return the activation that ``policy.activation`` selects in a dialect.
+    """Return the name of the activation that a policy uses.
+
+    Args:
+        policy: Section [policy] of a configuration, with ``activation`` and ``dialect``.
 
     Raises:
-        UserError: If the dialect doesn't support it.
+        UserError: If ``policy.dialect`` doesn't support the activation.
     """
-    usual = "tanh" if policy.dialect == "sb3" else "gelu"
-    chosen = usual if policy.activation == "auto" else policy.activation
-    if policy.dialect != "sb3" and chosen != usual:
+    default = "tanh" if policy.dialect == "sb3" else "gelu"
+    chosen = default if policy.activation == "auto" else policy.activation
+    if policy.dialect != "sb3" and chosen != default:
         raise UserError(
-            f"policy.activation {chosen} needs the sb3 dialect; policy.dialect"
-            f" {policy.dialect} has {usual}, as PufferLib",
-            f"policy.dialect sb3, or policy.activation {usual}",
+            f"policy.activation {chosen} needs policy.dialect sb3; policy.dialect"
+            f" {policy.dialect} uses {default}, as PufferLib does",
+            f"policy.dialect sb3, or policy.activation {default}",
         )
     return chosen
 
 
 def uniform(key: mx.array, shape: tuple[int, ...], bound: float) -> mx.array:
-    """Return weights uniform within ±bound."""
+    """Return random weights, uniform within ±bound."""
     return mx.random.uniform(-bound, bound, shape, key=key)
 
 
 def uniform_layer(key: mx.array, shape: tuple[int, ...]) -> dict[str, mx.array]:
-    """Return a layer's weight (O, ...) and bias (O,), uniform within ±1/sqrt(inputs), as torch."""
+    """Return a layer's initial weight (O, ...) and bias (O,), uniform within ±1/sqrt(inputs)."""
     bound = math.prod(shape[1:]) ** -0.5
     weight, bias = mx.random.split(key)
     return {"weight": uniform(weight, shape, bound), "bias": uniform(bias, shape[:1], bound)}
@@ -85,20 +88,20 @@ def uniform_layer(key: mx.array, shape: tuple[int, ...]) -> dict[str, mx.array]:
 def orthogonal_layer(
     key: mx.array, shape: tuple[int, int], gain: float = 1.0
 ) -> dict[str, mx.array]:
-    """Return a layer's orthogonal weight, and a bias of 0."""
+    """Return a linear layer's initial weight, which is orthogonal, and bias, which is 0."""
     return {"weight": orthogonal(key, shape, gain), "bias": mx.zeros(shape[0])}
 
 
 def orthogonal(key: mx.array, shape: tuple[int, int], gain: float = 1.0) -> mx.array:
-    """Return gain times a uniformly distributed matrix.
+    """Return a random orthogonal matrix, multiplied by a gain.
 
-    Its rows or its columns, whichever are fewer, are orthonormal.
+    The rows of the matrix are orthonormal, or its columns if these are fewer.
     """
     rows, columns = shape
     normal = mx.random.normal((max(shape), min(shape)), key=key)
-    q, r = mx.linalg.qr(normal, stream=mx.cpu)  # MLX has no QR for GPUs
-    diagonal = mx.diag(r, stream=mx.cpu)  # a gather by two indices takes CUDA 2.6 s to compile
-    mx.eval(q, diagonal)  # before another device reads it
+    q, r = mx.linalg.qr(normal, stream=mx.cpu)  # MLX has no QR decomposition for GPUs
+    diagonal = mx.diag(r, stream=mx.cpu)  # indexing would take 2.6 s to compile on CUDA
+    mx.eval(q, diagonal)  # before another device reads them
     q = q * mx.where(diagonal < 0, -1.0, 1.0)  # makes the factorisation unique
     return gain * (q if rows >= columns else q.T)
 

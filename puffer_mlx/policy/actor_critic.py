@@ -1,7 +1,7 @@
-"""A policy that consists of one ``mlx.nn.Module`` of the user: actor and critic in one call.
+"""Policies that consist of one custom ``mlx.nn.Module``, which is both actor and critic.
 
     module(observations) -> outputs, values
-    module(observations, state) -> outputs, values, state    recurrent: has initial_state(n), too
+    module(observations, state) -> outputs, values, state    recurrent: also has initial_state(n)
 
 | | shape | |
 | --- | --- | --- |
@@ -10,9 +10,9 @@
 | values | (n,) or (n, 1) | |
 | state | a tree of arrays (n, ...) | one row per agent |
 
-Log standard deviations of continuous actions are additional weights (``logstd``). The policy's
-parts are an identity encoder, the module as the network, and an identity decoder. They have no C or
-GPU implementation, so the policy acts through MLX.
+Log standard deviations of continuous actions are additional weights (``logstd``). The policy has an
+identity encoder, the module as its network, and an identity decoder. They have no C or GPU
+implementation, so the policy acts through MLX.
 """
 
 import copy
@@ -35,35 +35,35 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.trees import leaves
 
-Weights = Any  # a tree of arrays
-State = Any  # a tree of arrays (n, ...)
+Weights = Any  # tree of arrays
+State = Any  # tree of arrays (n, ...)
 CALL = "module(observations) -> outputs, values"
 CALL_WITH_STATE = "module(observations, state) -> outputs, values, state"
 
 
 def is_recurrent(module: nn.Module) -> bool:
-    """Return True if the module has a recurrent state."""
+    """Return True if a custom module has a recurrent state."""
     return callable(getattr(module, "initial_state", None))
 
 
-def parts_of(module: nn.Module) -> config.Torch:
-    """Section [torch] of a configuration whose policy is a module."""
+def torch_section(module: nn.Module) -> config.Torch:
+    """Return section [torch] of a configuration whose policy is a custom module."""
     cls = type(module)
     name = f"{cls.__module__}:{cls.__name__}" if is_recurrent(module) else FORGETFUL
     return config.Torch(network=name, encoder="auto", decoder=OWN)
 
 
 def actor_critic(module: nn.Module, spec: EnvSpec, configuration: config.Config) -> Policy:
-    """Return the policy that wraps a module for an environment.
+    """Return the policy that wraps a custom module for an environment.
 
     Args:
-        module: Actor and critic as described above; it is copied.
+        module: Actor and critic: see the module's docstring. The policy contains a copy.
         spec: Observations and actions of the environment.
         configuration: Supplies ``policy.reset_on_terminal``, ``policy.log_std_init`` and the
             algorithm's action bounds.
 
     Raises:
-        UserError: If the module's results don't have this form or don't fit the environment.
+        UserError: If the module's results have another format or don't fit the environment.
     """
     if not isinstance(module, nn.Module):
         name = f"the class {module.__name__}" if isinstance(module, type) else repr(module)
@@ -81,7 +81,7 @@ def actor_critic(module: nn.Module, spec: EnvSpec, configuration: config.Config)
 
 
 class IdentityEncoder:
-    """Encoder without weights that returns observations unchanged.
+    """Encoder without weights, which returns observations unchanged.
 
     Args:
         hidden: Observation size D.
@@ -91,21 +91,21 @@ class IdentityEncoder:
         self.hidden = hidden
 
     def init(self, key: mx.array) -> dict:
-        """Return no weights."""
+        """Return an empty dictionary, as this encoder has no weights."""
         return {}
 
     def __call__(self, weights: dict, observations: mx.array) -> mx.array:
-        """Return observations (n, D) unchanged."""
+        """Return the observations (n, D) unchanged as features."""
         return observations
 
 
 class ModuleNetwork:
-    """A module with the interface of ``networks.Network``.
+    """Adapts a custom module to the interface of ``networks.Network``.
 
-    It maps observations (n, D) to (n, A + 1): the outputs, then the value.
+    Maps observations (n, D) to features (n, A + 1): the module's outputs, then the value.
 
     Args:
-        module: Actor and critic; it is copied.
+        module: Actor and critic; this object contains a copy.
         spec: Observations and actions of the environment.
 
     Raises:
@@ -117,7 +117,7 @@ class ModuleNetwork:
         self._spec = spec
         self._module = copy.deepcopy(module)
         try:
-            mx.eval(self._module)  # other threads can't evaluate arrays of this one
+            mx.eval(self._module)  # arrays of this thread; others can't evaluate them
         except RuntimeError as error:
             if "There is no Stream" not in str(error):
                 raise
@@ -139,7 +139,7 @@ class ModuleNetwork:
     def scan(
         self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute T steps of S segments: (T, S, D) -> (T, S, A + 1) and the last state."""
+        """Call the module for T steps of S segments: (T, S, D) -> (T, S, A + 1), last state."""
         T, S = h.shape[:2]
         if not self._is_recurrent:
             y, state = self.step(weights, h.reshape(T * S, -1), state)
@@ -153,7 +153,7 @@ class ModuleNetwork:
     def step(
         self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute one step of n agents: (n, D) -> (n, A + 1) and the next state."""
+        """Call the module for one step of n agents: (n, D) -> (n, A + 1), next state."""
         module = self._per_thread.module
         module.update(weights)
         n = len(h)
@@ -168,15 +168,15 @@ class ModuleNetwork:
         return mx.concatenate([outputs, values.reshape(n, 1)], axis=1), state
 
     def check(self) -> None:
-        """Call the module once, for two agents.
+        """Call the module once for two agents, and check its results.
 
         Raises:
-            UserError: If it fails or returns something unexpected.
+            UserError: If the call fails or the results have other types or shapes than expected.
         """
         n = 2
         A = self.hidden - 1
         if not leaves(self._module.parameters()):
-            raise UserError(f"{self._name} has no weights: nothing can be trained", "add a layer")
+            raise UserError(f"{self._name} has no weights, so it can't be trained", "add a layer")
         shape = self._spec.observation_shape or (self._spec.observation_size,)
         observations = mx.zeros((n, *shape))
         arguments = (observations, self.initial_state(n)) if self._is_recurrent else (observations,)
@@ -189,9 +189,10 @@ class ModuleNetwork:
                 f" {error}",
                 f"expected {call}",
             ) from None
-        shapes = [getattr(part, "shape", None) for part in result] if type(result) is tuple else []
+        results = result if type(result) is tuple else ()
+        shapes = [getattr(each, "shape", None) for each in results]
         if len(shapes) != len(arguments) + 1 or None in shapes[:2]:
-            what = f"{len(shapes)} parts" if shapes else type(result).__name__
+            what = f"a tuple of {len(shapes)}" if shapes else type(result).__name__
             raise UserError(f"{self._name} returned {what}", f"expected {call}")
         if shapes[0] != (n, A) or shapes[1] not in ((n,), (n, 1)):
             raise UserError(
@@ -205,14 +206,14 @@ class ModuleNetwork:
 
 
 class IdentityDecoder(Decoder):
-    """Decoder for a module that already outputs logits and value. Its only weight is ``logstd``."""
+    """Decoder for a module whose features are already outputs and value. Weights: ``logstd``."""
 
     def init(self, key: mx.array) -> dict:
-        """Return ``logstd`` for continuous actions, else no weights."""
-        return self._deviations()
+        """Return the initial weights: ``logstd`` for continuous actions, otherwise none."""
+        return self._logstd_weights()
 
     def product(
         self, weights: dict, h: mx.array, value_features: mx.array | None = None
     ) -> mx.array:
-        """Return the features (n, A + 1) transposed."""
+        """Return the features (n, A + 1) transposed, as they are outputs and values already."""
         return h.T

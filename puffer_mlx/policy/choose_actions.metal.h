@@ -1,11 +1,12 @@
-// Sample actions from a policy's outputs. Launched by policy/choosing_on_gpu.py.
+// Kernel that samples actions from a policy's outputs. policy/choosing_on_gpu.py launches it.
 
 #pragma once
 
 #include "distributions.h"
 #include "gpu/functions.metal.h"
 
-// Logits of one agent in one head, n apart (see distributions.h). Nothing is cached; `at` sanitizes a logit at each read.
+// Logits of one action head for one agent, in the interface of distributions.h. Adjacent logits are n elements apart. `at` replaces
+// infinities and NaN, and returns -1e4 for illegal actions.
 template <int MASKED>
 struct LogitsOfRow {
   IN_DEVICE const float* logits;
@@ -20,9 +21,9 @@ struct LogitsOfRow {
   FUNCTION float weight(int, float x) const { return exp(x); }
 };
 
-// One agent per thread. outputs: logits or means (A, n); masks (n, A), read if MASKED; noise (n, heads); sizes: choices of each of
-// the HEADS of a discrete space; HEADS is 0 for a continuous one, with logstd (A) and |action| <= limit if limit > 0. shape: n, A.
-// chosen (heads + 2, n): actions, their log-probability, the values.
+// Each thread chooses the actions of one agent. Inputs: outputs (A, n), logits or means; masks (n, A), read if MASKED; noise (n,
+// heads); sizes, the number of choices of each of HEADS discrete heads. For continuous actions HEADS is 0, logstd is (A,), and
+// actions are clipped to ±limit if limit > 0. Output: chosen (heads + 2, n): actions, their log-probability, and the values.
 KERNEL choose_actions<HEADS, MASKED>: float outputs values noise logstd limit, uint8_t masks, int sizes shape{n A} -> float chosen {
   uint n = (uint)shape.n, A = (uint)shape.A, heads = HEADS > 0 ? (uint)HEADS : A, at = 0;
   if (i < n) {

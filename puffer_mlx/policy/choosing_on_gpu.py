@@ -1,7 +1,7 @@
-"""Choose actions on a GPU in one kernel, after a policy's step in MLX.
+"""Choose actions on a GPU in one kernel, from the outputs of a policy's step in MLX.
 
-Plain MLX needs about twenty launches. It fuses and compiles a third of them at the first start,
-which takes 15 s on CUDA.
+Plain MLX needs about twenty launches. It compiles a third of them when it first runs, which takes
+15 s on CUDA.
 """
 
 from pathlib import Path
@@ -14,30 +14,30 @@ from puffer_mlx.policy.distributions import Categorical, Gaussian
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.backend import backend
 
-TEXT = Path(__file__).with_name("choose_actions.metal.h")
+KERNEL_FILE = Path(__file__).with_name("choose_actions.metal.h")
 
 
 def chooses_on_gpu(policy: Policy, n: int) -> bool:
-    """Return True if the kernel chooses for n agents: on a GPU, unless n is small."""
-    known = type(policy.distribution) in (Categorical, Gaussian)
-    if backend() == "cpu" or n < MIN_ARRAY_SIZE or not known:
+    """Return True if ``choose_actions`` can choose for n agents of a policy on this device."""
+    supported = type(policy.distribution) in (Categorical, Gaussian)
+    if backend() == "cpu" or n < MIN_ARRAY_SIZE or not supported:
         return False
     return KERNEL.choose(policy.act, policy.distribution.sample) is not None
 
 
-def choose(
+def choose_actions(
     policy: Policy,
     outputs: mx.array | tuple[mx.array, mx.array],
     values: mx.array,
     noise: mx.array,
     mask: mx.array | None,
 ) -> mx.array:
-    """Choose actions as ``distribution.sample`` does, in one launch.
+    """Choose actions from a policy's outputs as ``distribution.sample`` does, in one launch.
 
     Args:
-        policy: the acting policy.
-        outputs: float32 outputs of ``Policy.step``.
-        values: (n,) float32 values of ``Policy.step``.
+        policy: The acting policy.
+        outputs: Outputs of ``Policy.step``, float32.
+        values: (n,) float32, values of ``Policy.step``.
         noise: (n, heads) float32, from ``distribution.noise``.
         mask: (n, A) uint8, non-zero where legal, or None.
 
@@ -60,7 +60,7 @@ def choose(
     shapes = {"chosen": (action.heads + 2, n)}
     constants = {"HEADS": 0 if action.continuous else action.heads}
     constants["MASKED"] = int(mask is not None)
-    return launch(TEXT, "choose_actions", inputs, shapes, n, **constants)[0]  # type: ignore
+    return launch(KERNEL_FILE, "choose_actions", inputs, shapes, n, **constants)[0]  # type: ignore
 
 
-KERNEL = Implementation(("policy.policy",), "the kernel that chooses actions", gpu=choose)
+KERNEL = Implementation(("policy.policy",), "the kernel that chooses actions", gpu=choose_actions)

@@ -1,4 +1,4 @@
-"""Custom classes, named ``module:Class`` in the configuration, and ``mlx.nn`` modules."""
+"""Custom encoders and networks, which a configuration names as ``module:Class``."""
 
 import threading
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from puffer_mlx.system.import_string import load_object
 
 
 def load_class(name: str) -> type:
-    """Return the class that ``module:Class`` names. Finds modules of the working directory, too.
+    """Import the class ``module:Class``, also from the working directory.
 
     Raises:
-        UserError: If there is no such module or class.
+        UserError: If the module or the class doesn't exist.
     """
     cls = load_object(name)
     if not isinstance(cls, type):
@@ -26,39 +26,51 @@ def load_class(name: str) -> type:
     return cls
 
 
-def make_encoder(name: str, inputs: int, hidden: int) -> Any:
-    """Return ``Class(inputs, hidden)``, wrapped if it is an ``mlx.nn.Module``."""
+def make_custom_encoder(name: str, inputs: int, hidden: int) -> Any:
+    """Create a custom encoder.
+
+    Args:
+        name: ``module:Class``. An ``mlx.nn.Module`` is wrapped in ``Module``.
+        inputs: Observation size D.
+        hidden: Number H of features.
+    """
     cls = load_class(name)
     if issubclass(cls, nn.Module):
         return Module(cls, (inputs, hidden))
     return _checked(name, cls(inputs, hidden), "init", "__call__")
 
 
-def make_network(name: str, hidden: int, layers: int) -> Any:
-    """Return ``Class(hidden, layers)``, which must have the methods of ``networks.Network``."""
+def make_custom_network(name: str, hidden: int, layers: int) -> Any:
+    """Create a custom network.
+
+    Args:
+        name: ``module:Class``, a class with the methods of ``networks.Network``.
+        hidden: Number H of features.
+        layers: Number of layers.
+    """
     network = load_class(name)(hidden, layers)
     return _checked(name, network, "init", "initial_state", "scan", "step")
 
 
-def _checked(name: str, part: Any, *methods: str) -> Any:
-    missing = [method for method in methods if not hasattr(part, method)]
+def _checked(name: str, component: Any, *methods: str) -> Any:
+    missing = [method for method in methods if not hasattr(component, method)]
     if missing:
         raise UserError(
             f"{name} lacks {', '.join(missing)}",
-            "docs/custom_policy.md shows what a part of a policy must have",
+            "docs/custom_policy.md lists the methods of encoders and networks",
         )
-    mx.eval(getattr(part, "__dict__", {}))  # other threads can't evaluate arrays of this one
-    return part
+    mx.eval(getattr(component, "__dict__", {}))  # arrays of this thread; others can't evaluate them
+    return component
 
 
 class PerThread(threading.local):
-    """One ``mlx.nn.Module`` per thread, created at the thread's first use.
+    """Holds one ``mlx.nn.Module`` per thread, created when the thread first needs it.
 
-    A policy may act in one thread while it is trained in another. Copies and pickled objects start
+    A policy may act in one thread while another thread trains it. Copies and pickled objects start
     without modules.
 
     Args:
-        make: returns a new module.
+        make: Returns a new module.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -67,7 +79,7 @@ class PerThread(threading.local):
 
     @property
     def module(self) -> Any:
-        """The current thread's module."""
+        """The current thread's ``mlx.nn.Module``."""
         if self._module is None:
             self._module = self._make()
         return self._module
@@ -77,11 +89,11 @@ class PerThread(threading.local):
 
 
 class Module:
-    """An ``mlx.nn.Module`` as an encoder. Its parameters are the weights, passed at every call.
+    """Uses an ``mlx.nn.Module`` as an encoder. Its parameters are the encoder's weights.
 
     Args:
-        cls: the module's class.
-        arguments: the constructor's arguments, ``(inputs, hidden)``.
+        cls: Class of the module.
+        arguments: Arguments of its constructor, ``(inputs, hidden)``.
     """
 
     def __init__(self, cls: type, arguments: tuple[int, int]) -> None:
@@ -90,12 +102,12 @@ class Module:
         self._per_thread = PerThread(self._make)
 
     def init(self, key: mx.array) -> dict:
-        """Return a new module's parameters, initialized with random numbers from ``key``.
+        """Return the parameters of a new module, initialized with random numbers from ``key``.
 
-        Modules use MLX's global generator, which is local to each thread. The module is therefore
-        constructed in a temporary thread with a seeded generator.
+        Modules use MLX's global random generator, and each thread has its own. The module is
+        therefore constructed in a temporary thread with a seeded generator.
         """
-        high, low = (int(part) for part in key.tolist())  # type: ignore
+        high, low = (int(word) for word in key.tolist())  # type: ignore
 
         def make() -> dict:
             mx.random.seed(high << 32 | low)

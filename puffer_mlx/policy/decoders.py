@@ -1,6 +1,6 @@
-"""Decoders: from features to the parameters of an action distribution, and to values.
+"""Decoders: compute the parameters of an action distribution, and values, from features.
 
-Outputs of a discrete space are logits (A, n). Outputs of a continuous space are means (a, n) and
+For discrete actions the outputs are logits (A, n). For continuous actions they are means (a, n) and
 log standard deviations (a, 1), which are separate weights (``logstd``). See ``distributions.py``.
 
 Outputs and values are float32 for all types of weights, because losses need the precision.
@@ -26,56 +26,56 @@ from puffer_mlx.spec import ActionSpec
 from puffer_mlx.system.plain_functions import record
 
 Weights = dict[str, Any]
-Outputs = Any  # mx.array, or a tuple of two
+Outputs = Any  # mx.array, or a tuple of two arrays
 
 
 @dataclass(frozen=True)
 class Decoder(ABC):
-    """Base class of the decoders: deviation weights and the split of one product."""
+    """Base class of decoders. Splits one matrix product into distribution parameters and values."""
 
     action: ActionSpec
     hidden: int  # H
-    limits: ActionBounds = UNBOUNDED  # of continuous actions
-    logstd_init: float = 0.0  # of continuous actions
+    limits: ActionBounds = UNBOUNDED  # for continuous actions
+    logstd_init: float = 0.0  # for continuous actions
 
     @property
     def distribution(self) -> Categorical | Gaussian:
-        """Action distribution of the outputs."""
+        """The action distribution whose parameters the decoder computes."""
         return distribution(self.action, self.limits)
 
     def logstd(self, weights: Weights) -> mx.array | None:
-        """Return the clamped log standard deviations (1, a), or None for a discrete space."""
+        """Return the clamped log standard deviations (1, a), or None for discrete actions."""
         if not self.action.continuous:
             return None
         return clamp(weights["logstd"], self.limits.lowest, self.limits.highest)
 
-    def _deviations(self) -> Weights:
+    def _logstd_weights(self) -> Weights:
         if not self.action.continuous:
             return {}
         return {"logstd": mx.full((1, self.action.heads), self.logstd_init)}
 
     @abstractmethod
     def init(self, key: mx.array) -> Weights:
-        """Return new weights."""
+        """Return the decoder's initial weights."""
 
     @abstractmethod
     def product(
         self, weights: Weights, h: mx.array, value_features: mx.array | None = None
     ) -> mx.array:
-        """Compute outputs and values in one array (A + 1, n) of the weights' dtype.
+        """Compute outputs and values as one array (A + 1, n) of the weights' dtype.
 
         Args:
-            weights: the decoder's weights.
-            h: features (n, H).
-            value_features: features (n, H) of the value head; None for ``h``.
+            weights: Weights of the decoder.
+            h: Features (n, H).
+            value_features: Features (n, H) for the values; None to use ``h``.
         """
 
     def __call__(self, weights: Weights, h: mx.array) -> tuple[Outputs, mx.array]:
-        """Compute outputs and values (n,) from features (n, H)."""
+        """Compute distribution parameters and values (n,) from features (n, H)."""
         return self.split(weights, self.product(weights, h))
 
     def split(self, weights: Weights, y: mx.array) -> tuple[Outputs, mx.array]:
-        """Split the product (A + 1, n) into outputs and values (n,), both float32."""
+        """Split the result of ``product`` into distribution parameters and values (n,), float32."""
         y = y.astype(mx.float32)
         logstd = self.logstd(weights)
         if logstd is None:
@@ -86,17 +86,17 @@ class Decoder(ABC):
 
 @dataclass(frozen=True)
 class Fused(Decoder):
-    """Upstream's native decoder: one linear layer without bias. The last row is the value."""
+    """PufferLib's native decoder: one linear layer without bias, whose last output is the value."""
 
     def init(self, key: mx.array) -> Weights:
-        """Return a weight (A + 1, H), uniform within ±1/sqrt(H)."""
+        """Return the initial weight (A + 1, H), uniform within ±1/sqrt(H)."""
         shape = (self.action.logits + 1, self.hidden)
-        return {"weight": uniform(key, shape, self.hidden**-0.5), **self._deviations()}
+        return {"weight": uniform(key, shape, self.hidden**-0.5), **self._logstd_weights()}
 
     def product(
         self, weights: Weights, h: mx.array, value_features: mx.array | None = None
     ) -> mx.array:
-        """See ``Decoder``."""
+        """Compute outputs and values as one array: see ``Decoder.product``."""
         weight = weights["weight"]
         if value_features is None:
             return linear_columns(h, weight)
@@ -106,26 +106,30 @@ class Fused(Decoder):
         )
 
 
-# Gains of the orthogonal initial weights of actions and value; biases start at 0. None: uniform.
-# PufferLib 3.0's are those of its recurrent wrapper.
+# Gains of the orthogonal initial weights for actions and value, by policy.dialect. None: uniform
+# weights. PufferLib 3.0's recurrent wrapper has the gains of puffer3.
 GAINS = {"torch": None, "puffer3": (1.0, 1.0), "sb3": (0.01, 1.0)}
 
 
 @dataclass(frozen=True)
 class Separate(Decoder):
-    """The decoder of upstream's torch classes: one linear layer each for actions and value.
+    """The decoder of PufferLib's torch classes: a linear layer each for actions and value.
 
-    Initial weights are orthogonal with ``gains``, or uniform within ±1/sqrt(H) if it is None.
+    Initial weights are orthogonal with ``gains``, or uniform within ±1/sqrt(H) without.
     """
 
     gains: tuple[float, float] | None = None
 
     def init(self, key: mx.array) -> Weights:
-        """Return weights (A, H) and (1, H), biases (A,) and (1,)."""
+        """Return initial weights (A, H) and (1, H), and biases (A,) and (1,)."""
         keys = mx.random.split(key)
         gains = self.gains or (None, None)
         actions = self._head(keys[0], self.action.logits, gains[0])
-        return {**self._deviations(), "actions": actions, "value": self._head(keys[1], 1, gains[1])}
+        return {
+            **self._logstd_weights(),
+            "actions": actions,
+            "value": self._head(keys[1], 1, gains[1]),
+        }
 
     def _head(self, key: mx.array, rows: int, gain: float | None) -> dict[str, mx.array]:
         shape = rows, self.hidden
@@ -134,7 +138,7 @@ class Separate(Decoder):
     def product(
         self, weights: Weights, h: mx.array, value_features: mx.array | None = None
     ) -> mx.array:
-        """See ``Decoder``. Heads with the same features share one product."""
+        """Compute outputs and values as one array: see ``Decoder.product``."""
         heads = weights["actions"], weights["value"]
         if value_features is not None:
             pairs = zip((h, value_features), heads, strict=True)

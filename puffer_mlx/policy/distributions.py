@@ -1,7 +1,7 @@
 """Action distributions: sampling, log-probabilities and entropies of a decoder's outputs.
 
 ``noise(key, shape)`` returns the random numbers (*shape, heads) that ``sample`` needs. ``sample``
-returns actions (n, heads) float32 and their joint log-probabilities (n,); without noise it takes
+returns actions (n, heads) float32 and their joint log-probabilities (n,); without noise it returns
 the most probable actions. Masks are (n, A) uint8, non-zero where legal.
 
 Arrays are *action-first*: logits are (A, n). On MLX's CPU backend, reductions over the first axis
@@ -18,13 +18,13 @@ import mlx.core as mx
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.system.plain_functions import record
 
-MASKED = -1e4  # logit of an illegal action, as upstream. Its probability underflows to 0.
-LARGEST = 3.4028e38  # replaces infinity
+MASKED_LOGIT = -1e4  # of an illegal action, as in PufferLib (its probability underflows to 0)
+MAX_FLOAT = 3.4028e38  # replaces infinity
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
 class ActionBounds(NamedTuple):
-    """Bounds of continuous actions and of their distribution's parameters."""
+    """Bounds of continuous actions, and of their distribution's parameters."""
 
     action: float = math.inf
     """Largest absolute value of means and actions."""
@@ -35,7 +35,7 @@ class ActionBounds(NamedTuple):
 
     @property
     def for_kernels(self) -> float:
-        """``action`` for GPU kernels, with 0 for no bound."""
+        """The bound of actions for GPU kernels; 0 means unbounded."""
         return self.action if math.isfinite(self.action) else 0.0
 
 
@@ -53,35 +53,38 @@ def _clamp_vjp(primals, cotangent, _):
 
 
 def clamp(x: mx.array, lowest: float, highest: float) -> mx.array:
-    """Clamp x to bounds, and NaN to 0. Gradients pass through unclamped, as upstream's."""
+    """Clamp x to bounds, and replace NaN by 0. The gradient ignores the bounds, as PufferLib's."""
     return x if math.isinf(highest) else _clamp(x, lowest, highest)  # type: ignore
 
 
 def log_softmax(logits: mx.array) -> mx.array:
-    """Return log-probabilities (A, n) of logits (A, n), normalised over the first axis."""
+    """Return the log-probabilities (A, n) of logits (A, n), normalised over the first axis."""
     top = mx.stop_gradient(mx.max(logits, axis=0, keepdims=True))
     return logits - (top + mx.log(mx.sum(mx.exp(logits - top), axis=0, keepdims=True)))
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """Independent discrete heads. Outputs: concatenated logits of the heads, (A, n)."""
+    """Distribution of discrete actions with independent heads.
+
+    A decoder's outputs are the logits of all heads, (A, n).
+    """
 
     action: ActionSpec
 
     def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:
-        """Return uniforms in (0, 1], (*shape, heads)."""
+        """Return random numbers for ``sample``: uniform in (0, 1], (*shape, heads)."""
         return 1 - mx.random.uniform(shape=(*shape, self.action.heads), key=key)
 
     def sample(
         self, outputs: mx.array, noise: mx.array | None, mask: mx.array | None = None
     ) -> tuple[mx.array, mx.array]:
-        """Sample integer actions by inverting the cumulative distribution.
+        """Sample discrete actions by inverting the cumulative distribution.
 
-        As upstream, NaN logits count as 0 and infinite ones as ±3.4e38. If by rounding no
-        cumulative probability exceeds the uniform, the result is the last legal action.
+        As in PufferLib, NaN logits count as 0 and infinite ones as ±3.4e38. If rounding leaves no
+        cumulative probability above the random number, the result is the last legal action.
         """
-        logits = mx.nan_to_num(outputs, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
+        logits = mx.nan_to_num(outputs, nan=0.0, posinf=MAX_FLOAT, neginf=-MAX_FLOAT)
         actions = []
         logprob = mx.zeros(logits.shape[1])
         for head, (logp, legal) in enumerate(self._heads(logits, mask)):
@@ -96,7 +99,7 @@ class Categorical:
     def log_prob_entropy(
         self, outputs: mx.array, actions: mx.array, mask: mx.array | None = None
     ) -> tuple[mx.array, mx.array]:
-        """Return joint log-probabilities (n,) of actions (n, heads), and entropies (n,)."""
+        """Return the log-probabilities (n,) of discrete actions (n, heads), and entropies (n,)."""
         logprob = mx.zeros(outputs.shape[1])
         entropy = mx.zeros(outputs.shape[1])
         for head, (logp, _) in enumerate(self._heads(outputs, mask)):
@@ -112,7 +115,7 @@ class Categorical:
             legal = None
             if mask is not None:
                 legal = mask[:, start:stop].T != 0
-                head = mx.where(legal, head, MASKED)
+                head = mx.where(legal, head, MASKED_LOGIT)
             yield log_softmax(head), legal
 
 
@@ -126,24 +129,25 @@ def _invert(logp: mx.array, uniform: mx.array, legal: mx.array | None) -> mx.arr
 
 
 def _pick(logp: mx.array, action: mx.array) -> mx.array:
-    """Return logp (size, n) at action (n,). A one-hot sum can be fused, a gather can't."""
+    """Return logp (size, n) at actions (n,). Uses a sum, which can be fused, unlike a gather."""
     chosen = mx.arange(logp.shape[0])[:, None] == action[None]
     return mx.sum(mx.where(chosen, logp, 0), axis=0)
 
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Independent normal distributions. Outputs: means (a, n) and log standard deviations (a, 1).
+    """Independent normal distributions of continuous actions.
 
-    The standard deviations don't depend on the observation. As upstream, actions aren't squashed,
-    only clipped to ``limits``; environments clip, too. Masks are unsupported (``make_policy``).
+    A decoder's outputs are means (a, n) and log standard deviations (a, 1), which don't depend on
+    the observation. As in PufferLib, actions aren't squashed, only clipped to ``limits``;
+    environments also clip them. Masks are unsupported.
     """
 
     action: ActionSpec
     limits: ActionBounds = UNBOUNDED
 
     def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:
-        """Return standard normal numbers, (*shape, heads)."""
+        """Return random numbers for ``sample``: standard normal, (*shape, heads)."""
         return mx.random.normal((*shape, self.action.heads), key=key)
 
     def sample(
@@ -152,9 +156,9 @@ class Gaussian:
         noise: mx.array | None,
         mask: mx.array | None = None,
     ) -> tuple[mx.array, mx.array]:
-        """Return mean + std * noise and its log-probability. NaN means count as 0."""
+        """Sample continuous actions: mean + std * noise. NaN means count as 0."""
         mean, logstd = outputs
-        mean = mx.nan_to_num(mean, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
+        mean = mx.nan_to_num(mean, nan=0.0, posinf=MAX_FLOAT, neginf=-MAX_FLOAT)
         actions = mean if noise is None else mean + mx.exp(logstd) * noise.T
         actions = clamp(actions, -self.limits.action, self.limits.action)
         return actions.T, self._log_prob((mean, logstd), actions)
@@ -162,10 +166,11 @@ class Gaussian:
     def log_prob_entropy(
         self, outputs: tuple[mx.array, mx.array], actions: mx.array, mask: mx.array | None = None
     ) -> tuple[mx.array, mx.array]:
-        """Return log-probabilities (n,) and entropies (n,), summed over dimensions.
+        """Return the log-probabilities (n,) of continuous actions (n, a), and entropies (n,).
 
-        In one dimension log p(x) = -((x - mean) / std)^2 / 2 - log(2 pi) / 2 - logstd, and the
-        entropy is 1/2 + log(2 pi) / 2 + logstd.
+        Both are sums over the dimensions of an action. In one dimension, log p(x) =
+        -((x - mean) / std)^2 / 2 - log(2 pi) / 2 - logstd, and the entropy is
+        1/2 + log(2 pi) / 2 + logstd.
         """
         mean, logstd = outputs
         entropy = mx.sum(0.5 + HALF_LOG_TWO_PI + logstd)
@@ -173,14 +178,14 @@ class Gaussian:
 
     @staticmethod
     def _log_prob(outputs: tuple[mx.array, mx.array], actions: mx.array) -> mx.array:
-        """Return the joint log-probability (n,) of actions (a, n)."""
+        """Return the joint log-probabilities (n,) of continuous actions (a, n)."""
         mean, logstd = outputs
         distance = (actions - mean) * mx.exp(-logstd)
         return mx.sum(-0.5 * mx.square(distance) - HALF_LOG_TWO_PI - logstd, axis=0)
 
 
 def distribution(action: ActionSpec, limits: ActionBounds = UNBOUNDED) -> Categorical | Gaussian:
-    """Return the distribution of an action space."""
+    """Return the action distribution for an action space."""
     return Gaussian(action, limits) if action.continuous else Categorical(action)
 
 

@@ -1,17 +1,17 @@
-"""The policy: encoder, network, decoder; weights are nested dictionaries in file order.
+"""Policies: an encoder, a network and a decoder.
 
     observations (T, S, D) -> encoder -> (T, S, H) -> network -> (T, S, H) -> decoder -> outputs of
     T*S samples (discrete: logits (A, T*S)), values (T*S,)
 
-With ``separate_value`` the critic has a separate encoder and network of the same kinds. The decoder
-computes values from the critic's features.
+With ``separate_value`` the critic has a separate encoder and network of the same kinds, and the
+decoder computes values from the critic's features.
 
-Parts hold no arrays. Weights, recurrent state and randomness are arguments, so a snapshot of the
-weights is a reference.
+These objects contain no arrays. Weights, recurrent state and random numbers are arguments. Weights
+are nested dictionaries, in the order of PufferLib's flat file.
 
-Each part casts its input to the dtype of the weights: float32, bfloat16 or float16. Recurrent
-states, the decoder's outputs, values, actions and log-probabilities are always float32. A gradient
-has the dtype of its array.
+Encoder, network and decoder cast their input to the dtype of the weights: float32, bfloat16 or
+float16. Recurrent states, the decoder's outputs, values, actions and log-probabilities are always
+float32. A gradient has the dtype of its array.
 """
 
 from collections.abc import Callable
@@ -34,24 +34,24 @@ from puffer_mlx.policy.encoders import Encoder
 from puffer_mlx.policy.encoders.catalog import make_encoder
 from puffer_mlx.policy.encoders.combined import Combined
 from puffer_mlx.policy.networks import Network, NotDone
-from puffer_mlx.policy.networks.catalog import forms_of, make_network
+from puffer_mlx.policy.networks.catalog import make_network, network_facts
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import record
 from puffer_mlx.trees import leaves
 
 Weights = dict[str, Any]
-State = Any  # a tree of arrays, defined by the network
-PARTS = "actor", "critic"  # keys of the state with ``separate_value``
+State = Any  # tree of arrays, defined by the network
+TOWERS = "actor", "critic"  # keys of the state with ``separate_value``
 
 
 @dataclass(frozen=True)
 class Policy:
-    """An encoder, a network and a decoder with the same H.
+    """A policy: an encoder, a network and a decoder with the same number H of features.
 
     With ``reset_on_terminal`` pass ``not_done`` to ``step``, ``act`` and ``scan``. With
-    ``separate_value`` weights have an additional encoder and network, under ``critic``, and the
-    state has the parts ``actor`` and ``critic``.
+    ``separate_value`` the weights contain another encoder and network under ``critic``, and the
+    recurrent state is a dictionary with the keys ``actor`` and ``critic``.
     """
 
     encoder: Encoder
@@ -62,7 +62,7 @@ class Policy:
 
     @property
     def distribution(self) -> Categorical | Gaussian:
-        """Action distribution of the decoder's outputs."""
+        """The action distribution whose parameters the decoder computes."""
         return self.decoder.distribution
 
     @property
@@ -71,7 +71,7 @@ class Policy:
         return bool(leaves(self.initial_state(1)))
 
     def init(self, key: mx.array) -> Weights:
-        """Return new weights, ordered as in upstream's flat file."""
+        """Return initial weights, in the order of PufferLib's flat file."""
         encoder, decoder, network = mx.random.split(key, 3)
         weights = {
             "encoder": self.encoder.init(encoder),
@@ -89,11 +89,13 @@ class Policy:
     def initial_state(self, n: int) -> State:
         """Return the recurrent state of n agents before their first step."""
         if self.separate_value:
-            return {part: self.network.initial_state(n) for part in PARTS}
+            return {tower: self.network.initial_state(n) for tower in TOWERS}
         return self.network.initial_state(n)
 
     def not_done(self, terminals: mx.array) -> mx.array | None:
-        """Return the state's factor before a step, 1 - terminals, or None for 1.
+        """Return the factors that multiply recurrent states before a step: 1 - terminals.
+
+        Returns None, which means 1, without ``reset_on_terminal``.
 
         Args:
             terminals: (n,) or (T, S) float32, 1 where an episode ended before the step.
@@ -105,12 +107,12 @@ class Policy:
     def scan(
         self, weights: Weights, observations: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[Outputs, mx.array, State]:
-        """Evaluate T steps of S segments.
+        """Evaluate the policy for T steps of S segments.
 
         Args:
-            weights: tree of arrays with the structure of ``init``.
+            weights: Tree of arrays with the structure of ``init``.
             observations: (T, S, D), any dtype.
-            state: recurrent state of the S segments at the start; None for the initial state.
+            state: Recurrent state of the S segments at the start; None for the initial state.
             not_done: (T, S), factors that multiply the state at the start of each step; None for 1.
 
         Returns:
@@ -122,55 +124,72 @@ class Policy:
     def product(
         self, weights: Weights, observations: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Run ``scan`` without ``decoder.split``. Returns the product (A + 1, T*S), next state."""
+        """Evaluate the policy for T steps of S segments, up to the decoder's matrix product.
+
+        Returns:
+            The product (A + 1, T*S), and the state after the last step.
+        """
         h, value_features, state = self.features(weights, observations, state, not_done)
         return self.decoder.product(weights["decoder"], h, value_features), state
 
     def features(
         self, weights: Weights, observations: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, mx.array | None, State]:
-        """Run ``scan`` without the decoder.
+        """Evaluate the policy without its decoder for T steps of S segments.
 
         Returns:
             The actor's features (T*S, H), the critic's features or None without
             ``separate_value``, and the state after the last step.
         """
         T, S = observations.shape[:2]
-        if state is None and not forms_of(self.network).from_zeros:
+        if state is None and not network_facts(self.network).from_zeros:
             state = self.initial_state(S)
         flat = observations.reshape(T * S, -1)
 
-        def scanned(part: Weights, state: State) -> tuple[mx.array, State]:
-            h = self.encoder(part["encoder"], flat).reshape(T, S, -1)
-            h, state = self.network.scan(part["network"], h, state, not_done)
+        def scan(tower: Weights, state: State) -> tuple[mx.array, State]:
+            h = self.encoder(tower["encoder"], flat).reshape(T, S, -1)
+            h, state = self.network.scan(tower["network"], h, state, not_done)
             return h.reshape(T * S, -1), state
 
-        return self._of_parts(weights, state, scanned)
+        return self._by_tower(weights, state, scan)
 
     def step(
         self, weights: Weights, observations: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[Outputs, mx.array, State]:
-        """Evaluate one step of n agents: see ``act``. Returns outputs, values (n,), next state."""
+        """Evaluate the policy for one step of n agents: see ``act`` for the arguments.
 
-        def stepped(part: Weights, state: State) -> tuple[mx.array, State]:
-            h = self.encoder(part["encoder"], observations)
-            return self.network.step(part["network"], h, state, not_done)
+        Returns:
+            The decoder's outputs, values (n,), and the next state.
+        """
 
-        h, value_features, state = self._of_parts(weights, state, stepped)
+        def step(tower: Weights, state: State) -> tuple[mx.array, State]:
+            h = self.encoder(tower["encoder"], observations)
+            return self.network.step(tower["network"], h, state, not_done)
+
+        h, value_features, state = self._by_tower(weights, state, step)
         y = self.decoder.product(weights["decoder"], h, value_features)
         return *self.decoder.split(weights["decoder"], y), state
 
-    def _of_parts(
+    def _by_tower(
         self, weights: Weights, state: State | None, features: Callable[[Weights, State], Any]
     ) -> tuple[mx.array, mx.array | None, State]:
-        """Return the actor's features, the critic's features or None, and the next state."""
+        """Compute the actor's features, and with ``separate_value`` the critic's.
+
+        Args:
+            weights: Tree of arrays with the structure of ``init``.
+            state: Recurrent state; None for the initial state.
+            features: (weights of actor or critic, state) -> features and the next state.
+
+        Returns:
+            The actor's features, the critic's features or None, and the next state.
+        """
         if not self.separate_value:
             h, state = features(weights, state)
             return h, None, state
-        before = state or dict.fromkeys(PARTS)
-        h, actor = features(weights, before["actor"])
-        value_features, critic = features(weights["critic"], before["critic"])
-        return h, value_features, dict(zip(PARTS, (actor, critic), strict=True))
+        states = state or dict.fromkeys(TOWERS)
+        h, actor = features(weights, states["actor"])
+        value_features, critic = features(weights["critic"], states["critic"])
+        return h, value_features, dict(zip(TOWERS, (actor, critic), strict=True))
 
     def act(
         self,
@@ -184,9 +203,9 @@ class Policy:
         """Choose actions for one step of n agents.
 
         Args:
-            weights: tree of arrays with the structure of ``init``.
+            weights: Tree of arrays with the structure of ``init``.
             observations: (n, D), any dtype.
-            state: recurrent state of n agents.
+            state: Recurrent state of n agents.
             noise: (n, heads), from ``distribution.noise``; None for the most probable action.
             mask: (n, A) uint8, non-zero where legal, or None.
             not_done: (n,), factors that multiply the state at the start of the step; None for 1.
@@ -199,31 +218,31 @@ class Policy:
         return actions, logprobs, values, state
 
 
-def make_policy(spec: EnvSpec, policy: config.Policy, parts: config.Torch | None = None) -> Policy:
-    """Return a policy for an environment from two sections of a configuration.
+def make_policy(spec: EnvSpec, policy: config.Policy, torch: config.Torch | None = None) -> Policy:
+    """Return a policy for an environment, from the sections [policy] and [torch].
 
     Args:
-        spec: the environment's observations and actions.
-        policy: section [policy]: size and dialect.
-        parts: section [torch]: the classes of encoder and network; None for the defaults.
+        spec: Observations and actions of the environment.
+        policy: Section [policy] of a configuration.
+        torch: Section [torch]: the classes of encoder and network; None for the defaults.
 
     Raises:
-        UserError: If the parts don't fit the environment, or a custom class isn't usable.
+        UserError: If an encoder or network doesn't fit the environment or isn't usable.
     """
-    return configured_policy(spec, config.Config(policy=policy, torch=parts or config.Torch()))
+    return configured_policy(spec, config.Config(policy=policy, torch=torch or config.Torch()))
 
 
 def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
-    """Return the configured policy for an environment.
+    """Return the policy that a configuration describes, for an environment.
 
     Args:
-        spec: the environment's observations and actions.
-        configuration: the configuration. Uses the sections [policy] and [torch], the algorithm's
-            limits of continuous actions, and ``vec.normalize_observations``.
+        spec: Observations and actions of the environment.
+        configuration: Uses the sections [policy] and [torch], the algorithm's limits of continuous
+            actions, and ``vec.normalize_observations``.
 
     Raises:
-        UserError: If the parts don't fit the environment, a custom class isn't usable or is
-            untrusted (``puffer_mlx.config.trust``), or this machine has too little memory.
+        UserError: If an encoder or network doesn't fit the environment, a custom class isn't usable
+            or is untrusted (``puffer_mlx.config.trust``), or the machine has too little memory.
     """
     if configuration.torch.decoder == OWN:
         raise UserError(
@@ -236,15 +255,16 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
     permit(configuration, "torch")
     refuse_policy(configuration, spec)
     policy = configuration.policy
-    parts = configuration.torch
+    torch = configuration.torch
     H = policy.hidden_size
-    dialect = policy.dialect
+    weight_layout = policy.dialect
     activation = chosen_activation(policy)
-    network = make_network(parts.network, H, policy.num_layers, dialect, activation)
+    network = make_network(torch.network, H, policy.num_layers, weight_layout, activation)
     limits = ActionBounds(*configuration.facts.limits)
     arguments = spec.action, H, limits, policy.log_std_init
-    decoder = Fused(*arguments) if dialect == "native" else Separate(*arguments, GAINS[dialect])
-    encoder = make_encoder(spec, H, dialect, parts.encoder, activation)
+    native = weight_layout == "native"
+    decoder = Fused(*arguments) if native else Separate(*arguments, GAINS[weight_layout])
+    encoder = make_encoder(spec, H, weight_layout, torch.encoder, activation)
     normalised = configuration.vec.normalize_observations and spec.observation_dtype != "uint8"
     if isinstance(encoder, Combined) and normalised:
         raise UserError(
@@ -262,18 +282,18 @@ IN_C = Implementation(("policy.policy",), "the policy's step in C")
 
 
 def acting_functions(policy: Policy) -> list[Callable[..., Any]]:
-    """Return the plain functions that a policy calls to act."""
-    parts = [policy.act, policy.not_done, *_features(policy)]
-    return [*parts, policy.network.step, policy.distribution.sample]
+    """Return the plain functions that a policy calls to act. Fused implementations replace them."""
+    functions = [policy.act, policy.not_done, *_feature_functions(policy)]
+    return [*functions, policy.network.step, policy.distribution.sample]
 
 
 def training_functions(policy: Policy) -> list[Callable[..., Any]]:
-    """Return the plain functions that a policy calls in a minibatch's forward pass."""
-    parts = [policy.product, policy.not_done, *_features(policy)]
-    return [*parts, policy.distribution.log_prob_entropy]
+    """Return the plain functions that a policy calls in the forward pass of a minibatch."""
+    functions = [policy.product, policy.not_done, *_feature_functions(policy)]
+    return [*functions, policy.distribution.log_prob_entropy]
 
 
-def _features(policy: Policy) -> list[Callable[..., Any]]:
+def _feature_functions(policy: Policy) -> list[Callable[..., Any]]:
     decoder = policy.decoder
     encoder: Any = type(policy.encoder).__call__
     return [encoder, policy.network.scan, decoder.product, decoder.split, decoder.logstd]

@@ -43,7 +43,7 @@ def advantages(
     c_clip: float,
     reward_clip: float = math.inf,
     formula: str = "V",
-    finals: mx.array | None = None,
+    final_observations: mx.array | None = None,
     bootstrap: bool = True,
 ) -> mx.array:
     """Return advantages (GAE with clipped importance ratios).
@@ -59,9 +59,9 @@ def advantages(
 
     Both formulas are equal if rho = 1. Source: PufferLib 4.0; 3.0 uses V.
 
-    If row t + 1 contains an episode's last observation (``finals``), n is 0 after a termination. n
-    is 1 after a truncation, so the value of the last observation is bootstrapped. The last
-    observation's action was ignored, so delta and adv of its row are 0.
+    If row t + 1 contains an episode's last observation (``final_observations``), n is 0 after a
+    termination. n is 1 after a truncation, so the value of the last observation is bootstrapped.
+    The last observation's action was ignored, so delta and adv of its row are 0.
 
     Args:
         values: (T, N), any floating type.
@@ -75,7 +75,8 @@ def advantages(
         c_clip: upper bound of c.
         reward_clip: rewards are clipped to ±reward_clip.
         formula: ``V`` or ``S``.
-        finals: (T, N), 0, ``TERMINATED`` or ``TRUNCATED`` of ``vec/base.py``. None means zeros.
+        final_observations: (T, N), 0, ``TERMINATED`` or ``TRUNCATED`` of ``vec/base.py``. None
+            means zeros.
         bootstrap: False to treat truncations as terminations.
 
     Returns:
@@ -84,16 +85,18 @@ def advantages(
     Raises:
         ValueError: If shapes differ, or the formula is unknown.
     """
-    inputs = values, rewards, terminals, ratios, finals
+    inputs = values, rewards, terminals, ratios, final_observations
     shapes = [a.shape for a in inputs if a is not None]
     if len(set(shapes)) != 1:
-        raise ValueError(f"values, rewards, terminals, ratios, finals differ in shape: {shapes}")
+        raise ValueError(
+            f"values, rewards, terminals, ratios, final_observations differ in shape: {shapes}"
+        )
     if formula not in ("V", "S"):
         raise ValueError(f"the formula of the advantage is V or S, not {formula!r}")
     kernel = KERNEL.choose()
     if kernel is not None:
         adv, _ = kernel(
-            *(values, rewards, terminals, ratios, finals),
+            *(values, rewards, terminals, ratios, final_observations),
             gamma=gamma,
             gae_lambda=gae_lambda,
             rho_clip=rho_clip,
@@ -113,13 +116,13 @@ def advantages(
         rho = mx.minimum(ratios[:-1], rho_clip)
         c = mx.minimum(ratios[:-1], c_clip)
     not_done = 1 - terminals[1:]
-    if finals is not None:
-        over = finals == 1 if bootstrap else finals > 0
+    if final_observations is not None:
+        over = final_observations == 1 if bootstrap else final_observations > 0
         not_done = not_done * (1 - over[1:])
     target = gamma * values[1:] * not_done - values[:-1]
     delta = rho * (rewards[1:] + target) if formula == "V" else rho * rewards[1:] + target
-    if finals is not None:
-        delta = mx.where(finals[:-1] > 0, 0, delta)
+    if final_observations is not None:
+        delta = mx.where(final_observations[:-1] > 0, 0, delta)
     decay = (gamma * gae_lambda) * c * not_done
     return discount(delta, decay)
 
@@ -145,8 +148,10 @@ def rollout_advantages(
     """
     T = len(values)
     inputs = values, fields["rewards"][:T], fields["terminals"][:T], ratios
-    finals = None if fields.get("finals") is None else fields["finals"][:T]
-    return function(*inputs, finals=finals, **discounts._asdict())
+    final_observations = (
+        None if fields.get("final_observations") is None else fields["final_observations"][:T]
+    )
+    return function(*inputs, final_observations=final_observations, **discounts._asdict())
 
 
 def after_minibatch(

@@ -142,7 +142,7 @@ def find_advantages(config: Config) -> Callable[..., mx.array]:
     Raises:
         UserError: raised by ``find_function``.
     """
-    function = find_function(config, "advantage", 4, "finals", *Discounts._fields)
+    function = find_function(config, "advantage", 4, "final_observations", *Discounts._fields)
     if function is None:
         return advantage.advantages
     name = f"train.advantage {config.train.advantage}"

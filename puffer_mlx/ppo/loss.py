@@ -63,7 +63,7 @@ class Targets(NamedTuple):
     """Rewards, (T, S), if advantages are recomputed."""
     terminals: mx.array | None = None
     """1 where an episode terminated, else 0, (T, S), if advantages are recomputed."""
-    finals: mx.array | None = None
+    final_observations: mx.array | None = None
     """Marks of episodes' final observations, (T, S), as in the rollout; or None."""
 
 

@@ -15,7 +15,7 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.loss import Targets
 from puffer_mlx.system.plain_functions import record
 
-Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
+Fields = dict[str, Any]  # a rollout's arrays by name; masks and final_observations may be None
 RPO = 0x52504F  # combined with a random key to get the key of RPO's noise
 
 

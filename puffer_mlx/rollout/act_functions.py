@@ -1,4 +1,4 @@
-"""The MLX functions that choose actions."""
+"""MLX functions that compute one step of a policy: observations to actions and next state."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,79 +8,92 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops.verification import verified
-from puffer_mlx.policy.choosing_on_gpu import choose, chooses_on_gpu
+from puffer_mlx.policy.choosing_on_gpu import choose_actions, chooses_on_gpu
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 
 
-def compile_act(policy: Policy, seats: Seats | None = None) -> Callable[..., Any]:
-    """Return the policy's compiled step for the device that acts, without its weights.
+def compile_act(policy: Policy, assignment: PolicyAssignment | None = None) -> Callable[..., Any]:
+    """Return a compiled MLX function that computes one step of a policy.
 
-    Where another thread builds graphs at the same time, hold ``devices.building`` during each call.
+    The function's arguments are those of ``_act`` after ``policy``; in self-play those of
+    ``_act_by_policy``. Hold ``devices.building`` during a call if other threads build graphs.
 
     Args:
-        policy: the acting policy.
-        seats: assignment of policies to agents in self-play. The function is then
-            ``_act_by_seats`` instead of ``_act``.
+        policy: The acting policy, or the architecture that all policies share in self-play.
+        assignment: Policy of each agent in self-play, or None for one policy.
     """
-    plain = plain_act(policy, seats)
+    plain = plain_act(policy, assignment)
     return verified(plain, mx.compile(plain), context=str(policy), draws=True)
 
 
-def plain_act(policy: Policy, seats: Seats | None = None) -> Callable[..., Any]:
-    """Return the policy's step, not compiled: see ``compile_act``."""
-    return partial(_act if seats is None else _act_by_seats, policy)
+def plain_act(policy: Policy, assignment: PolicyAssignment | None = None) -> Callable[..., Any]:
+    """Return the function of ``compile_act`` without compiling it."""
+    return partial(_act if assignment is None else _act_by_policy, policy)
 
 
 def _act(policy: Policy, weights, observations, state, noise, mask, terminals):
-    """Choose the actions of one step.
+    """Choose the actions of n agents in one step.
 
     Args:
-        policy: the acting policy.
-        weights: weights of the policy.
+        policy: The acting policy.
+        weights: Weights of the policy.
         observations: (n, D).
-        state: recurrent state of n agents.
-        noise: (n, heads), what actions are sampled with; None takes the most probable ones.
+        state: Recurrent state of n agents.
+        noise: (n, heads), random numbers for sampling; None to take the most probable actions.
         mask: (n, A), non-zero where an action is legal, or None.
-        terminals: (n,).
+        terminals: (n,), 1 where an episode ended before the step.
 
     Returns:
-        Actions, log-probabilities and values as one array (heads + 2, n) float32, because the host
-        reads them together; and the new recurrent state.
+        One array (heads + 2, n) float32 of actions, log-probabilities and values, because the host
+        reads them together; and the next recurrent state.
     """
     not_done = policy.not_done(terminals)
     if noise is not None and chooses_on_gpu(policy, len(observations)):
         outputs, values, state = policy.step(weights, observations, state, not_done)
-        return choose(policy, outputs, values, noise, mask), state
+        return choose_actions(policy, outputs, values, noise, mask), state
     actions, logprobs, values, state = policy.act(
         weights, observations, state, noise, mask, not_done
     )
     return mx.concatenate([actions.T, logprobs[None], values[None]]), state
 
 
-def _act_by_seats(policy: Policy, weights, observations, state, noise, mask, terminals, rows, back):
-    """Choose the actions of agents that several policies act for.
+def _act_by_policy(
+    policy: Policy, weights, observations, state, noise, mask, terminals, rows, back
+):
+    """Choose the actions of n agents that several policies play, in one step.
 
     Args:
-        policy: the architecture that all policies share.
-        weights: a list of each policy's weights.
-        observations: (n, D), all agents'; ``state`` to ``terminals`` are all agents', too.
-        state: recurrent state.
-        noise: (n, heads).
-        mask: (n, A) or None.
-        terminals: (n,).
-        rows: a list of each policy's agents, int32; together all n.
-        back: (n,) int32, the position of each agent in the concatenation of ``rows``.
+        policy: The architecture that all policies share.
+        weights: List of each policy's weights.
+        observations: (n, D).
+        state: Recurrent state of n agents.
+        noise: (n, heads), random numbers for sampling; None to take the most probable actions.
+        mask: (n, A), non-zero where an action is legal, or None.
+        terminals: (n,), 1 where an episode ended before the step.
+        rows: List of each policy's agents, int32; each of the n agents is in one of them.
+        back: (n,) int32, position of each agent in the concatenation of ``rows``.
 
     Returns:
-        The same as ``_act``, for all agents in their order.
+        The same as ``_act``, in the order of the agents.
     """
-    parts = []
-    for each, chosen in zip(weights, rows, strict=True):
+    results = []
+    for policy_weights, agents in zip(weights, rows, strict=True):
         arrays = [observations, state, noise, terminals]
-        seen, before, drawn, ended = tree_map(lambda a, chosen=chosen: a[chosen], arrays)
-        legal = None if mask is None else mask[chosen]
-        parts.append(_act(policy, each, seen, before, drawn, legal, ended))
-    outputs, states = zip(*parts, strict=True)
-    state = tree_map(lambda *parts: mx.concatenate([*parts])[back], *states)
+        inputs = tree_map(lambda a, agents=agents: a[agents], arrays)
+        policy_observations, policy_state, policy_noise, policy_terminals = inputs
+        policy_mask = None if mask is None else mask[agents]
+        results.append(
+            _act(
+                policy,
+                policy_weights,
+                policy_observations,
+                policy_state,
+                policy_noise,
+                policy_mask,
+                policy_terminals,
+            )
+        )
+    outputs, states = zip(*results, strict=True)
+    state = tree_map(lambda *arrays: mx.concatenate([*arrays])[back], *states)
     return mx.concatenate([*outputs], axis=1)[:, back], state

@@ -1,12 +1,12 @@
-"""Choose the implementation of acting. All of them fill a rollout buffer.
+"""Choose the implementation of acting, which fills a rollout buffer with a policy's steps.
 
 | file | implementation |
 | --- | --- |
 | ``acting_in_c.py`` | CPU: one C call per rollout |
 | ``acting_in_kernel.py`` | GPU: one kernel launch for each step and half of the agents |
-| ``acting_in_mlx.py`` | any device: MLX's operations, step by step |
+| ``acting_in_mlx.py`` | any device: MLX operations for each step |
 
-A GPU that steps the environments, too, needs none of them: see ``on_gpu.py``.
+They are used if the environments step on the CPU. If a GPU steps them, see ``on_gpu.py``.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx.policy.acting_on_gpu import MIN_ARRAY_SIZE, agrees, step_on_gpu
+from puffer_mlx.policy.acting_on_gpu import MIN_ARRAY_SIZE, step_agrees, step_on_gpu
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting_in_c import ActingInC, make_actor
 from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
-from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, Streams, each_group, few_parts
+from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, Streams, few_shards, one_shard_per_group
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.trees import named
@@ -34,7 +34,7 @@ from puffer_mlx.vec.rollout_loop import ACT, PART
 
 
 class RolloutBackend(Protocol):
-    """An implementation of acting.
+    """Interface for collecting rollouts of a policy in environments.
 
     Attributes:
         in_c: True if a rollout is one C call, including the policy's steps.
@@ -50,12 +50,12 @@ class RolloutBackend(Protocol):
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """Fill a buffer with T steps of all agents.
+        """Fill a rollout buffer with T steps of all agents.
 
         The result depends on the arguments only, not on the timing of threads or streams.
 
         Args:
-            buffer: Buffer to fill. Row 0 is set already (``RolloutBuffer.begin``).
+            buffer: Buffer to fill. Its row 0 is filled already (``RolloutBuffer.begin``).
             environments: A ``VecEnv`` without a step in progress.
             weights: Weights of the acting policy on the acting device, evaluated.
             states: Recurrent state of each group, evaluated.
@@ -74,7 +74,7 @@ def choose_acting(
     environments: Any,
     streams: Streams,
     timer: PhaseTimer,
-    seats: Seats | None = None,
+    assignment: PolicyAssignment | None = None,
 ) -> RolloutBackend:
     """Return the implementation of acting for a device, policy and environments.
 
@@ -83,26 +83,26 @@ def choose_acting(
         precision: Type of the weights: ``fp32``, ``bf16`` or ``fp16``.
         policy: The acting policy.
         environments: Environments to act in.
-        streams: Returns the MLX streams for acting. Unused if C acts.
+        streams: Returns the MLX streams for acting. Unused by ``ActingInC``.
         timer: Measures the phases ``eval_*``.
-        seats: Assignment of policies to agents in self-play. Weights are then a list, one item per
-            policy.
+        assignment: Policy of each agent in self-play; weights are then a list, one item
+            per policy.
     """
     on_cpu = backend(device) == "cpu"
-    plain = precision == "fp32"
-    agents = environments.num_agents // few_parts(environments.num_groups)
-    whole = isinstance(environments, WholeRollouts)
-    if whole and device == mx.cpu and plain and (actor := make_actor(policy, seats)):
+    in_float32 = precision == "fp32"
+    agents = environments.num_agents // few_shards(environments.num_groups)
+    collects = isinstance(environments, WholeRollouts)
+    if collects and device == mx.cpu and in_float32 and (actor := make_actor(policy, assignment)):
         return ActingInC(actor, timer)
-    kernel = step_on_gpu(policy) if plain and not on_cpu and agents >= MIN_ARRAY_SIZE else None
-    if kernel is not None and agrees(policy, kernel, agents):
-        return ActingInKernel(kernel, streams, timer, seats)
-    parts = each_group if on_cpu else few_parts
-    return ActingInMLX(compile_act(policy, seats), streams, timer, parts, seats)
+    kernel = step_on_gpu(policy) if in_float32 and not on_cpu and agents >= MIN_ARRAY_SIZE else None
+    if kernel is not None and step_agrees(policy, kernel, agents):
+        return ActingInKernel(kernel, streams, timer, assignment)
+    shards = one_shard_per_group if on_cpu else few_shards
+    return ActingInMLX(compile_act(policy, assignment), streams, timer, shards, assignment)
 
 
 class FrozenEnvs:
-    """Environments that don't step. A rollout in them acts on the rows that are in the buffer.
+    """Environments that never step, to act again on the observations that a buffer contains.
 
     Args:
         num_agents: Number of agents N.
@@ -116,22 +116,22 @@ class FrozenEnvs:
         self._pool = pool
 
     def send(self, group: int, actions: Any, out: Any) -> None:
-        """Do nothing."""
+        """Ignore actions, because these environments don't step."""
 
     def wait(self, group: int) -> None:
-        """Do nothing."""
+        """Return at once, because these environments don't step."""
 
     def collect(
         self, steps: int, act: tuple[int, int], actions: Any, out: Any, spans: int = 0
     ) -> Collected:
-        """Act ``steps`` times for each part of the agents, in parallel."""
+        """Call the C actor ``steps`` times for each block of agents; blocks run in parallel."""
         function = ACT(act[0])
 
-        def part(first: int) -> None:
+        def act_for_block(first: int) -> None:
             for t in range(steps):
                 function(act[1], t, first, min(PART, self.num_agents - first))
 
-        list(self._pool.map(part, range(0, self.num_agents, PART)))
+        list(self._pool.map(act_for_block, range(0, self.num_agents, PART)))
         return Collected(0.0, 0.0, [])
 
 
@@ -144,12 +144,12 @@ def replay_states(
     noise: mx.array,
     steps: np.ndarray,
 ) -> list[State]:
-    """Recompute the recurrent states in the middle of a rollout by acting on its rows again.
+    """Recompute recurrent states in the middle of a rollout by acting on its observations again.
 
     Args:
-        sampler: Implementation that collected the rollout.
+        sampler: Implementation of acting that collected the rollout.
         device: Device of ``sampler``.
-        buffer: Buffer with the rows, not changed.
+        buffer: The rollout, not changed.
         weights: Weights that acted in the rollout.
         states: Recurrent state of each group before the first step.
         noise: (T, N, heads), noise of the rollout.
@@ -158,7 +158,7 @@ def replay_states(
     Returns:
         Recurrent state of each group after these steps.
     """
-    result = reached = [*states]
+    result = current = [*states]
     if not named(result[0]):
         return result
     begin = 0
@@ -167,22 +167,22 @@ def replay_states(
         frozen = FrozenEnvs(len(steps), len(result), pool)
         for end in np.unique(steps[steps > 0]).tolist():
             with building, mx.stream(device):
-                drawn = mx.contiguous(noise[begin:end])
-            mx.eval(drawn)
+                step_noise = mx.contiguous(noise[begin:end])
+            mx.eval(step_noise)
             rows = buffer.excerpt(begin, end)
-            reached = sampler.collect(rows, frozen, weights, reached, drawn)
+            current = sampler.collect(rows, frozen, weights, current, step_noise)
             with building, mx.stream(device):
-                ends = [mx.array(own == end) for own in agents]
-                result = [_chosen(*each) for each in zip(ends, reached, result, strict=True)]
+                ends = [mx.array(group_steps == end) for group_steps in agents]
+                result = [_select_states(*each) for each in zip(ends, current, result, strict=True)]
             mx.eval(result)
             begin = end
     return result
 
 
-def _chosen(rows: mx.array, state: State, other: State) -> State:
-    """Return ``state`` for the agents where ``rows`` (n,) is True, and ``other`` elsewhere."""
+def _select_states(condition: mx.array, state: State, other: State) -> State:
+    """Merge two recurrent states: ``state`` where the condition (n,) is True, else ``other``."""
 
-    def choose(one: mx.array, two: mx.array) -> mx.array:
-        return mx.where(rows.reshape(-1, *[1] * (one.ndim - 1)), one, two)
+    def choose(a: mx.array, b: mx.array) -> mx.array:
+        return mx.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)
 
     return tree_map(choose, state, other)

@@ -1,12 +1,11 @@
-"""Act with the policy's step in C: one call per rollout, agents divided among threads.
+"""Act on a CPU in C: one call per rollout, with the agents divided among threads.
 
-The environments' ``collect`` makes this call. C environments collect without Python
-(``vec/native``); Python environments call the step from a loop (``vec/rollout_loop.py``).
+The C function reads rows of the rollout, and writes actions and states, for any range of agents. It
+computes the same as ``Policy.act``. An agent's result is the same to the bit, whichever agents
+share the call. With MLX instead, a step costs about 25 graph nodes and 0.1 ms of Python per group.
 
-With MLX, a step costs about 25 graph nodes and 0.1 ms of Python per group. An actor has no graph:
-a C function reads rows of the rollout, and writes actions and states, for any range of agents. It
-computes the same as ``Policy.act``. The result for an agent is the same to the bit, whichever
-agents share the call.
+The environments' ``collect`` makes the call. C environments collect without Python
+(``vec/native``); Python environments call the C function from a loop (``vec/rollout_loop.py``).
 """
 
 from operator import itemgetter
@@ -21,25 +20,27 @@ from puffer_mlx.ops.linear import ACTIVATION_CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import UNBOUNDED
 from puffer_mlx.policy.encoders.catalog import encoder_activation
-from puffer_mlx.policy.networks.catalog import forms_of
+from puffer_mlx.policy.networks.catalog import network_facts
 from puffer_mlx.policy.policy import IN_C, Policy, acting_functions
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import WholeRollouts
 
 Shape = tuple[int, ...]
 Weights = Any  # tree of mx.array
-SPANS = 4096  # Most time spans of threads that a traced rollout records.
+MAX_SPANS = 4096  # time spans of threads that a traced rollout records
 
 
 class ActingInC:
-    """Act and step on the environments' threads, on the CPU with float32 weights.
+    """Collect rollouts in C: a ``RolloutBackend`` for CPUs and float32 weights.
+
+    The policy acts in the threads that step the environments.
 
     Args:
-        actor: C step of the policy, or ``CActors`` for several policies with a list of weights.
+        actor: Actor of the policy. ``CActors`` in self-play, where weights are a list.
         timer: Measures the phases of ``ActingInMLX``. The duration of the call is divided between
             acting and stepping in proportion to their thread-seconds.
     """
@@ -58,31 +59,31 @@ class ActingInC:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``RolloutBackend``."""
+        """Fill a rollout buffer: see ``RolloutBackend.collect``."""
         actor = self.actor
         timer = self.timer
         trace = timer.trace
-        whole = tree_map(lambda *groups: np.concatenate(groups), *states)
+        all_states = tree_map(lambda *groups: np.concatenate(groups), *states)
         actor.prepare(weights)
-        address = actor.bind(buffer.views, np.asarray(noise), whole)
+        address = actor.bind(buffer.views, np.asarray(noise), all_states)
         timer.lap("eval_copy_in")
-        spans = SPANS if trace else 0
+        spans = MAX_SPANS if trace else 0
         measured = environments.collect(
             buffer.horizon, address, buffer.views.actions, buffer.rows, spans
         )
         actor.unbind()
         timer.lap("eval_act")
         sampling = actor.seconds()["sample"]
-        parts = {"eval_act": measured.acting - sampling, "eval_sample": sampling}
-        timer.split("eval_act", {**parts, "eval_env": measured.stepping})
+        acting = {"eval_act": measured.acting - sampling, "eval_sample": sampling}
+        timer.split("eval_act", {**acting, "eval_env": measured.stepping})
         for thread, first, begin, end in measured.spans:
-            assert trace  # Without a trace there are no spans.
+            assert trace  # spans are recorded for traces only
             row = f"{ACTING} and stepping, thread {thread}"
             trace.span(row, "rollout", begin, end, agent=first)
         after = []
         for agents in buffer.groups:
-            own = tree_map(itemgetter(agents), whole)
-            after.append(tree_map(mx.array, own))
+            group_states = tree_map(itemgetter(agents), all_states)
+            after.append(tree_map(mx.array, group_states))
         mx.eval(after)
         timer.lap("eval_copy_out")
         return after
@@ -91,28 +92,31 @@ class ActingInC:
 # ---- a policy's step in C ------------------------------------------------------------------------
 
 
-def make_actor(policy: Policy, seats: Seats | None = None) -> "CActor | CActors | None":
-    """Return the C actor of a policy, or None if it can't act in C.
+def make_actor(
+    policy: Policy, assignment: PolicyAssignment | None = None
+) -> "CActor | CActors | None":
+    """Return an object that chooses actions in C, or None when that is impossible.
 
-    In self-play (``seats``) all policies get an actor. The result is None if a part of the policy
-    has no C implementation (image encoders, custom classes) or the CPU extension is missing.
+    It is impossible if the policy has a component without a C implementation (image encoders,
+    custom classes) or the CPU extension is missing. In self-play (``assignment``) the object
+    contains an actor for each policy.
     """
-    known = (
+    supported = (
         encoder_activation(policy.encoder) is not None
-        and forms_of(policy.network).add_c_layers is not None
+        and network_facts(policy.network).add_c_layers is not None
         and type(policy.decoder) in (Fused, Separate)
     )
-    extension = cpu_extension.load_extension() if known else None
+    extension = cpu_extension.load_extension() if supported else None
     if extension is None or not IN_C.unchanged(*acting_functions(policy)):
         return None
-    if seats is None:
+    if assignment is None:
         return CActor(policy, extension)
-    rows = [seats.rows(p) for p in range(1 + seats.opponents)]
+    rows = [assignment.rows(p) for p in range(1 + assignment.opponents)]
     return CActors([CActor(policy, extension) for _ in rows], rows, extension)
 
 
 class CActor:
-    """C actor of one policy. Call ``prepare`` with weights, then ``bind`` with memory.
+    """A policy's step in C. Call ``prepare`` with weights, then ``bind`` with memory.
 
     Args:
         policy: A policy that ``make_actor`` supports.
@@ -124,17 +128,17 @@ class CActor:
         self._policy = policy
         self._inputs: int = policy.encoder.inputs  # type: ignore
         self._hidden = policy.network.hidden
-        self._add_network: Any = forms_of(policy.network).add_c_layers
+        self._add_network: Any = network_facts(policy.network).add_c_layers
         self._activation = ACTIVATION_CODES[encoder_activation(policy.encoder) or ""]
         self._state_names = [name for name, _ in named(policy.initial_state(1))]
         shape = self._inputs, self._hidden, list(action.sizes), action.continuous
         self.native = extension.Actor(*shape, policy.decoder.limits.action)
         self._ready = False
         self._prefix = ""  # start of the layers' names in error messages
-        self._held: list[np.ndarray | None] = []  # arrays that the C actor points to
+        self._bound: list[np.ndarray | None] = []  # arrays that the C object points to
 
     def prepare(self, weights: Weights) -> None:
-        """Copy the weights to act with. No rollout may be in progress.
+        """Copy a policy's weights into the C object. No rollout may be in progress.
 
         Args:
             weights: Weights of the policy, float32, in memory that the host can read.
@@ -150,9 +154,9 @@ class CActor:
         decoder = weights["decoder"]
         heads = _heads(policy, decoder)
         self._add_tower(weights, heads)
-        if policy.separate_value:  # The critic's output replaces the last output of the heads.
+        if policy.separate_value:  # the critic's output replaces the last output of the heads
             native.critic()
-            value = {part: array[-1:] for part, array in heads.items()}
+            value = {name: array[-1:] for name, array in heads.items()}
             self._add_tower(weights["critic"], value, "critic.")
         if action.continuous:
             logstd = _floats(decoder["logstd"], (1, action.heads), "decoder.logstd")
@@ -162,7 +166,13 @@ class CActor:
         self._ready = True
 
     def _add_tower(self, weights: Weights, heads: dict[str, np.ndarray], prefix: str = "") -> None:
-        """Add encoder, network and heads. ``prefix`` starts their names in error messages."""
+        """Add an encoder, a network and output heads to the C object.
+
+        Args:
+            weights: Weights of the policy, or of its critic.
+            heads: The decoder's ``weight`` and optional ``bias``: the result of ``_heads``.
+            prefix: Start of the layers' names in error messages.
+        """
         D, H = self._inputs, self._hidden
         self._prefix = prefix
         shapes = {"weight": (H, D), "bias": (H,)}
@@ -175,51 +185,53 @@ class CActor:
         self.add("dense", "decoder", heads, shapes, outputs, H, 0)
 
     def add(
-        self, kind: str, name: str, own: Weights, shapes: dict[str, Shape], *numbers: float
+        self, kind: str, name: str, weights: Weights, shapes: dict[str, Shape], *options: float
     ) -> None:
-        """Add a layer after the previous ones: see ``NetworkFacts.add_c_layers``.
+        """Add a layer to the C object, after its other layers (``NetworkFacts.add_c_layers``).
 
         Args:
-            kind: Name of the native actor's method.
+            kind: Kind of layer: the C object's method that adds it.
             name: Name of the layer in error messages.
-            own: Weights of the layer. ``bias`` may be missing.
+            weights: Weights of the layer, by name. ``bias`` may be missing.
             shapes: Shapes of the weights that the method takes, by name, in its order.
-            numbers: Further arguments of the method.
+            options: Further arguments of the method.
 
         Raises:
             ValueError: If a weight has another shape or dtype.
         """
         arrays: list[np.ndarray | None] = []
-        for part, shape in shapes.items():
-            if part == "bias" and part not in own:
+        for key, shape in shapes.items():
+            if key == "bias" and key not in weights:
                 arrays.append(None)
             else:
-                arrays.append(_floats(own[part], shape, f"{self._prefix}{name}.{part}"))
-        getattr(self.native, kind)(*map(_address, arrays), *numbers)
+                arrays.append(_floats(weights[key], shape, f"{self._prefix}{name}.{key}"))
+        getattr(self.native, kind)(*map(_address, arrays), *options)
 
     def bind(
         self, views: Any, noise: np.ndarray, states: Any, rows: np.ndarray | None = None
     ) -> tuple[int, int]:
-        """Set the memory to act on. It is kept alive until the next ``bind`` or ``unbind``.
+        """Set the memory that the C function reads and writes, and return the function.
+
+        The arrays stay alive until the next ``bind`` or ``unbind``.
 
         Args:
             views: ``Views``, C-contiguous, with T or more rows of N agents. Observations
                 (float32 or uint8), terminals and masks are read, the others written.
             noise: (T, N, heads) float32 from ``distribution.noise``.
             states: Recurrent states, a tree of (n, ...) float32 arrays, changed in place.
-            rows: (n,) int32, agents to act for, ascending; None for all N.
+            rows: (n,) int32, agents that the policy plays, ascending; None for all N.
 
         Returns:
             Addresses of ``void act(void* context, int t, int first, int count)`` and of its
             context. The function acts at step t for agents [first, first + count) of n. Several
-            threads may call it at once for different agents. An agent's steps must be in order.
+            threads may call it at once for different agents. Steps of an agent must be in order.
 
         Raises:
             ValueError: If an array has another shape or dtype, isn't C-contiguous or is read-only.
             RuntimeError: If ``prepare`` wasn't called before.
         """
         if not self._ready:
-            raise RuntimeError("prepare(weights) comes before bind")
+            raise RuntimeError("call prepare(weights) before bind")
         action = self._policy.decoder.action
         T, N = views.actions.shape[:2]
         as_bytes = views.observations.dtype == np.uint8
@@ -244,25 +256,28 @@ class CActor:
             state.append(arrays[name])
         ends = views.terminals if self._policy.reset_on_terminal else None
         read = [views.observations, ends, views.masks, noise]
-        self._held = [rows, *read, views.actions, views.logprobs, views.values, *state]
-        own, observed, *others = map(_address, self._held)
-        self.native.bind(N, own, observed, as_bytes, *others[:6], others[6:])
+        self._bound = [rows, *read, views.actions, views.logprobs, views.values, *state]
+        rows_at, observations_at, *others = map(_address, self._bound)
+        self.native.bind(N, rows_at, observations_at, as_bytes, *others[:6], others[6:])
         return self.native.function(), self.native.context()
 
     def unbind(self) -> None:
-        """Release the memory after a rollout."""
-        self._held = []
+        """End a rollout: release the memory that ``bind`` set."""
+        self._bound = []
 
     def seconds(self) -> dict[str, float]:
-        """Return thread-seconds since ``bind``: network (``act``) and sampling (``sample``)."""
+        """Return the thread-seconds spent since ``bind``, in all and for sampling.
+
+        Keys are ``act`` (the entire step) and ``sample`` (its choice of actions).
+        """
         return {"act": self.native.acting(), "sample": self.native.sampling()}
 
 
 class CActors:
-    """C actors of several policies, each for different agents, in one call per rollout.
+    """The steps of several policies in C, each for different agents, in one call per rollout.
 
-    They share the rollout's memory. Only recurrent states are copied, once per rollout, so that
-    those of a policy's agents are contiguous. ``unbind`` copies them back.
+    The policies share the rollout's memory. Only recurrent states are copied, once per rollout, so
+    that the states of a policy's agents are contiguous. ``unbind`` copies them back.
 
     Args:
         actors: CActor of each policy.
@@ -278,40 +293,43 @@ class CActors:
         self._bound: Any = None  # (native actors, states of all agents, states of each policy)
 
     def prepare(self, weights: Any) -> None:
-        """Copy the weights to act with: see ``CActor.prepare``.
+        """Copy the weights of all policies into their C objects: see ``CActor.prepare``.
 
         Args:
             weights: One tree per policy. Trees that are the same object as in the previous call are
                 skipped.
         """
-        for p, (actor, own) in enumerate(zip(self._actors, weights, strict=True)):
-            if own is not self._prepared[p]:
+        for p, (actor, policy_weights) in enumerate(zip(self._actors, weights, strict=True)):
+            if policy_weights is not self._prepared[p]:
                 self._prepared[p] = None
-                actor.prepare(own)
-                self._prepared[p] = own
+                actor.prepare(policy_weights)
+                self._prepared[p] = policy_weights
 
     def bind(self, views: Any, noise: np.ndarray, states: Any) -> tuple[int, int]:
-        """See ``CActor.bind``. The states (N agents) are updated by ``unbind``."""
+        """Set the memory that all policies read and write, as ``CActor.bind`` does.
+
+        ``states`` (of N agents) changes only in ``unbind``.
+        """
         native = self._extension.Actors()
-        own = []
+        policy_states = []
         for actor, rows in zip(self._actors, self._rows, strict=True):
-            own.append(tree_map(lambda array, rows=rows: array[rows], states))
-            actor.bind(views, noise, own[-1], rows)
+            policy_states.append(tree_map(lambda array, rows=rows: array[rows], states))
+            actor.bind(views, noise, policy_states[-1], rows)
             native.add(actor.native, views.actions.shape[1], rows.ctypes.data, len(rows))
-        self._bound = native, states, own
+        self._bound = native, states, policy_states
         return native.function(), native.context()
 
     def unbind(self) -> None:
-        """Copy the states back to the arrays passed to ``bind``, and release the memory."""
-        _, states, own = self._bound
-        for rows, each in zip(self._rows, own, strict=True):
+        """End a rollout: copy recurrent states to the arrays passed to ``bind``; release memory."""
+        _, states, policy_states = self._bound
+        for rows, each in zip(self._rows, policy_states, strict=True):
             tree_map(lambda to, array, rows=rows: to.__setitem__(rows, array), states, each)
         self._bound = None
         for actor in self._actors:
             actor.unbind()
 
     def seconds(self) -> dict[str, float]:
-        """Return the thread-seconds of all policies: see ``CActor.seconds``."""
+        """Return the thread-seconds of all policies together: see ``CActor.seconds``."""
         each = [actor.seconds() for actor in self._actors]
         return {name: sum(seconds[name] for seconds in each) for name in each[0]}
 
@@ -320,21 +338,21 @@ class CActors:
 
 
 def _heads(policy: Policy, weights: Weights) -> dict[str, np.ndarray]:
-    """Return the decoder as one linear layer with the value in the last row."""
+    """Return the decoder's weights as those of one linear layer, with the value in the last row."""
     A = policy.decoder.action.logits
     H = policy.network.hidden
     if type(policy.decoder) is Fused:
         return {"weight": _floats(weights["weight"], (A + 1, H), "decoder.weight")}
     heads = {}
-    for part, columns in (("weight", (H,)), ("bias", ())):
-        actions = _floats(weights["actions"][part], (A, *columns), f"decoder.actions.{part}")
-        value = _floats(weights["value"][part], (1, *columns), f"decoder.value.{part}")
-        heads[part] = np.concatenate([actions, value])
+    for name, columns in (("weight", (H,)), ("bias", ())):
+        actions = _floats(weights["actions"][name], (A, *columns), f"decoder.actions.{name}")
+        value = _floats(weights["value"][name], (1, *columns), f"decoder.value.{name}")
+        heads[name] = np.concatenate([actions, value])
     return heads
 
 
 def _floats(array: mx.array | np.ndarray, shape: Shape, name: str) -> np.ndarray:
-    """Return a float32 weight as a C-contiguous NumPy array, after a check of its shape."""
+    """Return a float32 weight as a C-contiguous NumPy array. ValueError if its shape differs."""
     dtype = str(array.dtype).removeprefix("mlx.core.")
     if dtype != "float32" or array.shape != shape:
         raise ValueError(f"weights: {name}: expected float32 {shape}, found {dtype} {array.shape}")
@@ -348,9 +366,9 @@ def _check(
     dtype: type = np.float32,
     written: bool = False,
 ) -> None:
-    """Raise ValueError unless an array has this shape and dtype, is contiguous and writable.
+    """Raise ValueError unless an array has a shape and a dtype and is C-contiguous.
 
-    It may have more rows, and may be read-only unless ``written``.
+    It may have more rows. It must be writable if ``written``.
     """
     if array.shape[:1] >= shape[:1] and array.shape[1:] == shape[1:] and array.dtype == dtype:
         flags = array.flags

@@ -1,9 +1,9 @@
-"""Collect rollouts on a GPU with a few launches per step: the policy in MLX, then the environments.
+"""Collect rollouts on a GPU with a few kernel launches per step.
 
 This supports policies that don't fit in one kernel, and large environments with several agents.
 Each step runs the policy's compiled MLX function, with the same arithmetic as training, and then
 one kernel that steps all environments (``ops/gpu/acting/environments.kernel.h``). The host submits
-steps without waiting; all data between steps stays in GPU memory.
+steps without waiting for results; all data between steps stays in GPU memory.
 """
 
 from functools import partial
@@ -16,28 +16,28 @@ from puffer_mlx.ops.gpu.text import ENVIRONMENTS_FILE
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.policy.rollout_on_gpu import MAX_ELEMENTS, DeviceEnv, DeviceRollout, EnvOutputs
 from puffer_mlx.rollout.act_functions import compile_act
-from puffer_mlx.rollout.acting_in_mlx import concat_states, step_by_seats
+from puffer_mlx.rollout.acting_in_mlx import concat_states, step_by_policy
 from puffer_mlx.rollout.buffer import State
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.spec import EnvSpec
 
-THREADS = 64  # threads per block
-WARPS = 512  # Warps to fill a large GPU. Fewer environments are spread over more warps.
+BLOCK_THREADS = 64  # threads per block
+MIN_WARPS = 512  # fill a large GPU; fewer environments are spread over more warps
 
 
 class RolloutInSteps:
-    """Collect rollouts of a policy in an environment. Has the methods of ``RolloutOnGPU``.
+    """Run rollouts on a GPU, in a few launches per step; same interface as ``RolloutOnGPU``.
 
     Args:
         policy: The acting policy.
         spec: Observations and actions of the environment.
         game: Rules of the environment for the GPU.
         precision: Type of the weights in acting and training.
-        seats: Assignment of policies to agents in self-play. Weights are then a list, one item per
-            policy.
+        assignment: Policy of each agent in self-play; weights are then a list, one item
+            per policy.
     """
 
-    form = "in a few launches a step"
+    description = "in a few launches a step"
 
     def __init__(
         self,
@@ -45,52 +45,50 @@ class RolloutInSteps:
         spec: EnvSpec,
         game: DeviceEnv,
         precision: str = "",
-        seats: Seats | None = None,
+        assignment: PolicyAssignment | None = None,
     ) -> None:
         self.game = game
         self._spec = spec
         self.acting_precision = precision or "fp32"
-        act = compile_act(policy, seats)
-        if seats is not None:
-            act = step_by_seats(act, seats.policy)
+        act = compile_act(policy, assignment)
+        if assignment is not None:
+            act = step_by_policy(act, assignment.policy)
         self._step = mx.compile(partial(self._step_once, act))
 
     def precision(self, n: int) -> str:
-        """Return the type of the weights that act for n agents."""
+        """Return the precision of the weights with which a policy acts for n agents."""
         return self.acting_precision
 
     def weights(self, weights: Any, n: int) -> Any:
-        """Return the policy's weights in the form for ``launch``: unchanged."""
+        """Return a policy's weights unchanged, as ``launch`` takes them."""
         return weights
 
     def state(self, *groups: State) -> State:
-        """Return the recurrent states of groups in the form for ``launch``: concatenated."""
+        """Concatenate the recurrent states of groups of agents, for ``launch``."""
         return concat_states([*groups], range(len(groups)))
 
     def state_after(self, states: State) -> State:
-        """Return the recurrent states of all agents from those of ``launch``: unchanged."""
+        """Return the recurrent states of all agents, which ``launch`` returned, unchanged."""
         return states
 
     def nbytes(self, horizon: int, agents: int) -> int:
-        """Return the least memory of a rollout in bytes.
+        """Return a lower bound of the memory of a rollout, in bytes.
 
         It includes each row twice, as a step's output and in the stacked result, and the
         environments before and after a step.
         """
         spec = self._spec
-        numbers_of_row = 2 * spec.action.heads + 6
+        row_floats = 2 * spec.action.heads + 6
         row = spec.observation_size * spec.observation_dtype.itemsize + spec.mask_size
         structs = agents // self.game.agents * self.game.words
-        return 2 * (horizon + 1) * agents * row + 4 * (
-            horizon * agents * numbers_of_row + 2 * structs
-        )
+        return 2 * (horizon + 1) * agents * row + 4 * (horizon * agents * row_floats + 2 * structs)
 
     def fits(self, horizon: int, agents: int) -> bool:
-        """Return True if a step is neither too small nor too large for the kernel's indices."""
+        """Return True if the kernel supports the size of a step: enough rows, 32-bit indices."""
         environments = agents // self.game.agents
         row = max(self._spec.observation_size, self._spec.mask_size)
-        most = max(agents * row, environments * self.game.words)
-        return environments >= MIN_ARRAY_SIZE and most < MAX_ELEMENTS
+        elements = max(agents * row, environments * self.game.words)
+        return environments >= MIN_ARRAY_SIZE and elements < MAX_ELEMENTS
 
     def launch(
         self,
@@ -101,37 +99,37 @@ class RolloutInSteps:
         structs: mx.array,
         arrived: EnvOutputs,
     ) -> DeviceRollout:
-        """Run T steps of N agents: see ``RolloutOnGPU.launch``. ``structs`` is (E, words)."""
+        """Run a rollout of T steps of N agents: see ``RolloutOnGPU.launch``."""
         log = self.game.log
         end = log + self.game.logs
         emptied = [structs[:, :log], mx.zeros_like(structs[:, log:end]), structs[:, end:]]
         games = mx.contiguous(mx.concatenate(emptied, axis=1).T)
-        seen = []
-        chosen = []
+        observations = []
+        choices = []
         last = arrived
         rewards = [arrived.rewards]
         terminals = [arrived.terminals]
         masks = [arrived.masks]
         for t in range(horizon):
-            drawn = mx.take(noise, t, 0)  # Indexing would copy.
-            seen.append(last.observations)
-            choice, states, games, moved = self._step(weights, states, drawn, games, last)
-            mx.async_eval(choice, states, games, moved)  # The GPU starts at once.
-            last = EnvOutputs(*moved, *([None] if arrived.masks is None else []))
-            chosen.append(choice)
+            step_noise = mx.take(noise, t, 0)  # a view, unlike an index
+            observations.append(last.observations)
+            choice, states, games, outputs = self._step(weights, states, step_noise, games, last)
+            mx.async_eval(choice, states, games, outputs)  # the GPU starts at once
+            last = EnvOutputs(*outputs, *([None] if arrived.masks is None else []))
+            choices.append(choice)
             rewards.append(last.rewards)
             terminals.append(last.terminals)
             masks.append(last.masks)
-        choices = mx.stack(chosen)  # (T, heads + 2, N)
+        stacked = mx.stack(choices)  # (T, heads + 2, N)
         return DeviceRollout(
-            observations=mx.stack(seen),
+            observations=mx.stack(observations),
             last_observations=last.observations,
             rewards=mx.stack(rewards),
             terminals=mx.stack(terminals),
             masks=None if arrived.masks is None else mx.stack(masks),  # type: ignore
-            actions=mx.contiguous(choices[:, :-2].swapaxes(1, 2)),
-            logprobs=mx.contiguous(choices[:, -2]),
-            values=mx.contiguous(choices[:, -1]),
+            actions=mx.contiguous(stacked[:, :-2].swapaxes(1, 2)),
+            logprobs=mx.contiguous(stacked[:, -2]),
+            values=mx.contiguous(stacked[:, -1]),
             structs=mx.contiguous(games.T),
             states=states,
         )
@@ -139,7 +137,7 @@ class RolloutInSteps:
     def _step_once(
         self, act: Any, weights: Any, states: State, noise: mx.array, games: mx.array, last: Any
     ) -> Any:
-        """Act once and step the environments once.
+        """Compute one step of the policy, and one step of all environments.
 
         Returns:
             Actions with log-probabilities and values (heads + 2, N), recurrent states, environment
@@ -147,13 +145,13 @@ class RolloutInSteps:
         """
         observations, _, terminals, mask = last
         chosen, states = act(weights, observations, states, noise, mask, terminals)
-        games, *moved = self._move(chosen[:-2].T, games, observations, mask)
-        return chosen, states, games, moved
+        games, *outputs = self._step_environments(chosen[:-2].T, games, observations, mask)
+        return chosen, states, games, outputs
 
-    def _move(
+    def _step_environments(
         self, actions: mx.array, games: mx.array, observations: mx.array, mask: mx.array | None
     ) -> list[mx.array]:
-        """Step all environments.
+        """Step all environments in one launch.
 
         Args:
             actions: (N, heads).
@@ -162,7 +160,7 @@ class RolloutInSteps:
             mask: (N, A), legal actions before the step, or None.
 
         Returns:
-            Structs after the step, observations, rewards, terminals, and masks if there are any.
+            Structs after the step, observations, rewards, terminals, and, if used, masks.
         """
         spec = self._spec
         words, E = games.shape
@@ -170,7 +168,7 @@ class RolloutInSteps:
         D = spec.observation_size
         legal = max(1, spec.mask_size)
         apart = 1
-        while 2 * apart <= 32 and 2 * apart * E <= 32 * WARPS:
+        while 2 * apart <= 32 and 2 * apart * E <= 32 * MIN_WARPS:
             apart *= 2
         inputs = {
             "observations_before": observations,
@@ -188,15 +186,15 @@ class RolloutInSteps:
         }
         *rows, masks, games = launch(
             *(ENVIRONMENTS_FILE, self.game.rules, inputs, outputs),
-            threads=-(-E * apart // THREADS) * THREADS,
-            block=THREADS,
+            threads=-(-E * apart // BLOCK_THREADS) * BLOCK_THREADS,
+            block=BLOCK_THREADS,
             APART=apart,
-            SEATS=self.game.agents,
+            PLAYERS=self.game.agents,
             SEEN=D,
             HEADS=spec.action.heads,
             LEGAL=legal,
             WORDS=words,
             LARGE=int(self.game.large),
-            THREADS=THREADS,
+            THREADS=BLOCK_THREADS,
         )
         return [games, *rows, *([] if mask is None else [masks])]

@@ -1,4 +1,4 @@
-"""Values of last observations that have no row, for environments that reset within the step.
+"""Add the values of last observations to rewards, for environments that reset within a step.
 
 In Gymnasium's SAME_STEP mode the step that ends an episode returns the next episode's first
 observation, and the last observation separately (``ShowsLast``). If a time limit ended the episode,
@@ -7,8 +7,8 @@ the value of the last observation is added to the reward of that step:
     reward = clip(reward, ±train.reward_clip) + gamma * V(last observation)
 
 The policy that acted computes the value. Training doesn't clip these rewards again
-(``without_reward_clip``). If last observations have rows (``VecEnv.finals``), this isn't used
-(docs/decisions/0011-last-observations.md).
+(``without_reward_clip``). If last observations have rows (``VecEnv.final_observations``), this
+module isn't used (docs/decisions/0011-last-observations.md).
 """
 
 import math
@@ -25,18 +25,22 @@ from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.vec.base import LastObservations, ShowsLast, VecEnv
 
 
-def showing_last(config: Config, vec: VecEnv) -> ShowsLast | None:
-    """Return environments whose last observations have no row but get a value, else None."""
+def env_with_last_observations(config: Config, vec: VecEnv) -> ShowsLast | None:
+    """Return the environments if ``add_last_values`` applies to them, else None.
+
+    It applies with ``train.bootstrap_truncated`` to environments that report last observations
+    outside the rows.
+    """
     bootstrapped = config.train.bootstrap_truncated
     return vec if bootstrapped and isinstance(vec, ShowsLast) and vec.shows_last else None
 
 
 def without_reward_clip(config: Config) -> Config:
-    """Return a configuration without reward clipping, because ``add_values`` clips rewards."""
+    """Return a configuration without reward clipping. ``add_last_values`` clips rewards."""
     return replace(config, train=replace(config.train, reward_clip=math.inf))
 
 
-def add_values(
+def add_last_values(
     buffer: RolloutBuffer,
     last: LastObservations,
     policy: Policy,
@@ -44,15 +48,15 @@ def add_values(
     states: list[Any],
     config: Config,
 ) -> None:
-    """Clip a rollout's rewards, and add the values of episodes that a time limit ended.
+    """Clip a rollout's rewards, and add the values of the episodes that a time limit ended.
 
     Args:
         buffer: The rollout; its rewards are changed in place.
-        last: Last observations of the episodes, k of them.
+        last: Last observations of the k episodes.
         policy: The policy that acted.
         weights: Weights of the policy.
         states: Recurrent states of each group before the rollout.
-        config: Has ``train.reward_clip`` and ``train.gamma``.
+        config: Configuration with ``train.reward_clip`` and ``train.gamma``.
     """
     clip = config.train.reward_clip
     rows = buffer.rows
@@ -65,22 +69,22 @@ def add_values(
 def _values(
     buffer: RolloutBuffer, last: LastObservations, policy: Policy, weights: Any, states: list[Any]
 ) -> np.ndarray:
-    """Return the values of last observations, (k,) float32."""
+    """Return the policy's values of k last observations, (k,) float32."""
     agents = mx.array(last.agents)
-    places = np.arange(len(last.rows))
-    shown = last.observations.astype(buffer.rows.observations.dtype, copy=False)
+    columns = np.arange(len(last.rows))
+    reported = last.observations.astype(buffer.rows.observations.dtype, copy=False)
     if not policy.is_recurrent:
-        state = policy.initial_state(len(places))
-        return np.array(policy.act(weights, mx.array(shown), state, None)[2].astype(mx.float32))
-    # The state before a last observation is that after the rows before it.
+        state = policy.initial_state(len(columns))
+        return np.array(policy.act(weights, mx.array(reported), state, None)[2].astype(mx.float32))
+    # Replay the rows before each last observation, to get the state before it.
     state = tree_map(lambda *each: mx.concatenate([*each])[agents], *states)
     observations = buffer.rows.observations[:, last.agents]
     terminals = buffer.rows.terminals[:, last.agents]
-    observations[last.rows, places] = shown
-    terminals[last.rows, places] = 0
+    observations[last.rows, columns] = reported
+    terminals[last.rows, columns] = 0
     values = []
-    for seen, begun in zip(observations, terminals, strict=True):
-        not_done = policy.not_done(mx.array(begun))
-        _, _, value, state = policy.act(weights, mx.array(seen), state, None, None, not_done)
+    for row, ended in zip(observations, terminals, strict=True):
+        not_done = policy.not_done(mx.array(ended))
+        _, _, value, state = policy.act(weights, mx.array(row), state, None, None, not_done)
         values.append(value.astype(mx.float32))
-    return np.array(mx.stack(values))[last.rows, places]
+    return np.array(mx.stack(values))[last.rows, columns]

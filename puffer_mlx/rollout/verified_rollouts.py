@@ -1,4 +1,4 @@
-"""Verify that rollouts with environments on a GPU are those of the host's environments."""
+"""Verify that rollouts with environments on a GPU equal rollouts with the host's environments."""
 
 from functools import partial
 from typing import Any
@@ -14,39 +14,43 @@ from puffer_mlx.rollout.act_functions import plain_act
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, GPURollouts, RolloutsOnGPU
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.vec.native.vec import NativeVec
 
-STEPS = 4
-FIELDS = "observations", "actions", "logprobs", "values", "rewards", "terminals", "masks"
-ROLLOUTS = Implementation((), "the rollout with environments", gpu=RolloutsOnGPU)
+VERIFIED_STEPS = 4  # steps of the compared rollouts
+COMPARED_FIELDS = "observations", "actions", "logprobs", "values", "rewards", "terminals", "masks"
+GPU_ROLLOUTS = Implementation((), "the rollout with environments", gpu=RolloutsOnGPU)
 
 
 def rollouts_agree(
-    policy: Policy, vec: NativeVec, kernel: GPURollouts, weights: Any, seats: Seats | None = None
+    policy: Policy,
+    vec: NativeVec,
+    kernel: GPURollouts,
+    weights: Any,
+    assignment: PolicyAssignment | None = None,
 ) -> bool:
-    """Return True if a GPU's rollouts are the host's; this is verified once on a machine.
+    """Return True if a GPU's rollouts equal the host's.
 
-    A few steps are compared. Afterwards the environments are in the state in which they were.
+    A few steps are compared, once on a machine. Then the environments' state is restored.
 
     Args:
         policy: The acting policy.
-        vec: Environments on the host, restored afterwards.
+        vec: Environments on the host.
         kernel: GPU rollouts to verify.
         weights: Weights of the policy.
-        seats: Assignment of policies to agents in self-play.
+        assignment: Policy of each agent in self-play.
     """
-    before = vec.state()
-    if not verification.uses_gpu_kernels() or before is None:
-        return not ROLLOUTS.is_refused
-    rollout = partial(_rollout, policy, vec, kernel, before, seats)
-    context = f"rollout {vec.spec} {kernel.game} {kernel.form} {policy}"
+    start = vec.state()
+    if not verification.uses_gpu_kernels() or start is None:
+        return not GPU_ROLLOUTS.is_refused
+    rollout = partial(_rollout, policy, vec, kernel, start, assignment)
+    context = f"rollout {vec.spec} {kernel.game} {kernel.description} {policy}"
     kind = kernel.precision(vec.num_agents)
     try:
         verification.Verified(rollout, context=context, kind=kind, draws=True).verify((weights,))
     finally:
-        vec.restore(before)
-    return not ROLLOUTS.is_refused
+        vec.restore(start)
+    return not GPU_ROLLOUTS.is_refused
 
 
 def _rollout(
@@ -54,32 +58,41 @@ def _rollout(
     vec: NativeVec,
     kernel: GPURollouts,
     start: Any,
-    seats: Seats | None,
+    assignment: PolicyAssignment | None,
     weights: Any,
 ) -> list[mx.array | None]:
-    """Return the fields of a rollout that begins where the environments were at first."""
+    """Return the fields of a rollout, collected by the implementation under verification.
+
+    Args:
+        policy: The acting policy.
+        vec: Environments on the host.
+        kernel: GPU rollouts.
+        start: State of the environments at the start.
+        assignment: Policy of each agent in self-play.
+        weights: Weights of the policy.
+    """
     vec.restore(start)
-    on_gpu = ROLLOUTS.choose() is not None
+    on_gpu = GPU_ROLLOUTS.choose() is not None
     device = mx.default_device()
     timer = PhaseTimer("", enabled=False)
     environments: Any = EnvironmentsOnGPU(vec, kernel) if on_gpu else vec
     groups = 1 if on_gpu else vec.num_groups
     buffer: Any = (BufferOnGPU if on_gpu else RolloutBuffer)(
-        vec.spec, STEPS, vec.num_agents, groups
+        vec.spec, VERIFIED_STEPS, vec.num_agents, groups
     )
     streams = lambda: [mx.default_stream(device)]  # noqa: E731
     if on_gpu:
-        acting: Any = RolloutsOnGPU(kernel, streams, timer, STEPS)
+        acting: Any = RolloutsOnGPU(kernel, streams, timer, VERIFIED_STEPS)
         weights = lower(weights, kernel.acting_precision)
     else:
-        acting = ActingInMLX(plain_act(policy, seats), streams, timer, seats=seats)
-    weights = weights if seats is None else [weights] * (1 + seats.opponents)
+        acting = ActingInMLX(plain_act(policy, assignment), streams, timer, assignment=assignment)
+    weights = weights if assignment is None else [weights] * (1 + assignment.opponents)
     states = [policy.initial_state(vec.num_agents // groups) for _ in range(groups)]
-    noise = policy.distribution.noise(mx.random.key(0), (STEPS, vec.num_agents))
+    noise = policy.distribution.noise(mx.random.key(0), (VERIFIED_STEPS, vec.num_agents))
     mx.eval(weights, states, noise)
     buffer.reset(environments)
     buffer.begin(buffer)
     acting.collect(buffer, environments, weights, states, noise)
     fields = buffer.fields
-    found = [fields.get(name) for name in FIELDS]
-    return [None if array is None else mx.array(array)[:STEPS] for array in found]
+    arrays = [fields.get(name) for name in COMPARED_FIELDS]
+    return [None if array is None else mx.array(array)[:VERIFIED_STEPS] for array in arrays]

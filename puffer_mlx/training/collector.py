@@ -32,7 +32,7 @@ from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.seats import WeightCache
+from puffer_mlx.rollout.policy_assignment import WeightCache
 from puffer_mlx.system.devices import building, for_cpu
 from puffer_mlx.training.placement import Acting, Placement, rollout_cores
 from puffer_mlx.training.streams import acting_streams, configure_learner_stream, rollout_worker
@@ -149,7 +149,7 @@ class Collector:
             configure_learner_stream(count_cores() - self.cores)
         self._timer = timer
         self._ranks = ranks
-        self._seats = acting.seats
+        self._assignment = acting.assignment
         self._opponents = WeightCache(self._to_act)
         self._precision = placement.acting_precision
         self._noise = acting.policy.distribution.noise
@@ -160,7 +160,7 @@ class Collector:
             self._choose_acting(acting)
         shape = (self.config.train.horizon, vec.num_agents, vec.num_groups)
         count = 2 if self.overlap or self.launches_ahead else 1
-        self.buffers = [self.Buffer(vec.spec, *shape, vec.finals) for _ in range(count)]
+        self.buffers = [self.Buffer(vec.spec, *shape, vec.final_observations) for _ in range(count)]
         self.buffer = self.buffers[0]
         self.buffer.reset(vec)
         agents = vec.num_agents // vec.num_groups
@@ -203,7 +203,7 @@ class Collector:
         with building:
             next_key, rollout_key = mx.random.split(key)
             acting = self._to_act(weights)
-            if self._seats is not None:
+            if self._assignment is not None:
                 acting = [acting, *self._opponents(opponents)]
             noise = self._ranks.columns(self._noise, rollout_key, T, self.vec.num_agents)
         if self.launches_ahead:
@@ -324,9 +324,9 @@ class Collector:
 
     def _renewed(self, fresh: Collection[int]) -> list[Any]:
         """Return the recurrent states of all groups, reset for the opponents in ``fresh``."""
-        if self._seats is None or not fresh:
+        if self._assignment is None or not fresh:
             return self.states
-        is_fresh = np.isin(self._seats.policy, list(fresh))
+        is_fresh = np.isin(self._assignment.policy, list(fresh))
         with building, mx.stream(self.placement.rollout):
             new = mx.split(mx.array(is_fresh[:, None].tolist()), len(self.states))
             groups = zip(new, self._initial_states, self.states, strict=True)

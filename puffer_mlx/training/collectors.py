@@ -11,7 +11,7 @@ from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import RolloutBackend, choose_acting, replay_states
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, RolloutsOnGPU
-from puffer_mlx.rollout.time_limits import add_values, showing_last
+from puffer_mlx.rollout.time_limits import add_last_values, env_with_last_observations
 from puffer_mlx.system.backend import backend
 from puffer_mlx.training.collector import Collector, Rollout
 from puffer_mlx.training.placement import Acting, Placement
@@ -47,13 +47,13 @@ class HostCollector(Collector):
 
     def _choose_acting(self, acting: Acting) -> None:
         """Choose how the policy acts, and if final observations without a row are reported."""
-        config, vec, policy, seats = acting
-        self._shows_last = showing_last(config, vec)
+        config, vec, policy, assignment = acting
+        self._shows_last = env_with_last_observations(config, vec)
         self._reports_scores = vec if isinstance(vec, ReportsScores) else None
         self.bootstraps = self._shows_last is not None
         self.acting = choose_acting(
             *(self.placement.rollout, self._precision, policy, vec),
-            *(self._streams, self._timer, seats),
+            *(self._streams, self._timer, assignment),
         )
 
     def take(self, wait_for_gpu: bool = True) -> Rollout:
@@ -62,7 +62,7 @@ class HostCollector(Collector):
         if rollout.last_observations is not None:
             inputs = (self.policy, rollout.weights, rollout.states, self.config)
             with mx.stream(self.placement.learner):
-                add_values(rollout.buffer, rollout.last_observations, *inputs)
+                add_last_values(rollout.buffer, rollout.last_observations, *inputs)
             rollout.last_observations = None
         return rollout
 
@@ -105,7 +105,7 @@ class HostCollector(Collector):
         else:
             for group in range(self.vec.num_groups):
                 self.vec.wait(group)
-            steps = failed.buffer.written if failed.steps is None else failed.steps
+            steps = failed.buffer.written_steps if failed.steps is None else failed.steps
             failed.steps = steps  # `restore` below may overwrite the marks in the buffer
             self.states = replay_states(
                 *(self.acting, self.placement.rollout, failed.buffer),
@@ -121,7 +121,7 @@ class HostCollector(Collector):
     def progress(self) -> float | None:
         """Collected fraction of the latest rollout, or None when rollouts are short."""
         marked = self._marked  # Another thread may replace the attribute.
-        return marked.part if marked else None
+        return marked.written_fraction if marked else None
 
 
 class DeviceCollector(Collector):

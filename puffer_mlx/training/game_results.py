@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 
 
 class GameResults(NamedTuple):
@@ -28,16 +28,16 @@ class GameCounter:
     """Count games against opponents, also those that continue in the next rollout.
 
     Args:
-        seats: Assignment of policies to agents.
+        assignment: Assignment of policies to agents.
     """
 
-    def __init__(self, seats: Seats) -> None:
-        self._tags = seats.tags
-        self._opponents = seats.opponents
-        self._historical = np.flatnonzero(seats.tags)  # environments with opponents
-        self._rows = np.flatnonzero(seats.tags[seats.environments] > 0)  # their agents
-        self._sides = np.where(seats.policy[self._rows] == 0, 1.0, -1.0)
-        owners = seats.environments[self._rows]
+    def __init__(self, assignment: PolicyAssignment) -> None:
+        self._tags = assignment.tags
+        self._opponents = assignment.opponents
+        self._historical = np.flatnonzero(assignment.tags)  # environments with opponents
+        self._rows = np.flatnonzero(assignment.tags[assignment.environments] > 0)  # their agents
+        self._sides = np.where(assignment.policy[self._rows] == 0, 1.0, -1.0)
+        owners = assignment.environments[self._rows]
         self._firsts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
         # Reward difference in each unfinished game: the learner's minus the opponent's.
         self._unfinished = np.zeros(len(self._historical))

@@ -21,7 +21,7 @@ import numpy as np
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.schema.selfplay import OF_5
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.training.game_results import GameResults
 from puffer_mlx.training.league_table import (
     LeagueTable,
@@ -113,21 +113,21 @@ class League:
 
     Args:
         config: Configuration with self-play enabled.
-        seats: Assignment of policies to agents.
+        assignment: Assignment of policies to agents.
         weights: The learner's initial weights, also the first weights of all opponents.
     """
 
-    def __init__(self, config: Config, seats: Seats, weights: Any) -> None:
+    def __init__(self, config: Config, assignment: PolicyAssignment, weights: Any) -> None:
         play = config.selfplay
         first = PoolEntry(weights, 0, play.elo_init)
         self.table = LeagueTable(
             pool=[first],
-            opponents=[Opponent(first) for _ in range(seats.opponents)],
+            opponents=[Opponent(first) for _ in range(assignment.opponents)],
             elo=play.elo_init,
             rng=np.random.default_rng(play.seed),
-            aligned=np.zeros(len(seats.tags), bool),
+            aligned=np.zeros(len(assignment.tags), bool),
         )
-        self._tags = seats.tags
+        self._tags = assignment.tags
         self._elo_k = play.elo_k
         if config.selfplay_rules == OF_5:
             interval = config.base.checkpoint_interval * config.batch_size
@@ -180,7 +180,7 @@ class League:
         """Restore the league's state from a checkpoint.
 
         Raises:
-            UserError: If it was saved with other rules, seats or policies, or is damaged.
+            UserError: If it was saved with other rules, assignment or policies, or is damaged.
         """
         self.table = restore_table(arrays, values, self.table, self._name)
 

@@ -289,16 +289,16 @@ class Update:
     def _epoch(self, fields: Fields) -> Epoch:
         """Return the inputs of the epoch's minibatches, from a rollout's arrays by name."""
         learner = self.learner
-        finals = self.rollout.buffer.last_rows
+        final_observations = self.rollout.buffer.last_rows
         if learner.trained_agents is not None:
-            finals = learner.trained_agents.finals(finals)
+            final_observations = learner.trained_agents.final_observations(final_observations)
         return Epoch(
             functions=learner.functions,
             fields=fields,
             draws=self.draws,
             scheduled=self.scheduled.as_arrays(),
             states=partial(learner.reader.first_states, self.rollout),
-            trainable=partial(trainable_steps, finals, *fields["actions"].shape[:2]),
+            trainable=partial(trainable_steps, final_observations, *fields["actions"].shape[:2]),
             noise=self.noise,
             lap=self.lap if self.profiled or self.retrying else None,
         )
@@ -569,7 +569,7 @@ def epoch_in_graph(
     return tuple(after), packed, [list(arrays) for arrays in results.minibatches]
 
 
-def trainable_steps(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
+def trainable_steps(final_observations: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
     """Return the mask of steps to train on, (T, N) bool.
 
     Excludes final observations, whose actions were ignored, and the last step, whose reward is
@@ -577,10 +577,14 @@ def trainable_steps(finals: np.ndarray | None, steps: int, agents: int) -> np.nd
     advantages are 0.
 
     Args:
-        finals: (T + 1, N), non-zero for final observations of episodes, or None.
+        final_observations: (T + 1, N), non-zero for final observations of episodes, or None.
         steps: Number of steps T.
         agents: Number of agents N.
     """
-    mask = np.ones((steps, agents), bool) if finals is None else finals[:steps] == 0
+    mask = (
+        np.ones((steps, agents), bool)
+        if final_observations is None
+        else final_observations[:steps] == 0
+    )
     mask[-1] = False
     return mask if mask.any() else ~mask

@@ -22,7 +22,7 @@ from puffer_mlx.policy.rollout_on_gpu import MAX_ELEMENTS
 from puffer_mlx.rollout.acting_in_c import make_actor
 from puffer_mlx.rollout.in_steps import RolloutInSteps
 from puffer_mlx.rollout.on_gpu import GPURollouts, device_env, rollouts_on_gpu
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.rollout.verified_rollouts import rollouts_agree
 from puffer_mlx.system.devices import device_memory, has_gpu, kind
 from puffer_mlx.trees import named
@@ -47,13 +47,13 @@ class Acting(NamedTuple):
         config: a valid configuration.
         vec: the environments.
         policy: the acting policy.
-        seats: in self-play, the policy that acts for each agent.
+        assignment: in self-play, the policy that acts for each agent.
     """
 
     config: Config
     vec: VecEnv
     policy: Policy
-    seats: Seats | None = None
+    assignment: PolicyAssignment | None = None
 
 
 @dataclass
@@ -241,13 +241,13 @@ def choose_rollout_device(
     if learner == mx.cpu:
         return "cpu", ""
     if gpu_rollouts is not None:
-        return GPU_ENVS, f"{DEVICE_PHRASES[GPU_ENVS]}, {gpu_rollouts.form}"
+        return GPU_ENVS, f"{DEVICE_PHRASES[GPU_ENVS]}, {gpu_rollouts.description}"
     config = acting.config
     agents = acting.vec.num_agents
     cores = rollout_threads(config, rollout_cores(config))
     operations = 2 * agents * sum(array.size for _, array in named(weights))
     fits = operations <= OPERATIONS_PER_CORE * cores
-    chosen = "cpu" if fits and make_actor(acting.policy, acting.seats) else "gpu"
+    chosen = "cpu" if fits and make_actor(acting.policy, acting.assignment) else "gpu"
     if fits and chosen == "gpu":
         return chosen, f"{DEVICE_PHRASES[chosen]}: the policy has no C implementation"
     relation = "at most" if fits else "more than"
@@ -262,12 +262,12 @@ def _gpu_rollouts(acting: Acting, weights: Any, learner: mx.Device) -> GPURollou
 
     Returns None when this isn't requested, is impossible, or fails verification.
     """
-    config, vec, policy, seats = acting
+    config, vec, policy, assignment = acting
     requested = config.train.rollout_device
     if requested != GPU_ENVS and (requested != "auto" or learner == mx.cpu):
         return None
     train = config.train
-    gpu_rollouts = rollouts_on_gpu(policy, vec, train.horizon, train.precision, seats)
+    gpu_rollouts = rollouts_on_gpu(policy, vec, train.horizon, train.precision, assignment)
     if requested == GPU_ENVS and (gpu_rollouts is None or learner == mx.cpu):
         _refuse_without(vec, learner)
     if gpu_rollouts is None:
@@ -281,7 +281,7 @@ def _gpu_rollouts(acting: Acting, weights: Any, learner: mx.Device) -> GPURollou
                 "fewer vec.total_agents, a shorter train.horizon, or --train.rollout-device auto",
             )
         return None
-    return gpu_rollouts if rollouts_agree(policy, vec, gpu_rollouts, weights, seats) else None  # type: ignore
+    return gpu_rollouts if rollouts_agree(policy, vec, gpu_rollouts, weights, assignment) else None  # type: ignore
 
 
 def _resumed(saved: str, learner: mx.Device, gpu_rollouts: GPURollouts | None) -> tuple[str, str]:

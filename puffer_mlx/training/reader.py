@@ -12,7 +12,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.ops import take_rows
 from puffer_mlx.ppo.sections import Fields, Minibatch
 from puffer_mlx.rollout.acting_in_mlx import concat_states
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.system.devices import building, for_gpu
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.placement import Placement
@@ -31,20 +31,20 @@ class TrainedAgents:
 
     Args:
         config: A valid configuration.
-        seats: Assignment of policies to agents.
+        assignment: Assignment of policies to agents.
 
     Attributes:
         rows: (n,) int32, agents to train on. If the algorithm takes agents in order, the list
             contains several cycles, so that minibatches may continue after the last agent.
     """
 
-    def __init__(self, config: Config, seats: Seats) -> None:
+    def __init__(self, config: Config, assignment: PolicyAssignment) -> None:
         self._trains_opponents = config.selfplay.train_on_opponents
-        self._opponents = mx.array((seats.policy > 0).tolist())
+        self._opponents = mx.array((assignment.policy > 0).tolist())
         rows = (
-            np.arange(len(seats.policy), dtype=np.int32)
+            np.arange(len(assignment.policy), dtype=np.int32)
             if self._trains_opponents
-            else seats.learners
+            else assignment.learners
         )
         if config.facts.in_order:
             S = config.segments
@@ -65,9 +65,9 @@ class TrainedAgents:
             for name, array in fields.items()
         }
 
-    def finals(self, finals: np.ndarray | None) -> np.ndarray | None:
+    def final_observations(self, final_observations: np.ndarray | None) -> np.ndarray | None:
         """Return ``RolloutBuffer.last_rows`` for the selected agents, (T + 1, n), or None."""
-        return None if finals is None else finals[:, self.rows]
+        return None if final_observations is None else final_observations[:, self.rows]
 
     def states(self, states: Any) -> Any:
         """Return a rollout's initial recurrent states for the selected agents, from all agents'."""

@@ -15,8 +15,12 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.schema.selfplay import OF_4
 from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.errors import UserError
-from puffer_mlx.rollout import seats as seating
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import (
+    PolicyAssignment,
+    assign_as_declared,
+    assign_in_blocks,
+    set_tags,
+)
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.game_results import GameCounter
 from puffer_mlx.training.league import League
@@ -51,11 +55,11 @@ def create_self_play(
         )
     keys = config.vec
     if config.selfplay_rules == OF_4:
-        seats = seating.seats_in_blocks(vec, keys.num_frozen_banks, keys.frozen_bank_pct)
+        assignment = assign_in_blocks(vec, keys.num_frozen_banks, keys.frozen_bank_pct)
     else:
-        seats = seating.seats_as_declared(vec, keys.num_policies - 1, keys.hist_policy_percent)
-    seating.set_tags(vec, seats)
-    return SelfPlay(config, vec, seats, weights)
+        assignment = assign_as_declared(vec, keys.num_policies - 1, keys.hist_policy_percent)
+    set_tags(vec, assignment)
+    return SelfPlay(config, vec, assignment, weights)
 
 
 class SelfPlay:
@@ -64,19 +68,21 @@ class SelfPlay:
     Args:
         config: Configuration with self-play enabled.
         vec: Environments of the run.
-        seats: Assignment of policies to agents.
+        assignment: Assignment of policies to agents.
         weights: The learner's initial weights.
 
     Attributes:
-        seats: Assignment of policies to agents.
+        assignment: Assignment of policies to agents.
         league: Pool of earlier weights and the current opponents.
     """
 
-    def __init__(self, config: Config, vec: VecEnv, seats: Seats, weights: Any) -> None:
-        self.seats = seats
+    def __init__(
+        self, config: Config, vec: VecEnv, assignment: PolicyAssignment, weights: Any
+    ) -> None:
+        self.assignment = assignment
         self._vec = vec
-        self.league = League(config, seats, weights)
-        self._games = GameCounter(seats)
+        self.league = League(config, assignment, weights)
+        self._games = GameCounter(assignment)
 
     def after(self, rollout: Rollout, step: int, weights: Any) -> dict[str, float]:
         """Count the games of a rollout, and choose the opponents of the next one.
@@ -113,8 +119,8 @@ class SelfPlay:
             )
         self.league.restore(subtree(arrays, LEAGUE), values)
         self._games.restore(np.asarray(arrays[UNFINISHED]))
-        seating.set_tags(self._vec, self.seats)
+        set_tags(self._vec, self.assignment)
 
     def discard_games(self) -> None:
         """Discard unfinished games, because the environments were reset."""
-        self._games = GameCounter(self.seats)
+        self._games = GameCounter(self.assignment)

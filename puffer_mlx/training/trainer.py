@@ -126,8 +126,8 @@ class Trainer:
         self.stop = False
         key, self.train_state = _first_state(config, policy, weights)
         self.self_play = create_self_play(config, vec, self.weights, ranks)
-        seats = self.self_play.seats if self.self_play else None
-        acting = Acting(local, vec, policy, seats)
+        assignment = self.self_play.assignment if self.self_play else None
+        acting = Acting(local, vec, policy, assignment)
         resumed = resume_state.numbers if resume_state else {}
         verification.refuse(resumed.get("refused", ()), "earlier in this run")
         self.placement = broadcast_from_rank0(
@@ -140,7 +140,7 @@ class Trainer:
         ranks.begin_statistics(vec)
         self.collector = make_collector(acting, self.placement, self.profiler.rollout, ranks)
         self.queue = RolloutQueue(self.collector, key, timer, self.self_play)
-        trained_agents = TrainedAgents(config, seats) if seats else None
+        trained_agents = TrainedAgents(config, assignment) if assignment else None
         learning = without_reward_clip(config) if self.collector.bootstraps else config
         self.learner = Learner(learning, policy, self.placement, timer, ranks, trained_agents)
         if self.learner.graph is not None and backend() == "cuda":

@@ -24,14 +24,17 @@ class Rows(NamedTuple):
     rewards: np.ndarray  # (n,) float32
     terminals: np.ndarray  # (n,) float32, 0 or 1
     masks: np.ndarray | None  # (n, mask_size) uint8, non-zero where an action is legal
-    finals: np.ndarray | None = None  # (n,) float32: see ``VecEnv.finals``
+    final_observations: np.ndarray | None = None  # (n,) float32: see ``VecEnv.final_observations``
 
     def part(self, *index: Any) -> "Rows":
         """Return the same part of every array."""
         return Rows(*(None if array is None else array[index] for array in self))  # type: ignore
 
 
-TERMINATED, TRUNCATED = 1.0, 2.0  # values of ``finals`` at an episode's last observation
+TERMINATED, TRUNCATED = (
+    1.0,
+    2.0,
+)  # values of ``final_observations`` at an episode's last observation
 
 
 class LastObservations(NamedTuple):
@@ -174,10 +177,10 @@ class TakesSnapshots(Protocol):
 
 
 @runtime_checkable
-class HasSeats(Protocol):
+class DeclaresPolicies(Protocol):
     """Environments with a policy assignment for self-play."""
 
-    def seats(self) -> tuple[np.ndarray, np.ndarray | None]:
+    def declared_policies(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Return each agent's environment, (N,) int32, and policy, (N,) int32 or None.
 
         Policy 0 is the learner, b > 0 opponent b. None means that the environments don't assign
@@ -202,12 +205,13 @@ class VecEnv(Protocol):
         num_agents: Number of agents N.
         num_groups: Number of groups Q.
         num_environments: Number of environments that share the agents.
-        finals: True if an episode's last observation has a separate row. Its ``Rows.finals`` is
-            ``TERMINATED`` (value 0) or ``TRUNCATED`` (value estimated by the policy); in other rows
-            it is 0. The row has the reward of the last action, and the action chosen from it is
-            ignored. The next row is the first of the next episode, with terminal 1 and reward 0.
-            Without such rows ``Rows.finals`` is None. An absent agent has rows of zeros, terminal 1
-            and ``TERMINATED`` until its environment is reset: nothing is learned from them.
+        final_observations: True if an episode's last observation has a separate row. Its
+            ``Rows.final_observations`` is ``TERMINATED`` (value 0) or ``TRUNCATED`` (value
+            estimated by the policy); in other rows it is 0. The row has the reward of the last
+            action, and the action chosen from it is ignored. The next row is the first of the next
+            episode, with terminal 1 and reward 0. Without such rows ``Rows.final_observations`` is
+            None. An absent agent has rows of zeros, terminal 1 and ``TERMINATED`` until its
+            environment is reset: nothing is learned from them.
         unread: Parameters that the environment didn't read.
         description: One line on how environments are stepped.
     """
@@ -216,7 +220,7 @@ class VecEnv(Protocol):
     num_agents: int
     num_groups: int
     num_environments: int
-    finals: bool
+    final_observations: bool
     unread: list[str]
     description: str
 

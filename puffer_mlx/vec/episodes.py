@@ -26,16 +26,16 @@ class EpisodeTracker:
 
     Args:
         n: Number of agents.
-        finals: True if an episode's last observation has a separate row (``VecEnv.finals``). The
-            next row is then the first of the next episode, and that step only resets.
+        final_observations: True if an episode's last observation has a separate row (``VecEnv``).
+            The next row is then the first of the next episode, and that step only resets.
 
     Attributes:
         over: (n,) bool, True where an episode ended in the last step.
         any_over: True if any episode ended in the last step.
     """
 
-    def __init__(self, n: int, finals: bool) -> None:
-        self._finals = finals
+    def __init__(self, n: int, final_observations: bool) -> None:
+        self._final_observations = final_observations
         self.reset(np.zeros(n, bool))
 
     def reset(self, absent: np.ndarray) -> None:
@@ -50,7 +50,9 @@ class EpisodeTracker:
     def write(
         self, terminated: np.ndarray, truncated: np.ndarray, out: Rows
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Add the episode ends of a step, and write ``terminals`` and ``finals`` of its rows.
+        """Record which episodes a step ended, and write the ``terminals`` of its rows.
+
+        Also writes their ``final_observations``, if last observations have rows.
 
         Args:
             terminated: (n,) bool.
@@ -65,18 +67,18 @@ class EpisodeTracker:
         any_before = self.any_over
         over = self.over = np.logical_or(terminated, truncated)
         self.any_over = b"\1" in over.tobytes()  # a fifth of the time of any()
-        if not self._finals:
+        if not self._final_observations:
             out.terminals[:] = over
             return over, None
         if any_before:
             out.terminals[:] = before
         else:
             out.terminals.fill(0)
-        if out.finals is not None:
-            out.finals.fill(0)
+        if out.final_observations is not None:
+            out.final_observations.fill(0)
             if self.any_over:
-                out.finals[truncated] = TRUNCATED
-                out.finals[terminated] = TERMINATED
+                out.final_observations[truncated] = TRUNCATED
+                out.final_observations[terminated] = TERMINATED
         return over, before if any_before else None
 
 

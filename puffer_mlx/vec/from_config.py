@@ -172,7 +172,7 @@ def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvF
     if named or parallel.is_probed():
         parallel.probe(**probe)
         return parallel
-    more = {"finals": config.train.bootstrap_truncated, "wrap": config.wrap}
+    more = {"final_observations": config.train.bootstrap_truncated, "wrap": config.wrap}
     try:
         gym = GymFactory(name, constructor, *arguments, **more, total=vec.total_agents)
         gym.probe(**probe)
@@ -232,7 +232,7 @@ def python_factory(config: Config) -> Any:
 def unused_keys(config: Config, vec: VecEnv) -> list[str]:
     """Return the keys that have no effect on these environments, with reasons."""
     keys = [f"env.{key}" for key in vec.unread]
-    shown = vec.finals or (isinstance(vec, ShowsLast) and vec.shows_last)
+    shown = vec.final_observations or (isinstance(vec, ShowsLast) and vec.shows_last)
     if config.train.bootstrap_truncated and not shown:
         keys.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
     if config.vec.normalize_observations and not shows_normalised(config, vec.spec):

@@ -137,7 +137,7 @@ class EnvFactory:
 
     Attributes:
         agents: Agents of one instance, after ``probe``; also ``environments`` and ``layout``.
-        finals: True if an episode's last observation has a separate row (``VecEnv.finals``).
+        final_observations: True if an episode's last observation has a separate row (``VecEnv``).
         shows_last: True if last observations are reported beside the rows.
         unread: Keywords without effect, each with the reason.
         vectorised: True if instances are the environment's vectorised form.
@@ -156,7 +156,7 @@ class EnvFactory:
     environments: int = field(default=1, init=False)
     layout: Any = field(default=None, init=False)
     step_seconds: float | None = field(default=None, init=False)
-    finals: bool = True
+    final_observations: bool = True
     shows_last: bool = field(default=False, init=False)
     unread: list[str] = field(default_factory=list, init=False)
     vectorised: bool = field(default=False, init=False)

@@ -10,7 +10,7 @@ The mean is subtracted before rows are rounded to float32, in which clock times 
 1 seconds are equal.
 
 Statistics skip rows and rewards that aren't finite, since one would spoil the entire run, and those
-of absent agents (``VecEnv.finals``).
+of absent agents (``VecEnv.final_observations``).
 """
 
 import io
@@ -25,8 +25,8 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.base import (
     Collected,
+    DeclaresPolicies,
     Environments,
-    HasSeats,
     LastObservations,
     ReportsScores,
     Rows,
@@ -126,7 +126,7 @@ class Normalized:
             raise ValueError(f"{spec.name} shows bytes, which can't hold what is normalised")
         self.inner = inner
         self.spec = spec
-        self.finals = inner.finals
+        self.final_observations = inner.final_observations
         self.num_agents, self.num_groups = inner.num_agents, inner.num_groups
         self.num_environments = inner.num_environments
         self.unread = inner.unread
@@ -140,8 +140,9 @@ class Normalized:
         self.busy_seconds = inner.busy_seconds
         if isinstance(inner, ReportsScores):
             self.scores = inner.scores
-        if isinstance(inner, HasSeats):
-            self.seats, self.set_tags = inner.seats, inner.set_tags
+        if isinstance(inner, DeclaresPolicies):
+            self.declared_policies = inner.declared_policies
+            self.set_tags = inner.set_tags
         self._exactly = inner.exact_observations if isinstance(inner, ShowsExactly) else None
         self._seen = Moments(spec.observation_size) if observations else None
         self._return = Moments(1) if rewards else None
@@ -319,9 +320,9 @@ class Normalized:
 
 def _absent_mask(out: Rows) -> np.ndarray | None:
     """Return (n,) bool, True for absent agents; None: all are present."""
-    if out.finals is None or not out.finals.any():
+    if out.final_observations is None or not out.final_observations.any():
         return None
-    away = (out.finals > 0) & (out.terminals > 0)
+    away = (out.final_observations > 0) & (out.terminals > 0)
     return away if away.any() else None
 
 

@@ -79,7 +79,7 @@ class PufferFactory(EnvFactory):
         UserError: It isn't a constructor, or an argument isn't the user's.
     """
 
-    finals: bool = field(default=False, init=False)
+    final_observations: bool = field(default=False, init=False)
     _probe: Probe | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:

@@ -62,8 +62,9 @@ class _HeldInterrupt:
 class PythonVec:
     """N agents of environments in Python, in Q groups; implements ``ScoredVec``.
 
-    Instances write rows. If an episode's last observation has a row (``finals``), the next step
-    begins the next episode. Otherwise the step that ends an episode also begins the next one.
+    Instances write rows. If an episode's last observation has a row (``final_observations``), the
+    next step begins the next episode. Otherwise the step that ends an episode also begins the next
+    one.
 
     | backend | steps |
     | --- | --- |
@@ -136,14 +137,14 @@ class PythonVec:
         self.layout = factory.layout
         self.spec = factory.layout.spec
         self.unread = factory.unread
-        self.finals = factory.finals
+        self.final_observations = factory.final_observations
         self.shows_last = factory.shows_last
         arrays = factory.shapes(1).values()
         row_bytes = sum(math.prod(shape) * np.dtype(kind).itemsize for shape, kind in arrays)
         refuse_step(self.spec, total, row_bytes)
         self._steps = [0] * groups  # steps of each group since the last call of ``take_last``
         self._last: list[LastObservations] | None = None  # None before the first call
-        self._ends = [EpisodeTracker(self._n, self.finals) for _ in range(groups)]
+        self._ends = [EpisodeTracker(self._n, self.final_observations) for _ in range(groups)]
         self._episodes = Episodes(total, self._per_environment)
         self._rows = RowShapes(self.spec, self._n)
         self._all_rows = RowShapes(self.spec, total)
@@ -179,8 +180,8 @@ class PythonVec:
             self.wait(group)
         out.rewards[:] = 0
         out.terminals[:] = 0
-        if out.finals is not None:
-            out.finals[:] = 0
+        if out.final_observations is not None:
+            out.final_observations[:] = 0
         self._episodes.restart()
         with self._closing_on_failure():
             self._reset_environments()
@@ -204,8 +205,8 @@ class PythonVec:
         """Write the first rows of a group that was reset."""
         ends = self._ends[group]
         ends.reset(~self._envs[group].buffers.present)
-        if out.finals is not None:
-            out.finals[:] = TERMINATED * ends.over
+        if out.final_observations is not None:
+            out.final_observations[:] = TERMINATED * ends.over
         self._write(group, out)
 
     def busy_seconds(self) -> float:
@@ -264,7 +265,7 @@ class PythonVec:
         self._steps[group] += 1
         if self._last is not None and ends.any_over:
             self._keep_last(group)
-        if not self.finals and b"\0" in buffers.present.tobytes():
+        if not self.final_observations and b"\0" in buffers.present.tobytes():
             idle = ~buffers.present
             rewards = np.where(idle, 0, rewards)
         ended = over if idle is None else over & ~idle  # idle: the step belongs to no episode

@@ -26,7 +26,7 @@ def allocate_rows(vec: VecEnv, agents: int) -> Rows:
         np.zeros(agents, np.float32),
         np.zeros(agents, np.float32),
         masks,
-        np.zeros(agents, np.float32) if vec.finals else None,
+        np.zeros(agents, np.float32) if vec.final_observations else None,
     )
 
 
@@ -66,27 +66,32 @@ class RowShapes:
         self._actions = n, spec.action.heads
 
     def check(self, out: Rows) -> None:
-        """Check the arrays of rows; ``finals`` is optional, and ``masks`` is None without a mask.
+        """Check the shapes and dtypes of rows.
+
+        ``final_observations`` may be None, and ``masks`` is None without a mask.
 
         Raises:
             ValueError: An array has another shape or dtype.
         """
-        observations, rewards, terminals, masks, finals = out
+        observations, rewards, terminals, masks, final_observations = out
         narrow = self._narrow
         if not (
             (observations.shape, observations.dtype) == self._wide
             and (rewards.shape, rewards.dtype) == narrow
             and (terminals.shape, terminals.dtype) == narrow
             and (None if masks is None else (masks.shape, masks.dtype)) == self._masked
-            and (finals is None or (finals.shape, finals.dtype) == narrow)
+            and (
+                final_observations is None
+                or (final_observations.shape, final_observations.dtype) == narrow
+            )
         ):
             shapes = {
                 name: None if array is None else (array.shape, str(array.dtype))
                 for name, array in out._asdict().items()
             }
             raise ValueError(
-                f"rows: expected observations {self._wide}, rewards, terminals and finals {narrow},"
-                f" masks {self._masked}; found {shapes}"
+                f"rows: expected observations {self._wide}, rewards, terminals and"
+                f" final_observations {narrow}, masks {self._masked}; found {shapes}"
             )
 
     def check_actions(self, actions: np.ndarray) -> None:

@@ -6,14 +6,14 @@ i``. Rows are in the order of ``possible_agents``.
 A parallel environment has ``possible_agents``, a space for each of them, and a ``step`` that takes
 a dictionary of their actions.
 
-**Last observations** always have separate rows (``finals``). After the last agent of an environment
-is done, the next step begins its next episode.
+**Last observations** always have separate rows (``final_observations``). After the last agent of an
+environment is done, the next step begins its next episode.
 
 **Absent agents**, which died before the others or haven't joined yet, have rows of zeros, terminal
-1, ``TERMINATED`` in ``finals`` and reward 0. So nothing is learned from these rows, and they belong
-to no episode. An agent returns when ``agents`` lists it again after a step without it; it then
-begins a new episode, as an agent does that joins late. An agent that ended and stays in ``agents``
-counts as dead.
+1, ``TERMINATED`` in ``final_observations`` and reward 0. So nothing is learned from these rows, and
+they belong to no episode. An agent returns when ``agents`` lists it again after a step without it;
+it then begins a new episode, as an agent does that joins late. An agent that ended and stays in
+``agents`` counts as dead.
 
 | agent | row |
 | --- | --- |

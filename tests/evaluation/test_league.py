@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from puffer_mlx import config as c
 from puffer_mlx.errors import UserError
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.training.game_results import GameResults
 from puffer_mlx.training.league import League
 
@@ -24,10 +24,12 @@ B, E = 3, len(TAGS)
 EACH = 1000  # steps of a rollout
 
 
-def seats() -> Seats:
-    policy = [seat * tag for tag in TAGS for seat in range(2)]
+def assignment() -> PolicyAssignment:
+    policy = [agent * tag for tag in TAGS for agent in range(2)]
     tags = np.array(TAGS, np.int32)
-    return Seats(np.array(policy, np.int32), np.repeat(np.arange(E, dtype=np.int32), 2), tags)
+    return PolicyAssignment(
+        np.array(policy, np.int32), np.repeat(np.arange(E, dtype=np.int32), 2), tags
+    )
 
 
 def weights(number: int) -> Any:
@@ -56,7 +58,7 @@ def league(**keys: Any) -> League:
     config.vec.num_frozen_banks, config.vec.num_policies = B, B + 1
     config.base.checkpoint_interval = 2
     config.vec.total_agents, config.train.horizon = EACH // 10, 10
-    return League(config, seats(), weights(0))
+    return League(config, assignment(), weights(0))
 
 
 def rules_4(keys: dict[str, Any], results: list[GameResults]) -> list[tuple]:

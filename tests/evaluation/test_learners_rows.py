@@ -13,7 +13,7 @@ from watching import functions, replace_functions
 
 from puffer_mlx import config, vec
 from puffer_mlx.rollout.buffer import RolloutBuffer
-from puffer_mlx.rollout.seats import seats_in_blocks
+from puffer_mlx.rollout.policy_assignment import assign_in_blocks
 from puffer_mlx.training.reader import TrainedAgents
 from puffer_mlx.training.trainer import Trainer
 
@@ -83,7 +83,7 @@ def trained(settings: config.Config, rows: Any = (), number: float = 0.0) -> dic
 def test_opponents_rows_do_not_change_the_weights(way: str):
     settings = configure(*WAYS[way])
     with vec.make(settings, 1) as environments:
-        opponents = seats_in_blocks(environments, 1, 0.125).rows(1)
+        opponents = assign_in_blocks(environments, 1, 0.125).rows(1)
     assert len(opponents) == AGENTS / 8
     whole = trained(settings)
     assert trained(settings, opponents, float("nan")) == whole
@@ -94,7 +94,7 @@ def test_opponents_rows_do_not_change_the_weights(way: str):
 def test_train_on_opponents_trains_on_all_rows():
     settings = configure(*OF_4.split(), "--selfplay.train-on-opponents", "1")
     with vec.make(settings, 1) as environments:
-        opponents = seats_in_blocks(environments, 1, 0.125).rows(1)
+        opponents = assign_in_blocks(environments, 1, 0.125).rows(1)
     assert trained(settings, opponents, 3.0) != trained(settings)
 
 
@@ -102,13 +102,13 @@ def test_minibatches_of_learners_repeat_the_first_rows():
     """56 learners, minibatches of 16 agents, 6 of them: 96 rows, the first 40 twice."""
     settings = configure("--train.algorithm", "puffer5", *OF_5.split())
     with vec.make(settings, 1) as environments:
-        seats = seats_in_blocks(environments, 1, 0.125)
-    learners = seats.learners.tolist()
-    trained_agents = TrainedAgents(settings, seats)
+        assignment = assign_in_blocks(environments, 1, 0.125)
+    learners = assignment.learners.tolist()
+    trained_agents = TrainedAgents(settings, assignment)
     assert trained_agents.rows.tolist() == learners + learners[:40]
     assert trained_agents.count == 56
     settings.train.minibatch_size = 8 * T  # which divides 56: each section is there once
-    assert TrainedAgents(settings, seats).rows.tolist() == learners
+    assert TrainedAgents(settings, assignment).rows.tolist() == learners
 
 
 def test_a_pass_of_ppo_has_each_learner_at_most_once():
@@ -130,10 +130,10 @@ def test_a_pass_of_ppo_has_each_learner_at_most_once():
         assert len(np.unique(order)) == 48 and order.max() < 56
 
 
-def test_a_trainer_uses_the_seats_that_a_folder_of_release_5_declares():
+def test_a_trainer_uses_the_policies_that_a_folder_of_release_5_declares():
     sizes = "--vec.total-agents 96 --train.minibatch-size 384"
     settings = configure(*OF_5.split(), *sizes.split(), name=str(folder_of("peloton")))
     with vec.make(settings, 2) as environments:
         self_play = Trainer(settings, environments).self_play
         assert self_play is not None
-        assert self_play.seats.policy.tolist() == ([0] * 36 + [0, 1, 1] * 4) * 2
+        assert self_play.assignment.policy.tolist() == ([0] * 36 + [0, 1, 1] * 4) * 2

@@ -1,4 +1,4 @@
-"""Games of two players: their seats, what counts as a win, and that players share nothing."""
+"""Games of two players: their agents, what counts as a win, and that players share nothing."""
 
 import math
 from typing import Any, cast
@@ -31,11 +31,11 @@ SPEC = EnvSpec("duel", 3, np.dtype(np.float32), ActionSpec((9,)))
 class Duel:
     """Environment e has games of e + 1 steps; an agent's reward at each step is its choice.
 
-    An agent sees its seat, the step of its game and the number of earlier games.
+    An agent sees its index, the step of its game and the number of earlier games.
     ``lone``: an episode ends for agent 0 alone.
     """
 
-    spec, finals, num_groups = SPEC, False, 1
+    spec, final_observations, num_groups = SPEC, False, 1
 
     def __init__(self, count: int, agents: int = 2, lone: bool = False) -> None:
         self.num_environments, self.num_agents, self.lone = count, agents * count, lone
@@ -76,7 +76,7 @@ def constant(choice: float) -> Player:
 
 
 def by_table(table: np.ndarray) -> Player:
-    """Return a player that chooses by seat, step and game."""
+    """Return a player that chooses by agent, step and game."""
     find = lambda rows: table[tuple(rows.observations.astype(int).T)][:, None]  # noqa: E731
     return Player("by a table", lambda n, _: find)
 
@@ -87,9 +87,9 @@ def won(first: np.ndarray, second: np.ndarray, env: int, game: int) -> int:
     agents = first.shape[0]
     total = 0.0
     for step in range(env + 1):
-        for seat in range(agents):
-            mine = (seat < agents // 2) == (side == 0)
-            total += first[seat, step, game] if mine else -second[seat, step, game]
+        for agent in range(agents):
+            mine = (agent < agents // 2) == (side == 0)
+            total += first[agent, step, game] if mine else -second[agent, step, game]
     return int(np.sign(total))
 
 
@@ -155,8 +155,8 @@ def test_an_environment_that_is_no_game_of_two_is_refused(how, message):
         duel(constant(1), constant(1), **how)
 
 
-def test_seats_and_tags_are_those_that_the_environment_declares():
-    """In peloton the first seat is the learner's, and here policy 1 is paid in tagged games."""
+def test_policies_and_tags_are_those_that_the_environment_declares():
+    """In peloton the first agent is the learner's, and here policy 1 is paid in tagged games."""
     tagged = "env->agents[i].rewards[0] = env->agents[i].policy == (env->tag == 1);"
     folder = edited("peloton", ("env->agents[i].rewards[0] = 0.1f * (float)speed;", tagged))
     sat: list[int] = []

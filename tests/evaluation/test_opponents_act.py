@@ -86,7 +86,7 @@ def test_opponents_act_with_the_leagues_weights(overlap: str, lower: str):
     with playing("--train.overlap", overlap, "--train.precision", lower) as (trainer, self_play):
         self_play.league = league = Fixed(trainer.policy)
         trainer.collector.acting = spy = Spy(trainer.collector.acting)
-        first, second = (self_play.seats.rows(opponent) for opponent in (1, 2))
+        first, second = (self_play.assignment.rows(opponent) for opponent in (1, 2))
         assert len(first) == len(second) == AGENTS / 8
         learners = [trainer.weights]
         for epoch in range(3):
@@ -111,11 +111,11 @@ def test_the_league_gets_the_results_of_the_learners_games():
     """connect4 pays at the terminal. No game is longer than 42 moves."""
     with playing("--train.horizon", "48") as (trainer, self_play):
         self_play.league = league = Fixed(trainer.policy)
-        seats, rows = self_play.seats, trainer.collector.buffer.rows
+        assignment, rows = self_play.assignment, trainer.collector.buffer.rows
         for _ in range(2):
             trainer.step()
             for opponent in 1, 2:
-                learners = seats.rows(opponent) - 1  # who sit beside the opponent's agents
+                learners = assignment.rows(opponent) - 1  # who sit beside the opponent's agents
                 over = rows.terminals[1:, learners] > 0
                 score = (1 + rows.rewards[1:, learners][over]) / 2
                 assert league.results[-1].score[opponent - 1] == score.sum()
@@ -132,14 +132,14 @@ def test_the_league_gets_the_results_of_pettingzoos_teams(leaves: str, more: tup
     with playing(*words.split(), "--env.leaves", leaves, *more, name=DUEL) as (trainer, self_play):
         assert trainer.acts_in_c
         self_play.league = league = Fixed(trainer.policy)
-        tags = self_play.seats.tags
+        tags = self_play.assignment.tags
         assert tags.tolist() == [0, 0, 0, 0, 1, 1, 2, 2] * 2
         for _ in range(3):
             trainer.step()
             rows, found = trainer.collector.buffers[0].rows, league.results[-1]
             for opponent in (1, 2) if leaves == "0" else ():  # else the buffer is written already
                 first = 4 * np.flatnonzero(tags == opponent)  # agents 0, who stay
-                paid = rows.rewards[1:, first][rows.finals[1:, first] > 0]
+                paid = rows.rewards[1:, first][rows.final_observations[1:, first] > 0]
                 assert found.score[opponent - 1] == ((1 + np.sign(paid)) / 2).sum()
             assert found.games.tolist() == [8, 8]
             assert (found.ended == (tags > 0)).all()

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.training.game_results import GameCounter
 
 
-def seats_of(tags: list[int], each: int) -> Seats:
-    """Return the seats of environments with ``each`` agents and these tags."""
-    policy = [tag * (seat >= each // 2) for tag in tags for seat in range(each)]
+def assignment_of(tags: list[int], each: int) -> PolicyAssignment:
+    """Return the assignment for environments with ``each`` agents and these tags."""
+    policy = [tag * (agent >= each // 2) for tag in tags for agent in range(each)]
     owners = np.repeat(np.arange(len(tags)), each)
-    return Seats(*(np.array(a, np.int32) for a in (policy, owners, tags)))
+    return PolicyAssignment(*(np.array(a, np.int32) for a in (policy, owners, tags)))
 
 
 def test_a_game_ends_when_all_agents_have_ended():
@@ -22,7 +22,7 @@ def test_a_game_ends_when_all_agents_have_ended():
     terminals[3, 1] = 1
     rewards = np.zeros((4, 2), np.float32)
     rewards[2, 1] = 1
-    found = GameCounter(seats_of([1], 2)).count(rewards, terminals)
+    found = GameCounter(assignment_of([1], 2)).count(rewards, terminals)
     assert (found.score.tolist(), found.games.tolist()) == ([0.0], [1])
 
 
@@ -30,11 +30,11 @@ def test_games_are_counted_as_in_a_loop_over_steps_also_after_a_restore():
     """Teams of 2, three rollouts; rewards are eighths, whose sums are exact in any order."""
     rng = np.random.default_rng(3)
     tags, each, T = [0, 2, 1, 0, 1, 2], 4, 16
-    seats = seats_of(tags, each)
-    scores, sums = GameCounter(seats), np.zeros(len(tags))
+    assignment = assignment_of(tags, each)
+    scores, sums = GameCounter(assignment), np.zeros(len(tags))
     for _ in range(3):
         state = scores.state()
-        scores = GameCounter(seats)
+        scores = GameCounter(assignment)
         scores.restore(state)
         rewards = rng.integers(-8, 9, (T, len(tags) * each)).astype(np.float32) / 8
         terminals = np.repeat(rng.random((T, len(tags))) < 0.2, each, axis=1).astype(np.float32)
@@ -54,7 +54,7 @@ def test_games_are_counted_as_in_a_loop_over_steps_also_after_a_restore():
         assert (found.ended == ended).all()
 
 
-def test_a_state_of_other_seats_is_refused():
-    scores = GameCounter(seats_of([1, 1], 2))
+def test_a_state_of_another_assignment_is_refused():
+    scores = GameCounter(assignment_of([1, 1], 2))
     with pytest.raises(UserError, match="of 1 environments with opponents, expected 2"):
-        scores.restore(GameCounter(seats_of([1, 0], 2)).state())
+        scores.restore(GameCounter(assignment_of([1, 0], 2)).state())

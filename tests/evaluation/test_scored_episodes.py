@@ -29,7 +29,7 @@ class Scripted:
     Episodes of one step with score 99 follow the planned ones.
     """
 
-    finals = False
+    final_observations = False
     unread: list[str] = []
 
     def __init__(self, plans: Any, groups: int = 1, masked: bool = False, per_record: int = 1):

@@ -22,7 +22,7 @@ from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import priority
 from puffer_mlx.ppo.advantage import advantages
-from puffer_mlx.rollout.acting_in_kernel import crews_of
+from puffer_mlx.rollout.acting_in_kernel import blocks_of_agents
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED
 
@@ -127,7 +127,7 @@ def _several_apart(policy: Policy, masked: bool) -> float:
 
     with on(mx.Device(mx.gpu)):
         packed = [step.weights(policy.init(mx.random.key(seed))) for seed in range(max(acts) + 1)]
-        results = launch(mx.stack(packed), crews_of(acts, step.block(S)))
+        results = launch(mx.stack(packed), blocks_of_agents(acts, step.block(S)))
         apart = [0.0]
         for number, weights in enumerate(packed):
             pairs = zip(results, launch(weights, None), strict=True)
@@ -149,7 +149,7 @@ def _rollout() -> dict[str, mx.array]:
     }
     arrays["terminals"] = rng.random((STEPS, ROWS)) < 0.1
     arrays["ratios"] = rng.lognormal(0, 0.4, (STEPS, ROWS))
-    arrays["finals"] = rng.choice([0, 0, 0, TERMINATED, TRUNCATED], (STEPS, ROWS))
+    arrays["final_observations"] = rng.choice([0, 0, 0, TERMINATED, TRUNCATED], (STEPS, ROWS))
     arrays["uniforms"] = 1 - rng.random(DRAWN)
     arrays["new_values"], arrays["new_ratios"] = rng.normal(size=(2, STEPS, DRAWN))
     results = {name: mx.array(a.astype(np.float32)) for name, a in arrays.items()}
@@ -160,10 +160,12 @@ def _rollout() -> dict[str, mx.array]:
 
 def _computed(a: dict[str, mx.array]) -> dict[str, mx.array]:
     series = a["values"], a["rewards"], a["terminals"], a["ratios"]
-    grid = a["ratios"], a["values"], a["adv"], a["finals"]
+    grid = a["ratios"], a["values"], a["adv"], a["final_observations"]
     new = a["values"], a["ratios"], a["rows"], a["new_values"], a["new_ratios"]
     results = {f"advantages {form}": advantages(*series, **HYPER, formula=form) for form in "VS"}
-    results["advantages with ends"] = advantages(*series, **HYPER, finals=a["finals"])
+    results["advantages with ends"] = advantages(
+        *series, **HYPER, final_observations=a["final_observations"]
+    )
     results["advantages without ratios"] = advantages(*series[:3], None, **HYPER)
     rounded = a["values"].astype(mx.bfloat16)
     results["advantages of bf16"] = advantages(rounded, *series[1:], **HYPER)

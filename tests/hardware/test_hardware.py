@@ -86,7 +86,7 @@ def test_item_several_finds_a_row_of_another_policy(a_gpu, monkeypatch):
     monkeypatch.setattr(kernels, "S", 11)
     monkeypatch.setattr(kernels, "NETWORKS", ["LSTM"])
     assert verdict("several")[0] == OK
-    real = kernels.crews_of
-    monkeypatch.setattr(kernels, "crews_of", lambda acts, n: real(np.roll(acts, 1), n))
+    real = kernels.blocks_of_agents
+    monkeypatch.setattr(kernels, "blocks_of_agents", lambda acts, n: real(np.roll(acts, 1), n))
     found, text = verdict("several")
     assert found == FAIL and "at most 2e-05" in text

@@ -147,7 +147,7 @@ def kernels(language: str, seats: int = 0) -> list[text.KernelSource]:
     found = [kernel for path in paths for kernel in text.read_kernels(path, backend).values()]
     if seats:
         names = [({*each.template}, each) for each in found]
-        found = [each for of, each in names if {"SEATS", "HEADS"} & of and "POOL" not in of]
+        found = [each for of, each in names if {"PLAYERS", "HEADS"} & of and "POOL" not in of]
     assert len(found) >= (7 if seats else 9)
     return found
 
@@ -249,7 +249,7 @@ def messages(folder: Path, language: str, source: str, *options: str) -> str:
 @pytest.mark.parametrize(("backend", "low", "seats"), CASES)
 def test_all_kernels_compile_without_warnings(tmp_path, backend, low, seats):
     every = kernels(backend, seats)
-    given = {**SIZES, "SEATS": seats, "HEADS": 0 if seats else 3}
+    given = {**SIZES, "PLAYERS": seats, "HEADS": 0 if seats else 3}
     programs = [
         program(kernel._replace(name=f"{kernel.name}_{n}"), backend, low, {**given, **plan})
         for kernel in every
@@ -288,7 +288,7 @@ def rollout(environment: str, network: str, language: str) -> str:
     """Return the program of complete rollouts with an environment's rules."""
     spec, rules, given = game(environment)
     block = {"R": 4, "GROUPS": 2, "THREADS": 128, "ROOM": 300}
-    block["SEATS"] = {"connect4_two": 2, "soccer": 4}.get(environment, 0)
+    block["PLAYERS"] = {"connect4_two": 2, "soccer": 4}.get(environment, 0)
     low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
     layers = PACKAGE / "policy" / "networks" / network / "layers.metal.h"
     kernel = text.rollout_kernel(layers, rules, language.split()[0])
@@ -334,7 +334,7 @@ def _rollout_program(
 
 
 OF_SEVERAL = "connect4_two", "rock_paper_scissors", "soccer"  # agents
-STEPS = {"THREADS": 64, "APART": 4, "SEATS": 2}
+STEPS = {"THREADS": 64, "APART": 4, "PLAYERS": 2}
 
 
 @pytest.mark.parametrize("language", ["metal", "metal 4.1"])  # CUDA: test_nvrtc_compiles.py

@@ -7,9 +7,9 @@ import mlx.core as mx
 import pytest
 
 from puffer_mlx.ops.gpu import launch, nvrtc, text
-from puffer_mlx.policy.networks.mingru import KERNELS, mingru_forward
+from puffer_mlx.policy.networks.mingru import KERNELS_FILE, mingru_forward
 
-FORWARD = text.read_kernels(KERNELS, "cuda")["mingru_forward"]
+FORWARD = text.read_kernels(KERNELS_FILE, "cuda")["mingru_forward"]
 
 
 class Library:
@@ -164,7 +164,7 @@ def test_mlx_compiles_if_nvrtc_is_missing(monkeypatch):
     nvrtc.load_nvrtc.cache_clear()
     launch.compiled_kernel.cache_clear()
     assert nvrtc.load_nvrtc() is None
-    name: Any = launch.compiled_kernel(KERNELS, "mingru_forward", "cuda")
+    name: Any = launch.compiled_kernel(KERNELS_FILE, "mingru_forward", "cuda")
     assert name.startswith("mingru_forward_")
     launch.compiled_kernel.cache_clear()
     nvrtc.load_nvrtc.cache_clear()

@@ -42,7 +42,7 @@ def code(kernel: text.KernelSource, **template: Any) -> bytes:
 @pytest.mark.parametrize(("low", "seats"), [(mx.float32, 0), (mx.bfloat16, 0), (mx.float32, 1)])
 def test_kernels_without_a_pool_compile(low, seats):
     for kernel in (each for each in kernels("cuda", seats) if "POOL" not in each.template):
-        given = {"Low": low, "SEATS": seats, "HEADS": 0 if seats else 3}
+        given = {"Low": low, "PLAYERS": seats, "HEADS": 0 if seats else 3}
         for plan in plans(kernel, "cuda", low == mx.bfloat16):
             assert code(kernel, **given, **plan).startswith(ELF)
 

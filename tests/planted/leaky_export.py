@@ -1,7 +1,7 @@
 """Leaky in PyTorch and ONNX: `tests/project/test_planted_parts.py`."""
 
 from puffer_mlx.export.networks import NetworkExports, Puffer4Network, TorchNetwork
-from puffer_mlx.policy.networks import count
+from puffer_mlx.policy.networks import count_matches
 
 
 def modules(hidden, layers):
@@ -49,6 +49,6 @@ EXPORTS = NetworkExports(
     torch=Puffer4Network(
         TorchNetwork(modules, scan, step),
         lambda layers: {f"{i}.gate": [f"gates.{i}.weight"] for i in range(layers)},
-        lambda keys: count(r"gates\.(\d+)\.weight", keys),
+        lambda keys: count_matches(r"gates\.(\d+)\.weight", keys),
     ),
 )

@@ -14,8 +14,8 @@ from oracles import named
 from small_policies import PUFFER5, beyond, policy_of, unknown_policies, weights_of
 
 from puffer_mlx.policy import acting_on_gpu
-from puffer_mlx.policy.acting_on_gpu import MAX_HIDDEN, choose_layout, layout, step_on_gpu
-from puffer_mlx.policy.networks.catalog import NETWORKS, forms_of
+from puffer_mlx.policy.acting_on_gpu import MAX_HIDDEN, block_layout, choose_layout, step_on_gpu
+from puffer_mlx.policy.networks.catalog import NETWORKS, network_facts
 
 METALS = 32768  # bytes of a block's shared memory
 
@@ -42,10 +42,10 @@ class Case:
             self.policy.initial_state(n),
         )
         step = step_on_gpu(self.policy)
-        kernel = forms_of(self.policy.network).gpu_step
+        kernel = network_facts(self.policy.network).gpu_step
         assert step is not None and kernel is not None
         self.step = step
-        self.layout = layout(self.policy, kernel, agents)
+        self.layout = block_layout(self.policy, kernel, agents)
         self.copied = n % 2 == 1
 
     def by_kernel(self, backend) -> list[np.ndarray]:
@@ -123,7 +123,7 @@ def test_step_by_kernel_equals_mlx(backend, name):
 )
 def test_layout_fits_shared_memory(network, H, D, A, n):
     policy = policy_of(network, (A + 1,), D, H)
-    step, kernel = step_on_gpu(policy), forms_of(policy.network).gpu_step
+    step, kernel = step_on_gpu(policy), network_facts(policy.network).gpu_step
     assert kernel is not None
     block = choose_layout(policy, kernel, n)
     assert (block is None) == (step is None)

@@ -11,7 +11,7 @@ from oracles import named
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.policy.actor_critic import actor_critic, parts_of
+from puffer_mlx.policy.actor_critic import actor_critic, torch_section
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -126,7 +126,9 @@ def test_wrong_module_is_refused(module, message):
 
 
 def test_configuration_without_the_module_is_refused():
-    settings = config.Config(torch=parts_of(Both()))
-    assert settings.torch.network == "MLP" and parts_of(Remembering()).network.endswith("bering")
+    settings = config.Config(torch=torch_section(Both()))
+    assert settings.torch.network == "MLP" and torch_section(Remembering()).network.endswith(
+        "bering"
+    )
     with pytest.raises(UserError, match=r"Policy\.load\(path, policy=module\)"):
         configured_policy(SPEC, settings)

@@ -6,7 +6,7 @@ import pytest
 from emulated_run import alternate, emulated_gpu
 from small_policies import PUFFER5, policy_of, weights_of
 
-from puffer_mlx.policy.choosing_on_gpu import choose
+from puffer_mlx.policy.choosing_on_gpu import choose_actions
 from puffer_mlx.policy.policy import Policy
 
 N = 40
@@ -38,7 +38,7 @@ def given(case: str) -> tuple[Policy, list]:
 
 def by_kernel(policy: Policy, outputs, logstd, values, noise, mask) -> mx.array:
     outputs = outputs if logstd is None else (outputs, logstd)
-    return choose(policy, outputs, values, noise, mask)
+    return choose_actions(policy, outputs, values, noise, mask)
 
 
 def plain(policy: Policy, outputs, logstd, values, noise, mask) -> mx.array:

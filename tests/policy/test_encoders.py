@@ -7,15 +7,15 @@ from native_envs import UPSTREAM_5_ROOT
 from running import TINY
 
 from puffer_mlx.config.dialects import has_own_network
-from puffer_mlx.policy.encoders.catalog import plainer_note
+from puffer_mlx.policy.encoders.catalog import missing_encoder_note
 from puffer_mlx.policy.encoders.default import Linear
 
 
 def test_linear_encoder_in_place_of_a_special_one_is_reported():
-    note = plainer_note("nmmo3", Linear(1707, 8))
+    note = missing_encoder_note("nmmo3", Linear(1707, 8))
     assert "PufferLib has a special encoder for it" in note and "a linear one" in note
-    assert plainer_note("breakout", Linear(118, 8)) == ""
-    assert plainer_note("nmmo3", object()) == ""  # somebody named another
+    assert missing_encoder_note("breakout", Linear(118, 8)) == ""
+    assert missing_encoder_note("nmmo3", object()) == ""  # somebody named another
 
 
 @pytest.mark.parametrize("why", ["its name", "a file in CUDA"])

@@ -166,7 +166,7 @@ def test_initial_actor_is_the_same_with_a_critic(network, dialect):
 
 @pytest.mark.parametrize("dialect", ["native", "torch", "puffer3"])
 def test_activation_of_another_dialect_is_refused(dialect):
-    message = f"activation tanh.*dialect {dialect} has gelu"
+    message = f"activation tanh.*dialect {dialect} uses gelu"
     with pytest.raises(UserError, match=message) as caught:
         policy_of("MLP", dialect=dialect, activation="tanh")
     assert "policy.dialect sb3" in str(caught.value.hint)

@@ -104,9 +104,15 @@ def test_final_observations_end_advantages(path, form):
         *((1, True, [2.012, 1.6]), (1, False, [2.012, 1.6]), (2, True, [2.2064, 1.87])),
         (2, False, [2.012, 1.6]),  # upstream: an end is an end
     ):
-        finals = mx.zeros((6, 1))
-        finals[2] = final
-        found = advantages(*arrays, **hyper, formula=form, finals=finals, bootstrap=bootstrap)
+        final_observations = mx.zeros((6, 1))
+        final_observations[2] = final
+        found = advantages(
+            *arrays,
+            **hyper,
+            formula=form,
+            final_observations=final_observations,
+            bootstrap=bootstrap,
+        )
         np.testing.assert_allclose(np.array(found)[:, 0], [*before, *AFTER], rtol=0, atol=1e-6)
 
 
@@ -118,9 +124,9 @@ def test_final_observations_of_many_agents_in_c_equal_plain_mlx(
     shape = (40, 9)
     rows = [*rng.normal(size=(2, *shape)), rng.random(shape) < 0.1, rng.lognormal(size=shape)]
     arrays = [mx.array(row.astype(np.float32)) for row in rows]
-    finals = mx.array(rng.choice([0, 0, 0, 1, 2], shape).astype(np.float32))
+    final_observations = mx.array(rng.choice([0, 0, 0, 1, 2], shape).astype(np.float32))
     numbers = dict(zip(NAMES, (0.95, 0.9, 1.1, 0.9), strict=True))
-    numbers |= {"formula": form, "finals": finals, "bootstrap": bootstrap}
+    numbers |= {"formula": form, "final_observations": final_observations, "bootstrap": bootstrap}
     found = np.array(advantages(*arrays, **numbers))
     monkeypatch.setattr(cpu_extension, "load_extension", lambda: None)
     expected = np.array(advantages(*arrays, **numbers))

@@ -47,7 +47,7 @@ class Case:
     masked: bool = False
     resets: bool = False
     begins: bool = False  # from states that aren't 0
-    finals: bool = False
+    final_observations: bool = False
     together: int = 0  # minibatches that advantages are normalised together with
     kind: str = "fp32"
     room: int = 0  # bytes of shared memory, of fewer than there are
@@ -93,7 +93,9 @@ class Case:
         compared: list[Any] = [-rng.random(n) * 2, rng.normal(size=n)]
         if self.live:
             compared += [rng.normal(size=(T, S)), rng.random((T, S)) < 0.1]
-            compared.append(rng.choice([0, 0, 0, 1, 2], (T, S)) if self.finals else None)
+            compared.append(
+                rng.choice([0, 0, 0, 1, 2], (T, S)) if self.final_observations else None
+            )
         else:
             compared += [rng.normal(size=n) + 0.3, rng.random(n) + 0.5]
             compared.append(moments if self.together else None)
@@ -120,9 +122,13 @@ class Case:
         observations, actions, masks, not_done, *rest = arrays[len(names) :]
         old_logprob, old_value, *others = rest[:5]
         if self.live:
-            rewards, terminals, finals = others
+            rewards, terminals, final_observations = others
             targets = Targets(
-                old_logprob, old_value, rewards=rewards, terminals=terminals, finals=finals
+                old_logprob,
+                old_value,
+                rewards=rewards,
+                terminals=terminals,
+                final_observations=final_observations,
             )
         else:
             targets = Targets(old_logprob, old_value, *others)
@@ -155,7 +161,9 @@ CASES = {
     "scheduled": Case(scheduled=True),
     "given, with others, one layer": Case(together=2, L=1, T=8, S=20, D=40, sizes=(5,)),
     "live, everything": Case(
-        **dict.fromkeys(("live", "vtrace", "masked", "resets", "begins", "finals"), True),
+        **dict.fromkeys(
+            ("live", "vtrace", "masked", "resets", "begins", "final_observations"), True
+        ),
         sizes=(2, 4),
     ),
     "bytes": Case(bytes=True, live=True, sizes=(4, 3), strip=True),

@@ -30,7 +30,7 @@ SHAPES = {1: (1, 3), 2: (2, 33), 9: (9, 40), 37: (37, 7)}  # T: steps are read 1
 
 
 def series(T, ends, seed=0):
-    """Return values, rewards, terminals, ratios and, with ``ends``, finals."""
+    """Return values, rewards, terminals, ratios and, with ``ends``, final_observations."""
     rng, shape = np.random.default_rng(seed), SHAPES[T]
     found = [
         rng.normal(size=shape),
@@ -44,14 +44,14 @@ def series(T, ends, seed=0):
 
 
 def advantages_of(form, boot):
-    def function(values, rewards, terminals, ratios=None, finals=None):
+    def function(values, rewards, terminals, ratios=None, final_observations=None):
         return [
             advantages(
                 *(values, rewards, terminals, ratios),
                 **HYPER,
                 reward_clip=1.0,
                 formula=form,
-                finals=finals,
+                final_observations=final_observations,
                 bootstrap=bool(boot),
             )
         ]
@@ -208,7 +208,7 @@ def taken(name):
 
 
 def grids(seed=0):
-    """Return values, ratios, logprobs, adv and finals, (T, N)."""
+    """Return values, ratios, logprobs, adv and final_observations, (T, N)."""
     rng = np.random.default_rng(seed)
     arrays = [rng.normal(size=(T, N)).astype(np.float32) for _ in range(4)]
     return [*arrays, rng.choice([0, 0, 1, 2], (T, N)).astype(np.float32)]
@@ -220,8 +220,8 @@ def put_case(ok, seed=0):
     return [*grids(seed)[:2], rows, *new, np.float32(ok)]
 
 
-def targets(logprobs, values, adv, rows, weights, finals=None):
-    return ops.take_targets(logprobs, values, adv, finals, rows, weights)
+def targets(logprobs, values, adv, rows, weights, final_observations=None):
+    return ops.take_targets(logprobs, values, adv, final_observations, rows, weights)
 
 
 NUMBERS = Discounts(*HYPER.values(), reward_clip=1.0)
@@ -229,8 +229,8 @@ NUMBERS = Discounts(*HYPER.values(), reward_clip=1.0)
 
 def after(values, *back, vtrace=True):
     """Return new values and ratios, advantages, and sums of their magnitudes."""
-    ratios, *back, rewards, terminals, finals = back
-    fields = {"rewards": rewards, "terminals": terminals, "finals": finals}
+    ratios, *back, rewards, terminals, final_observations = back
+    fields = {"rewards": rewards, "terminals": terminals, "final_observations": final_observations}
     *new, totals = after_minibatch(fields, values, ratios, tuple(back), NUMBERS, vtrace)
     return [*new, mx.sum(mx.abs(totals), axis=0)]
 
@@ -243,9 +243,9 @@ def after_case(ok, seed=0):
 
 
 def target_case(ends, seed=0):
-    values, _, logprobs, adv, finals = grids(seed)
+    values, _, logprobs, adv, final_observations = grids(seed)
     weights = np.random.default_rng(seed + 2).random(S).astype(np.float32)
-    return [logprobs, values, adv, rows_of(seed), weights, *([finals] if ends else [])]
+    return [logprobs, values, adv, rows_of(seed), weights, *([final_observations] if ends else [])]
 
 
 @pytest.mark.parametrize(("backend", "name"), alternate((name,) for name in FIELDS))
@@ -271,7 +271,7 @@ def test_take_targets_equals_numpy(backend, ends):
     arrays = target_case(ends, seed=4)
     *found, moments = on_gpu(backend, targets, *arrays)
     count, mean, squares = moments.astype(np.float64)
-    logprobs, values, adv, rows, weights, *finals = arrays
+    logprobs, values, adv, rows, weights, *final_observations = arrays
     taken_adv = adv[:, rows].ravel().astype(np.float64)
     assert count.sum() == taken_adv.size and len(count) == -(-taken_adv.size // 256)
     whole = (count * mean).sum() / taken_adv.size
@@ -280,7 +280,7 @@ def test_take_targets_equals_numpy(backend, ends):
     np.testing.assert_allclose([whole, spread], expected, rtol=1e-5)
     weight = np.broadcast_to(weights, (T, S))
     if ends:
-        weight = np.where(finals[0][:, rows] > 0, 0, weight)
+        weight = np.where(final_observations[0][:, rows] > 0, 0, weight)
     expected = [array[:, rows].ravel() for array in (logprobs, values, adv)]
     for results in (found, plainly(targets, *arrays)[:4]):
         for one, other in zip(results, [*expected, weight.ravel()], strict=True):

@@ -60,7 +60,7 @@ def made(sizes, masks=False, **others):
         "values": (values + off[1]).reshape(T, N),
         "terminals": mx.zeros((T + 1, N)),
         "masks": mask,
-        "finals": None,
+        "final_observations": None,
     }
     adv = mx.array(rng.normal(size=(T, N)).astype(np.float32)) * 3 + 0.5
     order = mx.array(rng.permutation(K * M) % (T * N)).reshape(K, M).astype(mx.int32)

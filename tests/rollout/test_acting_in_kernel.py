@@ -17,7 +17,7 @@ from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX
 from puffer_mlx.rollout.buffer import RolloutBuffer
-from puffer_mlx.rollout.seats import Seats
+from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.system.backend import building_for
 
 T, N = 4, 36
@@ -36,9 +36,11 @@ class Run:
         self.vec: Any = oracles.CodedVec(agents, groups, sizes, sizes[0] > 1, dtype)
         settings = Policy(hidden_size=8, num_layers=2, reset_on_terminal=True)
         self.policy = make_policy(self.vec.spec, settings, Torch(**parts))
-        self.seats = None if acts is None else Seats(np.array(acts, np.int32), *[np.zeros(0)] * 2)
+        self.assignment = (
+            None if acts is None else PolicyAssignment(np.array(acts, np.int32), *[np.zeros(0)] * 2)
+        )
         several: Any = [self.drawn(seed) for seed in range(3)]
-        self.weights = several if self.seats else several[0]
+        self.weights = several if self.assignment else several[0]
         self.buffer = RolloutBuffer(self.vec.spec, T, agents, groups)
         self.buffer.reset(self.vec)
         self.states = [self.policy.initial_state(agents // groups) for _ in range(groups)]
@@ -53,7 +55,7 @@ class Run:
     def way(self, precision="fp32", timer: PhaseTimer | None = None) -> Any:
         timer = timer or PhaseTimer("", enabled=False)
         streams = lambda: [mx.default_stream(mx.cpu)]  # noqa: E731
-        given = self.policy, self.vec, streams, timer, self.seats
+        given = self.policy, self.vec, streams, timer, self.assignment
         return choose_acting(CPU, precision, *given)
 
     def rollout(self, timer: PhaseTimer | None = None) -> None:
@@ -132,7 +134,7 @@ def test_actions_that_mlx_writes_elsewhere_are_an_error(monkeypatch):
         way.act = lambda *given: act(*given[:7], given[7] + 0, *given[8:])  # a copy
         monkeypatch.setattr(run, "way", lambda timer: way)
         monkeypatch.setattr(acting_in_kernel, "kernel_substitute", lambda: None)  # this one writes
-        with pytest.raises(RuntimeError, match="what was chosen is lost"):
+        with pytest.raises(RuntimeError, match="chosen actions are lost"):
             run.rollout()
 
 

@@ -12,7 +12,7 @@ from small_policies import compiled
 from puffer_mlx.config import Policy, Torch, Train
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, each_group, few_parts
+from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, few_shards, one_shard_per_group
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.training.streams import acting_streams
 
@@ -23,23 +23,29 @@ class Run:
     """A buffer, coded environments and a policy."""
 
     def __init__(
-        self, groups=2, sizes=(3,), masked=False, dtype=np.float32, finals=False, network="MinGRU"
+        self,
+        groups=2,
+        sizes=(3,),
+        masked=False,
+        dtype=np.float32,
+        final_observations=False,
+        network="MinGRU",
     ) -> None:
-        self.vec = oracles.CodedVec(N, groups, sizes, masked, dtype, finals)
+        self.vec = oracles.CodedVec(N, groups, sizes, masked, dtype, final_observations)
         self.policy = make_policy(
             self.vec.spec, Policy(hidden_size=8, num_layers=2), Torch(network=network)
         )
         self.weights = self.policy.init(mx.random.key(0))
         scale = mx.array([0.1, 0.05, 1e-3, 0.1])  # observations are large numbers
         self.weights["encoder"]["weight"] = self.weights["encoder"]["weight"] * scale
-        self.buffer = RolloutBuffer(self.vec.spec, T, N, groups, finals)
+        self.buffer = RolloutBuffer(self.vec.spec, T, N, groups, final_observations)
         self.buffer.reset(self.vec)
         self.states = [self.policy.initial_state(N // groups) for _ in range(groups)]
         self.update = compiled(self.policy, Train(horizon=T))
         self.lane = PhaseTimer("rollout")
         self.rollouts = 0
 
-    def rollout(self, parts=each_group):
+    def rollout(self, parts=one_shard_per_group):
         self.buffer.begin(self.buffer)
         self.noise = self.policy.distribution.noise(mx.random.key(self.rollouts), (T, N))
         self.lane.start()
@@ -52,21 +58,27 @@ class Run:
         return acting_streams(mx.Device(mx.cpu), 2, len(self.buffer.groups))
 
     def fields(self):
-        names = "observations actions logprobs rewards terminals masks finals"
+        names = "observations actions logprobs rewards terminals masks final_observations"
         return {name: getattr(self.buffer, name) for name in names.split()}
 
 
 @pytest.mark.parametrize(
-    ("finals", "groups", "masked", "dtype"),
+    ("final_observations", "groups", "masked", "dtype"),
     pairs([False, True], [1, 2, 4], [False, True], [np.float32, np.uint8]),
 )
-def test_a_row_contains_what_arrived_together(finals, groups, masked, dtype):
-    run = Run(groups, (3, 2), masked, dtype, finals=finals)
+def test_a_row_contains_what_arrived_together(final_observations, groups, masked, dtype):
+    run = Run(groups, (3, 2), masked, dtype, final_observations=final_observations)
     for rollout in range(3):
         run.rollout()
         buffer, first = run.buffer, rollout * T
         assert buffer.observations.dtype == (mx.uint8 if dtype == np.uint8 else mx.float32)
-        found = buffer.observations, buffer.rewards, buffer.terminals, buffer.masks, buffer.finals
+        found = (
+            buffer.observations,
+            buffer.rewards,
+            buffer.terminals,
+            buffer.masks,
+            buffer.final_observations,
+        )
         for t in range(T + 1):  # row T is row 0 of the next rollout
             arrived = run.vec.rows(np.arange(N), first + t)
             for array, expected in zip(found, arrived, strict=False):
@@ -90,7 +102,12 @@ def test_groups_and_parts_change_nothing(network):
         leaves = [[np.array(a) for _, a in oracles.named(state)] for state in run.states]
         return [np.concatenate(groups) for groups in zip(*leaves, strict=True)]
 
-    ways = [(1, each_group), (2, each_group), (4, each_group), (4, few_parts)]
+    ways = [
+        (1, one_shard_per_group),
+        (2, one_shard_per_group),
+        (4, one_shard_per_group),
+        (4, few_shards),
+    ]
     runs = [Run(groups, (3, 2), True, network=network) for groups, _ in ways]
     for _ in range(2):
         for run, (_, parts) in zip(runs, ways, strict=True):
@@ -105,12 +122,12 @@ def test_groups_and_parts_change_nothing(network):
             for found, state in zip(states(other), states(one), strict=True):
                 np.testing.assert_allclose(found, state, rtol=0, atol=1e-6)
     assert len(np.unique(np.array(runs[0].buffer.actions)[..., 0])) == 3
-    assert [few_parts(groups) for groups in range(1, 10)] == [1, 2, 3, 2, 5, 2, 7, 2, 3]
+    assert [few_shards(groups) for groups in range(1, 10)] == [1, 2, 3, 2, 5, 2, 7, 2, 3]
 
 
 @pytest.mark.parametrize("bootstrap", [False, True])
 def test_final_observations_are_not_trained_on(bootstrap):
-    run = Run(2, (3, 2), finals=True)
+    run = Run(2, (3, 2), final_observations=True)
     run.update = compiled(run.policy, Train(horizon=T, bootstrap_truncated=bootstrap))
     for _ in range(2):
         run.rollout()
@@ -119,16 +136,21 @@ def test_final_observations_are_not_trained_on(bootstrap):
     ones, uniforms = mx.ones((T, N)), mx.array([0.01, 0.35, 0.7, 0.999])
     _, _, adv, totals = update.targets(fields, values, ones, None)
     rows, batch = update.draw(fields, values, adv, totals, uniforms, mx.array(1.0))
-    finals = np.array(fields["finals"])[:T]
-    kinds = set(finals.flatten())
+    final_observations = np.array(fields["final_observations"])[:T]
+    kinds = set(final_observations.flatten())
     assert kinds == {0, 1, 2}
-    taken = finals[:, np.array(rows)]
+    taken = final_observations[:, np.array(rows)]
     weight = np.array(batch.weight).reshape(taken.shape)
     np.testing.assert_array_equal(weight == 0, taken > 0)
-    assert not np.array(adv)[finals > 0].any() and np.array(adv)[:-1][finals[:-1] == 0].all()
+    assert (
+        not np.array(adv)[final_observations > 0].any()
+        and np.array(adv)[:-1][final_observations[:-1] == 0].all()
+    )
     # Only with bootstrap a truncated step's value changes the row before it.
-    _, _, changed, _ = update.targets(fields, values + mx.array(finals == 2), ones, None)
-    before = (finals[1:] == 2) & (finals[:-1] == 0)
+    _, _, changed, _ = update.targets(
+        fields, values + mx.array(final_observations == 2), ones, None
+    )
+    before = (final_observations[1:] == 2) & (final_observations[:-1] == 0)
     moved = np.array(changed)[:-1] != np.array(adv)[:-1]
     assert before.any() and moved[before].all() == bootstrap and (bootstrap or not moved.any())
 

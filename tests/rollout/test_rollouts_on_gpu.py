@@ -34,7 +34,7 @@ from puffer_mlx.rollout.on_gpu import (
     rollouts_in_one_launch,
     rollouts_in_steps,
 )
-from puffer_mlx.rollout.seats import seats_in_blocks
+from puffer_mlx.rollout.policy_assignment import assign_in_blocks
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.training import collectors, placement, trainer
 from puffer_mlx.training.learner import Update
@@ -60,7 +60,7 @@ SETTINGS = {  # for short episodes
     "connect4_two": {"opening_stones": 20},
     "rock_paper_scissors": {},
 }
-SEATS = {"soccer": 4, "connect4_two": 2, "rock_paper_scissors": 2}  # agents per environment
+PLAYERS = {"soccer": 4, "connect4_two": 2, "rock_paper_scissors": 2}  # agents per environment
 ROLLOUTS = {"craftax_classic": 10, "g2048": 10, "soccer": 3}  # until an episode ends
 
 
@@ -71,7 +71,7 @@ def opened(name: str, agents: int, groups: int, env: dict[str, Any]) -> NativeVe
 
 def environments(name: str) -> NativeVec:
     env = {**config.load(name).env, **SETTINGS[name]}
-    return opened(name, N * SEATS.get(name, 1), GROUPS, env)
+    return opened(name, N * PLAYERS.get(name, 1), GROUPS, env)
 
 
 def streams() -> list[Any]:
@@ -88,9 +88,9 @@ class Run:
     def __init__(
         self, name: str, form: str, network: str = "MinGRU", opponents: int = 0, width: int = 8
     ) -> None:
-        self.agents = n = N * SEATS.get(name, 1)
+        self.agents = n = N * PLAYERS.get(name, 1)
         vec = environments(name)
-        seats = seats_in_blocks(vec, opponents, 0.17) if opponents else None
+        assignment = assign_in_blocks(vec, opponents, 0.17) if opponents else None
         settings = Policy(hidden_size=width, num_layers=2, reset_on_terminal=True)
         self.policy = make_policy(vec.spec, settings, Torch(network=network))
         weights = [self.policy.init(mx.random.key(k)) for k in range(1 + opponents)]
@@ -98,19 +98,19 @@ class Run:
         self.buffer: Any = (BufferOnGPU if form else RolloutBuffer)(vec.spec, T, n, GROUPS)
         self.vec: Any = vec
         if form:
-            self.vec = EnvironmentsOnGPU(vec, self.kernel(vec, form, seats))
+            self.vec = EnvironmentsOnGPU(vec, self.kernel(vec, form, assignment))
             self.way: Any = RolloutsOnGPU(self.vec.kernel, streams, TIMER)
         else:
-            self.way = choose_acting(CPU, "fp32", self.policy, vec, streams, TIMER, seats)
+            self.way = choose_acting(CPU, "fp32", self.policy, vec, streams, TIMER, assignment)
         self.buffer.reset(self.vec)
         self.states = [self.policy.initial_state(n // GROUPS) for _ in range(GROUPS)]
 
-    def kernel(self, vec: NativeVec, form: str, seats: Any) -> Any:
+    def kernel(self, vec: NativeVec, form: str, assignment: Any) -> Any:
         if form == "step":
-            return rollouts_in_steps(self.policy, vec, T, "", seats)
+            return rollouts_in_steps(self.policy, vec, T, "", assignment)
         precision = form if form != "rollout" else ""
         with building_for("cuda", lambda *_, **__: []):
-            kernel: Any = rollouts_in_one_launch(self.policy, vec, T, precision, seats)
+            kernel: Any = rollouts_in_one_launch(self.policy, vec, T, precision, assignment)
             assert bool(precision) == (kernel.rows(N) is not None)
         return kernel
 
@@ -188,7 +188,7 @@ def assert_equal(expected: dict, found: dict, one: Run, other: Run) -> None:
         np.testing.assert_array_equal(np.array(state[1]), np.array(same[1]))
 
 
-ALONE = [name for name in SETTINGS if name not in SEATS]
+ALONE = [name for name in SETTINGS if name not in PLAYERS]
 NETWORKS = cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"])
 WAYS = [(name, network, "rollout") for name, network in zip(ALONE, NETWORKS, strict=False)]
 WAYS += [(name, "MinGRU", "fp32") for name in ("memory", "cartpole_continuous", "connect4")]
@@ -224,7 +224,7 @@ def test_agents_of_one_environment_may_have_different_policies(name, network, op
 @pytest.mark.parametrize(("name", "rows"), [("connect4", 32), ("cartpole_continuous", 16)])
 def test_weights_from_memory_change_no_bit(name, rows, monkeypatch):
     """Shared memory contains two layers, or a tile of them."""
-    monkeypatch.setattr(kernels, "ROWS_OF_A_BLOCK", (rows,))
+    monkeypatch.setattr(kernels, "MATRIX_BLOCK_SIZES", (rows,))
     runs = [Run(name, "bf16", width=128) for _ in range(2)]
 
     def rollout(run, seed, room, layers):
@@ -289,7 +289,7 @@ def test_a_rollout_that_is_ended_twice_is_an_error_and_changes_no_environment():
     with emulated_gpu(), pytest.raises(UserError) as caught:
         run.rollout(0)
     assert watchdog.launches == [T, T // 4]
-    assert "macOS ended the GPU's rollout twice" in str(caught.value)
+    assert "macOS stopped the rollout on the GPU twice" in str(caught.value)
     assert "hint: --train.launch-steps 1; or set AGX_RELAX_CDM_CTXSTORE" in str(caught.value)
     np.testing.assert_array_equal(run.vec.state(), before)
 
@@ -332,7 +332,7 @@ def on_gpu(monkeypatch, request):
     overlap = asked is True
 
     def place(given, *_):
-        about = given.vec, given.config.train.horizon, "", given.seats
+        about = given.vec, given.config.train.horizon, "", given.assignment
         if asked == "steps":
             whole = rollouts_in_steps(given.policy, *about)
         else:
@@ -600,7 +600,7 @@ def test_rollouts_without_a_kernel_or_memory_are_refused(pretended, monkeypatch)
 )
 def test_wide_policies_and_images_roll_out_in_steps(pretended, name, width, form):
     found = placed(name, "--policy.hidden-size", width)
-    assert found.gpu_rollouts is not None and found.gpu_rollouts.form == form
+    assert found.gpu_rollouts is not None and found.gpu_rollouts.description == form
     assert found.rollout_device == "gpu-kernel" and not found.overlap
 
 

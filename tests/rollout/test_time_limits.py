@@ -104,16 +104,21 @@ def test_a_time_limit_adds_the_value_of_the_last_observation(network, overlap, n
         assert abs(expected - CLIP)[1:].max() > 1e-3
 
 
-def limited(factory=same_step, finals=True):
+def limited(factory=same_step, final_observations=True):
     return gym_vec(
-        factory, name="x", total_agents=4, num_buffers=2, backend="vector", finals=finals
+        factory,
+        name="x",
+        total_agents=4,
+        num_buffers=2,
+        backend="vector",
+        final_observations=final_observations,
     )
 
 
 def test_take_last_returns_the_last_observations_since_the_previous_call():
     """The first call begins the recording. Each group counts its steps."""
     with limited() as inner, Normalized(inner, True, True, GAMMA) as env:
-        assert inner.shows_last and not env.finals
+        assert inner.shows_last and not env.final_observations
         rows = started(env)
         for _ in range(5):
             step(env, rows)
@@ -127,17 +132,17 @@ def test_take_last_returns_the_last_observations_since_the_previous_call():
         assert abs(last.observations).max() < 5  # they are normalized
 
 
-@pytest.mark.parametrize("finals", [True, False])
-def test_a_missing_last_observation_is_an_error_if_it_is_used(finals):
+@pytest.mark.parametrize("final_observations", [True, False])
+def test_a_missing_last_observation_is_an_error_if_it_is_used(final_observations):
     class Silent(gymnasium.vector.VectorWrapper):
         def step(self, actions):
             *rest, infos = super().step(actions)
             return *rest, {k: x for k, x in infos.items() if "final_obs" not in k}
 
     said = r'truncated an episode .* infos\["final_obs"\]'
-    with limited(lambda num_envs: Silent(same_step(num_envs)), finals) as env:
+    with limited(lambda num_envs: Silent(same_step(num_envs)), final_observations) as env:
         rows = started(env)
-        with pytest.raises(UserError, match=said) if finals else nullcontext():
+        with pytest.raises(UserError, match=said) if final_observations else nullcontext():
             for _ in range(6):
                 step(env, rows)
 

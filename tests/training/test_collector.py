@@ -66,7 +66,7 @@ class Through:
     def __init__(self, inner: Any, before: Before) -> None:
         self.inner, self.before = inner, before
         self.spec, self.num_agents = inner.spec, inner.num_agents
-        self.num_groups, self.finals = inner.num_groups, inner.finals
+        self.num_groups, self.final_observations = inner.num_groups, inner.final_observations
         self.num_environments, self.unread = inner.num_environments, inner.unread
         self.description = inner.description
         self.reset, self.log, self.state = inner.reset, inner.log, inner.state

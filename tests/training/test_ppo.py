@@ -79,8 +79,8 @@ def first_epoch(trainer: Trainer) -> tuple[list[list[list[float]]], list[list[fl
     trainer.step()
     rows = trainer.collector.buffer.rows
     steps = trainer.config.train.horizon
-    assert rows.finals is not None
-    trainable = rows.finals[:steps] == 0
+    assert rows.final_observations is not None
+    trainable = rows.final_observations[:steps] == 0
     trainable[-1] = False
     return minibatches, rows.observations[:steps][trainable].tolist()
 
@@ -104,8 +104,8 @@ def test_a_pass_contains_every_trainable_sample(monkeypatch):
 
 
 def test_a_rollout_without_trainable_samples_is_trained_whole():
-    finals = np.array([[1.0], [0.0], [0.0]])
-    assert trainable_steps(finals, 2, 1).all()
+    final_observations = np.array([[1.0], [0.0], [0.0]])
+    assert trainable_steps(final_observations, 2, 1).all()
     assert trainable_steps(None, 3, 1)[:, 0].tolist() == [True, True, False]
 
 

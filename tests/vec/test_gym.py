@@ -38,10 +38,10 @@ def refused(said: str, *arguments, **keywords) -> None:
 # ---- Rows ----------------------------------------------------------------------------------------
 
 
-def test_rows_without_finals_show_first_observation_of_next_episode():
+def test_rows_without_final_observations_show_first_observation_of_next_episode():
     with make(agents=3, env={"size": 2, "limit": 4}) as vec:
         rows = started(vec)
-        assert not vec.finals and rows.finals is None
+        assert not vec.final_observations and rows.final_observations is None
         assert rows.observations.dtype == np.float32
         assert rows.observations.tolist() == [[-1, 0, 1], [0, 0, 1], [1, 0, 1]]
         assert not rows.rewards.any() and not rows.terminals.any()
@@ -53,15 +53,15 @@ def test_rows_without_finals_show_first_observation_of_next_episode():
         assert seen[2].observations.tolist() == [[-1, 0, 2], [1, 1, 2], [1, 0, 4]]
 
 
-def test_rows_with_finals_show_last_observation():
+def test_rows_with_final_observations_show_last_observation():
     """The last observation has its row, which says why the episode ended."""
-    with make(agents=2, finals=True, env={"size": 2, "limit": 2}) as vec:
+    with make(agents=2, final_observations=True, env={"size": 2, "limit": 2}) as vec:
         rows = started(vec)
-        assert vec.finals and not np.any(rows.finals)
+        assert vec.final_observations and not np.any(rows.final_observations)
         seen = [step(vec, rows, [move, RIGHT]) for move in (STAY, STAY, RIGHT)]
         # agent 1 reaches the end when its time is out: the end counts
         ends = [[0, 0], [TRUNCATED, TERMINATED], [0, 0]]
-        assert [np.array(row.finals).tolist() for row in seen] == ends
+        assert [np.array(row.final_observations).tolist() for row in seen] == ends
         assert [row.terminals.tolist() for row in seen] == [[0, 0], [0, 0], [1, 1]]
         assert [row.rewards.tolist() for row in seen] == [[-1, 1], [-1, 2], [0, 0]]
         assert seen[1].observations.tolist() == [[-1, 2, 1], [2, 2, 1]]
@@ -72,14 +72,18 @@ def test_rows_with_finals_show_last_observation():
 def test_rows_of_vectorized_forms_of_both_reset_modes():
     """With SameStep there are no last observations."""
     env = {"size": 2, "limit": 2}
-    with make(Walks, 2, backend="vector", finals=True, env=env) as vec:
+    with make(Walks, 2, backend="vector", final_observations=True, env=env) as vec:
         rows = started(vec)
         seen = [step(vec, rows, move) for move in ([STAY, 0], [STAY, RIGHT], [RIGHT, RIGHT])]
-        assert [np.array(row.finals).tolist() for row in seen] == [[0, 1], [2, 0], [0, 0]]
+        assert [np.array(row.final_observations).tolist() for row in seen] == [
+            [0, 1],
+            [2, 0],
+            [0, 0],
+        ]
         assert [row.terminals.tolist() for row in seen] == [[0, 0], [0, 1], [1, 0]]
     env = {"mode": "SameStep", "size": 2}
-    with make(Walks, 2, backend="vector", env=env, finals=True) as vec:
-        assert not vec.finals
+    with make(Walks, 2, backend="vector", env=env, final_observations=True) as vec:
+        assert not vec.final_observations
         rows = started(vec)
         assert [step(vec, rows, [0, STAY]).terminals.tolist() for _ in range(2)] == [[1, 0]] * 2
         told = {"episode_return": -2, "episode_length": 1, "score": -2, "final_position": -2}
@@ -90,7 +94,7 @@ def test_backends_and_groups_give_equal_rows():
     env = {"size": 2, "masked": True, "nested": True}
 
     def history(**more):
-        with make(Walk, 4, **{"seed": 7, "finals": True, "env": env, **more}) as vec:
+        with make(Walk, 4, **{"seed": 7, "final_observations": True, "env": env, **more}) as vec:
             return played(vec, 60)
 
     expected = history()
@@ -230,9 +234,11 @@ def test_ids_with_and_without_version_and_module_are_found():
     gymnasium.register("OursOnly-v2", entry_point=Walk, max_episode_steps=3)  # type: ignore
     try:
         for name in "OursOnly", "OursOnly-v2", "gymnasium:OursOnly-v2":
-            with make(name, 1, finals=True) as vec:
+            with make(name, 1, final_observations=True) as vec:
                 rows = started(vec)
-                ends = [float(np.array(step(vec, rows, STAY).finals)[0]) for _ in range(3)]
+                ends = [
+                    float(np.array(step(vec, rows, STAY).final_observations)[0]) for _ in range(3)
+                ]
                 assert ends == [0, 0, TRUNCATED]
         refused(r"is deprecated\. Please use `OursOnly-v2`", "OursOnly-v1")
     finally:

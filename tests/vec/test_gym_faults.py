@@ -197,7 +197,9 @@ def changed(base: Any, step_change: Any, reset_change: Any = None) -> PythonVec:
         pytest.skip("needs Gymnasium 1.1")
     backend = "vector" if base is Walks else "sync"
     env = {"size": 99, "limit": 5}
-    return gym_vec(Changed, name="w", total_agents=3, backend=backend, env=env, finals=True)
+    return gym_vec(
+        Changed, name="w", total_agents=3, backend=backend, env=env, final_observations=True
+    )
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,10 @@ def factory(**keywords: Any) -> ScoredVec:
 
 KINDS: dict[str, Callable[..., Any]] = {
     "native, many agents, masks": lambda **k: native("relay", **k),
-    "gym async finals": lambda **k: gym(**WALK, backend="async", finals=True, **k),
-    "module:factory, masks, finals": factory,
+    "gym async final_observations": lambda **k: gym(
+        **WALK, backend="async", final_observations=True, **k
+    ),
+    "module:factory, masks, final_observations": factory,
     "PufferEnv async": lambda **k: puffer_vec(
         pairs.Pairs, name="pairs", total_agents=N, backend="async", num_threads=2, **k
     ),
@@ -105,8 +107,8 @@ def test_properties_describe_the_rows_that_a_reset_writes(vec):
     vec.reset(rows)
     assert not rows.rewards.any() and not rows.terminals.any()
     assert not (rows.observations == 77).any()
-    assert rows.finals is None or not rows.finals.any()
-    assert (rows.finals is None) != vec.finals
+    assert rows.final_observations is None or not rows.final_observations.any()
+    assert (rows.final_observations is None) != vec.final_observations
     assert rows.masks is None or (rows.masks < 2).all()
     assert isinstance(vec, WholeRollouts)
 
@@ -116,14 +118,14 @@ def test_episodes_end_as_rows_say(vec):
     for rows in played(vec, 120)[1:]:
         assert np.isin(rows.terminals, (0, 1)).all()
         ends += rows.terminals.sum()
-        if rows.finals is not None:
-            assert np.isin(rows.finals, (0, TERMINATED, TRUNCATED)).all()
+        if rows.final_observations is not None:
+            assert np.isin(rows.final_observations, (0, TERMINATED, TRUNCATED)).all()
             np.testing.assert_array_equal(rows.terminals, last != 0)
             assert not rows.rewards[last != 0].any()
-            assert not rows.finals[last != 0].any()
+            assert not rows.final_observations[last != 0].any()
             if rows.masks is not None:
-                assert rows.masks[rows.finals != 0].all()
-            last = rows.finals
+                assert rows.masks[rows.final_observations != 0].all()
+            last = rows.final_observations
     assert ends > 1
 
 
@@ -133,11 +135,13 @@ def test_logs_count_what_rows_show(vec, kind: str):
     returns, lengths = np.zeros(N), np.zeros(N)
     ended, records = [], []
     for _ in range(80):
-        first = rows.finals is not None and rows.finals.copy() != 0
+        first = rows.final_observations is not None and rows.final_observations.copy() != 0
         step(vec, rows, actions_of(vec, rng))
         returns += rows.rewards
         lengths += ~np.broadcast_to(first, N)
-        over = np.flatnonzero(rows.terminals if rows.finals is None else rows.finals)
+        over = np.flatnonzero(
+            rows.terminals if rows.final_observations is None else rows.final_observations
+        )
         ended += zip(lengths[over], returns[over], strict=True)
         returns[over] = lengths[over] = 0
         records += vec.episodes()

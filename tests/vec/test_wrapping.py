@@ -136,9 +136,9 @@ def test_wrapped_backends_give_equal_rows():
     sync, _ = shown("sync")
     assert alike(sync, shown("async")[0])
     assert sync[1].observations.shape == (2, 12)
-    finals = [np.array(row.finals).tolist() for row in sync]
+    final_observations = [np.array(row.final_observations).tolist() for row in sync]
     # instead of the 500 steps of the ID:
-    assert finals[:5] == [[0, 0]] * 4 + [[TRUNCATED] * 2]
+    assert final_observations[:5] == [[0, 0]] * 4 + [[TRUNCATED] * 2]
 
 
 def test_wrappers_exclude_the_vectorized_form():
@@ -264,7 +264,11 @@ def test_shipped_settings_of_atari_make_and_render_it(atari):
         assert made.spec.observation_shape == (84, 84, 4)
         assert np.shape(made.render()) == (210, 160, 3)
         rows = started(made)
-        assert [float(np.array(step(made, rows).finals)[0]) for _ in range(3)] == [0, 0, TRUNCATED]
+        assert [float(np.array(step(made, rows).final_observations)[0]) for _ in range(3)] == [
+            0,
+            0,
+            TRUNCATED,
+        ]
 
 
 def test_minigrid_shows_its_image():

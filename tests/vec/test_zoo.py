@@ -30,8 +30,8 @@ def make(factory: Any = zoo_relay.Relay, agents=3, **keywords) -> PythonVec:
 T, L = TERMINATED, TRUNCATED  # an absent agent's rows are those of one that ended
 
 
-def finals(seen: list[Rows]) -> list[list[float]]:
-    return [np.array(rows.finals).tolist() for rows in seen]
+def final_observations(seen: list[Rows]) -> list[list[float]]:
+    return [np.array(rows.final_observations).tolist() for rows in seen]
 
 
 class Stays(zoo_relay.Relay):
@@ -48,12 +48,16 @@ class Stays(zoo_relay.Relay):
 def test_rows_of_agents_that_act_that_ended_and_of_the_next_episode(factory):
     """The agents live for 2, 1 and 4 steps."""
     with make(factory) as env:
-        assert env.finals and env.num_environments == 1
+        assert env.final_observations and env.num_environments == 1
         rows = started(env)
         assert rows.observations.tolist() == [[0, 0], [0, 1], [0, 2]]
-        assert not rows.rewards.any() and not rows.terminals.any() and not np.any(rows.finals)
+        assert (
+            not rows.rewards.any()
+            and not rows.terminals.any()
+            and not np.any(rows.final_observations)
+        )
         seen = [step(env, rows, [0, 1, 2]) for _ in range(6)]
-    expected = [  # rewards, finals and terminals of each step
+    expected = [  # rewards, final_observations and terminals of each step
         ([0, 11, 22], [0, T, 0], [0, 0, 0]),
         ([0, 0, 22], [T, T, 0], [0, 1, 0]),
         ([0, 0, 22], [T, T, 0], [1, 1, 0]),
@@ -63,7 +67,7 @@ def test_rows_of_agents_that_act_that_ended_and_of_the_next_episode(factory):
     ]
     rewards, over, terminals = zip(*expected, strict=True)
     assert [row.rewards.tolist() for row in seen] == [*rewards]
-    assert finals(seen) == [*over]
+    assert final_observations(seen) == [*over]
     assert [row.terminals.tolist() for row in seen] == [*terminals]
     assert seen[0].observations.tolist() == [[1, 0], [1, 1], [1, 2]]
     assert seen[1].observations.tolist() == [[2, 0], [0, 0], [2, 2]]
@@ -125,7 +129,7 @@ def test_agent_that_returns_begins_a_new_episode():
         seen = [step(env, rows, [0, 2, 0]) for _ in range(8)]
         middle = [row.observations[1].tolist() for row in seen]
         assert middle == [[1, 1], [0, 0], [3, 1], [4, 1], [5, 1], [0, 0], [0, 1], [1, 1]]
-        assert [row[1] for row in finals(seen)] == [T, T, 0, 0, T, T, 0, T]
+        assert [row[1] for row in final_observations(seen)] == [T, T, 0, 0, T, T, 0, T]
         assert [row.terminals[1] for row in seen] == [0, 1, 1, 0, 0, 1, 1, 0]
         assert [row.rewards[1] for row in seen[3:5]] == [12, 12]
         assert sorted(e["episode_length"] for e in env.episodes()) == [1, 1, 2, 6, 6]
@@ -181,7 +185,7 @@ def test_results_of_other_types_are_accepted(factory, last: float, reward: float
         rows = started(env)
         seen = [step(env, rows, [0, 1, 2]) for _ in range(4)]
         assert [row.rewards.tolist() for row in seen] == [[0, 11, reward]] * 4
-        assert finals(seen) == [[0, 0, 0]] * 3 + [[last] * 3]
+        assert final_observations(seen) == [[0, 0, 0]] * 3 + [[last] * 3]
         assert [e["episode_length"] for e in env.episodes()] == [4] * 3
 
 
@@ -247,7 +251,11 @@ def test_environment_is_found_by_name_and_total_agents_lowered_to_a_multiple():
     words = ["--vec.num-buffers", "1", "--wrap.frame-stack", "2", "--family", "discrete"]
     config = c.load("zoo_relay:relay", words)
     with vec.make(config, 1) as env:
-        assert (env.num_environments, env.spec.observation_size, env.finals) == (2, 2, True)
+        assert (env.num_environments, env.spec.observation_size, env.final_observations) == (
+            2,
+            2,
+            True,
+        )
         assert (env.num_agents, config.vec.total_agents) == (6, 6)
         assert vec.unused_keys(config, env) == ["wrap.frame_stack (for Gymnasium's)"]
     assert any("vec.total_agents 8" in note and "lowered to 6" in note for note in config.notes)
@@ -360,7 +368,7 @@ def test_environment_of_pettingzoo_is_stepped(name: str):
     with vec.make(c.load(f"pettingzoo:{name}", words), 1) as env:
         assert env.num_environments == 2 and env.spec.action.sizes == (3,)
         rows = started(env)
-        ends = [np.array(step(env, rows).finals).tolist() for _ in range(20)]
+        ends = [np.array(step(env, rows).final_observations).tolist() for _ in range(20)]
         assert [L] * 4 in ends and env.log()["episode_length"] == 15
 
 

@@ -248,7 +248,7 @@ class PlayStatistics:
     def add_ends(self, rows: Rows, previous_observations: np.ndarray) -> None:
         """Update the statistics of episode ends with one step.
 
-        If ``rows.finals`` isn't None, an episode's last observation has a separate row, and the
+        If ``rows.final_observations`` isn't None, an episode's last observation has a separate row, and the
         next episode's first observation follows one step later.
 
         Args:
@@ -256,17 +256,22 @@ class PlayStatistics:
             previous_observations: Observations of the previous step, (N, D).
         """
         absent = np.zeros(self.agents, bool)
-        if rows.finals is not None:
-            absent = (rows.finals > 0) & (rows.terminals > 0)
-            for agent in np.flatnonzero((rows.finals > 0) & ~absent):
+        if rows.final_observations is not None:
+            absent = (rows.final_observations > 0) & (rows.terminals > 0)
+            for agent in np.flatnonzero((rows.final_observations > 0) & ~absent):
                 self.observed_ends.append(
-                    (int(self.episode_steps[agent]), bool(rows.finals[agent] == TRUNCATED))
+                    (
+                        int(self.episode_steps[agent]),
+                        bool(rows.final_observations[agent] == TRUNCATED),
+                    )
                 )
         ended_agents = np.flatnonzero(rows.terminals)
         self.terminals += int(np.count_nonzero(~self.absent[ended_agents]))
         for agent in ended_agents:
             if len(self.lengths) < MAX_SAMPLES and not self.absent[agent]:
-                self.lengths.append(int(self.episode_steps[agent]) - (rows.finals is not None))
+                self.lengths.append(
+                    int(self.episode_steps[agent]) - (rows.final_observations is not None)
+                )
             if len(self.first_rows) < MAX_SAMPLES and not absent[agent]:
                 self.first_rows.append(rows.observations[agent].astype(np.float32))
                 self.last_rows.append(previous_observations[agent].astype(np.float32))

@@ -19,7 +19,7 @@ from puffer_mlx.check.items import Skipped
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.gelu import gelu
 from puffer_mlx.policy.networks import FusedCase
-from puffer_mlx.policy.networks.catalog import FORMS, NETWORKS
+from puffer_mlx.policy.networks.catalog import NETWORK_FACTS, NETWORKS
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.ppo import algorithms
 from puffer_mlx.ppo.loss import Targets
@@ -107,7 +107,9 @@ def _norm_reference(x, residual, weight, _):
 def operation_cases() -> dict[str, OperationCase]:
     """Return the operations that have a fused implementation, by name."""
     steps = (T, S, H)
-    table = {name: facts.fused_case(T, S, H) for name, facts in FORMS.items() if facts.fused_case}
+    table = {
+        name: facts.fused_case(T, S, H) for name, facts in NETWORK_FACTS.items() if facts.fused_case
+    }
     table["GELU"] = FusedCase(
         [steps], [], _gelu, lambda x, _: 0.5 * x * (1 + mx.erf(x * 0.5**0.5)), (0,)
     )
@@ -238,7 +240,7 @@ def check_minibatch(quick: bool) -> str:
     one_launch_cases = [
         (network, ONE_LAUNCH_HIDDEN, True, actions)
         for network in NETWORKS
-        if FORMS[network].matrix_units
+        if NETWORK_FACTS[network].matrix_units
         for actions in ((5,), (1, 1))
     ]
     for network, hidden, one_launch, actions in (*cases, *one_launch_cases):

@@ -106,7 +106,7 @@ class Vec(Named):
     hist_policy_percent: float = key(
         0.0,
         "Fraction of the environments, 0 to 1, in which the learner plays against opponents; in"
-        " the others it plays all seats.",
+        " the others it plays all agents.",
         "0 to 1",
     )
     hist_policy_hidden_size: int = key(

@@ -9,7 +9,7 @@ import mlx.core as mx
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.encoders import EncoderExports, Puffer4Encoder, refuse_bias
 from puffer_mlx.policy.encoders.default import (
-    OF_DIALECT,
+    LINEAR_ENCODERS,
     Activated,
     Affine,
     AffineGelu,
@@ -34,7 +34,7 @@ def _to_layout(old: str, encoder: Any, weights: Weights, new: str) -> tuple[Any,
     """Convert an encoder with one linear layer and its weights to another weight layout."""
     if old == new:
         return encoder, weights
-    cls = OF_DIALECT[new]
+    cls = LINEAR_ENCODERS[new]
     if "puffer3" in (old, new):
         raise UserError(
             f"the encoder {type(encoder).__name__} can't be converted to {cls.__name__}:"

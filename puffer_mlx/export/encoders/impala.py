@@ -9,12 +9,12 @@ from puffer_mlx.export.encoders.images import (
     onnx_pixels,
     puffer4_encoder,
 )
-from puffer_mlx.policy.encoders.impala import IMPALA, Impala
+from puffer_mlx.policy.encoders.impala import BLOCK_CHANNELS, Impala
 
 
 def _onnx(graph: Any, encoder: Any, x: str) -> str:
     x = onnx_pixels(graph, encoder, x)
-    for i in range(len(IMPALA)):
+    for i in range(len(BLOCK_CHANNELS)):
         x = _onnx_block(graph, f"encoder.blocks.{i}", x)
     return onnx_features(graph, graph("Relu", x))
 
@@ -40,8 +40,8 @@ def _torch_module(encoder: Any) -> Any:
 
     from puffer_mlx.export.encoders.torch_images import ConvSequence, ImageEncoder, last_columns
 
-    inputs = (encoder.shape[-1], *IMPALA)
-    blocks = [ConvSequence(*pair) for pair in zip(inputs, IMPALA, strict=False)]
+    inputs = (encoder.shape[-1], *BLOCK_CHANNELS)
+    blocks = [ConvSequence(*pair) for pair in zip(inputs, BLOCK_CHANNELS, strict=False)]
     linear = nn.Linear(last_columns(encoder), encoder.hidden)
     network = nn.Sequential(*blocks, nn.Flatten(), nn.ReLU(), linear, nn.ReLU())
     return ImageEncoder(encoder.shape, network)
@@ -50,7 +50,7 @@ def _torch_module(encoder: Any) -> Any:
 EXPORTS = {
     Impala: EncoderExports(
         _onnx,
-        torch=puffer4_encoder(_torch_module, _torch_key, "network.5.weight", IMPALA[-1]),
+        torch=puffer4_encoder(_torch_module, _torch_key, "network.5.weight", BLOCK_CHANNELS[-1]),
         name_prefix="blocks.",
     )
 }

@@ -9,12 +9,12 @@ from puffer_mlx.export.encoders.images import (
     onnx_pixels,
     puffer4_encoder,
 )
-from puffer_mlx.policy.encoders.nature import NATURE, Nature
+from puffer_mlx.policy.encoders.nature import CONVOLUTIONS, Nature
 
 
 def _onnx(graph: Any, encoder: Any, x: str) -> str:
     x = onnx_pixels(graph, encoder, x)
-    for i, (_, _, stride) in enumerate(NATURE):
+    for i, (_, _, stride) in enumerate(CONVOLUTIONS):
         x = graph(
             "Relu", onnx_convolution(graph, f"encoder.convs.{i}", x, strides=[stride, stride])
         )
@@ -36,7 +36,7 @@ def _torch_module(encoder: Any) -> Any:
 
     layers = []
     channels = encoder.shape[-1]
-    for width, size, stride in NATURE:
+    for width, size, stride in CONVOLUTIONS:
         layers += [nn.Conv2d(channels, width, size, stride), nn.ReLU()]
         channels = width
     last = [nn.Flatten(), nn.Linear(last_columns(encoder), encoder.hidden), nn.ReLU()]
@@ -46,7 +46,7 @@ def _torch_module(encoder: Any) -> Any:
 EXPORTS = {
     Nature: EncoderExports(
         _onnx,
-        torch=puffer4_encoder(_torch_module, _torch_key, "network.7.weight", NATURE[-1][0]),
+        torch=puffer4_encoder(_torch_module, _torch_key, "network.7.weight", CONVOLUTIONS[-1][0]),
         name_prefix="convs.",
     )
 }

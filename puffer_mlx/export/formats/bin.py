@@ -28,7 +28,7 @@ from puffer_mlx.export.file_format import (
     reset_note,
 )
 from puffer_mlx.export.parity import NamedOutputs
-from puffer_mlx.policy.networks.catalog import FORMS, names_of
+from puffer_mlx.policy.networks.catalog import NETWORK_FACTS, networks_with
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import publish, relative
@@ -88,7 +88,7 @@ class FlatFormat(FileFormat):
     rescales = False
     purpose = "PufferLib's CUDA backend"
     supported = (
-        f"PufferLib's flat file: linear encoder, {' or '.join(names_of('flat'))}, no biases"
+        f"PufferLib's flat file: linear encoder, {' or '.join(networks_with('flat'))}, no biases"
         " (`policy.dialect native`)"
     )
     options = (
@@ -157,7 +157,7 @@ class FlatFormat(FileFormat):
 
     def read(self, path: Path) -> PolicyFile:
         """Return the settings that all flat files share; ``weights`` reads the values."""
-        flat = names_of("flat")
+        flat = networks_with("flat")
         # With several networks, the configuration decides.
         network = {"torch.network": flat[0]} if len(flat) == 1 else {}
         return PolicyFile(path, self, settings={**network, "torch.encoder": "DefaultEncoder"})
@@ -202,7 +202,9 @@ def infer_sizes(path: Path, spec: EnvSpec, config: Config) -> SettingTexts:
         """Return the possible numbers of values in a flat file."""
         if is_puffer3:  # 3.0: linear layers with biases, one network layer
             without_network = H * D + H + A * H + A + H + 1
-            wrapped = [facts.puffer3 for facts in FORMS.values() if facts.puffer3 and L == 1]
+            wrapped = [
+                facts.puffer3 for facts in NETWORK_FACTS.values() if facts.puffer3 and L == 1
+            ]
             return {without_network + sum(sizes(H).values()) for sizes in wrapped}
         return {
             flat_files.flat_layout([*products(H), *network], alignment, whole).length
@@ -246,7 +248,7 @@ def _possible_sizes(max_values: int) -> Iterator[tuple[int, int]]:
 
 def _network_sizes(H: int, L: int) -> list[list[int]]:
     """Return the number of values in each tensor, for every network that a flat file may hold."""
-    return [list(facts.flat(H, L).values()) for facts in FORMS.values() if facts.flat]
+    return [list(facts.flat(H, L).values()) for facts in NETWORK_FACTS.values() if facts.flat]
 
 
 FORMAT = FlatFormat()

@@ -36,7 +36,7 @@ from puffer_mlx.export.weight_layouts import (
     to_torch,
     torch_unsupported_reason,
 )
-from puffer_mlx.policy.networks.catalog import names_of
+from puffer_mlx.policy.networks.catalog import networks_with
 from puffer_mlx.policy.policy import Policy
 
 MIN_TORCH_VERSION = (2, 6)  # earlier, weights_only=True could run code: CVE-2025-32434
@@ -54,7 +54,7 @@ class TorchFormat(FileFormat):
     purpose = "PufferLib's torch backend, 3.0, or Stable-Baselines3"
     supported = (
         "all policies without custom classes and `CombinedEncoder`; weight layout puffer3: one"
-        f" {' or '.join(names_of('puffer3'))} layer; sb3: no recurrent state, no images"
+        f" {' or '.join(networks_with('puffer3'))} layer; sb3: no recurrent state, no images"
     )
     content = "a file of torch.save"
     first_bytes = (flat_files.ZIP, OLD_TORCH_HEADER)

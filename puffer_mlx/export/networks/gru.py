@@ -5,7 +5,7 @@ from typing import Any
 from puffer_mlx.export.networks import NetworkExports, Puffer4Network, TorchNetwork
 from puffer_mlx.export.networks.recurrent import gated_keys, gated_onnx, tie_weights
 from puffer_mlx.ops import EPSILON
-from puffer_mlx.policy.networks import count
+from puffer_mlx.policy.networks import count_matches
 
 
 def modules(hidden: int, layers: int) -> dict[str, Any]:
@@ -81,7 +81,7 @@ EXPORTS = NetworkExports(
     torch=Puffer4Network(
         TorchNetwork(modules, scan, step),
         torch_keys,
-        lambda keys: count(r"gru\.weight_ih_l(\d+)", keys),
+        lambda keys: count_matches(r"gru\.weight_ih_l(\d+)", keys),
         class_note,
     ),
 )

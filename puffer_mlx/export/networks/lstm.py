@@ -4,8 +4,8 @@ from typing import Any
 
 from puffer_mlx.export.networks import NetworkExports, Puffer3Network, Puffer4Network, TorchNetwork
 from puffer_mlx.export.networks.recurrent import gated_keys, gated_onnx, tie_weights
-from puffer_mlx.policy.networks import count
-from puffer_mlx.policy.networks.recurrent import GATED
+from puffer_mlx.policy.networks import count_matches
+from puffer_mlx.policy.networks.recurrent import GATED_TENSORS
 
 
 def modules(hidden: int, layers: int) -> dict[str, Any]:
@@ -70,10 +70,10 @@ EXPORTS = NetworkExports(
     torch=Puffer4Network(
         TorchNetwork(modules, scan, step, states=2),
         lambda layers: gated_keys("", "lstm", layers),
-        lambda keys: count(r"lstm\.weight_ih_l(\d+)", keys),
+        lambda keys: count_matches(r"lstm\.weight_ih_l(\d+)", keys),
     ),
     puffer3=Puffer3Network(
         TorchNetwork(puffer3_modules, scan, puffer3_step, states=2),
-        {f"0.{name}": [f"lstm.{name}_l0", f"cell.{name}"] for name in GATED},
+        {f"0.{name}": [f"lstm.{name}_l0", f"cell.{name}"] for name in GATED_TENSORS},
     ),
 )

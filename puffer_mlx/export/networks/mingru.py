@@ -3,7 +3,7 @@
 from typing import Any
 
 from puffer_mlx.export.networks import NetworkExports, Puffer4Network, TorchNetwork
-from puffer_mlx.policy.networks import count
+from puffer_mlx.policy.networks import count_matches
 
 
 def modules(hidden: int, layers: int) -> dict[str, Any]:
@@ -58,6 +58,6 @@ EXPORTS = NetworkExports(
     torch=Puffer4Network(
         TorchNetwork(modules, scan, step),
         lambda layers: {f"{i}.weight": [f"layers.{i}.weight"] for i in range(layers)},
-        lambda keys: count(r"layers\.(\d+)\.weight", keys),
+        lambda keys: count_matches(r"layers\.(\d+)\.weight", keys),
     ),
 )

@@ -3,7 +3,7 @@
 from typing import Any
 
 from puffer_mlx.export.networks import NetworkExports, Puffer4Network, Sb3Network, TorchNetwork
-from puffer_mlx.policy.networks import count
+from puffer_mlx.policy.networks import count_matches
 
 
 def modules(hidden: int, layers: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ EXPORTS = NetworkExports(
     torch=Puffer4Network(
         TorchNetwork(modules, apply_mlp, apply_mlp, states=0),
         torch_keys,
-        lambda keys: count(r"net\.(\d+)\.weight", keys),
+        lambda keys: count_matches(r"net\.(\d+)\.weight", keys),
     ),
     sb3=Sb3Network("mlp_extractor", sb3_key),
 )

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-from puffer_mlx.policy.networks.recurrent import GATED
+from puffer_mlx.policy.networks.recurrent import GATED_TENSORS
 
 
 def tie_weights(stack: Any, cells: Iterable[Any]) -> None:
     """Make PyTorch's recurrent cells use the tensors of a stack of layers."""
     for i, cell in enumerate(cells):
-        for name in GATED:
+        for name in GATED_TENSORS:
             setattr(cell, name, getattr(stack, f"{name}_l{i}"))
 
 
@@ -24,7 +24,7 @@ def gated_keys(prefix: str, stack: str, layers: int) -> dict[str, list[str]]:
     return {
         f"{prefix}{i}.{name}": [f"{stack}.{name}_l{i}", f"cell.{i}.{name}"]
         for i in range(layers)
-        for name in GATED
+        for name in GATED_TENSORS
     }
 
 

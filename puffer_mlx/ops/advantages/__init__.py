@@ -40,7 +40,7 @@ def launch_advantages(
     rewards,
     terminals,
     ratios,
-    finals,
+    final_observations,
     *,
     formula,
     bootstrap,
@@ -63,11 +63,28 @@ def launch_advantages(
     old, rows, *new, ok = back or (ratios, placeholder(mx.int32), zeros, zeros, zeros)
     sizes = {"T": T, "N": N, "S": rows.size if back else 0}
     sizes |= {"within_rho": int(formula == "V"), "bootstrap": int(bootstrap)}
-    sizes |= {"has_finals": int(finals is not None), "has_ratios": int(ratios is not None)}
+    sizes |= {
+        "has_final": int(final_observations is not None),
+        "has_ratios": int(ratios is not None),
+    }
     settings = {"gamma": float(gamma), "gamma_lambda": float(gamma * gae_lambda)}
     settings |= {name: float(clips[name]) for name in ("rho_clip", "c_clip", "reward_clip")}
-    old, finals = rewards if old is None else old, terminals if finals is None else finals
-    arrays = [values, rewards, terminals, old, finals, rows, *new, ok.reshape(-1), sizes, settings]
+    old, final_observations = (
+        rewards if old is None else old,
+        terminals if final_observations is None else final_observations,
+    )
+    arrays = [
+        values,
+        rewards,
+        terminals,
+        old,
+        final_observations,
+        rows,
+        *new,
+        ok.reshape(-1),
+        sizes,
+        settings,
+    ]
     put = (T, N) if back else (MIN_ARRAY_SIZE,)
     threads = -(-N // AGENTS_PER_BLOCK) * AGENTS_PER_BLOCK
     shapes = [(T, N), (1, N), put, put]

@@ -16,16 +16,18 @@ FUNCTION float either(bool put, IN_DEVICE const float* now, IN_DEVICE const Low*
   return put ? *now : (float)*before;
 }
 
-// values, rewards, terminals, ratios, finals (T, N), rows (S,). finals is read only with final observations; ratios count as 1
-// if unused. sums (1, N): sum of |advantage| over time. put_values, put_ratios (T, N): updated copies, written if S > 0.
-KERNEL advantages<Low, THREADS>: Low values, float rewards terminals ratios finals, int rows, float new_values new_ratios ok,
-  int sizes{T N S within_rho bootstrap has_finals has_ratios}, float settings{gamma gamma_lambda rho_clip c_clip reward_clip}
+// values, rewards, terminals, ratios, final_observations (T, N), rows (S,). final_observations is read only if has_final > 0; ratios
+// count as 1 if has_ratios is 0. sums (1, N): sum of |advantage| over time. put_values, put_ratios (T, N): updated copies, written if
+// S > 0.
+KERNEL advantages<Low, THREADS>: Low values, float rewards terminals ratios final_observations, int rows, float new_values
+  new_ratios ok, int sizes{T N S within_rho bootstrap has_final has_ratios}, float settings{gamma gamma_lambda rho_clip c_clip
+  reward_clip}
   -> float adv sums put_values put_ratios {
   constexpr int AHEAD = 16, LOOKED = 8;
   SHARED int looked[8 * THREADS];
   int T = sizes.T;
   uint N = (uint)sizes.N, S = (uint)sizes.S;
-  bool has_finals = sizes.has_finals != 0, has_ratios = sizes.has_ratios != 0;
+  bool has_final = sizes.has_final != 0, has_ratios = sizes.has_ratios != 0;
   Discounts by = {settings.gamma, settings.gamma_lambda, settings.rho_clip, settings.c_clip, settings.reward_clip,
                   sizes.within_rho != 0, sizes.bootstrap != 0};
   int place = -1;
@@ -49,7 +51,7 @@ KERNEL advantages<Low, THREADS>: Low values, float rewards terminals ratios fina
         ratio[j] = has_ratios || S > 0 ? either(put, new_ratios + now, ratios + k) : 1.0f;
         reward[j] = rewards[after];
         terminal[j] = terminals[after];
-        final_[j] = has_finals ? finals[k] : 0.0f;
+        final_[j] = has_final ? final_observations[k] : 0.0f;
       }
 #pragma unroll
       for (int j = 0; j < AHEAD; ++j) {

@@ -108,11 +108,24 @@ def split_rows(source: mx.array, size: int, steps: int) -> list[mx.array]:
     return [group.reshape(steps, size, *tail) for group in mx.split(groups, N // size)]
 
 
-def launch_take_targets(logprobs, values, adv, finals, rows, weights):
+def launch_take_targets(logprobs, values, adv, final_observations, rows, weights):
     """Gather a minibatch's targets of the loss in one launch: see ``take_targets``."""
     T, S = len(adv), rows.size
-    sizes = {"T": T, "S": S, "N": adv.shape[1], "has_finals": int(finals is not None)}
-    arrays = [logprobs, values, adv, adv if finals is None else finals, rows, weights, sizes]
+    sizes = {
+        "T": T,
+        "S": S,
+        "N": adv.shape[1],
+        "has_final": int(final_observations is not None),
+    }
+    arrays = [
+        logprobs,
+        values,
+        adv,
+        adv if final_observations is None else final_observations,
+        rows,
+        weights,
+        sizes,
+    ]
     blocks = -(-T * S // THREADS)
     shapes = [*[(T * S,)] * 4, (3, blocks)]
     path, threads = KERNEL_FOLDER / "take_targets.metal.h", blocks * THREADS
@@ -124,7 +137,7 @@ def take_targets(
     logprobs: mx.array,
     values: mx.array,
     adv: mx.array,
-    finals: mx.array | None,
+    final_observations: mx.array | None,
     rows: mx.array,
     weights: mx.array,
 ) -> list[mx.array]:
@@ -134,8 +147,8 @@ def take_targets(
         logprobs: log-probabilities (T, N) float32.
         values: (T, N) float32.
         adv: advantages (T, N) float32.
-        finals: (T or more, N) float32, above 0 at an episode's final observation, where the action
-            had no effect; None for no such steps.
+        final_observations: (T or more, N) float32, above 0 at an episode's final observation, where
+            the action had no effect. None if there are no such steps.
         rows: the minibatch's segments, (S,) int32, each in [0, N).
         weights: weights of the segments, (S,) float32.
 
@@ -146,8 +159,8 @@ def take_targets(
     """
     T = values.shape[0]
     weight = mx.broadcast_to(weights, (T, rows.shape[0]))
-    if finals is not None:
-        weight = mx.where(take_rows(finals, rows, T) > 0, 0, weight)
+    if final_observations is not None:
+        weight = mx.where(take_rows(final_observations, rows, T) > 0, 0, weight)
     arrays = [*take_several([logprobs, values, adv], rows, T), weight]
     return [array.reshape(-1) for array in arrays]
 

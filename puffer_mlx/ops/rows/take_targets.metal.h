@@ -1,12 +1,12 @@
 // Gather the targets of a minibatch: logprobs, values, adv (T, N), rows and weights (S,) -> four arrays (T, S). A thread handles
-// one step of one segment. Actions at final observations (finals (T, N) > 0) get weight 0; without final observations, finals
-// isn't read. moments (3, G): count, mean and squared deviations of each block's advantages.
+// one step of one segment. Actions at episodes' final observations (final_observations (T, N) > 0) get weight 0; if has_final is 0,
+// final_observations isn't read. moments (3, G): count, mean and squared deviations of each block's advantages.
 
 #pragma once
 
 #include "gpu/block_sum.metal.h"
 
-KERNEL take_targets: float logprobs values adv finals, int rows, float weights, int sizes{T S N has_finals}
+KERNEL take_targets: float logprobs values adv final_observations, int rows, float weights, int sizes{T S N has_final}
   -> float old_logprob old_value taken_adv weight moments {
   SHARED float part[256];
   uint T = (uint)sizes.T, S = (uint)sizes.S, G = (T * S + 255u) / 256u;
@@ -16,7 +16,8 @@ KERNEL take_targets: float logprobs values adv finals, int rows, float weights, 
     int row = rows[s];  // outside [0, N): row 0 or N - 1, as `take_rows`
     row = row < 0 ? 0 : row < sizes.N ? row : sizes.N - 1;
     uint k = i / S * (uint)sizes.N + (uint)row;
-    float logprob = logprobs[k], value = values[k], advantage = adv[k], final_ = sizes.has_finals != 0 ? finals[k] : 0.0f;
+    float logprob = logprobs[k], value = values[k], advantage = adv[k];
+    float final_ = sizes.has_final != 0 ? final_observations[k] : 0.0f;
     float importance = weights[s];
     old_logprob[i] = logprob;
     old_value[i] = value;

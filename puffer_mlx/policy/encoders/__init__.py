@@ -1,9 +1,9 @@
-"""Encoders: from observations to features. One file each.
+"""Encoders: compute features from observations. Each encoder has a file.
 
-A file contains ``NAME``, a value of ``torch.encoder``; the classes, in plain MLX; ``make``, which
-chooses a class for an environment; and ``FORMS``, facts about each class for other packages. To
-export an encoder to PyTorch and ONNX, add a file of the same name to ``export/encoders``. Names of
-tensors are given without ``encoder.``.
+The file contains ``NAME``, a value of ``torch.encoder``; classes in plain MLX; ``make``, which
+chooses a class for an environment; and ``FACTS``, facts about each class for other packages. To
+export an encoder to PyTorch and ONNX, add a file of the same name to ``export/encoders``. The files
+list names of tensors without the prefix ``encoder.``.
 """
 
 from collections.abc import Callable
@@ -12,35 +12,38 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-Weights = Any  # a tree of arrays, as ``Encoder.init`` returns it
+Weights = Any  # tree of arrays, as ``Encoder.init`` returns it
 
 
 class Encoder(Protocol):
-    """Maps observations (n, D), any dtype, to features (n, H) of the weights' dtype."""
+    """Interface of encoders: observations (n, D) of any dtype to features (n, H).
+
+    Features have the dtype of the weights.
+    """
 
     @property
     def hidden(self) -> int:
-        """Number H of features."""
+        """Number H of features of an observation."""
         ...
 
     def init(self, key: mx.array) -> dict:
-        """Return initial weights."""
+        """Return the encoder's initial weights."""
         ...
 
     def __call__(self, weights: dict, observations: mx.array) -> mx.array:
-        """Compute the features of n observations."""
+        """Compute the features (n, H) of n observations (n, D)."""
         ...
 
 
 @dataclass(frozen=True)
 class EncoderFacts:
-    """Facts about an encoder for other packages.
+    """Facts about an encoder class for other packages.
 
     Args:
-        name: the value of ``torch.encoder``.
-        flat: True if PufferLib's flat file can hold it.
-        activation: (encoder) -> the activation after its only linear layer, a name of
-            ``ops.linear.ACTIVATION_CODES``; None for other encoders, which have no C form.
+        name: Value of ``torch.encoder``.
+        flat: True if PufferLib's flat file can contain the encoder's weights.
+        activation: Maps an encoder of one linear layer to the name of the activation after it
+            (``ops.linear.ACTIVATION_CODES``). None for other encoders, which have no C implementation.
     """
 
     name: str = ""
@@ -48,4 +51,4 @@ class EncoderFacts:
     activation: Callable[[Any], str] | None = None
 
 
-NONE = EncoderFacts()  # for the user's encoders
+NO_FACTS = EncoderFacts()  # of custom encoders

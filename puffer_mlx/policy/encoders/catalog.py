@@ -1,78 +1,81 @@
-"""All encoders and their forms, found by listing the files."""
+"""All encoders, found by listing the files of this package."""
 
 from importlib import import_module
 from typing import Any
 
 from puffer_mlx.config.parts import encoder_files
 from puffer_mlx.policy import custom
-from puffer_mlx.policy.encoders import NONE, Encoder, EncoderFacts
+from puffer_mlx.policy.encoders import NO_FACTS, Encoder, EncoderFacts
 from puffer_mlx.policy.encoders.default import Affine, AffineGelu, Linear
-from puffer_mlx.policy.encoders.nature import SMALLEST
+from puffer_mlx.policy.encoders.nature import MIN_IMAGE_SIDE
 from puffer_mlx.spec import EnvSpec
 
-# Environments for which PufferLib 4.0 has a special encoder.
-CHOSEN_BY_NAME = {"nmmo3": "two convolutions and an embedding"}
+# Special encoders of PufferLib 4.0, by environment. They aren't implemented here.
+SPECIAL_ENCODERS = {"nmmo3": "two convolutions and an embedding"}
 MODULES = {
     name: import_module(f"{__name__.rpartition('.')[0]}.{file.stem}")
     for name, file in encoder_files().items()
 }
-FORMS: dict[type, EncoderFacts] = {
-    cls: forms for module in MODULES.values() for cls, forms in module.FORMS.items()
+ENCODER_FACTS: dict[type, EncoderFacts] = {
+    cls: facts for module in MODULES.values() for cls, facts in module.FACTS.items()
 }
 
 
-def forms_of(encoder: Any) -> EncoderFacts:
-    """Return an encoder's forms. A user's class has none."""
-    return FORMS.get(type(encoder), NONE)
+def encoder_facts(encoder: Any) -> EncoderFacts:
+    """Return the facts about an encoder; ``NO_FACTS`` for a custom class."""
+    return ENCODER_FACTS.get(type(encoder), NO_FACTS)
 
 
 def encoder_activation(encoder: Any) -> str | None:
-    """Return a linear encoder's activation, "" for no activation. Other encoders return None."""
-    activation = forms_of(encoder).activation
+    """Return the activation after a linear encoder: a name, or "" for none.
+
+    Returns None for other encoders.
+    """
+    activation = encoder_facts(encoder).activation
     return None if activation is None else activation(encoder)
 
 
 def make_encoder(
-    spec: EnvSpec, hidden: int, dialect: str, name: str, activation: str = "gelu"
+    spec: EnvSpec, hidden: int, weight_layout: str, name: str, activation: str = "gelu"
 ) -> Encoder:
     """Create an encoder for an environment.
 
     Args:
-        spec: observations and actions of the environment.
-        hidden: number H of features.
-        dialect: value of ``policy.dialect``.
-        name: value of ``torch.encoder``.
-        activation: activation after a linear encoder; used by the sb3 dialect alone.
+        spec: Observations and actions of the environment.
+        hidden: Number H of features.
+        weight_layout: Value of ``policy.dialect``.
+        name: Value of ``torch.encoder``.
+        activation: Activation after a linear encoder; used if ``weight_layout`` is "sb3".
 
     Raises:
-        UserError: The encoder doesn't fit the environment, or is a user's class that isn't usable.
+        UserError: If the encoder doesn't fit the environment, or is an unusable custom class.
     """
     if ":" in name:
-        return custom.make_encoder(name, spec.observation_size, hidden)
+        return custom.make_custom_encoder(name, spec.observation_size, hidden)
     shape = spec.observation_shape
     if name == "auto":
-        large = bool(shape) and min(shape[:2]) >= SMALLEST
+        large = bool(shape) and min(shape[:2]) >= MIN_IMAGE_SIDE
         name = "NatureEncoder" if large else "ImpalaEncoder" if shape else "DefaultEncoder"
         name = "CombinedEncoder" if spec.image_parts else name
-    return MODULES[name].make(spec, hidden, dialect, activation)
+    return MODULES[name].make(spec, hidden, weight_layout, activation)
 
 
-def plainer_note(name: str, encoder: object, own_network: bool = False) -> str:
-    """Return a note if PufferLib has a special network for this environment, else "".
+def missing_encoder_note(name: str, encoder: object, has_special_network: bool = False) -> str:
+    """Return a note if PufferLib uses a special encoder or network for an environment, else "".
 
     Args:
-        name: the environment's name.
-        encoder: the encoder in use.
-        own_network: True if PufferLib 5.0 has a special network (``vec.has_own_network``).
+        name: Name of the environment.
+        encoder: The encoder in use here.
+        has_special_network: True if PufferLib 5.0 has a special network for the environment.
     """
-    if own_network:
+    if has_special_network:
         return (
             f"{name}: PufferLib 5.0 has a special CUDA network for it. Here it gets"
             f" {type(encoder).__name__} and the usual layers, which can't load that one's weights"
         )
-    if name not in CHOSEN_BY_NAME or not isinstance(encoder, Linear | Affine | AffineGelu):
+    if name not in SPECIAL_ENCODERS or not isinstance(encoder, Linear | Affine | AffineGelu):
         return ""
     return (
-        f"{name}: PufferLib has a special encoder for it, {CHOSEN_BY_NAME[name]}. Here it gets a"
+        f"{name}: PufferLib has a special encoder for it, {SPECIAL_ENCODERS[name]}. Here it gets a"
         " linear one, unless --torch.encoder module:Class names another"
     )

@@ -1,8 +1,7 @@
-"""An encoder for images and other observations: Stable-Baselines3's ``CombinedExtractor``.
+"""The encoder for images and other observations, as Stable-Baselines3's ``CombinedExtractor``.
 
-Images are encoded by convolutions. A linear layer combines their features with all other
-observations. Tensors: ``images.{i}.*`` of each image's encoder, and ``linear.*``. PufferLib has no
-such class.
+Convolutions encode each image. A linear layer combines their features with all other observations.
+Tensors: ``images.{i}.*`` for the encoder of image i, and ``linear.*``. PufferLib has no such class.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import EncoderFacts
 from puffer_mlx.policy.encoders.images import features
 from puffer_mlx.policy.encoders.impala import Impala
-from puffer_mlx.policy.encoders.nature import SMALLEST, Nature
+from puffer_mlx.policy.encoders.nature import MIN_IMAGE_SIDE, Nature
 from puffer_mlx.spec import EnvSpec, ImagePart
 
 NAME = "CombinedEncoder"
@@ -25,12 +24,12 @@ NAME = "CombinedEncoder"
 
 @dataclass(frozen=True)
 class Combined:
-    """An encoder for each image, then a linear layer with ReLU over features and the rest.
+    """Encodes images and other observations: one encoder per image, then a linear layer with ReLU.
 
     Args:
-        inputs: number D of observation columns.
-        images: columns and shape of each image, in ascending order of columns.
-        hidden: number H of features, and of each image's features.
+        inputs: Observation size D.
+        images: Columns and shape of each image, in ascending order of columns.
+        hidden: Number H of features, also of each image's features.
     """
 
     inputs: int
@@ -39,19 +38,19 @@ class Combined:
 
     @property
     def encoders(self) -> list[Nature | Impala]:
-        """The encoder of each image: Nature, or Impala if the image is small."""
-        sized = [(min(part.shape[:2]) >= SMALLEST, part.shape) for part in self.images]
+        """The encoder of each image: ``Nature``, or ``Impala`` for small images."""
+        sized = [(min(image.shape[:2]) >= MIN_IMAGE_SIDE, image.shape) for image in self.images]
         return [(Nature if large else Impala)(shape, self.hidden) for large, shape in sized]
 
     @property
     def bounds(self) -> list[int]:
-        """Column boundaries of the parts: others, image, others, ...; others may be empty."""
-        return [0, *(n for part in self.images for n in (part.start, part.stop)), self.inputs]
+        """Column boundaries of alternating others, image, others, ...; others may be empty."""
+        return [0, *(n for image in self.images for n in (image.start, image.stop)), self.inputs]
 
     def init(self, key: mx.array) -> dict[str, Any]:
-        """Return each image's weights, and the linear layer's weight (H, K) and bias (H,).
+        """Return initial weights of each image's encoder, and of the linear layer.
 
-        The first columns of the K are the features of the images, H each.
+        The linear layer's first inputs are the features of the images, H each.
         """
         *keys, last = mx.random.split(key, len(self.images) + 1)
         others = sum(stop - start for start, stop in list(pairwise(self.bounds))[::2])
@@ -63,27 +62,32 @@ class Combined:
         }
 
     def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
-        """Compute features (n, H) of observations (n, D): see ``Encoder``."""
+        """Compute the features (n, H) of observations (n, D), which contain images."""
         return float32_on_cpu(self._encode)(weights, observations)
 
     def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
-        parts = mx.split(observations, self.bounds[1:-1], axis=1)
-        each = zip(self.encoders, weights["images"], self.images, parts[1::2], strict=True)
-        images = [encoder(w, to_channels_last(part, x)) for encoder, w, part, x in each]
-        others = [x.astype(images[0].dtype) for x in parts[::2]]
+        columns = mx.split(observations, self.bounds[1:-1], axis=1)
+        each = zip(self.encoders, weights["images"], self.images, columns[1::2], strict=True)
+        images = [encoder(w, to_channels_last(image, x)) for encoder, w, image, x in each]
+        others = [x.astype(images[0].dtype) for x in columns[::2]]
         return features(weights["linear"], mx.concatenate([*images, *others], axis=1))
 
 
-def to_channels_last(part: ImagePart, x: mx.array) -> mx.array:
-    """Return an image's columns (n, size) in the order height, width, channel."""
-    if not part.channels_first:
+def to_channels_last(image: ImagePart, x: mx.array) -> mx.array:
+    """Return the pixels (n, size) of images in the order height, width, channel.
+
+    Args:
+        image: Shape of the images, and whether the channels are first in ``x``.
+        x: (n, size), pixels.
+    """
+    if not image.channels_first:
         return x
-    height, width, channels = part.shape
+    height, width, channels = image.shape
     return x.reshape(-1, channels, height, width).transpose(0, 2, 3, 1).reshape(x.shape)
 
 
-def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Combined:
-    """Return the encoder for an environment's parts; all dialects have the same."""
+def make(spec: EnvSpec, hidden: int, weight_layout: str, activation: str) -> Combined:
+    """Return the encoder for an environment with images and other observations."""
     if not spec.image_parts:
         raise UserError(
             f"torch.encoder {NAME} needs images among the parts of a Dict or Tuple;"
@@ -93,4 +97,4 @@ def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Combined:
     return Combined(spec.observation_size, spec.image_parts, hidden)
 
 
-FORMS = {Combined: EncoderFacts(NAME)}
+FACTS = {Combined: EncoderFacts(NAME)}

@@ -1,13 +1,13 @@
-"""Shared by the image encoders, upstream's ``NatureEncoder`` and ``ImpalaEncoder``.
+"""Functions that the image encoders share: PufferLib's ``NatureEncoder`` and ``ImpalaEncoder``.
 
 Observations are flat (n, height * width * channels), in the order height, width, channel, and are
-divided by 255. Convolution weights have MLX's layout (O, kh, kw, I). The last convolution's output
-is flattened in the same order as observations. With 16-bit weights a GPU computes in their type; a
-CPU computes in float32.
+divided by 255. Convolution weights have MLX's layout (O, kh, kw, I). The output of the last
+convolution is flattened in the same order. With 16-bit weights a GPU computes in 16 bits, a CPU in
+float32.
 
-All devices use the same plain MLX functions, chosen for MLX's CPU backend. Milliseconds of a
-compiled forward pass, and of forward and backward pass with respect to the weights, for 36x36x1
-images and 64 features (2 cores of an AMD Zen 5; OpenBLAS; best of 3):
+All devices use the same plain MLX functions, which are fast on MLX's CPU backend. Milliseconds of a
+compiled forward pass, and of both passes (gradients of the weights), for 36x36x1 images and 64
+features (2 cores of an AMD Zen 5; OpenBLAS; best of 3):
 
 | | forward | both | |
 | --- | --- | --- | --- |
@@ -26,15 +26,18 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.spec import EnvSpec
 
 Shape = tuple[int, ...]  # height, width and channels of an image
-Layer = dict[str, mx.array]  # weight, and bias (O,)
+LayerWeights = dict[str, mx.array]  # a layer's weight, and bias (O,)
 
 
-def for_bytes(first: Layer, images: mx.array) -> tuple[Layer, mx.array]:
-    """Scale the first layer and the images, so that pixels from 0 to 255 are divided by 255.
+def scale_pixels(first: LayerWeights, images: mx.array) -> tuple[LayerWeights, mx.array]:
+    """Divide pixels (0 to 255) by 255, by scaling the first layer's weight or the images.
 
-    Dividing the weights takes less time than dividing the pixels, but small weights lose digits in
-    float16. With 16-bit weights, pixels are therefore divided by 256, which is exact, and weights
-    are multiplied by 256 / 255.
+    Dividing weights is faster than dividing pixels, but small weights lose digits in float16. With
+    16-bit weights, pixels are therefore divided by 256, which is exact, and weights are multiplied
+    by 256 / 255.
+
+    Returns:
+        The scaled layer and images.
     """
     weight = first["weight"]
     if weight.dtype == mx.float32:
@@ -42,8 +45,8 @@ def for_bytes(first: Layer, images: mx.array) -> tuple[Layer, mx.array]:
     return {**first, "weight": weight * (256 / 255)}, images.astype(weight.dtype) / 256
 
 
-def features(last: Layer, images: mx.array) -> mx.array:
-    """Compute the last layer: (n, height, width, channels) -> (n, H)."""
+def features(last: LayerWeights, images: mx.array) -> mx.array:
+    """Compute an image encoder's last layer: (n, height, width, channels) -> (n, H)."""
     return relu(linear(images.reshape(len(images), -1), last["weight"], last["bias"]))
 
 
@@ -51,13 +54,13 @@ def image_shape(spec: EnvSpec, name: str) -> Shape:
     """Return the shape of an environment's images.
 
     Raises:
-        UserError: If observations aren't images, which the encoder ``name`` needs.
+        UserError: If observations aren't images, which the encoder called ``name`` needs.
     """
     if not spec.observation_shape:
-        found = f"{spec.observation_size} numbers without a shape"
+        observations = f"{spec.observation_size} numbers without a shape"
         hint = "DefaultEncoder or auto; in C, set MY_OBS_SHAPE in binding.c"
         if spec.image_parts:
-            found = "images among other parts"
+            observations = "images among other parts"
             hint = "CombinedEncoder, or auto"
-        raise UserError(f"torch.encoder {name} needs images; {spec.name} has {found}", hint)
+        raise UserError(f"torch.encoder {name} needs images; {spec.name} has {observations}", hint)
     return spec.observation_shape

@@ -1,4 +1,4 @@
-"""Residual convolutions for images, from "IMPALA" (Espeholt et al. 2018).
+"""The image encoder of "IMPALA" (Espeholt et al. 2018): residual convolutions.
 
 Tensors: ``blocks.{i}.conv.*``, ``blocks.{i}.res{0,1}.conv{0,1}.*`` and ``linear.*``.
 """
@@ -12,45 +12,51 @@ from puffer_mlx.ops import plus, relu
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import EncoderFacts
-from puffer_mlx.policy.encoders.images import Layer, Shape, features, for_bytes, image_shape
+from puffer_mlx.policy.encoders.images import (
+    LayerWeights,
+    Shape,
+    features,
+    image_shape,
+    scale_pixels,
+)
 from puffer_mlx.spec import EnvSpec
 
 NAME = "ImpalaEncoder"
-IMPALA = (16, 32, 32)  # channels of each block
+BLOCK_CHANNELS = (16, 32, 32)
 
 
-def convolve(conv: Layer, x: mx.array) -> mx.array:
-    """Compute a 3x3 convolution with unchanged height and width."""
+def convolve(conv: LayerWeights, x: mx.array) -> mx.array:
+    """Compute a 3x3 convolution that keeps height and width."""
     return plus(mx.conv2d(x, conv["weight"], padding=1), conv["bias"])
 
 
 def _halve(x: mx.array, axis: int) -> mx.array:
-    """Max-pool along an axis: windows of 3, stride 2, padding 1; size m -> ceil(m / 2).
+    """Max-pool images along an axis: windows of 3, stride 2, padding 1; size m -> ceil(m / 2).
 
     Window i contains positions 2i - 1, 2i and 2i + 1. x is split into even and odd positions,
-    because the gradient of a split is one concatenation. The gradient of strided slices is a
-    full-size array for each slice.
+    because the gradient of a split is one concatenation, but the gradient of a strided slice is a
+    full-size array.
     """
     m = x.shape[axis]
 
-    def pad(x: mx.array, before: int, after: int) -> mx.array:
-        widths = [(before, after) if a == axis else (0, 0) for a in range(x.ndim)]
+    def pad(x: mx.array, left: int, right: int) -> mx.array:
+        widths = [(left, right) if a == axis else (0, 0) for a in range(x.ndim)]
         return mx.pad(x, widths, constant_values=-mx.inf)
 
     if m % 2:
         x = pad(x, 0, 1)
     pairs = x.reshape(*x.shape[:axis], -1, 2, *x.shape[axis + 1 :])
-    even, odd = (part.squeeze(axis + 1) for part in mx.split(pairs, 2, axis=axis + 1))
-    before = mx.split(pad(odd, 1, 0), [odd.shape[axis]], axis=axis)[0]
-    return mx.maximum(mx.maximum(even, odd), before)
+    even, odd = (half.squeeze(axis + 1) for half in mx.split(pairs, 2, axis=axis + 1))
+    previous = mx.split(pad(odd, 1, 0), [odd.shape[axis]], axis=axis)[0]
+    return mx.maximum(mx.maximum(even, odd), previous)
 
 
-def _residual(block: dict[str, Layer], x: mx.array) -> mx.array:
+def _residual(block: dict[str, LayerWeights], x: mx.array) -> mx.array:
     return x + convolve(block["conv1"], relu(convolve(block["conv0"], relu(x))))
 
 
-def _block(inputs: int, channels: int, key: mx.array) -> dict[str, Any]:
-    """Return initial weights of one of Impala's three blocks."""
+def _block_weights(inputs: int, channels: int, key: mx.array) -> dict[str, Any]:
+    """Return the initial weights of one block of convolutions."""
     first, *keys = mx.random.split(key, 5)
     same = [uniform_layer(k, (channels, 3, 3, channels)) for k in keys]
     return {
@@ -62,38 +68,38 @@ def _block(inputs: int, channels: int, key: mx.array) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Impala:
-    """The network of Espeholt et al., "IMPALA", without its recurrent part.
+    """Encodes images as Espeholt et al., "IMPALA", without the recurrent layer.
 
     Three blocks with 16, 32 and 32 channels, each a 3x3 convolution, 3x3 max-pooling with stride 2
     and two residual blocks; then ReLU, a linear layer, and ReLU.
 
     Args:
-        shape: height, width, channels.
-        hidden: number H of features.
+        shape: Height, width and channels of an image.
+        hidden: Number H of features.
     """
 
     shape: Shape
     hidden: int
 
     def init(self, key: mx.array) -> dict[str, Any]:
-        """Return convolution weights (O, 3, 3, I), the linear weight (H, F), and biases."""
-        *keys, last = mx.random.split(key, len(IMPALA) + 1)
+        """Return initial weights: convolutions (O, 3, 3, I), a linear layer (H, F), and biases."""
+        *keys, last = mx.random.split(key, len(BLOCK_CHANNELS) + 1)
         h, w, c = self.shape
         blocks = []
-        for channels, k in zip(IMPALA, keys, strict=True):
-            blocks.append(_block(c, channels, k))
+        for channels, k in zip(BLOCK_CHANNELS, keys, strict=True):
+            blocks.append(_block_weights(c, channels, k))
             h = -(-h // 2)
             w = -(-w // 2)
             c = channels
         return {"blocks": blocks, "linear": uniform_layer(last, (self.hidden, h * w * c))}
 
     def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
-        """Compute features (n, H) of observations (n, D): see ``Encoder``."""
+        """Compute the features (n, H) of flat images (n, D)."""
         return float32_on_cpu(self._encode)(weights, observations)
 
     def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
         first, *rest = weights["blocks"]
-        conv, x = for_bytes(first["conv"], observations.reshape(-1, *self.shape))
+        conv, x = scale_pixels(first["conv"], observations.reshape(-1, *self.shape))
         x = x.astype(conv["weight"].dtype)
         for block in ({**first, "conv": conv}, *rest):
             x = convolve(block["conv"], x)
@@ -102,9 +108,9 @@ class Impala:
         return features(weights["linear"], relu(x))
 
 
-def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Impala:
-    """Return the encoder for an environment's images; all dialects have the same."""
+def make(spec: EnvSpec, hidden: int, weight_layout: str, activation: str) -> Impala:
+    """Return the Impala encoder for an environment's images."""
     return Impala(image_shape(spec, NAME), hidden)
 
 
-FORMS = {Impala: EncoderFacts(NAME)}
+FACTS = {Impala: EncoderFacts(NAME)}

@@ -1,4 +1,4 @@
-"""Convolutions for images, from "Human-level control ..." (Mnih et al. 2015).
+"""The image encoder of "Human-level control ..." (Mnih et al. 2015): three convolutions.
 
 Tensors: ``convs.{i}.*`` and ``linear.*``.
 """
@@ -14,23 +14,29 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform_layer
 from puffer_mlx.policy.encoders import EncoderFacts
-from puffer_mlx.policy.encoders.images import Layer, Shape, features, for_bytes, image_shape
+from puffer_mlx.policy.encoders.images import (
+    LayerWeights,
+    Shape,
+    features,
+    image_shape,
+    scale_pixels,
+)
 from puffer_mlx.spec import EnvSpec
 
 NAME = "NatureEncoder"
-NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride of each convolution
-SMALLEST = 36  # smallest side of an image, for which the last output is 1x1
+CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride of each convolution
+MIN_IMAGE_SIDE = 36  # pixels, for which the last convolution's output is 1x1
 
 
 def _to_depth(x: mx.array, stride: int) -> mx.array:
-    """Merge each square of stride x stride pixels into one pixel: x (n, h, w, c), or weights."""
+    """Merge each square of stride x stride pixels of x (n, h, w, c) into one pixel."""
     n, h, w, c = x.shape
     x = x.reshape(n, h // stride, stride, w // stride, stride * c).transpose(0, 1, 3, 2, 4)
     return x.reshape(n, h // stride, w // stride, stride * stride * c)
 
 
 def _patches(x: mx.array, size: int) -> mx.array:
-    """Return the pixels of each size x size window: (n, h, w, c) -> (n, h', w', size² c)."""
+    """Return all windows of size x size pixels: (n, h, w, c) -> (n, h', w', size² c)."""
     h = x.shape[1] - size + 1
     w = x.shape[2] - size + 1
     if h == w == 1:
@@ -39,17 +45,17 @@ def _patches(x: mx.array, size: int) -> mx.array:
     return mx.concatenate(window, axis=-1)
 
 
-def _strided(conv: Layer, x: mx.array, stride: int) -> mx.array:
+def _strided(conv: LayerWeights, x: mx.array, stride: int) -> mx.array:
     """Compute a convolution without padding, whose kernel size is a multiple of the stride.
 
-    After space-to-depth of pixels and weights it has stride 1, and is computed as a matrix product
-    of patches.
+    Space-to-depth of pixels and weights makes the stride 1. The result is then a matrix product
+    of windows and weights.
     """
     weight = conv["weight"]
     O, size = weight.shape[:2]  # noqa: E741
     h, w = ((side - size) // stride * stride + size for side in x.shape[1:3])
     if x.shape[1:3] != (h, w):
-        x = x[:, :h, :w]  # no window covers the rest
+        x = x[:, :h, :w]  # windows don't cover the rest
     if stride > 1:
         x = _to_depth(x, stride)
         weight = _to_depth(weight, stride)
@@ -60,33 +66,33 @@ def _strided(conv: Layer, x: mx.array, stride: int) -> mx.array:
 
 @dataclass(frozen=True)
 class Nature:
-    """The network of Mnih et al., "Human-level control through deep reinforcement learning".
+    """Encodes images as Mnih et al., "Human-level control through deep reinforcement learning".
 
     Three convolutions and a linear layer, with ReLU after each: 32 channels, 8x8, stride 4; 64
     channels, 4x4, stride 2; 64 channels, 3x3, stride 1.
 
     Args:
-        shape: height, width (at least 36 each), channels.
-        hidden: number H of features.
+        shape: Height, width (at least 36 each) and channels of an image.
+        hidden: Number H of features.
     """
 
     shape: Shape
     hidden: int
 
     def __post_init__(self) -> None:
-        if min(self.shape[:2]) < SMALLEST:
+        if min(self.shape[:2]) < MIN_IMAGE_SIDE:
             raise UserError(
-                f"NatureEncoder needs images of at least {SMALLEST}x{SMALLEST},"
+                f"NatureEncoder needs images of at least {MIN_IMAGE_SIDE}x{MIN_IMAGE_SIDE},"
                 f" got {self.shape[0]}x{self.shape[1]}",
                 "choose torch.encoder = ImpalaEncoder",
             )
 
     def init(self, key: mx.array) -> dict[str, Any]:
-        """Return convolution weights (O, k, k, I), the linear weight (H, F), and biases."""
-        *keys, last = mx.random.split(key, len(NATURE) + 1)
+        """Return initial weights: convolutions (O, k, k, I), a linear layer (H, F), and biases."""
+        *keys, last = mx.random.split(key, len(CONVOLUTIONS) + 1)
         h, w, c = self.shape
         convs = []
-        for (channels, size, stride), k in zip(NATURE, keys, strict=True):
+        for (channels, size, stride), k in zip(CONVOLUTIONS, keys, strict=True):
             convs.append(uniform_layer(k, (channels, size, size, c)))
             h = (h - size) // stride + 1
             w = (w - size) // stride + 1
@@ -94,20 +100,20 @@ class Nature:
         return {"convs": convs, "linear": uniform_layer(last, (self.hidden, h * w * c))}
 
     def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
-        """Compute features (n, H) of observations (n, D): see ``Encoder``."""
+        """Compute the features (n, H) of flat images (n, D)."""
         return float32_on_cpu(self._encode)(weights, observations)
 
     def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
         first, *rest = weights["convs"]
-        first, x = for_bytes(first, observations.reshape(-1, *self.shape))
-        for conv, (_, _, stride) in zip([first, *rest], NATURE, strict=True):
+        first, x = scale_pixels(first, observations.reshape(-1, *self.shape))
+        for conv, (_, _, stride) in zip([first, *rest], CONVOLUTIONS, strict=True):
             x = relu(_strided(conv, x, stride))
         return features(weights["linear"], x)
 
 
-def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Nature:
-    """Return the encoder for an environment's images; all dialects have the same."""
+def make(spec: EnvSpec, hidden: int, weight_layout: str, activation: str) -> Nature:
+    """Return the Nature encoder for an environment's images."""
     return Nature(image_shape(spec, NAME), hidden)
 
 
-FORMS = {Nature: EncoderFacts(NAME)}
+FACTS = {Nature: EncoderFacts(NAME)}

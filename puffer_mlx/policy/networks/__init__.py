@@ -1,23 +1,24 @@
-"""Networks: from an encoder's features to a decoder's. A folder each, with all implementations.
+"""Networks: compute the features for the decoder from the encoder's features.
 
-Only the first file of a folder is required:
+Each network has a folder with all its implementations. Only the first file is required:
 
 | file | content |
 | --- | --- |
-| ``__init__.py`` | ``NAME``; the class with this name, in plain MLX; and ``FORMS`` |
+| ``__init__.py`` | ``NAME``; the class with this name, in plain MLX; and ``FACTS`` |
 | ``cell.h`` | one step's equations and gradient, in C for CPUs and GPUs: see ``ops/portable.h`` |
 | ``scan.h`` | C++ for training: T steps, forward and backward; see ``ops/cpu/binding.h`` |
 | ``step.h`` | C++ for acting: one layer of one step; see ``ops/cpu/binding.h`` |
-| ``layers.metal.h`` | the layers of a rollout's step on a GPU: see ``ops/gpu/acting`` |
-| ``kernels.metal.h`` | GPU kernels, launched by ``__init__.py`` |
-| ``walks.metal.h`` | a layer's passes in the minibatch kernels: see ``matrix_units`` |
+| ``layers.metal.h`` | the layers in GPU kernels that act: see ``ops/gpu/acting`` |
+| ``kernels.metal.h`` | GPU kernels for training, launched by ``__init__.py`` |
+| ``walks.metal.h`` | a layer in the minibatch kernels: see ``NetworkFacts.matrix_units`` |
 
-The classes hold no arrays: weights and state are arguments. T calls of ``step`` equal one of
-``scan``. Features are cast to the weights' dtype, which the outputs have; states are float32.
+The classes contain no arrays: weights and state are arguments. T calls of ``step`` compute the same
+as one call of ``scan``. Features are cast to the weights' dtype, which outputs have too; states are
+float32.
 
-``NetworkFacts`` describes a network to other rooms. Each field is optional; where a missing one is
-required, the user gets an error. To export a network to PyTorch and ONNX, add
-``export/networks/NAME.py``. Tensors are named without ``network.``.
+``NetworkFacts`` describes a network to other packages. Its fields are optional; a command that
+needs a missing one reports an error. To export a network to PyTorch and ONNX, add
+``export/networks/NAME.py``. The files list names of tensors without the prefix ``network.``.
 """
 
 import re
@@ -29,25 +30,28 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 Shape = tuple[int, ...]
-Weights = Any  # a tree of arrays, as ``Network.init`` returns it
-State = Any  # a tree of arrays (n, ...), one row for each agent
-NotDone = mx.array | None  # factors of the states, (T, S) or (n,): 0 after an episode's end, or 1
+Weights = Any  # tree of arrays, as ``Network.init`` returns it
+State = Any  # tree of arrays (n, ...), one row per agent
+NotDone = mx.array | None  # factors of the states, (T, S) or (n,); 0 after an episode's end
 
 
 class Network(Protocol):
-    """Maps features (n, H) to features (n, H). The constructor is ``Class(hidden, layers)``."""
+    """Interface of networks: features (n, H) to features (n, H), with a recurrent state.
+
+    The constructor is ``Class(hidden, layers)``.
+    """
 
     @property
     def hidden(self) -> int:
-        """Width H of the features."""
+        """Number H of features."""
         ...
 
     def init(self, key: mx.array) -> Weights:
-        """Return initial weights."""
+        """Return the network's initial weights."""
         ...
 
     def initial_state(self, n: int) -> State:
-        """Return the state of n agents before their first step."""
+        """Return the recurrent state of n agents before their first step."""
         ...
 
     def scan(
@@ -56,9 +60,9 @@ class Network(Protocol):
         """Compute T steps of S segments.
 
         Args:
-            weights: tree of arrays, see ``init``.
-            h: features (T, S, H).
-            state: state of S segments at the start.
+            weights: Tree of arrays with the structure of ``init``.
+            h: Features (T, S, H).
+            state: Recurrent state of the S segments at the start.
             not_done: (T, S), factors that multiply the state at the start of each step: 0 after an
                 episode's end, else 1. None means 1.
 
@@ -70,21 +74,25 @@ class Network(Protocol):
     def step(
         self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute one step of n agents. Returns outputs (n, H) and the next state."""
+        """Compute one step of n agents.
+
+        Returns:
+            Outputs (n, H), and the next state.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class FusedCase:
-    """A comparison of a fused recurrence with plain MLX, over T steps of S segments.
+    """Test case that compares a fused recurrence with plain MLX, for T steps of S segments.
 
     Args:
-        low: shapes of the inputs that may have 16 bits: activations and weights.
-        states: shapes of the float32 inputs.
-        run: (low inputs, states and not_done, output's gradient) -> the fused output, and the
+        low: Shapes of the inputs that may have 16 bits: activations and weights.
+        states: Shapes of the float32 inputs.
+        run: (low inputs, states and not_done, gradient of the output) -> the fused output, and the
             gradients of the inputs at ``gradient_inputs``.
         reference: (*inputs) -> the output in plain MLX.
-        gradient_inputs: indices of the inputs whose gradients ``run`` returns.
+        gradient_inputs: Indices of the inputs whose gradients ``run`` returns.
     """
 
     low: list[Shape]
@@ -96,13 +104,13 @@ class FusedCase:
 
 @dataclass(frozen=True)
 class GPUStep:
-    """The network's layers in the GPU kernels that act: see ``ops/gpu/acting``.
+    """A network's layers in the GPU kernels that act: see ``ops/gpu/acting``.
 
     Args:
-        layers: ``layers.metal.h``, included by the kernels of one step and of whole rollouts.
-        weights: (weights) -> arrays in the kernel's order, matrices transposed.
-        fits: (network) -> True if the text computes this network of the class.
-        shared_arrays: arrays (H,) per agent in shared memory, besides a layer's input and output.
+        layers: ``layers.metal.h``, which the kernels of one step and of a rollout include.
+        weights: Maps weights to arrays in the kernel's order, with matrices transposed.
+        fits: Maps a network of the class to True if the file computes it.
+        shared_arrays: Arrays (H,) per agent in shared memory, besides a layer's input and output.
     """
 
     layers: Path
@@ -112,33 +120,32 @@ class GPUStep:
 
     @property
     def kernel(self) -> str:
-        """Name of the kernel of one step."""
+        """Name of the kernel that computes one step."""
         return f"{self.layers.parent.name}_act"
 
 
 @dataclass(frozen=True)
 class NetworkFacts:
-    """Facts about a network, and implementations besides plain MLX. All are optional.
+    """Facts about a network for other packages, and its fused implementations. All are optional.
 
     Args:
-        with_activation: (network, activation) -> the network of the sb3 dialect, with its
-            activation and initial weights; None when all dialects have the same network.
-        add_c_layers: (step, network, weights) adds the layers to an actor, a
-            ``rollout.acting_in_c.CActor``.
-        gpu_step: the layers in the GPU kernels that act.
-        matrix_units: folder of the C files for a GPU's matrix units. ``rows.metal.h`` has the
-            layers of a rollout, ``walks.metal.h`` those of the minibatch kernels. A layer has one
-            tensor, ``weight`` (3H, H), one state and a highway.
-        puffer3: (hidden) -> the tensors of one layer and their sizes, in the order of PufferLib
-            3.0's flat file; None when 3.0's wrapper has no such network.
-        flat: (hidden, layers) -> the tensors and their sizes, in the order of PufferLib's flat
+        with_activation: (network, activation) -> the network for ``policy.dialect`` sb3, which has
+            another activation and other initial weights. None when it is always the same network.
+        add_c_layers: (actor, network, weights) adds the layers to a ``rollout.acting_in_c.CActor``.
+        gpu_step: The layers in the GPU kernels that act.
+        matrix_units: Folder of the files for a GPU's matrix units: ``rows.metal.h`` for rollouts,
+            ``walks.metal.h`` for the minibatch kernels. A layer must have one tensor, ``weight``
+            (3H, H), one state, and a highway connection.
+        puffer3: Maps H to the sizes of one layer's tensors by name, in the order of PufferLib 3.0's
+            flat file. None when 3.0's wrapper has no such network.
+        flat: (hidden, layers) -> sizes of the tensors by name, in the order of PufferLib's flat
             file.
-        layers: (tensors' names) -> number of layers; 0 for the names of another network.
-        stacked_state: (state) -> its parts by name, each a list of the layers' arrays (n, H).
-        fused_case: (T, S, H) -> a comparison of the fused recurrence with plain MLX.
-        from_zeros: True if ``scan`` accepts None as a state of zeros, which saves allocating one.
-        non_smooth: True if the function is not differentiable somewhere, so that rounding may
-            flip a gradient (tests use a wider tolerance).
+        layers: Maps names of tensors to the number of layers; 0 if another network has such names.
+        stacked_state: Maps a state to lists of the layers' arrays (n, H), by name.
+        fused_case: (T, S, H) -> a test case for the fused recurrence.
+        from_zeros: True if ``scan`` accepts None for a state of zeros, which saves an array.
+        non_smooth: True if the function isn't differentiable somewhere, so that rounding may change
+            a gradient. Tests then have a wider tolerance.
     """
 
     with_activation: Callable[[Any, str], Any] | None = None
@@ -154,9 +161,9 @@ class NetworkFacts:
     non_smooth: bool = False
 
 
-NONE = NetworkFacts()  # for the user's networks
+NO_FACTS = NetworkFacts()  # of custom networks
 
 
-def count(pattern: str, names: Collection[str]) -> int:
-    """Return how many names match a pattern: the number of layers, if each layer has one."""
+def count_matches(pattern: str, names: Collection[str]) -> int:
+    """Return the number of names that match a regular expression."""
     return sum(re.fullmatch(pattern, name) is not None for name in names)

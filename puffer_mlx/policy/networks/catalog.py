@@ -1,54 +1,57 @@
-"""All networks and their forms, found by listing the folders."""
+"""All networks, found by listing the folders of this package."""
 
 from importlib import import_module
 from typing import Any
 
 from puffer_mlx.config.parts import network_folders
 from puffer_mlx.policy import custom
-from puffer_mlx.policy.networks import NONE, Network, NetworkFacts
+from puffer_mlx.policy.networks import NO_FACTS, Network, NetworkFacts
 
 MODULES = {
     name: import_module(f"{__name__.rpartition('.')[0]}.{folder.name}")
     for name, folder in network_folders().items()
 }
 NETWORKS: dict[str, type] = {name: getattr(module, name) for name, module in MODULES.items()}
-FORMS: dict[str, NetworkFacts] = {
-    name: module.FORMS for name, module in MODULES.items() if hasattr(module, "FORMS")
+NETWORK_FACTS: dict[str, NetworkFacts] = {
+    name: module.FACTS for name, module in MODULES.items() if hasattr(module, "FACTS")
 }
 
 
-def forms_of(network: Any) -> NetworkFacts:
-    """Return a network's forms.
+def network_facts(network: Any) -> NetworkFacts:
+    """Return the facts about a network; ``NO_FACTS`` for a custom class.
 
-    Classes that aren't in ``NETWORKS`` have no forms. This includes subclasses of a network, which
-    may compute something else.
+    A subclass of a network also counts as custom, because it may compute something else.
     """
     cls = type(network)
-    return FORMS.get(cls.__name__, NONE) if NETWORKS.get(cls.__name__) is cls else NONE
+    return (
+        NETWORK_FACTS.get(cls.__name__, NO_FACTS) if NETWORKS.get(cls.__name__) is cls else NO_FACTS
+    )
 
 
-def make_network(name: str, hidden: int, layers: int, dialect: str, activation: str) -> Network:
+def make_network(
+    name: str, hidden: int, layers: int, weight_layout: str, activation: str
+) -> Network:
     """Create a network.
 
     Args:
-        name: value of ``torch.network``.
-        hidden: width H.
-        layers: number of layers.
-        dialect: value of ``policy.dialect``.
-        activation: activation after each linear layer; used by the sb3 dialect alone.
+        name: Value of ``torch.network``.
+        hidden: Number H of features.
+        layers: Number of layers.
+        weight_layout: Value of ``policy.dialect``.
+        activation: Activation after each linear layer; used if ``weight_layout`` is "sb3".
 
     Raises:
-        UserError: The name is a user's class that isn't usable.
+        UserError: If the name is a custom class that isn't usable.
     """
     if ":" in name:
-        return custom.make_network(name, hidden, layers)
+        return custom.make_custom_network(name, hidden, layers)
     network = NETWORKS[name](hidden, layers)
-    with_activation = forms_of(network).with_activation
-    if dialect != "sb3" or with_activation is None:
+    with_activation = network_facts(network).with_activation
+    if weight_layout != "sb3" or with_activation is None:
         return network
     return with_activation(network, activation)
 
 
-def names_of(form: str) -> list[str]:
-    """Return the names of the networks that have a form, a field of ``NetworkFacts``."""
-    return [name for name, forms in FORMS.items() if getattr(forms, form)]
+def networks_with(field: str) -> list[str]:
+    """Return the names of the networks for which a field of ``NetworkFacts`` is set."""
+    return [name for name, facts in NETWORK_FACTS.items() if getattr(facts, field)]

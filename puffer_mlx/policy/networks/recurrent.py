@@ -1,4 +1,4 @@
-"""Shared by the recurrent networks: a stack of layers, one step as a scan, gated weights."""
+"""Functions and a base class that the recurrent networks share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,41 +10,41 @@ from puffer_mlx.policy.activations import orthogonal
 from puffer_mlx.policy.networks import NotDone
 from puffer_mlx.system.plain_functions import record
 
-GATED = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # tensors of a gated layer
+GATED_TENSORS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
-# (h (T, S, H), weights, state, not_done) -> outputs (T, S, H), state
-Layer = Callable[[mx.array, Any, Any, NotDone], tuple[mx.array, Any]]
+# (features (T, S, H), weights, state, not_done) -> outputs (T, S, H), next state
+LayerFunction = Callable[[mx.array, Any, Any, NotDone], tuple[mx.array, Any]]
 
 
 def through_layers(
-    layer: Layer,
+    layer: LayerFunction,
     weights: Sequence[Any],
     h: mx.array,
     state: Sequence[Any] | None,
     not_done: NotDone,
 ) -> tuple[mx.array, list[Any]]:
-    """Feed features through a stack of layers.
+    """Compute a stack of recurrent layers over T steps.
 
     Args:
-        layer: computes one layer over T steps.
-        weights: the parameters of each layer.
-        h: features (T, S, H).
-        state: initial state of each layer; None passes None to the layers.
+        layer: Computes one layer over T steps.
+        weights: Weights of each layer.
+        h: Features (T, S, H).
+        state: Initial state of each layer. If None, each layer gets None.
         not_done: (T, S), factors that multiply the states at the start of each step; None for 1.
 
     Returns:
         The last layer's outputs (T, S, H), and each layer's state after the last step.
     """
-    after = []
-    for parameters, first in zip(weights, state or [None] * len(weights), strict=True):
-        h, last = layer(h, parameters, first, not_done)
-        after.append(last)
-    return h, after
+    last_states = []
+    for layer_weights, first in zip(weights, state or [None] * len(weights), strict=True):
+        h, last = layer(h, layer_weights, first, not_done)
+        last_states.append(last)
+    return h, last_states
 
 
 @dataclass(frozen=True)
 class Recurrent:
-    """A network of L layers with ``scan``; ``step`` is a scan of one step."""
+    """Base class of recurrent networks with L layers. ``step`` calls ``scan`` for one step."""
 
     hidden: int
     layers: int
@@ -52,21 +52,26 @@ class Recurrent:
     scan: ClassVar[Callable[..., tuple[mx.array, Any]]]
 
     def initial_state(self, n: int) -> Any:
-        """Return L arrays of zeros (n, H), float32."""
+        """Return the initial recurrent state: L arrays of zeros (n, H), float32."""
         return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
 
     def step(
         self, weights: Any, h: mx.array, state: Any, not_done: NotDone = None
     ) -> tuple[mx.array, Any]:
-        """Compute one step of n agents: see ``networks.Network``."""
+        """Compute one step of n agents: see ``Network.step``."""
         h, state = self.scan(weights, h[None], state, None if not_done is None else not_done[None])
         return h.squeeze(0), state
 
 
 def gated_weights(key: mx.array, hidden: int, gates: int) -> dict[str, mx.array]:
-    """Return the initial weights of one layer whose gates see its state, under PyTorch's names.
+    """Return the initial weights of an LSTM or GRU layer, with PyTorch's names.
 
     ``weight_ih`` and ``weight_hh`` (gates H, H) are orthogonal, ``bias_ih`` and ``bias_hh`` 0.
+
+    Args:
+        key: Random key.
+        hidden: Number H of features.
+        gates: Number of gates: 4 for an LSTM, 3 for a GRU.
     """
     input_key, state_key = mx.random.split(key)
     shape = (gates * hidden, hidden)
@@ -79,9 +84,11 @@ def gated_weights(key: mx.array, hidden: int, gates: int) -> dict[str, mx.array]
 
 
 def gated_shapes(hidden: int, gates: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of ``gated_weights``, by name."""
+    """Return the shapes of the weights of an LSTM or GRU layer, by name."""
     rows = gates * hidden
-    return {name: (rows, hidden) if name.startswith("weight") else (rows,) for name in GATED}
+    return {
+        name: (rows, hidden) if name.startswith("weight") else (rows,) for name in GATED_TENSORS
+    }
 
 
 record(__name__)

@@ -93,8 +93,10 @@ def _draw(
         Indices of the agents (S,) int32, and targets.
     """
     rows, weights = priority.choose_segments(totals, uniforms, beta, alpha)
-    finals = fields.get("finals")
-    return rows, Targets(*take_targets(fields["logprobs"], values, adv, finals, rows, weights))
+    final_observations = fields.get("final_observations")
+    return rows, Targets(
+        *take_targets(fields["logprobs"], values, adv, final_observations, rows, weights)
+    )
 
 
 def _minibatches(epoch: Epoch) -> Iterator[Minibatch]:

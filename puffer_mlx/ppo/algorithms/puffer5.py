@@ -93,7 +93,7 @@ def recompute_advantages(
     values = y[-1:].reshape(forward.shape)
     adv = function(
         *(values, targets.rewards, targets.terminals, ratios),
-        finals=targets.finals,
+        final_observations=targets.final_observations,
         **discounts._asdict(),
     )
     return adv.reshape(-1)
@@ -155,7 +155,7 @@ def _split(policy: Policy, fields: Fields, states: Any, S: int) -> list[Minibatc
             flat["values"],
             rewards=steps["rewards"],
             terminals=steps["terminals"],
-            finals=steps.get("finals"),
+            final_observations=steps.get("final_observations"),
         )
         state = None
         if states is not None:

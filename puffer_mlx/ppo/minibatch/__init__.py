@@ -30,13 +30,13 @@ from puffer_mlx.ops.gpu.launch import (
 from puffer_mlx.ops.gpu.text import WALKS_FILE, ComposedKernel
 from puffer_mlx.ops.implementation import Implementation, qualified_name
 from puffer_mlx.ops.pack import BLOCK, PackedTree, launch_pack_as, packed_offsets
-from puffer_mlx.policy.networks.catalog import forms_of
+from puffer_mlx.policy.networks.catalog import network_facts
 from puffer_mlx.policy.policy import Policy, training_functions
 from puffer_mlx.policy.rollout_on_gpu import (
-    LAYERS,
     MAX_ELEMENTS,
-    by_layer,
+    MAX_MATRIX_LAYERS,
     has_linear_encoder_and_decoder,
+    layer_arrays,
 )
 from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.closed_form import launch_moments, settings_of
@@ -119,7 +119,7 @@ def supports_fused(
         spec is not None
         and wanted
         and kind in ("fp32", "bf16")
-        and forms_of(policy.network).matrix_units is not None
+        and network_facts(policy.network).matrix_units is not None
         and has_linear_encoder_and_decoder(policy)
         and (wanted != "auto" or gpu_backend() == "cuda")
         and GRADIENTS_IN_TWO.choose(*training_functions(policy))
@@ -243,7 +243,7 @@ def choose_wide(minibatch: MinibatchSizes) -> MinibatchPlan | None:
         or out > 64
         or H % 64
         or H > MAX_WIDE_HIDDEN
-        or L > LAYERS
+        or L > MAX_MATRIX_LAYERS
     ):
         return None
     if BLOCK_ROWS % T or S % (BLOCK_ROWS // T) or (BLOCK_ROWS + H) * wide > BLOCK_ROWS * 3 * H:
@@ -336,7 +336,7 @@ def launch_minibatch(
     Returns:
         A tuple (None, metrics, ratios (T, S), values (T, S), advantages (T, S)), and the gradients.
     """
-    folder = forms_of(policy.network).matrix_units
+    folder = network_facts(policy.network).matrix_units
     assert folder is not None
     T, D, H, L, A = (plan.sizes[name] for name in "TDHLA")
     n = len(batch.actions)
@@ -358,7 +358,7 @@ def launch_minibatch(
         inputs["first"] = zeros if batch.state is None else mx.stack(batch.state)
         outputs["factors"] = (n * ((4 * L + 2) * H + dy + -(-D // 32) * 32),)
     else:
-        inputs |= by_layer("first", batch.state or []) | by_layer("layer", layers)
+        inputs |= layer_arrays("first", batch.state or []) | layer_arrays("layer", layers)
         outputs["grads"] = (plan.blocks, P)
         outputs["begins"] = (plan.chunks, L, S, H) if plan.chunks > 1 else (MIN_ARRAY_SIZE,)
     text = ComposedKernel(WIDE if plan.wide else KERNEL, folder / WALKS_FILE)
@@ -412,7 +412,7 @@ def _inputs(
     observations, actions, masks, not_done, targets, state, view = batch
     T, N = observations.shape[:2]
     zeros = placeholder(mx.float32)
-    finals = None if spec.live is None else targets.finals
+    final_observations = None if spec.live is None else targets.final_observations
     if spec.live is None:
         moments_or_final = _moments(targets)
         adv_or_rewards = targets.adv
@@ -420,7 +420,7 @@ def _inputs(
         groups = moments_or_final.shape[-1]
         moments_shape = {"G": groups, "R": moments_or_final.size // (3 * groups)}
     else:
-        moments_or_final = zeros if finals is None else finals
+        moments_or_final = zeros if final_observations is None else final_observations
         adv_or_rewards = targets.rewards
         weight_or_terminals = targets.terminals
         moments_shape = {"G": 0, "R": 0}
@@ -448,7 +448,10 @@ def _inputs(
             **{"not_done_step": int(not_done is not None), "first_step": int(state is not None)},
             "within_rho": int(spec.live is not None and spec.live.formula == "V"),
             "bootstrap": int(spec.live is not None and spec.live.bootstrap),
-            **{"has_ratios": int(spec.vtrace), "has_final": int(finals is not None)},
+            **{
+                "has_ratios": int(spec.vtrace),
+                "has_final": int(final_observations is not None),
+            },
         },
     }
 

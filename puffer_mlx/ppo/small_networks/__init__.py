@@ -19,8 +19,8 @@ from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.linear import ACTIVATION_CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import UNBOUNDED
-from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
-from puffer_mlx.policy.networks.catalog import forms_of
+from puffer_mlx.policy.encoders.catalog import encoder_facts
+from puffer_mlx.policy.networks.catalog import network_facts
 from puffer_mlx.policy.policy import Policy, training_functions
 from puffer_mlx.ppo import optimizers, precision
 from puffer_mlx.ppo.loss import Coefficients, largest_kl
@@ -52,8 +52,8 @@ def supports_epoch(policy: Policy, train: Train, *functions: Callable[..., Any])
         optimizer.in_small_networks
         and train.precision == "fp32"
         and train.minibatch_size * policy.network.hidden <= MAX_LAYER_OUTPUT
-        and encoder_forms(policy.encoder).activation is not None
-        and forms_of(policy.network).add_c_layers is not None
+        and encoder_facts(policy.encoder).activation is not None
+        and network_facts(policy.network).add_c_layers is not None
         and type(policy.decoder) in (Fused, Separate)
         and policy.decoder.limits == UNBOUNDED
         and not policy.is_recurrent
@@ -107,9 +107,9 @@ def _tower(policy: Policy, indices: Any) -> list[LayerSpec]:
     """Describe the layers of a policy's encoder and network for the CPU extension."""
     encoder: Any = policy.encoder
     first = indices["encoder"]
-    code = ACTIVATION_CODES[encoder_forms(encoder).activation(encoder)]  # type: ignore
+    code = ACTIVATION_CODES[encoder_facts(encoder).activation(encoder)]  # type: ignore
     layers = TowerLayers()
-    forms_of(policy.network).add_c_layers(layers, policy.network, indices["network"])  # type: ignore
+    network_facts(policy.network).add_c_layers(layers, policy.network, indices["network"])  # type: ignore
     sizes = encoder.inputs, policy.network.hidden
     return [(first["weight"], first.get("bias", -1), *sizes, code), *layers.layers]
 

@@ -42,18 +42,18 @@ class GymInstance:
         env: The environment.
         buffers: Arrays of its agent.
         layout: Layout of rows.
-        finals: True if an episode's last observation has a separate row: then the next step begins
-            the next episode, else the same step.
+        final_observations: True if an episode's last observation has a separate row: then the next
+            step begins the next episode, else the same step.
     """
 
     num_agents = 1
 
     def __init__(
-        self, name: str, env: Any, buffers: Buffers, layout: SpaceLayout, finals: bool
+        self, name: str, env: Any, buffers: Buffers, layout: SpaceLayout, final_observations: bool
     ) -> None:
         self._name = name
         self._env = env
-        self._finals = finals
+        self._final_observations = final_observations
         self._rewards = buffers.rewards
         self._legal = buffers.legal
         self._terminals = buffers.terminals
@@ -96,7 +96,7 @@ class GymInstance:
         if not (terminated or truncated):
             self._show(seen, info)
             return ()
-        if self._finals:
+        if self._final_observations:
             self._over = True
             self._write(seen)
             self._legal[:] = 1  # no action counts
@@ -133,15 +133,15 @@ class VectorInstance:
         env: The environments.
         buffers: Arrays of their agents.
         layout: Layout of rows.
-        finals: True if an episode's last observation has a separate row.
+        final_observations: True if an episode's last observation has a separate row.
     """
 
     def __init__(
-        self, name: str, env: Any, buffers: Buffers, layout: SpaceLayout, finals: bool
+        self, name: str, env: Any, buffers: Buffers, layout: SpaceLayout, final_observations: bool
     ) -> None:
         self._name = name
         self._env = env
-        self._finals = finals
+        self._final_observations = final_observations
         self._buffers = buffers
         self._layout = layout
         self.num_agents = env.num_envs
@@ -191,8 +191,8 @@ class VectorInstance:
         over = np.logical_or(buffers.terminals, buffers.truncations)
         if self._last:
             self._show_last(infos)
-        self._show_legal(infos, over if self._finals else np.zeros_like(over))
-        ended = infos if self._finals else infos.get("final_info")
+        self._show_legal(infos, over if self._final_observations else np.zeros_like(over))
+        ended = infos if self._final_observations else infos.get("final_info")
         if not ended or not over.any():
             return ()
         return [

@@ -46,7 +46,7 @@ class GymFactory(EnvFactory):
     ``gymnasium.vector.VectorEnv``.
 
     Args:
-        finals: True if an episode's last observation shall have a separate row.
+        final_observations: True if an episode's last observation shall have a separate row.
         wrap: Gymnasium's wrappers around each environment.
         total: Number of environments to be made, to check the memory of their observations.
 
@@ -54,7 +54,7 @@ class GymFactory(EnvFactory):
         specification: Gymnasium's specification of an id; None for another constructor.
     """
 
-    finals: bool = False
+    final_observations: bool = False
     wrap: Wrap = field(default_factory=Wrap)
     total: int = 1
     specification: Any = field(default=None, init=False)
@@ -64,7 +64,7 @@ class GymFactory(EnvFactory):
 
     def __post_init__(self) -> None:
         gymnasium()
-        self._finals_wanted = self.finals
+        self._final_observations_wanted = self.final_observations
         if isinstance(self.constructor, str):
             self._check_wrappers()
             with self.explained():
@@ -98,7 +98,7 @@ class GymFactory(EnvFactory):
             Fault: It failed.
         """
         index = UNKNOWN if self.vectorised else None
-        next_step = _tells_finals(self.name, env) if self.vectorised else True
+        next_step = _reports_final_observations(self.name, env) if self.vectorised else True
         spaces = self.spaces_of(env)
         self.layout_of(*spaces)  # refuse spaces before the environment is reset
         with failing("failed in reset", index):
@@ -111,7 +111,7 @@ class GymFactory(EnvFactory):
     def as_instance(self, env: Any, buffers: Buffers) -> GymInstance | VectorInstance:
         """Return the environment as an instance."""
         kind = VectorInstance if self.vectorised else GymInstance
-        return kind(self.name, env, buffers, self.layout, self.finals)
+        return kind(self.name, env, buffers, self.layout, self.final_observations)
 
     def actions(self, rows: np.ndarray) -> Any:
         """Return actions as instances take them: a vectorised form takes one array."""
@@ -126,8 +126,10 @@ class GymFactory(EnvFactory):
 
     def _apply(self, probe: Probe) -> None:
         super()._apply(probe)
-        self.finals = probe.next_step if self.vectorised else self._finals_wanted
-        self.shows_last = self._finals_wanted and not self.finals
+        self.final_observations = (
+            probe.next_step if self.vectorised else self._final_observations_wanted
+        )
+        self.shows_last = self._final_observations_wanted and not self.final_observations
 
     def single(self, number: int | None = None, seed: int = 0) -> Any:
         """Return a new ``gymnasium.Env`` with its wrappers.
@@ -319,7 +321,7 @@ def _loaded(entry_point: Any) -> Any:
     return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
 
 
-def _tells_finals(name: str, vector: Any) -> bool:
+def _reports_final_observations(name: str, vector: Any) -> bool:
     """Return True if a vector environment has a separate row for an episode's last observation.
 
     Raises:

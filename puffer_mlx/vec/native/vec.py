@@ -71,7 +71,7 @@ class NativeVec:
         Misfit: The environments don't fill N agents in Q groups exactly.
     """
 
-    finals = False  # c_step begins the next episode
+    final_observations = False  # c_step begins the next episode
     backend = "native"
 
     def __init__(
@@ -370,8 +370,8 @@ class NativeVec:
                 "an environment that has some defines PUF_HAS_BOT_POLICY and puf_set_bot_policy",
             )
 
-    def seats(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the agents' seats as PufferLib 5.0's environments report them (``HasSeats``)."""
+    def declared_policies(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return each agent's environment and policy (``DeclaresPolicies``)."""
         environments, policies = np.zeros((2, self.num_agents), np.int32)
         none = self._library.puffer_seats(
             self._handle.address(), environments.ctypes.data, policies.ctypes.data
@@ -379,7 +379,7 @@ class NativeVec:
         return environments, None if none else policies
 
     def set_tags(self, tags: np.ndarray) -> None:
-        """Set the agents' tags (``HasSeats``); those of 4.0 need MY_USES_TAGS."""
+        """Set the agents' tags (``DeclaresPolicies``); those of 4.0 need MY_USES_TAGS."""
         tags = np.ascontiguousarray(tags, np.int32)
         if tags.shape != (self.num_environments,):
             raise ValueError(f"tags: expected ({self.num_environments},), found {tags.shape}")

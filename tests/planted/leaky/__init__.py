@@ -11,7 +11,7 @@ from puffer_mlx.ops.implementation import Implementation
 from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, uniform
-from puffer_mlx.policy.networks import FusedCase, NetworkFacts, count
+from puffer_mlx.policy.networks import FusedCase, NetworkFacts, count_matches
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 from puffer_mlx.system.plain_functions import record
 
@@ -125,9 +125,9 @@ def _run(low, rest, dout):
     return [states, *BACKWARD.choose()(*low, *rest, states, dout)]
 
 
-FORMS = NetworkFacts(
+FACTS = NetworkFacts(
     add_c_layers=_add_c_layers,
-    layers=lambda names: count(r"(\d+)\.gate", names),
+    layers=lambda names: count_matches(r"(\d+)\.gate", names),
     stacked_state=lambda state: {"state": state},
     fused_case=lambda T, S, H: FusedCase(
         [(T, S, H), (T, S, H)], [(S, H)], _run, leaky_reference, (0, 1, 2)

@@ -4,15 +4,15 @@
 #include "gpu/acting/choose.metal.h"
 #include "gpu/acting/encode.metal.h"
 
-KERNEL act<Low, R, GROUPS, THREADS, ROOM, SEATS>: Low observations, float terminals, uint8_t mask, float noise states
-  weights, int sizes, float actions logprobs values, Low seen, int seats
+KERNEL act<Low, R, GROUPS, THREADS, ROOM, PLAYERS>: Low observations, float terminals, uint8_t mask, float noise states
+  weights, int sizes, float actions logprobs values, Low seen, int block_rows
   -> float after {
   SHARED Rows<R> room[ROOM];
-  Step<R, GROUPS, THREADS, SEATS> step(sizes, seats, weights, room, me, block);
+  Step<R, GROUPS, THREADS, PLAYERS> step(sizes, block_rows, weights, room, me, block);
   step.terminals = terminals, step.mask = mask, step.noise = noise, step.states = states, step.after = after;
   step.actions = WRITTEN(float, actions), step.logprobs = WRITTEN(float, logprobs);
   step.values = WRITTEN(float, values);
-  encode<SEATS>(step, observations, step.first, 1, WRITTEN(Low, seen));
+  encode<PLAYERS>(step, observations, step.first, 1, WRITTEN(Low, seen));
   layers(step);
   choose(step);
 }

@@ -45,8 +45,8 @@ FUNCTION float draw_actions(IN_DEVICE const int* sizes, uint heads, IN_SHARED Ro
   return logprob;
 }
 
-template <int R, int GROUPS, int THREADS, int SEATS>
-FUNCTION void choose(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
+template <int R, int GROUPS, int THREADS, int PLAYERS>
+FUNCTION void choose(IN_THREAD Step<R, GROUPS, THREADS, PLAYERS>& step) {
   uint H = step.H, A = step.A, heads = step.heads, me = step.me;
   IN_SHARED Rows<R>* outputs = step.outputs;
   for (uint unit = me; unit < (A + 1) * GROUPS; unit += THREADS) {

@@ -5,8 +5,8 @@
 
 #include "gpu/acting/functions.metal.h"
 
-template <int PLACED, typename Low, class From, int R, int GROUPS, int THREADS, int SEATS>
-FUNCTION void encode(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step, From observations, uint observed, uint apart,
+template <int PLACED, typename Low, class From, int R, int GROUPS, int THREADS, int PLAYERS>
+FUNCTION void encode(IN_THREAD Step<R, GROUPS, THREADS, PLAYERS>& step, From observations, uint observed, uint apart,
                      IN_DEVICE Low* seen) {
   uint D = step.D, H = step.H, n = step.n, chunk = step.chunk, first = step.first, units = step.units, me = step.me;
   IN_SHARED Rows<R>* x = step.x = step.features;  // layers swap x and y; only this y holds a whole chunk

@@ -9,7 +9,7 @@
 // All weights are one array: encoder, decoder, log standard deviations of continuous actions, network. Matrices are transposed,
 // (inputs, outputs), and followed by their biases, which are zeros if the layer has none (policy/acting_on_gpu.py).
 //
-// With several policies (SEATS > 0), each block acts by one policy, for rows that need not be adjacent. `seats`
+// With several policies (PLAYERS > 0), each block acts by one policy, for rows that need not be adjacent. `block_rows`
 // (blocks, 1 + R GROUPS) lists for each block the policy's index and its agents' rows; `weights` holds the policies one after the
 // other. States are in block order, and n counts them. If a policy has too few agents for a block, a row is repeated, which writes
 // the same numbers to the same place twice. A block may act for several such groups in sequence.
@@ -64,12 +64,12 @@ FUNCTION Sums<V, R> multiply(IN_DEVICE const float* weight, uint apart, uint str
 }
 
 // Sizes and pointers of a block's step.
-template <int R, int GROUPS, int THREADS, int SEATS>
+template <int R, int GROUPS, int THREADS, int PLAYERS>
 struct Step {
   IN_DEVICE const int* sizes;
   uint me, D, H, L, A, heads, n, chunk;
   uint first, units;  // first agent of the block; channels of its agents, in groups of R agents
-  IN_DEVICE const int* crew;  // policy index and rows of the agents
+  IN_DEVICE const int* members;  // policy index and rows of the agents
   IN_SHARED Rows<R>* outputs;  // (GROUPS, A + 1)
   IN_SHARED Rows<R>* features;  // x and y
   IN_SHARED Rows<R>* x;  // (GROUPS, H), a layer's input
@@ -80,7 +80,7 @@ struct Step {
   IN_DEVICE const uint8_t* mask;
   IN_DEVICE float *actions, *logprobs, *values, *after;
 
-  FUNCTION Step(IN_DEVICE const int* sizes_, IN_DEVICE const int* seats, IN_DEVICE const float* weights,
+  FUNCTION Step(IN_DEVICE const int* sizes_, IN_DEVICE const int* block_rows, IN_DEVICE const float* weights,
                 IN_SHARED Rows<R>* room, uint me_, uint block)
       : sizes(sizes_), me(me_) {
     D = (uint)sizes[ActingSizes::D], H = (uint)sizes[ActingSizes::H], L = (uint)sizes[ActingSizes::L];
@@ -88,19 +88,19 @@ struct Step {
     chunk = (uint)sizes[ActingSizes::CHUNK], units = H * GROUPS;
     outputs = room, features = outputs + (A + 1) * GROUPS;
     own = features + units + (chunk > H ? chunk : H) * GROUPS;
-    turn_to(seats, weights, block);
+    turn_to(block_rows, weights, block);
   }
 
-  // Select the agents and the policy of block `block` of `seats`.
-  FUNCTION void turn_to(IN_DEVICE const int* seats, IN_DEVICE const float* weights, uint block) {
+  // Select the agents and the policy of block `block` of `block_rows`.
+  FUNCTION void turn_to(IN_DEVICE const int* block_rows, IN_DEVICE const float* weights, uint block) {
     first = block * R * GROUPS;
-    crew = seats + (SEATS > 0 ? block * (1 + R * GROUPS) : 0);
-    encoder = weights + (SEATS > 0 ? (uint)crew[0] * (uint)sizes[ActingSizes::WEIGHTS] : 0);
+    members = block_rows + (PLAYERS > 0 ? block * (1 + R * GROUPS) : 0);
+    encoder = weights + (PLAYERS > 0 ? (uint)members[0] * (uint)sizes[ActingSizes::WEIGHTS] : 0);
     decoder = encoder + (D + 1) * H, logstd = decoder + (H + 1) * (A + 1), network = logstd + heads;
   }
 
   // Row of an agent of the block.
-  FUNCTION uint place(uint agent) const { return SEATS > 0 ? (uint)crew[1 + agent] : first + agent; }
+  FUNCTION uint place(uint agent) const { return PLAYERS > 0 ? (uint)members[1 + agent] : first + agent; }
 
   // State number k of an agent of the block; 0 after an episode's end.
   FUNCTION float state(uint k, uint agent) const {

@@ -6,9 +6,10 @@
 // `first_*` (n, ...): outputs of the environments before the rollout. all_observations (T, n, D) are those that the policy acted on,
 // last_observations (n, D) those after the last step; rewards, terminals and masks have T + 1 rows. horizon: T and n.
 //
-// With SEATS, an environment has SEATS agents, and several policies may act. A block has R GROUPS environments, and acts for one
-// seat of all of them at a time: `seats` (blocks, SEATS, 1 + R GROUPS). All environments of a block have the same policies in the
-// same seats. A repeated environment is played twice with the same results; a LARGE one, which is stepped in place, can't be.
+// With PLAYERS > 0, an environment has PLAYERS agents, and several policies may act. A block has R GROUPS environments. In each step
+// it acts for the first agent of all of them, then for the second, and so on: `block_rows` (blocks, PLAYERS, 1 + R GROUPS). A policy
+// plays the same agents in all environments of a block. A repeated environment is played twice with the same results; a LARGE one,
+// which is stepped in place, can't be.
 //
 // An environment is stepped by one thread. These threads are far apart, so that they don't wait for each other's branches. If starting
 // an episode is slow, all threads of the block start it together (c_begin of envs/include/vecenv.h), except on Metal, where an
@@ -22,18 +23,18 @@
 #define BEGINS_LATER
 #endif
 #include "rules"
-#include "gpu/acting/seat.kernel.h"
+#include "gpu/acting/stepping.kernel.h"
 
-KERNEL rollout<Low, R, GROUPS, THREADS, RESIDENT, ROOM, SEATS, SEEN, HEADS, LEGAL, WORDS, LARGE, LOG, LOGS>:
+KERNEL rollout<Low, R, GROUPS, THREADS, RESIDENT, ROOM, PLAYERS, SEEN, HEADS, LEGAL, WORDS, LARGE, LOG, LOGS>:
   Low first_observations, float first_rewards first_terminals, uint8_t first_masks, int games, float states_before all_noise
-  weights, int sizes horizon seats
+  weights, int sizes horizon block_rows
   -> Low all_observations last_observations, float all_rewards all_terminals, uint8_t all_masks, float all_actions
   all_logprobs all_values, int games_after, float after {
   SHARED Rows<R> room[ROOM];
-  constexpr uint WORLDS = R * GROUPS, APART = THREADS / WORLDS, EACH = SEATS > 0 ? SEATS : 1, AGENTS = WORLDS * EACH;
-  Step<R, GROUPS, THREADS, SEATS> step(sizes, seats, weights, room, me, block * EACH);
+  constexpr uint WORLDS = R * GROUPS, APART = THREADS / WORLDS, EACH = PLAYERS > 0 ? PLAYERS : 1, AGENTS = WORLDS * EACH;
+  Step<R, GROUPS, THREADS, PLAYERS> step(sizes, block_rows, weights, room, me, block * EACH);
   static_assert(sizeof(Game) == 4 * WORDS, "a GPU lays the environment's struct out in another way");
-  static_assert(SEATS == 0 || !LARGE, "a large environment can't be played twice");
+  static_assert(PLAYERS == 0 || !LARGE, "a large environment can't be played twice");
   SHARED Low rows[AGENTS * SEEN];
   SHARED float acted[AGENTS * HEADS];
   SHARED float rewarded[AGENTS];
@@ -66,9 +67,9 @@ KERNEL rollout<Low, R, GROUPS, THREADS, RESIDENT, ROOM, SEATS, SEEN, HEADS, LEGA
     step.actions = all_actions + t * n * HEADS;
     step.logprobs = all_logprobs + t * n;
     step.values = all_values + t * n;
-    for (uint seat = 0; seat < EACH; ++seat) {
-      if (SEATS > 0) step.turn_to(seats, weights, block * EACH + seat);
-      encode<0>(step, (IN_SHARED const Low*)rows, seat, EACH, all_observations + t * n * SEEN);
+    for (uint agent = 0; agent < EACH; ++agent) {
+      if (PLAYERS > 0) step.turn_to(block_rows, weights, block * EACH + agent);
+      encode<0>(step, (IN_SHARED const Low*)rows, agent, EACH, all_observations + t * n * SEEN);
       layers(step);
       choose(step);
     }
@@ -90,7 +91,7 @@ KERNEL rollout<Low, R, GROUPS, THREADS, RESIDENT, ROOM, SEATS, SEEN, HEADS, LEGA
 #endif
   }
 
-  if (SEATS > 0) step.turn_to(seats, weights, block * EACH);
+  if (PLAYERS > 0) step.turn_to(block_rows, weights, block * EACH);
   for (uint k = me; k < AGENTS * SEEN; k += THREADS) {
     uint at = k / SEEN;
     if (at / EACH < worlds) last_observations[(step.place(at / EACH) + at % EACH) * SEEN + k % SEEN] = rows[k];

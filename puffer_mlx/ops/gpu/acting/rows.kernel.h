@@ -9,7 +9,7 @@
 #include "gpu/acting/choose.metal.h"
 #include "gpu/acting/rules.kernel.h"
 #include "rules"
-#include "gpu/acting/seat.kernel.h"
+#include "gpu/acting/stepping.kernel.h"
 
 KERNEL rollout<Low, Observed, M, THREADS, KEPT, EXACT, POOL, HIDDEN_C, SEEN, H, L, A, HEADS, LEGAL, WORDS, LARGE, LOG,
   LOGS>:

@@ -1,4 +1,4 @@
-"""GRU layers as PyTorch defines them (gates r, z, n), with PufferLib's residual and norm.
+"""The GRU network: PyTorch's GRU layers (gates r, z, n), then PufferLib's residual and norm.
 
 Tensors: ``layers.{i}.weight_ih`` ... of layer i, and ``norm.weight``.
 """
@@ -22,7 +22,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count
+from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count_matches
 from puffer_mlx.policy.networks.recurrent import (
     Recurrent,
     gated_shapes,
@@ -35,42 +35,50 @@ NAME = "GRU"
 Weights = dict[str, Any]
 State = list[mx.array]
 
-IN_ONE_PASS = "GRU in one pass"
+DESCRIPTION = "GRU in one pass"
 FOLDER = Path(__file__).parent
-KERNELS = FOLDER / "kernels.metal.h"
-LAYERS = FOLDER / "layers.metal.h"
+KERNELS_FILE = FOLDER / "kernels.metal.h"
+LAYERS_FILE = FOLDER / "layers.metal.h"
 
 
 def gru_forward(z, weight_hh, bias_hh, h0, not_done):
-    """Compute ``gru_reference`` on a GPU.
+    """Compute the GRU recurrence on a GPU: see ``gru_reference``.
 
     Returns:
-        h (T, S, H) float32; and r, u, n and n's part of W h + b, (T, S, 4H), of z's dtype.
+        h (T, S, H), float32; and r, u, n and hn, (T, S, 4H), of z's dtype.
     """
     T, S, _ = z.shape
     H = weight_hh.shape[1]
     inputs = [z, weight_hh.T, bias_hh]
     shapes = [(T, S, H), (T, S, 4 * H)]
-    return launch_recurrence(KERNELS, "gru_forward", inputs, [h0], not_done, [], shapes, gates=3)
+    return launch_recurrence(
+        KERNELS_FILE, "gru_forward", inputs, [h0], not_done, [], shapes, gates=3
+    )
 
 
 def gru_backward(gates, weight_hh, h0, not_done, h, dh):
-    """Compute the gradients of ``gru_forward``'s h, for dh (T, S, H) float32.
+    """Compute the gradient of the GRU recurrence on a GPU, for dh (T, S, H) float32.
 
     Returns:
-        Gradients by z and by W h + b, both (T, S, 3H) and of the gates' dtype; and by h0 (S, H)
+        Gradients of z and of W h + b, both (T, S, 3H) and of the gates' dtype; and of h0, (S, H)
         float32, undefined if h0 is None.
     """
     T, S, H = h.shape
     shapes = [(T, S, 3 * H), (T, S, 3 * H), (1,) if h0 is None else (S, H)]
     return launch_recurrence(
-        *(KERNELS, "gru_backward", [gates, weight_hh], [h0], not_done, [h, dh]), shapes, gates=3
+        *(KERNELS_FILE, "gru_backward", [gates, weight_hh], [h0], not_done, [h, dh]),
+        shapes,
+        gates=3,
     )
 
 
-PLAIN = ("policy.networks.gru",)
-FORWARD = Implementation(PLAIN, IN_ONE_PASS, cpu="gru_forward", gpu=gru_forward, float32=(0,))
-BACKWARD = Implementation(PLAIN, IN_ONE_PASS, cpu="gru_backward", gpu=gru_backward, float32=(2,))
+PLAIN_MODULES = ("policy.networks.gru",)
+FORWARD = Implementation(
+    PLAIN_MODULES, DESCRIPTION, cpu="gru_forward", gpu=gru_forward, float32=(0,)
+)
+BACKWARD = Implementation(
+    PLAIN_MODULES, DESCRIPTION, cpu="gru_backward", gpu=gru_backward, float32=(2,)
+)
 
 
 def gru_reference(
@@ -83,7 +91,7 @@ def gru_reference(
         h_t = n + u (h_{t-1} - n)
 
     Args:
-        z: (T, S, 3H), the input's part of the gates, including its bias.
+        z: (T, S, 3H), the product of the input and its weight, plus its bias.
         weight_hh: (3H, H), W.
         bias_hh: (3H,), b.
         h: (S, H), initial state.
@@ -108,13 +116,13 @@ def gru_reference(
 
 @mx.custom_function
 def _recurrence(z, weight_hh, bias_hh, h0, not_done):
-    """Compute ``gru_reference`` fused. Returns h (T, S, H), and r, u, n, hn (T, S, 4H)."""
+    """Compute the GRU recurrence, fused. Returns h (T, S, H), and r, u, n, hn (T, S, 4H)."""
     return FORWARD.choose()(z, weight_hh, bias_hh, h0, not_done)
 
 
 @_recurrence.vjp
 def _recurrence_vjp(primals, cotangents, outputs):
-    # The last state leaves `gru` through stop_gradient: only the outputs have a cotangent.
+    # `gru` stops the gradient of the last state, so only the outputs have a cotangent.
     _, weight_hh, _, h0, not_done = primals
     h, gates = outputs
     dz, dhidden, dh0 = BACKWARD.choose()(gates, weight_hh, h0, not_done, h, cotangents[0])
@@ -127,12 +135,12 @@ def _recurrence_vjp(primals, cotangents, outputs):
 def gru(
     x: mx.array, layer: Weights, first: mx.array | None, not_done: NotDone = None
 ) -> tuple[mx.array, mx.array]:
-    """Compute one layer over T steps, with one matrix product for the inputs of all steps.
+    """Compute one GRU layer over T steps, with one matrix product for the inputs of all steps.
 
     Args:
         x: (T, S, H).
-        layer: weight_ih and weight_hh (3H, H), bias_ih and bias_hh (3H,).
-        first: initial state (S, H), float32; None for zeros.
+        layer: Weights weight_ih and weight_hh (3H, H), bias_ih and bias_hh (3H,).
+        first: Initial state (S, H), float32; None for zeros.
         not_done: (T, S) float32, factors that multiply the state at the start of each step; None
             for 1.
 
@@ -155,16 +163,16 @@ def gru(
 
 
 class GRU(Recurrent):
-    """L GRU layers, H wide, then RMSNorm(GRU(x) + x).
+    """Network of L GRU layers with H features, followed by RMSNorm(GRU(x) + x).
 
-    Upstream's torch class adds and normalises once after the stack in training, but after every
+    PufferLib's torch class adds and normalises once after all layers in training, but after every
     layer when it acts. Here both do it once, which is the same for one layer.
 
-    State: L arrays (n, H), initially 0.
+    The state is a list of L arrays (n, H), initially 0.
     """
 
     def init(self, key: mx.array) -> Weights:
-        """Return orthogonal matrices (3H, H), biases 0, and a norm of 1."""
+        """Return the initial weights: orthogonal matrices (3H, H), biases 0, and a norm of 1."""
         keys = mx.random.split(key, self.layers)
         return {
             "layers": [gated_weights(k, self.hidden, 3) for k in keys],
@@ -174,7 +182,7 @@ class GRU(Recurrent):
     def scan(
         self, weights: Weights, h: mx.array, state: State | None, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute T steps of S segments: see ``networks.Network``."""
+        """Compute T steps of S segments: see ``Network.scan``."""
         h = h.astype(weights["norm"]["weight"].dtype)
         out, state = through_layers(gru, weights["layers"], h, state, not_done)
         flat = out.reshape(-1, self.hidden), h.reshape(-1, self.hidden)
@@ -211,11 +219,11 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
     return FusedCase(low, [(S, H)], _run, lambda *a: gru_reference(*a)[0], (0, 3))
 
 
-FORMS = NetworkFacts(
+FACTS = NetworkFacts(
     add_c_layers=_add_c_layers,
-    gpu_step=GPUStep(LAYERS, _gpu_weights, shared_arrays=2),
+    gpu_step=GPUStep(LAYERS_FILE, _gpu_weights, shared_arrays=2),
     from_zeros=True,
-    layers=lambda names: count(r"layers\.(\d+)\.weight_ih", names),
+    layers=lambda names: count_matches(r"layers\.(\d+)\.weight_ih", names),
     stacked_state=lambda state: {"state": state},
     fused_case=_fused_case,
 )

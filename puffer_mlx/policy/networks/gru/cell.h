@@ -1,5 +1,5 @@
-// PyTorch's GRU with gates r, u, n (its r, z, n): a step and its gradient for one channel (on a CPU, one vector of channels), for
-// training and acting on CPUs and GPUs: see ops/portable.h.
+// One step of PyTorch's GRU and its gradient, for one channel (on a CPU, for a vector of channels). Training and acting on CPUs and
+// GPUs use this file: see ops/portable.h. Gates are r, u, n, which PyTorch calls r, z, n.
 //
 //   hp = not_done_t h_{t-1},  [hr hu hn] = W hp + b
 //   r = sigma(z_r + hr),  u = sigma(z_u + hu),  n = tanh(z_n + r hn),  h_t = n + u (hp - n)
@@ -15,7 +15,7 @@ struct GRUCell {
   V r, u, n, h;  // the gates after their activations
 };
 
-// r, u: z_r + hr, z_u + hu; before: hp.
+// Compute one step. r, u: z_r + hr and z_u + hu; before: hp.
 template <class V>
 FUNCTION GRUCell<V> gru_cell(V r, V u, V z_n, V hn, V before) {
   r = logistic(r), u = logistic(u);
@@ -25,10 +25,10 @@ FUNCTION GRUCell<V> gru_cell(V r, V u, V z_n, V hn, V before) {
 
 template <class V>
 struct GRUGradient {
-  V r, u, n, hn, before;  // by z_r, z_u, z_n, hn, and by hp without the part through W
+  V r, u, n, hn, before;  // of z_r, z_u, z_n, hn, and of hp without the path through W
 };
 
-// r, u, n: the gates after their activations; before: hp; dh: dL/dh_t.
+// Compute the gradient of one step. r, u, n: the gates after their activations; before: hp; dh: dL/dh_t.
 template <class V>
 FUNCTION GRUGradient<V> gru_gradient(V r, V u, V n, V hn, V before, V dh) {
   V dn = dh * (1.0f - u) * (1.0f - n * n);

@@ -1,6 +1,7 @@
-// GRU layers and the final norm as a part of a step; x becomes their output. Equations: cell.h. A layer's weights: of the input and
-// of h, (H, 3H) each, then biases (4H,): sums for r and u, then n's input and state biases. The norm's weight (H,) follows the
-// layers. states, after (L, n, H).
+// Compute the GRU layers and the final norm in a step of the acting kernels: replaces x by their output. Equations: cell.h.
+//
+// Weights of a layer: of the input and of h, (H, 3H) each, then biases (4H,): of r and u (sums of both biases), n's input bias, n's
+// state bias. The norm's weight (H,) follows the layers. States before and after the step: (L, n, H).
 
 #pragma once
 
@@ -8,8 +9,8 @@
 #include "gpu/acting/functions.metal.h"
 #include "norm/equations.h"
 
-template <int R, int GROUPS, int THREADS, int SEATS>
-FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
+template <int R, int GROUPS, int THREADS, int PLAYERS>
+FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, PLAYERS>& step) {
   uint H = step.H, n = step.n, first = step.first, units = step.units, me = step.me;
   IN_SHARED Rows<R>* hidden = step.own;
   IN_SHARED Rows<R>* residual = hidden + units;  // input of the first layer
@@ -37,7 +38,7 @@ FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
     }
     step.next_layer();
   }
-  // Four threads share an agent's sum of squares, whatever the block's size.
+  // Four threads compute the sum of squares of an agent.
   constexpr uint agents = R * GROUPS;
   if (me < 4 * agents) {
     float square = 0.0f;

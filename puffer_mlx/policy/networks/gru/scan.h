@@ -1,4 +1,4 @@
-// A GRU's recurrence over time for training, forward and backward. Equations: cell.h.
+// The GRU recurrence for training on CPUs: T steps forward and backward. Equations: cell.h.
 
 #pragma once
 
@@ -38,7 +38,7 @@ inline void gru_backward(int T, int S, int H, const Buffers& in, const Outputs& 
                                   not_done[k] * at.load(before), d);
     Lanes parts[] = {by.r, by.u, by.n, by.hn};
     for (int v = 0; v < 3; ++v) at.store(by_z + v * H, parts[v]), at.store(by_hidden + v * H, parts[v < 2 ? v : 3]);
-    at.store(carry, by.before);  // without the part through W, and without the factor not_done
+    at.store(carry, by.before);  // without the path through W, and without the factor not_done
   };
   auto last = [=](int s, Channels at, Lanes sum) {
     at.store(dh0 + int64_t(s) * H, not_done[s] * (at.load(dh0 + int64_t(s) * H) + sum));

@@ -1,4 +1,4 @@
-// A GRU layer of the C actor: one step of a block of agents, updating their states. Equations: cell.h.
+// A GRU layer for acting on CPUs: computes one step of a block of agents and updates their states. Equations: cell.h.
 
 #pragma once
 
@@ -8,10 +8,10 @@
 
 namespace puffer {
 
-// State: h.
+// GRU layer with the state h.
 class GRULayer : public Stage {
  public:
-  // Weights of the input and of h, (3H, H); biases (3H,); state: index of h among the rollout's states.
+  // weight_ih, weight_hh (3H, H); biases (3H,); state: index of h in the list of the rollout's states.
   GRULayer(const float* weight_ih, const float* weight_hh, const float* bias_ih, const float* bias_hh, int H,
            int state)
       : H_(H),

@@ -1,4 +1,4 @@
-"""LSTM layers as PyTorch defines them: gates i, f, g, o, two biases.
+"""The LSTM network: PyTorch's LSTM layers, with gates i, f, g, o and two biases.
 
 Tensors: ``{i}.weight_ih`` ... of layer i.
 """
@@ -15,7 +15,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import launch_recurrence
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count
+from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count_matches
 from puffer_mlx.policy.networks.recurrent import (
     Recurrent,
     gated_shapes,
@@ -29,14 +29,14 @@ Arrays = dict[str, mx.array]
 Weights = list[Arrays]
 State = list[Arrays]
 
-IN_ONE_PASS = "LSTM in one pass"
+DESCRIPTION = "LSTM in one pass"
 FOLDER = Path(__file__).parent
-KERNELS = FOLDER / "kernels.metal.h"
-LAYERS = FOLDER / "layers.metal.h"
+KERNELS_FILE = FOLDER / "kernels.metal.h"
+LAYERS_FILE = FOLDER / "layers.metal.h"
 
 
 def lstm_forward(z, weight_hh, h0, c0, not_done):
-    """Compute ``lstm_reference`` on a GPU.
+    """Compute the LSTM recurrence on a GPU: see ``lstm_reference``.
 
     Returns:
         h and c (T, S, H), float32; and the activated gates (T, S, 4H), of z's dtype.
@@ -45,30 +45,34 @@ def lstm_forward(z, weight_hh, h0, c0, not_done):
     H = weight_hh.shape[1]
     shapes = [(T, S, H), (T, S, H), z.shape]
     return launch_recurrence(
-        *(KERNELS, "lstm_forward", [z, weight_hh.T], [h0, c0], not_done, []), shapes, gates=4
+        *(KERNELS_FILE, "lstm_forward", [z, weight_hh.T], [h0, c0], not_done, []), shapes, gates=4
     )
 
 
 def lstm_backward(gates, weight_hh, h0, c0, not_done, h, c, dh):
-    """Compute the gradients of ``lstm_forward``'s h, for dh (T, S, H) float32.
+    """Compute the gradient of the LSTM recurrence on a GPU, for dh (T, S, H) float32.
 
     h0 and h are unused.
 
     Returns:
-        Gradients by z (T, S, 4H), of the gates' dtype; and by h0 and c0 (S, H), float32, undefined
+        Gradients of z (T, S, 4H), of the gates' dtype; and of h0 and c0 (S, H), float32, undefined
         if these are None.
     """
     state = (1,) if c0 is None else c0.shape
     shapes = [gates.shape, state, state]
     return launch_recurrence(
-        *(KERNELS, "lstm_backward", [gates, weight_hh], [c0], not_done, [c, dh]), shapes, gates=4
+        *(KERNELS_FILE, "lstm_backward", [gates, weight_hh], [c0], not_done, [c, dh]),
+        shapes,
+        gates=4,
     )
 
 
-PLAIN = ("policy.networks.lstm",)
-FORWARD = Implementation(PLAIN, IN_ONE_PASS, cpu="lstm_forward", gpu=lstm_forward, float32=(0, 1))
+PLAIN_MODULES = ("policy.networks.lstm",)
+FORWARD = Implementation(
+    PLAIN_MODULES, DESCRIPTION, cpu="lstm_forward", gpu=lstm_forward, float32=(0, 1)
+)
 BACKWARD = Implementation(
-    PLAIN, IN_ONE_PASS, cpu="lstm_backward", gpu=lstm_backward, float32=(1, 2)
+    PLAIN_MODULES, DESCRIPTION, cpu="lstm_backward", gpu=lstm_backward, float32=(1, 2)
 )
 
 
@@ -81,7 +85,7 @@ def lstm_reference(
         c_t = sigma(f) c_{t-1} + sigma(i) tanh(g),    h_t = sigma(o) tanh(c_t)
 
     Args:
-        z: (T, S, 4H), the input's part of the gates, including both biases.
+        z: (T, S, 4H), the product of the input and its weight, plus both biases.
         weight_hh: (4H, H), W.
         h: (S, H), initial output.
         c: (S, H), initial cell state.
@@ -105,13 +109,13 @@ def lstm_reference(
 
 @mx.custom_function
 def _recurrence(z, weight_hh, h0, c0, not_done):
-    """Compute ``lstm_reference`` fused. Returns h, c (T, S, H) and activated gates (T, S, 4H)."""
+    """Compute the LSTM recurrence, fused. Returns h, c (T, S, H), activated gates (T, S, 4H)."""
     return FORWARD.choose()(z, weight_hh, h0, c0, not_done)
 
 
 @_recurrence.vjp
 def _recurrence_vjp(primals, cotangents, outputs):
-    # The last h and c leave `lstm` through stop_gradient: only the outputs have a cotangent.
+    # `lstm` stops the gradient of the last h and c, so only the outputs have a cotangent.
     _, weight_hh, h0, c0, not_done = primals
     h, c, gates = outputs
     dz, dh0, dc0 = BACKWARD.choose()(gates, weight_hh, h0, c0, not_done, h, c, cotangents[0])
@@ -123,18 +127,18 @@ def _recurrence_vjp(primals, cotangents, outputs):
 def lstm(
     x: mx.array, layer: Arrays, state: Arrays | None, not_done: NotDone = None
 ) -> tuple[mx.array, Arrays]:
-    """Compute one layer over T steps, with one matrix product for the inputs of all steps.
+    """Compute one LSTM layer over T steps, with one matrix product for the inputs of all steps.
 
     Args:
         x: (T, S, H).
-        layer: weight_ih and weight_hh (4H, H), bias_ih and bias_hh (4H,).
-        state: initial h and c, (S, H), float32; None for zeros.
+        layer: Weights weight_ih and weight_hh (4H, H), bias_ih and bias_hh (4H,).
+        state: Initial h and c, (S, H), float32; None for zeros.
         not_done: (T, S) float32, factors that multiply the state at the start of each step; None
             for 1.
 
     Returns:
         Outputs (T, S, H) of the weights' dtype, and the state after the last step, float32, which
-        carries no gradient.
+        has no gradient.
     """
     T, S, H = x.shape
     bias = layer["bias_ih"] + layer["bias_hh"]
@@ -160,23 +164,23 @@ def lstm(
 
 
 class LSTM(Recurrent):
-    """L LSTM layers, H wide, as in PufferLib's torch classes.
+    """Network of L LSTM layers with H features, as in PufferLib's torch classes.
 
-    State: h and c of each layer, (n, H), initially 0.
+    The state is a list of each layer's h and c, (n, H), initially 0.
     """
 
     def init(self, key: mx.array) -> Weights:
-        """Return orthogonal matrices (4H, H) and biases 0, as PufferLib 4.0 does."""
+        """Return the initial weights: orthogonal (4H, H), and biases 0, as in PufferLib 4.0."""
         return [gated_weights(k, self.hidden, 4) for k in mx.random.split(key, self.layers)]
 
     def initial_state(self, n: int) -> State:
-        """Return zeros, float32."""
+        """Return the initial recurrent state: zeros, float32."""
         return [{name: mx.zeros((n, self.hidden)) for name in "hc"} for _ in range(self.layers)]
 
     def scan(
         self, weights: Weights, h: mx.array, state: State | None, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute T steps of S segments: see ``networks.Network``."""
+        """Compute T steps of S segments: see ``Network.scan``."""
         return through_layers(lstm, weights, h, state, not_done)
 
 
@@ -214,15 +218,15 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
     return FusedCase(low, [(S, H), (S, H)], _run, lambda *a: lstm_reference(*a)[0], (0, 2, 3))
 
 
-FORMS = NetworkFacts(
+FACTS = NetworkFacts(
     add_c_layers=_add_c_layers,
-    gpu_step=GPUStep(LAYERS, _gpu_weights, shared_arrays=1),
+    gpu_step=GPUStep(LAYERS_FILE, _gpu_weights, shared_arrays=1),
     from_zeros=True,
     puffer3=lambda hidden: {
         f"0.{name}": math.prod(shape) for name, shape in gated_shapes(hidden, 4).items()
     },
-    layers=lambda names: count(r"(\d+)\.weight_ih", names),
-    stacked_state=lambda state: {part: [layer[part] for layer in state] for part in "hc"},
+    layers=lambda names: count_matches(r"(\d+)\.weight_ih", names),
+    stacked_state=lambda state: {name: [layer[name] for layer in state] for name in "hc"},
     fused_case=_fused_case,
 )
 

@@ -1,6 +1,6 @@
-// PyTorch's LSTM with gates i, f, g, o: a step for one channel (on a CPU, one vector of channels), for training and acting on CPUs
-// and GPUs: see ops/portable.h. Its gradient is written out in scan.h and in the GPU kernels: through a shared function, GCC fuses
-// other products with sums, which changes the last bits.
+// One step of PyTorch's LSTM with gates i, f, g, o, for one channel (on a CPU, for a vector of channels). Training and acting on
+// CPUs and GPUs use this file: see ops/portable.h. The gradient is in scan.h and in the GPU kernels. With a shared function, GCC
+// would fuse other multiplications with additions, which changes the last bits.
 //
 //   hp = not_done_t h_{t-1},  cp = not_done_t c_{t-1},  [i f g o] = z_t + W hp
 //   c_t = sigma(f) cp + sigma(i) tanh(g),       h_t = sigma(o) tanh(c_t)
@@ -16,7 +16,7 @@ struct LSTMCell {
   V i, f, g, o, c, h;  // the gates after their activations
 };
 
-// i, f, g, o: before their activations; before: cp.
+// Compute one step. i, f, g, o: the gates before their activations; before: cp.
 template <class V>
 FUNCTION LSTMCell<V> lstm_cell(V i, V f, V g, V o, V before) {
   i = logistic(i), f = logistic(f), g = squash(g), o = logistic(o);

@@ -1,11 +1,12 @@
-// An LSTM's recurrence. Shapes: scan.h; time loop: ops/recurrence/walk.metal.h.
+// GPU kernels of the LSTM recurrence for training, forward and backward. Shapes: scan.h; loop over time:
+// ops/recurrence/walk.metal.h.
 
 #pragma once
 
 #include "cell.h"
 #include "recurrence/walk.metal.h"
 
-// weight_hh (H, 4H): transposed
+// weight_hh (H, 4H) is transposed.
 KERNEL lstm_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh, float h0 c0 not_done, int sizes{T S first_step not_done_step}
   -> float h c, Low gates {
   SHARED Rows<R> before[2 * N * U];
@@ -53,7 +54,7 @@ KERNEL lstm_forward<Low, H, R, C, THREADS, G, D, U, N>: Low z weight_hh, float h
 
 KERNEL lstm_backward<Low, H, R, C, THREADS, G, D, U, N>: Low gates weight_hh, float c0 not_done c dh, int sizes{T S first_step not_done_step}
   -> Low dz, float dh0 dc0 {
-  SHARED Rows<R> after[N * U];  // gradient by the products of step t + 1
+  SHARED Rows<R> after[N * U];  // gradients of the products W hp of step t + 1
   int T = sizes.T;
   uint S = sizes.S, first_step = sizes.first_step, not_done_step = sizes.not_done_step;
   Walk<Low, H, R, C, THREADS, G, D, U, N> walk(weight_hh, S, first_step, not_done_step, me, block);

@@ -1,13 +1,15 @@
-// LSTM layers as a part of a step; x becomes their output. Equations: cell.h. A layer's weights: of the input and of h, (H, 4H) each,
-// then the sum of both biases (4H,); order i, f, g, o. states, after (2L, n, H): h, then c of each layer.
+// Compute the LSTM layers in a step of the acting kernels: replaces x by their output. Equations: cell.h.
+//
+// Weights of a layer: of the input and of h, (H, 4H) each, then the sum of both biases (4H,), in the order i, f, g, o. States
+// before and after the step: (2L, n, H), with h and then c of each layer.
 
 #pragma once
 
 #include "cell.h"
 #include "gpu/acting/functions.metal.h"
 
-template <int R, int GROUPS, int THREADS, int SEATS>
-FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
+template <int R, int GROUPS, int THREADS, int PLAYERS>
+FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, PLAYERS>& step) {
   uint H = step.H, n = step.n, first = step.first, units = step.units, me = step.me;
   for (uint layer = 0; layer < step.L; ++layer) {
     IN_DEVICE const float* weight = step.network + layer * (8 * H + 4) * H;

@@ -1,4 +1,4 @@
-// An LSTM's recurrence over time for training, forward and backward. Equations: cell.h.
+// The LSTM recurrence for training on CPUs: T steps forward and backward. Equations: cell.h.
 
 #pragma once
 
@@ -9,7 +9,8 @@
 
 namespace puffer {
 
-// Gradient of one step of one row's `at` for dL/dh_t = dh; `carry` enters as dL/dc_t from the next step and leaves as dL/dc_{t-1}.
+// Compute the gradient of one step, for the channels `at` of one row. dh: dL/dh_t; carry: dL/dc_t from step t + 1, replaced by
+// dL/dc_{t-1}.
 inline void lstm_row_gradient(Channels at, int H, Lanes dh, const float* gates, float not_done, const float* c_before,
                               const float* c, float* carry, float* dz) {
   Lanes i = at.load(gates), f = at.load(gates + H), g = at.load(gates + 2 * H), o = at.load(gates + 3 * H);
@@ -67,8 +68,8 @@ inline Arrays lstm_forward_node(const Array& z, const Array& weight_hh, const Ar
   return call("LSTM", kernel, {z, weight_hh, h0, c0, not_done}, {{T, S, H}, {T, S, H}, z.shape()}, {-1, -1, 0});
 }
 
-// gates, weight_hh, h0, c0, not_done, h, c, dh (T, S, H) -> dz (T, S, 4H), dh0, dc0 (S, H). h0 and h are not read; they are
-// inputs for the weight's gradient.
+// gates, weight_hh, h0, c0, not_done, h, c, dh (T, S, H) -> dz (T, S, 4H), dh0, dc0 (S, H). h0 and h are not read; the
+// weight's gradient needs them.
 inline Arrays lstm_backward_node(const Array& gates, const Array& weight_hh, const Array& h0, const Array& c0,
                                  const Array& not_done, const Array& h, const Array& c, const Array& dh) {
   expect_lstm(gates, weight_hh, h0, c0, not_done);

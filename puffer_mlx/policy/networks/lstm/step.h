@@ -1,4 +1,4 @@
-// An LSTM layer of the C actor: one step of a block of agents, updating their states. Equations: cell.h.
+// An LSTM layer for acting on CPUs: computes one step of a block of agents and updates their states. Equations: cell.h.
 
 #pragma once
 
@@ -8,17 +8,17 @@
 
 namespace puffer {
 
-// States: h at index `state`, c at the next.
+// LSTM layer with the states h (at index `state` in the list of the rollout's states) and c (at the next index).
 class LSTMLayer : public Stage {
  public:
-  // weight (4H, 2H): each row has the input's weights, then h's; bias (4H,): sum of both biases
+  // weight (4H, 2H): weights of the input, then of h; bias (4H,): sum of both biases.
   LSTMLayer(const float* weight, const float* bias, int H, int state)
       : H_(H), state_(state), panels_(pack_gates<4>(weight, H, 2 * H)), bias_(pad(bias, 4, H)) {}
 
   size_t work() const override { return size_t(kBlock) * 2 * H_; }
 
   void run(const Block& block, Features x, float* to) const override {
-    for (int row = 0; row < block.count; ++row) {  // [x | not_done h], because h is replaced channel by channel
+    for (int row = 0; row < block.count; ++row) {  // [x | not_done h]: a copy, because h changes during the product
       float* both = block.work + int64_t(row) * 2 * H_;
       const float* h = block.state(state_, row, H_);
       std::copy_n(x[row], H_, both);

@@ -1,4 +1,6 @@
-"""MinGRU: upstream's native network, a linear recurrence whose gates don't depend on the state.
+"""The MinGRU network: a linear recurrence whose gates don't depend on the state.
+
+It is PufferLib's native network.
 
 Tensors: ``{i}.weight`` (3H, H) of layer i.
 """
@@ -22,7 +24,7 @@ from puffer_mlx.ops.linear import linear
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.ops.recurrence import kernel_state_inputs
 from puffer_mlx.policy.activations import logistic, uniform
-from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count
+from puffer_mlx.policy.networks import FusedCase, GPUStep, NetworkFacts, NotDone, count_matches
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 from puffer_mlx.system.plain_functions import record
 
@@ -30,42 +32,44 @@ NAME = "MinGRU"
 Weights = list[dict[str, mx.array]]
 State = list[mx.array]
 
-IN_ONE_PASS = "MinGRU in one pass"
+DESCRIPTION = "MinGRU in one pass"
 FOLDER = Path(__file__).parent
-KERNELS = FOLDER / "kernels.metal.h"
-LAYERS = FOLDER / "layers.metal.h"
+KERNELS_FILE = FOLDER / "kernels.metal.h"
+LAYERS_FILE = FOLDER / "layers.metal.h"
 
 
 def mingru_forward(u, x, first, not_done):
-    """Compute ``mingru_reference`` on a GPU, for u (T, S, 3H).
+    """Compute the MinGRU recurrence on a GPU: see ``mingru_reference``. u is (T, S, 3H).
 
     Returns:
-        Outputs of u's dtype and float32 states, both (T, S, H).
+        Outputs of u's dtype, and float32 states, both (T, S, H).
     """
     T, S, H = x.shape
     states, steps = kernel_state_inputs([first], not_done)
     arrays = [u, x, *states, {"T": T, "S": S, "H": H, **steps}]
-    return launch(KERNELS, "mingru_forward", arrays, [x.shape] * 2, S * H, FAST=1)
+    return launch(KERNELS_FILE, "mingru_forward", arrays, [x.shape] * 2, S * H, FAST=1)
 
 
 def mingru_backward(u, x, first, not_done, states, dout):
-    """Compute the gradients of ``mingru_forward``'s outputs, for dout (T, S, H).
+    """Compute the gradient of the MinGRU recurrence on a GPU, for dout (T, S, H).
 
     Returns:
-        Gradients by ``u`` (T, S, 3H), by ``x`` (T, S, H; only the highway's part) and by ``first``
-        (S, H; undefined if it is None), each of its array's dtype.
+        Gradients of ``u`` (T, S, 3H); of ``x`` (T, S, H), through the highway only; and of
+        ``first`` (S, H), undefined if it is None. Each has the dtype of its array.
     """
     T, S, H = x.shape
-    before, steps = kernel_state_inputs([first], not_done)
-    arrays = [u, x, *before, states, dout, {"T": T, "S": S, "H": H, **steps}]
+    initial, steps = kernel_state_inputs([first], not_done)
+    arrays = [u, x, *initial, states, dout, {"T": T, "S": S, "H": H, **steps}]
     shapes = [u.shape, x.shape, (1,) if first is None else (S, H)]
-    return launch(KERNELS, "mingru_backward", arrays, shapes, S * H, FAST=1)
+    return launch(KERNELS_FILE, "mingru_backward", arrays, shapes, S * H, FAST=1)
 
 
-PLAIN = ("policy.networks.mingru",)
-FORWARD = Implementation(PLAIN, IN_ONE_PASS, cpu="mingru_forward", gpu=mingru_forward, float32=(1,))
+PLAIN_MODULES = ("policy.networks.mingru",)
+FORWARD = Implementation(
+    PLAIN_MODULES, DESCRIPTION, cpu="mingru_forward", gpu=mingru_forward, float32=(1,)
+)
 BACKWARD = Implementation(
-    PLAIN, IN_ONE_PASS, cpu="mingru_backward", gpu=mingru_backward, float32=(2,)
+    PLAIN_MODULES, DESCRIPTION, cpu="mingru_backward", gpu=mingru_backward, float32=(2,)
 )
 
 
@@ -80,8 +84,8 @@ def mingru_reference(
         s_t = s_{t-1} + z_t (g_t - s_{t-1}),    out_t = x_t + q_t (s_t - x_t)
 
     Args:
-        u: three arrays (T, S, H).
-        x: (T, S, H), the layer's input.
+        u: Three arrays (T, S, H).
+        x: (T, S, H), input of the layer.
         first: (S, H), initial state; None for zeros.
         not_done: (T, S), factors that multiply the state at the start of each step; None for 1.
 
@@ -105,9 +109,16 @@ def mingru_reference(
 
 @mx.custom_function
 def _layer(x: mx.array, weight: mx.array, first: mx.array | None, not_done: NotDone):
-    """Compute one fused layer: x (T, S, H), weight (3H, H), first (S, H), not_done (T, S).
+    """Compute one MinGRU layer with the fused implementation.
 
-    Returns out, states, u.
+    Args:
+        x: (T, S, H).
+        weight: (3H, H).
+        first: (S, H), initial state, or None.
+        not_done: (T, S), or None.
+
+    Returns:
+        Outputs, states, and the product u of input and weight.
     """
     T, S, H = x.shape
     u = linear(x.reshape(T * S, H), weight).reshape(T, S, 3 * H)
@@ -117,8 +128,7 @@ def _layer(x: mx.array, weight: mx.array, first: mx.array | None, not_done: NotD
 
 @_layer.vjp
 def _layer_vjp(primals, cotangents, outputs):
-    # The states leave `mingru` through stop_gradient, so only the outputs' cotangent can be
-    # non-zero.
+    # `mingru` stops the gradient of the states, so only the outputs' cotangent can be non-zero.
     x, weight, first, not_done = primals
     _, states, u = outputs
     T, S, H = x.shape
@@ -133,18 +143,18 @@ def _layer_vjp(primals, cotangents, outputs):
 def mingru(
     x: mx.array, weight: mx.array, first: mx.array | None, not_done: NotDone = None
 ) -> tuple[mx.array, mx.array]:
-    """Compute one layer over T steps: fused if the device can, else ``mingru_reference``.
+    """Compute one MinGRU layer over T steps, fused if the device supports it.
 
     Args:
         x: (T, S, H).
-        weight: (3H, H), rows hidden, gate, projection.
-        first: initial state (S, H), float32; None for zeros.
+        weight: (3H, H): the rows of hidden, gate and projection.
+        first: Initial state (S, H), float32; None for zeros.
         not_done: (T, S) float32, factors that multiply the state at the start of each step; None
             for 1.
 
     Returns:
         Outputs (T, S, H) of the weight's dtype, and the state after the last step (S, H) float32,
-        which carries no gradient.
+        which has no gradient.
     """
     x = x.astype(weight.dtype)
     first = default_on_cpu(first, 0, x.shape[1:])
@@ -155,18 +165,18 @@ def mingru(
     else:
         not_done = default_on_cpu(not_done, 1, x.shape[:2])
         out, states, _ = _layer(x, weight, first, not_done)  # type: ignore
-    last = states.squeeze(0) if len(states) == 1 else states[-1]  # squeeze makes no copy
+    last = states.squeeze(0) if len(states) == 1 else states[-1]  # squeeze doesn't copy
     return out, mx.stop_gradient(last)
 
 
 class MinGRU(Recurrent):
-    """L MinGRU layers with highway connections, H wide, no biases.
+    """Network of L MinGRU layers with highway connections and H features, without biases.
 
-    State: L arrays (n, H), initially 0, always >= 0.
+    The state is a list of L arrays (n, H), initially 0, always >= 0.
     """
 
     def init(self, key: mx.array) -> Weights:
-        """Return each layer's weight (3H, H), uniform within ±1/sqrt(H)."""
+        """Return each layer's initial weight (3H, H), uniform within ±1/sqrt(H)."""
         shape = (3 * self.hidden, self.hidden)
         keys = mx.random.split(key, self.layers)
         return [{"weight": uniform(k, shape, self.hidden**-0.5)} for k in keys]
@@ -174,7 +184,7 @@ class MinGRU(Recurrent):
     def scan(
         self, weights: Weights, h: mx.array, state: State | None, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute T steps of S segments: see ``networks.Network``."""
+        """Compute T steps of S segments: see ``Network.scan``."""
 
         def layer(h: mx.array, tensors: Any, first: Any, not_done: NotDone) -> Any:
             return mingru(h, tensors["weight"], first, not_done)
@@ -196,7 +206,7 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
 
 
 def _layers(names: Collection[str]) -> int:
-    return 0 if count(r"(\d+)\.bias", names) else count(r"(\d+)\.weight", names)
+    return 0 if count_matches(r"(\d+)\.bias", names) else count_matches(r"(\d+)\.weight", names)
 
 
 def _run(low: list, rest: list, dout: mx.array) -> list[mx.array]:
@@ -212,9 +222,9 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
     return FusedCase([(T, S, 3 * H), (T, S, H)], [(S, H)], _run, _reference, (0, 1, 2))
 
 
-FORMS = NetworkFacts(
+FACTS = NetworkFacts(
     add_c_layers=_add_c_layers,
-    gpu_step=GPUStep(LAYERS, _gpu_weights),
+    gpu_step=GPUStep(LAYERS_FILE, _gpu_weights),
     matrix_units=FOLDER,
     from_zeros=True,
     flat=lambda hidden, layers: {f"{i}.weight": 3 * hidden * hidden for i in range(layers)},

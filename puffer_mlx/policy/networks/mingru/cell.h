@@ -1,5 +1,5 @@
-// MinGRU's step and its gradient for one channel (on a CPU, one vector of channels): gates, recurrence and highway, for training
-// and acting on CPUs and GPUs: see ops/portable.h.
+// One step of MinGRU and its gradient, for one channel (on a CPU, for a vector of channels): gates, recurrence and highway
+// connection. Training and acting on CPUs and GPUs use this file: see ops/portable.h.
 //
 //   [hidden | gate | projection] = u_t,  z = sigma(gate),  q = sigma(projection)
 //   g = hidden + 0.5 if hidden >= 0 else sigma(hidden)
@@ -23,7 +23,7 @@ FUNCTION MinGRUGates<V> mingru_gates(V hidden, V gate, V projection) {
   return {z, q, g};
 }
 
-// before: not_done_t s_{t-1}.
+// Return s_t. before: not_done_t s_{t-1}.
 template <class V>
 FUNCTION V mingru_state(V z, V g, V before) {
   return before + z * (g - before);
@@ -48,18 +48,18 @@ FUNCTION MinGRUCell<V> mingru_cell(V hidden, V gate, V projection, V x, V before
 
 template <class V>
 struct MinGRUGradient {
-  V hidden, gate, projection, x;  // x: the highway's part only
+  V hidden, gate, projection, x;  // x: through the highway only
 };
 
-// Return dL/ds_{t-1}. ds: dL/ds_t, including the output's part.
+// Return dL/ds_{t-1}. ds: dL/ds_t, including the path through the output.
 template <class V>
 FUNCTION V mingru_carry(IN_THREAD const V& z, IN_THREAD const V& not_done, IN_THREAD const V& ds) {
   return not_done * ds * (1.0f - z);
 }
 
-// Gradient of the step from `previous` (s_{t-1}) to `state`, given its gates and the slope of g. `carry` enters as dL/ds_t from the
-// next step and leaves as dL/ds_{t-1}. Arguments are references, because GCC's choice of fused products, and so the
-// rounding, depends on where operands are loaded and stored.
+// Compute the gradient of the step from `previous` (s_{t-1}) to `state` (s_t). slope: derivative of g; carry: dL/ds_t from the next
+// step, replaced by dL/ds_{t-1}. Arguments are references, because loads and stores of operands decide which multiplications GCC
+// fuses with additions, and so the rounding.
 template <class V>
 FUNCTION void mingru_gradient_of(IN_THREAD const V& z, IN_THREAD const V& q, IN_THREAD const V& g, IN_THREAD const V& slope,
                                  IN_THREAD const V& x, IN_THREAD const V& not_done, IN_THREAD const V& previous,

@@ -1,10 +1,10 @@
-// MinGRU: gates, recurrence and highway. Shapes: scan.h.
+// GPU kernels of the MinGRU recurrence for training, forward and backward: gates, recurrence and highway. Shapes: scan.h.
 //
-// The gates don't depend on the state, so a thread owns one channel of one segment for all steps; adjacent threads read adjacent
-// elements. AHEAD steps are read before any is stored: the compiler must assume that a store changes later loads, so each step would
-// wait for memory again.
+// The gates don't depend on the state, so a thread computes one channel of one segment for all steps, and adjacent threads read
+// adjacent elements. A thread reads AHEAD steps before it stores any of them. Otherwise each step would wait for memory, because
+// the compiler must assume that a store changes later loads.
 //
-// first_step, not_done_step: stride of the first state per channel, and of `not_done` per row: 1, or 0 for one shared value.
+// first_step, not_done_step: stride of the first state per channel, and of `not_done` per row; 0 if all share one value, else 1.
 // `dfirst` has the size of `first`.
 
 #pragma once
@@ -54,7 +54,7 @@ KERNEL mingru_backward<Low, FAST>: Low u x, float first not_done states, Low dou
   if (i < S * H) {
     float carry = 0.0f;
     uint row = i / H + (T - 1) * S, channel = i % H;
-    float after = states[row * H + channel];  // state after this step (the loop reads the previous one)
+    float after = states[row * H + channel];  // state after the step (the loop reads the previous one)
     for (int t = T - 1; t >= 0; t -= AHEAD) {
       float hidden[AHEAD], gate[AHEAD], projection[AHEAD], input[AHEAD], gradient[AHEAD], before[AHEAD], kept[AHEAD];
 #pragma unroll

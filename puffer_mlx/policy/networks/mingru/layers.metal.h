@@ -1,13 +1,14 @@
-// MinGRU layers as a part of a step; x becomes their output. Equations: cell.h. A layer's weight (H, 3H): hidden, gate, projection.
-// states, after (L, n, H).
+// Compute the MinGRU layers in a step of the acting kernels: replaces x by their output. Equations: cell.h.
+//
+// Weight of a layer: (H, 3H), with columns of hidden, gate, projection. States before and after the step: (L, n, H).
 
 #pragma once
 
 #include "cell.h"
 #include "gpu/acting/functions.metal.h"
 
-template <int R, int GROUPS, int THREADS, int SEATS>
-FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
+template <int R, int GROUPS, int THREADS, int PLAYERS>
+FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, PLAYERS>& step) {
   uint H = step.H, n = step.n, first = step.first, units = step.units, me = step.me;
   for (uint layer = 0; layer < step.L; ++layer) {
     IN_DEVICE const float* weight = step.network + layer * 3 * H * H;

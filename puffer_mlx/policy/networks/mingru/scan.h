@@ -1,4 +1,4 @@
-// MinGRU over time for training: forward and backward, each in one pass over memory. Equations: cell.h.
+// The MinGRU recurrence for training on CPUs: T steps forward and backward, each in one pass over memory. Equations: cell.h.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace puffer {
 
-// One step of one row. u: [hidden | gate | projection], H each; the step starts from not_done * previous.
+// Compute one step of one row. u: [hidden | gate | projection], H each; the state before the step is not_done * previous.
 inline void mingru_row(int H, const float* __restrict u, const float* __restrict x, float not_done,
                        const float* __restrict previous, float* __restrict out, float* __restrict state) {
   for (int h = 0; h < H; ++h) {
@@ -19,8 +19,8 @@ inline void mingru_row(int H, const float* __restrict u, const float* __restrict
   }
 }
 
-// Gradient of `mingru_row`; `carry` enters as dL/dstate from the next step and leaves as dL/dprevious.
-// noinline: when inlined, GCC 12 loses __restrict and doesn't vectorize, 4 to 6 times slower.
+// Compute the gradient of `mingru_row`. carry: dL/dstate from the next step, replaced by dL/dprevious.
+// noinline: if GCC 12 inlines this, it ignores __restrict and doesn't vectorize, which is 4 to 6 times slower.
 [[gnu::noinline]] inline void mingru_row_gradient(int H, const float* __restrict u, const float* __restrict x,
                                                   float not_done, const float* __restrict previous,
                                                   const float* __restrict state, const float* __restrict dout,

@@ -1,4 +1,4 @@
-// A MinGRU layer of the C actor: one step of a block of agents, updating their states. Equations: cell.h.
+// A MinGRU layer for acting on CPUs: computes one step of a block of agents and updates their states. Equations: cell.h.
 
 #pragma once
 
@@ -8,10 +8,10 @@
 
 namespace puffer {
 
-// State: s.
+// MinGRU layer with the state s.
 class MinGRULayer : public Stage {
  public:
-  // weight (3H, H); state: index among the rollout's states.
+  // weight (3H, H); state: index of s in the list of the rollout's states.
   MinGRULayer(const float* weight, int H, int state) : H_(H), state_(state), panels_(pack_gates<3>(weight, H, H)) {}
 
   void run(const Block& block, Features x, float* to) const override {

@@ -1,4 +1,4 @@
-"""MLP: linear layers with GELU and no state, with the interface of the recurrent networks.
+"""The MLP network: linear layers with GELU, without a recurrent state.
 
 Tensors: ``{i}.weight``, ``{i}.bias`` of layer i.
 """
@@ -11,25 +11,27 @@ import mlx.core as mx
 
 from puffer_mlx.ops import dense
 from puffer_mlx.ops.linear import ACTIVATION_CODES
-from puffer_mlx.policy.activations import GAIN, orthogonal_layer, uniform_layer
-from puffer_mlx.policy.networks import GPUStep, NetworkFacts, NotDone, count
+from puffer_mlx.policy.activations import SB3_GAIN, orthogonal_layer, uniform_layer
+from puffer_mlx.policy.networks import GPUStep, NetworkFacts, NotDone, count_matches
 from puffer_mlx.system.plain_functions import record
 
 NAME = "MLP"
-LAYERS = Path(__file__).with_name("layers.metal.h")
+LAYERS_FILE = Path(__file__).with_name("layers.metal.h")
 Weights = list[dict[str, mx.array]]
 State = list[mx.array]
 
 
 @dataclass(frozen=True)
 class MLP:
-    """L linear layers (H, H) with bias, each with an activation. The state is an empty list.
+    """Network of L linear layers (H, H) with bias, each followed by an activation.
+
+    It has no recurrent state: the state is an empty list.
 
     Args:
-        hidden: width H.
-        layers: number L of layers.
-        activation: exact GELU, or another one of ``ops.dense`` in the sb3 dialect.
-        gain: gain of orthogonal initial weights; None for uniform ones, as in PufferLib.
+        hidden: Number H of features.
+        layers: Number L of layers.
+        activation: Exact GELU; with ``policy.dialect`` sb3 any activation of ``ops.dense``.
+        gain: Gain of orthogonal initial weights; None for uniform weights, as in PufferLib.
     """
 
     hidden: int
@@ -38,7 +40,7 @@ class MLP:
     gain: float | None = None
 
     def init(self, key: mx.array) -> Weights:
-        """Return weights (H, H) and biases (H,).
+        """Return each layer's initial weight (H, H) and bias (H,).
 
         Both are uniform within ±1/sqrt(H); with a ``gain`` weights are orthogonal, and biases 0.
         """
@@ -49,20 +51,20 @@ class MLP:
         return [orthogonal_layer(each, shape, self.gain) for each in keys]
 
     def initial_state(self, n: int) -> State:
-        """Return the empty state."""
+        """Return an empty list, as this network has no recurrent state."""
         return []
 
     def scan(
         self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute T steps of S segments (T, S, H); ``not_done`` is unused."""
+        """Compute T steps of S segments; ``not_done`` is unused. See ``Network.scan``."""
         out, state = self.step(weights, h.reshape(-1, self.hidden), state)
         return out.reshape(h.shape), state
 
     def step(
         self, weights: Weights, h: mx.array, state: State, not_done: NotDone = None
     ) -> tuple[mx.array, State]:
-        """Compute one step of n agents (n, H); ``not_done`` is unused."""
+        """Compute one step of n agents; ``not_done`` is unused. See ``Network.step``."""
         for layer in weights:
             h = dense(h, layer["weight"], layer["bias"], self.activation)
         return h, state
@@ -72,7 +74,7 @@ class MLP:
 
 
 def _with_activation(network: Any, activation: str) -> Any:
-    return replace(network, activation=activation, gain=GAIN)
+    return replace(network, activation=activation, gain=SB3_GAIN)
 
 
 def _add_c_layers(step: Any, network: Any, weights: Weights) -> None:
@@ -90,11 +92,11 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
     return [array for layer in weights for array in (layer["weight"].T, layer["bias"])]
 
 
-FORMS = NetworkFacts(
+FACTS = NetworkFacts(
     with_activation=_with_activation,
     add_c_layers=_add_c_layers,
-    gpu_step=GPUStep(LAYERS, _gpu_weights, fits=_has_gelu),
-    layers=lambda names: count(r"(\d+)\.bias", names),
+    gpu_step=GPUStep(LAYERS_FILE, _gpu_weights, fits=_has_gelu),
+    layers=lambda names: count_matches(r"(\d+)\.bias", names),
     stacked_state=lambda state: {},
 )
 

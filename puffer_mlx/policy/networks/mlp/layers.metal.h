@@ -4,8 +4,8 @@
 
 #include "gpu/acting/functions.metal.h"
 
-template <int R, int GROUPS, int THREADS, int SEATS>
-FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
+template <int R, int GROUPS, int THREADS, int PLAYERS>
+FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, PLAYERS>& step) {
   uint H = step.H, units = step.units, me = step.me;
   if (step.first == 0 && me < 8) step.after[me] = 0.0f;  // no state
   for (uint layer = 0; layer < step.L; ++layer) {

@@ -9,14 +9,19 @@ from kept import edit, kept_copy
 from native_envs import edited, folder_of, make, parameters
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.rollout.seats import Seats, seats_as_declared, seats_in_blocks, set_tags
+from puffer_mlx.rollout.policy_assignment import (
+    PolicyAssignment,
+    assign_as_declared,
+    assign_in_blocks,
+    set_tags,
+)
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.rows import allocate_rows
 
 
 def python_vec(agents: int, each: int, groups: int = 1) -> Any:
-    """Return environments that declare no seats."""
+    """Return environments that declare no assignment."""
     spec = SimpleNamespace(name="fake")
     return SimpleNamespace(
         spec=spec, num_agents=agents, num_groups=groups, num_environments=agents // each
@@ -25,21 +30,21 @@ def python_vec(agents: int, each: int, groups: int = 1) -> Any:
 
 def test_blocks_of_two_players_are_the_last_environments_of_each_buffer():
     """32 agents of a buffer, 2 banks of 25 %: 8 self-play environments, then 4 and 4."""
-    seats = seats_in_blocks(python_vec(64, 2, groups=2), 2, 0.125)
+    assignment = assign_in_blocks(python_vec(64, 2, groups=2), 2, 0.125)
     buffer = [0] * 8 + [1] * 4 + [2] * 4
-    assert seats.tags.tolist() == buffer * 2
-    assert seats.policy.tolist() == [seat for tag in buffer * 2 for seat in (0, tag)]
-    assert seats.environments.tolist() == [agent // 2 for agent in range(64)]
-    assert seats.opponents == 2
-    assert seats.rows(1).tolist() == [17, 19, 21, 23, 49, 51, 53, 55]
-    assert sorted([*seats.learners, *seats.rows(1), *seats.rows(2)]) == [*range(64)]
+    assert assignment.tags.tolist() == buffer * 2
+    assert assignment.policy.tolist() == [policy for tag in buffer * 2 for policy in (0, tag)]
+    assert assignment.environments.tolist() == [agent // 2 for agent in range(64)]
+    assert assignment.opponents == 2
+    assert assignment.rows(1).tolist() == [17, 19, 21, 23, 49, 51, 53, 55]
+    assert sorted([*assignment.learners, *assignment.rows(1), *assignment.rows(2)]) == [*range(64)]
 
 
 def test_a_block_has_entire_teams():
     """36 agents, teams of 3: 20 % are 7.2 agents, 2 whole teams; slots 0 to 2 are the learner's."""
-    seats = seats_in_blocks(python_vec(36, 6), 1, 0.2)
-    assert seats.tags.tolist() == [0, 0, 0, 0, 1, 1]
-    assert seats.rows(1).tolist() == [27, 28, 29, 33, 34, 35]
+    assignment = assign_in_blocks(python_vec(36, 6), 1, 0.2)
+    assert assignment.tags.tolist() == [0, 0, 0, 0, 1, 1]
+    assert assignment.rows(1).tolist() == [27, 28, 29, 33, 34, 35]
 
 
 @pytest.mark.parametrize(
@@ -53,49 +58,49 @@ def test_a_block_has_entire_teams():
 )
 def test_a_block_of_no_or_all_environments_is_refused(agents, opponents, part, message):
     with pytest.raises(UserError, match=message):
-        seats_in_blocks(python_vec(32, agents), opponents, part)
+        assign_in_blocks(python_vec(32, agents), opponents, part)
 
 
 def test_environments_of_several_sizes_are_refused():
     with (
         make("relay", total_agents=12) as vec,
-        pytest.raises(UserError, match="relay has 1 and 2 and 3 agents an environment"),
+        pytest.raises(UserError, match="relay has 1 and 2 and 3 agents per environment"),
     ):
-        seats_in_blocks(vec, 1, 0.4)
+        assign_in_blocks(vec, 1, 0.4)
 
 
-def test_opponents_alternate_in_environments_without_declared_seats():
+def test_opponents_alternate_in_environments_without_declared_policies():
     """10 environments of a buffer, 45 %: the last 4 have opponents."""
-    seats = seats_as_declared(python_vec(40, 2, groups=2), 3, 0.45)
-    assert seats.tags.tolist() == [0, 0, 0, 0, 0, 0, 1, 2, 3, 1] * 2
-    assert seats.policy.tolist() == [seat for tag in seats.tags for seat in (0, tag)]
+    assignment = assign_as_declared(python_vec(40, 2, groups=2), 3, 0.45)
+    assert assignment.tags.tolist() == [0, 0, 0, 0, 0, 0, 1, 2, 3, 1] * 2
+    assert assignment.policy.tolist() == [policy for tag in assignment.tags for policy in (0, tag)]
 
 
-def test_seats_follow_an_environment_of_release_5():
+def test_policies_follow_an_environment_of_release_5():
     """Each peloton's first rider is policy 0's, the others are policy 1's."""
     with make("peloton", total_agents=24, num_buffers=2) as vec:
-        seats = seats_as_declared(vec, 1, 0.5)
-        assert seats.tags.tolist() == [0, 0, 1, 1] * 2
-        assert seats.policy.tolist() == ([0] * 6 + [0, 1, 1] * 2) * 2
+        assignment = assign_as_declared(vec, 1, 0.5)
+        assert assignment.tags.tolist() == [0, 0, 1, 1] * 2
+        assert assignment.policy.tolist() == ([0] * 6 + [0, 1, 1] * 2) * 2
 
 
-def test_opponents_without_a_seat_are_refused():
+def test_opponents_without_an_agent_are_refused():
     with make("peloton", total_agents=24) as vec:
-        with pytest.raises(UserError, match="opponent 2 has no seat in peloton"):
-            seats_as_declared(vec, 2, 0.5)
+        with pytest.raises(UserError, match="opponent 2 plays no agent of peloton"):
+            assign_as_declared(vec, 2, 0.5)
         with pytest.raises(UserError, match="num_policies is 1"):
-            seats_as_declared(vec, 0, 0.5)
+            assign_as_declared(vec, 0, 0.5)
     folder = edited("peloton", ("env->agents[i].policy = i > 0;", "env->agents[i].policy = 2 * i;"))
     with (
         NativeVec(folder, total_agents=24, env=parameters("peloton")) as vec,
-        pytest.raises(UserError, match="gives seats to policy 2"),
+        pytest.raises(UserError, match="assigns agents to policy 2"),
     ):
-        seats_as_declared(vec, 1, 0.5)
+        assign_as_declared(vec, 1, 0.5)
 
 
-def tags_seen(vec: Any, seats: Seats) -> list[int]:
+def tags_seen(vec: Any, assignment: PolicyAssignment) -> list[int]:
     """Return the tags that environments show instead of an observation."""
-    set_tags(vec, seats)
+    set_tags(vec, assignment)
     rows = allocate_rows(vec, vec.num_agents)
     vec.reset(rows)
     return rows.observations[:, 0].astype(int).tolist()
@@ -104,13 +109,13 @@ def tags_seen(vec: Any, seats: Seats) -> list[int]:
 def test_environments_of_release_5_know_their_tag_also_after_a_restore():
     folder = edited("peloton", ("obs[k] = (obs_t)env->strength[k];", "obs[k] = (obs_t)env->tag;"))
     with NativeVec(folder, total_agents=24, env=parameters("peloton")) as vec:
-        seats = seats_as_declared(vec, 1, 0.5)
-        assert tags_seen(vec, seats) == [0] * 12 + [1] * 12
+        assignment = assign_as_declared(vec, 1, 0.5)
+        assert tags_seen(vec, assignment) == [0] * 12 + [1] * 12
         state = vec.state()
         assert state is not None
         with NativeVec(folder, total_agents=24, env=parameters("peloton")) as other:
             other.restore(state)
-            assert tags_seen(other, seats) == [0] * 12 + [1] * 12
+            assert tags_seen(other, assignment) == [0] * 12 + [1] * 12
 
 
 def test_environments_of_release_4_know_their_tag_if_they_ask_for_it():
@@ -124,4 +129,4 @@ def test_environments_of_release_4_know_their_tag_if_they_ask_for_it():
     folder = kept_copy(folder_of("connect4_two"), change)
     with NativeVec(folder, total_agents=16, env={}) as vec:
         behind = Normalized(vec, False, True, 0.99)
-        assert tags_seen(behind, seats_in_blocks(behind, 1, 0.25)) == [0] * 8 + [1] * 8
+        assert tags_seen(behind, assign_in_blocks(behind, 1, 0.25)) == [0] * 8 + [1] * 8

@@ -15,9 +15,13 @@ from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.act_functions import compile_act
 from puffer_mlx.rollout.acting_in_c import ActingInC, make_actor
-from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, each_group, few_parts
+from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, few_shards, one_shard_per_group
 from puffer_mlx.rollout.buffer import RolloutBuffer, Views
-from puffer_mlx.rollout.seats import Seats, seats_as_declared, seats_in_blocks
+from puffer_mlx.rollout.policy_assignment import (
+    PolicyAssignment,
+    assign_as_declared,
+    assign_in_blocks,
+)
 from puffer_mlx.training.streams import acting_streams
 from puffer_mlx.trees import leaves
 
@@ -25,9 +29,9 @@ ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes
 CPU = mx.Device(mx.cpu)
 T = 12
 ENVIRONMENTS = {  # bytes and masks; agents who change places; two heads, floats, teams
-    "connect4_two": lambda vec: seats_in_blocks(vec, 2, 0.2),
-    "peloton": lambda vec: seats_as_declared(vec, 1, 0.3),
-    "target": lambda vec: seats_in_blocks(vec, 2, 0.2),
+    "connect4_two": lambda vec: assign_in_blocks(vec, 2, 0.2),
+    "peloton": lambda vec: assign_as_declared(vec, 1, 0.3),
+    "target": lambda vec: assign_in_blocks(vec, 2, 0.2),
 }
 pytestmark = pytest.mark.usefixtures("extension")
 
@@ -37,10 +41,12 @@ class Game:
 
     def __init__(self, name: str, network="MinGRU", groups=2, agents=192) -> None:
         self.vec = make(name, total_agents=agents, num_buffers=groups, num_threads=2)
-        self.seats: Seats = ENVIRONMENTS[name](self.vec)
+        self.assignment: PolicyAssignment = ENVIRONMENTS[name](self.vec)
         settings = Policy(hidden_size=16, num_layers=2, reset_on_terminal=True)
         self.policy = make_policy(self.vec.spec, settings, Torch(network=network))
-        self.weights = [weights_of(self.policy, seed) for seed in range(1 + self.seats.opponents)]
+        self.weights = [
+            weights_of(self.policy, seed) for seed in range(1 + self.assignment.opponents)
+        ]
         for own in self.weights if name == "peloton" else []:  # whose observations are up to 20
             own["encoder"]["weight"] = own["encoder"]["weight"] / 20
         self.buffer = RolloutBuffer(self.vec.spec, T, agents, groups)
@@ -65,14 +71,18 @@ class Game:
         return [*fields, *map(np.asarray, leaves(whole(self.states)))]
 
     def in_c(self) -> ActingInC:
-        actors = make_actor(self.policy, self.seats)
+        actors = make_actor(self.policy, self.assignment)
         assert actors is not None
         return ActingInC(actors, PhaseTimer("rollout"))
 
-    def in_mlx(self, parts=each_group) -> ActingInMLX:
+    def in_mlx(self, parts=one_shard_per_group) -> ActingInMLX:
         streams = lambda: acting_streams(CPU, 2, self.groups)  # noqa: E731
         return ActingInMLX(
-            compile_act(self.policy, self.seats), streams, PhaseTimer("rollout"), parts, self.seats
+            compile_act(self.policy, self.assignment),
+            streams,
+            PhaseTimer("rollout"),
+            parts,
+            self.assignment,
         )
 
     def alone(self, policy: int) -> list[np.ndarray]:
@@ -88,7 +98,7 @@ class Game:
         return self.of(policy, own, states)
 
     def of(self, policy: int, views: Views, states: Any) -> list[np.ndarray]:
-        rows = self.seats.rows(policy)
+        rows = self.assignment.rows(policy)
         steps = [array[:T, rows] for array in (views.actions, views.logprobs, views.values)]
         return steps + [np.asarray(array)[rows] for array in leaves(states)]
 
@@ -117,7 +127,7 @@ def test_in_c_each_row_is_its_policys_to_the_bit_also_with_new_weights(name: str
 
 
 def check_rows(game: Game) -> None:
-    for policy in range(1 + game.seats.opponents):
+    for policy in range(1 + game.assignment.opponents):
         for mine, theirs in zip(game.found(policy), game.alone(policy), strict=True):
             np.testing.assert_array_equal(mine, theirs)
             assert np.abs(mine).max() > 0
@@ -125,13 +135,13 @@ def check_rows(game: Game) -> None:
 
 @pytest.mark.parametrize(
     ("name", "network", "parts"),
-    [("connect4_two", "MinGRU", each_group), ("target", "MLP", few_parts)],
+    [("connect4_two", "MinGRU", one_shard_per_group), ("target", "MLP", few_shards)],
 )
 def test_through_mlx_each_row_is_its_policys(name: str, network: str, parts):
     game = Game(name, network, groups=4)
     with game.vec:
         game.rollouts(game.in_mlx(parts))
-        for policy in range(1 + game.seats.opponents):
+        for policy in range(1 + game.assignment.opponents):
             found, alone = game.found(policy), game.alone(policy)
             assert (found[0] == alone[0]).mean() > 0.999  # a choice at a boundary of two
             if (found[0] == alone[0]).all():
