@@ -38,7 +38,7 @@ from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table
 from puffer_mlx.config.command_line import Parser
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import write_json
@@ -170,7 +170,7 @@ def check(argv: list[str], every: Sequence[Item], *program_words: str) -> int:
     write(options, done, seconds, titles)  # an error now, not after the minutes of checking
     for result in run_items(items, options, program_words):
         (finding,) = result.findings
-        if finding.verdict == FAIL or not voice.is_quiet():
+        if finding.verdict == FAIL or not verbosity.is_quiet():
             console.print(*result_lines(result, titles), sep="\n", soft_wrap=True)
         if finding.details:
             print(finding.details, file=sys.stderr)

@@ -34,7 +34,7 @@ from puffer_mlx.config.fit import MAX_STEPS, typed
 from puffer_mlx.config.help import RARELY
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.files import relative
 from puffer_mlx.system.json_text import write_json
 
@@ -231,7 +231,7 @@ def main(argv: list[str]) -> None:
 
     select_device(config.base.device)
     policy = evaluating.load_policy(config, options.load_model_path, configure)
-    voice.detail(f"policy {relative(policy.folder)}")
+    verbosity.detail(f"policy {relative(policy.folder)}")
     if options.against:
         play_against(policy, options, configure)
         return
@@ -387,7 +387,7 @@ def play_ladder(policy: "Policy", options: argparse.Namespace) -> None:
     from puffer_mlx.evaluation.ladder import unused_note
     from puffer_mlx.library import evaluating
 
-    voice.note(unused_note(policy.config))
+    verbosity.note(unused_note(policy.config))
     with progress_bar("games") as progress:
         result = evaluating.play_ladder(policy, options.games, options.deterministic, progress)
     print(result)

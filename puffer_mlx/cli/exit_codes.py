@@ -10,11 +10,16 @@ from contextlib import nullcontext
 from itertools import pairwise
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import output, program, signals, voice
+from puffer_mlx.system import output, program, signals, verbosity
 from puffer_mlx.system.output import only_result
 from puffer_mlx.system.private_folders import refuse_full
 
-WORDS = {"-q": voice.QUIET, "--quiet": voice.QUIET, "-v": voice.VERBOSE, "--verbose": voice.VERBOSE}
+WORDS = {
+    "-q": verbosity.QUIET,
+    "--quiet": verbosity.QUIET,
+    "-v": verbosity.VERBOSE,
+    "--verbose": verbosity.VERBOSE,
+}
 _ALLOCATING = r"malloc\]|[Oo]ut of memory"  # MLX and arrays
 CLOSED = "files that this process had opened were closed by code that it ran"
 CLOSED_HINT = "an environment must not close all descriptors (os.closerange, code for daemons)"
@@ -53,7 +58,10 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
             level, words = pop_verbosity(list(argv))
             if not program.asks_for_help(words):
                 refuse_removed_directory()
-            with voice.speaking(level), only_result() if json_is_output(words) else nullcontext():
+            with (
+                verbosity.set_for_block(level),
+                only_result() if json_is_output(words) else nullcontext(),
+            ):
                 return main(words) or 0
         except UserError as error:
             return _refused(error)
@@ -124,4 +132,6 @@ def pop_verbosity(argv: list[str]) -> tuple[int, list[str]]:
     levels = {WORDS[word] for word in argv if word in WORDS}
     if len(levels) > 1:
         raise UserError("--quiet and --verbose are given", "one of them")
-    return levels.pop() if levels else voice.USUAL, [word for word in argv if word not in WORDS]
+    return levels.pop() if levels else verbosity.NORMAL, [
+        word for word in argv if word not in WORDS
+    ]

@@ -29,7 +29,7 @@ from puffer_mlx.export.file_format import PolicyFile
 from puffer_mlx.export.importing import convert_weights, difference, inspect
 from puffer_mlx.export.parity import Comparison
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.trees import named
 
@@ -113,7 +113,7 @@ def convert(argv: list[str]) -> None:
     folder = checkpoint.write_checkpoint(
         run, source.step, config, spec, policy, weights, statistics=source.statistics
     )
-    if voice.is_quiet():
+    if verbosity.is_quiet():
         print(folder)
         return
     detail_config(config)

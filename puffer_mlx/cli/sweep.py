@@ -30,7 +30,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import training_process
 from puffer_mlx.sweep.reading import Sweep, description, read_sweep
 from puffer_mlx.sweep.space import Space
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import refuse_full
 from puffer_mlx.system.signals import Interrupts, interrupting
@@ -168,11 +168,11 @@ def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tup
     config, _ = parse_command_line([env, *words], add_options, used=USED, find_family=look_up)
     permit(config, typed, study)
     refuse_missing(config)
-    voice.note(trainer_note(config), *take_notes(config))
+    verbosity.note(trainer_note(config), *take_notes(config))
     config.unused = [name for name in config.unused if not name.startswith("sweep.")]
-    voice.note(unused_note(config))
+    verbosity.note(unused_note(config))
     swept = read_sweep(config)
-    voice.note(*swept.notes, *description(config, swept))
+    verbosity.note(*swept.notes, *description(config, swept))
     return config, swept
 
 
@@ -233,7 +233,7 @@ def drive(
     slots = training_process.make_slots(options.parallel, cores, gpus, config.train.gpus)
     search = f"{settings.method} over {len(trainings.space)} keys"
     title = f"sweep {stored.name} of {config.env_name}: {search}, {stored.storage}"
-    console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else Console()
+    console = Console(quiet=True, force_terminal=False) if verbosity.is_quiet() else Console()
     shown = columns(trainings)
     with Progress(study, title, settings.max_runs, len(slots), console, shown) as progress:
         records = Records(study, trainings)
@@ -248,7 +248,7 @@ def drive(
             Driver(study, start, slots, most, progress.draw, ended, interrupts).run()
         except KeyboardInterrupt:
             again = f"{program.command('sweep')} {trainings.env} --resume {stored.name}"
-            voice.note(f"the active runs were ended; resume with {again}", error=True)
+            verbosity.note(f"the active runs were ended; resume with {again}", error=True)
             raise
         finally:
             records.conclude()
@@ -282,14 +282,16 @@ def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
         print(f"      with held-out seeds: {held_out.words(study.settings.sign)}")
     print(f"next  {program.command('train')} {stored.folder / BEST}")
     if warning := study.winner_warning():
-        voice.note(warning)
+        verbosity.note(warning)
     if known := progress.importances(study):
         most = ", ".join(f"{name} {part:.0%}" for name, part in list(known.items())[:5])
-        voice.note(f"most important keys: {most}")
+        verbosity.note(f"most important keys: {most}")
     for path in progress.draw(study, stored.folder):
-        voice.note(f"picture {path}")
+        verbosity.note(f"picture {path}")
     if not progress.can_draw():
-        voice.note("for pictures of the front and the importances: pip install 'puffer-mlx[plot]'")
+        verbosity.note(
+            "for pictures of the front and the importances: pip install 'puffer-mlx[plot]'"
+        )
     return 0
 
 

@@ -16,7 +16,7 @@ from puffer_mlx.config.command_line import build_parser, typed_options
 from puffer_mlx.config.help import RARELY
 from puffer_mlx.distributed.launching import launched_rank
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 
 if TYPE_CHECKING:  # imports MLX
     from puffer_mlx.checkpoint import Checkpoint
@@ -129,7 +129,7 @@ def main(argv: list[str]) -> int | None:
     resumed = newest = None
     with contextlib.ExitStack() as held:
         if launched_rank():
-            held.enter_context(voice.speaking(voice.QUIET))
+            held.enter_context(verbosity.set_for_block(verbosity.QUIET))
         typed = typed_options(argv[1:])
         which = next((each.text for each in reversed(typed) if each.option == "--resume"), None)
         if which is not None and not program.asks_for_help(argv):

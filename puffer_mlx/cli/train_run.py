@@ -36,7 +36,7 @@ from puffer_mlx.evaluation.evaluator import Evaluator, short_note, target_reache
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.profiling import metal_capture
 from puffer_mlx.profiling.timeline import Trace
-from puffer_mlx.system import output, program, signals, voice
+from puffer_mlx.system import output, program, signals, verbosity
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.files import relative
 from puffer_mlx.tracking.scores import EVALUATION
@@ -107,9 +107,9 @@ def start(
     if resumed and options.load_model_path is not None:
         raise UserError("--resume and --load-model-path are given", "one of them")
     refuse_missing(config)
-    voice.note(trainer_note(config), *take_notes(config))
+    verbosity.note(trainer_note(config), *take_notes(config))
     config.unused += [*optimizers.unused_keys(config), *unread(config, resumed is not None)]
-    voice.note(unused_note(config), "" if resumed else rate_note(config))
+    verbosity.note(unused_note(config), "" if resumed else rate_note(config))
     detail_config(config)
     select_device(config.base.device)
     ranks = joining.init_distributed(config, resumed.folder.name if resumed else "none")
@@ -120,7 +120,7 @@ def start(
 def start_ranks(config: Config, argv: list[str]) -> int:
     """Start ``train.gpus`` ranks of this command on this machine. Returns the exit code."""
     partition(config, 0, config.train.gpus)  # raise for indivisible sizes once, not in each rank
-    loud = {voice.QUIET: ["-q"], voice.VERBOSE: ["-v"]}.get(voice.level(), [])
+    loud = {verbosity.QUIET: ["-q"], verbosity.VERBOSE: ["-v"]}.get(verbosity.level(), [])
     on_gpus = launching.uses_gpus(config.base.device)
     words = program.of_package("train", *argv, *loud)
     return launching.start_ranks(config.train.gpus, words, on_gpus)
@@ -134,7 +134,7 @@ def train(
     ranks: SingleProcess,
 ) -> int:
     """Train as the only rank or as one of several. Returns the exit code."""
-    voice.note(kernels_note(), error=True)
+    verbosity.note(kernels_note(), error=True)
     path = resumed.folder / checkpoint.WEIGHTS if resumed else None
     if options.load_model_path is not None:
         path = checkpoint.find_weights(options.load_model_path, config)
@@ -147,21 +147,21 @@ def train(
         trainer, config = run.trainer, run.trainer.config
         refuse_shorter(run)
         record = TraceFiles(trainer, options)
-        voice.note(*resumed_notes(run, options.newest))
+        verbosity.note(*resumed_notes(run, options.newest))
         outside.trainer = trainer
         if outside.stopped:  # requested before the trainer existed
             trainer.stop = True
         if ranks.rank:
             return follow(trainer, outside)
         run.write()
-        voice.detail(files_text(run))
-        voice.note(*notes(run))
+        verbosity.detail(files_text(run))
+        verbosity.note(*notes(run))
         evaluator = Evaluator(trainer, heartbeat=run.log.touch)
         ending = RunEnding(run, evaluator)
         ranks.set_rescue(ending.rescue)
         score = run.state.numbers.get(EVALUATED) if run.state else None
         if target_reached(config, score):  # before the run was resumed
-            voice.note(reached_note(config, score))
+            verbosity.note(reached_note(config, score))
             trainer.stop = True
         with (
             signals.stop_gracefully(outside.stop, ending.rescue) as watch,
@@ -188,7 +188,7 @@ def seen_as_trained(config: Config, path: Path | None) -> Config:
     if path is None:
         return config
     changed = with_saved_preprocessing(config, path)
-    voice.note(*differences(config, changed, path))
+    verbosity.note(*differences(config, changed, path))
     return changed
 
 

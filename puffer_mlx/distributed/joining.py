@@ -17,7 +17,7 @@ from puffer_mlx.distributed.launching import RING_HINT, backend, launched_rank, 
 from puffer_mlx.distributed.ranks import Ranks
 from puffer_mlx.distributed.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.devices import kind
 from puffer_mlx.system.version import machine
 from puffer_mlx.vec import source_folder
@@ -96,7 +96,7 @@ def _connect(ranks: Ranks, hosts: list[str]) -> None:
     if not ranks.any(ranks.rank > 0 and not heartbeat.connect(address)):
         ranks.use_host_all_gather()
     elif not ranks.rank:
-        voice.note(
+        verbosity.note(
             f"not all ranks reach port {address['port']} of rank 0: if one is lost, its number may"
             " not be known, and on GPUs each epoch takes longer",
             error=True,

@@ -31,7 +31,7 @@ from types import ModuleType
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import mac, prebuilt, private_folders, voice
+from puffer_mlx.system import mac, prebuilt, private_folders, verbosity
 from puffer_mlx.system.blas import take_over_gemm
 from puffer_mlx.system.compiler import compile_shared, compiler_hint, load_compiled
 from puffer_mlx.system.files import publish
@@ -133,7 +133,7 @@ def _build() -> ModuleType:
         try:
             module = _import(library.path)
             _try(module)
-            voice.detail(f"operations  {library.path}")
+            verbosity.detail(f"operations  {library.path}")
             return module
         except (ImportError, TypeError) as error:
             why = f"the one that came with puffer_mlx doesn't load: {str(error).splitlines()[0]}"

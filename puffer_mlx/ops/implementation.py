@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from puffer_mlx.ops import cpu_extension, low_precision
-from puffer_mlx.system import voice
+from puffer_mlx.system import verbosity
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import Names, Recorded, recorded
 from puffer_mlx.system.prebuilt import hash_of
@@ -178,7 +178,7 @@ def _of_extension(operation: Implementation, extension: ModuleType) -> Any:
 
 @functools.cache
 def _report(line: str) -> None:
-    voice.note(f"puffer_mlx: {line}", error=True)
+    verbosity.note(f"puffer_mlx: {line}", error=True)
 
 
 # ---- what an implementation depends on -----------------------------------------------------------

@@ -22,7 +22,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from puffer_mlx.ops import implementation
-from puffer_mlx.system import voice
+from puffer_mlx.system import verbosity
 from puffer_mlx.system.backend import backend, kernel_substitute
 from puffer_mlx.system.devices import building, for_cpu, has_gpu
 from puffer_mlx.system.files import publish
@@ -186,7 +186,7 @@ def refuse(names: Iterable[str], reason: str = "", gpu: str = "this GPU") -> Non
     for name in sorted({*names} - implementation.refused):
         implementation.refused.add(name)
         because = f" ({reason})" if reason else ""
-        voice.note(
+        verbosity.note(
             f"puffer_mlx: {name} fails on {gpu}{because}, so plain MLX runs, slower; hint:"
             " puffer-mlx check-gpu --report",
             error=True,

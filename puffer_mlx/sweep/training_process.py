@@ -18,7 +18,7 @@ import psutil
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import LogReader, Outcome, Point
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.signals import ends_with_this
 
 STOP_TIMEOUT = 30.0  # seconds between the request to end and the kill
@@ -249,7 +249,7 @@ class TrainingProcess:
         self._log.new_points()
         self._log.close()
         if self._log.skipped:
-            voice.note(f"{self._folder}: {self._log.skipped}; it was skipped")
+            verbosity.note(f"{self._folder}: {self._log.skipped}; it was skipped")
         points = self._log.points(self._points)
         asked = self._until is not None
         fault = self._fault or (self._reason(code) if code and not asked else "")

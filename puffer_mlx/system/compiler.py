@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import private_folders, voice
+from puffer_mlx.system import private_folders, verbosity
 from puffer_mlx.system.files import sync, wait_for_lock
 from puffer_mlx.system.prebuilt import digest_path, file_digest, is_intact
 from puffer_mlx.system.private_folders import cache_directory
@@ -196,7 +196,7 @@ def _announced(name: str, more: str) -> Iterator[None]:
     began, shown = time.monotonic(), threading.Event()
 
     def tell() -> None:
-        voice.note(f"puffer_mlx: compiling {name} {more}", error=True)
+        verbosity.note(f"puffer_mlx: compiling {name} {more}", error=True)
         shown.set()
 
     notice = threading.Timer(NOTICE_SECONDS, tell)
@@ -208,7 +208,7 @@ def _announced(name: str, more: str) -> Iterator[None]:
         notice.join()
     if shown.is_set():
         took = time.monotonic() - began
-        voice.note(f"puffer_mlx: compiling {name} took {took:.0f} s", error=True)
+        verbosity.note(f"puffer_mlx: compiling {name} took {took:.0f} s", error=True)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from puffer_mlx.cli.commands import COMMANDS
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.main import main
 from puffer_mlx.config.schema import DECLARED
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.early_signals import is_command
 
 LINES, COLUMNS = 60, 80
@@ -249,7 +249,7 @@ def test_quiet_prints_only_results(script, here):
     assert (code, err) == (0, "") and out.startswith("squared: ")
     code, out, err = said("train", "sqared", "-q")
     assert (code, out) == (2, "") and "unknown environment 'sqared'" in err
-    assert voice._level == voice.USUAL
+    assert verbosity._level == verbosity.NORMAL
 
 
 def test_verbose_prints_settings_with_their_sources(script, here):

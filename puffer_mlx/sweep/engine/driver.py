@@ -12,7 +12,7 @@ from puffer_mlx.sweep.engine.study import FAULT, FINISHED, OWNER, Study, curves,
 from puffer_mlx.sweep.observations import EarlyStop
 from puffer_mlx.sweep.settings import FIRST_HELD_OUT
 from puffer_mlx.sweep.training_process import STOP_TIMEOUT, Identity, Slot, TrainingProcess
-from puffer_mlx.system import voice
+from puffer_mlx.system import verbosity
 from puffer_mlx.system.signals import Interrupts
 
 FAILURES = 10  # failures in a row that end a sweep
@@ -117,7 +117,9 @@ class Driver:
             active.run.stop("the sweep was ended")
         if self._active:
             limit = f"{STOP_TIMEOUT:.0f} s at most"
-            voice.note(f"ending the active runs: {limit}; repeat to end them at once", error=True)
+            verbosity.note(
+                f"ending the active runs: {limit}; repeat to end them at once", error=True
+            )
         while any(active.run.is_running() for active in self._active):
             if time.monotonic() > deadline or self._interrupts.count > signals:
                 break

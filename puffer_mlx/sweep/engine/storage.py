@@ -15,7 +15,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.engine.study import quiet
-from puffer_mlx.system import voice
+from puffer_mlx.system import verbosity
 
 TABLES_TIMEOUT = 10.0  # seconds for another process to create a database's tables
 FIRST = b'{"op_code":'  # first bytes of a journal
@@ -120,7 +120,7 @@ class Journal(JournalFileBackend):
             os.truncate(self._path, len(data) - len(torn))
         finally:
             self._own_lock.release()
-        voice.note(f"the last record of {self._path} was torn; it was moved to {kept}")
+        verbosity.note(f"the last record of {self._path} was torn; it was moved to {kept}")
 
 
 def _torn(data: bytes) -> bytes:

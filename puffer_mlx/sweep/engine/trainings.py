@@ -15,7 +15,7 @@ from puffer_mlx.sweep.engine.study import DEFAULT, Study, curves
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import AGENTS, Space, Values, fit_sizes
 from puffer_mlx.sweep.training_process import Slot, TrainingProcess
-from puffer_mlx.system import voice
+from puffer_mlx.system import verbosity
 from puffer_mlx.system.files import publish
 from puffer_mlx.tracking.tracked_run import tracker_names
 
@@ -182,7 +182,7 @@ class Records:
         """Write the file a last time, and print the errors so far."""
         self._write_best()
         for line in dict.fromkeys(self._faults):
-            voice.note(line, error=True)
+            verbosity.note(line, error=True)
 
     def _write_best(self) -> None:
         best = self._study.best()
