@@ -35,7 +35,7 @@ def words(options: argparse.Namespace, ranks: int) -> list[str]:
     """The command of a run."""
     agents = options.agents * ranks
     device = "cpu" if options.backend == "ring" else "gpu"
-    return program.of_package(
+    return program.package_command(
         *("train", options.env, "-q", "--device", device),
         *("--vec.total-agents", str(agents), "--train.horizon", str(options.horizon)),
         *("--train.minibatch-size", str(options.minibatch * ranks)),

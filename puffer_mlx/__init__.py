@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from puffer_mlx.system.blas import use_fast_blas
 from puffer_mlx.system.mac import set_command_buffers
-from puffer_mlx.system.private_folders import keep_mlx_private
+from puffer_mlx.system.private_folders import make_mlx_cache_private
 
 if TYPE_CHECKING:
     from puffer_mlx.cli.plot import plot
@@ -61,7 +61,7 @@ _HOMES = {  # module of each public name
 
 set_command_buffers()
 os.environ.setdefault("MLX_USE_CUDA_GRAPHS", "0")  # slower with graphs: decision 0018
-keep_mlx_private()
+make_mlx_cache_private()
 with interruptible():
     use_fast_blas()
 

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.signals import ends_with_this
+from puffer_mlx.system.signals import parent_variables
 
 OK, WARN, FAIL, SKIP = "ok", "WARN", "FAIL", "-"
 ORDER = (OK, SKIP, WARN, FAIL)  # from harmless to serious
@@ -193,7 +193,7 @@ def run_in_worker(
     """
     left = list(names)
     while left:
-        variables = {**os.environ, **ends_with_this()}
+        variables = {**os.environ, **parent_variables()}
         words = command(left)
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=variables) as process:
             lines: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -24,7 +24,7 @@ from puffer_mlx.checkpoint.folder import BEST, STATE, WEIGHTS
 from puffer_mlx.checkpoint.tensor_files import read_header
 from puffer_mlx.config import Base, Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import reading
+from puffer_mlx.system.files import report_read_errors
 
 STEPS = re.compile("[0-9]{16}")  # folder name of a checkpoint
 
@@ -83,7 +83,7 @@ def checkpoints(folder: Path, holding: str = WEIGHTS) -> list[CheckpointInfo]:
     Raises:
         UserError: If the folder can't be read.
     """
-    with reading(folder):
+    with report_read_errors(folder):
         paths = folder.iterdir() if folder.is_dir() else ()
         folders = [p for p in paths if STEPS.fullmatch(p.name) and not _is_alias(p)]
         every = [checkpoint_info(path, holding) for path in folders]
@@ -102,7 +102,7 @@ def newest(runs: Path, holding: str = WEIGHTS) -> CheckpointInfo | None:
         UserError: If a folder can't be read, or a link to a run is broken. That run might be the
             newest.
     """
-    with reading(runs):
+    with report_read_errors(runs):
         folders = list(runs.iterdir()) if runs.is_dir() else []
     above = () if runs.is_dir() else (runs, *runs.parents)
     for path in (*above, *(run for run in folders if run.name.isdecimal())):
@@ -146,7 +146,7 @@ def find(path: str, config: Config, holding: str = WEIGHTS) -> Path:
     """
     if not path.strip():
         raise UserError("no checkpoint is named: the text is empty", WHICH)
-    with reading(path):
+    with report_read_errors(path):
         return _find(path, config, holding)
 
 
@@ -233,7 +233,7 @@ def find_any(
     folder = folder or Path(Base().checkpoint_dir)
     if path == BEST and not Path(path).is_dir():
         path = str(best_of(find_any("latest", folder, env).parent))
-    with reading(path):
+    with report_read_errors(path):
         names = [env] if env else sorted(each.name for each in folder.glob("*") if each.is_dir())
         exists = Path(path.strip()).is_dir()
         if not names or "/" in path or (path != "latest" and exists):
@@ -282,7 +282,7 @@ def find_weights(path: str, config: Config) -> Path:
     Raises:
         UserError: If the checkpoint doesn't exist.
     """
-    with reading(path):
+    with report_read_errors(path):
         if Path(path).suffix and not Path(path).is_dir():
             return Path(path)
     return find(path, config) / WEIGHTS

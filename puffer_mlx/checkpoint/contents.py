@@ -31,7 +31,7 @@ from puffer_mlx.config.trust import Allowed
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.files import publish_folder, publish_link, reading, remove_folder
+from puffer_mlx.system.files import publish_folder, publish_link, remove_folder, report_read_errors
 from puffer_mlx.tracking.scores import SCORE, score_name
 
 
@@ -128,7 +128,7 @@ def load(
         UserError: If the folder isn't a checkpoint, is damaged, or names code that isn't allowed.
     """
     path = folder / CONFIG
-    with reading(folder):
+    with report_read_errors(folder):
         if not path.is_file():
             raise UserError(f"{folder} has no {CONFIG}", "name a checkpoint's folder")
     config = load_saved(path, allow_code)
@@ -167,7 +167,7 @@ def load_state(folder: Path) -> State:
         UserError: If the state is missing or damaged.
     """
     path = folder / STATE
-    with reading(folder):
+    with report_read_errors(folder):
         if not path.is_file():
             raise UserError(
                 f"{folder} has no {STATE}: it holds only weights",
@@ -186,12 +186,12 @@ def load_state(folder: Path) -> State:
 def recorded(folder: Path) -> mx.array | None:
     """Return observations (T, S, D) recorded before this checkpoint, or None."""
     path = folder / STATE
-    with reading(folder):
+    with report_read_errors(folder):
         return _read(path)[0].get("recorded") if path.is_file() else None
 
 
 def _read(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
-    with reading(path):
+    with report_read_errors(path):
         return tensor_files.read(path)
 
 

@@ -23,7 +23,7 @@ from puffer_mlx.config.schema import Vec
 from puffer_mlx.config.values import BOOLS
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.files import reading, relative
+from puffer_mlx.system.files import relative, report_read_errors
 from puffer_mlx.vec.base import HasNormalizer, VecEnv
 from puffer_mlx.vec.normalize import shows_normalised
 
@@ -42,7 +42,7 @@ def read_statistics(path: Path) -> dict[str, Any]:
     Raises:
         UserError: If the statistics are damaged or can't be read.
     """
-    with reading(path):
+    with report_read_errors(path):
         holds = path.suffix == ".safetensors" and path.is_file()
         if holds and (inside := normalization.split_statistics(path, read(path)[0])[1]):
             return inside
@@ -118,7 +118,7 @@ def rescales(path: Path) -> bool | None:
     Raises:
         UserError: If the file is damaged or can't be read.
     """
-    with reading(path):
+    with report_read_errors(path):
         if path.suffix == ".safetensors" and path.name != WEIGHTS:
             return bool(rescaling.split_bounds(path, read(path)[0])[1])
         if texts := _run_texts(path):
@@ -140,7 +140,7 @@ def _run_texts(path: Path) -> dict[str, str]:
     folder = path if path.is_dir() else path.parent
     if path.suffix == ".safetensors" and path.name != WEIGHTS:
         return {}
-    with reading(path):
+    with report_read_errors(path):
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
             return ini_file(folder / CONFIG).texts
     return {}

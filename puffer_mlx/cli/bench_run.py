@@ -72,7 +72,7 @@ def machine(load: tuple[float, float, float]) -> dict[str, Any]:
         cpu = next((line.partition(":")[2].strip() for line in lines if "model name" in line), cpu)
     return {
         "date": datetime.date.today().isoformat(),
-        "command": program.typed(),
+        "command": program.full_command_line(),
         "cpu": cpu,
         "cores": threads(),
         "load_before": [round(x, 2) for x in load],

@@ -121,7 +121,7 @@ def main(argv: list[str]) -> int:
     words = "-m", __spec__.name, *worker_words(argv), "--only"
 
     def command(left: list[str]) -> list[str]:
-        return program.python(*words, *left, f"{WORKER}={','.join(failed)}")
+        return program.python_command(*words, *left, f"{WORKER}={','.join(failed)}")
 
     console = Console(highlight=False)
     began = time.perf_counter()
@@ -146,7 +146,7 @@ def main(argv: list[str]) -> int:
     if options.json:
         record = {
             "environment": config.env_name,
-            "command": program.typed(),
+            "command": program.full_command_line(),
             "versions": version_text().splitlines(),
             "seconds": took,
             "verdict": worst(everything),

@@ -78,7 +78,7 @@ def run_items(
     words += ["--quick"] if options.quick else []
 
     def command(left: list[str]) -> list[str]:
-        return program.python(*words, WORKER, "--only", *left)
+        return program.python_command(*words, WORKER, "--only", *left)
 
     death = ""
     for result in run_in_worker([item.name for item in items], command, options.timeout):
@@ -117,12 +117,12 @@ def record(results: list[Result], seconds: float) -> dict[str, Any]:
         verdict = WORDS[finding.verdict]
         rows[name] = {**finding._asdict(), "verdict": verdict, "seconds": seconds_each}
     versions = version_text().splitlines()
-    command = shlex.split(program.typed())
+    command = shlex.split(program.full_command_line())
     return {"command": command, "versions": versions, "seconds": seconds, "items": rows}
 
 
 def report_text(results: list[Result], seconds: float, titles: dict[str, str]) -> str:
-    parts = [f"{program.typed()}\n{version_text()}\n"]
+    parts = [f"{program.full_command_line()}\n{version_text()}\n"]
     for result in results:
         parts += [line.plain for line in result_lines(result, titles)]
         parts += [result.findings[0].details] if result.findings[0].details else []
@@ -139,7 +139,7 @@ def write(
     if options.json:
         write_json(record(results, seconds), options.json)
     if options.report:
-        with publish(options.report, named=True) as path:
+        with publish(options.report, user_named=True) as path:
             path.write_text(report_text(results, seconds, titles), encoding="utf-8")
 
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output, program, signals, verbosity
 from puffer_mlx.system.output import only_result
-from puffer_mlx.system.private_folders import refuse_full
+from puffer_mlx.system.private_folders import refuse_full_disk
 
 WORDS = {
     "-q": verbosity.QUIET,
@@ -76,10 +76,10 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
                 return _refused(_out_of_memory(error))
             if not re.search(_COMPILING, str(error)):
                 raise
-            if watch.came():
+            if watch.has_signal():
                 raise KeyboardInterrupt from None  # Ctrl-C also reaches the compiler
             try:
-                refuse_full()
+                refuse_full_disk()
             except UserError as refused:
                 return _refused(refused)
             raise

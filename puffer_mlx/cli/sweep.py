@@ -32,8 +32,8 @@ from puffer_mlx.sweep.reading import Sweep, description, read_sweep
 from puffer_mlx.sweep.space import Space
 from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.files import publish
-from puffer_mlx.system.private_folders import refuse_full
-from puffer_mlx.system.signals import Interrupts, interrupting
+from puffer_mlx.system.private_folders import refuse_full_disk
+from puffer_mlx.system.signals import Interrupts, catch_interrupts
 from puffer_mlx.tracking.tracked_run import refuse_missing
 
 FIRST = (
@@ -70,10 +70,10 @@ def main(argv: list[str]) -> int:
     refuse_unknown_method(config)
     if importlib.util.find_spec("optuna") is None:
         raise UserError("a sweep needs Optuna", "pip install 'puffer-mlx[sweep]'")
-    refuse_full()  # otherwise every run would fail in turn
+    refuse_full_disk()  # otherwise every run would fail in turn
     options, words = split(argv[1:])
     # Batch systems send SIGTERM, a closed terminal sends SIGHUP.
-    with interrupting(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as interrupts:
+    with catch_interrupts(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as interrupts:
         return sweep(argv[0], words, options, find(config, options), config, interrupts)
 
 

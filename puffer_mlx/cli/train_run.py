@@ -122,7 +122,7 @@ def start_ranks(config: Config, argv: list[str]) -> int:
     partition(config, 0, config.train.gpus)  # raise for indivisible sizes once, not in each rank
     loud = {verbosity.QUIET: ["-q"], verbosity.VERBOSE: ["-v"]}.get(verbosity.level(), [])
     on_gpus = launching.uses_gpus(config.base.device)
-    words = program.of_package("train", *argv, *loud)
+    words = program.package_command("train", *argv, *loud)
     return launching.start_ranks(config.train.gpus, words, on_gpus)
 
 
@@ -175,7 +175,7 @@ def train(
             uptime = shown.logs.get("uptime", 0.0)
             ending.reached = [steps_text(trainer, uptime), *score_texts(run, shown, last)]
             ending.next = next_steps(run, argv) if ending.saved else []
-        return outside.status or (watch.status if watch.number == signal.SIGHUP else 0)
+        return outside.status or (watch.status if watch.signum == signal.SIGHUP else 0)
 
 
 def seen_as_trained(config: Config, path: Path | None) -> Config:

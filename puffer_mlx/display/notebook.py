@@ -21,7 +21,7 @@ from puffer_mlx.config.notes import family_note
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.run_view import Curve, Logs, RunState, abbreviate, agents_text, label
 from puffer_mlx.evaluation.frames import Frame, gif_bytes, needing
-from puffer_mlx.system.signals import handled_by
+from puffer_mlx.system.signals import handle_signals_with
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training.trainer import Trains
 
@@ -92,7 +92,7 @@ def _interruptible(trainer: Trains) -> Iterator[None]:
 
     interrupted = False
     try:
-        with handled_by(handle, signal.SIGINT):
+        with handle_signals_with(handle, signal.SIGINT):
             yield
     finally:
         if interrupted:

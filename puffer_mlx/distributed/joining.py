@@ -19,7 +19,7 @@ from puffer_mlx.distributed.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.devices import kind
-from puffer_mlx.system.version import machine
+from puffer_mlx.system.version import describe_machine
 from puffer_mlx.vec import source_folder
 from puffer_mlx.vec.native.sources import sources_digest
 
@@ -105,7 +105,7 @@ def _connect(ranks: Ranks, hosts: list[str]) -> None:
 
 def _facts(config: Config) -> dict[str, Any]:
     """Return what must be the same on all ranks, and this rank's host and cores, by name."""
-    versions = machine()
+    versions = describe_machine()
     settings = {
         f"{section}.{key}": str(value)
         for section, keys in to_dict(config).items()
@@ -153,7 +153,7 @@ def _rendezvous_timeout(timeout: float, name: str) -> Iterator[None]:
         f"error: rank {launched_rank()} has waited {timeout:g} s for the others ({name})\n"
         "  hint: was each rank started, and do its addresses lead to it?\n"
     )
-    words = program.python("-S", "-E", "-c", WATCH, str(timeout), str(os.getpid()), error)
+    words = program.python_command("-S", "-E", "-c", WATCH, str(timeout), str(os.getpid()), error)
     streams: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     # In a new session, so that Ctrl-C doesn't print its traceback.
     watch = subprocess.Popen(words, start_new_session=True, **streams)

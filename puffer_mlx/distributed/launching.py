@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.signals import handled_by
+from puffer_mlx.system.signals import handle_signals_with
 
 BACKENDS = {  # environment variable that a launcher sets for a backend
     "ring": "MLX_HOSTFILE",
@@ -175,8 +175,8 @@ def _forwarding_signals(ranks: Sequence[subprocess.Popen]) -> Iterator[None]:
     with ExitStack() as stack:
         for number in signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # by nohup
-                stack.enter_context(handled_by(forward, number))
-        stack.enter_context(handled_by(suspend, signal.SIGTSTP))
+                stack.enter_context(handle_signals_with(forward, number))
+        stack.enter_context(handle_signals_with(suspend, signal.SIGTSTP))
         yield
 
 

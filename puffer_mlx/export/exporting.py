@@ -97,7 +97,7 @@ def export(checkpoint: Checkpoint, form: Format, path: Path, recorded: mx.array 
         observations = random_observations(checkpoint.spec, checkpoint.statistics)
     else:  # raw observations
         observations = normalization.undo(checkpoint.statistics, np.array(recorded))
-    with publish(path, named=True) as temporary:
+    with publish(path, user_named=True) as temporary:
         file.write(contents, temporary)
         theirs = file.run(read_policy_file(temporary, file), contents.policy, observations)
         least = math.inf if losses else file.tolerance

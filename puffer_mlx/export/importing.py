@@ -23,7 +23,7 @@ from puffer_mlx.export.parity import Comparison, compare_outputs, random_observa
 from puffer_mlx.export.weight_layouts import layout_of, to_layout
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.files import open_file, reading
+from puffer_mlx.system.files import open_file, report_read_errors
 
 Weights = Any
 TOLERANCE = 1e-5  # relative to an output's scale
@@ -36,7 +36,7 @@ def inspect(path: Path) -> PolicyFile:
     Raises:
         UserError: If the file can't be read, or holds an unknown policy.
     """
-    with reading(path, "check the path"):
+    with report_read_errors(path, "check the path"):
         with open_file(path) as file:
             head = file.read(HEAD)
             refuse_file(path, os.fstat(file.fileno()).st_size)

@@ -21,7 +21,7 @@ from puffer_mlx.evaluation.frames import write_gif
 from puffer_mlx.export import Format, export
 from puffer_mlx.library.evaluating import evaluate, play, scores_record
 from puffer_mlx.library.policy import Policy
-from puffer_mlx.system.files import publish_folder, reading
+from puffer_mlx.system.files import publish_folder, report_read_errors
 from puffer_mlx.system.json_text import write_json
 
 STEPS = 300  # pictures of the GIF
@@ -169,7 +169,7 @@ def refuse_foreign(out: Path) -> None:
         if out.exists():
             raise UserError(f"{out} is a file, and a folder is to be written", hint)
         return
-    with reading(out):
+    with report_read_errors(out):
         names = {path.name for path in out.iterdir()}
     if names - FILES or (names and not {POLICY, SCORES} <= names):
         some = ", ".join(sorted(names - FILES or names)[:3])

@@ -45,13 +45,13 @@ UNITS = (("ops", "policy"), ("ppo",))  # compiled in parallel, in equal times
 MODULE, TEXTS = Path("ops/cpu/module.h"), Path("ops/gpu")  # the last header; the folder without C++
 
 
-def made_for() -> dict[str, str]:
+def built_for() -> dict[str, str]:
     """Return the versions and the sources for which an extension is compiled."""
     texts = [text for path in headers() for text in (path.name, path.read_bytes())]
     return {
         "MLX": version("mlx"),
         "Python": sysconfig.get_config_var("SOABI"),
-        "sources": prebuilt.hash_of(*texts),
+        "sources": prebuilt.text_hash(*texts),
     }
 
 
@@ -67,7 +67,7 @@ def flags(level: str | None = None) -> list[str]:
     root, package = Path(nanobind.__file__).parent, Path(mx.__file__).parent
     identity = f"{version('mlx')},{nanobind.__version__},{sysconfig.get_config_var('SOABI')}"
     features = " ".join(sorted(prebuilt.cpu_features())) or platform.processor()  # -march=native
-    cpu = prebuilt.hash_of(features) if level is None else level
+    cpu = prebuilt.text_hash(features) if level is None else level
     beside = "@loader_path" if mac.on_a_mac() else "$ORIGIN"
     mlx_library = package / "lib" if level is None else f"{beside}/../../mlx/lib"
     flags = [
@@ -127,7 +127,7 @@ def _load() -> ModuleType | None:
 
 def _build() -> ModuleType:
     """Load the wheel's extension if it fits this machine, else compile one."""
-    library = prebuilt.find(NAME, made_for())
+    library = prebuilt.find_library(NAME, built_for())
     why = library.reason
     if library.path:
         try:
@@ -140,7 +140,7 @@ def _build() -> ModuleType:
     try:
         return load_compiled(functools.partial(compile_extension, because=why), _import)
     except UserError as error:
-        other = library.made_for.get("MLX")
+        other = library.built_for.get("MLX")
         if not other or other == version("mlx"):
             raise
         hint = f"{compiler_hint(cpp=True)}; or pip install 'mlx=={other}', which needs none"
@@ -197,10 +197,10 @@ def compile_extension(again: bool = False, level: str | None = None, because: st
     """
     import nanobind
 
-    text = prebuilt.hash_of(*map(unit_text, UNITS))
+    text = prebuilt.text_hash(*map(unit_text, UNITS))
     sources = cache_directory() / f"{NAME}-{text}"  # a folder per version
     try:
-        private_folders.make(sources)
+        private_folders.make_private_folder(sources)
     except OSError as error:
         raise UserError(
             f"{NAME}: can't write compiled libraries to {sources.parent}: {error.strerror}",
@@ -214,9 +214,9 @@ def compile_extension(again: bool = False, level: str | None = None, because: st
         compiler="c++",
         depends=headers(),
         include=[PACKAGE],  # for ``#include "ops/cpu/node.h"`` in any folder
-        usually="10 to 20 seconds, longer on a busy machine" + (f": {because}" if because else ""),
+        duration="10 to 20 seconds, longer on a busy machine" + (f": {because}" if because else ""),
         again=again,
-        further={glue: ["-O1"]},  # not critical for speed; -O3 takes 2 seconds more
+        source_flags={glue: ["-O1"]},  # not critical for speed; -O3 takes 2 seconds more
     )
 
 

@@ -28,7 +28,7 @@ from puffer_mlx.ops import cpu_extension, low_precision
 from puffer_mlx.system import verbosity
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import Names, Recorded, recorded
-from puffer_mlx.system.prebuilt import hash_of
+from puffer_mlx.system.prebuilt import text_hash
 
 PACKAGE = Path(__file__).parents[1]
 NAME = PACKAGE.name
@@ -202,7 +202,7 @@ def _dependencies(modules: tuple[str, ...]) -> tuple[list[Names], list[str]]:
 
 def _replaced(names: Sequence[Names]) -> list[str]:
     pairs = ((each, key, value) for each in names for key, value in each.recorded)
-    return [f"{n.place}.{key}" for n, key, value in pairs if n.current.get(key) is not value]
+    return [f"{n.owner}.{key}" for n, key, value in pairs if n.current.get(key) is not value]
 
 
 def _function(passed: Any) -> Any:
@@ -222,7 +222,7 @@ def _is_recorded(passed: Any) -> bool:
     module, _, path = name_of(passed).partition(":")
     place, _, key = f"{module}.{path}".rpartition(".")
     known = recorded.get(f"{NAME}.{module}", Recorded([], set()))
-    names = [each for each in known.names if each.place == place]
+    names = [each for each in known.names if each.owner == place]
     return any((key, _function(passed)) in each.recorded for each in names)
 
 
@@ -252,13 +252,13 @@ def _edited(module: str) -> str:
     if known is None or file.suffix != ".py" or not file.exists():
         return ""
     source = file.read_bytes()
-    same = hash_of(source) == known.source or code_hash(source) == known.code
+    same = text_hash(source) == known.source or code_hash(source) == known.code
     return "" if same else path
 
 
 def code_hash(source: bytes) -> str:
     """Return a hash of Python code without comments, docstrings, annotations and f-strings."""
-    return hash_of(repr(_computed(ast.parse(source).body)))
+    return text_hash(repr(_computed(ast.parse(source).body)))
 
 
 def _computed(node: Any) -> Any:

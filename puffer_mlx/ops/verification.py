@@ -26,7 +26,7 @@ from puffer_mlx.system import verbosity
 from puffer_mlx.system.backend import backend, kernel_substitute
 from puffer_mlx.system.devices import building, for_cpu, has_gpu
 from puffer_mlx.system.files import publish
-from puffer_mlx.system.prebuilt import hash_of
+from puffer_mlx.system.prebuilt import text_hash
 from puffer_mlx.system.private_folders import cache_directory
 
 UNIT = {"fp32": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-11}  # fp32 products may be of TF32
@@ -159,7 +159,7 @@ class Verified:
     def _signature(self, arguments: tuple) -> str:
         found = [leaf for _, leaf in tree_flatten(list(arguments))]
         shapes = [(a.shape, str(a.dtype)) if isinstance(a, mx.array) else a for a in found]
-        return hash_of(machine(), self._context, str(shapes))
+        return text_hash(machine(), self._context, str(shapes))
 
 
 def verified(
@@ -200,7 +200,7 @@ def machine() -> str:
     name = gpu.get("device_name"), gpu.get("architecture")
     rooms = [implementation.PACKAGE / room for room in ("ops", "policy", "ppo")]
     paths = sorted(path for room in rooms for path in room.rglob("*") if path.suffix in SOURCES)
-    sources = hash_of(*(path.read_bytes() for path in paths))
+    sources = text_hash(*(path.read_bytes() for path in paths))
     return f"{name} {platform.platform()} {version('mlx')} {sources}"
 
 

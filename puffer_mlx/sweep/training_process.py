@@ -19,7 +19,7 @@ import psutil
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import LogReader, Outcome, Point
 from puffer_mlx.system import program, verbosity
-from puffer_mlx.system.signals import ends_with_this
+from puffer_mlx.system.signals import parent_variables
 
 STOP_TIMEOUT = 30.0  # seconds between the request to end and the kill
 KILL_TIMEOUT = 5.0  # seconds to wait for a killed process
@@ -199,14 +199,14 @@ class TrainingProcess:
         self._stopped = ""
         self._log = LogReader(folder / "logs", metric)
         folder.mkdir(parents=True, exist_ok=True)
-        command = program.of_package("train", *words, *slot.words, "-q")
+        command = program.package_command("train", *words, *slot.words, "-q")
         with open(folder / OUTPUT, "wb") as output, _on(slot.cores):
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=slot.environment() | ends_with_this(),
+                env=slot.environment() | parent_variables(),
                 start_new_session=True,  # so that Ctrl-C in the terminal only reaches the sweep
             )
         self.identity = Identity.of(self._process.pid)

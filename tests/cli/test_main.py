@@ -165,7 +165,7 @@ def test_messages_name_commands_as_the_user_started_them(monkeypatch, started, c
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", [started, "a", "b c"])
     assert program.command("check-env") == check
-    assert program.typed() == f"{again} a 'b c'"
+    assert program.full_command_line() == f"{again} a 'b c'"
 
 
 def test_messages_name_no_scripts_of_other_projects(monkeypatch, tmp_path):

@@ -20,7 +20,7 @@ from puffer_mlx.cli import train_run
 from puffer_mlx.cli.stopping import NOTHING, StopRequests
 from puffer_mlx.cli.train import find_resumed
 from puffer_mlx.display import dashboard
-from puffer_mlx.system.signals import ASKING
+from puffer_mlx.system.signals import STOPPING_MESSAGE
 from puffer_mlx.training.epoch_logs import EpochProgress
 from puffer_mlx.training.trainer import Trainer
 
@@ -291,7 +291,7 @@ def test_two_signals_end_an_environment_that_hangs_in_c(tmp_path):
     with started(words, tmp_path) as process:
         process.wait_for("hangs")
         process.popen.send_signal(number)
-        process.wait_for_error(ASKING)
+        process.wait_for_error(STOPPING_MESSAGE)
         process.popen.send_signal(number)
         code, out, err = process.end()
     assert code == 128 + number, err

@@ -18,7 +18,7 @@ from puffer_mlx.cli.train_output import evaluation_note, rate_note
 from puffer_mlx.config.notes import best_score
 from puffer_mlx.display.run_view import PHASES, abbreviate, duration
 from puffer_mlx.ppo.loss import METRICS
-from puffer_mlx.system.signals import ASKING
+from puffer_mlx.system.signals import STOPPING_MESSAGE
 
 COEFFICIENTS = "learning_rate", "ent_coef"
 LOSSES = {
@@ -280,7 +280,7 @@ def test_a_signal_stops_at_the_end_of_an_epoch_and_saves(tmp_path):
         process.popen.send_signal(signal.SIGTERM)
         code, out, err = process.end()
     assert code == 0
-    assert err.strip() == ASKING
+    assert err.strip() == STOPPING_MESSAGE
     epochs = records(tmp_path)
     assert [record["epoch"] for record in epochs] == list(range(1, len(epochs) + 1))
     last = epochs[-1]["agent_steps"]

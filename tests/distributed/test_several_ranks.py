@@ -334,7 +334,7 @@ def test_ctrl_z_stops_ranks_until_they_are_continued(tmp_path):
 
 @pytest.mark.parametrize("ended_by", ["kill -9", "closed terminal"])
 def test_ranks_save_and_end_when_their_launcher_ends(ended_by, tmp_path):
-    words = program.of_package(*SMALL, *LONG, "--train.gpus", "2")
+    words = program.package_command(*SMALL, *LONG, "--train.gpus", "2")
     with open(tmp_path / "out0", "w") as out:
         parent = subprocess.Popen(
             words, cwd=tmp_path, stdout=out, stderr=out, start_new_session=True
@@ -393,7 +393,7 @@ def test_a_kernel_that_fails_on_one_rank_is_refused_on_all(two_folders, train, t
 )
 def test_a_rank_that_is_lost_is_named(lost, number, said, tmp_path):
     left = 1 - lost
-    with started([program.of_package(*SMALL, *LONG)] * 2, tmp_path) as processes:
+    with started([program.package_command(*SMALL, *LONG)] * 2, tmp_path) as processes:
         wait_for_epochs(tmp_path, processes[0])
         processes[lost].send_signal(number)
         assert processes[left].wait(WAITS) == 2

@@ -143,7 +143,7 @@ class FlatFormat(FileFormat):
         if not normalization.normalises(contents.statistics):
             return []
         beside = path.with_name(f"{path.name}.{MEMORY}")
-        with publish(beside, named=True) as temporary:
+        with publish(beside, user_named=True) as temporary:
             write_statistics(contents.statistics, temporary)
         return [f"puffer_mlx reads their statistics from {relative(beside)}"]
 

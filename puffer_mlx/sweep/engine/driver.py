@@ -89,7 +89,7 @@ class Driver:
             UserError: If too many runs in a row failed.
             KeyboardInterrupt: If a signal arrived.
         """
-        with self._interrupts.held_back():  # so that every started process is recorded
+        with self._interrupts.hold_back():  # so that every started process is recorded
             try:
                 self._sweep()
             finally:
