@@ -15,7 +15,12 @@ from puffer_mlx.system.import_string import load_object, note_folder, search_fol
         ("from gym.spaces import Box", "mine_c.py:E", "gym", "import gymnasium as gym"),
         ("", "mine_d:E", "mine_d has no E", "module:Class"),
         ("", "other_d:E", "No module named 'other_d'", "is other_d.py in this folder"),
-        ("raise SystemExit(3)", "mine_g:E", "ended the program: SystemExit: 3", 'if __name__ == "__main__"'),
+        (
+            "raise SystemExit(3)",
+            "mine_g:E",
+            "ended the program: SystemExit: 3",
+            'if __name__ == "__main__"',
+        ),
         ("class E(\n", "mine_h:E", "'(' was never closed (ROOT/mine_h.py:1)", "error there"),
         ("from mine_e import gone", "mine_f:E", "mine_e", "is mine_f.py in this folder"),
     ],
