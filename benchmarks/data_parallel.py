@@ -53,7 +53,7 @@ def epochs(options: argparse.Namespace, ranks: int) -> list[dict]:
         if ranks == 1:
             code = subprocess.run(command).returncode
         else:
-            code = launching.start_ranks(ranks, command, on_gpus=options.backend == "nccl")
+            code = launching.launch_ranks(ranks, command, on_gpus=options.backend == "nccl")
         if code:
             raise SystemExit(f"{ranks} ranks ended with {code}")
         records = log_of(Path(folder))

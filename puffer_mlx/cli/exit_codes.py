@@ -99,9 +99,9 @@ def _out_of_memory(error: Exception) -> UserError:
 
 def _refused(error: UserError) -> int:
     """Print an error once for all ranks of this machine. Returns the exit code."""
-    from puffer_mlx.distributed.launching import is_first_to_say
+    from puffer_mlx.distributed.launching import is_first_report
 
-    if is_first_to_say(str(error)):
+    if is_first_report(str(error)):
         print(f"error: {error}", file=sys.stderr)
     return 2
 

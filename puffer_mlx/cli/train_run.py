@@ -123,7 +123,7 @@ def start_ranks(config: Config, argv: list[str]) -> int:
     loud = {verbosity.QUIET: ["-q"], verbosity.VERBOSE: ["-v"]}.get(verbosity.level(), [])
     on_gpus = launching.uses_gpus(config.base.device)
     words = program.package_command("train", *argv, *loud)
-    return launching.start_ranks(config.train.gpus, words, on_gpus)
+    return launching.launch_ranks(config.train.gpus, words, on_gpus)
 
 
 def train(

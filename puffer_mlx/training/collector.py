@@ -204,7 +204,7 @@ class Collector:
             acting = self._to_act(weights)
             if self._seats is not None:
                 acting = [acting, *self._opponents(opponents)]
-            noise = self._ranks.columns(self._noise, mine, T, self.vec.num_agents)
+            noise = self._ranks.draw_columns(self._noise, mine, T, self.vec.num_agents)
         if self.launches_ahead:
             mx.async_eval(after)  # the next step may run in another thread
         else:

@@ -184,7 +184,7 @@ def _make_shard(config: Config, ranks: SingleProcess) -> Any:
     """Return this process's environments, after checking that training fits the memory."""
     state_size = optimizers.state_size(optimizers.from_config(config))
     refuse_training(ranks.local_config(config), None, state_size, training_memory())
-    return shards.make_environments(config, ranks, placement.rollout_cores(config))
+    return shards.make_local_environments(config, ranks, placement.rollout_cores(config))
 
 
 def make_environments(config: Config) -> Environments:

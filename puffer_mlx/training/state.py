@@ -56,7 +56,7 @@ def save_state(trainer: Any) -> State:
         "uptime": trainer.epoch_logs.uptime,
         "rollout_device": trainer.placement.rollout_device,
         "optimizer": trainer.config.train.optimizer,
-        **trainer.ranks.numbers(),
+        **trainer.ranks.checkpoint_values(),
     }
     if implementation.refused:
         numbers["refused"] = sorted(implementation.refused)

@@ -240,12 +240,12 @@ def test_the_command_starts_ranks_and_refuses_to_resume_with_another_number(
     capsys.readouterr()
     assert script.main([*SMALL[1:], "--resume", "latest", "--train.gpus", "1"]) == 2
     said = capsys.readouterr().err
-    assert "error: the run's state is of 2 ranks, and this is one process" in said
-    assert "hint: go on with --train.gpus 2" in said
+    assert "error: the checkpoint has the state of 2 ranks, but this run has one process" in said
+    assert "hint: resume with --train.gpus 2" in said
 
 
 def test_an_error_of_all_ranks_is_reported_once(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv(launching.SAID, str(tmp_path))
+    monkeypatch.setenv(launching.REPORTED_FOLDER, str(tmp_path))
 
     def fails(_):
         raise UserError("broken", "mend it")
@@ -271,7 +271,7 @@ def test_the_launcher_ends_the_others_and_names_the_rank_that_died(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launching, "NOTICE_TIMEOUT", 0.5)
     words = [sys.executable, "-c", WAITING]
-    assert launching.start_ranks(2, words, on_gpus=False) == 128 + signal.SIGKILL
+    assert launching.launch_ranks(2, words, on_gpus=False) == 128 + signal.SIGKILL
     assert (tmp_path / "asked").exists()
     assert capfd.readouterr().err == "rank 1 was killed by SIGKILL\n"
 
@@ -290,9 +290,9 @@ mine.write_text(f"{came} ")
 LAUNCHING = f"""
 import sys
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.distributed.launching import start_ranks
+from puffer_mlx.distributed.launching import launch_ranks
 words = [sys.executable, "-c", {COUNTING!r}]
-sys.exit(reported(lambda _: start_ranks(2, words, on_gpus=False))([]))
+sys.exit(reported(lambda _: launch_ranks(2, words, on_gpus=False))([]))
 """
 
 
@@ -407,7 +407,7 @@ def test_ranks_with_different_options_are_refused(tmp_path, serving):
     assert serving.run(tmp_path, [], of={1: ["--train.gamma", "0.9"]}) == [2, 2]
     for rank in range(2):
         said = text(tmp_path, rank)
-        assert "error: rank 0 has train.gamma 0.99, and rank 1 has 0.9" in said
+        assert "error: rank 0 has train.gamma 0.99, but rank 1 has 0.9" in said
 
 
 def test_different_sources_of_an_environment_are_found(tmp_path):
