@@ -9,7 +9,7 @@ from mlx.utils import tree_flatten
 Tree = Any
 
 
-def named(tree: Tree) -> list[tuple[str, mx.array]]:
+def named_arrays(tree: Tree) -> list[tuple[str, mx.array]]:
     """Return the arrays with their dotted names (``network.0.weight``), in the tree's order."""
     return list(tree_flatten(tree))  # pyright: ignore[reportArgumentType, reportReturnType]
 

@@ -162,7 +162,9 @@ def main(argv: list[str]) -> None:
         options.out = options.out.absolute() if options.to == HUB else check_writable(options.out)
     chosen = chosen_options(options, options.to, "--to {}")
     select_device("cpu")  # exact, and fast enough
-    folder = checkpoint.find_any(options.checkpoint, Path(options.checkpoint_dir), options.env)
+    folder = checkpoint.find_any_checkpoint(
+        options.checkpoint, Path(options.checkpoint_dir), options.env
+    )
     saved = checkpoint.load(folder, options.allow_code)
     if options.to == HUB:
         return to_hub(saved, folder, options)

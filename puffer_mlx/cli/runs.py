@@ -133,8 +133,8 @@ class SavedRun:
         from puffer_mlx.checkpoint import STATE, branches
 
         try:
-            saved = branches.checkpoints(self.folder)
-            whole = branches.checkpoints(self.folder, STATE)
+            saved = branches.list_checkpoints(self.folder)
+            whole = branches.list_checkpoints(self.folder, STATE)
         except UserError:  # the folder can't be read
             saved = []
             whole = []

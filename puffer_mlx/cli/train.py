@@ -98,18 +98,18 @@ def find_resumed(
     from puffer_mlx.checkpoint.folder import lock_run
 
     config, _ = parse_command_line(words, training=False)
-    folder = checkpoint.find(which, config, checkpoint.STATE)
+    folder = checkpoint.find_checkpoint(which, config, checkpoint.STATE)
     if not launched_rank():  # the first rank holds it for all of them
         stack.enter_context(lock_run(folder.parent))
     run = str(folder.parent) if which == "latest" else which  # another run may be the latest now
-    folder = checkpoint.find(run, config, checkpoint.STATE)  # may be newer now
+    folder = checkpoint.find_checkpoint(run, config, checkpoint.STATE)  # may be newer now
     resumed = checkpoint.load(folder, trust.allowed_names(config))
     if resumed.config.env_name != config.env_name:
         raise UserError(
             f"{resumed.folder} is a run of {resumed.config.env_name}, not of {config.env_name}",
             f"{program.command('train')} {resumed.config.env_name} --resume {which}",
         )
-    newest = checkpoint.find(which, config)
+    newest = checkpoint.find_checkpoint(which, config)
     has_state = (newest / checkpoint.STATE).is_file()
     return resumed, folder if has_state else newest
 

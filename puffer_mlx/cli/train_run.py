@@ -159,7 +159,7 @@ def train(
         evaluator = Evaluator(trainer, heartbeat=run.log.touch)
         ending = RunEnding(run, evaluator)
         ranks.set_rescue(ending.rescue)
-        score = run.state.numbers.get(EVALUATED) if run.state else None
+        score = run.state.values.get(EVALUATED) if run.state else None
         if target_reached(config, score):  # before the run was resumed
             verbosity.note(reached_note(config, score))
             trainer.stop = True
@@ -222,7 +222,7 @@ def train_epochs(
             dashboard.message(line)
         dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
         improved = run.keeper.improved
-        if ranks.any(checkpoint.is_due(config, trainer.epoch - 1) or improved):
+        if ranks.any(checkpoint.is_checkpoint_due(config, trainer.epoch - 1) or improved):
             with ranks.exempt_from_timeout():
                 ending.save()
         if improved:

@@ -53,7 +53,7 @@ def policy_player(
         actor = Actor(policy, weights, n, seed, deterministic)
 
         def choose(rows: Rows) -> np.ndarray:
-            seen = normalization.apply(memory or {}, rows.observations)
+            seen = normalization.normalize_observations(memory or {}, rows.observations)
             return actor.choose(rows._replace(observations=seen))
 
         return choose

@@ -26,7 +26,7 @@ from puffer_mlx.export.parity import compare_outputs, random_observations
 from puffer_mlx.export.weight_layouts import layout_of, to_layout
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.files import publish
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 
 class Format:
@@ -96,7 +96,9 @@ def export(checkpoint: Checkpoint, form: Format, path: Path, recorded: mx.array 
     if recorded is None:
         observations = random_observations(checkpoint.spec, checkpoint.statistics)
     else:  # raw observations
-        observations = normalization.undo(checkpoint.statistics, np.array(recorded))
+        observations = normalization.denormalize_observations(
+            checkpoint.statistics, np.array(recorded)
+        )
     with publish(path, user_named=True) as temporary:
         file.write(contents, temporary)
         theirs = file.run(read_policy_file(temporary, file), contents.policy, observations)
@@ -118,7 +120,7 @@ def export(checkpoint: Checkpoint, form: Format, path: Path, recorded: mx.array 
             )
     T, S = observations.shape[:2]
     kind = "random (seed 0)" if recorded is None else "recorded"
-    sizes = [w.size for _, w in named(contents.weights)]
+    sizes = [w.size for _, w in named_arrays(contents.weights)]
     return Report(
         path=path,
         dialect=dialect,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.checkpoint import environment_statistics, normalization, rescaling
-from puffer_mlx.checkpoint.environment_statistics import KEY, RESCALE
+from puffer_mlx.checkpoint.environment_statistics import NORMALIZE_KEY, RESCALE_KEY
 from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_file
 from puffer_mlx.errors import UserError
@@ -44,9 +44,9 @@ def inspect(path: Path) -> PolicyFile:
     source.inside = bool(source.statistics)
     source.statistics = source.statistics or environment_statistics.read_statistics(path)
     if normalization.normalises(source.statistics):
-        source.settings[KEY] = "True"
+        source.settings[NORMALIZE_KEY] = "True"
     if source.bounds:
-        source.settings[RESCALE] = "True"
+        source.settings[RESCALE_KEY] = "True"
     return source
 
 

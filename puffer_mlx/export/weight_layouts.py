@@ -34,7 +34,7 @@ from puffer_mlx.export.networks import export_forms_of
 from puffer_mlx.policy.decoders import GAINS, Fused, Separate
 from puffer_mlx.policy.networks.catalog import forms_of, names_of
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 Weights = Any
 Tensors = dict[str, np.ndarray]
@@ -154,7 +154,7 @@ def torch_keys(policy: Policy) -> dict[str, list[str]]:
         _network_keys(policy.network, old),
     )
     keys = {}
-    for name, _ in named(policy.init(mx.random.key(0))):
+    for name, _ in named_arrays(policy.init(mx.random.key(0))):
         if name in network_keys:
             keys[name] = network_keys[name]
         elif name.startswith("encoder."):
@@ -188,7 +188,7 @@ def _sb3_keys(policy: Policy) -> dict[str, list[str]]:
     key_of = {"encoder": encoder, "network": network.key}
     actor = ["policy_net"] if policy.separate_value else ["policy_net", "value_net"]
     keys = {}
-    for name, _ in named(policy.init(mx.random.key(0))):
+    for name, _ in named_arrays(policy.init(mx.random.key(0))):
         part, _, rest = name.removeprefix("critic.").partition(".")
         if part == "decoder":
             keys[name] = [_head_key(name, SB3_HEADS)]
@@ -228,7 +228,7 @@ def to_torch(policy: Policy, weights: Weights) -> Tensors:
     """
     keys, tensors = torch_keys(policy), {}
     aliases: Tensors = {}
-    for name, w in named(weights):
+    for name, w in named_arrays(weights):
         array = _transpose(policy, name, np.array(w, np.float32), "to_torch")
         first, *others = keys[name]
         tensors[first] = array
@@ -298,4 +298,4 @@ def _stacked(network: Any, state: Any) -> Tensors:
         return {
             part: np.stack([np.array(a) for a in layers]) for part, layers in stacked(state).items()
         }
-    return {f"state.{name}": np.array(array) for name, array in named(state)}
+    return {f"state.{name}": np.array(array) for name, array in named_arrays(state)}

@@ -51,7 +51,7 @@ from puffer_mlx.evaluation.players import Player, player_without_policy, policy_
 from puffer_mlx.evaluation.results import PairResult
 from puffer_mlx.export.importing import convert_weights, inspect
 from puffer_mlx.library.policy import Policy, check_compatible, player
-from puffer_mlx.library.settings import EnvironmentSource, source_of, with_environment
+from puffer_mlx.library.settings import EnvironmentSource, environment_source, with_environment
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.spec import EnvSpec
@@ -155,7 +155,7 @@ def make_environments(
     acting: Policy, env: Any, episodes: int, seed: int, render: bool = False
 ) -> Environments:
     """Create environments for a number of episodes, and check that they match the policy."""
-    one = None if env is None else source_of(env)
+    one = None if env is None else environment_source(env)
     config = _with_eval_environment(acting.config, one)
     count = agents = 1
     if one is None or not one.alone:
@@ -237,7 +237,7 @@ def play_match(
     if games < 2:
         raise UserError(f"games is {games}", "2 or more: half of them are played on either side")
     acting, seed = player(policy, seed)
-    source = None if env is None else source_of(env)
+    source = None if env is None else environment_source(env)
     config = without_statistics(_with_eval_environment(acting.config, source))
     agents = agents_of(config)
     spec = vec.look_up_spec(config)
@@ -320,7 +320,7 @@ def load_policy(config: Config, path: str, configure: Configure) -> Policy:
         weights = load_weights(path, policy.init(mx.random.key(0)))
         saved = checkpoint.Checkpoint(source, config, spec, policy, weights, 0, statistics)
         return Policy.of_checkpoint(saved)
-    saved = checkpoint.load(checkpoint.find(path, config), allowed_names(config))
+    saved = checkpoint.load(checkpoint.find_checkpoint(path, config), allowed_names(config))
     folder = saved.folder.absolute()  # an environment may change the working directory
     config = configure({}, [saved.folder / checkpoint.CONFIG])
     config = with_saved_preprocessing(config, saved.folder, saved.statistics)
@@ -369,7 +369,7 @@ def find_player(
         settings = file.settings | file.file.sizes_for(file, spec, configure({}, []))
         policy, weights = convert_weights(file, spec, configure(settings, []))
         return policy_player(str(path), policy, weights, deterministic, file.statistics)
-    saved = checkpoint.load(checkpoint.find(word, config), allowed_names(config))
+    saved = checkpoint.load(checkpoint.find_checkpoint(word, config), allowed_names(config))
     if not saved.spec.is_like(spec):
         raise UserError(
             f"{saved.folder} is a policy for {saved.spec.described()},"

@@ -18,7 +18,7 @@ from puffer_mlx.checkpoint.environment_statistics import current_statistics
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.players import Player, policy_player
-from puffer_mlx.library.settings import source_of, with_environment
+from puffer_mlx.library.settings import environment_source, with_environment
 from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.policy.policy import configured_policy
@@ -218,8 +218,8 @@ class Policy:
             UserError: If the checkpoint is missing, damaged or of another policy, or names
                 untrusted code.
         """
-        name = None if env is None else source_of(env).name
-        folder = checkpoint.find_any(str(path), env=name)
+        name = None if env is None else environment_source(env).name
+        folder = checkpoint.find_any_checkpoint(str(path), env=name)
         saved = checkpoint.load(folder, allow_code, policy_factory(policy))
         acting = cls.of_checkpoint(saved._replace(config=with_environment(saved.config, env)))
         if env is None and (layout := saved_layout(saved.spec)):
@@ -271,7 +271,7 @@ class Policy:
         adapter = self._known_adapter()
         rows, single = adapter.rows(observation)
         n = len(rows)
-        rows = normalization.apply(self.memory, rows).astype(
+        rows = normalization.normalize_observations(self.memory, rows).astype(
             self.spec.observation_dtype, copy=False
         )
         before = self._recurrent_state(n, state)

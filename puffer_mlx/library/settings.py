@@ -97,7 +97,7 @@ def object_name(value: Any) -> str:
     return f"{module}:{name}".replace(".<locals>", "").replace("<lambda>", "function")
 
 
-def collected(*sources: Mapping[str, Any]) -> Settings:
+def collect_settings(*sources: Mapping[str, Any]) -> Settings:
     """Return settings by full name. The last one for a key counts.
 
     Args:
@@ -190,7 +190,7 @@ class EnvironmentSource(NamedTuple):
     alone: bool = False
 
 
-def source_of(env: Any) -> EnvironmentSource:
+def environment_source(env: Any) -> EnvironmentSource:
     """Return an environment given by a program as name and factory.
 
     Raises:
@@ -212,7 +212,7 @@ def source_of(env: Any) -> EnvironmentSource:
     raise UserError(f"the environment is {what}", hint)
 
 
-def configured(
+def build_config(
     config: Config | Mapping[str, Any] | None,
     env: Any,
     keywords: Mapping[str, Any],
@@ -232,11 +232,11 @@ def configured(
         UserError: If a setting or the environment is invalid.
     """
     if isinstance(config, Config):
-        return with_environment(changed(config, collected(keywords), training), env)
+        return with_environment(with_settings(config, collect_settings(keywords), training), env)
     if env is None:
         raise UserError("there is no environment", FORMS)
-    settings = collected(config or {}, keywords)
-    one = source_of(env)
+    settings = collect_settings(config or {}, keywords)
+    one = environment_source(env)
     return configuration.load(
         one.name,
         training=training,
@@ -258,7 +258,7 @@ def with_environment(config: Config, env: Any) -> Config:
     """
     if env is None:
         return config
-    one = source_of(env)
+    one = environment_source(env)
     if one.factory is None and one.name != config.env_name:
         raise UserError(
             f"the configuration is for {config.env_name}, the environment is {one.name}",
@@ -286,7 +286,7 @@ def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
     return replace(config, objects={**config.objects, **objects}, named_by=known)
 
 
-def changed(config: Config, settings: Settings, training: bool = True) -> Config:
+def with_settings(config: Config, settings: Settings, training: bool = True) -> Config:
     """Return a copy of a configuration with other settings, which override files.
 
     Raises:

@@ -38,10 +38,10 @@ from puffer_mlx.export import Format, Report, export, formats
 from puffer_mlx.library.policy import Policy, Prediction, checkpoint_of, policy_factory
 from puffer_mlx.library.settings import (
     Schedule,
-    changed,
-    collected,
-    configured,
-    source_of,
+    with_settings,
+    collect_settings,
+    build_config,
+    environment_source,
     with_environment,
     with_objects,
     without_objects,
@@ -167,7 +167,7 @@ class Trainer:
         objects, (source, settings) = without_objects({} if whole else config or {}, settings)
         source = _with_parts(config if whole else source, settings, policy)
         environment = None if ready else env
-        chosen = configured(source, environment, settings, find_family=vec.find_family)
+        chosen = build_config(source, environment, settings, find_family=vec.find_family)
         chosen = with_objects(chosen, objects.named)
         for name, other in (("learning_rate", "lr_schedule"), ("ent_coef", "anneal_ent_coef")):
             if name in objects.schedules and typed(chosen, f"train.{other}"):
@@ -238,14 +238,14 @@ class Trainer:
         Raises:
             UserError: If there is nothing to resume, or it is for another environment or policy.
         """
-        name = None if env is None else source_of(env).name
-        folder = checkpoint.find_any(str(path), env=name, holding=checkpoint.STATE)
-        if (newest := checkpoint.find_any(str(path), env=name)) != folder:
+        name = None if env is None else environment_source(env).name
+        folder = checkpoint.find_any_checkpoint(str(path), env=name, required_file=checkpoint.STATE)
+        if (newest := checkpoint.find_any_checkpoint(str(path), env=name)) != folder:
             _warn(f"{newest} is newer, but has weights only: going on with {folder}")
         written = folder / checkpoint.CONFIG
-        config = replace(configured(None, str(written), {}), allow_code=allow_code)
+        config = replace(build_config(None, str(written), {}), allow_code=allow_code)
         objects, (settings,) = without_objects(settings)
-        config = with_objects(changed(config, collected(settings)), objects.named)
+        config = with_objects(with_settings(config, collect_settings(settings)), objects.named)
         config = with_environment(config, env)
         if not any(typed(config, name) for name in ("base.track", "base.wandb")):
             config.base.track = NO_TRACKER
@@ -347,7 +347,7 @@ class Trainer:
         for line in trackers.log(logs, video):
             output.print_important(line)
         if self._writes and (
-            checkpoint.is_due(self.config, self.epoch - 1) or self._run.keeper.improved
+            checkpoint.is_checkpoint_due(self.config, self.epoch - 1) or self._run.keeper.improved
         ):
             self._save_epoch()
         self.history.append(logs)
@@ -510,9 +510,9 @@ def train(
 def _find_run(resume: str | Path, env: Any, settings: Mapping[str, Any]) -> Path:
     """Return the newest checkpoint that can be resumed of a run that the user names."""
     _, (plain,) = without_objects(settings)
-    folder = collected(plain).get(DIRECTORY, Base().checkpoint_dir)
-    config = Config(source_of(env).name, base=Base(checkpoint_dir=str(folder)))
-    return checkpoint.find(str(resume), config, checkpoint.STATE)
+    folder = collect_settings(plain).get(DIRECTORY, Base().checkpoint_dir)
+    config = Config(environment_source(env).name, base=Base(checkpoint_dir=str(folder)))
+    return checkpoint.find_checkpoint(str(resume), config, checkpoint.STATE)
 
 
 def _check_evaluations(config: Config, environments: Environments) -> None:
@@ -563,12 +563,12 @@ def _with_parts(config: Any, keywords: Mapping[str, Any], module: Any) -> Any:
     if not isinstance(module, nn.Module):
         return config
     whole = isinstance(config, Config)
-    mine = collected({} if whole else config, keywords)
+    mine = collect_settings({} if whole else config, keywords)
     for name in mine:
         if name.partition(".")[0] in ("policy", "torch") and name not in OF_MODULES:
             raise UserError(f"{name} is given, and the policy is a module", "one of the two")
-    parts = collected({"torch": vars(parts_of(module)), "policy.separate_value": False})
-    return changed(config, parts) if whole else {**mine, **parts}
+    parts = collect_settings({"torch": vars(parts_of(module)), "policy.separate_value": False})
+    return with_settings(config, parts) if whole else {**mine, **parts}
 
 
 def _warn_of_unused(config: Config, environments: VecEnv, goes_on: bool, writes: bool) -> None:

@@ -27,7 +27,7 @@ from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.seats import Seats
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 from puffer_mlx.vec.base import WholeRollouts
 
 Shape = tuple[int, ...]
@@ -126,7 +126,7 @@ class CActor:
         self._hidden = policy.network.hidden
         self._add_network: Any = forms_of(policy.network).add_c_layers
         self._activation = CODES[encoder_activation(policy.encoder) or ""]
-        self._state_names = [name for name, _ in named(policy.initial_state(1))]
+        self._state_names = [name for name, _ in named_arrays(policy.initial_state(1))]
         shape = self._inputs, self._hidden, list(action.sizes), action.continuous
         self.native = extension.Actor(*shape, policy.decoder.limits.action)
         self._ready = False

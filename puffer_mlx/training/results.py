@@ -16,7 +16,7 @@ from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.ppo.update import TrainState
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
-from puffer_mlx.trees import leaves, named
+from puffer_mlx.trees import leaves, named_arrays
 
 IN_FLIGHT = 2  # most minibatches queued on the device
 CHOSEN = {"actions", "logprobs", "values"}  # fields of a rollout that the policy computes
@@ -185,7 +185,7 @@ def not_finite_of(now: TrainState) -> str | None:
     """Return the name of the first weight or optimizer array that isn't finite, or None."""
     trees = {"": now.weights, **{f"the {name} of ": tree for name, tree in now.optimizer.items()}}
     for prefix, tree in trees.items():
-        for name, array in named(tree):
+        for name, array in named_arrays(tree):
             if not mx.isfinite(array).all().item():
                 return f"{prefix}{name}"
     return None

@@ -55,7 +55,7 @@ class Run(contextlib.ExitStack):
 
     trainer: Trainer
     resumed: checkpoint.Checkpoint | None
-    state: checkpoint.State | None
+    state: checkpoint.SavedState | None
     exact: bool = False
     home: Path
     files: contextlib.ExitStack
@@ -142,7 +142,7 @@ class Run(contextlib.ExitStack):
         record = self._record(self.folder.name)
         logged = last_step(record.path) if resumed else None  # Read before the log is truncated.
         # A checkpoint saved without a log (in a notebook) has no log position.
-        position = self.state.numbers.get("log_position", 0) if self.state else None
+        position = self.state.values.get("log_position", 0) if self.state else None
         self.log = JsonLines(record.path, position)
         step = self.trainer.global_step if resumed else None
         self.trackers = enter(Trackers(record, tracker_names(config), step, logged))
@@ -163,9 +163,9 @@ class Run(contextlib.ExitStack):
         weights = trainer.weights
         state = trainer.state() if whole else None
         if state:
-            state.numbers["log_position"] = self.log.position
+            state.values["log_position"] = self.log.position
             if score is not None:
-                state.numbers[EVALUATED] = score
+                state.values[EVALUATED] = score
         statistics = current_statistics(trainer.vec)
         return self.keeper.save(step, trainer.vec.spec, trainer.policy, weights, state, statistics)
 

@@ -153,7 +153,7 @@ def test_errors_outside_of_epochs_change_no_checkpoint(script, here, monkeypatch
 
 
 def test_a_failed_save_is_named_and_the_first_exception_stays(script, here, monkeypatch, capsys):
-    real, calls = tensor_files.write, []
+    real, calls = tensor_files.write_tensors, []
 
     def full(path, *arguments):
         calls.append(path)

@@ -268,7 +268,7 @@ def check_whole_files(folder: Path) -> list[int]:
         assert {path.name for path in made.iterdir()} == set(CONTENTS)
         like = checkpoint.load(made).weights
         assert (made / "weights.bin").stat().st_size == sum(w.nbytes for _, w in named(like))
-        assert checkpoint.load_state(made).numbers["epoch"] * BATCH == int(made.name)
+        assert checkpoint.load_state(made).values["epoch"] * BATCH == int(made.name)
     return sorted(set(steps))
 
 

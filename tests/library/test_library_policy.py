@@ -65,7 +65,7 @@ def test_latest_and_best_are_of_the_newest_run_of_the_environment(tmp_path, monk
             assert puffer_mlx.Policy.load(name, env=Given).config.env_name.endswith(":Given")
     with pytest.raises(UserError, match="no checkpoint 7 in checkpoints") as caught:
         puffer_mlx.Policy.load("7")
-    assert "runs there are: gym-CartPole-v1/" in str(caught.value.hint)
+    assert "existing runs: gym-CartPole-v1/" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("settings", [{}, MEMORY])

@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 import puffer_mlx
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.settings import collected, configured, source_of, with_environment
+from puffer_mlx.library.settings import collect_settings, build_config, environment_source, with_environment
 
 SMALL: dict[str, Any] = {"total_timesteps": 512, "total_agents": 2, "horizon": 32}
 SMALL |= {"minibatch_size": 64, "device": "cpu"}

@@ -20,7 +20,7 @@ from puffer_mlx import config, vec
 from puffer_mlx.cli import export
 from puffer_mlx.cli import train as script
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.settings import collected
+from puffer_mlx.library.settings import collect_settings
 from puffer_mlx.ppo.loss import ppo_loss
 from puffer_mlx.training import trainer as training
 
@@ -56,7 +56,7 @@ def alike(one, other) -> bool:
 
 
 def test_train_equals_the_trainer_of_the_command_line():
-    options = [f"--{name}={value}" for name, value in collected(SQUARED).items()]
+    options = [f"--{name}={value}" for name, value in collect_settings(SQUARED).items()]
     settings = config.load("squared", options)
     with vec.make(settings, 1) as environments:
         plain = training.Trainer(settings, environments)
@@ -410,7 +410,7 @@ RUN |= {"eval_episodes": 8}
 
 def test_checkpoint_dir_writes_a_run_as_the_command_line_does(here, capsys):
     """Checkpoints, ``best`` and log are equal, and the command line resumes the run."""
-    words = [f"--{name}={value}" for name, value in collected(RUN).items()]
+    words = [f"--{name}={value}" for name, value in collect_settings(RUN).items()]
     assert script.main(["squared", *words]) == 0
     (ours,) = (here / "checkpoints" / "squared").iterdir()
     with puffer_mlx.train("squared", RUN, checkpoint_dir="python") as trainer:

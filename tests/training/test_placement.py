@@ -141,12 +141,12 @@ def test_a_checkpoint_contains_the_rollout_device(monkeypatch):
     first = start("--train.rollout-device=auto")
     first.step()
     state = first.state()
-    assert state.numbers["rollout_device"] == "cpu"
+    assert state.values["rollout_device"] == "cpu"
     given = []
     monkeypatch.setattr(trainer_module, "place", lambda *all: given.append(all[-1]) or place(*all))
     environments = oracles.SmallVec(N, 2, (3, 2), masked=True)
     Trainer(configure("--train.rollout-device=auto"), environments, like=state)
-    assert given == [state.numbers]
+    assert given == [state.values]
 
 
 @pytest.mark.parametrize(("device", "expected"), [(CPU, 4), (GPU, 6)])

@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.checkpoint import flat_files, normalization
-from puffer_mlx.checkpoint.environment_statistics import MEMORY, write_statistics
+from puffer_mlx.checkpoint.environment_statistics import STATISTICS_FILE, write_statistics
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.file_format import (
@@ -110,7 +110,7 @@ class FlatFormat(FileFormat):
 
     def unsupported_reason(self, policy: Policy) -> str | None:
         """Return the reason if a part isn't in PufferLib's native policy, or None."""
-        return flat_files.unsupported_part(policy)
+        return flat_files.unsupported_component(policy)
 
     def lossy_notes(self, contents: ExportInput) -> list[str]:
         """Return notes on missing statistics, bounds, and last values."""
@@ -142,7 +142,7 @@ class FlatFormat(FileFormat):
         """Write the statistics to a file where ``import`` and ``--load-model-path`` look."""
         if not normalization.normalises(contents.statistics):
             return []
-        beside = path.with_name(f"{path.name}.{MEMORY}")
+        beside = path.with_name(f"{path.name}.{STATISTICS_FILE}")
         with publish(beside, user_named=True) as temporary:
             write_statistics(contents.statistics, temporary)
         return [f"puffer_mlx reads their statistics from {relative(beside)}"]
@@ -201,7 +201,7 @@ def sizes_of(path: Path, spec: EnvSpec, config: Config) -> Settings:
 
     configured = config.policy.hidden_size, config.policy.num_layers
     loose = not old and any(
-        flat_files.cut_or_padded([*products(configured[0]), *network], size // 4).length
+        flat_files.unaligned_layout([*products(configured[0]), *network], size // 4).length
         == size // 4
         for network in _networks(*configured)
     )

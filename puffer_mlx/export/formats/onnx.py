@@ -43,7 +43,7 @@ from puffer_mlx.export.parity import Outputs
 from puffer_mlx.export.weight_layouts import stacked_state
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system import program
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 OPSET, IR = 17, 8  # of ONNX 1.12 (2022): runtimes at least as new can run the file
 Weights = Any
@@ -120,10 +120,10 @@ def save_onnx(
     import onnx
     from onnx import TensorProto, helper
 
-    seen = normalization.tensors_of(statistics)
-    bounds = rescaling.tensors_of(policy.decoder.action.bounds)
+    seen = normalization.statistics_tensors(statistics)
+    bounds = rescaling.bounds_tensors(policy.decoder.action.bounds)
     used = {name: seen[name] for name in seen if name in (MEAN, VARIANCE)}
-    graph = Graph({**dict(named(weights)), **used, **bounds})
+    graph = Graph({**dict(named_arrays(weights)), **used, **bounds})
     states = stacked_state(policy, policy.initial_state(1))
     observation = normalised(graph, "observation", MEAN, VARIANCE) if seen else "observation"
     h, after = _features(graph, policy, observation, list(states))

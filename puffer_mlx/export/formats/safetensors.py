@@ -28,7 +28,7 @@ class SafetensorsFormat(FileFormat):
 
     def read(self, path: Path) -> PolicyFile:
         """Read a file, also one of another program if it uses our names."""
-        return with_metadata(path, self, *tensor_files.read(path))
+        return with_metadata(path, self, *tensor_files.read_tensors(path))
 
 
 FORMAT = SafetensorsFormat()

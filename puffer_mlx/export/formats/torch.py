@@ -94,8 +94,8 @@ class TorchFormat(FileFormat):
 
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> Outputs:
         """Return PyTorch's outputs, computed by equivalents of PufferLib's classes."""
-        tensors = source.tensors | normalization.tensors_of(source.statistics)
-        tensors |= rescaling.tensors_of(source.bounds)
+        tensors = source.tensors | normalization.statistics_tensors(source.statistics)
+        tensors |= rescaling.bounds_tensors(source.bounds)
         return run_torch(policy, tensors, observations)
 
 
@@ -124,10 +124,10 @@ def save_torch(
     from puffer_mlx.export.torch_modules import make_module
 
     module = make_module(policy)
-    seen = normalization.tensors_of(
+    seen = normalization.statistics_tensors(
         {name: statistics[name] for name in normalization.OBSERVATIONS if name in statistics}
     )
-    bounds = rescaling.tensors_of(policy.decoder.action.bounds)
+    bounds = rescaling.bounds_tensors(policy.decoder.action.bounds)
     arrays = {**to_torch(policy, weights), **seen, **bounds}
     tensors = {name: torch.as_tensor(w) for name, w in arrays.items()}
     module.load_state_dict(tensors)
