@@ -373,7 +373,7 @@ def play_against(policy: "Policy", options: argparse.Namespace, configure: "Conf
     from puffer_mlx.library import evaluating
 
     config = policy.config
-    name = evaluating.name_of(options.load_model_path, policy.folder, config)
+    name = evaluating.checkpoint_name(options.load_model_path, policy.folder, config)
     learner = policy.as_player(name, options.deterministic)
     record = match.play(config, options, options.against, configure, learner)
     table = match.pair_table(record, "games against each")
@@ -389,7 +389,9 @@ def play_ladder(policy: "Policy", options: argparse.Namespace) -> None:
 
     verbosity.note(unused_note(policy.config))
     with progress_bar("games") as progress:
-        result = evaluating.play_ladder(policy, options.games, options.deterministic, progress)
+        result = evaluating.play_policy_ladder(
+            policy, options.games, options.deterministic, progress
+        )
     print(result)
     if options.json:
         inputs = {"policy": options.load_model_path, "seed": policy.config.base.seed}

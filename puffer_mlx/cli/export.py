@@ -102,7 +102,7 @@ def to_hub(saved: checkpoint.Checkpoint, folder: Path, options: argparse.Namespa
 
     out = options.out or Path(f"{saved.config.slug}_{saved.step:016d}_{HUB}").absolute()
     episodes = options.episodes or EPISODES
-    score = hub.write(saved, folder, out, episodes, options.gif, options.allow_code)
+    score = hub.write_hub_folder(saved, folder, out, episodes, options.gif, options.allow_code)
     if verbosity.is_quiet():
         print(relative(out))
     verbosity.note(f"{'folder':<20}{relative(out)}")

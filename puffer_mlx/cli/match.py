@@ -172,7 +172,7 @@ def play(
     agents = agents_of(config)
     spec = vec.look_up_spec(config)
     players = [evaluating.find_player(word, config, spec, how, configure) for word in words]
-    players = evaluating.numbered([learner, *players] if learner else players)
+    players = evaluating.with_unique_names([learner, *players] if learner else players)
     if options.gif:
         write_game(players, config, agents, options)
     pairs = [

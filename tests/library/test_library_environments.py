@@ -71,7 +71,7 @@ def test_one_environment_may_be_an_object_and_stays_open():
 
 
 def test_names_of_environments_are_read_back_from_files(here):
-    for env in (Count, lambda: Count(), source_of):
+    for env in (Count, lambda: Count(), environment_source):
         (here / "config.ini").write_text(config.ini_text(build_config(None, env, {})))
         assert re.fullmatch(r"[\w.]+:[\w.]+", environment_source(env).name)
         assert config.load("config.ini", []).env_name == environment_source(env).name

@@ -8,14 +8,16 @@ import pytest
 from puffer_mlx import config
 from puffer_mlx.config.fit import typed
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.settings import with_settings, collect_settings, build_config
+from puffer_mlx.library.settings import build_config, collect_settings, with_settings
 
 
 def test_short_and_full_names_and_sections_mean_the_same():
     full = {"train.learning_rate": 0.5, "base.seed": 3}
     assert collect_settings({"learning_rate": 0.5, "seed": 3}) == full
     assert collect_settings({"train": {"learning_rate": 0.5}, "base": {"seed": 3}}) == full
-    assert collect_settings({"train.learning_rate": 0.1}, {"learning_rate": 0.5}, {"seed": 3}) == full
+    assert (
+        collect_settings({"train.learning_rate": 0.1}, {"learning_rate": 0.5}, {"seed": 3}) == full
+    )
     (value,) = collect_settings({"horizon": np.int64(32)}).values()
     assert value == 32 and type(value) is int
 
@@ -52,7 +54,9 @@ def test_a_configuration_object_is_copied():
 def test_changes_stay_when_the_family_is_found():
     """Also a change to the value in the files of the assumed family."""
     before = config.load("gym:Pendulum-v1", [])
-    found = with_settings(before, {"train.minibatch_size": before.train.minibatch_size, "train.gamma": 0})
+    found = with_settings(
+        before, {"train.minibatch_size": before.train.minibatch_size, "train.gamma": 0}
+    )
     assert found.again is not None
     after = found.again("continuous")
     assert (after.train.gamma, after.base.family) == (0, "continuous")

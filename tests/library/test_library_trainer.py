@@ -156,7 +156,7 @@ def test_a_module_is_trained_saved_and_resumed(tmp_path):
         assert (np.array(module.body.weight) == before).all()
         assert not (body(trainer) == before).any()
         expected = trainer.predict(np.ones(4), deterministic=True).action
-        with pytest.raises(UserError, match=r"mlx.nn.Module of your own, which no format holds"):
+        with pytest.raises(UserError, match=r"custom mlx.nn.Module, which no format supports"):
             trainer.export(tmp_path / "policy.onnx")
     with puffer_mlx.Trainer.load(tmp_path, policy=Both(), total_timesteps=2048) as resumed:
         assert resumed.epoch == 8 and alike(resumed, trainer)
@@ -166,7 +166,7 @@ def test_a_module_is_trained_saved_and_resumed(tmp_path):
     for load in (puffer_mlx.Policy.load, puffer_mlx.Trainer.load):
         with pytest.raises(UserError, match=r"the policy is a custom mlx.nn.Module"):
             load(tmp_path)
-    with pytest.raises(UserError, match=r"policy.hidden_size is given, and the policy is a module"):
+    with pytest.raises(UserError, match=r"policy.hidden_size is set, but the policy is a module"):
         puffer_mlx.train("gym:CartPole-v1", policy=Both(), hidden_size=8)
 
 
@@ -234,7 +234,7 @@ def test_training_stops_at_a_score_and_resumes_only_with_another_bound(tmp_path)
         records = list(trainer)
         trainer.save(tmp_path)
     assert trainer.epoch == 2 and ["eval/score" in logs for logs in records] == [False, True]
-    said = r"eval/score [\d.]+ has reached base.stop_at_score 1: .*stop_at_score=\"none\" goes on"
+    said = r"eval/score [\d.]+ has reached base.stop_at_score 1: .*stop_at_score=\"none\" continues"
     with (
         pytest.warns(UserWarning, match=said) as caught,
         puffer_mlx.Trainer.load(tmp_path) as again,
@@ -251,7 +251,7 @@ def test_training_stops_at_a_score_and_resumes_only_with_another_bound(tmp_path)
     [
         (
             {"eval_interval": 256, "eval_episodes": 2, "stop_at_score": 1.0},
-            'has reached base.stop_at_score 1; stop_at_score="none" goes on',
+            'has reached base.stop_at_score 1; stop_at_score="none" continues',
         ),
         ({"total_timesteps": 300}, "steps 256, rounded down from 300 (whole epochs)"),
     ],
