@@ -349,7 +349,7 @@ def load_policy(config: Config, path: str, configure: Configure) -> Policy:
                 "leave it out: the checkpoint determines it",
             )
     with vec.probe(config) as probe:
-        if not probe.spec.is_like(saved.spec):
+        if not probe.spec.matches(saved.spec):
             raise UserError(
                 f"{saved.folder} is a policy for {saved.spec.described()},"
                 f" but {config.env_name} has {probe.spec.described()}",
@@ -384,7 +384,7 @@ def find_player(
         policy, weights = convert_weights(file, spec, configure(settings, []))
         return policy_player(str(path), policy, weights, deterministic, file.statistics)
     saved = checkpoint.load(checkpoint.find_checkpoint(word, config), allowed_names(config))
-    if not saved.spec.is_like(spec):
+    if not saved.spec.matches(spec):
         raise UserError(
             f"{saved.folder} is a policy for {saved.spec.described()},"
             f" but {spec.name} has {spec.described()}",

@@ -423,7 +423,7 @@ def check_compatible(policy: Policy, spec: EnvSpec, name: str) -> None:
     Raises:
         UserError: They don't match.
     """
-    if not spec.is_like(policy.spec):
+    if not spec.matches(policy.spec):
         trained = policy.config.env_name
         message = f"a policy of {trained} is for {policy.spec.described()}"
         hint = f"an environment like {trained}"

@@ -100,7 +100,7 @@ def test_a_state_of_another_configuration_is_refused():
     counters = {"epoch": 1, "global_step": 8, "uptime": 0.0}
     arrays = {"network.1": mx.zeros(3), "network.2": mx.zeros(2, mx.int32)}
     with pytest.raises(UserError) as caught:
-        SavedState(arrays, counters).taken({"network": [mx.zeros(2)] * 3})
+        SavedState(arrays, counters).matching_trees({"network": [mx.zeros(2)] * 3})
     for message in (
         "network.0: missing, expected (2,)",
         "network.1: (3,), expected (2,)",

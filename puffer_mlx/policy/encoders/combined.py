@@ -18,7 +18,7 @@ from puffer_mlx.policy.encoders import EncoderFacts
 from puffer_mlx.policy.encoders.images import features
 from puffer_mlx.policy.encoders.impala import Impala
 from puffer_mlx.policy.encoders.nature import SMALLEST, Nature
-from puffer_mlx.spec import EnvSpec, ImagePart
+from puffer_mlx.spec import EnvSpec, ImageSlice
 
 NAME = "CombinedEncoder"
 
@@ -34,7 +34,7 @@ class Combined:
     """
 
     inputs: int
-    images: tuple[ImagePart, ...]
+    images: tuple[ImageSlice, ...]
     hidden: int
 
     @property
@@ -74,7 +74,7 @@ class Combined:
         return features(weights["linear"], mx.concatenate([*images, *others], axis=1))
 
 
-def to_channels_last(part: ImagePart, x: mx.array) -> mx.array:
+def to_channels_last(part: ImageSlice, x: mx.array) -> mx.array:
     """Return an image's columns (n, size) in the order height, width, channel."""
     if not part.channels_first:
         return x
