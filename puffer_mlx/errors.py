@@ -7,7 +7,7 @@ class UserError(Exception):
     Control characters in the text are escaped, because it may quote untrusted files.
 
     Args:
-        message: What is wrong: the key, file or environment, its value and the expected one.
+        message: Error with the key, file or environment, the value found and the expected one.
         hint: Suggested fix, printed on a separate line after ``hint:``.
     """
 

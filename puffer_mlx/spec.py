@@ -152,7 +152,7 @@ class EnvSpec:
         return replace(self, name="") == replace(other, name="")
 
     def described(self) -> str:
-        """Describe observations and actions in words, for messages."""
+        """Return a description of observations and actions for messages."""
         shape = f" of shape {self.observation_shape}" if self.observation_shape else ""
         mask = ", masked" if self.mask_size else ""
         if self.action.bounds:

@@ -210,7 +210,7 @@ def _runs_folder(word: str, path: str, home: Path) -> Path | None:
         home: Folder of the environment's runs.
 
     Returns:
-        None if the path doesn't end with ``word``, or if it is a folder.
+        The folder, or None for other paths and for paths of folders.
     """
     above, _, last = path.rpartition("/")
     if last != word or (path != "latest" and any(p.is_dir() for p in (Path(path), home / path))):
@@ -354,7 +354,7 @@ def lineage_to(folder: Path, step: int) -> Lineage:
 def checkpoint_info(folder: Path, required_file: str = WEIGHTS) -> CheckpointInfo | None:
     """Read the lineage, step and score of a checkpoint.
 
-    Returns None if the weights or the file ``required_file`` are missing.
+    Returns None without weights or without the file ``required_file``.
     """
     try:
         weights, required = ((folder / name).stat() for name in (WEIGHTS, required_file))

@@ -124,7 +124,7 @@ def differences(requested: Config, config: Config, path: Path) -> list[str]:
 
 
 def rescales(path: Path) -> bool | None:
-    """Return True if a policy was trained with rescaled actions, None if that is unknown.
+    """Return True if a policy was trained with rescaled actions, None when unknown.
 
     A checkpoint's configuration contains the setting. Other safetensors files contain the bounds
     of rescaled actions.

@@ -44,7 +44,7 @@ WEIGHTS, STATE = "weights.safetensors", "state.safetensors"
 
 # Temporary names that system/files.py uses in run folders.
 TEMPORARY = re.compile(r"\.([0-9]{16}|config)-[a-z0-9_]{8}(\.ini|\.gif)?|\.best-[0-9]+")
-COUNTERS = {  # names of counters in a saved state; True for whole numbers
+COUNTERS = {  # by name of a saved counter: True for whole numbers
     **dict.fromkeys(("epoch", "global_step", "log_position"), True),
     **dict.fromkeys(("uptime", "learning_rate"), False),
 }

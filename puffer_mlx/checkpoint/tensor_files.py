@@ -209,7 +209,7 @@ def _bytes(array: mx.array) -> np.ndarray:
 
 
 def _array(view: np.ndarray, entry: TensorEntry) -> mx.array:
-    """Return a tensor of a file as an MLX array; its bytes are copied if they aren't aligned."""
+    """Convert a tensor read from a file to an MLX array. Unaligned bytes are copied."""
     array = mx.array(np.require(view, requirements="A").reshape(entry.shape))
     return array.view(mx.bfloat16) if entry.dtype == "BF16" else array
 

@@ -62,7 +62,7 @@ def merged_means(logs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Merge the ranks' logs. Returns means over all ranks' episodes.
 
     Args:
-        logs: By rank: means over ``n`` episodes, and ``n``.
+        logs: Logs of each rank: means over ``n`` episodes, and ``n``.
     """
     logs = [log for log in logs if log.get("n")]
     count = sum(log["n"] for log in logs)
@@ -82,7 +82,7 @@ def merged_moments(
     Args:
         common: ``X.count``, ``X.mean`` and ``X.variance`` for some names X, float64, as they were
             on all ranks before the new samples.
-        by_rank: The same statistics on each rank after its new samples.
+        by_rank: Statistics of each rank, including the new samples.
     """
     merged = {}
     for prefix in {name.partition(".")[0] for name in common}:
@@ -109,9 +109,9 @@ def _since(start: tuple, count: np.ndarray, mean: np.ndarray, variance: np.ndarr
 
     Args:
         start: (count, mean, sum of squared deviations) before the samples.
-        count: Number of samples now.
-        mean: Their mean.
-        variance: Their variance.
+        count: Number of samples, including those added.
+        mean: Mean of these samples.
+        variance: Variance of these samples.
     """
     start_count, start_mean, start_squares = start
     n = count - start_count

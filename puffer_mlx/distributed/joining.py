@@ -137,8 +137,8 @@ def _first_difference(
     """Return the first name whose values differ between two ranks, with both values, or None.
 
     Args:
-        first: Result of ``_facts`` on one rank.
-        other: The same on another rank.
+        first: Facts of one rank (``_facts``).
+        other: Facts of another rank.
     """
     for name in dict.fromkeys([*first, *other]):
         first_value = first.get(name, "missing")

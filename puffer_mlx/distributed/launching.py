@@ -137,7 +137,7 @@ def assign_cores(process: int, rank: int, count: int) -> None:
 
     Args:
         process: Process ID; 0 for this process.
-        rank: Which of the processes it is, from 0.
+        rank: Number of the process among them, from 0.
         count: Number of processes among which the cores are divided.
     """
     if not hasattr(os, "sched_setaffinity"):

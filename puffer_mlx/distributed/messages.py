@@ -61,8 +61,8 @@ class RendezvousServer:
         """Receive the greeting of a new connection and check its token.
 
         Returns:
-            The sender's rank and the purpose of the connection. None if the token is wrong; the
-            connection is then closed.
+            The rank of the sender and the purpose of the connection. Without the right token, the
+            connection is closed and None is returned.
         """
         with contextlib.suppress(OSError):
             token, rank, purpose = GREETING.unpack(_received(peer, GREETING.size))
@@ -79,7 +79,7 @@ class RendezvousServer:
 
 
 def connect(address: dict[str, Any], rank: int, purpose: int) -> Connection | None:
-    """Connect to rank 0 by TCP. Returns the connection, or None if rank 0 can't be reached.
+    """Connect to rank 0 by TCP. Returns the connection, or None on failure.
 
     Args:
         address: ``RendezvousServer.address`` of rank 0.

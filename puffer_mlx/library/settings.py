@@ -197,7 +197,7 @@ class EnvironmentSource(NamedTuple):
     Args:
         name: Name in files and on command lines.
         factory: Creates the environment; None to find it by its name.
-        alone: True for an environment object of the caller, of which only one exists.
+        alone: True for an environment object that the caller created; there are no others.
     """
 
     name: str

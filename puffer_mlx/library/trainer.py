@@ -510,7 +510,7 @@ def _find_run(resume: str | Path, env: Any, settings: Mapping[str, Any]) -> Path
     Args:
         resume: Run, as for ``train``.
         env: Environment of the run.
-        settings: The user's settings, of which ``checkpoint_dir`` is used.
+        settings: The user's settings, maybe with ``checkpoint_dir``.
     """
     _, (plain,) = without_objects(settings)
     folder = collect_settings(plain).get(DIRECTORY, Base().checkpoint_dir)

@@ -42,7 +42,7 @@ def gpu_backend() -> str:
 
 
 def kernel_substitute() -> Kernel | None:
-    """Return the function that is called instead of GPU kernels, or None if they are launched."""
+    """Return the function that is called instead of GPU kernels, or None to launch them."""
     return None if _substitute is None else _substitute.kernel
 
 

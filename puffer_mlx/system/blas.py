@@ -190,7 +190,7 @@ def _load_after(libraries: Path, path: str) -> _OpenBlas | None:
 
 
 def _load(path: str) -> _OpenBlas | None:
-    """Load an OpenBLAS with local symbols. Returns None if the path has no OpenBLAS."""
+    """Load an OpenBLAS with local symbols. Returns None for other files."""
     try:
         return _recognise(ctypes.CDLL(path))
     except OSError:
@@ -198,7 +198,7 @@ def _load(path: str) -> _OpenBlas | None:
 
 
 def _recognise(library: ctypes.CDLL) -> _OpenBlas | None:
-    """Return a library as an OpenBLAS, or None if it lacks OpenBLAS's functions."""
+    """Return a library as an OpenBLAS, or None for another library."""
     required = ["openblas_get_config", *(f"cblas_{name}" for name in GEMMS)]
     for prefix, suffix in itertools.product(("scipy_", ""), ("64_", "")):
         if all(hasattr(library, f"{prefix}{name}{suffix}") for name in required):

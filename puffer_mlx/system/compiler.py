@@ -156,9 +156,9 @@ class CompilerError(UserError):
 
     Args:
         name: Name of the library.
-        command: Command that ran the compiler.
-        status: Its exit status.
-        lines: Its error messages.
+        command: Command line that failed.
+        status: Exit status of the compiler.
+        lines: Lines of error messages.
     """
 
     def __init__(self, name: str, command: list[str], status: int, lines: list[str]) -> None:

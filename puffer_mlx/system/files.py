@@ -91,7 +91,7 @@ def publish_folder(path: Path | str) -> Iterator[Path]:
         The temporary folder.
 
     Raises:
-        UserError: As in ``publish``.
+        UserError: The folder can't be created or written.
     """
     with _replacing(Path(path), folder=True) as temporary:
         yield temporary
@@ -261,7 +261,7 @@ def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
         how: ``LOCK_NB`` to fail instead of waiting.
 
     Yields:
-        The file's descriptor, or None if the file system has no locks.
+        The file's descriptor, or None on a file system without locks.
 
     Raises:
         BlockingIOError: Another process holds the lock. The error's text is the file's contents.

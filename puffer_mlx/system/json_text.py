@@ -31,10 +31,10 @@ def parse_record(line: str) -> dict[str, float | None] | None:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    has_numbers_only = isinstance(record, dict) and all(
+    is_numeric = isinstance(record, dict) and all(
         value is None or type(value) in (int, float) for value in record.values()
     )
-    return record if has_numbers_only else None
+    return record if is_numeric else None
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

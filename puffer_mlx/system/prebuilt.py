@@ -48,7 +48,7 @@ class SearchResult(NamedTuple):
     """Result of the search for a compiled library in the wheel.
 
     Args:
-        path: Path of the library, or None if it must be compiled.
+        path: Path of the library, or None to compile it.
         reason: Reason why the wheel's library can't be used; "" if the wheel has none.
         built_for: Versions for which the wheel's library was compiled.
     """

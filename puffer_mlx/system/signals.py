@@ -32,7 +32,7 @@ RESEND_SECONDS = 1.0  # a signal that the watcher sends again counts as the same
 RESPONSE_TIMEOUT = 0.5  # for the main thread to print the message; then the watcher prints it
 INTERRUPT_TIMEOUT = 2.0  # for the main thread to end after the second signal
 RESCUE_TIMEOUT = 20.0  # for saving after that
-PRINT_TIMEOUT = 5.0  # for printing the result of saving; a pipe's reader may be slow
+PRINT_TIMEOUT = 5.0  # for printing after saving; the reader of a pipe may be slow
 PARENT_POLL = 0.5  # between two checks of whether the parent process still exists
 ORPHAN_TIMEOUT = 30.0  # for a command to end after its parent has ended
 
@@ -51,7 +51,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.signum = 0
-        self.handled: list[int] = []  # numbers of handled signals; the pipe gets others, too
+        self.handled: list[int] = []  # signal numbers; the pipe also gets other signals
         self._state = _RUNNING
         self._ask: Callable[[], str | None] | None = None
         self._message = STOPPING_MESSAGE
@@ -254,14 +254,14 @@ def handle_signals_with(handler: Any, *signums: int) -> Iterator[None]:
         signums: Numbers of the signals.
     """
     previous = {each: signal.signal(each, handler) for each in signums if in_main_thread()}
-    watched = _active.handled if _active else []
-    taken_over = [each for each in previous if each in watched]
+    active_handled = _active.handled if _active else []
+    taken_over = [each for each in previous if each in active_handled]
     for signum in taken_over:
-        watched.remove(signum)
+        active_handled.remove(signum)
     try:
         yield
     finally:
-        watched += taken_over
+        active_handled += taken_over
         for signum, old in previous.items():
             signal.signal(signum, signal.SIG_DFL if old is None else old)
 
