@@ -15,7 +15,7 @@ from contextlib import contextmanager
 STATUS = 128 + signal.SIGINT
 
 
-def is_command() -> bool:
+def started_as_command() -> bool:
     """Return True if this process was started as a puffer-mlx command.
 
     That is ``puffer-mlx``, ``python -m puffer_mlx`` or a file in ``scripts``.
@@ -35,7 +35,7 @@ def is_command() -> bool:
 
 def end_at_ctrl_c() -> None:
     """Make Ctrl-C end this process at once, if it is a command with Python's default handler."""
-    if is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if started_as_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
 

@@ -42,7 +42,7 @@ def sysctl(name: str, library: Any = None) -> int | None:
 
 
 def performance_cores(library: Any = None) -> int | None:
-    """Return a Mac's number of performance cores, or None if it has one kind of core, and elsewhere.
+    """Return a Mac's number of performance cores, or None if all cores are equal.
 
     Work that is divided evenly over both kinds of cores waits for the efficiency cores.
     """

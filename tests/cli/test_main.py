@@ -19,7 +19,7 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.main import main
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.system import program, verbosity
-from puffer_mlx.system.early_signals import is_command
+from puffer_mlx.system.early_signals import started_as_command
 
 LINES, COLUMNS = 60, 80
 
@@ -151,7 +151,7 @@ def test_python_m_is_recognized_with_any_options(monkeypatch, line, ours):
     arguments = words[module + 1 + words[module].endswith("m") :]
     monkeypatch.setattr(sys, "argv", ["-m", *arguments])  # while Python looks for the module
     monkeypatch.setattr(sys, "orig_argv", [sys.executable, *words])
-    assert is_command() == ours
+    assert started_as_command() == ours
 
 
 @pytest.mark.parametrize(
