@@ -123,8 +123,8 @@ def notes(run: Run) -> list[str | None]:
     """Return the lines to print before training."""
     trainer, config = run.trainer, run.trainer.config
     encoder = trainer.policy.encoder
-    custom_network = vec.has_custom_network(config)
-    plainer = plainer_note(config.env_name, encoder, custom_network)
+    own_network = vec.has_own_network(config)
+    plainer = plainer_note(config.env_name, encoder, own_network)
     placed = placement.notes(config, trainer.placement)
     return [run.log.note, plainer, *placed, evaluation_note(config)]
 

@@ -208,7 +208,7 @@ def folder_version(folder: Path | str) -> Version:
     return "4.0" if source.name == "binding.c" else "5.0"
 
 
-def has_custom_network(folder: Path | str) -> bool:
+def has_own_network(folder: Path | str) -> bool:
     """Return True if PufferLib 5.0 trains a folder's environment with a special CUDA network."""
     folder = Path(folder).resolve()
     source = main_source(folder)

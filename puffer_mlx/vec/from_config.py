@@ -198,9 +198,9 @@ def source_folder(config: Config) -> Path:
     return folder
 
 
-def has_custom_network(config: Config) -> bool:
+def has_own_network(config: Config) -> bool:
     """Return True if PufferLib 5.0 trains the environment with a special network, in CUDA."""
-    return bool(config.source) and dialects.has_custom_network(config.source)
+    return bool(config.source) and dialects.has_own_network(config.source)
 
 
 def python_factory(config: Config) -> Any:

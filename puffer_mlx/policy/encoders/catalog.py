@@ -57,15 +57,15 @@ def make_encoder(
     return MODULES[name].make(spec, hidden, dialect, activation)
 
 
-def plainer_note(name: str, encoder: object, custom_network: bool = False) -> str:
+def plainer_note(name: str, encoder: object, own_network: bool = False) -> str:
     """Return a note if PufferLib has a special network for this environment, else "".
 
     Args:
         name: the environment's name.
         encoder: the encoder in use.
-        custom_network: True if PufferLib 5.0 has a special network (``vec.has_custom_network``).
+        own_network: True if PufferLib 5.0 has a special network (``vec.has_own_network``).
     """
-    if custom_network:
+    if own_network:
         return (
             f"{name}: PufferLib 5.0 has a special CUDA network for it. Here it gets"
             f" {type(encoder).__name__} and the usual layers, which can't load that one's weights"
