@@ -83,7 +83,7 @@ def test_load_names_newer_weights_that_it_leaves_behind(tmp_path):
     with puffer_mlx.Trainer(SQUARED, "squared") as trainer:
         first, second = [trainer.save(tmp_path) for _, _ in zip(range(2), trainer, strict=False)]
     (second / "state.safetensors").unlink()
-    with pytest.warns(UserWarning, match=f"{second} is newer, but has weights only"):
+    with pytest.warns(UserWarning, match=f"{second} is newer, but has only weights"):
         trainer = puffer_mlx.Trainer.load(tmp_path)
     with trainer:
         assert trainer.epoch == 1 and trainer.global_step == int(first.name)

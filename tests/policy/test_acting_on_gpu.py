@@ -153,5 +153,5 @@ def test_kernel_takes_supported_policies(how, kernel):
 
 
 @pytest.mark.parametrize("policy", unknown_policies(), ids=["images", "custom network"])
-def test_kernel_takes_no_images_and_no_own_networks(policy):
+def test_kernel_takes_no_images_and_no_custom_networks(policy):
     assert step_on_gpu(policy) is None
