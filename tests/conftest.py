@@ -195,7 +195,7 @@ def shipped_configs(tmp_path, monkeypatch):
     """A copy of the package's files, whose layers a test may rewrite; it takes their place."""
     copy = tmp_path / "package" / "configs"
     shutil.copytree(shipped_folder("configs"), copy)
-    monkeypatch.setattr("puffer_mlx.config.finding.shipped", copy.with_name)
+    monkeypatch.setattr("puffer_mlx.config.finding.shipped_folder", copy.with_name)
     return copy
 
 

@@ -114,7 +114,7 @@ def test_scripts_check_all_dependencies_of_the_package(monkeypatch):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {re.split(r"\W", line)[0] for line in project["dependencies"]}
     needed = importlib.import_module("checkout")
-    assert set(needed.NEEDED) == names
+    assert set(needed.REQUIRED_PACKAGES) == names
     assert project["requires-python"] == f">={'.'.join(map(str, needed.OLDEST))}"
 
 

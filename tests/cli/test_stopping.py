@@ -161,7 +161,7 @@ def test_a_failed_save_is_named_and_the_first_exception_stays(script, here, monk
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, *arguments)
 
-    monkeypatch.setattr(tensor_files, "write", full)
+    monkeypatch.setattr(tensor_files, "write_tensors", full)
     fail_in(monkeypatch, 4, KeyError("a bug"))
     with pytest.raises(KeyError):
         script.main([*TINY, *RARELY])

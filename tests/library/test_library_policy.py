@@ -177,7 +177,8 @@ def test_memory_goes_on_between_predictions_and_is_reset_at_episode_starts():
         assert (state() == first).all()
         assert (state(episode_start=True) == first).all()
         assert (state(state=[mx.array(part) for part in first]) == second).all()
-        with pytest.raises(UserError, match=r"state of 1 agents, but got 2 .*\n  hint: call policy.reset"):
+        said = r"state of 1 agents, but got 2 .*\n  hint: call policy.reset"
+        with pytest.raises(UserError, match=said):
             state(two)
         policy.reset()
         state(two)
