@@ -115,7 +115,7 @@ def test_scripts_check_all_dependencies_of_the_package(monkeypatch):
     names = {re.split(r"\W", line)[0] for line in project["dependencies"]}
     needed = importlib.import_module("checkout")
     assert set(needed.REQUIRED_PACKAGES) == names
-    assert project["requires-python"] == f">={'.'.join(map(str, needed.OLDEST))}"
+    assert project["requires-python"] == f">={'.'.join(map(str, needed.OLDEST_PYTHON))}"
 
 
 def test_help_names_every_command():

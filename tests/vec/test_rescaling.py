@@ -183,7 +183,9 @@ def test_training_keeps_the_setting_of_the_policy(run, scripts, capsys, shipped_
 
     family = shipped_configs / "continuous.ini"
     family.write_text("[vec]\nrescale_actions = False\n")
-    assert "actions are rescaled to their bounds, as w.safet" in trained_from(file)
+    assert "actions are rescaled to their bounds, as in the training of w.safet" in trained_from(
+        file
+    )
     family.write_text("[vec]\nrescale_actions = True\n")
     text = (saved / "config.ini").read_text()
     (saved / "config.ini").write_text(text.replace("rescale_actions = True\n", ""))
