@@ -1,10 +1,10 @@
-"""What a package has besides the repository's files: README with whole links, compiled libraries.
+"""Build hooks of the package: absolute links in the README, and compiled libraries in a wheel.
 
-PyPI shows README outside of the repository, where its links and pictures lead nowhere. So a package
-has it with links in full, to the repository of pyproject.toml and the version's tag.
+PyPI shows the README outside the repository, where relative links and pictures don't work. So the
+package's README has absolute links, to the version's tag in the repository.
 
-With ``PUFFER_MLX_PREBUILT=1`` a wheel is for one platform, Python and MLX, and brings what is
-otherwise compiled on first use (``puffer_mlx/system/prebuilt.py``).
+With ``PUFFER_MLX_PREBUILT=1``, a wheel is built for one platform, Python and MLX, and contains the
+libraries that are otherwise compiled on first use (``puffer_mlx/system/prebuilt.py``).
 """
 
 import os
@@ -20,52 +20,58 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 LINK = re.compile(r"(!?)\[([^]]*)\]\((?!\w+:|#)([^)\s]+)\)")
 
 
-def with_whole_links(text: str, repository: str, tag: str) -> str:
-    """Markdown with links to a tag's files instead of relative ones; pictures' to their bytes."""
+def with_absolute_links(text: str, repository: str, tag: str) -> str:
+    """Replace relative links in a Markdown text by links to the files of a tag.
 
-    def whole(match: re.Match[str]) -> str:
+    Args:
+        text: Markdown.
+        repository: URL of the repository.
+        tag: Tag in the repository.
+    """
+
+    def absolute(match: re.Match[str]) -> str:
         picture, words, path = match.groups()
         return f"{picture}[{words}]({repository}/{'raw' if picture else 'blob'}/{tag}/{path})"
 
-    return LINK.sub(whole, text)
+    return LINK.sub(absolute, text)
 
 
 class Hook(MetadataHookInterface):
-    """Hatchling's; it is found by being here."""
+    """Hatchling's hook that adds the README to the package's metadata."""
 
     def update(self, metadata: dict) -> None:
-        """Add what pyproject.toml leaves to be found."""
+        """Add the README with absolute links to the metadata."""
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
-        text = with_whole_links(text, metadata["urls"]["Source"], f"v{metadata['version']}")
+        text = with_absolute_links(text, metadata["urls"]["Source"], f"v{metadata['version']}")
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
 
 
 class Libraries(BuildHookInterface):
-    """Hatchling's; asked for by ``PUFFER_MLX_PREBUILT``."""
+    """Hatchling's hook that compiles libraries for a wheel if ``PUFFER_MLX_PREBUILT`` is set."""
 
-    def asked(self) -> bool:
-        """Whether the wheel is to have compiled libraries."""
+    def is_requested(self) -> bool:
+        """Return True if the wheel must contain compiled libraries."""
         return os.environ.get("PUFFER_MLX_PREBUILT", "0") not in ("", "0")
 
     def dependencies(self) -> list[str]:
-        """What compiling needs: the MLX that whoever installs the wheel today will have."""
-        return self.metadata.core.dependencies if self.asked() else []
+        """Return the packages needed to compile: the package's dependencies, such as MLX."""
+        return self.metadata.core.dependencies if self.is_requested() else []
 
     def initialize(self, version: str, build_data: dict) -> None:
-        """Compile, and add what was made; an editable installation compiles on first use."""
-        if not self.asked() or version == "editable":
+        """Compile the libraries and add them to the wheel. Editable installations have none."""
+        if not self.is_requested() or version == "editable":
             return
-        self.made = tempfile.TemporaryDirectory()
-        folder = Path(self.made.name) / "prebuilt"
+        self.temporary = tempfile.TemporaryDirectory()
+        folder = Path(self.temporary.name) / "prebuilt"
         folder.mkdir()
-        told = {"PYTHONPATH": self.root, "PUFFER_MLX_CACHE": self.made.name}
+        variables = {"PYTHONPATH": self.root, "PUFFER_MLX_CACHE": self.temporary.name}
         build = [sys.executable, "-m", "puffer_mlx.ops.prebuilding", str(folder)]
-        subprocess.run(build, cwd=self.root, check=True, env={**os.environ, **told})
+        subprocess.run(build, cwd=self.root, check=True, env={**os.environ, **variables})
         build_data["force_include"][str(folder)] = "puffer_mlx/prebuilt"
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 
     def finalize(self, version: str, build_data: dict, artifact_path: str) -> None:
-        """Take away what was only made for the wheel."""
-        if hasattr(self, "made"):
-            self.made.cleanup()
+        """Remove the temporary folder with the compiled libraries."""
+        if hasattr(self, "temporary"):
+            self.temporary.cleanup()

@@ -35,7 +35,7 @@ def train_command(options: argparse.Namespace, ranks: int) -> list[str]:
     """Return the command line of a run with a number of ranks."""
     agents = options.agents * ranks
     device = "cpu" if options.backend == "ring" else "gpu"
-    return program.of_package(
+    return program.package_command(
         *("train", options.env, "-q", "--device", device),
         *("--vec.total-agents", str(agents), "--train.horizon", str(options.horizon)),
         *("--train.minibatch-size", str(options.minibatch * ranks)),
@@ -53,7 +53,7 @@ def epochs(options: argparse.Namespace, ranks: int) -> list[dict]:
         if ranks == 1:
             code = subprocess.run(command).returncode
         else:
-            code = launching.start_ranks(ranks, command, on_gpus=options.backend == "nccl")
+            code = launching.launch_ranks(ranks, command, on_gpus=options.backend == "nccl")
         if code:
             raise SystemExit(f"{ranks} ranks ended with {code}")
         records = log_of(Path(folder))

@@ -1,15 +1,15 @@
-"""puffer_mlx: the trainers of PufferLib 4.0 and 5.0 for MLX: Apple silicon, CUDA, Linux CPUs.
+"""The trainers of PufferLib 4.0 and 5.0 on MLX, for Apple silicon, CUDA and Linux CPUs.
 
-Each folder is a room; its ``__init__.py`` describes the contents. Start with
-``examples/minimal.py`` (4.0's algorithm on one page), then read ``rollout``, ``policy``, ``ppo``
-and ``training``.
+The ``__init__.py`` of each folder describes its contents. To read the code, start with
+``examples/minimal.py`` (4.0's algorithm on one page), then ``rollout``, ``policy``, ``ppo`` and
+``training``.
 
 Programs and notebooks use ``train``, ``Trainer``, ``Policy``, ``evaluate``, ``play``,
-``play_match`` and ``plot`` (docs/library.md). Each is imported on first access.
+``play_match`` and ``plot`` (docs/library.md). These names are imported on first access.
 
 Importing the package imports neither MLX nor NumPy. It sets options that MLX reads when it loads:
-the BLAS library, the submission of GPU work (the size of command buffers on Macs, no graphs on
-CUDA) and the folder for compiled code. So import puffer_mlx before MLX.
+the BLAS library, how GPU work is submitted (larger command buffers on Macs, no CUDA graphs) and the
+folder for compiled code. So import puffer_mlx before MLX.
 """
 
 from puffer_mlx.system.early_signals import end_at_ctrl_c, interruptible
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from puffer_mlx.system.blas import use_fast_blas
 from puffer_mlx.system.mac import set_command_buffers
-from puffer_mlx.system.private_folders import keep_mlx_private
+from puffer_mlx.system.private_folders import make_mlx_cache_private
 
 if TYPE_CHECKING:
     from puffer_mlx.cli.plot import plot
@@ -47,7 +47,7 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {  # module of each public name
+_MODULES = {  # by public name: the module that defines it
     "Config": "config",
     "Policy": "library.policy",
     "Trainer": "library.trainer",
@@ -61,7 +61,7 @@ _HOMES = {  # module of each public name
 
 set_command_buffers()
 os.environ.setdefault("MLX_USE_CUDA_GRAPHS", "0")  # slower with graphs: decision 0018
-keep_mlx_private()
+make_mlx_cache_private()
 with interruptible():
     use_fast_blas()
 
@@ -69,9 +69,10 @@ with interruptible():
 def __getattr__(name: str) -> Any:
     if name == "vec":  # for puffer_mlx.vec.make
         return import_module(f"{__name__}.vec")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals().setdefault(name, getattr(import_module(f"{__name__}.{_HOMES[name]}"), name))
+    module = import_module(f"{__name__}.{_MODULES[name]}")
+    return globals().setdefault(name, getattr(module, name))
 
 
 def __dir__() -> list[str]:

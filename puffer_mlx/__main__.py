@@ -1,4 +1,4 @@
-"""Run the command ``puffer-mlx`` as ``python -m puffer_mlx``."""
+"""Run the ``puffer-mlx`` command when Python starts the package: ``python -m puffer_mlx``."""
 
 import sys
 

@@ -1,14 +1,14 @@
-"""The exception for errors that a user can fix."""
+"""Define UserError, the exception for errors that a user can fix."""
 
 
 class UserError(Exception):
-    """Error that a user can fix, printed as a message instead of a traceback.
+    """Raised for errors that a user can fix; printed as a message instead of a traceback.
 
-    Control characters are escaped in its text, because file contents may be untrusted.
+    Control characters in the text are escaped, because it may quote untrusted files.
 
     Args:
-        message: Found and expected value, with the key, file or environment.
-        hint: Suggested fix, printed on a separate line with the prefix ``hint:``.
+        message: Error with the key, file or environment, the value found and the expected one.
+        hint: Suggested fix, printed on a separate line after ``hint:``.
     """
 
     def __init__(self, message: str, hint: str = "") -> None:

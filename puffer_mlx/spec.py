@@ -1,4 +1,6 @@
-"""Shapes, dtypes and kinds of observations and actions.
+"""Describe an environment's observations and actions: shapes, dtypes and kinds.
+
+Symbols in array shapes, used in the entire package:
 
 | symbol | meaning |
 | --- | --- |
@@ -18,26 +20,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Actions are stored as float32, which holds all integers up to this one.
-MAX_LOGITS = 2**24
-PARTS = "image_parts"  # key of EnvSpec.image_parts in files
+MAX_LOGITS = 2**24  # actions are stored as float32, which represents integers up to this exactly
+IMAGES_KEY = "image_parts"  # key of EnvSpec.image_parts in files
 
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """Heads of an action space.
+    """Describe an action space: the sizes of its heads, and bounds of rescaled actions.
 
-    As in PufferLib, head sizes of 1 mean continuous actions, and head sizes above 1 discrete ones
+    As in PufferLib, heads of size 1 are continuous actions, and larger heads are discrete actions
     (several heads: multidiscrete). Mixed heads are invalid.
 
     Args:
         sizes: Size of each head: number of choices, or 1 for a continuous dimension.
-        bounds: (low, high) of each continuous dimension, the values of the policy's -1 and 1, as
-            float32 numbers. (-1, 1) doesn't change a dimension; empty if no dimension is rescaled.
+        bounds: (low, high) of each continuous dimension, float32: actions of the environment for
+            the policy's -1 and 1. (-1, 1) doesn't change a dimension. Empty without rescaling.
 
     Raises:
-        ValueError: If sizes are missing or mixed, there are more than ``MAX_LOGITS`` choices, or
-            the bounds don't fit the heads.
+        ValueError: Sizes are missing or mixed, there are more than ``MAX_LOGITS`` choices, or the
+            bounds don't fit the heads.
     """
 
     sizes: tuple[int, ...]
@@ -72,17 +73,17 @@ class ActionSpec:
 
 
 def rescaling(bounds: tuple[tuple[float, float], ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return (centre, half width) of bounds, (a,) float64.
+    """Return the centres and half widths of action bounds, each (a,) float64.
 
     A rescaled action is centre + half width * the policy's action. The bounds (-1, 1) give 0 and 1,
-    which change no bit.
+    which don't change a bit of the action.
     """
     low, high = np.array(bounds, np.float64).reshape(-1, 2).T
     return (low + high) / 2, (high - low) / 2
 
 
-class ImagePart(NamedTuple):
-    """A uint8 image in the columns ``[start, stop)`` of an observation with other parts.
+class ImageSlice(NamedTuple):
+    """Position and shape of a uint8 image in a flat observation that also has other entries.
 
     Args:
         start: First column of the image.
@@ -96,13 +97,13 @@ class ImagePart(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """Column after the last one."""
+        """Column after the image's last one."""
         return self.start + math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """Observations and actions of one agent.
+    """Describe the observations and actions of one agent of an environment.
 
     Args:
         name: Name of the environment, for messages and file paths.
@@ -118,7 +119,7 @@ class EnvSpec:
             because rows don't depend on them.
 
     Raises:
-        ValueError: If ``observation_shape`` isn't three positive numbers with the product
+        ValueError: ``observation_shape`` isn't three positive numbers with the product
             ``observation_size``, or ``image_parts`` are out of order or range.
     """
 
@@ -129,11 +130,11 @@ class EnvSpec:
     mask_size: int = 0
     observation_shape: tuple[int, ...] = ()
     spaces: str = field(default="", compare=False, repr=False)
-    image_parts: tuple[ImagePart, ...] = field(default=(), compare=False)
+    image_parts: tuple[ImageSlice, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
-        columns = [0, *(n for part in self.image_parts for n in (part.start, part.stop))]
-        sizes = [size for part in self.image_parts for size in part.shape]
+        columns = [0, *(n for image in self.image_parts for n in (image.start, image.stop))]
+        sizes = [size for image in self.image_parts for size in image.shape]
         if len(sizes) != 3 * len(self.image_parts) or min(sizes, default=1) < 1:
             raise ValueError(f"images {self.image_parts} without height, width and channels")
         if columns != sorted(columns) or columns[-1] > self.observation_size:
@@ -146,8 +147,8 @@ class EnvSpec:
                 f"an image of shape {shape} doesn't have {self.observation_size} elements"
             )
 
-    def is_like(self, other: "EnvSpec") -> bool:
-        """Return True if observations and actions are equal; names may differ."""
+    def matches(self, other: "EnvSpec") -> bool:
+        """Return True if two specs have equal observations and actions; names may differ."""
         return replace(self, name="") == replace(other, name="")
 
     def described(self) -> str:
@@ -162,7 +163,7 @@ class EnvSpec:
         )
 
     def to_json(self) -> str:
-        """Return all fields as JSON text."""
+        """Return the spec as JSON text, to be stored in a file."""
         fields = {
             **asdict(self),
             "observation_dtype": self.observation_dtype.name,
@@ -170,28 +171,31 @@ class EnvSpec:
         }
         if self.action.bounds:
             fields["action_bounds"] = self.action.bounds
-        for name in "spaces", PARTS:
+        for name in "spaces", IMAGES_KEY:
             if not fields[name]:
                 del fields[name]
         return json.dumps(fields)
 
     @classmethod
     def from_json(cls, text: str) -> "EnvSpec":
-        """Return the spec that ``to_json`` wrote.
+        """Read a spec from the JSON text that ``to_json`` returned.
 
         Raises:
-            ValueError: If the text isn't a valid spec.
+            ValueError: The text isn't a valid spec.
         """
         try:
             fields = json.loads(text)
-            numbers = [fields["observation_size"], fields["mask_size"]]
-            numbers += [*fields["action"], *fields["observation_shape"]]
+            sizes = [fields["observation_size"], fields["mask_size"]]
+            sizes += [*fields["action"], *fields["observation_shape"]]
             bounds = tuple((low, high) for low, high in fields.pop("action_bounds", ()))
             if any(type(bound) not in (int, float) for pair in bounds for bound in pair):
-                raise ValueError("bounds of actions that aren't numbers")
-            parts = [ImagePart(at, tuple(hwc), first) for at, hwc, first in fields.get(PARTS, ())]
-            numbers += [size for part in parts for size in (part.start, *part.shape)]
-            fields[PARTS] = tuple(parts)
+                raise ValueError("action bounds that aren't numbers")
+            image_entries = fields.get(IMAGES_KEY, ())
+            images = [
+                ImageSlice(start, tuple(shape), first) for start, shape, first in image_entries
+            ]
+            sizes += [size for image in images for size in (image.start, *image.shape)]
+            fields[IMAGES_KEY] = tuple(images)
             fields["action"] = ActionSpec(tuple(fields["action"]), bounds)
             fields["observation_shape"] = tuple(fields["observation_shape"])
             if fields["observation_dtype"] not in ("uint8", "float32"):
@@ -199,9 +203,9 @@ class EnvSpec:
             fields["observation_dtype"] = np.dtype(fields["observation_dtype"])
             texts = fields["name"], fields.setdefault("spaces", "")
             if any(not isinstance(text, str) for text in texts) or any(
-                type(n) is not int for n in numbers
+                type(n) is not int for n in sizes
             ):
-                raise ValueError("a text where a number is expected, or the other way round")
+                raise ValueError("a text where a number is expected, or vice versa")
             if fields["observation_size"] < 1 or fields["mask_size"] < 0:
                 raise ValueError("sizes that aren't positive")
             return cls(**fields)

@@ -1,4 +1,4 @@
-"""Trees of arrays: nested dictionaries and lists, as MLX stores parameters."""
+"""List the arrays in trees: nested dictionaries and lists, in which MLX stores parameters."""
 
 from operator import itemgetter
 from typing import Any
@@ -9,11 +9,11 @@ from mlx.utils import tree_flatten
 Tree = Any
 
 
-def named(tree: Tree) -> list[tuple[str, mx.array]]:
-    """Return the arrays with their dotted names (``network.0.weight``), in the tree's order."""
+def named_arrays(tree: Tree) -> list[tuple[str, mx.array]]:
+    """List a tree's arrays with their dotted names (``network.0.weight``), in the tree's order."""
     return list(tree_flatten(tree))  # pyright: ignore[reportArgumentType, reportReturnType]
 
 
 def leaves(tree: Tree) -> list[mx.array]:
-    """Return the arrays, in the tree's order."""
+    """List a tree's arrays without names, in the tree's order."""
     return list(map(itemgetter(1), tree_flatten(tree)))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Run the command puffer-mlx check-env from a checkout, with the same options."""
+"""Run the command `puffer-mlx check-env` from a checkout of the repository, with its options."""
 
 import os
 import sys

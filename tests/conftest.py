@@ -26,7 +26,7 @@ import mlx.core as mx
 from puffer_mlx.cli import train
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.system.blas import take_over_gemm
-from puffer_mlx.system.files import shipped
+from puffer_mlx.system.files import shipped_folder
 from puffer_mlx.tracking import tracked_run
 
 pytest.register_assert_rewrite(
@@ -194,8 +194,8 @@ def here(tmp_path, monkeypatch):
 def shipped_configs(tmp_path, monkeypatch):
     """A copy of the package's files, whose layers a test may rewrite; it takes their place."""
     copy = tmp_path / "package" / "configs"
-    shutil.copytree(shipped("configs"), copy)
-    monkeypatch.setattr("puffer_mlx.config.finding.shipped", copy.with_name)
+    shutil.copytree(shipped_folder("configs"), copy)
+    monkeypatch.setattr("puffer_mlx.config.finding.shipped_folder", copy.with_name)
     return copy
 
 

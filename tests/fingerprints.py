@@ -14,7 +14,7 @@ from pathlib import Path
 from puffer_mlx.ops import implementation
 from puffer_mlx.ops.implementation import COMPARING_VARIABLE, HASHES, Hashes
 from puffer_mlx.system.plain_functions import recorded
-from puffer_mlx.system.prebuilt import hash_of
+from puffer_mlx.system.prebuilt import text_hash
 
 ROOT = Path(__file__).parents[1]
 TESTS = (
@@ -47,7 +47,7 @@ def current() -> dict[str, Hashes]:
         file = Path(str(sys.modules[module].__file__))
         source = file.read_bytes()
         path = file.relative_to(implementation.PACKAGE).as_posix()
-        hashes = hash_of(source), implementation.code_hash(source)
+        hashes = text_hash(source), implementation.code_hash(source)
         found[path] = Hashes(*hashes)
     return dict(sorted(found.items()))
 

@@ -27,7 +27,7 @@ def kept_copy(
         only: Paths to copy, by default everything.
     """
     copies = cache_directory() / "test-copies"
-    private_folders.make(copies)
+    private_folders.make_private_folder(copies)
     with tempfile.TemporaryDirectory(dir=copies) as scratch:
         made = Path(scratch) / folder.name
         for part in only:

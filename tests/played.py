@@ -29,7 +29,7 @@ def trained(settings: Config) -> Iterator[tuple[Trainer, Path]]:
         trainer = Trainer(settings, environments)
         for _ in trainer:
             pass
-        yield trainer, checkpoint.save(checkpoint.prepare(settings, "17"), trainer)
+        yield trainer, checkpoint.save(checkpoint.prepare_run_folder(settings, "17"), trainer)
 
 
 def live(trainer: Trainer, **changed: Any) -> float:

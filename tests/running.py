@@ -220,9 +220,9 @@ def timeless(made: Path) -> dict[str, bytes]:
 
     kept = {name: (made / name).read_bytes() for name in ("weights.safetensors", "weights.bin")}
     state = checkpoint.load_state(made)
-    del state.numbers["uptime"], state.numbers["log_position"]  # times, and bytes of times
+    del state.values["uptime"], state.values["log_position"]  # times, and bytes of times
     arrays = {name: np.array(a).tobytes() for name, a in state.arrays.items()}
-    return kept | arrays | {"numbers": json.dumps(state.numbers).encode()}
+    return kept | arrays | {"numbers": json.dumps(state.values).encode()}
 
 
 def only(folder: Path, pattern: str) -> Path:

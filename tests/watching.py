@@ -10,12 +10,12 @@ import pytest
 from puffer_mlx.training.learner import Update
 from puffer_mlx.training.reader import Reader
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 
 def everything(trainer: Trainer) -> dict[str, bytes]:
     """Return weights and all other arrays of a checkpoint by name."""
-    arrays = {**dict(named(trainer.weights)), **trainer.state().arrays}
+    arrays = {**dict(named_arrays(trainer.weights)), **trainer.state().arrays}
     return {name: np.array(array).tobytes() for name, array in arrays.items()}
 
 

@@ -1,8 +1,8 @@
-"""A loss of your own: observations are reconstructed from features, through weights of the encoder.
+"""Train with a custom loss: PPO's loss plus the error of observations reconstructed from features.
 
 python examples/library/auxiliary_loss.py
 
-The same on the command line, from this folder, with the encoder and the loss by their names:
+The same on the command line, run in this folder; encoder and loss are named by module:name:
 
 puffer-mlx train cartpole --torch.encoder auxiliary_loss:Encoder --train.loss auxiliary_loss:loss
 """
@@ -17,22 +17,23 @@ from puffer_mlx.ppo.loss import ppo_loss
 
 
 class Encoder(nn.Module):
-    """An encoder that also has the weights that reconstruct observations from features."""
+    """Encode observations into features, and hold the weights that reconstruct observations."""
 
     def __init__(self, inputs: int, hidden: int):
         super().__init__()
-        self.encode, self.reconstruct = nn.Linear(inputs, hidden), nn.Linear(hidden, inputs)
+        self.encode = nn.Linear(inputs, hidden)
+        self.reconstruct = nn.Linear(hidden, inputs)
 
     def __call__(self, observations):  # (n, inputs) -> (n, hidden)
         return nn.gelu(self.encode(observations))
 
 
-def loss(now, batch, **numbers):
-    """PPO's loss, and a tenth of the mean squared error of reconstructed observations."""
-    total, statistics = ppo_loss(now.logprob, now.entropy, now.value, batch, **numbers)
+def loss(now, batch, **coefficients):
+    """Return PPO's loss plus a tenth of the mean squared error of reconstructed observations."""
+    total, statistics = ppo_loss(now.logprob, now.entropy, now.value, batch, **coefficients)
     layer = now.weights["encoder"]["reconstruct"]
-    found = now.features @ layer["weight"].T + layer["bias"]  # (T*S, D)
-    error = mx.mean(mx.square(found - now.observations.reshape(found.shape)))
+    reconstructed = now.features @ layer["weight"].T + layer["bias"]  # (T*S, D)
+    error = mx.mean(mx.square(reconstructed - now.observations.reshape(reconstructed.shape)))
     return total + 0.1 * error, statistics, {"reconstruction": error}
 
 

@@ -1,4 +1,4 @@
-"""Three learning rates in one process: who gets furthest in the same number of steps?
+"""Compare three learning rates by the score after the same number of steps, in one process.
 
 python examples/library/learning_rates.py
 """

@@ -1,4 +1,6 @@
-"""Scores of a trained agent, and a GIF of it: puffer-mlx[gif,gym], gymnasium[classic-control].
+"""Train an agent, score it and record a GIF of it.
+
+Needs puffer-mlx[gif,gym] and gymnasium[classic-control].
 
 python examples/library/pictures.py
 """

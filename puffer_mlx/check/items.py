@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.signals import ends_with_this
+from puffer_mlx.system.signals import parent_variables
 
 OK, WARN, FAIL, SKIP = "ok", "WARN", "FAIL", "-"
 SEVERITY_ORDER = (OK, SKIP, WARN, FAIL)  # from harmless to serious
@@ -206,7 +206,7 @@ def run_in_worker(
     """
     remaining = list(names)
     while remaining:
-        variables = {**os.environ, **ends_with_this()}
+        variables = {**os.environ, **parent_variables()}
         arguments = command(remaining)
         with subprocess.Popen(
             arguments, stdout=subprocess.PIPE, text=True, env=variables

@@ -1,6 +1,11 @@
-"""Checkpoints on disk: write and read them, find the newest or the best, and resume from one."""
+"""Write, read and find checkpoints on disk, and resume runs from them."""
 
-from puffer_mlx.checkpoint.branches import find, find_any, find_weights, score_of
+from puffer_mlx.checkpoint.branches import (
+    find_any_checkpoint,
+    find_checkpoint,
+    find_weights,
+    score_of,
+)
 from puffer_mlx.checkpoint.contents import (
     CheckpointManager,
     encoder_as_trained,
@@ -18,9 +23,9 @@ from puffer_mlx.checkpoint.folder import (
     VIDEOS,
     WEIGHTS,
     Checkpoint,
-    State,
-    is_due,
-    prepare,
+    SavedState,
+    is_checkpoint_due,
+    prepare_run_folder,
     run_folder,
 )
 
@@ -32,15 +37,15 @@ __all__ = [
     "WEIGHTS",
     "Checkpoint",
     "CheckpointManager",
-    "State",
+    "SavedState",
     "encoder_as_trained",
-    "find",
-    "find_any",
+    "find_any_checkpoint",
+    "find_checkpoint",
     "find_weights",
-    "is_due",
+    "is_checkpoint_due",
     "load",
     "load_state",
-    "prepare",
+    "prepare_run_folder",
     "read_statistics",
     "recorded",
     "run_folder",

@@ -1,7 +1,7 @@
-"""Move normalization statistics and action bounds between files and environments.
+"""Move normalization statistics and action bounds between weight files and environments.
 
-A policy trained on normalized observations is wrong without its statistics (``normalization.py``).
-So it is never saved without them, and every environment that it plays in uses them.
+A policy trained on normalized observations needs their statistics (``normalization.py``). So it is
+never saved without them, and every environment in which it plays uses them.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ import numpy as np
 
 from puffer_mlx.checkpoint import normalization, rescaling
 from puffer_mlx.checkpoint.folder import CONFIG, WEIGHTS
-from puffer_mlx.checkpoint.tensor_files import read
+from puffer_mlx.checkpoint.tensor_files import read_tensors
 from puffer_mlx.checkpoint.weight_files import save_safetensors
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import typed
@@ -23,150 +23,165 @@ from puffer_mlx.config.schema import Vec
 from puffer_mlx.config.values import BOOLS
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.files import reading, relative
+from puffer_mlx.system.files import relative, report_read_errors
 from puffer_mlx.vec.base import HasNormalizer, VecEnv
 from puffer_mlx.vec.normalize import shows_normalised
 
-MEMORY = "normalization.safetensors"  # file name in a checkpoint; suffix for other files
-KEY, RESCALE = "vec.normalize_observations", "vec.rescale_actions"
-CHANNELS = "vec.image_channels"
+STATISTICS_FILE = "normalization.safetensors"  # file name in a checkpoint; suffix for other files
+NORMALIZE_KEY, RESCALE_KEY = "vec.normalize_observations", "vec.rescale_actions"
+CHANNELS_KEY = "vec.image_channels"
 
 
 def read_statistics(path: Path) -> dict[str, Any]:
-    """Return the statistics of a policy as float64 arrays by name; {} if it has no statistics.
+    """Read a policy's normalization statistics, float64 arrays by name; {} if it has none.
 
     Args:
-        path: Checkpoint folder or weight file. The statistics of a file are in the file, or in a
-            second file next to it.
+        path: Checkpoint folder or weight file. The statistics of a weight file are in the file, or
+            in a second file beside it.
 
     Raises:
-        UserError: If the statistics are damaged or can't be read.
+        UserError: The statistics are damaged or can't be read.
     """
-    with reading(path):
-        holds = path.suffix == ".safetensors" and path.is_file()
-        if holds and (inside := normalization.split_statistics(path, read(path)[0])[1]):
-            return inside
-        beside = [path / MEMORY, path.with_name(f"{path.name}.{MEMORY}"), path.parent / MEMORY]
+    with report_read_errors(path):
+        if path.suffix == ".safetensors" and path.is_file():
+            statistics = normalization.split_statistics(path, read_tensors(path)[0])[1]
+            if statistics:
+                return statistics
+        beside = [
+            path / STATISTICS_FILE,
+            path.with_name(f"{path.name}.{STATISTICS_FILE}"),
+            path.parent / STATISTICS_FILE,
+        ]
         for file in beside[:1] if path.is_dir() else beside[1:]:
             if file.is_file():
-                tensors = {normalization.PREFIX + name: w for name, w in read(file)[0].items()}
+                tensors = {
+                    normalization.PREFIX + name: w for name, w in read_tensors(file)[0].items()
+                }
                 return normalization.split_statistics(file, tensors)[1]
         return {}
 
 
 def write_statistics(statistics: Mapping[str, Any], path: Path) -> None:
-    """Write statistics to a separate file as float32."""
-    statistics = normalization.with_rest(statistics)
+    """Write normalization statistics to a separate safetensors file, as float32."""
+    statistics = normalization.with_rounding_error(statistics)
     arrays = {name: mx.array(np.asarray(array, np.float32)) for name, array in statistics.items()}
     save_safetensors(arrays, path, {"puffer_mlx": "1"})
 
 
 def current_statistics(vec: VecEnv) -> dict[str, Any]:
-    """Return the current statistics of the environments; {} if they record no statistics."""
+    """Return the normalization statistics of environments; {} if they don't normalize."""
     return vec.memory() if isinstance(vec, HasNormalizer) else {}
 
 
 def with_saved_preprocessing(
     config: Config, path: Path, statistics: Mapping[str, Any] | None = None
 ) -> Config:
-    """Return a configuration with the observation and action settings of a trained policy.
+    """Return a configuration that processes observations and actions as a trained policy needs it.
 
     Sets the normalization of observations, the rescaling of actions and the image channels. Keys
-    given on the command line aren't changed; ``restore_statistics`` and ``check_action_scale``
-    raise an error if these don't fit the policy.
+    on the command line aren't changed; ``restore_statistics`` and ``check_action_scale`` raise an
+    error if their values don't fit the policy.
 
     Args:
         config: Requested configuration.
         path: Checkpoint folder or weight file of the policy.
-        statistics: Statistics of the policy; None reads them.
+        statistics: Normalization statistics of the policy; None reads them.
     """
     settings = config.vec
-    if not settings.normalize_observations and not typed(config, KEY):
+    if not settings.normalize_observations and not typed(config, NORMALIZE_KEY):
         statistics = read_statistics(path) if statistics is None else statistics
         if normalization.normalises(statistics):
             settings = replace(settings, normalize_observations=True)
-    if config.python and not typed(config, RESCALE):
+    if config.python and not typed(config, RESCALE_KEY):
         rescaled = rescales(path)
         if rescaled is not None and rescaled != settings.rescale_actions:
             settings = replace(settings, rescale_actions=rescaled)
-    if config.python and not typed(config, CHANNELS) and (texts := _run_texts(path)):
-        channels = texts.get(CHANNELS, Vec().image_channels)
+    if config.python and not typed(config, CHANNELS_KEY) and (texts := _run_texts(path)):
+        channels = texts.get(CHANNELS_KEY, Vec().image_channels)
         if channels != settings.image_channels:
             settings = replace(settings, image_channels=channels)
     return config if settings is config.vec else replace(config, vec=settings)
 
 
-def differences(asked: Config, config: Config, path: Path) -> list[str]:
-    """Return a message for each setting that ``with_saved_preprocessing`` changed."""
+def differences(requested: Config, config: Config, path: Path) -> list[str]:
+    """Return a message for each setting that ``with_saved_preprocessing`` changed.
+
+    Args:
+        requested: Configuration before the change.
+        config: Configuration after it.
+        path: Checkpoint folder or weight file of the policy.
+    """
     lines = []
-    if config.vec.normalize_observations != asked.vec.normalize_observations:
-        lines.append(f"observations are normalised, as {path} learned to see them")
-    if config.vec.rescale_actions != asked.vec.rescale_actions:
-        how = "rescaled to their bounds" if config.vec.rescale_actions else "taken as they are"
-        lines.append(f"actions are {how}, as {path} learned to put them out")
-    if config.vec.image_channels != asked.vec.image_channels:
-        lines.append(f"{CHANNELS} is {config.vec.image_channels}, as {path} learned to see images")
+    if config.vec.normalize_observations != requested.vec.normalize_observations:
+        lines.append(f"observations are normalised, as in the training of {path}")
+    if config.vec.rescale_actions != requested.vec.rescale_actions:
+        how = "rescaled to their bounds" if config.vec.rescale_actions else "not rescaled"
+        lines.append(f"actions are {how}, as in the training of {path}")
+    if config.vec.image_channels != requested.vec.image_channels:
+        channels = config.vec.image_channels
+        lines.append(f"{CHANNELS_KEY} is {channels}, as in the training of {path}")
     return lines
 
 
 def rescales(path: Path) -> bool | None:
-    """Return True if the policy was trained with rescaled actions, or None when unknown.
+    """Return True if a policy was trained with rescaled actions, None when unknown.
 
-    A checkpoint's configuration contains the setting. In other safetensors files, the tensors show
-    it.
+    A checkpoint's configuration contains the setting. Other safetensors files contain the bounds
+    of rescaled actions.
 
     Raises:
-        UserError: If the file is damaged or can't be read.
+        UserError: The file is damaged or can't be read.
     """
-    with reading(path):
+    with report_read_errors(path):
         if path.suffix == ".safetensors" and path.name != WEIGHTS:
-            return bool(rescaling.split_bounds(path, read(path)[0])[1])
+            return bool(rescaling.split_bounds(path, read_tensors(path)[0])[1])
         if texts := _run_texts(path):
-            return BOOLS.get(texts.get(RESCALE, "False").lower(), False)
+            return BOOLS.get(texts.get(RESCALE_KEY, "False").lower(), False)
         if path.name == WEIGHTS and path.is_file():
-            return bool(rescaling.split_bounds(path, read(path)[0])[1])
+            return bool(rescaling.split_bounds(path, read_tensors(path)[0])[1])
     return None
 
 
 def _run_texts(path: Path) -> dict[str, str]:
-    """Return the keys of a run's configuration as text; {} if the path isn't in a checkpoint.
+    """Return the values in a checkpoint's config.ini as text, by key; {} without a checkpoint.
 
     Args:
-        path: Checkpoint folder or weight file.
+        path: Checkpoint folder or weight file in it.
 
     Raises:
-        UserError: If the configuration can't be read.
+        UserError: The configuration can't be read.
     """
     folder = path if path.is_dir() else path.parent
     if path.suffix == ".safetensors" and path.name != WEIGHTS:
         return {}
-    with reading(path):
+    with report_read_errors(path):
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
             return ini_file(folder / CONFIG).texts
     return {}
 
 
 def check_action_scale(vec: VecEnv, path: Path) -> None:
-    """Raise an error if environment and policy rescale actions differently.
+    """Raise an error if environments and a saved policy rescale actions differently.
 
     Args:
         vec: Environments.
-        path: Checkpoint folder or weight file. Only safetensors files are checked.
+        path: Weight file. Only safetensors files are checked.
 
     Raises:
-        UserError: If the bounds differ, or only one of the two rescales.
+        UserError: The bounds differ, or only one of the two rescales.
     """
     if path.suffix != ".safetensors" or not path.is_file():
         return
-    learned, taken = rescaling.split_bounds(path, read(path)[0])[1], vec.spec.action.bounds
-    if learned != taken:
-        ours = f"rescaled to {learned}" if learned else "taken as they are"
-        theirs = f"rescaled to {taken}" if taken else "as they are"
+    trained = rescaling.split_bounds(path, read_tensors(path)[0])[1]
+    current = vec.spec.action.bounds
+    if trained != current:
+        trained_text = f"rescaled to {trained}" if trained else "not rescaled"
+        current_text = f"rescaled to {current}" if current else "not rescaled"
         raise UserError(
-            f"{relative(path)} is a policy whose actions are {ours},"
-            f" and {vec.spec.name} has them {theirs}",
-            f"--vec.rescale-actions {int(bool(learned))}"
-            if bool(learned) != bool(taken)
+            f"the actions of the policy {relative(path)} are {trained_text},"
+            f" but those of {vec.spec.name} are {current_text}",
+            f"--vec.rescale-actions {int(bool(trained))}"
+            if bool(trained) != bool(current)
             else "name the environment that it was trained for",
         )
 
@@ -174,7 +189,7 @@ def check_action_scale(vec: VecEnv, path: Path) -> None:
 def restore_statistics(
     vec: VecEnv, path: Path, frozen: bool = False, statistics: Mapping[str, Any] | None = None
 ) -> None:
-    """Make environments normalize observations with the statistics of a policy.
+    """Make environments normalize observations with the statistics of a saved policy.
 
     Args:
         vec: Environments, before their first reset.
@@ -183,33 +198,33 @@ def restore_statistics(
         statistics: Statistics of the policy; None reads them.
 
     Raises:
-        UserError: If the environments normalize and the statistics are missing or don't fit, or
-            if statistics exist and the environments don't normalize.
+        UserError: The environments normalize, but the statistics are missing or don't fit. Or there
+            are statistics, but the environments don't normalize.
     """
-    known = dict(read_statistics(path) if statistics is None else statistics)
+    learned = dict(read_statistics(path) if statistics is None else statistics)
     if isinstance(vec, HasNormalizer):
-        if normalization.normalises(vec.memory()) and not normalization.normalises(known):
+        if normalization.normalises(vec.memory()) and not normalization.normalises(learned):
             raise UserError(
-                f"{vec.spec.name} is to normalise observations, and the statistics are missing:"
+                f"{vec.spec.name} normalises observations, but the statistics are missing:"
                 f" {relative(path)} has none",
-                "--vec.normalize-observations 0 if the policy learned from them as they are;"
+                "--vec.normalize-observations 0 if the policy was trained without;"
                 " else name its checkpoint's folder",
             )
-        vec.remember(known, frozen)
-    elif normalization.normalises(known):
+        vec.remember(learned, frozen)
+    elif normalization.normalises(learned):
         raise UserError(
-            f"{relative(path)} is a policy of normalised observations,"
-            f" and {vec.spec.name} shows others",
+            f"{relative(path)} is a policy for normalised observations,"
+            f" but those of {vec.spec.name} aren't normalised",
             "--vec.normalize-observations 1",
         )
 
 
 def copy_statistics(trained: VecEnv, vec: VecEnv) -> None:
-    """Copy the current statistics of a trainer's environments to other environments.
+    """Copy the normalization statistics of a trainer's environments to other environments.
 
     Args:
         trained: Environments of the trainer.
-        vec: Environments with the same configuration, before their first reset. They don't update
+        vec: Environments with the same configuration, before their first reset. They stop updating
             the statistics.
     """
     if isinstance(vec, HasNormalizer):
@@ -217,13 +232,13 @@ def copy_statistics(trained: VecEnv, vec: VecEnv) -> None:
 
 
 def require_statistics(config: Config, spec: EnvSpec, statistics: Mapping[str, Any]) -> None:
-    """Raise an error if a policy would be saved without the statistics that it needs.
+    """Raise an error if a policy would be saved without the normalization statistics it needs.
 
     Raises:
-        UserError: If the configuration normalizes observations and the statistics are missing.
+        UserError: The configuration normalizes observations, but the statistics are missing.
     """
     if shows_normalised(config, spec) and not normalization.normalises(statistics):
         raise UserError(
-            f"the statistics that observations are normalised by are missing ({KEY})",
+            f"the statistics that normalise observations are missing ({NORMALIZE_KEY})",
             "checkpoint.save(run, trainer) adds them; or pass statistics=environments.memory()",
         )

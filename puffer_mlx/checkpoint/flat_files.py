@@ -1,15 +1,14 @@
 """Read and write PufferLib's flat weight file, ``.bin``.
 
-The file has no header. It contains little-endian float32 values, each tensor row-major, in the
-order of the weights' dictionary: encoder, decoder (the value is the last row), logstd for
-continuous actions, network.
+The file has no header. It contains the tensors as little-endian float32 values in row-major order:
+encoder, decoder (its last row computes the value), logstd for continuous actions, network.
 
 PufferLib stores all tensors in one array and aligns each to 16 bytes: 8 values in the bf16 build
 (the default), 4 in the ``--float`` build. PufferLib 4.0 and 5.0 write only as many values as the
-policy has. So padding between tensors (for example after the logstd of 3 actions) cuts off the last
-values. Other programs write the entire array. PufferLib 5.0's CPU player accepts an array that is
-up to 7 values short, and so does this module. Without padding (a hidden size divisible by 8 and
-discrete actions) all these layouts are equal.
+policy has weights. If there is padding between tensors (for example after the logstd of 3 actions),
+the last weights are missing in the file. Other programs write the entire array. PufferLib 5.0's CPU
+player accepts an array that is up to 7 values short, and so does this module. Without padding (a
+hidden size divisible by 8 and discrete actions) all these layouts are equal.
 """
 
 import os
@@ -29,106 +28,122 @@ from puffer_mlx.policy.networks.catalog import NETWORK_FACTS, network_facts, net
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system import program
 from puffer_mlx.system.files import open_file, publish
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 Weights = Any
 
-BF16, FLOAT = 8, 4  # values to which PufferLib's builds align tensors
+BF16, FLOAT = 8, 4  # alignment of tensors in PufferLib's two builds, in values
 SHORT_HINT = (  # for a file with missing values
-    "--lossy writes it all the same, as PufferLib itself; --bin-whole writes all of it, which only"
-    " 5.0's player of CPUs reads; --to torch and --to safetensors keep everything"
+    "--lossy writes it nevertheless, as PufferLib does; --bin-whole writes all values, which only"
+    " 5.0's CPU player reads; --to torch and --to safetensors keep everything"
 )
 ZIP = b"PK\x03\x04"  # first bytes of torch.save files
-_PARTS = ("encoder", "decoder.actions", "decoder.value")
-_BEFORE = [f"{part}.{name}" for part in _PARTS for name in ("weight", "bias")]
-PUFFER3 = [  # tensors in 3.0's file, for each network of its wrapper
-    [*_BEFORE, *(f"network.{name}" for name in forms.puffer3(1))]
+_COMPONENTS = ("encoder", "decoder.actions", "decoder.value")
+_NAMES_BEFORE_NETWORK = [
+    f"{component}.{name}" for component in _COMPONENTS for name in ("weight", "bias")
+]
+PUFFER3 = [  # names of the tensors in PufferLib 3.0's file, by network
+    [*_NAMES_BEFORE_NETWORK, *(f"network.{name}" for name in forms.puffer3(1))]
     for forms in NETWORK_FACTS.values()
     if forms.puffer3
 ]
 
 
 class FlatLayout(NamedTuple):
-    """Layout of a policy's tensors in a flat file.
+    """Positions of a policy's tensors in PufferLib's flat array, and the length of the file.
 
     Args:
-        places: (start, stop) of each tensor in the array, in values.
-        length: Number of values in the file, counted from the start of the array.
+        ranges: (start, stop) of each tensor in the array, in values.
+        length: Number of values that the file contains, from the start of the array.
     """
 
-    places: tuple[tuple[int, int], ...]
+    ranges: tuple[tuple[int, int], ...]
     length: int
 
     @property
     def end(self) -> int:
         """Number of values in the entire array."""
-        return self.places[-1][1]
+        return self.ranges[-1][1]
 
     @property
     def missing(self) -> int:
-        """Number of policy values missing at the end of the file."""
+        """Number of the array's last values that the file lacks."""
         return max(0, self.end - self.length)
 
 
 def flat_layout(sizes: Sequence[int], alignment: int = BF16, whole: bool = False) -> FlatLayout:
-    """Return the layout of PufferLib's file for tensors of these sizes.
+    """Return the layout of PufferLib's flat file for tensors of given sizes.
 
     Args:
         sizes: Number of values in each tensor.
         alignment: Alignment of tensors in values, ``BF16`` or ``FLOAT``.
         whole: True to include the entire array, which PufferLib itself doesn't write.
     """
-    places = []
+    ranges = []
     end = 0
     for size in sizes:
         start = -(-end // alignment) * alignment
         end = start + size
-        places.append((start, end))
-    return FlatLayout(tuple(places), end if whole else sum(sizes))
+        ranges.append((start, end))
+    return FlatLayout(tuple(ranges), end if whole else sum(sizes))
 
 
-def cut_or_padded(sizes: Sequence[int], length: int) -> FlatLayout:
-    """Return the layout of a file of ``length`` values that PufferLib 5.0 also reads.
+def unaligned_layout(sizes: Sequence[int], length: int) -> FlatLayout:
+    """Return the layout of a flat file that lacks a few values or is padded, as 5.0 accepts.
 
-    Such a file is the array of the bf16 build, up to 7 values short or padded at the end to a
-    multiple of 8. For any other length, the layout of the entire array is returned.
+    PufferLib 5.0 reads the array of the bf16 build even if it is up to 7 values short or padded at
+    the end to a multiple of 8.
+
+    Args:
+        sizes: Number of values in each tensor.
+        length: Number of values in the file. If 5.0 doesn't accept it, the layout of the entire
+            array is returned.
     """
     whole = flat_layout(sizes, BF16, whole=True)
-    least, most = max(sum(sizes), whole.end - (BF16 - 1)), -(-whole.end // BF16) * BF16
-    return FlatLayout(whole.places, length) if least <= length <= most else whole
+    minimum = max(sum(sizes), whole.end - (BF16 - 1))
+    maximum = -(-whole.end // BF16) * BF16
+    return FlatLayout(whole.ranges, length) if minimum <= length <= maximum else whole
 
 
-def unsupported_part(policy: Policy) -> str | None:
-    """Return the reason if a policy part has no place in PufferLib's native policy, or None."""
+def unsupported_component(policy: Policy) -> str | None:
+    """Return the reason why PufferLib's native policy lacks a component of this policy, or None."""
     if policy.separate_value:
-        return "values with a network of their own (policy.separate_value): the flat file has none"
+        return "a separate value network (policy.separate_value): the flat file has none"
     if not encoder_facts(policy.encoder).flat:
-        part, expected = policy.encoder, "a linear encoder without bias (policy.dialect native)"
+        component: Any = policy.encoder
+        expected = "a linear encoder without bias (policy.dialect native)"
     elif type(policy.decoder) is not Fused:
-        part, expected = policy.decoder, "a decoder without biases (policy.dialect native)"
+        component = policy.decoder
+        expected = "a decoder without biases (policy.dialect native)"
     elif network_facts(policy.network).flat is None:
-        part, expected = policy.network, f"the network {' or '.join(networks_with('flat'))}"
+        component = policy.network
+        expected = f"the network {' or '.join(networks_with('flat'))}"
     else:
         return None
-    return f"{type(part).__name__}: the flat file holds {expected}"
+    return f"{type(component).__name__}: the flat file holds {expected}"
 
 
 def flat_unsupported_reason(policy: Policy, alignment: int = BF16) -> str | None:
-    """Return the reason why PufferLib's flat file can't hold all of this policy, or None."""
-    if reason := unsupported_part(policy):
+    """Return the reason why PufferLib's flat file can't contain all weights of a policy, or None.
+
+    Args:
+        policy: The policy.
+        alignment: Alignment of the PufferLib build that reads the file, ``BF16`` or ``FLOAT``.
+    """
+    if reason := unsupported_component(policy):
         return reason
-    tensors = named(policy.init(mx.random.key(0)))  # lazy: only shapes are used
-    form = flat_layout([w.size for _, w in tensors], alignment)
-    return _loss(form, [name for name, _ in tensors]) if form.missing else None
+    tensors = named_arrays(policy.init(mx.random.key(0)))  # lazy: only shapes are used
+    layout = flat_layout([w.size for _, w in tensors], alignment)
+    return _loss(layout, [name for name, _ in tensors]) if layout.missing else None
 
 
-def _loss(form: FlatLayout, names: list[str]) -> str:
-    """Return a message that names the missing values."""
-    places = zip(names, form.places, strict=True)
-    of = [name for name, (_, stop) in places if stop > form.length]
+def _loss(layout: FlatLayout, names: list[str]) -> str:
+    """Return a message that says which tensors' values a flat file lacks."""
+    ranges = zip(names, layout.ranges, strict=True)
+    incomplete = [name for name, (_, stop) in ranges if stop > layout.length]
     return (
-        f"PufferLib's flat file lacks the last {form.missing} of {form.end} numbers,"
-        f" which are {', '.join(of)}'s"
+        f"PufferLib's flat file lacks the last {layout.missing} of {layout.end} numbers,"
+        f" which are {', '.join(incomplete)}'s"
     )
 
 
@@ -141,7 +156,7 @@ def save_bin(
     whole: bool = False,
     lossy: bool = False,
 ) -> None:
-    """Write weights as PufferLib's flat file.
+    """Write a policy's weights as PufferLib's flat file.
 
     Args:
         policy: Policy that uses the weights.
@@ -150,45 +165,47 @@ def save_bin(
         alignment: Alignment of the PufferLib build that reads the file, ``BF16`` or ``FLOAT``.
         whole: True to write the entire array. PufferLib 4.0 rejects such a file. 5.0's CPU player
             reads all of it, 5.0's CUDA backend only the first values.
-        lossy: True to write a file with missing values, as PufferLib does. For these, its CUDA
-            backend keeps its initial values and 5.0's CPU player uses zeros.
+        lossy: True to write a file even if values are missing, as PufferLib does. For missing
+            values, its CUDA backend keeps random initial values and 5.0's CPU player uses zeros.
 
     Raises:
-        UserError: If the file can't hold the policy, would lose values, or can't be written.
+        UserError: The file can't contain the policy, would lack values, or can't be written.
     """
-    if reason := unsupported_part(policy):
+    if reason := unsupported_component(policy):
         raise UserError(reason, "export it with --to torch, safetensors or onnx")
-    tensors = named(weights)
-    form = flat_layout([w.size for _, w in tensors], alignment, whole)
-    if form.missing and not lossy:
-        raise UserError(_loss(form, [name for name, _ in tensors]), SHORT_HINT)
-    array = np.zeros(form.end, "<f4")
-    for (start, stop), (_, w) in zip(form.places, tensors, strict=True):
+    tensors = named_arrays(weights)
+    layout = flat_layout([w.size for _, w in tensors], alignment, whole)
+    if layout.missing and not lossy:
+        raise UserError(_loss(layout, [name for name, _ in tensors]), SHORT_HINT)
+    array = np.zeros(layout.end, "<f4")
+    for (start, stop), (_, w) in zip(layout.ranges, tensors, strict=True):
         array[start:stop] = np.asarray(w).ravel()
     with publish(path) as temporary:
-        temporary.write_bytes(array[: form.length].tobytes())
+        temporary.write_bytes(array[: layout.length].tobytes())
 
 
-def read_bin(path: Path, like: Weights, alignment: int = BF16) -> Weights:
-    """Read weights from a flat file. A missing file raises OSError.
+def read_bin(path: Path, template: Weights, alignment: int = BF16) -> Weights:
+    """Read a policy's weights from PufferLib's flat file.
 
-    Warns if PufferLib left out the last values; these become 0.
+    Warns if PufferLib has left out the last values; these become 0.
 
     Args:
         path: File to read, with any suffix.
-        like: Weights of the same policy; they give names, order and shapes.
-        alignment: Alignment of the PufferLib build that wrote the file, used if its size fits both.
+        template: Weights of the same policy, which give names, order and shapes.
+        alignment: Alignment of the PufferLib build that wrote the file, used if the file's size
+            fits both.
 
     Raises:
-        UserError: If the file is damaged or belongs to another policy.
+        UserError: The file is damaged or belongs to another policy.
+        OSError: The file is missing or can't be read.
     """
-    tensors = named(like)
+    tensors = named_arrays(template)
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(len(ZIP))
     if head == ZIP:
         raise UserError(
-            f"{path} is a file of torch.save, whatever its name says",
+            f"{path} was written by torch.save, despite its name",
             f"import it: {program.command('import')} {path} ENV",
         )
     names = [name for name, _ in tensors]
@@ -196,31 +213,31 @@ def read_bin(path: Path, like: Weights, alignment: int = BF16) -> Weights:
         raise UserError(
             f"{path}: a flat file holds a policy of the native dialect with"
             f" {' or '.join(networks_with('flat'))},"
-            f" and this one has {', '.join(names)}",
+            f" but this one has {', '.join(names)}",
             "load a .safetensors file, or choose another policy.dialect and torch.network",
         )
-    form = _detect_layout(path, size, tensors, alignment)  # before reading: the file may be huge
-    if form.missing:
-        warnings.warn(f"{path}: {_loss(form, names)}; they are 0 now", stacklevel=3)
-    array = np.zeros(max(form.end, form.length), "<f4")
+    layout = _detect_layout(path, size, tensors, alignment)  # before reading: the file may be huge
+    if layout.missing:
+        warnings.warn(f"{path}: {_loss(layout, names)}; they are 0 now", stacklevel=3)
+    array = np.zeros(max(layout.end, layout.length), "<f4")
     with open_file(path) as file:
         data = file.read(size)
-    array[: form.length] = np.frombuffer(data, "<f4")
+    array[: layout.length] = np.frombuffer(data, "<f4")
     if not np.isfinite(array).all():
-        raise UserError(f"{path} holds numbers that aren't finite", "the file is damaged")
-    parts = dict(zip(names, form.places, strict=True))
+        raise UserError(f"{path} contains NaN or infinite values", "the file is damaged")
+    ranges = dict(zip(names, layout.ranges, strict=True))
     return tree_map_with_path(
-        lambda name, w: mx.array(array[slice(*parts[name])].reshape(w.shape)), like
+        lambda name, w: mx.array(array[slice(*ranges[name])].reshape(w.shape)), template
     )
 
 
 def _native(names: list[str]) -> bool:
-    """Return True if these are the weight names of PufferLib's native policy."""
-    first = ["encoder.weight", "decoder.weight"]
+    """Return True if a list of weight names is that of PufferLib's native policy."""
+    expected = ["encoder.weight", "decoder.weight"]
     if "decoder.logstd" in names:
-        first.append("decoder.logstd")
-    others = [name.removeprefix("network.") for name in names[len(first) :]]
-    return names[: len(first)] == first and any(
+        expected.append("decoder.logstd")
+    others = [name.removeprefix("network.") for name in names[len(expected) :]]
+    return names[: len(expected)] == expected and any(
         others == list(forms.flat(1, forms.layers(others)))
         for forms in NETWORK_FACTS.values()
         if forms.flat and forms.layers
@@ -228,21 +245,32 @@ def _native(names: list[str]) -> bool:
 
 
 def _detect_layout(path: Path, size: int, tensors: list, alignment: int) -> FlatLayout:
-    """Return the layout of a file with ``size`` bytes."""
+    """Return the layout of an existing flat file, detected from its size.
+
+    Args:
+        path: File, for messages.
+        size: Size of the file in bytes.
+        tensors: (name, array) of the policy's weights.
+        alignment: Alignment to prefer if the size fits several.
+
+    Raises:
+        UserError: No layout has this size.
+    """
     sizes = [w.size for _, w in tensors]
     if [name for name, _ in tensors] in PUFFER3:
         alignment = 1  # 3.0 doesn't align tensors
-    forms = [flat_layout(sizes, alignment)]
+    layouts = [flat_layout(sizes, alignment)]
     if alignment > 1:
-        forms += [flat_layout(sizes, to, whole=True) for to in (alignment, BF16, FLOAT)]
-        forms.append(cut_or_padded(sizes, size // 4))
-    for form in forms:
-        if size == 4 * form.length:
-            return form
-    expected = " or ".join(str(4 * n) for n in dict.fromkeys(form.length for form in forms))
+        layouts += [flat_layout(sizes, each, whole=True) for each in (alignment, BF16, FLOAT)]
+        layouts.append(unaligned_layout(sizes, size // 4))
+    for layout in layouts:
+        if size == 4 * layout.length:
+            return layout
+    lengths = dict.fromkeys(layout.length for layout in layouts)
+    expected = " or ".join(str(4 * n) for n in lengths)
     shapes = ", ".join(f"{name} {w.shape}" for name, w in tensors)
     raise UserError(
         f"{path} has {size} bytes, expected {expected}: float32 {shapes}",
-        "the file is cut off or of another policy;"
+        "the file is truncated or of another policy;"
         " compare policy.hidden_size and policy.num_layers",
     )

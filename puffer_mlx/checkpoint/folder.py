@@ -1,11 +1,11 @@
-"""Folders of runs and their checkpoints.
+"""Create, lock and describe the folders of runs and their checkpoints.
 
     checkpoint_dir/ENV/RUN_ID/
         config.ini                   effective configuration
         0000000000262144/            checkpoint, named by environment steps
             config.ini               the same configuration
             weights.safetensors      policy; metadata: environment spec, score, steps
-            weights.bin              the same as PufferLib's flat file, if that can hold them
+            weights.bin              weights in PufferLib's flat format, if it can contain them
             normalization.safetensors    statistics of observations and rewards, if any
             state.safetensors        optimizer, random keys, recurrent states, environments, ...
         videos/0000000000262144.gif  an episode, with base.eval_video_interval
@@ -14,8 +14,8 @@
 A checkpoint is written after every ``checkpoint_interval``-th epoch (puffer4 counts from 0, puffer5
 from 1, as PufferLib does) and after the last epoch. The newest ``checkpoint_keep`` and the best one
 are kept. Checkpoints abandoned by resuming from an earlier one (``branches``) are removed first and
-are never the newest or the best. Folders are published by rename, so a killed run leaves only
-complete checkpoints and possibly temporary names that start with a dot.
+are never the newest or the best. Folders are written under a temporary name and renamed, so a
+killed run leaves only complete checkpoints and maybe temporary files whose names start with a dot.
 """
 
 import contextlib
@@ -36,66 +36,66 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import lock_folder
 from puffer_mlx.system.json_text import is_count, is_finite
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 CONFIG, BEST, VIDEOS = "config.ini", "best", "videos"
 WEIGHTS, STATE = "weights.safetensors", "state.safetensors"
 
 
-# Temporary names that system/files.py uses in these folders.
+# Temporary names that system/files.py uses in run folders.
 TEMPORARY = re.compile(r"\.([0-9]{16}|config)-[a-z0-9_]{8}(\.ini|\.gif)?|\.best-[0-9]+")
-COUNTERS = {  # True for whole numbers
+COUNTERS = {  # by name of a saved counter: True for whole numbers
     **dict.fromkeys(("epoch", "global_step", "log_position"), True),
     **dict.fromkeys(("uptime", "learning_rate"), False),
 }
 OPTIONAL = "log_position", "learning_rate"
 
 
-class State(NamedTuple):
-    """Training state, everything besides the weights that resuming needs.
+class SavedState(NamedTuple):
+    """Saved training state: everything besides the weights that is needed to resume a run.
 
     Args:
         arrays: Arrays by dotted name.
-        numbers: Counters and other JSON values.
+        values: Counters and other JSON values.
     """
 
     arrays: dict[str, mx.array]
-    numbers: dict[str, Any]
+    values: dict[str, Any]
 
-    def taken(self, mine: dict[str, Any]) -> dict[str, Any]:
-        """Return the saved trees for a trainer.
+    def matching_trees(self, template: dict[str, Any]) -> dict[str, Any]:
+        """Return the saved arrays as trees like those of a trainer.
 
         Args:
-            mine: The trainer's trees of arrays, by name.
+            template: The trainer's trees of arrays, by name.
 
         Returns:
             Saved arrays in the same trees, with the same shapes and dtypes.
 
         Raises:
-            UserError: If the state belongs to another configuration or its counters are invalid.
+            UserError: The state belongs to another configuration, or its counters are invalid.
         """
-        _check_counters(self.numbers)
+        _check_counters(self.values)
         arrays = self.arrays
-        wanted = named(mine)
+        expected = named_arrays(template)
         wrong = [
             f"{name}: {arrays[name].shape if name in arrays else 'missing'}, expected {a.shape}"
-            for name, a in wanted
+            for name, a in expected
             if name not in arrays or arrays[name].shape != a.shape
         ] + [
             f"{name}: {arrays[name].dtype}, expected {a.dtype}"
-            for name, a in wanted
+            for name, a in expected
             if name in arrays and arrays[name].dtype != a.dtype
         ]
         if wrong:
             raise UserError(
                 f"the run's state is of another configuration: {'; '.join(wrong[:3])}",
-                "go on with the run's own policy, vec.total_agents and vec.num_buffers",
+                "resume with the run's policy, vec.total_agents and vec.num_buffers",
             )
-        return tree_unflatten([(name, arrays[name]) for name, _ in wanted])  # type: ignore
+        return tree_unflatten([(name, arrays[name]) for name, _ in expected])  # type: ignore
 
 
 def subtree(arrays: dict[str, mx.array], name: str) -> dict[str, mx.array]:
-    """Return the arrays below a dotted name, without that name and its dot."""
+    """Return the arrays whose names start with ``name.``, with this prefix removed."""
     prefix = f"{name}."
     return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
 
@@ -103,8 +103,14 @@ def subtree(arrays: dict[str, mx.array], name: str) -> dict[str, mx.array]:
 class Checkpoint(NamedTuple):
     """Contents of a checkpoint, without the training state.
 
-    ``memory`` contains the statistics of the environments (``vec.base.HasNormalizer``), used to
-    normalize the policy's observations.
+    Attributes:
+        folder: Checkpoint folder.
+        config: Configuration of the run.
+        spec: Observations and actions of the environment.
+        policy: Policy that uses the weights.
+        weights: Tree of weights.
+        step: Environment steps when it was saved.
+        statistics: Normalization statistics of the environments (``vec.base.HasNormalizer``).
     """
 
     folder: Path
@@ -117,12 +123,12 @@ class Checkpoint(NamedTuple):
 
 
 def run_folder(config: Config, run_id: str) -> Path:
-    """Return the folder of a run's checkpoints."""
+    """Return the folder that contains a run's checkpoints: ``checkpoint_dir/ENV/RUN_ID``."""
     return Path(config.base.checkpoint_dir) / config.slug / run_id
 
 
-def prepare(config: Config, run_id: str, home: Path = Path()) -> Path:
-    """Create a run folder and write its configuration. Reports an unwritable disk before training.
+def prepare_run_folder(config: Config, run_id: str, home: Path = Path()) -> Path:
+    """Create a run folder and write the configuration to it, before training. Returns the folder.
 
     Args:
         config: Configuration of the run.
@@ -130,7 +136,7 @@ def prepare(config: Config, run_id: str, home: Path = Path()) -> Path:
         home: Folder to which a relative `base.checkpoint_dir` refers.
 
     Raises:
-        UserError: If the folder can't be written.
+        UserError: The folder can't be written.
     """
     folder = home / run_folder(config, run_id)
     write_ini(config, folder / CONFIG)
@@ -139,14 +145,14 @@ def prepare(config: Config, run_id: str, home: Path = Path()) -> Path:
 
 @contextlib.contextmanager
 def lock_run(folder: Path) -> Iterator[None]:
-    """Lock a run folder during the block, and remove temporary files of killed processes.
+    """Lock a run folder during a block, and remove temporary files of killed processes.
 
     Raises:
-        UserError: If another process trains this run, or the folder can't be written.
+        UserError: Another process trains this run, or the folder can't be written.
     """
-    with lock_folder(folder, "the run") as alone:
-        left = [*folder.iterdir(), *(folder / VIDEOS).glob(".*")] if alone else []
-        for path in left:
+    with lock_folder(folder, "the run") as is_locked:
+        paths = [*folder.iterdir(), *(folder / VIDEOS).glob(".*")] if is_locked else []
+        for path in paths:
             if not TEMPORARY.fullmatch(path.name):
                 continue
             if path.is_symlink() or path.is_file():
@@ -158,7 +164,7 @@ def lock_run(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def new_run(config: Config, home: Path = Path()) -> Iterator[Path]:
-    """Create and lock the folder of a new run during the block.
+    """Create the folder of a new run, and lock it during a block.
 
     Args:
         config: Configuration of the run.
@@ -168,21 +174,21 @@ def new_run(config: Config, home: Path = Path()) -> Iterator[Path]:
         Run folder, named by the time in milliseconds.
 
     Raises:
-        UserError: If the folder can't be written.
+        UserError: The folder can't be written.
     """
-    number = time.time_ns() // 1_000_000
-    with contextlib.suppress(OSError):  # ``prepare`` reports the error
+    milliseconds = time.time_ns() // 1_000_000
+    with contextlib.suppress(OSError):  # ``prepare_run_folder`` reports the error
         runs = home / run_folder(config, "")
         runs.mkdir(parents=True, exist_ok=True)
-        while not _create(runs / str(number)):  # taken by another run that started now
-            number += 1
-    folder = prepare(config, str(number), home)
+        while not _create(runs / str(milliseconds)):  # used by a run started at the same time
+            milliseconds += 1
+    folder = prepare_run_folder(config, str(milliseconds), home)
     with lock_run(folder):
         yield folder
 
 
 def _create(folder: Path) -> bool:
-    """Return True if this call created the folder, False if it existed."""
+    """Create a folder. Returns False if it already exists."""
     try:
         folder.mkdir()
     except FileExistsError:
@@ -190,28 +196,35 @@ def _create(folder: Path) -> bool:
     return True
 
 
-def is_due(config: Config, epoch: int) -> bool:
-    """Return True if PufferLib saves a checkpoint after this epoch (from 0).
+def is_checkpoint_due(config: Config, epoch: int) -> bool:
+    """Return True if a checkpoint must be saved after an epoch, as PufferLib does.
 
-    4.0 and 5.0 differ by one epoch.
+    PufferLib 4.0 and 5.0 differ by one epoch.
+
+    Args:
+        config: Configuration of the run.
+        epoch: Number of the epoch, from 0.
     """
     interval = config.base.checkpoint_interval
-    done = epoch + config.facts.saves_after
-    return epoch == config.epochs - 1 or (interval > 0 and done % interval == 0)
+    count = epoch + config.facts.saves_after
+    return epoch == config.epochs - 1 or (interval > 0 and count % interval == 0)
 
 
-def _check_counters(numbers: dict[str, Any]) -> None:
-    """Raise an error for impossible counters: they would cut the log or end the run at once."""
-    for name, whole in COUNTERS.items():
-        value = numbers.get(name)
-        right = is_count(value) if whole else is_finite(value) and value >= 0
-        if not right and (name in numbers or name not in OPTIONAL):
-            kind = "a whole number" if whole else "a number"
-            raise _senseless(f"{name} is {value!r:.80}, expected {kind} from 0")
-    if numbers["epoch"] > numbers["global_step"]:  # an epoch has at least one step
-        raise _senseless(f"epoch is {numbers['epoch']} after {numbers['global_step']} steps")
+def _check_counters(values: dict[str, Any]) -> None:
+    """Raise an error if a saved state has impossible counters.
+
+    They would truncate the log or end the run at once.
+    """
+    for name, is_whole in COUNTERS.items():
+        value = values.get(name)
+        is_valid = is_count(value) if is_whole else is_finite(value) and value >= 0
+        if not is_valid and (name in values or name not in OPTIONAL):
+            kind = "a whole number" if is_whole else "a number"
+            raise _invalid_state(f"{name} is {value!r:.80}, expected {kind} from 0")
+    if values["epoch"] > values["global_step"]:  # an epoch has at least one step
+        raise _invalid_state(f"epoch is {values['epoch']} after {values['global_step']} steps")
 
 
-def _senseless(what: str) -> UserError:
-    message = f"the run's state makes no sense: {what}"
-    return UserError(message, "the file is damaged; go on from another checkpoint")
+def _invalid_state(reason: str) -> UserError:
+    message = f"the run's state is invalid: {reason}"
+    return UserError(message, "the file is damaged; resume from another checkpoint")

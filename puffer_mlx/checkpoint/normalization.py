@@ -1,15 +1,16 @@
-"""Store normalization statistics of observations beside a policy's weights.
+"""Store normalization statistics of observations in a policy's weight file, and apply them.
 
-``vec/normalize.py`` measures them during training. The policy needs them in every environment, so
-all file formats except the flat one contain them as tensors:
+``vec/normalize.py`` measures the statistics during training. The policy needs them in every
+environment, so all file formats except PufferLib's flat one contain them as tensors:
 
 | name | shape | |
 | --- | --- | --- |
 | ``normalization.observations.mean``, ``.variance``, ``.count`` | (D,), (D,), () | observations |
-| ``normalization.observations.mean_rest`` | (D,) | added to the mean where float32 is too coarse |
+| ``normalization.observations.mean_rest`` | (D,) | rounding error of a float32 mean, if large |
 | ``normalization.return.mean``, ``.variance``, ``.count`` | (1,), (1,), () | only for resuming |
 
-In the rest of the package they are arrays by name without the prefix (``vec.base.HasNormalizer``).
+Elsewhere in the package, statistics are arrays by name without ``normalization.``
+(``vec.base.HasNormalizer``).
 """
 
 from collections.abc import Mapping
@@ -23,33 +24,33 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.normalize import can_normalise, deviation_inverse, normalise
 
 PREFIX = "normalization."
-REST = "observations.mean_rest"  # the mean's rounding error in float32
-COARSE = 1e-3  # largest error of a stored mean, in standard deviations
-PARTS = ("mean", "variance", "count")
-OBSERVATIONS = tuple(f"observations.{part}" for part in PARTS)
+REST = "observations.mean_rest"
+COARSE = 1e-3  # largest accepted rounding error of a mean, in standard deviations
+FIELDS = ("mean", "variance", "count")
+OBSERVATIONS = tuple(f"observations.{field}" for field in FIELDS)
 
 Statistics = Mapping[str, Any]  # arrays by name
 
 
 def normalises(statistics: Statistics) -> bool:
-    """Return True if the statistics include observations, not only rewards."""
+    """Return True if normalization statistics include observations, not only rewards."""
     return OBSERVATIONS[0] in statistics
 
 
-def tensors_of(statistics: Statistics) -> dict[str, np.ndarray]:
-    """Return statistics as float32 tensors for a file; {} if observations aren't normalized.
+def statistics_tensors(statistics: Statistics) -> dict[str, np.ndarray]:
+    """Return normalization statistics as float32 tensors for a weight file.
 
-    Reward statistics are included for resuming; the policy itself only needs those of observations.
+    Returns {} if observations aren't normalized. Statistics of rewards are included for resuming.
     """
     if not normalises(statistics):
         return {}
     return {PREFIX + name: np.array(array, np.float32) for name, array in statistics.items()}
 
 
-def with_rest(statistics: Statistics) -> dict[str, Any]:
-    """Return statistics with the rounding error of the mean, where float32 is too coarse.
+def with_rounding_error(statistics: Statistics) -> dict[str, Any]:
+    """Add the float32 rounding error of the mean to normalization statistics, if it is large.
 
-    Needed only for values that float64 can hold and float32 can't, such as a clock in seconds.
+    It is large for observations that need float64, such as a clock in seconds.
     """
     if not normalises(statistics):
         return dict(statistics)
@@ -66,10 +67,10 @@ def with_rest(statistics: Statistics) -> dict[str, Any]:
 def split_statistics(
     path: Path, tensors: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Split a file's tensors into policy tensors and float64 statistics.
+    """Split a weight file's tensors into policy tensors and float64 normalization statistics.
 
     Raises:
-        UserError: If the statistics are incomplete or invalid.
+        UserError: The statistics are incomplete or invalid.
     """
     others = {name: w for name, w in tensors.items() if not name.startswith(PREFIX)}
     statistics = {
@@ -78,7 +79,7 @@ def split_statistics(
         if name not in others
     }
     rest = statistics.pop(REST, None)
-    check(path, statistics)
+    check_statistics(path, statistics)
     if rest is not None and normalises(statistics):
         if rest.shape != statistics[OBSERVATIONS[0]].shape or not np.isfinite(rest).all():
             message = f"{path}: the statistics {REST} are damaged"
@@ -87,19 +88,19 @@ def split_statistics(
     return others, statistics
 
 
-def check(path: Path, statistics: Statistics) -> None:
-    """Raise an error for invalid statistics.
+def check_statistics(path: Path, statistics: Statistics) -> None:
+    """Raise an error if normalization statistics are invalid.
 
     Raises:
-        UserError: If a part is missing, not finite or of a wrong shape, or if a variance or count
-            is negative.
+        UserError: An array is missing, not finite or of a wrong shape, or a variance or count is
+            negative.
     """
     for what in {name.partition(".")[0] for name in statistics}:
-        parts = [np.asarray(statistics.get(f"{what}.{part}", np.nan)) for part in PARTS]
-        mean, variance, count = parts
-        wrong = [part for part, a in zip(PARTS, parts, strict=True) if not np.isfinite(a).all()]
+        arrays = [np.asarray(statistics.get(f"{what}.{field}", np.nan)) for field in FIELDS]
+        mean, variance, count = arrays
+        wrong = [field for field, a in zip(FIELDS, arrays, strict=True) if not np.isfinite(a).all()]
         if mean.shape != variance.shape or mean.ndim != 1 or count.shape != ():
-            wrong = list(PARTS)
+            wrong = list(FIELDS)
         elif not wrong and (variance.min(initial=0) < 0 or count < 0):
             wrong = ["variance"] if count >= 0 else ["count"]
         if wrong:
@@ -110,31 +111,31 @@ def check(path: Path, statistics: Statistics) -> None:
 
 
 def check_size(path: Path, statistics: Statistics, spec: EnvSpec) -> None:
-    """Raise an error if statistics don't fit an environment's observations.
+    """Raise an error if normalization statistics don't fit an environment's observations.
 
     Raises:
-        UserError: If the environment has uint8 observations or another observation size.
+        UserError: The environment has uint8 observations or another observation size.
     """
     if normalises(statistics):
         size = len(statistics[OBSERVATIONS[0]])
         D = spec.observation_size
         if size != D or not can_normalise(spec):
             raise UserError(
-                f"{path} normalises {size} numbers, but {spec.name} shows {D} of type"
-                f" {spec.observation_dtype}",
+                f"{path} normalises observations of {size} numbers, but those of {spec.name}"
+                f" have {D} of type {spec.observation_dtype}",
                 "name the environment that it was trained for",
             )
 
 
-def apply(statistics: Statistics, observations: np.ndarray) -> np.ndarray:
-    """Return observations (..., D) as the policy sees them.
+def normalize_observations(statistics: Statistics, observations: np.ndarray) -> np.ndarray:
+    """Normalize observations with saved statistics, as the policy was trained on them.
 
     Args:
-        statistics: Statistics by name.
+        statistics: Normalization statistics by name.
         observations: (..., D), float32 or float64.
 
     Returns:
-        Normalized float32 copy, or the same array without statistics.
+        Normalized float32 copy, or the same array if there are no statistics of observations.
     """
     if not normalises(statistics):
         return observations
@@ -144,8 +145,8 @@ def apply(statistics: Statistics, observations: np.ndarray) -> np.ndarray:
     return rows
 
 
-def undo(statistics: Statistics, observations: np.ndarray) -> np.ndarray:
-    """Return the inverse of ``apply``, without clipping."""
+def denormalize_observations(statistics: Statistics, observations: np.ndarray) -> np.ndarray:
+    """Convert normalized observations back to the environment's, ignoring clipping."""
     if not normalises(statistics):
         return observations
     mean, scale = _mean_and_scale(statistics)

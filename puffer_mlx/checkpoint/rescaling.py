@@ -21,13 +21,13 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, rescaling
 
-LOW, HIGH = NAMES = "rescaling.low", "rescaling.high"
+LOW, HIGH = TENSOR_NAMES = "rescaling.low", "rescaling.high"
 
 Bounds = tuple[tuple[float, float], ...]
 
 
-def tensors_of(bounds: Bounds) -> dict[str, np.ndarray]:
-    """Return bounds as float32 tensors for a file; {} without bounds."""
+def bounds_tensors(bounds: Bounds) -> dict[str, np.ndarray]:
+    """Return action bounds as float32 tensors for a weight file; {} without bounds."""
     if not bounds:
         return {}
     low, high = np.array(bounds, np.float32).T
@@ -35,15 +35,15 @@ def tensors_of(bounds: Bounds) -> dict[str, np.ndarray]:
 
 
 def split_bounds(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], Bounds]:
-    """Split a file's tensors into policy tensors and bounds.
+    """Split a weight file's tensors into policy tensors and action bounds.
 
     Raises:
-        UserError: If the bounds are incomplete or invalid.
+        UserError: The bounds are incomplete or invalid.
     """
-    others = {name: w for name, w in tensors.items() if name not in NAMES}
+    others = {name: w for name, w in tensors.items() if name not in TENSOR_NAMES}
     if len(others) == len(tensors):
         return others, ()
-    low, high = (np.array(tensors.get(name, np.nan), np.float32) for name in NAMES)
+    low, high = (np.array(tensors.get(name, np.nan), np.float32) for name in TENSOR_NAMES)
     with np.errstate(over="ignore", invalid="ignore"):
         width = high - low if low.shape == high.shape else np.array(np.nan)
     if low.ndim != 1 or not (np.isfinite(width).all() and (width > 0).all()):
@@ -54,11 +54,20 @@ def split_bounds(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any]
     return others, tuple(zip(low.tolist(), high.tolist(), strict=True))
 
 
-def in_units(
+def to_environment_units(
     action: ActionSpec, mean: np.ndarray, logstd: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return means and log standard deviations (..., a) in the environment's units, float32."""
+    """Convert means and log standard deviations of actions to the environment's units.
+
+    Args:
+        action: Actions of the environment, with bounds if they are rescaled.
+        mean: Means in the policy's range, (..., a).
+        logstd: Log standard deviations, (..., a).
+
+    Returns:
+        The converted means and log standard deviations, float32.
+    """
     if not action.bounds:
         return mean, logstd
-    centre, half = (part.astype(np.float32) for part in rescaling(action.bounds))
+    centre, half = (array.astype(np.float32) for array in rescaling(action.bounds))
     return centre + half * mean, np.log(half) + logstd

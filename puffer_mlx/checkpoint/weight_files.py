@@ -10,7 +10,7 @@ from puffer_mlx.checkpoint import normalization, rescaling, tensor_files
 from puffer_mlx.checkpoint.flat_files import BF16, read_bin
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 Weights = Any
 
@@ -22,7 +22,9 @@ def save_safetensors(
     statistics: normalization.Statistics | None = None,
     bounds: rescaling.Bounds = (),
 ) -> None:
-    """Write weights under their dotted names (``encoder.weight``, ``network.0.weight``, ...).
+    """Write weights to a safetensors file, with statistics and bounds that the policy needs.
+
+    Tensors are named by their path in the tree: ``encoder.weight``, ``network.0.weight``, ...
 
     Args:
         weights: Tree of arrays.
@@ -31,34 +33,34 @@ def save_safetensors(
         statistics: Normalization statistics of observations.
         bounds: Bounds of rescaled actions.
     """
-    beside = {
-        **normalization.tensors_of(normalization.with_rest(statistics or {})),
-        **rescaling.tensors_of(bounds),
+    more = {
+        **normalization.statistics_tensors(normalization.with_rounding_error(statistics or {})),
+        **rescaling.bounds_tensors(bounds),
     }
-    tensors = dict(named(weights)) | {name: mx.array(array) for name, array in beside.items()}
-    tensor_files.write(path, tensors, metadata or {})
+    tensors = dict(named_arrays(weights)) | {name: mx.array(array) for name, array in more.items()}
+    tensor_files.write_tensors(path, tensors, metadata or {})
 
 
-def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weights:
-    """Read weights from a ``.safetensors`` or ``.bin`` file, without normalization statistics.
+def load_weights(path: Path | str, template: Weights, alignment: int = BF16) -> Weights:
+    """Read a policy's weights from a ``.safetensors`` or ``.bin`` file, without statistics.
 
-    Warns if a file of PufferLib lacks its last values; these become 0.
+    Warns if a file from PufferLib lacks the last values; these become 0.
 
     Args:
         path: File to read; the suffix selects the format.
-        like: Weights that give names, order and shapes.
-        alignment: For ``.bin`` files, as in ``read_bin``.
+        template: Weights of the same policy, which give names, order and shapes.
+        alignment: Alignment of tensors in ``.bin`` files, as in ``read_bin``.
 
     Raises:
-        UserError: If the file is missing, damaged, of another format, or of another policy.
+        UserError: The file is missing, damaged, in another format, or of another policy.
     """
     path = Path(path)
     try:
         if path.suffix == ".bin":
-            return read_bin(path, like, alignment)
+            return read_bin(path, template, alignment)
         if path.suffix == ".safetensors":
-            tensors, _ = tensor_files.read(path)
-            return check_and_convert(path, policy_tensors(path, tensors), like)
+            tensors, _ = tensor_files.read_tensors(path)
+            return check_and_convert(path, policy_tensors(path, tensors), template)
     except OSError as error:
         raise UserError(f"can't read {path}: {error.strerror or error}", "check the path") from None
     raise UserError(
@@ -70,26 +72,26 @@ def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weig
 
 
 def policy_tensors(path: Path, tensors: dict[str, mx.array]) -> dict[str, mx.array]:
-    """Return the weights among a file's tensors, without statistics and bounds.
+    """Return a file's tensors without normalization statistics and action bounds.
 
     Raises:
-        UserError: If the statistics or bounds are damaged.
+        UserError: The statistics or bounds are damaged.
     """
     return rescaling.split_bounds(path, normalization.split_statistics(path, tensors)[0])[0]
 
 
-def check_and_convert(path: Path, loaded: dict[str, mx.array], like: Weights) -> Weights:
-    """Return tensors by dotted name as a tree of float32 weights.
+def check_and_convert(path: Path, loaded: dict[str, mx.array], template: Weights) -> Weights:
+    """Check tensors read from a file and return them as a tree of float32 weights.
 
     Args:
         path: File, for messages.
         loaded: Tensors by dotted name.
-        like: Weights that give names and shapes.
+        template: Weights of the same policy, which give names and shapes.
 
     Raises:
-        UserError: If names or shapes differ, or a value isn't finite.
+        UserError: Names or shapes differ, or a value isn't finite.
     """
-    expected = dict(named(like))
+    expected = dict(named_arrays(template))
     shapes = {name: w.shape for name, w in loaded.items()}
     wrong = [
         f"{name}: {shapes.get(name, 'missing')}, expected {w.shape}"
@@ -101,7 +103,7 @@ def check_and_convert(path: Path, loaded: dict[str, mx.array], like: Weights) ->
             f"{path} is of another policy: {'; '.join(wrong)}",
             "compare policy.hidden_size and policy.num_layers with the config.ini beside the file",
         )
-    weights = tree_map_with_path(lambda name, _: loaded[name].astype(mx.float32), like)
-    if not all(mx.isfinite(w).all().item() for _, w in named(weights)):
-        raise UserError(f"{path} holds numbers that aren't finite", "the file is damaged")
+    weights = tree_map_with_path(lambda name, _: loaded[name].astype(mx.float32), template)
+    if not all(mx.isfinite(w).all().item() for _, w in named_arrays(weights)):
+        raise UserError(f"{path} contains NaN or infinite values", "the file is damaged")
     return weights

@@ -21,7 +21,7 @@ from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.display.run_view import format_count
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import count_cores, load_extension
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.blas import blas_name, get_blas_threads
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.json_text import write_json
@@ -38,7 +38,7 @@ def bench(config: Config, options: argparse.Namespace) -> None:
     """Run the benchmark, print the record and write it to ``--json``."""
     say_config(config)
     select_device(config.base.device)
-    voice.note(kernels_note(), error=True)
+    verbosity.note(kernels_note(), error=True)
     load = os.getloadavg()
     fastest = ""
     if options.env_only:
@@ -52,7 +52,9 @@ def bench(config: Config, options: argparse.Namespace) -> None:
     if fastest:
         print(f"\nfastest: {fastest}")
     elif not options.env_only:
-        voice.note("\nnext  add --placements to compare devices, or --env-only without a policy")
+        verbosity.note(
+            "\nnext  add --placements to compare devices, or --env-only without a policy"
+        )
     if options.json:
         write_json(record, options.json)
 
@@ -69,7 +71,7 @@ def machine(load: tuple[float, float, float]) -> dict[str, Any]:
         cpu = next((line.partition(":")[2].strip() for line in lines if "model name" in line), cpu)
     return {
         "date": datetime.date.today().isoformat(),
-        "command": program.typed(),
+        "command": program.full_command_line(),
         "cpu": cpu,
         "cores": count_cores(),
         "load_before": [round(x, 2) for x in load],
@@ -117,7 +119,7 @@ class Progress:
         self._told = time.perf_counter()
         rate = f", {format_count(pace)} steps/s" if pace else ""
         done = f"{self._count} of {self._total} {self._what}{rate}"
-        voice.note(f"puffer_mlx: measured {done}", error=True)
+        verbosity.note(f"puffer_mlx: measured {done}", error=True)
 
 
 def bench_environment(config: Config, options: argparse.Namespace) -> dict[str, Any]:
@@ -182,7 +184,7 @@ def bench_placements(config: Config, options: argparse.Namespace) -> tuple[dict[
                 with Run.open(tried) as run:
                     logs = [run.trainer.step() for _ in range(options.warm_up + options.epochs)]
             except UserError as error:
-                voice.note(f"puffer_mlx: {device} is impossible: {error}", error=True)
+                verbosity.note(f"puffer_mlx: {device} is impossible: {error}", error=True)
                 continue
             measured = speeds.setdefault((device, int(overlap)), [])
             measured += [log["SPS"] for log in logs[options.warm_up :]]

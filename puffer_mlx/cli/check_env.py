@@ -31,7 +31,7 @@ from puffer_mlx.config import parse_command_line
 from puffer_mlx.config.command_line import build_parser, typed_options
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.ops.cpu_extension import count_cores
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
@@ -72,7 +72,7 @@ def option_parser() -> argparse.ArgumentParser:
 def show(console: Console, name: str, findings: Findings) -> None:
     """Print the findings of an item; a terminal wraps them in a column of their own."""
     for verdict, text, hint, _ in findings:
-        if voice.is_quiet() and verdict not in (WARN, FAIL):
+        if verbosity.is_quiet() and verdict not in (WARN, FAIL):
             continue
         if console.is_terminal:
             grid = Table.grid(padding=(0, 1, 0, 0))
@@ -121,7 +121,7 @@ def main(argv: list[str]) -> int:
     words = "-m", __spec__.name, *worker_words(argv), "--only"
 
     def command(left: list[str]) -> list[str]:
-        return program.python(*words, *left, f"{WORKER}={','.join(failed)}")
+        return program.python_command(*words, *left, f"{WORKER}={','.join(failed)}")
 
     console = Console(highlight=False)
     began = time.perf_counter()
@@ -146,7 +146,7 @@ def main(argv: list[str]) -> int:
     if options.json:
         record = {
             "environment": config.env_name,
-            "command": program.typed(),
+            "command": program.full_command_line(),
             "versions": version_text().splitlines(),
             "seconds": took,
             "verdict": worst_verdict(everything),

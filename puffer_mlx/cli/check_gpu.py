@@ -38,7 +38,7 @@ from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table
 from puffer_mlx.config.command_line import Parser
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import write_json
@@ -78,7 +78,7 @@ def run_items(
     words += ["--quick"] if options.quick else []
 
     def command(left: list[str]) -> list[str]:
-        return program.python(*words, WORKER, "--only", *left)
+        return program.python_command(*words, WORKER, "--only", *left)
 
     death = ""
     for result in run_in_worker([item.name for item in items], command, options.timeout):
@@ -117,12 +117,12 @@ def record(results: list[Result], seconds: float) -> dict[str, Any]:
         verdict = WORDS[finding.verdict]
         rows[name] = {**finding._asdict(), "verdict": verdict, "seconds": seconds_each}
     versions = version_text().splitlines()
-    command = shlex.split(program.typed())
+    command = shlex.split(program.full_command_line())
     return {"command": command, "versions": versions, "seconds": seconds, "items": rows}
 
 
 def report_text(results: list[Result], seconds: float, titles: dict[str, str]) -> str:
-    parts = [f"{program.typed()}\n{version_text()}\n"]
+    parts = [f"{program.full_command_line()}\n{version_text()}\n"]
     for result in results:
         parts += [line.plain for line in result_lines(result, titles)]
         parts += [result.findings[0].details] if result.findings[0].details else []
@@ -139,7 +139,7 @@ def write(
     if options.json:
         write_json(record(results, seconds), options.json)
     if options.report:
-        with publish(options.report, named=True) as path:
+        with publish(options.report, user_named=True) as path:
             path.write_text(report_text(results, seconds, titles), encoding="utf-8")
 
 
@@ -170,7 +170,7 @@ def check(argv: list[str], every: Sequence[Item], *program_words: str) -> int:
     write(options, done, seconds, titles)  # an error now, not after the minutes of checking
     for result in run_items(items, options, program_words):
         (finding,) = result.findings
-        if finding.verdict == FAIL or not voice.is_quiet():
+        if finding.verdict == FAIL or not verbosity.is_quiet():
             console.print(*result_lines(result, titles), sep="\n", soft_wrap=True)
         if finding.details:
             print(finding.details, file=sys.stderr)

@@ -34,7 +34,7 @@ from puffer_mlx.config.fit import MAX_STEPS, typed
 from puffer_mlx.config.help import RARELY
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.files import relative
 from puffer_mlx.system.json_text import write_json
 
@@ -231,7 +231,7 @@ def main(argv: list[str]) -> None:
 
     select_device(config.base.device)
     policy = evaluating.load_policy(config, options.load_model_path, configure)
-    voice.detail(f"policy {relative(policy.folder)}")
+    verbosity.detail(f"policy {relative(policy.folder)}")
     if options.against:
         play_against(policy, options, configure)
         return
@@ -373,7 +373,7 @@ def play_against(policy: "Policy", options: argparse.Namespace, configure: "Conf
     from puffer_mlx.library import evaluating
 
     config = policy.config
-    name = evaluating.name_of(options.load_model_path, policy.folder, config)
+    name = evaluating.checkpoint_name(options.load_model_path, policy.folder, config)
     learner = policy.as_player(name, options.deterministic)
     record = match.play(config, options, options.against, configure, learner)
     table = match.pair_table(record, "games against each")
@@ -387,9 +387,11 @@ def play_ladder(policy: "Policy", options: argparse.Namespace) -> None:
     from puffer_mlx.evaluation.ladder import unused_bot_keys
     from puffer_mlx.library import evaluating
 
-    voice.note(unused_bot_keys(policy.config))
+    verbosity.note(unused_bot_keys(policy.config))
     with progress_bar("games") as progress:
-        result = evaluating.play_ladder(policy, options.games, options.deterministic, progress)
+        result = evaluating.play_policy_ladder(
+            policy, options.games, options.deterministic, progress
+        )
     print(result)
     if options.json:
         inputs = {"policy": options.load_model_path, "seed": policy.config.base.seed}

@@ -10,11 +10,16 @@ from contextlib import nullcontext
 from itertools import pairwise
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import output, program, signals, voice
+from puffer_mlx.system import output, program, signals, verbosity
 from puffer_mlx.system.output import only_result
-from puffer_mlx.system.private_folders import refuse_full
+from puffer_mlx.system.private_folders import refuse_full_disk
 
-WORDS = {"-q": voice.QUIET, "--quiet": voice.QUIET, "-v": voice.VERBOSE, "--verbose": voice.VERBOSE}
+WORDS = {
+    "-q": verbosity.QUIET,
+    "--quiet": verbosity.QUIET,
+    "-v": verbosity.VERBOSE,
+    "--verbose": verbosity.VERBOSE,
+}
 _ALLOCATING = r"malloc\]|[Oo]ut of memory"  # MLX and arrays
 CLOSED = "files that this process had opened were closed by code that it ran"
 CLOSED_HINT = "an environment must not close all descriptors (os.closerange, code for daemons)"
@@ -53,7 +58,10 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
             level, words = pop_verbosity(list(argv))
             if not program.asks_for_help(words):
                 refuse_removed_directory()
-            with voice.speaking(level), only_result() if json_is_output(words) else nullcontext():
+            with (
+                verbosity.set_for_block(level),
+                only_result() if json_is_output(words) else nullcontext(),
+            ):
                 return main(words) or 0
         except UserError as error:
             return _refused(error)
@@ -68,10 +76,10 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
                 return _refused(_out_of_memory(error))
             if not re.search(_COMPILING, str(error)):
                 raise
-            if watch.came():
+            if watch.has_signal():
                 raise KeyboardInterrupt from None  # Ctrl-C also reaches the compiler
             try:
-                refuse_full()
+                refuse_full_disk()
             except UserError as refused:
                 return _refused(refused)
             raise
@@ -91,9 +99,9 @@ def _out_of_memory(error: Exception) -> UserError:
 
 def _refused(error: UserError) -> int:
     """Print an error once for all ranks of this machine. Returns the exit code."""
-    from puffer_mlx.distributed.launching import is_first_to_say
+    from puffer_mlx.distributed.launching import is_first_report
 
-    if is_first_to_say(str(error)):
+    if is_first_report(str(error)):
         print(f"error: {error}", file=sys.stderr)
     return 2
 
@@ -124,4 +132,6 @@ def pop_verbosity(argv: list[str]) -> tuple[int, list[str]]:
     levels = {WORDS[word] for word in argv if word in WORDS}
     if len(levels) > 1:
         raise UserError("--quiet and --verbose are given", "one of them")
-    return levels.pop() if levels else voice.USUAL, [word for word in argv if word not in WORDS]
+    return levels.pop() if levels else verbosity.NORMAL, [
+        word for word in argv if word not in WORDS
+    ]

@@ -18,7 +18,7 @@ from puffer_mlx.config.command_line import Parser
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import ExportFormat, ExportReport, export, formats
 from puffer_mlx.export.file_format import Option
-from puffer_mlx.system import voice
+from puffer_mlx.system import verbosity
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import check_writable, relative
 
@@ -102,11 +102,11 @@ def to_hub(saved: checkpoint.Checkpoint, folder: Path, options: argparse.Namespa
 
     out = options.out or Path(f"{saved.config.slug}_{saved.step:016d}_{HUB}").absolute()
     episodes = options.episodes or EPISODES
-    score = hub.write(saved, folder, out, episodes, options.gif, options.allow_code)
-    if voice.is_quiet():
+    score = hub.write_hub_folder(saved, folder, out, episodes, options.gif, options.allow_code)
+    if verbosity.is_quiet():
         print(relative(out))
-    voice.note(f"{'folder':<20}{relative(out)}")
-    voice.note(f"{score.name:<20}{score.text} over {score.episodes:,} episodes")
+    verbosity.note(f"{'folder':<20}{relative(out)}")
+    verbosity.note(f"{score.name:<20}{score.text} over {score.episodes:,} episodes")
     if options.push:
         print(f"{'pushed':<20}{hub.push(out, options.push)}")
 
@@ -137,14 +137,14 @@ def show(report: ExportReport, kind: str) -> None:
         print(f"{name:<20}{value}")
     for note in report.notes:
         line = f"note: {note}"
-        print(voice.wrap(line) if sys.stdout.isatty() else line)
+        print(verbosity.wrap(line) if sys.stdout.isatty() else line)
     print(f"{'next':<20}load it: docs/export.md shows how")
 
 
 def say_use(config: Config, path: Path) -> None:
     """Print the commands that play a flat file with PufferLib on CUDA."""
     env, width, layers = config.env_name, config.policy.hidden_size, config.policy.num_layers
-    voice.note(
+    verbosity.note(
         f"on the CUDA machine, where PufferLib is built for {env}:",
         f"  puffer eval {env} --load-model-path {path.name} \\",
         f"      --policy.hidden-size {width} --policy.num-layers {layers}",
@@ -162,15 +162,17 @@ def main(argv: list[str]) -> None:
         options.out = options.out.absolute() if options.to == HUB else check_writable(options.out)
     chosen = chosen_options(options, options.to, "--to {}")
     select_device("cpu")  # exact, and fast enough
-    folder = checkpoint.find_any(options.checkpoint, Path(options.checkpoint_dir), options.env)
+    folder = checkpoint.find_any_checkpoint(
+        options.checkpoint, Path(options.checkpoint_dir), options.env
+    )
     saved = checkpoint.load(folder, options.allow_code)
     if options.to == HUB:
         return to_hub(saved, folder, options)
     form = ExportFormat(options.to, options.dialect, **chosen)
     name = f"{saved.config.slug}_{saved.step:016d}{form.file.suffixes[0]}"
-    voice.note(f"{'environment':<20}{saved.config.env_name}", f"{'checkpoint':<20}{folder}")
+    verbosity.note(f"{'environment':<20}{saved.config.env_name}", f"{'checkpoint':<20}{folder}")
     report = export(saved, form, options.out or Path(name), checkpoint.recorded(folder))
-    if voice.is_quiet():
+    if verbosity.is_quiet():
         print(relative(report.path))
     else:
         show(report, options.to)

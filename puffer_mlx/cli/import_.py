@@ -13,7 +13,7 @@ from pathlib import Path
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import normalization
-from puffer_mlx.checkpoint.environment_statistics import KEY, RESCALE
+from puffer_mlx.checkpoint.environment_statistics import NORMALIZE_KEY, RESCALE_KEY
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.export import add_option, chosen_options
@@ -29,13 +29,13 @@ from puffer_mlx.export.file_format import PolicyFile
 from puffer_mlx.export.importing import compare_with_file, convert_weights, inspect
 from puffer_mlx.export.parity import Comparison
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.devices import select_device
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 # Defaults for settings that a file doesn't hold; they override the environment's own:
 # no normalization, and a policy like PufferLib's.
-UNTOLD = {KEY: "False", "policy.separate_value": "False", "policy.activation": "auto"}
+UNTOLD = {NORMALIZE_KEY: "False", "policy.separate_value": "False", "policy.activation": "auto"}
 
 OPTIONS = """
 --out FOLDER  the run's folder (default CHECKPOINT_DIR/ENV/RUN, RUN the time in milliseconds)
@@ -75,7 +75,7 @@ def configure(source: PolicyFile, argv: list[str]) -> tuple[Config, EnvSpec, arg
         texts.setdefault("policy.dialect", "native")
     if config.python:
         texts = {
-            RESCALE: "False",
+            RESCALE_KEY: "False",
             **texts,
         }  # actions without bounds use the environment's units
     words = [f"{option(*key.split('.'))}={text}" for key, text in texts.items()]
@@ -113,11 +113,11 @@ def convert(argv: list[str]) -> None:
     folder = checkpoint.write_checkpoint(
         run, source.step, config, spec, policy, weights, statistics=source.statistics
     )
-    if voice.is_quiet():
+    if verbosity.is_quiet():
         print(folder)
         return
     detail_config(config)
-    show(source, argv[1], config, folder, sum(w.size for _, w in named(weights)), compared)
+    show(source, argv[1], config, folder, sum(w.size for _, w in named_arrays(weights)), compared)
 
 
 def left_at_0(source: PolicyFile, config: Config) -> str:

@@ -14,7 +14,7 @@ from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser, option
 from puffer_mlx.config.fit import MAX_STEPS, typed
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import voice
+from puffer_mlx.system import verbosity
 from puffer_mlx.system.files import relative
 from puffer_mlx.system.json_text import write_json
 
@@ -133,7 +133,7 @@ def main(argv: list[str]) -> None:
     select_device(config.base.device)
     record = play(config, options, options.players, configure)
     print("\n".join([report(record), *repeated_notes(record, config)]))
-    voice.note("" if options.gif else "next  add --gif FILE to watch a game of the first two")
+    verbosity.note("" if options.gif else "next  add --gif FILE to watch a game of the first two")
     if options.json:
         write_json(record, options.json)
 
@@ -176,7 +176,7 @@ def play(
     agents = agents_per_environment(config)
     spec = vec.look_up_spec(config)
     players = [evaluating.find_player(word, config, spec, how, configure) for word in words]
-    players = evaluating.numbered([learner, *players] if learner else players)
+    players = evaluating.with_unique_names([learner, *players] if learner else players)
     if options.gif:
         write_game(players, config, agents, options)
     pairs = [
@@ -236,7 +236,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
         TimeElapsedColumn(),
         console=console,
         transient=True,
-        disable=voice.is_quiet() or not console.is_terminal,
+        disable=verbosity.is_quiet() or not console.is_terminal,
     ) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -12,7 +12,7 @@ from puffer_mlx.config import Config, take_notes
 from puffer_mlx.config.finding import plain_path
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import voice
+from puffer_mlx.system import verbosity
 from puffer_mlx.system.files import check_writable
 from puffer_mlx.system.json_text import STANDARD_OUTPUT
 
@@ -126,7 +126,7 @@ def say_next(*steps: tuple[str, str]) -> None:
     for number, (command, purpose) in enumerate(steps):
         line = f"{'' if number else 'next':6}{command}"
         full = f"{line:{width + 6}}  # {purpose}"
-        if not voice.is_quiet():  # not wrapped: lines to copy
+        if not verbosity.is_quiet():  # not wrapped: lines to copy
             print(full if len(full) <= 80 else line, flush=True)
 
 
@@ -144,18 +144,18 @@ def find_family(config: Config) -> str:
 
 def say_config(config: Config) -> None:
     """Print a configuration's notes and, with ``-v``, the origins of its values."""
-    voice.note(*take_notes(config))
+    verbosity.note(*take_notes(config))
     detail_config(config)
 
 
 def detail_config(config: Config) -> None:
     """With ``-v``, print the files that were read and each value that they set."""
     if config.files:
-        voice.detail(f"read, the later ones winning: {', '.join(config.files)}")
+        verbosity.detail(f"read, the later ones winning: {', '.join(config.files)}")
     for name in DECLARED:
         if origin := config.origins.get(name):
             path, colon, line = origin.rpartition(":")
             where = f"{plain_path(Path(path))}:{line}" if colon else origin
-            voice.detail(f"  {name:<28}{config.value(name)!s:<16} {where}")
+            verbosity.detail(f"  {name:<28}{config.value(name)!s:<16} {where}")
     for key, value in config.env.items():
-        voice.detail(f"  {f'env.{key}':<28}{value}")
+        verbosity.detail(f"  {f'env.{key}':<28}{value}")

@@ -90,7 +90,7 @@ def draw(runs: list[SavedRun], x: str, key: str, out: Path | None) -> Any:
     for axes in panels[len(environments) :]:
         axes.set_axis_off()
     if out:
-        with publish(out, named=True) as temporary:
+        with publish(out, user_named=True) as temporary:
             figure.savefig(temporary, format=out.suffix[1:], dpi=150)
     return figure
 

@@ -19,7 +19,7 @@ from puffer_mlx.config import Base, Config, load_saved
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.display.notebook import format_short
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.files import is_locked, relative
 from puffer_mlx.system.json_text import is_finite, write_json
 from puffer_mlx.tracking.json_lines import read_records
@@ -133,8 +133,8 @@ class SavedRun:
         from puffer_mlx.checkpoint import STATE, branches
 
         try:
-            saved = branches.checkpoints(self.folder)
-            whole = branches.checkpoints(self.folder, STATE)
+            saved = branches.list_checkpoints(self.folder)
+            whole = branches.list_checkpoints(self.folder, STATE)
         except UserError:  # the folder can't be read
             saved = []
             whole = []
@@ -200,9 +200,9 @@ def say_steps(runs: list[SavedRun], facts: list[dict[str, Any]]) -> None:
     """Print the meaning of the words in the table, and what to type next."""
     for word, meaning in MEANING.items():
         if any(each["ended"] == word for each in facts):
-            voice.note(f"{word}: {meaning}")
+            verbosity.note(f"{word}: {meaning}")
     if any(each["best"] is not None for each in facts):
-        voice.note("best: score of training episodes; e: of an evaluation")
+        verbosity.note("best: score of training episodes; e: of an evaluation")
     steps = []
     saved = [run for run in runs if any(run.folder.glob("[0-9]*/weights.safetensors"))]
     if saved:
@@ -242,7 +242,7 @@ def main(argv: list[str]) -> None:
         say_steps(of_environment, facts)
     elif runs:
         names = ", ".join(sorted({run.environment for run in runs}))
-        voice.note(f"no run of {options.environment}; there are runs of {names}")
+        verbosity.note(f"no run of {options.environment}; there are runs of {names}")
     else:
-        voice.note(f"no run in {options.checkpoint_dir}/ and {options.log_dir}/")
+        verbosity.note(f"no run in {options.checkpoint_dir}/ and {options.log_dir}/")
         say_next((f"{program.command('train')} breakout", "train one"))

@@ -18,7 +18,7 @@ from typing import Self
 
 from puffer_mlx.evaluation.evaluator import Evaluator
 from puffer_mlx.rollout.on_gpu import GPUError
-from puffer_mlx.system import output, signals, voice
+from puffer_mlx.system import output, signals, verbosity
 from puffer_mlx.system.files import relative
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
@@ -114,12 +114,12 @@ class RunEnding:
             whole = isinstance(error, GPUError) and self._trainer.ranks.size == 1
             output.print_important(self.rescue(whole))
             return
-        if voice.is_quiet():
+        if verbosity.is_quiet():
             print(*self.reached[1:], sep="\n", flush=True)  # without the steps
         else:
-            voice.note(*self.reached)
+            verbosity.note(*self.reached)
         output.print_important(self.line())
-        if not voice.is_quiet():
+        if not verbosity.is_quiet():
             output.print_important(f"log   {relative(self._run.log.path)}")
             print(*self.next, sep="\n", flush=True)  # not wrapped: lines to copy
 

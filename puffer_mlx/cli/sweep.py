@@ -30,10 +30,10 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import training_process
 from puffer_mlx.sweep.reading import Sweep, describe_space, read_sweep
 from puffer_mlx.sweep.space import Space
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.files import publish
-from puffer_mlx.system.private_folders import refuse_full
-from puffer_mlx.system.signals import Interrupts, interrupting
+from puffer_mlx.system.private_folders import refuse_full_disk
+from puffer_mlx.system.signals import Interrupts, catch_interrupts
 from puffer_mlx.tracking.tracked_run import check_trackers_installed
 
 FIRST = (
@@ -70,10 +70,10 @@ def main(argv: list[str]) -> int:
     refuse_unknown_method(config)
     if importlib.util.find_spec("optuna") is None:
         raise UserError("a sweep needs Optuna", "pip install 'puffer-mlx[sweep]'")
-    refuse_full()  # otherwise every run would fail in turn
+    refuse_full_disk()  # otherwise every run would fail in turn
     options, words = split(argv[1:])
     # Batch systems send SIGTERM, a closed terminal sends SIGHUP.
-    with interrupting(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as interrupts:
+    with catch_interrupts(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as interrupts:
         return sweep(argv[0], words, options, find(config, options), config, interrupts)
 
 
@@ -168,11 +168,11 @@ def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tup
     config, _ = parse_command_line([env, *words], add_options, used=USED, find_family=look_up)
     permit(config, typed, study)
     check_trackers_installed(config)
-    voice.note(trainer_note(config), *take_notes(config))
+    verbosity.note(trainer_note(config), *take_notes(config))
     config.unused = [name for name in config.unused if not name.startswith("sweep.")]
-    voice.note(unused_note(config))
+    verbosity.note(unused_note(config))
     swept = read_sweep(config)
-    voice.note(*swept.notes, *describe_space(config, swept))
+    verbosity.note(*swept.notes, *describe_space(config, swept))
     return config, swept
 
 
@@ -233,7 +233,7 @@ def drive(
     slots = training_process.make_slots(options.parallel, cores, gpus, config.train.gpus)
     search = f"{settings.method} over {len(launcher.space)} keys"
     title = f"sweep {stored.name} of {config.env_name}: {search}, {stored.storage}"
-    console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else Console()
+    console = Console(quiet=True, force_terminal=False) if verbosity.is_quiet() else Console()
     shown = columns(launcher)
     with SweepProgress(study, title, settings.max_runs, len(slots), console, shown) as progress:
         best_file = BestFile(study, launcher)
@@ -248,7 +248,7 @@ def drive(
             Driver(study, start, slots, most, progress.draw, on_end, interrupts).run()
         except KeyboardInterrupt:
             again = f"{program.command('sweep')} {launcher.env} --resume {stored.name}"
-            voice.note(f"the active runs were ended; resume with {again}", error=True)
+            verbosity.note(f"the active runs were ended; resume with {again}", error=True)
             raise
         finally:
             best_file.finish()
@@ -282,14 +282,16 @@ def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
         print(f"      with held-out seeds: {held_out.summary(study.settings.sign)}")
     print(f"next  {program.command('train')} {stored.folder / BEST_FILE}")
     if warning := study.winner_warning():
-        voice.note(warning)
+        verbosity.note(warning)
     if known := progress.importances(study):
         most = ", ".join(f"{name} {part:.0%}" for name, part in list(known.items())[:5])
-        voice.note(f"most important keys: {most}")
+        verbosity.note(f"most important keys: {most}")
     for path in progress.draw_plots(study, stored.folder):
-        voice.note(f"picture {path}")
+        verbosity.note(f"picture {path}")
     if not progress.can_draw():
-        voice.note("for pictures of the front and the importances: pip install 'puffer-mlx[plot]'")
+        verbosity.note(
+            "for pictures of the front and the importances: pip install 'puffer-mlx[plot]'"
+        )
     return 0
 
 

@@ -16,7 +16,7 @@ from puffer_mlx.config.command_line import build_parser, typed_options
 from puffer_mlx.config.help import RARELY
 from puffer_mlx.distributed.launching import launched_rank
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 
 if TYPE_CHECKING:  # imports MLX
     from puffer_mlx.checkpoint import Checkpoint
@@ -98,18 +98,18 @@ def find_resumed(
     from puffer_mlx.checkpoint.folder import lock_run
 
     config, _ = parse_command_line(words, training=False)
-    folder = checkpoint.find(which, config, checkpoint.STATE)
+    folder = checkpoint.find_checkpoint(which, config, checkpoint.STATE)
     if not launched_rank():  # the first rank holds it for all of them
         stack.enter_context(lock_run(folder.parent))
     run = str(folder.parent) if which == "latest" else which  # another run may be the latest now
-    folder = checkpoint.find(run, config, checkpoint.STATE)  # may be newer now
+    folder = checkpoint.find_checkpoint(run, config, checkpoint.STATE)  # may be newer now
     resumed = checkpoint.load(folder, trust.allowed_names(config))
     if resumed.config.env_name != config.env_name:
         raise UserError(
             f"{resumed.folder} is a run of {resumed.config.env_name}, not of {config.env_name}",
             f"{program.command('train')} {resumed.config.env_name} --resume {which}",
         )
-    newest = checkpoint.find(which, config)
+    newest = checkpoint.find_checkpoint(which, config)
     has_state = (newest / checkpoint.STATE).is_file()
     return resumed, folder if has_state else newest
 
@@ -129,7 +129,7 @@ def main(argv: list[str]) -> int | None:
     resumed = newest = None
     with contextlib.ExitStack() as held:
         if launched_rank():
-            held.enter_context(voice.speaking(voice.QUIET))
+            held.enter_context(verbosity.set_for_block(verbosity.QUIET))
         typed = typed_options(argv[1:])
         which = next((each.text for each in reversed(typed) if each.option == "--resume"), None)
         if which is not None and not program.asks_for_help(argv):

@@ -28,7 +28,7 @@ from puffer_mlx.evaluation.episode_videos import check_drawable
 from puffer_mlx.evaluation.evaluator import target_message
 from puffer_mlx.policy.encoders.catalog import missing_encoder_note
 from puffer_mlx.profiling.phases import duration
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.devices import has_gpu, kind
 from puffer_mlx.system.files import relative
@@ -59,14 +59,14 @@ def introduce(config: Config, environments: Environments) -> None:
     Raises:
         UserError: They can't be evaluated, or can't be drawn although videos are requested.
     """
-    voice.note(*take_notes(config))
+    verbosity.note(*take_notes(config))
     evaluator.check_eval_agents(config, environments)
     check_drawable(config, environments)
-    voice.note(ladder.check_ladder_config(config, environments.spec))
+    verbosity.note(ladder.check_ladder_config(config, environments.spec))
     if unused := vec.unused_keys(config, environments):
-        voice.note(f"unused here: {', '.join(unused)}")
+        verbosity.note(f"unused here: {', '.join(unused)}")
     if config.python:
-        voice.note(environments.description, family_note(config), images_note(environments))
+        verbosity.note(environments.description, family_note(config), images_note(environments))
 
 
 def images_note(environments: Environments) -> str | None:
@@ -140,7 +140,7 @@ def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:
     total = trainer.config.epochs * size
     if stop_at:  # a run resumed after this step trains one more epoch
         total = min(total, max(-(-stop_at // size) * size, trainer.global_step + size))
-    console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else None
+    console = Console(quiet=True, force_terminal=False) if verbosity.is_quiet() else None
     facts = {**run_summary(trainer), "Device": device_text(trainer), "Run": run.folder.name}
     in_progress = partial(under_way, trainer)
     metric = trainer.config.metric

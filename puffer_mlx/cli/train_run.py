@@ -36,7 +36,7 @@ from puffer_mlx.evaluation.evaluator import Evaluator, incomplete_note, target_r
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.profiling import metal_capture
 from puffer_mlx.profiling.timeline import Trace
-from puffer_mlx.system import output, program, signals, voice
+from puffer_mlx.system import output, program, signals, verbosity
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.files import relative
 from puffer_mlx.tracking.scores import EVALUATION
@@ -107,12 +107,12 @@ def start(
     if resumed and options.load_model_path is not None:
         raise UserError("--resume and --load-model-path are given", "one of them")
     check_trackers_installed(config)
-    voice.note(trainer_note(config), *take_notes(config))
+    verbosity.note(trainer_note(config), *take_notes(config))
     config.unused += [
         *optimizers.unused_optimizer_keys(config),
         *unread(config, resumed is not None),
     ]
-    voice.note(unused_note(config), "" if resumed else rate_note(config))
+    verbosity.note(unused_note(config), "" if resumed else rate_note(config))
     detail_config(config)
     select_device(config.base.device)
     ranks = joining.init_distributed(config, resumed.folder.name if resumed else "none")
@@ -123,10 +123,10 @@ def start(
 def start_ranks(config: Config, argv: list[str]) -> int:
     """Start ``train.gpus`` ranks of this command on this machine. Returns the exit code."""
     partition(config, 0, config.train.gpus)  # raise for indivisible sizes once, not in each rank
-    loud = {voice.QUIET: ["-q"], voice.VERBOSE: ["-v"]}.get(voice.level(), [])
+    loud = {verbosity.QUIET: ["-q"], verbosity.VERBOSE: ["-v"]}.get(verbosity.level(), [])
     on_gpus = launching.uses_gpus(config.base.device)
-    words = program.of_package("train", *argv, *loud)
-    return launching.start_ranks(config.train.gpus, words, on_gpus)
+    words = program.package_command("train", *argv, *loud)
+    return launching.launch_ranks(config.train.gpus, words, on_gpus)
 
 
 def train(
@@ -137,7 +137,7 @@ def train(
     ranks: SingleProcess,
 ) -> int:
     """Train as the only rank or as one of several. Returns the exit code."""
-    voice.note(kernels_note(), error=True)
+    verbosity.note(kernels_note(), error=True)
     path = resumed.folder / checkpoint.WEIGHTS if resumed else None
     if options.load_model_path is not None:
         path = checkpoint.find_weights(options.load_model_path, config)
@@ -152,21 +152,21 @@ def train(
         trainer, config = run.trainer, run.trainer.config
         refuse_shorter(run)
         record = TraceFiles(trainer, options)
-        voice.note(*resumed_notes(run, options.newest))
+        verbosity.note(*resumed_notes(run, options.newest))
         outside.trainer = trainer
         if outside.stopped:  # requested before the trainer existed
             trainer.stop = True
         if ranks.rank:
             return follow(trainer, outside)
         run.write()
-        voice.detail(files_text(run))
-        voice.note(*notes(run))
+        verbosity.detail(files_text(run))
+        verbosity.note(*notes(run))
         evaluator = Evaluator(trainer, heartbeat=run.log.touch)
         ending = RunEnding(run, evaluator)
         ranks.set_rescue(ending.rescue)
-        score = run.state.numbers.get(EVALUATED_SCORE) if run.state else None
+        score = run.state.values.get(EVALUATED_SCORE) if run.state else None
         if target_reached(config, score):  # before the run was resumed
-            voice.note(reached_note(config, score))
+            verbosity.note(reached_note(config, score))
             trainer.stop = True
         with (
             signals.stop_gracefully(outside.stop, ending.rescue) as watch,
@@ -180,7 +180,7 @@ def train(
             uptime = shown.logs.get("uptime", 0.0)
             ending.reached = [steps_text(trainer, uptime), *score_texts(run, shown, last)]
             ending.next = next_steps(run, argv) if ending.saved else []
-        return outside.status or (watch.status if watch.number == signal.SIGHUP else 0)
+        return outside.status or (watch.status if watch.signum == signal.SIGHUP else 0)
 
 
 def seen_as_trained(config: Config, path: Path | None) -> Config:
@@ -193,7 +193,7 @@ def seen_as_trained(config: Config, path: Path | None) -> Config:
     if path is None:
         return config
     changed = with_saved_preprocessing(config, path)
-    voice.note(*differences(config, changed, path))
+    verbosity.note(*differences(config, changed, path))
     return changed
 
 
@@ -227,7 +227,7 @@ def train_epochs(
             dashboard.message(line)
         dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
         improved = run.keeper.improved
-        if ranks.any(checkpoint.is_due(config, trainer.epoch - 1) or improved):
+        if ranks.any(checkpoint.is_checkpoint_due(config, trainer.epoch - 1) or improved):
             with ranks.exempt_from_timeout():
                 ending.save()
         if improved:

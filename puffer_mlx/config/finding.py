@@ -42,7 +42,7 @@ from puffer_mlx.config.parts import algorithms, facts
 from puffer_mlx.config.schema import DECLARED, says_memory
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
-from puffer_mlx.system.files import shipped
+from puffer_mlx.system.files import shipped_folder
 
 FAMILY, NETWORK = "base.family", "torch.network"
 PYTHON = "python.ini"  # what all Python environments begin with; then their family's files
@@ -61,7 +61,7 @@ def config_folders() -> list[Path]:
 
     They are the same folder in a checkout.
     """
-    folders = dict.fromkeys((shipped("configs"), Path.cwd() / "configs"))
+    folders = dict.fromkeys((shipped_folder("configs"), Path.cwd() / "configs"))
     return [folder for folder in folders if folder.is_dir()]
 
 
@@ -70,7 +70,7 @@ def layer(name: str) -> list[Path]:
 
     `./configs` isn't searched: its default.ini may belong to another program.
     """
-    path = shipped("configs") / name
+    path = shipped_folder("configs") / name
     return [path] if path.is_file() else []
 
 
@@ -81,8 +81,8 @@ def all_files() -> list[Path]:
 
 def plain_path(path: Path) -> str:
     """Return a file's path as messages show it: ``configs/...`` for files of the package."""
-    if path.is_relative_to(shipped("configs")):
-        return (Path("configs") / path.relative_to(shipped("configs"))).as_posix()
+    if path.is_relative_to(shipped_folder("configs")):
+        return (Path("configs") / path.relative_to(shipped_folder("configs"))).as_posix()
     return str(path)
 
 
@@ -294,7 +294,7 @@ def shadow_note(word: str, named: NamedEnvironment) -> str:
         word: the first word of a command line.
         named: the environment that it names.
     """
-    ours = shipped("configs"), shipped("envs")
+    ours = shipped_folder("configs"), shipped_folder("envs")
     if named.source or not named.files or not named.files[-1].is_relative_to(ours[0]):
         return ""
     file = f"./configs/{word}.ini"
@@ -338,9 +338,9 @@ def _files_about(word: str) -> list[Path]:
     of ./configs are read only if the package has no file for the environment alone.
     """
     kind = word.partition(":")[0]
-    files = sorted((shipped("configs") / kind).rglob("*.ini")) if kind.isidentifier() else []
+    files = sorted((shipped_folder("configs") / kind).rglob("*.ini")) if kind.isidentifier() else []
     if not any(word in env_names(path) for path in files):
-        others = [folder for folder in config_folders() if folder != shipped("configs")]
+        others = [folder for folder in config_folders() if folder != shipped_folder("configs")]
         files += [path for folder in others for path in sorted(folder.rglob("*.ini"))]
     own = [path for path in files if word in env_names(path)]
     several = [path for path in files if _is_one_of(word, path)]

@@ -43,7 +43,7 @@ from puffer_mlx.config.values import (
 )
 from puffer_mlx.config.writing import parameter_text
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import reading, shipped
+from puffer_mlx.system.files import report_read_errors, shipped_folder
 from puffer_mlx.system.import_string import note_folder
 
 FindFamily = Callable[[Config], str]
@@ -232,13 +232,15 @@ def _rate_for(settings: Iterable[Setting]) -> str:
 
 def _scripted(config: Config) -> bool:
     """Return True if an environment in C has a scripted player in Python."""
-    folder = config.source or shipped("envs") / config.env_name
+    folder = config.source or shipped_folder("envs") / config.env_name
     return (Path(folder) / SCRIPT).is_file()
 
 
 def _of_defaults(setting: Setting) -> bool:
     """Return True for a setting of our default.ini."""
-    return setting.origin.rpartition(":")[0] == relative_path(shipped("configs") / "default.ini")
+    return setting.origin.rpartition(":")[0] == relative_path(
+        shipped_folder("configs") / "default.ini"
+    )
 
 
 def _note_skipped(config: Config, settings: Iterable[Setting]) -> None:
@@ -288,7 +290,7 @@ def _place(config: Config, setting: Setting, texts: bool, suggest: bool) -> None
             config.origins[name] = origin
     elif name == "env.source":
         beside = Path() if setting.typed else Path(origin.rpartition(":")[0]).parent
-        with reading(text):
+        with report_read_errors(text):
             config.source = str((beside / unquoted(text)).resolve())
             Path(config.source).is_dir()  # fails if the folder isn't readable
     elif section == "env":

@@ -41,7 +41,7 @@ from puffer_mlx.config.key import Setting
 from puffer_mlx.config.parts import algorithms, facts, of_release
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.config.values import unquoted
-from puffer_mlx.system.files import reading
+from puffer_mlx.system.files import report_read_errors
 
 TRAINER_DEFINING_KEYS = (
     "base.reset_state",
@@ -131,7 +131,9 @@ def scan(request: Request, family: str = "") -> Scanned:
     )
     if request.training and request.run is None and request.factory is None:
         refuse_without_version(name)
-    with reading(name, "name an environment, a folder or an .ini file that you may read"):
+    with report_read_errors(
+        name, "name an environment, a folder or an .ini file that you may read"
+    ):
         named = find(name, choice) if name else NamedEnvironment("", "", [])
     shadowed = shadow_note(name, named)
     typed_names = {named.source, named.source and str(Path(named.source).resolve())}
@@ -162,7 +164,7 @@ def read_files(
     versions = {path: none if path in named.partly else file_version(path) for path in paths}
     sources = (version.source for version in reversed(versions.values()) if version.source)
     source = source or named.source or next(sources, "")
-    with reading(source):
+    with report_read_errors(source):
         release = folder_version(source) if source and main_source(source) else ""
     dialect = DIALECTS[release or "4.0"]
     why = f"--{ALGORITHM}"

@@ -24,7 +24,7 @@ from puffer_mlx.config.option_names import how_to_set
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
-from puffer_mlx.system.import_string import folder_of
+from puffer_mlx.system.import_string import search_folder
 
 Allowed = bool | frozenset[str]  # True: all code; False: none; a set: code with these names
 OBJECT = re.compile(r"[\w./~-]+:[A-Za-z_][\w./-]*")  # a text that may name an object
@@ -164,7 +164,7 @@ def _resolved(key: str, name: str) -> Code | None:
         folder = Path(name).resolve()
         return Code("", str(folder)) if folder.is_dir() else None
     bare = name.removeprefix(GYM) if key == "base.env_name" else name
-    folder = folder_of(name)
+    folder = search_folder(name)
     path = _module_path(bare.rpartition(":")[0], folder)
     if key == "base.env_name" and name.startswith(ZOO):  # a module's parallel_env, or an ID
         path = _module_path(name.removeprefix(ZOO), folder) or path

@@ -17,7 +17,7 @@ from rich.panel import Panel
 from puffer_mlx.display.bottleneck import PerfContext, find_bottleneck
 from puffer_mlx.display.dashboard_layout import NO_EPISODE_TEXT, DashboardPicture
 from puffer_mlx.display.run_view import RATING_KEY, RETURN_KEY, Record, RunState, format_count
-from puffer_mlx.system import voice
+from puffer_mlx.system import verbosity
 from puffer_mlx.tracking.scores import METRIC, SCORE
 
 LINE_INTERVAL = 0.6  # minimum seconds between two plain lines, as in PufferLib
@@ -149,7 +149,7 @@ class Dashboard:
     def message(self, text: str) -> None:
         """Print text above the dashboard."""
         if self.console.is_terminal:
-            text = "\n".join(voice.wrap(line, self.console.width) for line in text.splitlines())
+            text = "\n".join(verbosity.wrap(line, self.console.width) for line in text.splitlines())
         with self._lock:
             self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 

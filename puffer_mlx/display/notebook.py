@@ -28,7 +28,7 @@ from puffer_mlx.display.run_view import (
     score_label,
 )
 from puffer_mlx.evaluation.frames import Frame, gif_bytes, optional_package
-from puffer_mlx.system.signals import handled_by
+from puffer_mlx.system.signals import handle_signals_with
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training.trainer import Trains
 
@@ -100,7 +100,7 @@ def _interruptible(trainer: Trains) -> Iterator[None]:
 
     interrupted = False
     try:
-        with handled_by(handle, signal.SIGINT):
+        with handle_signals_with(handle, signal.SIGINT):
             yield
     finally:
         if interrupted:

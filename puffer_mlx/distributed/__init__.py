@@ -1,1 +1,1 @@
-"""Several processes (ranks) that train one policy together: shards, exchanges, lost ranks."""
+"""Train one policy with several processes (ranks): shards, exchange of data, lost ranks."""

@@ -1,8 +1,8 @@
-"""Collectives of MLX, as parts of a graph, and merging of the ranks' statistics.
+"""Average and gather the ranks' arrays with MLX's collectives, and merge their statistics.
 
-A group computes collectives on the CPU, with NCCL on the GPU, where the host doesn't wait for
-them. All ranks must request the same collectives in the same order. ``messages.py`` sends what the
-host needs.
+Collectives are operations of a graph. They run on the CPU, or with NCCL on the GPU without making
+the host wait. All ranks must call the same collectives in the same order. ``messages.py`` sends
+the data of the host.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,49 +17,53 @@ from puffer_mlx.ops.pack import pack_arrays
 from puffer_mlx.ppo import closed_form
 from puffer_mlx.trees import leaves
 
-Statistics = Mapping[str, np.ndarray]  # see ``vec.base.HasNormalizer``
+RunningStatistics = Mapping[str, np.ndarray]  # of normalizers, see ``vec.base.HasNormalizer``
 
 
 def mean_of_ranks(group: mx.distributed.Group, *trees: Any) -> list[Any]:
-    """Return trees of float32 arrays as means over the ranks, not evaluated.
+    """Return the mean over all ranks of each array in some trees, not evaluated.
 
-    They are exchanged in one message, because a message costs as much time as 100,000 numbers.
+    All arrays are exchanged in one message: a message costs as much time as 100,000 floats.
 
     Args:
         group: MLX's group of processes.
-        *trees: trees with the same structure and shapes on all ranks.
+        *trees: Trees of float32 arrays, with the same structure and shapes on all ranks.
     """
     arrays = [array for tree in trees for array in leaves(tree)]
     packed, _ = pack_arrays(arrays)
     total = mx.distributed.all_sum(packed, group=group) * (1 / group.size())
-    parts = iter(unpack_arrays(total, [array.shape for array in arrays]))
-    return [tree_map(lambda _: next(parts), tree) for tree in trees]
+    means = iter(unpack_arrays(total, [array.shape for array in arrays]))
+    return [tree_map(lambda _: next(means), tree) for tree in trees]
 
 
-def moments(group: mx.distributed.Group, adv: mx.array) -> mx.array:
-    """Return the moments of all ranks' advantages, for ``ppo.loss.Targets``.
+def gather_moments(group: mx.distributed.Group, adv: mx.array) -> mx.array:
+    """Return the moments (for normalization) of each rank's advantages, for ``ppo.loss.Targets``.
 
     Args:
         group: MLX's group of processes.
-        adv: this rank's advantages, of the same shape on all ranks.
+        adv: This rank's advantages, of the same shape on all ranks.
     """
     mine = closed_form.advantage_moments(adv)
     return mx.distributed.all_gather(mine, group=group).reshape(group.size(), *mine.shape)
 
 
-def all_bytes(group: mx.distributed.Group, data: bytes) -> list[bytes]:
-    """Return each rank's bytes, in the order of the ranks."""
+def all_gather_bytes(group: mx.distributed.Group, data: bytes) -> list[bytes]:
+    """Send bytes to all ranks through MLX. Returns all ranks' bytes, in order."""
     sizes = mx.distributed.all_gather(mx.array([len(data)], mx.int32), group=group)
     lengths: list[int] = sizes.tolist()  # type: ignore
-    longest = max(max(lengths), 1)
-    padded = np.frombuffer(data.ljust(longest, b"\0"), np.uint8)
+    width = max(max(lengths), 1)
+    padded = np.frombuffer(data.ljust(width, b"\0"), np.uint8)
     gathered = mx.distributed.all_gather(mx.array(padded), group=group)
-    rows = np.asarray(gathered).reshape(group.size(), longest)
+    rows = np.asarray(gathered).reshape(group.size(), width)
     return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
 
 def merged_means(logs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Merge logs that are means over ``n`` episodes of a rank. Returns means over all episodes."""
+    """Merge the ranks' logs. Returns means over all ranks' episodes.
+
+    Args:
+        logs: Logs of each rank: means over ``n`` episodes, and ``n``.
+    """
     logs = [log for log in logs if log.get("n")]
     count = sum(log["n"] for log in logs)
     names = dict.fromkeys(name for log in logs for name in log if name != "n")
@@ -67,43 +71,52 @@ def merged_means(logs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {**means, "n": count} if logs else {}
 
 
-def merged_moments(before: Statistics, after: Sequence[Statistics]) -> dict[str, np.ndarray]:
-    """Merge running means and variances that several ranks continued from the same values.
+def merged_moments(
+    common: RunningStatistics, by_rank: Sequence[RunningStatistics]
+) -> dict[str, np.ndarray]:
+    """Merge running means and variances that each rank has updated from common values.
 
-    For each rank, the statistics of its new samples are computed from those before and after
-    (Chan's parallel update, reversed), and added to those before (the same update, forward).
+    For each rank, the statistics of its new samples are computed by reversing Chan's parallel
+    update, and then added to the merged statistics by the same update.
 
     Args:
-        before: ``X.count``, ``X.mean`` and ``X.variance`` for some names X, float64, which all
-            ranks had in common.
-        after: the statistics of each rank after its new samples.
+        common: ``X.count``, ``X.mean`` and ``X.variance`` for some names X, float64, as they were
+            on all ranks before the new samples.
+        by_rank: Statistics of each rank, including the new samples.
     """
     merged = {}
-    for part in {name.partition(".")[0] for name in before}:
-        names = [f"{part}.{key}" for key in ("count", "mean", "variance")]
-        count, mean, variance = (before[name] for name in names)
+    for prefix in {name.partition(".")[0] for name in common}:
+        names = [f"{prefix}.{key}" for key in ("count", "mean", "variance")]
+        count, mean, variance = (common[name] for name in names)
         squares = variance * count
-        first = count, mean, squares
-        for memory in after:
-            n, own_mean, own_squares = _since(first, *(memory[name] for name in names))
+        start = count, mean, squares
+        for statistics in by_rank:
+            n, new_mean, new_squares = _since(start, *(statistics[name] for name in names))
             if n <= 0:
                 continue
-            moved = own_mean - mean
+            delta = new_mean - mean
             total = count + n
-            squares = squares + own_squares + np.square(moved) * (count * n / total)
-            mean = mean + moved * (n / total)
+            squares = squares + new_squares + np.square(delta) * (count * n / total)
+            mean = mean + delta * (n / total)
             count = total
         variance = squares / count if count else variance
         merged |= dict(zip(names, (np.array(count), mean, variance), strict=True))
     return merged
 
 
-def _since(first: tuple, count: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> tuple:
-    """Return count, mean and sum of squared deviations of the samples added since ``first``."""
-    before, first_mean, first_squares = first
-    n = count - before
+def _since(start: tuple, count: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> tuple:
+    """Return the count, mean and sum of squared deviations of the samples added since ``start``.
+
+    Args:
+        start: (count, mean, sum of squared deviations) before the samples.
+        count: Number of samples, including those added.
+        mean: Mean of these samples.
+        variance: Variance of these samples.
+    """
+    start_count, start_mean, start_squares = start
+    n = count - start_count
     if n <= 0:
-        return 0, first_mean, first_squares
-    own_mean = first_mean + (mean - first_mean) * (count / n)
-    between = np.square(own_mean - first_mean) * (before * n / count)
-    return n, own_mean, np.maximum(variance * count - first_squares - between, 0)
+        return 0, start_mean, start_squares
+    new_mean = start_mean + (mean - start_mean) * (count / n)
+    between = np.square(new_mean - start_mean) * (start_count * n / count)
+    return n, new_mean, np.maximum(variance * count - start_squares - between, 0)

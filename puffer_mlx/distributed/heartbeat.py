@@ -1,17 +1,17 @@
-"""Heartbeats of ranks, sent beside MLX's collectives, which may wait forever for a lost rank.
+"""Detect lost ranks by heartbeats, since MLX's collectives may wait forever for a lost rank.
 
-Every half second each rank reports its progress to the first rank, and the first rank reports to
-all (``messages.py``). Separate threads do this while a rank computes.
+Every half second, each rank reports its progress to rank 0, and rank 0 reports to all ranks, over
+TCP (``messages.py``). Separate threads do this while a rank computes.
 
-| what happens to a rank | how it is noticed |
+| a rank ... | how the loss is detected |
 | --- | --- |
-| it fails | it sends the reason before it ends |
-| it is killed | its connection is closed |
-| its machine or network is down | no message for ``SILENCE_TIMEOUT`` seconds |
-| it hangs | it has made less progress than others, and no rank makes progress |
+| fails | it sends the reason before it ends |
+| is killed | its connection is closed |
+| has no network or no power | no heartbeat for ``SILENCE_TIMEOUT`` seconds |
+| hangs | its progress is behind that of others, and no rank makes progress |
 
-The first exchange after that raises the error in the main thread. If the main thread doesn't get
-there, because a collective never returns, another thread saves what it can and ends the process.
+The next exchange then raises an error in the main thread. If the main thread is blocked in a
+collective, another thread saves what it can and ends the process.
 """
 
 import atexit
@@ -27,55 +27,55 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from puffer_mlx.distributed.messages import WELCOME, RendezvousServer, connect, connection
+from puffer_mlx.distributed.messages import WELCOME, RendezvousServer, connect, to_connection
 from puffer_mlx.system.signals import write_error
 
 BEAT = 0.5  # seconds between two heartbeats
-SILENCE_TIMEOUT = 10.0  # seconds without a heartbeat until a rank is lost, at most
-COMPILE_TIMEOUT = 300.0  # seconds, in the first epochs: a rank may compile longer than others
+SILENCE_TIMEOUT = 10.0  # seconds without a heartbeat after which a rank is lost
+COMPILE_TIMEOUT = 300.0  # seconds without progress in the first epochs, which compile kernels
 END_TIMEOUT = 4.0  # seconds for the main thread to end the process
 RESCUE_TIMEOUT = 15.0  # seconds for saving in another thread
-SAVE_TIMEOUT = 20.0  # further seconds for the main thread after it has raised the error
+SAVE_TIMEOUT = 20.0  # additional seconds for the main thread if it has raised the error
 BEATS, MESSAGES = range(2)  # purposes of a rank's two connections
 
 
 @dataclass
-class Progress:
-    """Progress of a rank, as it reported it.
+class RankProgress:
+    """Progress that a rank reports in its heartbeats.
 
     Attributes:
-        count: number of steps of the run's loop; only comparisons with other ranks matter.
+        count: Number of minibatches and exchanges so far, compared with that of other ranks.
         busy: True while the rank saves or evaluates without the others.
-        begun: True after the epochs in which kernels are compiled.
-        heard: time of the last message.
+        has_compiled: True after the epochs in which kernels are compiled.
+        last_message: Time of the rank's last message, ``time.monotonic()``.
     """
 
     count: int = 0
     busy: bool = False
-    begun: bool = False
-    heard: float = field(default_factory=time.monotonic)
+    has_compiled: bool = False
+    last_message: float = field(default_factory=time.monotonic)
 
 
 class Heartbeat:
-    """Exchanges heartbeats with the other ranks, in separate threads.
+    """Send this rank's heartbeats and receive those of other ranks, in separate threads.
 
     Args:
-        rank: this rank's number.
-        timeout: seconds that others wait for a rank that hangs.
+        rank: Number of this rank.
+        timeout: Seconds without progress after which a rank counts as hanging.
 
     Attributes:
-        progress: progress of this rank.
-        lost: the reason why another rank is lost, or None.
-        rescue: saves what can be saved, in another thread, and returns a line of output.
+        progress: Progress of this rank.
+        lost: Reason why another rank is lost, or None.
+        rescue: Saves what can be saved, in another thread, and returns a line to print.
         raising: True once the main thread knows that a rank is lost.
-        messages: connections for ``HostAllGather``, by rank. ``close`` closes them.
+        messages: Connections for ``HostAllGather``, by rank. ``close`` closes them.
     """
 
     def __init__(self, rank: int, timeout: float) -> None:
         self.rank = rank
         self._timeout = timeout
         self._silent = min(SILENCE_TIMEOUT, max(timeout, 4 * BEAT))
-        self.progress = Progress()
+        self.progress = RankProgress()
         self.lost: str | None = None
         self.rescue: Callable[[], str] = str
         self.raising = False
@@ -83,21 +83,21 @@ class Heartbeat:
         self._closed = threading.Event()
         self.messages: dict[int, Connection] = {}
         self._peers: dict[int, Connection] = {}
-        self._progress: dict[int, Progress] = {}
+        self._progress: dict[int, RankProgress] = {}
         self._server: RendezvousServer | None = None
         self._lock = threading.Lock()
 
     # ---- begin and end ---------------------------------------------------------------------------
 
     def listen(self, count: int, local: bool) -> dict[str, Any]:
-        """Accept connections of ``count`` other ranks. Called by the first rank.
+        """Start to accept connections of the other ranks. Called on rank 0.
 
         Args:
-            count: number of other ranks.
-            local: True if all ranks are on this machine.
+            count: Number of other ranks.
+            local: True if all ranks run on this machine.
 
         Returns:
-            The address for ``connect``.
+            The address that other ranks pass to ``connect``.
         """
         server = self._server = RendezvousServer(local)
         self._start(self._accept, count)
@@ -105,23 +105,30 @@ class Heartbeat:
         return server.address
 
     def connect(self, address: dict[str, Any]) -> bool:
-        """Connect to the first rank. Returns False if that fails."""
+        """Connect to rank 0 and start to send heartbeats.
+
+        Args:
+            address: Result of ``listen`` on rank 0.
+
+        Returns:
+            False if rank 0 can't be reached.
+        """
         messages = connect(address, self.rank, MESSAGES)
         peer = messages and connect(address, self.rank, BEATS)
         if messages is None or peer is None:
             return False
         self.messages[0] = messages
         self._peers[0] = peer
-        self._progress[0] = Progress()
+        self._progress[0] = RankProgress()
         self._start(self._listen_to, 0, peer)
         self._start(self._watch)
         return True
 
     def close(self, error: str = "") -> None:
-        """Tell the other ranks that this one ends.
+        """Report to the other ranks that this rank ends, and close the connections.
 
         Args:
-            error: the error that ended it; empty for a normal end.
+            error: Error that ends this rank; "" for a normal end.
         """
         for rank in [*self._peers]:
             self._send(rank, left=error)
@@ -134,14 +141,14 @@ class Heartbeat:
     # ---- used by the main thread -----------------------------------------------------------------
 
     def wait_lost(self, seconds: float) -> str | None:
-        """Wait up to ``seconds`` for the loss of a rank. Returns the reason or None."""
+        """Wait for a rank to be lost. Returns the reason, or None after ``seconds``."""
         self._lost.wait(seconds)
         self.raising = self.lost is not None
         return self.lost
 
     @contextlib.contextmanager
     def exempt_from_timeout(self) -> Iterator[None]:
-        """Mark this rank as busy within the block, so that others don't take it for hanging."""
+        """Mark this rank as busy during a block, so that it doesn't count as hanging."""
         self.progress.busy = True
         try:
             yield
@@ -153,48 +160,48 @@ class Heartbeat:
     def _start(self, work: Callable[..., None], *arguments: Any) -> None:
         threading.Thread(target=work, args=arguments, name="heartbeat", daemon=True).start()
 
-    def _send(self, to: int, **what: Any) -> None:
+    def _send(self, rank: int, **message: Any) -> None:
         with self._lock, contextlib.suppress(OSError):
-            self._peers[to].send_bytes(json.dumps(what).encode())
+            self._peers[rank].send_bytes(json.dumps(message).encode())
 
     def _accept(self, count: int) -> None:
-        """Accept connections until all ranks are there, each in a thread, as peers may be slow."""
+        """Accept connections until all ranks are connected. A thread serves each connection."""
         assert self._server
         with contextlib.suppress(OSError):  # the server was closed
             while True:
                 self._start(self._welcome, self._server.accept(), count)
 
-    def _welcome(self, stranger: socket.socket, count: int) -> None:
-        """Receive a rank's heartbeats. Closes connections of other programs."""
+    def _welcome(self, new_socket: socket.socket, count: int) -> None:
+        """Serve a new connection: receive a rank's heartbeats, or close it for other programs."""
         assert self._server
-        rank, use = self._server.greeted(stranger) or (0, BEATS)
-        if not 0 < rank <= count or use not in (BEATS, MESSAGES):
-            stranger.close()
+        rank, purpose = self._server.verify_greeting(new_socket) or (0, BEATS)
+        if not 0 < rank <= count or purpose not in (BEATS, MESSAGES):
+            new_socket.close()
             return
-        peer = connection(stranger)
-        if use == MESSAGES:
+        peer = to_connection(new_socket)
+        if purpose == MESSAGES:
             self.messages[rank] = peer
         try:
             os.write(peer.fileno(), WELCOME)
         except OSError:  # the rank tries again
             return
-        if use == BEATS:  # this rank sends its progress from now on
+        if purpose == BEATS:  # from now on, this rank sends its progress to the other
             self._peers[rank] = peer
-            self._progress[rank] = Progress()
+            self._progress[rank] = RankProgress()
         if len(self._peers) == len(self.messages) == count:
             self._server.close()
-        if use == BEATS:
+        if purpose == BEATS:
             self._listen_to(rank, peer)
 
     def _listen_to(self, rank: int, peer: Connection) -> None:
-        """Receive a rank's messages until it leaves."""
+        """Receive a rank's heartbeats until it ends."""
         progress = self._progress[rank]
         reason = f"rank {rank} has died"
         try:
             with peer:
                 while True:
                     message = json.loads(peer.recv_bytes())
-                    progress.heard = time.monotonic()
+                    progress.last_message = time.monotonic()
                     if "lost" in message:
                         self._mark_lost(message["lost"])
                     elif "left" in message:
@@ -203,7 +210,10 @@ class Heartbeat:
                             self._mark_lost(f"rank {rank} has ended: {message['left']}")
                         return
                     else:
-                        progress.count, progress.busy, progress.begun = message["progress"]
+                        count, busy, has_compiled = message["progress"]
+                        progress.count = count
+                        progress.busy = busy
+                        progress.has_compiled = has_compiled
         except (OSError, EOFError):
             pass
         except (ValueError, KeyError, TypeError):
@@ -212,46 +222,46 @@ class Heartbeat:
             self._mark_lost(reason)
 
     def _watch(self) -> None:
-        """Send this rank's progress and check the others', twice a second."""
-        counts_before: list[int] = []
+        """Send this rank's progress and check that of other ranks, twice a second."""
+        previous_counts: list[int] = []
         since = time.monotonic()
         while not self._closed.wait(BEAT):
             mine = self.progress
             now = time.monotonic()
             for rank in [*self._progress]:
-                self._send(rank, progress=[mine.count, mine.busy, mine.begun])
+                self._send(rank, progress=[mine.count, mine.busy, mine.has_compiled])
             for rank, other in [*self._progress.items()]:
-                if now - other.heard > self._silent:
+                if now - other.last_message > self._silent:
                     self._mark_lost(f"rank {rank} hasn't answered for {self._silent:.0f} s")
             if self.rank:  # only the first rank decides that a rank hangs
                 continue
             ranks = {0: mine, **self._progress}
             counts = [other.count for other in ranks.values()]
-            if counts != counts_before or any(other.busy for other in ranks.values()):
-                counts_before = counts
+            if counts != previous_counts or any(other.busy for other in ranks.values()):
+                previous_counts = counts
                 since = now
-            begun = all(other.begun for other in ranks.values())
-            timeout = self._timeout if begun else max(COMPILE_TIMEOUT, self._timeout)
+            has_compiled = all(other.has_compiled for other in ranks.values())
+            timeout = self._timeout if has_compiled else max(COMPILE_TIMEOUT, self._timeout)
             if now - since > timeout and min(counts) < max(counts):
-                rank = min(ranks, key=lambda number: ranks[number].count)
+                rank = min(ranks, key=lambda each: ranks[each].count)
                 self._mark_lost(f"rank {rank} hangs: the others have waited {timeout:.0f} s")
 
-    def _mark_lost(self, why: str) -> None:
-        """Record that a rank is lost. The first rank reports it to all others."""
+    def _mark_lost(self, reason: str) -> None:
+        """Record the reason why a rank is lost. Rank 0 reports it to all others."""
         with self._lock:
             if self.lost is not None or self._closed.is_set():
                 return
-            self.lost = why
+            self.lost = reason
         for other in [*self._progress] if not self.rank else []:
-            self._send(other, lost=why)
+            self._send(other, lost=reason)
         self._lost.set()
         self._start(self._end)
 
     def _end(self) -> None:
-        """End the process, unless the main thread does it in time.
+        """End the process if the main thread doesn't end it in time.
 
-        After everything is saved, the main thread may still wait forever for threads in which MLX
-        exchanges messages.
+        Even after the main thread has saved everything, it may wait forever for MLX's threads that
+        exchange messages.
         """
         if self._closed.wait(END_TIMEOUT) or (self.raising and self._closed.wait(SAVE_TIMEOUT)):
             atexit.register(_leave)
@@ -272,7 +282,7 @@ class Heartbeat:
 
 
 def _leave() -> None:
-    """End the process after its output is written."""
+    """Flush the output and end the process at once."""
     for stream in sys.stdout, sys.stderr:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -1,4 +1,4 @@
-"""Join the ranks that a launcher started, after a check that they were started alike."""
+"""Connect the ranks that a launcher started, and check that all have the same options."""
 
 import json
 import os
@@ -13,18 +13,23 @@ import mlx.core as mx
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.writing import to_dict
-from puffer_mlx.distributed.launching import RING_HINT, backend, launched_rank, share_cores
+from puffer_mlx.distributed.launching import (
+    RING_HINT,
+    assign_cores,
+    launched_rank,
+    launcher_backend,
+)
 from puffer_mlx.distributed.ranks import Ranks
 from puffer_mlx.distributed.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import program, voice
+from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.devices import kind
-from puffer_mlx.system.version import machine
+from puffer_mlx.system.version import describe_machine
 from puffer_mlx.vec import source_folder
 from puffer_mlx.vec.native.sources import sources_digest
 
-TIMEOUT = 120.0  # seconds for all ranks to arrive
-OF_A_MACHINE = {  # options that may differ between ranks: results don't depend on them
+TIMEOUT = 120.0  # seconds for all ranks to connect
+LOCAL_OPTIONS = {  # may differ between ranks, since results don't depend on them
     *("base.checkpoint_dir", "base.log_dir", "vec.num_threads", "vec.max_threads"),
     *("vec.backend", "vec.timeout", "base.profile"),
 }
@@ -34,17 +39,20 @@ VERSIONS = ("puffer_mlx", "MLX")
 def init_distributed(
     config: Config, resumed: str = "none", timeout: float = TIMEOUT
 ) -> SingleProcess:
-    """Join the ranks that a launcher started. Returns ``SINGLE_PROCESS`` without a launcher.
+    """Connect this process with the other ranks that a launcher started.
 
     Args:
-        config: configuration of the run; must be the same on all ranks.
-        resumed: name of the checkpoint to resume.
-        timeout: seconds for all ranks to arrive. After that the process is ended.
+        config: Configuration of the run, the same on all ranks.
+        resumed: Name of the checkpoint to resume.
+        timeout: Seconds for all ranks to connect; after that this process is killed.
+
+    Returns:
+        This process's rank, or ``SINGLE_PROCESS`` without a launcher.
 
     Raises:
-        UserError: ranks can't be reached, or have other options or versions.
+        UserError: Ranks can't be reached, or they have different options or versions.
     """
-    name = backend()
+    name = launcher_backend()
     if name is None:
         return SINGLE_PROCESS
     with _rendezvous_timeout(timeout, name):
@@ -64,7 +72,7 @@ def init_distributed(
         if different := _first_difference(all_facts[0], facts):
             key, first, other = different
             raise UserError(
-                f"rank 0 has {key} {first}, and rank {rank} has {other}",
+                f"rank 0 has {key} {first}, but rank {rank} has {other}",
                 "start all ranks with the same options, files and versions",
             )
     if config.train.gpus not in (1, ranks.size):
@@ -74,62 +82,69 @@ def init_distributed(
         )
     ranks.local_config(config)  # raises UserError if the run can't be divided
     _connect(ranks, [facts["host"] for facts in all_facts])
-    _share_cores(ranks.rank, all_facts)
+    _assign_cores(ranks.rank, all_facts)
     return ranks
 
 
-def _share_cores(rank: int, all_facts: list[dict[str, Any]]) -> None:
-    """Use a share of the cores, if all ranks of this machine may use the same ones."""
+def _assign_cores(rank: int, all_facts: list[dict[str, Any]]) -> None:
+    """Divide the CPU cores among the ranks of this machine, if the launcher hasn't done it."""
     mine = all_facts[rank]
-    beside = [number for number, facts in enumerate(all_facts) if facts["host"] == mine["host"]]
-    if all(all_facts[number]["cores"] == mine["cores"] for number in beside):
-        share_cores(0, beside.index(rank), len(beside))
+    neighbors = [each for each, facts in enumerate(all_facts) if facts["host"] == mine["host"]]
+    if all(all_facts[each]["cores"] == mine["cores"] for each in neighbors):
+        assign_cores(0, neighbors.index(rank), len(neighbors))
 
 
 def _connect(ranks: Ranks, hosts: list[str]) -> None:
     """Connect the ranks by TCP, for heartbeats and small messages."""
     heartbeat = ranks.heartbeat
-    where = {}
+    address = {}
     if not ranks.rank:
-        where = heartbeat.listen(ranks.size - 1, local=len(set(hosts)) == 1)
-    address = json.loads(ranks.broadcast_text(json.dumps(where)))
+        address = heartbeat.listen(ranks.size - 1, local=len(set(hosts)) == 1)
+    address = json.loads(ranks.broadcast_text(json.dumps(address)))
     if not ranks.any(ranks.rank > 0 and not heartbeat.connect(address)):
         ranks.use_host_all_gather()
     elif not ranks.rank:
-        voice.note(
-            f"not all ranks reach port {address['port']} of rank 0: if one is lost, its number may"
-            " not be known, and on GPUs each epoch takes longer",
+        verbosity.note(
+            f"not all ranks can reach port {address['port']} of rank 0: errors may not name the"
+            " rank that is lost, and on GPUs each epoch takes longer",
             error=True,
         )
 
 
 def _facts(config: Config) -> dict[str, Any]:
-    """Return what must be the same on all ranks, and this rank's host and cores, by name."""
-    versions = machine()
+    """Return what must be the same on all ranks (options, versions, device), and host and cores."""
+    versions = describe_machine()
     settings = {
         f"{section}.{key}": str(value)
         for section, keys in to_dict(config).items()
         if isinstance(keys, dict) and section != "sweep"
         for key, value in keys.items()
     }
-    kept = {name: text for name, text in settings.items() if name not in OF_A_MACHINE}
-    host = f"{platform.node()} {uuid.getnode()}"
-    named = {name: versions[name] for name in VERSIONS}
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    place = {"host": host, "cores": cores}
-    sources = "" if config.python else sources_digest(source_folder(config))
-    alike = {"device": kind(mx.default_device()), "environment sources": sources}
-    return {"env_name": config.env_name, **kept, **named, **alike, **place}
+    facts: dict[str, Any] = {"env_name": config.env_name}
+    facts |= {name: text for name, text in settings.items() if name not in LOCAL_OPTIONS}
+    facts |= {name: versions[name] for name in VERSIONS}
+    facts["device"] = kind(mx.default_device())
+    facts["environment sources"] = "" if config.python else sources_digest(source_folder(config))
+    facts["host"] = f"{platform.node()} {uuid.getnode()}"
+    has_affinity = hasattr(os, "sched_getaffinity")
+    facts["cores"] = sorted(os.sched_getaffinity(0)) if has_affinity else []
+    return facts
 
 
 def _first_difference(
     first: Mapping[str, Any], other: Mapping[str, Any]
 ) -> tuple[str, Any, Any] | None:
-    """Return the first name with different values, and both values, or None."""
+    """Return the first name whose values differ between two ranks, with both values, or None.
+
+    Args:
+        first: Facts of one rank (``_facts``).
+        other: Facts of another rank.
+    """
     for name in dict.fromkeys([*first, *other]):
-        one, two = first.get(name, "missing"), other.get(name, "missing")
-        if one != two and name not in ("host", "cores"):
-            return name, one, two
+        first_value = first.get(name, "missing")
+        other_value = other.get(name, "missing")
+        if first_value != other_value and name not in ("host", "cores"):
+            return name, first_value, other_value
     return None
 
 
@@ -144,18 +159,22 @@ if not select.select([0], [], [], seconds)[0]:
 
 @contextmanager
 def _rendezvous_timeout(timeout: float, name: str) -> Iterator[None]:
-    """End the process if the block takes longer than ``timeout`` seconds.
+    """Kill this process if a block, in which it waits for other ranks, exceeds a timeout.
 
-    MLX waits forever for other ranks and holds Python's lock, so a thread couldn't end it. A helper
-    process does.
+    MLX waits forever and holds Python's lock, so a thread couldn't kill the process. A helper
+    process does it.
+
+    Args:
+        timeout: Seconds.
+        name: Backend, for the message.
     """
     error = (
         f"error: rank {launched_rank()} has waited {timeout:g} s for the others ({name})\n"
-        "  hint: was each rank started, and do its addresses lead to it?\n"
+        "  hint: check that each rank was started and that its addresses are right\n"
     )
-    words = program.python("-S", "-E", "-c", WATCH, str(timeout), str(os.getpid()), error)
+    words = program.python_command("-S", "-E", "-c", WATCH, str(timeout), str(os.getpid()), error)
     streams: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    # In a new session, so that Ctrl-C doesn't print its traceback.
+    # In a new session: at Ctrl-C the helper must not print a traceback.
     watch = subprocess.Popen(words, start_new_session=True, **streams)
     assert watch.stdin is not None
     try:

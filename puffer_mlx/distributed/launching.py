@@ -1,6 +1,6 @@
-"""Start ranks on this machine (``train.gpus``), and read what a launcher tells a rank.
+"""Start ranks on this machine (``train.gpus``), and read the variables that a launcher sets.
 
-On several machines ``mlx.launch`` starts the ranks. MLX is imported only inside functions.
+On several machines, ``mlx.launch`` starts the ranks. MLX is imported only inside functions.
 """
 
 import hashlib
@@ -17,29 +17,30 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.signals import handled_by
+from puffer_mlx.system.signals import handle_signals_with
 
-BACKENDS = {  # environment variable that a launcher sets for a backend
+BACKENDS = {  # by backend: the environment variable that its launcher sets
     "ring": "MLX_HOSTFILE",
     "nccl": "NCCL_HOST_IP",
     "jaccl": "MLX_JACCL_COORDINATOR",
 }
 MPI_RANK = "OMPI_COMM_WORLD_RANK"
-STARTER = "PUFFER_MLX_STARTED_BY"  # variable: ID of the process that started the rank
-SAID = "PUFFER_MLX_SAID"  # variable: a folder with one file for each error that was printed
+# Environment variables that `launch_ranks` sets.
+LAUNCHER_ID = "PUFFER_MLX_STARTED_BY"  # ID of the process that started the rank
+REPORTED_FOLDER = "PUFFER_MLX_SAID"  # folder with one file per error that was printed
 HOST = "127.0.0.1"
-NOTICE_TIMEOUT = 10.0  # seconds for other ranks to notice a failed one; then they get SIGTERM
-TIMEOUT = 60.0  # seconds for other ranks to end after one failed
+NOTICE_TIMEOUT = 10.0  # seconds for the other ranks to end after a failure, then SIGTERM is sent
+TIMEOUT = 60.0  # seconds for the other ranks to end after a failure, then they are killed
 RING_HINT = (
     'mlx.launch writes that file; one of two ranks is [["10.0.0.1:5000"], ["10.0.0.2:5000"]]'
 )
 
 
-def backend() -> str | None:
-    """Return the backend for joining the other ranks, or None without a launcher.
+def launcher_backend() -> str | None:
+    """Return the MLX backend that connects the ranks, or None without a launcher.
 
     Raises:
-        UserError: the address of the other ranks is missing or wrong. For some of these errors
+        UserError: The addresses of the other ranks are missing or wrong. For some of these errors,
             MLX would end the process without a message.
     """
     if "MLX_RANK" not in os.environ:
@@ -59,13 +60,13 @@ def backend() -> str | None:
         path = os.environ["MLX_HOSTFILE"]
         if os.path.isfile(path) and os.path.getsize(path) < 2:  # mlx.launch -n 1
             return None
-        if wrong := _wrong_hosts(path, int(rank)):
-            raise UserError(f"rank {rank} can't join: MLX_HOSTFILE {wrong}", RING_HINT)
+        if reason := _host_file_error(path, int(rank)):
+            raise UserError(f"rank {rank} can't join: MLX_HOSTFILE {reason}", RING_HINT)
     return name
 
 
-def _wrong_hosts(path: str, rank: int) -> str:
-    """Return what is wrong with a host file for this rank; empty if it is valid."""
+def _host_file_error(path: str, rank: int) -> str:
+    """Return the reason why a rank can't use a file of hosts, or "" if it can."""
     if not os.path.isfile(path):
         return f"{path!r} is no file"
     try:
@@ -78,12 +79,12 @@ def _wrong_hosts(path: str, rank: int) -> str:
 
 
 def launched_externally() -> bool:
-    """Return True if a launcher started this process."""
+    """Return True if a launcher such as mlx.launch or MPI started this process as a rank."""
     return "MLX_RANK" in os.environ or MPI_RANK in os.environ
 
 
 def launched_rank() -> int:
-    """Return this process's rank from the launcher's variables; 0 without a launcher."""
+    """Return this process's rank, read from the launcher's variables; 0 without a launcher."""
     rank = os.environ.get("MLX_RANK") or os.environ.get(MPI_RANK, "0")
     return int(rank) if rank.isdecimal() else 0
 
@@ -91,27 +92,27 @@ def launched_rank() -> int:
 # ---- on this machine -----------------------------------------------------------------------------
 
 
-def start_ranks(count: int, words: Sequence[str], on_gpus: bool) -> int:
-    """Run a command in several ranks on this machine, and wait for its end.
+def launch_ranks(count: int, words: Sequence[str], on_gpus: bool) -> int:
+    """Run a command as several ranks on this machine, and wait until all have ended.
 
     Args:
-        count: number of ranks.
-        words: the command. Its processes share standard output and error.
-        on_gpus: True to give each rank a GPU and connect them by NCCL; False to give each rank a
-            share of the cores.
+        count: Number of ranks.
+        words: The command. The ranks share this process's standard output and error.
+        on_gpus: True to give each rank a GPU and connect the ranks by NCCL; False to divide the
+            CPU cores among them.
 
     Returns:
         The exit code of the first rank that failed, else 0.
     """
     ranks: list[subprocess.Popen] = []
     with tempfile.TemporaryDirectory() as folder, _forwarding_signals(ranks):
-        common = {**os.environ, STARTER: str(os.getpid()), SAID: folder}
+        common = {**os.environ, LAUNCHER_ID: str(os.getpid()), REPORTED_FOLDER: folder}
         try:
             for rank, variables in enumerate(_group(count, on_gpus, Path(folder))):
                 variables = {**common, **variables, "MLX_RANK": str(rank)}
-                # In a separate group, so that the terminal signals this process alone.
+                # In a separate process group: the terminal must signal only this process.
                 ranks.append(subprocess.Popen(words, env=variables, process_group=0))
-                share_cores(ranks[rank].pid, rank, count)
+                assign_cores(ranks[rank].pid, rank, count)
             return _wait(ranks)
         finally:
             for process in ranks:
@@ -121,23 +122,34 @@ def start_ranks(count: int, words: Sequence[str], on_gpus: bool) -> int:
 
 
 def uses_gpus(device: str) -> bool:
-    """Return True if ranks train on GPUs connected by NCCL."""
+    """Return True if ranks train on GPUs and are connected by NCCL.
+
+    Args:
+        device: Device of the configuration: auto, cpu or gpu.
+    """
     import mlx.core as mx
 
     return device != "cpu" and mx.cuda.is_available()
 
 
-def share_cores(process: int, rank: int, count: int) -> None:
-    """Give a process a share of this process's cores, if the system supports it."""
+def assign_cores(process: int, rank: int, count: int) -> None:
+    """Let one of ``count`` processes use only its slice of the CPU cores. Linux only.
+
+    Args:
+        process: Process ID; 0 for this process.
+        rank: Number of the process among them, from 0.
+        count: Number of processes among which the cores are divided.
+    """
     if not hasattr(os, "sched_setaffinity"):
         return
     cores = sorted(os.sched_getaffinity(0))
-    first, last = rank * len(cores) // count, (rank + 1) * len(cores) // count
+    first = rank * len(cores) // count
+    last = (rank + 1) * len(cores) // count
     os.sched_setaffinity(process, cores[first:last] or [cores[rank % len(cores)]])
 
 
 def _group(count: int, on_gpus: bool, folder: Path) -> list[dict[str, str]]:
-    """Return the environment variables with which each rank reaches the others."""
+    """Return, for each rank, the environment variables that connect it to the others."""
     ports = free_ports(count)
     if on_gpus:
         common = {"MLX_WORLD_SIZE": str(count), "NCCL_HOST_IP": HOST, "NCCL_PORT": str(ports[0])}
@@ -150,7 +162,7 @@ def _group(count: int, on_gpus: bool, folder: Path) -> list[dict[str, str]]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that are free now."""
+    """Return TCP ports of this machine that are free at the moment."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -160,12 +172,12 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def _forwarding_signals(ranks: Sequence[subprocess.Popen]) -> Iterator[None]:
-    """Forward this process's signals to all ranks within the block, including Ctrl-Z."""
+    """Forward this process's signals, including Ctrl-Z, to all ranks during a block."""
 
-    def forward(number: int, _: object = None) -> None:
+    def forward(signum: int, _: object = None) -> None:
         for process in ranks:
             if process.poll() is None:
-                process.send_signal(number)
+                process.send_signal(signum)
 
     def suspend(*_: object) -> None:
         forward(signal.SIGSTOP)
@@ -173,18 +185,18 @@ def _forwarding_signals(ranks: Sequence[subprocess.Popen]) -> Iterator[None]:
         forward(signal.SIGCONT)
 
     with ExitStack() as stack:
-        for number in signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # by nohup
-                stack.enter_context(handled_by(forward, number))
-        stack.enter_context(handled_by(suspend, signal.SIGTSTP))
+        for signum in signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP:
+            if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:  # by nohup
+                stack.enter_context(handle_signals_with(forward, signum))
+        stack.enter_context(handle_signals_with(suspend, signal.SIGTSTP))
         yield
 
 
 def _wait(ranks: Sequence[subprocess.Popen]) -> int:
-    """Wait until all ranks have ended; after one failed, up to ``TIMEOUT``. Returns exit status."""
+    """Wait for all ranks to end, after a failure ``TIMEOUT`` seconds. Returns the exit status."""
     failed = 0
-    since = float("inf")  # time of the failure
-    asked = False
+    since = float("inf")  # time of the first failure
+    terminated = False
     while None in (codes := [process.poll() for process in ranks]):
         waited = time.monotonic() - since
         if not failed and (failed := next(filter(None, codes), 0)):
@@ -196,8 +208,8 @@ def _wait(ranks: Sequence[subprocess.Popen]) -> int:
                 print(f"rank {rank} {how_it_ended(failed)}", file=sys.stderr, flush=True)
         elif waited > TIMEOUT:
             break
-        elif waited > NOTICE_TIMEOUT and not asked:  # they may wait for each other before training
-            asked = True
+        elif waited > NOTICE_TIMEOUT and not terminated:  # before training, ranks may wait forever
+            terminated = True
             for process in ranks:
                 process.terminate()
         time.sleep(0.05)
@@ -205,14 +217,14 @@ def _wait(ranks: Sequence[subprocess.Popen]) -> int:
     return failed if failed >= 0 else 128 - failed
 
 
-def is_first_to_say(error: str) -> bool:
-    """Return True if no other rank on this machine has printed this error."""
-    if SAID not in os.environ:
+def is_first_report(error: str) -> bool:
+    """Return True if no other rank on this machine has printed this error yet."""
+    if REPORTED_FOLDER not in os.environ:
         return True
-    said = Path(os.environ[SAID], hashlib.sha256(error.encode()).hexdigest())
+    marker = Path(os.environ[REPORTED_FOLDER], hashlib.sha256(error.encode()).hexdigest())
     with suppress(FileNotFoundError):  # the launcher has ended
         try:
-            said.touch(exist_ok=False)
+            marker.touch(exist_ok=False)
         except FileExistsError:
             return False
     return True
@@ -220,5 +232,5 @@ def is_first_to_say(error: str) -> bool:
 
 def orphaned() -> bool:
     """Return True if this process is a rank and the process that started it has ended."""
-    starter = os.environ.get(STARTER)
-    return starter is not None and starter != str(os.getppid())
+    launcher = os.environ.get(LAUNCHER_ID)
+    return launcher is not None and launcher != str(os.getppid())

@@ -1,11 +1,11 @@
-"""TCP connections between ranks for small messages, beside MLX's collectives.
+"""Send small messages between ranks over TCP, besides MLX's collectives.
 
-The first rank listens on a free port. It sends the port and a secret token to the other ranks
-through MLX; connections without the token are closed.
+Rank 0 listens on a free port. It sends the port and a secret token to the other ranks through MLX.
+Connections without the token are closed.
 
-With NCCL, MLX's collectives run on the GPU. Sending a few bytes of the host through it takes a
-millisecond, in which the GPU computes nothing. Through these connections it takes 0.1 ms. Each rank
-sends to the first one, which sends everything to all.
+With NCCL, MLX's collectives run on the GPU. Sending a few bytes from the host this way takes a
+millisecond in which the GPU is idle; over TCP it takes 0.1 ms. Each rank sends its message to rank
+0, which sends all messages to all ranks.
 """
 
 import contextlib
@@ -22,148 +22,152 @@ import psutil
 TIMEOUT = 5.0  # seconds to connect to an address, and to receive a greeting
 POLL = 0.2  # seconds between two checks for a lost rank
 LOCAL = "127.0.0.1"
-GREETING = struct.Struct("<16sIB")  # the token, the rank, the purpose of the connection
+GREETING = struct.Struct("<16sIB")  # token, rank, purpose of the connection
 WELCOME = b"welcome"
 
 
 class LostRank(RuntimeError):
-    """A rank no longer answers."""
+    """Raised if another rank no longer answers."""
 
 
 class RendezvousServer:
-    """Accepts the other ranks' connections, on the first rank.
+    """Accept TCP connections from the other ranks, on rank 0.
 
     Args:
-        local: True if all ranks are on this machine.
+        local: True if all ranks run on this machine.
 
     Attributes:
-        address: argument of ``connect`` on other ranks, can be sent as JSON.
+        address: Hosts, port and token for ``connect`` on the other ranks. Can be sent as JSON.
     """
 
     def __init__(self, local: bool) -> None:
         self._server = socket.create_server((LOCAL if local else "", 0))
         self._token = secrets.token_bytes(16)
         self.address: dict[str, Any] = {
-            "hosts": [LOCAL] if local else own_addresses(),
+            "hosts": [LOCAL] if local else local_addresses(),
             "port": self._server.getsockname()[1],
             "token": self._token.hex(),
         }
 
     def accept(self) -> socket.socket:
-        """Wait for the next connection, of a rank or of another program, and return it.
+        """Wait for the next connection and return it. It may come from another program.
 
         Raises:
-            OSError: the server was closed.
+            OSError: The server was closed.
         """
         return self._server.accept()[0]
 
-    def greeted(self, peer: socket.socket) -> tuple[int, int] | None:
-        """Return the rank and the purpose of a connection.
+    def verify_greeting(self, peer: socket.socket) -> tuple[int, int] | None:
+        """Receive the greeting of a new connection and check its token.
 
-        A connection without the token is closed, and the result is None.
+        Returns:
+            The rank of the sender and the purpose of the connection. Without the right token, the
+            connection is closed and None is returned.
         """
         with contextlib.suppress(OSError):
-            token, rank, use = GREETING.unpack(_received(peer, GREETING.size))
+            token, rank, purpose = GREETING.unpack(_received(peer, GREETING.size))
             if secrets.compare_digest(token, self._token):
-                return rank, use
+                return rank, purpose
         peer.close()
         return None
 
     def close(self) -> None:
-        """Accept no further connections. Any thread may call this."""
+        """Stop accepting connections. Any thread may call this."""
         with contextlib.suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)  # without it ``accept`` would keep waiting
+            self._server.shutdown(socket.SHUT_RDWR)  # otherwise ``accept`` would keep waiting
         self._server.close()
 
 
-def connect(address: dict[str, Any], rank: int, use: int) -> Connection | None:
-    """Connect to the first rank. Returns the connection, or None if no host accepts it.
+def connect(address: dict[str, Any], rank: int, purpose: int) -> Connection | None:
+    """Connect to rank 0 by TCP. Returns the connection, or None on failure.
 
     Args:
-        address: ``RendezvousServer.address``.
-        rank: number of this rank.
-        use: purpose of the connection: ``heartbeat.BEATS`` or ``heartbeat.MESSAGES``.
+        address: ``RendezvousServer.address`` of rank 0.
+        rank: Number of this rank.
+        purpose: Purpose of the connection: ``heartbeat.BEATS`` or ``heartbeat.MESSAGES``.
     """
-    greeting = GREETING.pack(bytes.fromhex(address["token"]), rank, use)
+    greeting = GREETING.pack(bytes.fromhex(address["token"]), rank, purpose)
     for host in address["hosts"]:
         with contextlib.suppress(OSError):
             peer = socket.create_connection((host, address["port"]), TIMEOUT)
             with contextlib.suppress(OSError):
                 peer.sendall(greeting)
                 if _received(peer, len(WELCOME)) == WELCOME:
-                    return connection(peer)
+                    return to_connection(peer)
             peer.close()
     return None
 
 
 def _received(peer: socket.socket, size: int) -> bytes:
-    """Receive ``size`` bytes, perhaps in several parts.
+    """Receive exactly ``size`` bytes from a socket within ``TIMEOUT`` seconds.
 
     Raises:
-        OSError: they didn't arrive within ``TIMEOUT``, or the peer closed the connection.
+        OSError: The bytes didn't arrive in time, or the peer closed the connection.
     """
-    until = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + TIMEOUT
     data = b""
     while len(data) < size:
-        peer.settimeout(max(until - time.monotonic(), 1e-3))
+        peer.settimeout(max(deadline - time.monotonic(), 1e-3))
         more = peer.recv(size - len(data))
-        if not more or time.monotonic() > until:
-            raise ConnectionError("no whole greeting")
+        if not more or time.monotonic() > deadline:
+            raise ConnectionError("incomplete greeting")
         data += more
     return data
 
 
-def connection(peer: socket.socket) -> Connection:
-    """Return a connection for messages, without a timeout."""
+def to_connection(peer: socket.socket) -> Connection:
+    """Turn a socket into a connection that sends and receives messages without a timeout."""
     peer.settimeout(None)
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return Connection(peer.detach())
 
 
-def own_addresses() -> list[str]:
-    """Return this machine's IPv4 addresses, local ones last."""
-    listed = [
+def local_addresses() -> list[str]:
+    """Return this machine's IPv4 addresses, with loopback addresses last."""
+    addresses = [
         address.address
-        for addresses in psutil.net_if_addrs().values()
-        for address in addresses
+        for interface_addresses in psutil.net_if_addrs().values()
+        for address in interface_addresses
         if address.family == socket.AF_INET
     ]
-    return sorted(listed, key=lambda address: address.startswith("127."))
+    return sorted(addresses, key=lambda address: address.startswith("127."))
 
 
 class HostAllGather:
-    """Exchanges small messages between all ranks, through the first one.
+    """Exchange small messages between all ranks over TCP, through rank 0.
 
     Args:
-        peers: connections by rank: to all others on the first rank, to the first one elsewhere.
-        size: number of ranks.
-        lost: returns how a rank was lost, or None.
+        peers: Connections by rank: on rank 0 to all others, elsewhere to rank 0.
+        size: Number of ranks.
+        lost: Returns the reason why a rank is lost, or None.
     """
 
     def __init__(
         self, peers: Mapping[int, Connection], size: int, lost: Callable[[], str | None]
     ) -> None:
         self._peers = [peers[rank] for rank in sorted(peers)]
-        self._first = 0 not in peers
+        self._is_first = 0 not in peers
         self._size = size
         self._lost = lost
 
     def all_bytes(self, data: bytes) -> list[bytes]:
-        """Return each rank's bytes, in the order of the ranks. All ranks must call this.
+        """Send bytes to all ranks and return the bytes of each rank, in the order of the ranks.
+
+        All ranks must call this.
 
         Raises:
-            LostRank: a rank no longer answers.
+            LostRank: A rank no longer answers.
         """
         try:
-            if not self._first:
+            if not self._is_first:
                 (first,) = self._peers
                 first.send_bytes(data)
                 return [self._message(first) for _ in range(self._size)]
-            parts = [data, *map(self._message, self._peers)]
+            messages = [data, *map(self._message, self._peers)]
             for peer in self._peers:
-                for part in parts:
-                    peer.send_bytes(part)
-            return parts
+                for message in messages:
+                    peer.send_bytes(message)
+            return messages
         except (OSError, EOFError) as error:
             raise LostRank(str(error) or "a connection was closed") from None
 

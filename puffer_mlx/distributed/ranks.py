@@ -1,6 +1,6 @@
-"""A rank: one of several processes that train one policy together.
+"""Ranks: several processes that train one policy together, each with a shard of the agents.
 
-Each rank has a shard of the run's agents. ``single_process.py`` documents the methods.
+``single_process.py`` documents the interface.
 """
 
 import contextlib
@@ -22,31 +22,31 @@ from puffer_mlx.distributed.heartbeat import Heartbeat
 from puffer_mlx.distributed.launching import orphaned
 from puffer_mlx.distributed.messages import HostAllGather, LostRank
 from puffer_mlx.distributed.shards import partition
-from puffer_mlx.distributed.single_process import Draw, SingleProcess, Step
+from puffer_mlx.distributed.single_process import DrawFunction, GradientFunction, SingleProcess
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import implementation, verification
 from puffer_mlx.ops.pack import pack_arrays
 from puffer_mlx.trees import leaves
 from puffer_mlx.vec.base import HasNormalizer, VecEnv
 
-COMPILES = 2  # epochs in which kernels are compiled: the second is the first to be measured
-COMPARED = 10  # epochs between two comparisons of the weights
-LOST = re.compile(r"\[(ring|nccl|jaccl|mpi)\]|nccl|jaccl", re.IGNORECASE)  # in MLX's errors
-REASON_TIMEOUT = 3.0  # seconds to wait for the lost rank's number, if MLX notices the loss first
-ORPHANED = "the process that started the ranks has ended: stopping after this epoch"
-GOES_ON = "what it said tells why; --resume goes on from the last whole checkpoint"
-OTHERS = "ranks."  # prefix of a rank's arrays in a checkpoint, before its number
+COMPILE_EPOCHS = 2  # first epochs, in which kernels are compiled
+CHECK_INTERVAL = 10  # epochs between two comparisons of the ranks' weights
+LOST_PATTERN = re.compile(r"\[(ring|nccl|jaccl|mpi)\]|nccl|jaccl", re.IGNORECASE)  # in MLX's errors
+REASON_TIMEOUT = 3.0  # seconds to wait for the lost rank's number if MLX notices the loss first
+ORPHANED_MESSAGE = "the process that started the ranks has ended: stopping after this epoch"
+RESUME_HINT = "see the output of that rank; --resume continues from the last complete checkpoint"
+ARRAY_PREFIX = "ranks."  # of the names of a rank's arrays in a checkpoint, before its number
 
 
 class Ranks(SingleProcess):
-    """One of several processes; created by ``joining.init_distributed``.
+    """One of several processes that train together; created by ``joining.init_distributed``.
 
     Args:
         group: MLX's group of processes.
-        config: configuration of the entire run.
+        config: Configuration of the entire run.
 
     Attributes:
-        heartbeat: detects lost ranks.
+        heartbeat: Detects lost ranks.
     """
 
     def __init__(self, group: mx.distributed.Group, config: Config) -> None:
@@ -54,46 +54,50 @@ class Ranks(SingleProcess):
         self.heartbeat = Heartbeat(group.rank(), config.train.rank_timeout)
         self.rank = group.rank()
         self.size = group.size()
-        self._last = config.epochs - 1
-        self._exchange = partial(exchange.all_bytes, group)  # until ``use_host_all_gather``
-        self._met = 0  # epochs
-        self._measured: dict[str, np.ndarray] = {}  # statistics that all ranks have in common
+        self._last_epoch = config.epochs - 1
+        self._exchange = partial(exchange.all_gather_bytes, group)  # until ``use_host_all_gather``
+        self._synced_epochs = 0
+        self._statistics: dict[str, np.ndarray] = {}  # common to all ranks
 
     def local_config(self, config: Config) -> Config:
-        """Return this rank's configuration: see ``partition``."""
+        """Return the configuration of this rank's shard of the agents and minibatches."""
         return partition(config, self.rank, self.size)
 
-    def columns(self, draw: Draw, key: mx.array, steps: int, agents: int) -> mx.array:
-        """Draw for all agents, as one process does, and return the columns of this rank's."""
+    def draw_columns(self, draw: DrawFunction, key: mx.array, steps: int, agents: int) -> mx.array:
+        """Draw random numbers for the agents of all ranks; return those of this rank's agents.
+
+        So a run gets the same random numbers on any number of ranks.
+        """
         first = self.rank * agents
-        whole = draw(key, (steps, agents * self.size))
-        return mx.contiguous(whole[:, first : first + agents])
+        all_columns = draw(key, (steps, agents * self.size))
+        return mx.contiguous(all_columns[:, first : first + agents])
 
     def local_key(self, key: mx.array) -> mx.array:
-        """Return this rank's random key."""
+        """Return the random key that this rank uses to choose minibatches."""
         return mx.random.split(key, self.size)[self.rank]
 
     # ---- a minibatch -----------------------------------------------------------------------------
 
-    def average_gradients(self, gradients: Step, normalised: bool) -> Step:
-        """Return a function of arrays, which can be compiled, so that the host need not wait.
+    def average_gradients(self, gradients: GradientFunction, normalised: bool) -> GradientFunction:
+        """Wrap a gradient function so that gradients and metrics are means over all ranks.
 
-        The moments that normalize advantages are means over all ranks' samples, too.
+        The result can be compiled, so the host doesn't wait for the exchange. Advantages are
+        normalized by the moments of all ranks' samples.
         """
 
-        def of_all(weights, minibatch, *others) -> tuple:
+        def averaged(weights, minibatch, *others) -> tuple:
             if normalised:
                 targets = minibatch.targets
-                targets = targets._replace(moments=exchange.moments(self.group, targets.adv))
+                targets = targets._replace(moments=exchange.gather_moments(self.group, targets.adv))
                 minibatch = minibatch._replace(targets=targets)
             (loss, metrics, *samples), grads = gradients(weights, minibatch, *others)
             grads, metrics = exchange.mean_of_ranks(self.group, grads, metrics)
             return (loss, metrics, *samples), grads
 
-        return of_all
+        return averaged
 
-    def count_progress(self, gradients: Step) -> Step:
-        """Return a function that counts each minibatch as progress of this rank."""
+    def count_progress(self, gradients: GradientFunction) -> GradientFunction:
+        """Wrap a gradient function so that each call counts as progress of this rank."""
 
         def count(*inputs: Any) -> Any:
             self.heartbeat.progress.count += 1
@@ -104,138 +108,154 @@ class Ranks(SingleProcess):
     # ---- an epoch --------------------------------------------------------------------------------
 
     def any(self, flag: bool) -> bool:
-        """Exchange one byte. All ranks wait for it."""
+        """Return True if ``flag`` is True on any rank. All ranks wait for this exchange."""
         self.heartbeat.progress.count += 1
         return b"1" in self._all_bytes(b"1" if flag else b"0")
 
     def should_stop(self, flag: bool) -> bool:
-        """The first rank prints the reason if the launcher has ended."""
+        """Return True if a rank must stop or the launcher has ended, which rank 0 then prints."""
         ends = self.any(flag or orphaned())
-        if ends and not flag and not self.rank and orphaned():  # also if another one saw it first
-            print(ORPHANED, file=sys.stderr, flush=True)
+        if ends and not flag and not self.rank and orphaned():
+            print(ORPHANED_MESSAGE, file=sys.stderr, flush=True)
         return ends
 
     def sync_epoch(
         self, epoch: int, weights: Any, logs: dict[str, float], scores: Any
     ) -> tuple[dict[str, float], Any]:
-        """Exchange one message; it has the weights' checksum in some epochs and in the last one.
+        """Merge logs and scores of all ranks after an epoch, and compare weights in some epochs.
 
-        Acting may verify kernels in another thread, where ranks can't exchange anything. They agree
-        on refused ones here.
+        The ranks also disable the kernels that any rank has disabled. A rollout may verify kernels
+        in another thread, in which ranks can't exchange messages.
         """
-        crc = checksum(weights) if epoch % COMPARED == 0 or epoch == self._last else 0
-        reported = {name: float(value) for name, value in logs.items()}
-        listed = None if scores is None else scores.tolist()
-        refused = sorted(implementation.refused)
-        with self._reported():
-            messages = self._exchange(json.dumps((crc, reported, listed, refused)).encode())
-        self._met += 1
-        self.heartbeat.progress.begun = self._met >= COMPILES
-        crcs, reported, listed, refused = zip(*map(json.loads, messages), strict=True)
-        _refuse_all(refused)
+        crc = checksum(weights) if epoch % CHECK_INTERVAL == 0 or epoch == self._last_epoch else 0
+        rank_logs = {name: float(value) for name, value in logs.items()}
+        rank_scores = None if scores is None else scores.tolist()
+        rank_refused = sorted(implementation.refused)
+        message = json.dumps((crc, rank_logs, rank_scores, rank_refused))
+        with self._lost_rank_as_error():
+            messages = self._exchange(message.encode())
+        self._synced_epochs += 1
+        self.heartbeat.progress.has_compiled = self._synced_epochs >= COMPILE_EPOCHS
+        crcs, all_logs, all_scores, all_refused = zip(*map(json.loads, messages), strict=True)
+        _refuse_all(all_refused)
         if others := [rank for rank, crc in enumerate(crcs) if crc != crcs[0]]:
             raise UserError(
                 f"after epoch {epoch + 1} the weights of ranks {others} differ from those of rank"
-                " 0, and so would all that follows",
-                "all ranks need the same kind of device and the same versions; --resume goes on"
+                " 0",
+                "all ranks need the same kind of device and the same versions; --resume continues"
                 " from the last checkpoint",
             )
-        self._all_there()  # after what all ranks find alike: one may have ended by it already
+        self._raise_if_lost()  # last: all ranks raise the errors above, and may then have ended
         if scores is not None:
-            scores = np.array([one for some in listed for one in some]).reshape(-1, 2)
-        return exchange.merged_means(reported), scores
+            episodes = [episode for rank in all_scores for episode in rank]
+            scores = np.array(episodes).reshape(-1, 2)
+        return exchange.merged_means(all_logs), scores
 
     def begin_statistics(self, vec: VecEnv) -> None:
-        """Store the statistics as they are before this rank adds to them."""
-        self._measured = vec.memory() if isinstance(vec, HasNormalizer) else {}
+        """Store the normalization statistics that all ranks have before they add samples."""
+        self._statistics = vec.memory() if isinstance(vec, HasNormalizer) else {}
 
     def merge_statistics(self, vec: VecEnv) -> None:
-        """Merge what all ranks added to the statistics since ``begin`` or the last call."""
-        if not self._measured or not isinstance(vec, HasNormalizer):
+        """Merge the samples that all ranks added to the normalization statistics.
+
+        These are the samples since the last call, or since ``begin_statistics``.
+        """
+        if not self._statistics or not isinstance(vec, HasNormalizer):
             return
-        memories = self._all_bytes(to_bytes(vec.memory()))
-        self._measured = exchange.merged_moments(
-            self._measured, [from_bytes(data) for data in memories]
+        messages = self._all_bytes(to_bytes(vec.memory()))
+        self._statistics = exchange.merged_moments(
+            self._statistics, [from_bytes(data) for data in messages]
         )
-        vec.remember(self._measured)
+        vec.remember(self._statistics)
 
     # ---- a checkpoint ----------------------------------------------------------------------------
 
     def gather_arrays(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
-        """Return each rank's arrays as bytes, named ``ranks.R``."""
+        """Return the arrays of all ranks but 0 for a checkpoint, as bytes named ``ranks.R``."""
         mine = to_bytes({name: np.asarray(array) for name, array in arrays.items()})
         with self.report_lost_ranks():
-            parts = exchange.all_bytes(self.group, mine)
-        texts = {f"{OTHERS}{rank}": text for rank, text in enumerate(parts) if rank}
-        return {name: mx.array(np.frombuffer(text, np.uint8)) for name, text in texts.items()}
+            messages = exchange.all_gather_bytes(self.group, mine)
+        by_name = {f"{ARRAY_PREFIX}{rank}": data for rank, data in enumerate(messages) if rank}
+        return {name: mx.array(np.frombuffer(data, np.uint8)) for name, data in by_name.items()}
 
-    def numbers(self) -> dict[str, int]:
-        """Return the number of ranks."""
+    def checkpoint_values(self) -> dict[str, int]:
+        """Return the number of ranks, which a checkpoint stores."""
         return {"ranks": self.size}
 
     def restore(
-        self, arrays: dict[str, mx.array], numbers: Mapping[str, Any]
+        self, arrays: dict[str, mx.array], values: Mapping[str, Any]
     ) -> dict[str, mx.array]:
-        """Replace the first rank's arrays by this rank's."""
-        arrays = super().restore(arrays, numbers)
+        """Return a checkpoint's arrays, with rank 0's replaced by this rank's.
+
+        Raises:
+            UserError: The checkpoint was saved with another number of ranks.
+        """
+        arrays = super().restore(arrays, values)
         if not self.rank:
             return arrays
-        mine = from_bytes(np.asarray(arrays[f"{OTHERS}{self.rank}"]).tobytes())
+        mine = from_bytes(np.asarray(arrays[f"{ARRAY_PREFIX}{self.rank}"]).tobytes())
         return {**arrays, **{name: mx.array(array) for name, array in mine.items()}}
 
     def agree_on_refused(self) -> bool:
-        """Exchange one message."""
+        """Disable on all ranks the implementations that any rank has disabled.
+
+        Returns:
+            True if the ranks had disabled different implementations.
+        """
         return _refuse_all(self.all_objects(sorted(implementation.refused)))
 
     @contextlib.contextmanager
     def report_lost_ranks(self) -> Iterator[None]:
-        """Check for lost ranks at the end, too. Within, ranks agree on the kernels they refuse."""
-        with self._reported(), verification.sharing_refusals(self.agree_on_refused):
+        """Raise a UserError in or after a block of exchanges if a rank is lost.
+
+        If a kernel is found to be wrong in the block, all ranks disable it.
+        """
+        with self._lost_rank_as_error(), verification.sharing_refusals(self.agree_on_refused):
             yield
-        self._all_there()
+        self._raise_if_lost()
 
     @contextlib.contextmanager
-    def _reported(self) -> Iterator[None]:
-        """Raise UserError for an error of MLX or of ``HostAllGather`` that means a lost rank."""
+    def _lost_rank_as_error(self) -> Iterator[None]:
+        """Turn errors of an exchange that mean a lost rank into UserErrors."""
         try:
             yield
         except RuntimeError as error:
-            if not isinstance(error, LostRank) and not LOST.search(str(error)):
+            if not isinstance(error, LostRank) and not LOST_PATTERN.search(str(error)):
                 raise
             reason = self.heartbeat.wait_lost(REASON_TIMEOUT)
             reason = reason or f"the ranks have lost each other: {error}"
-            raise UserError(reason, GOES_ON) from None
+            raise UserError(reason, RESUME_HINT) from None
 
-    def _all_there(self) -> None:
+    def _raise_if_lost(self) -> None:
         if reason := self.heartbeat.wait_lost(0):
-            raise UserError(reason, GOES_ON)
+            raise UserError(reason, RESUME_HINT)
 
     def exempt_from_timeout(self) -> contextlib.AbstractContextManager[object]:
-        """Mark this rank as busy, so that the others wait longer."""
+        """Mark this rank as busy during a block, so that the others wait for it without limit."""
         return self.heartbeat.exempt_from_timeout()
 
     def broadcast_text(self, text: str) -> str:
-        """Exchange one message."""
+        """Send rank 0's text to all ranks and return it."""
         return self._all_bytes(text.encode() if not self.rank else b"")[0].decode()
 
     def all_objects(self, value: Any) -> list[Any]:
-        """Return each rank's object, in the order of the ranks. Objects are sent as JSON."""
+        """Send an object to all ranks as JSON. Returns all ranks' objects, in order."""
         return [json.loads(text) for text in self._all_bytes(json.dumps(value).encode())]
 
     def use_host_all_gather(self) -> None:
-        """Exchange small messages through ``HostAllGather`` from now on, instead of MLX."""
+        """Exchange small messages over TCP (``HostAllGather``) instead of MLX from now on."""
         self._exchange = HostAllGather(
             self.heartbeat.messages, self.size, lambda: self.heartbeat.lost
         ).all_bytes
 
     def _all_bytes(self, data: bytes) -> list[bytes]:
-        """Return each rank's bytes, in the order of the ranks."""
+        """Send bytes to all ranks. Returns all ranks' bytes, in order."""
         with self.report_lost_ranks():
             return self._exchange(data)
 
     @contextlib.contextmanager
     def report_end(self) -> Iterator[None]:
-        """Send the error to the other ranks if the block raises."""
+        """Report the end of a block, or the error that it raises, to the other ranks."""
         try:
             yield
         except BaseException as error:
@@ -244,33 +264,37 @@ class Ranks(SingleProcess):
         self.heartbeat.close()
 
     def set_rescue(self, rescue: Callable[[], str]) -> None:
-        """Store the function for ``heartbeat``."""
+        """Set the function that saves the run if another rank is lost and this one is blocked."""
         self.heartbeat.rescue = rescue
 
 
 def _refuse_all(by_rank: Sequence[list[str]]) -> bool:
-    """Refuse what any rank refused. Returns True if ranks had refused different implementations."""
+    """Disable implementations that any rank has disabled. Returns True if the ranks differed.
+
+    Args:
+        by_rank: Names of disabled implementations, by rank.
+    """
     verification.refuse({name for names in by_rank for name in names}, gpu="another rank's GPU")
     return any(names != by_rank[0] for names in by_rank)
 
 
 def checksum(weights: Any) -> int:
-    """Return a CRC-32 of all weights.
+    """Return the CRC-32 of all weights.
 
-    It reads a copy, because MLX would move the weights to the host's memory for good.
+    A copy is read, because MLX would move the weights to host memory permanently.
     """
     packed, _ = pack_arrays(leaves(weights))
     return zlib.crc32(np.asarray(packed).data)
 
 
 def to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return named arrays as one message."""
+    """Encode named arrays as a message."""
     file = io.BytesIO()
     np.savez(file, **arrays)  # type: ignore
     return file.getvalue()
 
 
 def from_bytes(data: bytes) -> dict[str, np.ndarray]:
-    """Return the arrays of a message from ``to_bytes``."""
+    """Decode the named arrays in a message from ``to_bytes``."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         return dict(file)

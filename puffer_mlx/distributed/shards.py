@@ -1,8 +1,8 @@
-"""A rank's shard of a run: agents, minibatches, seeds and environments.
+"""Divide a run among ranks: agents, minibatches, seeds and environments.
 
-Options count for all ranks together: ``vec.total_agents`` agents, minibatches of
-``train.minibatch_size`` steps. Each of R ranks gets 1/R of them, so the same command on more ranks
-is the same run.
+Options are totals over all ranks, for example ``vec.total_agents`` and ``train.minibatch_size``.
+Each of R ranks gets 1/R of the agents and of each minibatch, so the same command trains the same
+run on any number of ranks.
 """
 
 from dataclasses import replace
@@ -15,15 +15,15 @@ from puffer_mlx.vec.base import Environments
 
 
 def partition(config: Config, rank: int, size: int) -> Config:
-    """Return the configuration of a rank's shard.
+    """Return the configuration of one rank's shard of a run.
 
     Args:
-        config: configuration of the entire run.
-        rank: number of the rank, from 0.
-        size: number of ranks.
+        config: Configuration of the entire run.
+        rank: Number of the rank, from 0.
+        size: Number of ranks.
 
     Raises:
-        UserError: the number of ranks doesn't divide the agents or the minibatches.
+        UserError: The agents or minibatches can't be divided by the number of ranks.
     """
     train = config.train
     agents = config.vec.total_agents
@@ -41,7 +41,7 @@ def partition(config: Config, rank: int, size: int) -> Config:
             f"train.minibatch_size {train.minibatch_size} is not a multiple of {size} ranks{each}",
             _multiples("train.minibatch_size", train.minibatch_size, step),
         )
-    part = replace(
+    local = replace(
         config,
         vec=replace(config.vec, total_agents=agents // size),
         train=replace(
@@ -52,14 +52,14 @@ def partition(config: Config, rank: int, size: int) -> Config:
         origins=dict(config.origins),
         notes=[],
     )
-    part.vec.seed = config.vec.seed + rank * part.vec.total_agents
-    if (part.epochs, part.minibatches) != (config.epochs, config.minibatches):
+    local.vec.seed = config.vec.seed + rank * local.vec.total_agents
+    if (local.epochs, local.minibatches) != (config.epochs, config.minibatches):
         raise UserError(
-            f"{size} ranks' parts round to {part.minibatches} minibatches in each of {part.epochs}"
-            f" epochs, not to {config.minibatches} in {config.epochs}",
+            f"divided among {size} ranks, the run has {local.epochs} epochs of {local.minibatches}"
+            f" minibatches instead of {config.epochs} epochs of {config.minibatches}",
             "change train.replay_ratio a little",
         )
-    return part
+    return local
 
 
 def _multiples(name: str, value: int, step: int) -> str:
@@ -67,28 +67,29 @@ def _multiples(name: str, value: int, step: int) -> str:
     return f"{name} {' or '.join(str(n) for n in (lower, lower + step) if n)}"
 
 
-def make_environments(config: Config, ranks: SingleProcess, threads: int) -> Environments:
-    """Make this process's environments: see ``vec.make``.
+def make_local_environments(config: Config, ranks: SingleProcess, threads: int) -> Environments:
+    """Create the environments of this rank's shard of a run.
 
     Args:
-        config: configuration of the entire run. Numbers of agents and buffers that don't fit are
-            lowered in it, and a note is added.
-        ranks: this process or its rank.
-        threads: number of threads that step environments, as for ``vec.make``.
+        config: Configuration of the entire run. Numbers of agents and buffers that don't fit the
+            environment are lowered in it, and a note is added.
+        ranks: This process's rank.
+        threads: Number of threads that step environments.
 
     Raises:
-        UserError: see ``vec.make``; or the number of ranks doesn't divide the agents.
+        UserError: The environments can't be created (``vec.make``), or the agents can't be divided
+            by the number of ranks.
     """
-    part = ranks.local_config(config)
-    environments = vec.make(part, threads)
-    if part is config:
+    local = ranks.local_config(config)
+    environments = vec.make(local, threads)
+    if local is config:
         return environments
     seed = config.vec.seed + ranks.rank * environments.num_environments
-    if part.vec.seed != seed:
-        part.vec.seed = seed
+    if local.vec.seed != seed:
+        local.vec.seed = seed
         environments.close()
-        environments = vec.make(part, threads)
-    config.vec.total_agents = part.vec.total_agents * ranks.size
-    config.vec.num_buffers = part.vec.num_buffers
-    config.notes += part.notes
+        environments = vec.make(local, threads)
+    config.vec.total_agents = local.vec.total_agents * ranks.size
+    config.vec.num_buffers = local.vec.num_buffers
+    config.notes += local.notes
     return environments

@@ -1,7 +1,7 @@
-"""A run in one process: the interface of ranks for the trainer and the learner.
+"""The interface that the trainer uses for ranks, implemented for a run in a single process.
 
-Its methods do nothing or return their argument. ``ranks.Ranks``, one of several processes,
-overrides them, so callers need not know the number of ranks.
+Here the methods do nothing or return their argument. ``ranks.Ranks`` overrides them for a run in
+several processes. So the trainer is the same for any number of ranks.
 """
 
 import contextlib
@@ -14,16 +14,16 @@ from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import VecEnv
 
-Step = Callable[..., Any]
-Draw = Callable[[mx.array, tuple[int, int]], mx.array]  # (key, (T, N)) -> (T, N, ...)
+GradientFunction = Callable[..., Any]
+DrawFunction = Callable[[mx.array, tuple[int, int]], mx.array]  # (key, (T, N)) -> (T, N, ...)
 
 
 class SingleProcess:
-    """A run in one process.
+    """The only rank of a run in a single process.
 
     Attributes:
-        rank: number of this process.
-        size: number of processes.
+        rank: Number of this process, from 0.
+        size: Number of processes.
     """
 
     rank = 0
@@ -33,129 +33,129 @@ class SingleProcess:
         """Return the configuration of this rank's shard of the run."""
         return config
 
-    def average_gradients(self, gradients: Step, normalised: bool) -> Step:
-        """Return a function of a minibatch's gradients and metrics, means over all ranks.
+    def average_gradients(self, gradients: GradientFunction, normalised: bool) -> GradientFunction:
+        """Wrap a gradient function so that gradients and metrics are means over all ranks.
 
         Args:
-            gradients: function of this rank's gradients (``ppo/gradients.py``).
+            gradients: Computes gradients of this rank's minibatch (``ppo/gradients.py``).
             normalised: True if the loss normalizes advantages (``Algorithm.normalises``).
         """
         return gradients
 
-    def count_progress(self, gradients: Step) -> Step:
-        """Return a function of gradients that reports each call as progress to other ranks."""
+    def count_progress(self, gradients: GradientFunction) -> GradientFunction:
+        """Wrap a gradient function so that each call is reported to other ranks as progress."""
         return gradients
 
-    def columns(self, draw: Draw, key: mx.array, steps: int, agents: int) -> mx.array:
-        """Return random numbers of this rank's agents, (T, agents, ...).
+    def draw_columns(self, draw: DrawFunction, key: mx.array, steps: int, agents: int) -> mx.array:
+        """Draw random numbers for this rank's agents, (T, agents, ...).
 
         Args:
-            draw: draws random numbers (T, N, ...).
-            key: random key.
-            steps: number of steps T.
-            agents: number of this rank's agents.
+            draw: Draws random numbers (T, N, ...) for N agents.
+            key: Random key.
+            steps: Number of steps T.
+            agents: Number of this rank's agents.
         """
         return draw(key, (steps, agents))
 
     def local_key(self, key: mx.array) -> mx.array:
-        """Return the random key for this rank's minibatches."""
+        """Return the random key that this rank uses to choose minibatches."""
         return key
 
     def any(self, flag: bool) -> bool:
-        """Return True if the flag is set on any rank."""
+        """Return True if ``flag`` is True on any rank."""
         return flag
 
     def should_stop(self, flag: bool) -> bool:
-        """Return True to end the run: a rank's flag is set, or the launcher has ended."""
+        """Return True if the run must stop: ``flag`` is set on a rank or the launcher has ended."""
         return flag
 
     def begin_statistics(self, vec: VecEnv) -> None:
-        """Begin with the environments' statistics, which are the same on all ranks."""
+        """Store the environments' normalization statistics, which are the same on all ranks."""
 
     def sync_epoch(
         self, epoch: int, weights: Any, logs: dict[str, float], scores: Any
     ) -> tuple[dict[str, float], Any]:
-        """Merge the ranks' results after an epoch, and compare their weights.
+        """Merge the logs and scores of all ranks after an epoch, and compare the ranks' weights.
 
         Args:
-            epoch: number of the epoch, from 0.
-            weights: weights after the epoch.
-            logs: the environments' logs.
-            scores: scores of single episodes, or None.
+            epoch: Number of the epoch, from 0.
+            weights: Weights after the epoch.
+            logs: Logs of this rank's environments.
+            scores: Scores of this rank's episodes, or None.
 
         Returns:
             Logs and scores of all ranks.
 
         Raises:
-            UserError: the ranks' weights differ.
+            UserError: The ranks' weights differ.
         """
         return logs, scores
 
     def merge_statistics(self, vec: VecEnv) -> None:
-        """Set the environments' statistics to those of all ranks' environments."""
+        """Merge the normalization statistics of all ranks' environments into ``vec``."""
 
     def gather_arrays(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
-        """Return the other ranks' arrays for a checkpoint."""
+        """Return the arrays of the other ranks for a checkpoint, by name."""
         return {}
 
-    def numbers(self) -> dict[str, int]:
-        """Return facts about the ranks for a checkpoint."""
+    def checkpoint_values(self) -> dict[str, int]:
+        """Return values about the ranks that a checkpoint stores."""
         return {}
 
     def restore(
-        self, arrays: dict[str, mx.array], numbers: Mapping[str, Any]
+        self, arrays: dict[str, mx.array], values: Mapping[str, Any]
     ) -> dict[str, mx.array]:
-        """Return a checkpoint's arrays for this rank.
+        """Return the arrays in a checkpoint that belong to this rank.
 
         Args:
-            arrays: all arrays of the checkpoint.
-            numbers: the checkpoint's facts, including those of the method ``numbers``.
+            arrays: All arrays of the checkpoint.
+            values: Values of the checkpoint, including those of ``checkpoint_values``.
 
         Raises:
-            UserError: the checkpoint has another number of ranks.
+            UserError: The checkpoint was saved with another number of ranks.
         """
-        if (saved := numbers.get("ranks", 1)) != self.size:
-            words = "one process" if self.size == 1 else f"{self.size} ranks"
+        if (saved := values.get("ranks", 1)) != self.size:
+            current = "one process" if self.size == 1 else f"{self.size} ranks"
             hint = "in one process" if saved == 1 else f"with --train.gpus {saved}, or mlx.launch"
             raise UserError(
-                f"the run's state is of {saved} ranks, and this is {words}",
-                f"go on {hint}; or begin a new run from its weights: --load-model-path",
+                f"the checkpoint has the state of {saved} ranks, but this run has {current}",
+                f"resume {hint}; or start a new run from its weights: --load-model-path",
             )
         return arrays
 
     def agree_on_refused(self) -> bool:
-        """Refuse on all ranks the implementations that any rank refused.
+        """Disable on all ranks the implementations that any rank has disabled as wrong.
 
         Returns:
-            True if a rank had not refused some of them.
+            True if the ranks had disabled different implementations.
         """
         return False
 
     def report_lost_ranks(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context for exchanges between ranks.
+        """Return a context for exchanges between ranks, which raises an error for a lost rank.
 
         Raises:
-            UserError: another rank has ended or hangs.
+            UserError: Another rank has ended or hangs.
         """
         return contextlib.nullcontext()
 
     def exempt_from_timeout(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context in which this rank works without the others."""
+        """Return a context in which the other ranks wait for this rank without a timeout."""
         return contextlib.nullcontext()
 
     def broadcast_text(self, text: str) -> str:
-        """Return the first rank's text."""
+        """Send rank 0's text to all ranks and return it."""
         return text
 
     def report_end(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context for the entire run. The other ranks are informed of its end."""
+        """Return a context for the entire run, which reports its end or error to other ranks."""
         return contextlib.nullcontext()
 
     def set_rescue(self, rescue: Callable[[], str]) -> None:
-        """Set the function that saves the run if a rank is lost while this one waits.
+        """Set the function that saves the run if another rank is lost and this one is blocked.
 
         Args:
-            rescue: returns a line of output. Called in another thread.
+            rescue: Saves the run and returns a line to print. Called in another thread.
         """
 
 

@@ -165,7 +165,7 @@ def write_gif(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -
         UserError: If ``gif_bytes`` raises it or the file can't be written.
     """
     data = gif_bytes(frames, fps, scale)
-    with publish(path, named=True) as temporary:
+    with publish(path, user_named=True) as temporary:
         temporary.write_bytes(data)
 
 
@@ -199,7 +199,7 @@ def write_mp4(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -
     first_image = next(images)
     h, w = (side * scale for side in first_image.shape[:2])
     writer_options: Any = {"fps": fps, "codec": "libx264", "quality": 8, "macro_block_size": 1}
-    with publish(path, named=True) as temporary:
+    with publish(path, user_named=True) as temporary:
         writer = write_frames(str(temporary), (w + w % 2, h + h % 2), **writer_options)
         with contextlib.closing(writer):
             next(writer)  # starts ffmpeg

@@ -58,7 +58,7 @@ def policy_player(
         actor = Actor(policy, weights, n, seed, deterministic)
 
         def choose(rows: Rows) -> np.ndarray:
-            observations = normalization.apply(statistics or {}, rows.observations)
+            observations = normalization.normalize_observations(statistics or {}, rows.observations)
             return actor.choose(rows._replace(observations=observations))
 
         return choose

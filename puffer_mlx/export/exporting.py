@@ -26,7 +26,7 @@ from puffer_mlx.export.parity import compare_outputs, random_observations
 from puffer_mlx.export.weight_layouts import layout_of, to_layout
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.files import publish
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 
 class ExportFormat:
@@ -100,8 +100,10 @@ def export(
     if recorded is None:
         observations = random_observations(checkpoint.spec, checkpoint.statistics)
     else:  # raw observations
-        observations = normalization.undo(checkpoint.statistics, np.array(recorded))
-    with publish(path, named=True) as temporary:
+        observations = normalization.denormalize_observations(
+            checkpoint.statistics, np.array(recorded)
+        )
+    with publish(path, user_named=True) as temporary:
         file.write(contents, temporary)
         theirs = file.run(read_policy_file(temporary, file), contents.policy, observations)
         min_tolerance = math.inf if losses else file.tolerance
@@ -121,7 +123,7 @@ def export(
             )
     T, S = observations.shape[:2]
     source = "random (seed 0)" if recorded is None else "recorded"
-    sizes = [w.size for _, w in named(contents.weights)]
+    sizes = [w.size for _, w in named_arrays(contents.weights)]
     return ExportReport(
         path=path,
         layout=layout,

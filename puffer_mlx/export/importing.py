@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.checkpoint import environment_statistics, normalization, rescaling
-from puffer_mlx.checkpoint.environment_statistics import KEY, RESCALE
+from puffer_mlx.checkpoint.environment_statistics import NORMALIZE_KEY, RESCALE_KEY
 from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_file
 from puffer_mlx.errors import UserError
@@ -23,7 +23,7 @@ from puffer_mlx.export.parity import Comparison, compare_outputs, random_observa
 from puffer_mlx.export.weight_layouts import layout_of, to_layout
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.files import open_file, reading
+from puffer_mlx.system.files import open_file, report_read_errors
 
 Weights = Any
 OUTPUT_TOLERANCE = 1e-5  # relative to an output's scale
@@ -36,7 +36,7 @@ def inspect(path: Path) -> PolicyFile:
     Raises:
         UserError: If the file can't be read, or holds an unknown policy.
     """
-    with reading(path, "check the path"):
+    with report_read_errors(path, "check the path"):
         with open_file(path) as file:
             head = file.read(HEAD_BYTES)
             refuse_file(path, os.fstat(file.fileno()).st_size)
@@ -44,9 +44,9 @@ def inspect(path: Path) -> PolicyFile:
     source.statistics_inside = bool(source.statistics)
     source.statistics = source.statistics or environment_statistics.read_statistics(path)
     if normalization.normalises(source.statistics):
-        source.settings[KEY] = "True"
+        source.settings[NORMALIZE_KEY] = "True"
     if source.bounds:
-        source.settings[RESCALE] = "True"
+        source.settings[RESCALE_KEY] = "True"
     return source
 
 

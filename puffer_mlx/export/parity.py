@@ -15,7 +15,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx.checkpoint import normalization
-from puffer_mlx.checkpoint.rescaling import in_units
+from puffer_mlx.checkpoint.rescaling import to_environment_units
 from puffer_mlx.export.weight_layouts import stacked_state
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
@@ -46,12 +46,12 @@ def policy_outputs(
         statistics: Statistics to normalize the observations with; empty for no normalization.
     """
     T, S = observations.shape[:2]
-    normalized = mx.array(normalization.apply(statistics, observations))
+    normalized = mx.array(normalization.normalize_observations(statistics, observations))
     outputs, values, state = policy.scan(weights, normalized, policy.initial_state(S))
     arrays: NamedOutputs = {"value": np.array(values).reshape(T, S)}
     if policy.decoder.action.continuous:
         action = policy.decoder.action
-        mean, logstd = in_units(action, *(np.array(output).T for output in outputs))
+        mean, logstd = to_environment_units(action, *(np.array(output).T for output in outputs))
         arrays["mean"] = mean.reshape(T, S, -1)
         arrays["logstd"] = np.broadcast_to(logstd, arrays["mean"].shape)
     else:
@@ -161,4 +161,6 @@ def random_observations(
     if spec.observation_dtype == np.uint8:
         return rng.integers(0, 256, shape, np.uint8)
     normal = rng.normal(size=shape).astype(np.float32)
-    return normalization.undo(statistics, OBSERVATION_DEVIATION * normal if statistics else normal)
+    return normalization.denormalize_observations(
+        statistics, OBSERVATION_DEVIATION * normal if statistics else normal
+    )

@@ -35,7 +35,7 @@ from puffer_mlx.export.networks import network_exports_of
 from puffer_mlx.policy.decoders import GAINS, Fused, Separate
 from puffer_mlx.policy.networks.catalog import network_facts, networks_with
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 Weights = Any
 Tensors = dict[str, np.ndarray]
@@ -162,7 +162,7 @@ def state_dict_keys(policy: Policy) -> dict[str, list[str]]:
     encoder_key = _encoder_key(policy.encoder, is_puffer3)
     network_keys = _network_keys(policy.network, is_puffer3)
     keys = {}
-    for name, _ in named(policy.init(mx.random.key(0))):
+    for name, _ in named_arrays(policy.init(mx.random.key(0))):
         if name in network_keys:
             keys[name] = network_keys[name]
         elif name.startswith("encoder."):
@@ -197,7 +197,7 @@ def _sb3_keys(policy: Policy) -> dict[str, list[str]]:
     key_functions = {"encoder": encoder, "network": network.key}
     actor = ["policy_net"] if policy.separate_value else ["policy_net", "value_net"]
     keys = {}
-    for name, _ in named(policy.init(mx.random.key(0))):
+    for name, _ in named_arrays(policy.init(mx.random.key(0))):
         component, _, suffix = name.removeprefix("critic.").partition(".")
         if component == "decoder":
             keys[name] = [_head_key(name, SB3_HEADS)]
@@ -249,7 +249,7 @@ def to_torch(policy: Policy, weights: Weights) -> Tensors:
     keys = state_dict_keys(policy)
     tensors = {}
     aliases: Tensors = {}
-    for name, w in named(weights):
+    for name, w in named_arrays(weights):
         array = _transpose(policy, name, np.array(w, np.float32), "to_torch")
         first, *others = keys[name]
         tensors[first] = array
@@ -328,4 +328,4 @@ def _stacked(network: Any, state: Any) -> Tensors:
         return {
             name: np.stack([np.array(a) for a in layers]) for name, layers in stacked(state).items()
         }
-    return {f"state.{name}": np.array(array) for name, array in named(state)}
+    return {f"state.{name}": np.array(array) for name, array in named_arrays(state)}

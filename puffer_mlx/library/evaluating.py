@@ -1,7 +1,7 @@
-"""Evaluation, rendering and matches of policies in environments separate from training.
+"""Evaluate policies, render them and let them play matches, in separate environments.
 
-The Python API and the commands ``evaluate``, ``match`` and ``export --to hub`` use these functions,
-which print nothing.
+The Python API and the commands ``evaluate``, ``match`` and ``export --to hub`` use these functions.
+They print nothing.
 """
 
 import itertools
@@ -51,20 +51,20 @@ from puffer_mlx.evaluation.players import Player, player_without_policy, policy_
 from puffer_mlx.evaluation.results import PairResult
 from puffer_mlx.export.importing import convert_weights, inspect
 from puffer_mlx.library.policy import Policy, check_compatible, player
-from puffer_mlx.library.settings import EnvironmentSource, source_of, with_environment
+from puffer_mlx.library.settings import EnvironmentSource, environment_source, with_environment
 from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.training.trainer import Trains
 from puffer_mlx.vec.base import Environments, HasNormalizer
 
-Opponent = Policy | Trains | str
+MatchOpponent = Policy | Trains | str
 Configure = Callable[[Mapping[str, str], Sequence[Path]], Config]  # (settings, files) of a policy
-ARGUMENTS = {  # of other functions, and what to use instead
+ARGUMENT_HINTS = {  # by argument of another library or function: what to use instead
     "n_eval_episodes": "here it is episodes",
     "allow_code": "Policy.load(path, allow_code=True), or evaluate(policy, env=make)",
 }
-FILES = (".safetensors", ".bin", ".pt", ".pth", ".onnx")  # .pt, .pth and .onnx need an import
+POLICY_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".onnx")  # the last three need an import
 
 
 def evaluate(
@@ -76,9 +76,9 @@ def evaluate(
     seed: int | None = None,
     max_steps: int = MAX_STEPS,
     progress: GameProgress | None = None,
-    **unknown: Any,
+    **unexpected: Any,
 ) -> Scores:
-    """Play complete episodes in new environments.
+    """Score a policy: play complete episodes in new environments.
 
     ::
 
@@ -89,30 +89,31 @@ def evaluate(
 
     Args:
         policy: Policy, or trainer whose newest weights play.
-        env: Name, class, function or object; an object is the only environment. None for the
-            policy's training environment.
+        env: Name, class, function or object of the environment. An object is used as the only
+            environment. None for the policy's training environment.
         episodes: Minimum number of episodes, divided equally among the environments.
         deterministic: Take the most probable action, as Stable-Baselines3's ``evaluate_policy``.
             False samples, as in training and as ``puffer-mlx evaluate`` without
             ``--deterministic``.
         seed: Seed of environments and actions; None for the run's ``seed``. The environments differ
             from those of training.
-        max_steps: Maximum number of steps per agent. Unfinished episodes are left out and counted.
+        max_steps: Maximum number of steps per agent. Unfinished episodes are counted, not scored.
         progress: Called after each step with the numbers of finished and of expected episodes.
-        unknown: Refused, with the right name if it is known.
+        unexpected: Raises an error, with the right name of an argument of another library.
 
     Returns:
-        All episodes; ``scores.score`` has their mean and standard deviation.
+        Scores of all episodes; ``scores.score`` has their mean and standard deviation.
 
     Raises:
-        UserError: If the environment can't be created, or doesn't match the policy.
+        UserError: The environment can't be created, or doesn't match the policy.
     """
-    for name in unknown:
-        raise UserError(f"evaluate has no argument {name}", ARGUMENTS.get(name, "help(evaluate)"))
+    for name in unexpected:
+        hint = ARGUMENT_HINTS.get(name, "help(evaluate)")
+        raise UserError(f"evaluate has no argument {name}", hint)
     if episodes < 1:
         raise UserError(f"episodes is {episodes}", "1 or more")
     acting, seed = player(policy, seed)
-    with make_environments(acting, env, episodes, seed) as environments:
+    with make_eval_environments(acting, env, episodes, seed) as environments:
         stepper = _stepper(acting, environments, seed, deterministic)
         return score_episodes(stepper, episodes, max_steps=max_steps, progress=progress)
 
@@ -126,41 +127,49 @@ def play(
     seed: int | None = None,
     draw: Callable[[Config, Environments], DrawFunction] | None = None,
 ) -> Iterator[Frame]:
-    """Yield pictures of agent 0, the first one after the reset.
+    """Let a policy play, and yield a picture of agent 0 at each step, beginning with the reset.
 
-    ``evaluation.frames.write_gif`` and ``write_mp4`` write them to a file;
+    ``evaluation.frames.write_gif`` and ``write_mp4`` write the pictures to a file;
     ``display.notebook.show`` shows them in a notebook.
 
     Args:
         policy: Policy, or trainer whose newest weights play.
         env: Environment as for ``evaluate``. An object needs ``render_mode="rgb_array"``.
-        steps: Number of pictures; None for no end.
+        steps: Number of pictures; None for an endless iterator.
         deterministic: Take the most probable action instead of sampling.
         seed: Seed of environments and actions; None for the run's ``seed``.
-        draw: Returns a function that draws an observation; None for the environment's own.
+        draw: Returns a function that draws an observation; None for the environment's renderer.
 
     Yields:
         Frames with a picture, (h, w, 3) uint8.
 
     Raises:
-        UserError: If the environment can't be created or drawn, or doesn't match the policy.
+        UserError: The environment can't be created or drawn, or doesn't match the policy.
     """
     acting, seed = player(policy, seed)
-    with make_environments(acting, env, 1, seed, render=True) as environments:
+    with make_eval_environments(acting, env, 1, seed, render=True) as environments:
         stepper = _stepper(acting, environments, seed, deterministic)
         yield from agent_frames(
             stepper, (draw or draw_function)(acting.config, environments), steps
         )
 
 
-def make_environments(
+def make_eval_environments(
     acting: Policy, env: Any, episodes: int, seed: int, render: bool = False
 ) -> Environments:
-    """Create environments for a number of episodes, and check that they match the policy."""
-    one = None if env is None else source_of(env)
-    config = _with_eval_environment(acting.config, one)
+    """Create environments to play a number of episodes, and check that they match the policy.
+
+    Args:
+        acting: Policy that will play.
+        env: Environment as for ``evaluate``.
+        episodes: Number of episodes, which limits the number of environments.
+        seed: Seed of the environments.
+        render: True to create environments that can be drawn.
+    """
+    source = None if env is None else environment_source(env)
+    config = _with_eval_environment(acting.config, source)
     count = agents = 1
-    if one is None or not one.alone:
+    if source is None or not source.alone:
         with vec.probe(config) as probe:
             agents = probe.num_agents // probe.num_environments
         count = environments_needed(episodes, max_environments(config, agents), agents)
@@ -168,7 +177,11 @@ def make_environments(
 
 
 def _make(acting: Policy, config: Config, render: bool = False) -> Environments:
-    """Create environments with a policy's normalization statistics, if they match the policy."""
+    """Create environments with a policy's normalization statistics.
+
+    Raises:
+        UserError: The environments don't match the policy.
+    """
     environments = vec.make(config, count_cores(), render=render)
     try:
         check_compatible(acting, environments.spec, config.env_name)
@@ -185,23 +198,23 @@ def _make(acting: Policy, config: Config, render: bool = False) -> Environments:
 def _stepper(
     acting: Policy, environments: Environments, seed: int, deterministic: bool
 ) -> AgentStepper:
-    """Return a stepper of a policy's agents."""
+    """Return an object that steps environments with a policy's actions."""
     return AgentStepper(acting.architecture, acting.weights, environments, seed, deterministic)
 
 
-def _with_eval_environment(config: Config, one: EnvironmentSource | None) -> Config:
-    """Return the policy's configuration with the environment to play in."""
+def _with_eval_environment(config: Config, source: EnvironmentSource | None) -> Config:
+    """Return a policy's configuration, with the environment in which it will play."""
     config = replace(config, notes=[], origins={}, again=None)
-    if one is not None and one.factory is None and one.name != config.env_name:
-        if ":" not in one.name:
-            find_config(one.name)  # raises for an unknown name, as training does
-        return replace(config, env_name=one.name, source="", env={}, factory=None, named_by={})
-    return with_environment(config, one)
+    if source is not None and source.factory is None and source.name != config.env_name:
+        if ":" not in source.name:
+            find_config(source.name)  # raises for an unknown name, as training does
+        return replace(config, env_name=source.name, source="", env={}, factory=None, named_by={})
+    return with_environment(config, source)
 
 
 def play_match(
     policy: Policy | Trains,
-    against: Opponent,
+    against: MatchOpponent,
     env: Any = None,
     games: int = 256,
     *,
@@ -209,7 +222,7 @@ def play_match(
     seed: int | None = None,
     max_steps: int = MAX_STEPS,
 ) -> PairResult:
-    """Let two players play against each other, each with half of an environment's agents.
+    """Let two players play games against each other, each with half of an environment's agents.
 
     ::
 
@@ -233,13 +246,13 @@ def play_match(
         Wins, draws and losses of ``policy``; ``result.total.score`` is its winning fraction.
 
     Raises:
-        UserError: If the environment can't be created, doesn't match a policy, lacks two sides, or
-            has games without an end.
+        UserError: The environment can't be created, doesn't match a policy, lacks two sides, or has
+            games without an end.
     """
     if games < 2:
-        raise UserError(f"games is {games}", "2 or more: half of them are played on either side")
+        raise UserError(f"games is {games}", "2 or more: half of them are played on each side")
     acting, seed = player(policy, seed)
-    source = None if env is None else source_of(env)
+    source = None if env is None else environment_source(env)
     config = without_normalization(_with_eval_environment(acting.config, source))
     agents = agents_per_environment(config)
     spec = vec.look_up_spec(config)
@@ -247,30 +260,31 @@ def play_match(
     return play_pairs(players, [(0, 1)], config, agents, games, make_plain, seed, max_steps)[0, 1]
 
 
-def _player(who: Opponent, config: Config, spec: EnvSpec, deterministic: bool) -> Player:
-    if isinstance(who, str):
-        if without := player_without_policy(who, config, spec):
-            return without
+def _player(opponent: MatchOpponent, config: Config, spec: EnvSpec, deterministic: bool) -> Player:
+    if isinstance(opponent, str):
+        if scripted := player_without_policy(opponent, config, spec):
+            return scripted
         raise UserError(
-            f"{who!r} is no player", "random, bot:SKILL, or a policy: puffer_mlx.Policy.load(path)"
+            f"{opponent!r} isn't a player",
+            "random, bot:SKILL, or a policy: puffer_mlx.Policy.load(path)",
         )
-    policy, _ = player(who, None)
+    policy, _ = player(opponent, None)
     check_compatible(policy, spec, config.env_name)
     return policy.as_player(policy.config.env_name, deterministic)
 
 
 def make_plain(config: Config) -> Environments:
-    """Create environments for a match; its policies apply their own statistics."""
+    """Create environments for a match, where each policy applies its own statistics."""
     return vec.make(config, count_cores())
 
 
-def play_ladder(
+def play_policy_ladder(
     policy: Policy,
     games: int,
     deterministic: bool = False,
     progress: GameProgress = lambda *_: None,
 ) -> ladder.Ladder:
-    """Play the scripted opponents of a policy's environment; see ``evaluation.ladder``.
+    """Score a policy by games against its environment's scripted opponents, from weak to strong.
 
     Args:
         policy: Policy to score.
@@ -279,7 +293,7 @@ def play_ladder(
         progress: Called after each step with the numbers of finished and of expected games.
 
     Raises:
-        UserError: If the environment has no scripted opponents, or the games can't be played.
+        UserError: The environment has no scripted opponents, or the games can't be played.
     """
     config = policy.config
     return ladder.play_scripted_opponents(
@@ -299,20 +313,20 @@ def play_ladder(
 
 
 def load_policy(config: Config, path: str, configure: Configure) -> Policy:
-    """Load a policy for an environment whose settings the user may have changed.
+    """Load the policy that a user names, with the user's settings of its environment.
 
     Args:
         config: Configuration from the user.
-        path: Checkpoint folder, run, or weights file.
-        configure: Returns the user's configuration based on the files of a checkpoint.
+        path: Checkpoint folder, run, or weight file.
+        configure: Returns the user's configuration based on a checkpoint's files.
 
     Returns:
         The policy with the configuration of its environment.
 
     Raises:
-        UserError: If the weights don't fit the environment or the user's settings.
+        UserError: The weights don't fit the environment or the user's settings.
     """
-    if Path(path).suffix in FILES and not Path(path).is_dir():
+    if Path(path).suffix in POLICY_SUFFIXES and not Path(path).is_dir():
         source = Path(path).absolute()
         vec.settle_family(config)
         statistics = read_statistics(source)
@@ -325,7 +339,7 @@ def load_policy(config: Config, path: str, configure: Configure) -> Policy:
         weights = load_weights(path, policy.init(mx.random.key(0)))
         saved = checkpoint.Checkpoint(source, config, spec, policy, weights, 0, statistics)
         return Policy.of_checkpoint(saved)
-    saved = checkpoint.load(checkpoint.find(path, config), allowed_names(config))
+    saved = checkpoint.load(checkpoint.find_checkpoint(path, config), allowed_names(config))
     folder = saved.folder.absolute()  # an environment may change the working directory
     config = configure({}, [saved.folder / checkpoint.CONFIG])
     config = with_saved_preprocessing(config, saved.folder, saved.statistics)
@@ -337,10 +351,10 @@ def load_policy(config: Config, path: str, configure: Configure) -> Policy:
             raise UserError(
                 f"{section}.{key} {getattr(chosen, key)} contradicts the checkpoint's"
                 f" {getattr(trained, key)}",
-                "leave it out: the policy is the checkpoint's",
+                "leave it out: the checkpoint determines it",
             )
     with vec.probe(config) as probe:
-        if not probe.spec.is_like(saved.spec):
+        if not probe.spec.matches(saved.spec):
             raise UserError(
                 f"{saved.folder} is a policy for {saved.spec.described()},"
                 f" but {config.env_name} has {probe.spec.described()}",
@@ -354,60 +368,60 @@ def load_policy(config: Config, path: str, configure: Configure) -> Policy:
 def find_player(
     word: str, config: Config, spec: EnvSpec, deterministic: bool, configure: Configure
 ) -> Player:
-    """Return the player that the user named.
+    """Return the player of a match that a user names.
 
     Args:
         word: ``random``, ``bot:SKILL``, a checkpoint, a run, or a policy file of any format.
         config: Configuration of the environment.
-        spec: Spec of the environment.
+        spec: Observations and actions of the environment.
         deterministic: True to take the most probable action instead of sampling.
-        configure: Returns the user's configuration based on the settings of a policy file.
+        configure: Returns the user's configuration based on a policy file's settings.
 
     Raises:
-        UserError: If the player doesn't exist or is for another environment.
+        UserError: The player doesn't exist or is for another environment.
     """
-    if without := player_without_policy(word, config, spec):
-        return without
+    if scripted := player_without_policy(word, config, spec):
+        return scripted
     path = Path(word)
     if path.suffix and path.is_file():  # any format that ``import`` reads
         file = inspect(path)
         settings = file.settings | file.file.sizes_for(file, spec, configure({}, []))
         policy, weights = convert_weights(file, spec, configure(settings, []))
         return policy_player(str(path), policy, weights, deterministic, file.statistics)
-    saved = checkpoint.load(checkpoint.find(word, config), allowed_names(config))
-    if not saved.spec.is_like(spec):
+    saved = checkpoint.load(checkpoint.find_checkpoint(word, config), allowed_names(config))
+    if not saved.spec.matches(spec):
         raise UserError(
             f"{saved.folder} is a policy for {saved.spec.described()},"
             f" but {spec.name} has {spec.described()}",
-            f"one that was trained on {spec.name}, or on what shows and takes the same",
+            f"name a policy trained on {spec.name}, or with the same observations and actions",
         )
-    name = name_of(word, saved.folder, config)
+    name = checkpoint_name(word, saved.folder, config)
     return Policy.of_checkpoint(saved).as_player(name, deterministic)
 
 
-def name_of(word: str, folder: Path, config: Config) -> str:
-    """Return a checkpoint's name: RUN_ID/STEP in the checkpoint folder, else the user's word."""
+def checkpoint_name(word: str, folder: Path, config: Config) -> str:
+    """Return a checkpoint's name for output: RUN_ID/STEP, or the user's word for other folders."""
     home = (Path(config.base.checkpoint_dir) / config.slug).resolve()
     inside = folder.resolve().is_relative_to(home)
     return str(folder.resolve().relative_to(home)) if inside else word
 
 
-def numbered(players: Sequence[Player]) -> list[Player]:
-    """Return players with unique names: a repeated name gets a number."""
-    named: list[Player] = []
-    times: Counter[str] = Counter()
+def with_unique_names(players: Sequence[Player]) -> list[Player]:
+    """Return players with unique names: repeated names get a number, ``random (2)``."""
+    renamed: list[Player] = []
+    counts: Counter[str] = Counter()
     for each in players:
-        times[each.name] += 1
-        again = f" ({times[each.name]})" if times[each.name] > 1 else ""
-        named.append(each._replace(name=each.name + again))
-    return named
+        counts[each.name] += 1
+        suffix = f" ({counts[each.name]})" if counts[each.name] > 1 else ""
+        renamed.append(each._replace(name=each.name + suffix))
+    return renamed
 
 
 # ---- records and pictures ------------------------------------------------------------------------
 
 
 def scores_record(policy: Policy, name: str, scores: Scores) -> dict[str, Any]:
-    """Return an evaluation as a JSON object.
+    """Return the scores of an evaluation as a JSON object.
 
     Args:
         policy: Policy that played, with its run's seed.
@@ -430,7 +444,7 @@ def scores_record(policy: Policy, name: str, scores: Scores) -> dict[str, Any]:
 def games_record(
     players: Sequence[Player], results: PairResults, config: Config, deterministic: bool
 ) -> dict[str, Any]:
-    """Return the results of games as a JSON object."""
+    """Return the results of a match as a JSON object."""
     pairs = []
     for (i, j), result in results.items():
         low, high = result.interval or (None, None)
@@ -460,9 +474,9 @@ def games_record(
 def game_frames(
     first: Player, second: Player, config: Config, agents: int, hold: int
 ) -> Iterator[Frame]:
-    """Yield the frames of one game, then the last frame ``hold`` times.
+    """Play one game and yield its pictures, then the last picture ``hold`` times.
 
-    Frames show agent 0's view or the environment's own drawing, with the names of the players above
+    A picture shows agent 0's view or the environment's drawing, with the names of the players above
     it and the result at the end.
     """
     names = [first.name, f"against {second.name}"]

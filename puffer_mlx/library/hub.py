@@ -1,9 +1,9 @@
 """Export a policy for the Hugging Face Hub: ``export CHECKPOINT --to hub``.
 
-The folder holds a model card (README.md with the results as metadata), the policy
+The folder contains a model card (README.md with the results as metadata), the policy
 (policy.safetensors, compared with the checkpoint), its configuration (config.ini), all episodes of
 an evaluation (scores.json), and a GIF if the environment can be drawn. ``--push USER/NAME`` uploads
-it with huggingface_hub and the user's login.
+the folder with huggingface_hub and the user's login.
 """
 
 import json
@@ -21,19 +21,19 @@ from puffer_mlx.evaluation.frames import write_gif
 from puffer_mlx.export import ExportFormat, export
 from puffer_mlx.library.evaluating import evaluate, play, scores_record
 from puffer_mlx.library.policy import Policy
-from puffer_mlx.system.files import publish_folder, reading
+from puffer_mlx.system.files import publish_folder, report_read_errors
 from puffer_mlx.system.json_text import write_json
 
-STEPS = 300  # pictures of the GIF
-FPS = 15.0
+GIF_FRAMES = 300
+FPS = 15.0  # of the GIF
 CARD, POLICY, SCORES, PICTURE = "README.md", "policy.safetensors", "scores.json", "replay.gif"
-FILES = {CARD, POLICY, SCORES, PICTURE, CONFIG}
+HUB_FILES = {CARD, POLICY, SCORES, PICTURE, CONFIG}
 HOME = "https://github.com/puffer-mlx/puffer_mlx"
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
 
 
 class Score(NamedTuple):
-    """A policy's score in an evaluation."""
+    """A policy's score in an evaluation: mean and standard deviation over its episodes."""
 
     name: str  # name of the metric
     mean: float
@@ -43,25 +43,25 @@ class Score(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Mean and standard deviation as text."""
+        """Mean and standard deviation as text: ``475.20 ± 12.30``."""
         return f"{self.mean:,.2f} ± {self.std:,.2f}"
 
 
-def scored(record: dict[str, Any]) -> Score:
-    """Return the headline score of a record of ``scores_record``.
+def headline_score(record: dict[str, Any]) -> Score:
+    """Return the most important score in the record of an evaluation (``scores_record``).
 
     Raises:
         UserError: No episode ended.
     """
     summary = record["summary"]
     if (name := main_score_name(summary)) is None:
-        raise UserError("no episode of the evaluation ended: there is no score to tell", "longer")
+        raise UserError("no episode of the evaluation ended, so there is no score", "longer")
     episodes = sum(round(episode["n"]) for episode in record["episodes"])
-    mean, std = summary[name]["mean"], summary[name]["std"]
-    return Score(name, mean, std, episodes, record["seed"])
+    spread = summary[name]
+    return Score(name, spread["mean"], spread["std"], episodes, record["seed"])
 
 
-def metadata(config: Config, score: Score) -> dict[str, Any]:
+def card_metadata(config: Config, score: Score) -> dict[str, Any]:
     """Return the metadata of a model card (https://huggingface.co/docs/hub/model-cards)."""
     environment = config.env_name.removeprefix("gym:")
     result = {
@@ -78,8 +78,14 @@ def metadata(config: Config, score: Score) -> dict[str, Any]:
     }
 
 
-def card(saved: Checkpoint, score: Score, picture: bool) -> str:
-    """Return the model card. Its metadata is JSON, which is valid YAML."""
+def model_card(saved: Checkpoint, score: Score, picture: bool) -> str:
+    """Return the text of a model card. Its metadata is JSON, which is valid YAML.
+
+    Args:
+        saved: Checkpoint of the policy.
+        score: Score of the policy.
+        picture: True to show the GIF.
+    """
     config = saved.config
     name = config.env_name
     policy = config.policy
@@ -93,9 +99,9 @@ def card(saved: Checkpoint, score: Score, picture: bool) -> str:
         "network": f"`{config.torch.network}`, dialect `{policy.dialect}`; width"
         f" {policy.hidden_size}, layers {policy.num_layers}",
     }
-    rows = "\n".join(f"| {what} | {value} |" for what, value in facts.items())
+    rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
     return f"""---
-{json.dumps(metadata(config, score), indent=1, ensure_ascii=False)}
+{json.dumps(card_metadata(config, score), indent=1, ensure_ascii=False)}
 ---
 
 # {name}
@@ -121,10 +127,10 @@ it names code, read that code, then add `--allow-code`.
 """
 
 
-def write(
+def write_hub_folder(
     saved: Checkpoint, folder: Path, out: Path, episodes: int, picture: bool, allow_code: bool
 ) -> Score:
-    """Write the folder, published by rename when it is complete. Returns the policy's score.
+    """Evaluate a policy and write a folder for the Hugging Face Hub. Returns the policy's score.
 
     Args:
         saved: Checkpoint.
@@ -135,50 +141,54 @@ def write(
         allow_code: True to run code that only the checkpoint names.
 
     Raises:
-        UserError: ``out`` holds other files; the policy can't be exported or evaluated; no
-            episode ends; or the checkpoint names code that isn't allowed.
+        UserError: ``out`` contains other files, the policy can't be exported or evaluated, no
+            episode ends, or the checkpoint names code that isn't allowed.
     """
     out = Path(os.path.realpath(out)) if out.is_symlink() else out
-    refuse_foreign(out)
+    refuse_other_files(out)
     config = replace(saved.config, allow_code=allow_code)
     config = replace(config, base=replace(config.base, device="cpu"))
     policy = Policy.of_checkpoint(saved._replace(config=config))
     with publish_folder(out) as temporary:
-        form = ExportFormat("safetensors")
+        format_ = ExportFormat("safetensors")
         recorded = checkpoint.recorded(folder)
-        export(saved, form, temporary / POLICY, recorded)
+        export(saved, format_, temporary / POLICY, recorded)
         write_ini(saved.config, temporary / CONFIG)
-        found = evaluate(policy, episodes=episodes, deterministic=False)
-        record = scores_record(policy, POLICY, found)
-        score = scored(record)
+        scores = evaluate(policy, episodes=episodes, deterministic=False)
+        record = scores_record(policy, POLICY, scores)
+        score = headline_score(record)
         write_json(record, temporary / SCORES)
         if picture:
-            write_gif(play(policy, steps=STEPS), temporary / PICTURE, FPS)
-        (temporary / CARD).write_text(card(saved, score, picture), encoding="utf-8")
+            write_gif(play(policy, steps=GIF_FRAMES), temporary / PICTURE, FPS)
+        (temporary / CARD).write_text(model_card(saved, score, picture), encoding="utf-8")
     return score
 
 
-def refuse_foreign(out: Path) -> None:
-    """Refuse to replace a folder that this command didn't write.
+def refuse_other_files(out: Path) -> None:
+    """Raise an error if the output folder contains files that this command didn't write.
 
     Raises:
-        UserError: ``out`` is a file or holds other files.
+        UserError: ``out`` is a file or contains other files.
     """
-    hint = "name a folder that isn't there with --out"
+    hint = "name a new folder with --out"
     if not out.is_dir():
         if out.exists():
-            raise UserError(f"{out} is a file, and a folder is to be written", hint)
+            raise UserError(f"{out} is a file, expected a folder", hint)
         return
-    with reading(out):
+    with report_read_errors(out):
         names = {path.name for path in out.iterdir()}
-    if names - FILES or (names and not {POLICY, SCORES} <= names):
-        some = ", ".join(sorted(names - FILES or names)[:3])
-        message = f"{out} is there, and holds files that this command didn't write: {some}"
+    if names - HUB_FILES or (names and not {POLICY, SCORES} <= names):
+        first_names = ", ".join(sorted(names - HUB_FILES or names)[:3])
+        message = f"{out} contains files that this command didn't write: {first_names}"
         raise UserError(message, hint)
 
 
 def push(folder: Path, repository: str) -> str:
-    """Upload a folder with the user's login. Returns its address.
+    """Upload a folder to the Hugging Face Hub with the user's login. Returns its URL.
+
+    Args:
+        folder: Folder written by ``write_hub_folder``.
+        repository: USER/NAME on the Hub.
 
     Raises:
         UserError: huggingface_hub is missing, the user isn't logged in, or the Hub refuses.
@@ -191,7 +201,7 @@ def push(folder: Path, repository: str) -> str:
             "huggingface_hub is not installed", "pip install 'puffer-mlx[hub]'"
         ) from None
     if huggingface_hub.get_token() is None:
-        raise UserError("nobody is logged in to the Hugging Face Hub", LOGIN)
+        raise UserError("not logged in to the Hugging Face Hub", LOGIN)
     hub = huggingface_hub.HfApi()
     try:
         hub.create_repo(repository, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A trained policy for programs, from observations to actions of the environment."""
+"""Use a trained policy in a program: convert observations, choose actions, keep the state."""
 
 import copy
 import pickle
@@ -18,7 +18,7 @@ from puffer_mlx.checkpoint.environment_statistics import current_statistics
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.players import Player, policy_player
-from puffer_mlx.library.settings import source_of, with_environment
+from puffer_mlx.library.settings import environment_source, with_environment
 from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.policy.policy import configured_policy
@@ -30,51 +30,51 @@ from puffer_mlx.vec.spaces import kind_of, leaves, nested, path_text
 
 
 class ObservationAdapter(Protocol):
-    """Conversion of an environment's observations and actions; picklable."""
+    """Convert between an environment's format and the policy's arrays. Must be picklable."""
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Return an observation's rows (n, D), and True for a single observation."""
+        """Convert observations to rows (n, D). Also returns True for a single observation."""
         ...
 
-    def actions(self, chosen: np.ndarray, single: bool) -> Any:
-        """Return actions in the environment's format.
+    def actions(self, policy_actions: np.ndarray, single: bool) -> Any:
+        """Convert the policy's actions to the environment's format.
 
         Args:
-            chosen: Actions of the policy, (n, heads) float32.
+            policy_actions: Actions of the policy, (n, heads) float32.
             single: True to return one action instead of a batch.
         """
         ...
 
 
 class SpaceAdapter:
-    """Observations and actions of a Python environment, as its spaces define them."""
+    """Convert observations and actions of a Python environment according to its spaces."""
 
     def __init__(self, layout: SpaceLayout, spec: EnvSpec) -> None:
         observation_space, action_space = layout.spaces
         self._layout = layout
         self._spec = spec
-        self._parts = list(leaves(spec.name, observation_space, "observation"))
+        self._leaf_spaces = list(leaves(spec.name, observation_space, "observation"))
         self._action_paths = [path for path, _, _ in leaves(spec.name, action_space, "action")]
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Return an observation's rows (n, D), and True for a single observation."""
+        """Convert observations to rows (n, D). Also returns True for a single observation."""
         spec = self._spec
-        parts = self._parts
+        leaf_spaces = self._leaf_spaces
         is_dict = kind_of(self._layout.spaces[0]) == "Dict"
         if is_dict and isinstance(observation, list | np.ndarray):
-            names = ", ".join(path_text(path) for path, _, _ in parts)
+            names = ", ".join(path_text(path) for path, _, _ in leaf_spaces)
             raise UserError(
                 f"the observation is of type {type(observation).__name__}, expected a dict with"
-                f" parts {names}",
-                "for a batch, arrays with a leading dimension n as its parts",
+                f" keys {names}",
+                "for a batch, its values are arrays with a leading dimension n",
             )
-        values = {path: _at(spec, observation, path) for path, _, _ in parts}
-        path, space, _ = parts[0]
+        values = {path: _at(spec, observation, path) for path, _, _ in leaf_spaces}
+        path, space, _ = leaf_spaces[0]
         single = values[path].shape == tuple(space.shape)
         if single:
             values = {path: value[None] for path, value in values.items()}
         n = len(values[path]) if values[path].ndim else 0
-        for path, space, _ in parts:
+        for path, space, _ in leaf_spaces:
             if not n or values[path].shape != (n, *space.shape):
                 raise _misfit(
                     spec, values[path].shape[single:], tuple(space.shape), path_text(path)
@@ -83,9 +83,9 @@ class SpaceAdapter:
         self._layout.write(nested(self._layout.spaces[0], values), out)
         return out, single
 
-    def actions(self, chosen: np.ndarray, single: bool) -> Any:
-        """Return actions in the environment's format."""
-        batch = self._layout.actions(chosen)
+    def actions(self, policy_actions: np.ndarray, single: bool) -> Any:
+        """Convert the policy's actions to the environment's format."""
+        batch = self._layout.actions(policy_actions)
         if not single:
             return batch
         first = {path: _at(self._spec, batch, path)[0] for path in self._action_paths}
@@ -93,7 +93,7 @@ class SpaceAdapter:
 
 
 class FlatAdapter:
-    """Observations and actions of a C environment: rows and heads. One head has no axis."""
+    """Convert observations and actions of a C environment. A single action head has no axis."""
 
     def __init__(self, spec: EnvSpec) -> None:
         self._spec = spec
@@ -102,7 +102,7 @@ class FlatAdapter:
             self._shapes.append(spec.observation_shape)
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Return an observation's rows (n, D), and True for a single observation."""
+        """Convert observations to rows (n, D). Also returns True for a single observation."""
         spec = self._spec
         shapes = self._shapes
         values = np.asarray(observation)
@@ -111,37 +111,41 @@ class FlatAdapter:
             raise _misfit(spec, values.shape, shapes[0], "")
         return values.reshape(-1, spec.observation_size).astype(spec.observation_dtype), single
 
-    def actions(self, chosen: np.ndarray, single: bool) -> Any:
-        """Return actions in the environment's format."""
+    def actions(self, policy_actions: np.ndarray, single: bool) -> Any:
+        """Convert the policy's actions to the environment's format."""
         action = self._spec.action
-        batch = chosen if action.continuous else chosen.astype(np.int64)
+        batch = policy_actions if action.continuous else policy_actions.astype(np.int64)
         batch = batch if action.continuous or action.heads > 1 else batch[:, 0]
         return batch[0] if single else batch
 
 
 def _at(spec: EnvSpec, value: Any, path: tuple) -> np.ndarray:
-    """Return the array at a path of nested dicts and tuples."""
+    """Return the array at a path in nested dicts and tuples.
+
+    Raises:
+        UserError: The observation has no such entry.
+    """
     for key in path:
         try:
             value = value[key]
         except (KeyError, IndexError, TypeError):
             raise UserError(
-                f"the observation has no part {path_text(path)}",
-                f"one of {spec.name}, as its reset and step return it",
+                f"the observation has no entry {path_text(path)}",
+                f"pass an observation of {spec.name}, as its reset and step return it",
             ) from None
     return np.asarray(value)
 
 
-def _misfit(spec: EnvSpec, shape: tuple, expected: tuple, where: str) -> UserError:
-    part = f" of {where}" if where else ""
+def _misfit(spec: EnvSpec, shape: tuple, expected: tuple, path: str) -> UserError:
+    entry = f" at {path}" if path else ""
     return UserError(
-        f"the observation{part} has shape {shape}, and {spec.name} shows {expected}",
+        f"the observation{entry} has shape {shape}, but those of {spec.name} have {expected}",
         f"one of shape {expected}, or n of them: (n{''.join(f', {size}' for size in expected)})",
     )
 
 
 class Prediction(NamedTuple):
-    """Result of ``predict``, unpacked like Stable-Baselines3's.
+    """Action and recurrent state returned by ``predict``, as in Stable-Baselines3.
 
     Args:
         action: Action for the environment's ``step``. For a batch: an array (n, ...), or nested
@@ -154,10 +158,11 @@ class Prediction(NamedTuple):
 
 
 class Policy:
-    """A trained policy with its recurrent state, observation normalization and action units.
+    """A trained policy that maps observations of an environment to actions.
 
-    Create one with ``Policy.load(path)``, or as ``Policy(trainer)`` from the trainer's current
-    weights. Later training doesn't change it.
+    It normalizes observations and keeps the recurrent state between calls. Create it with
+    ``Policy.load(path)``, or with ``Policy(trainer)`` from a trainer's current weights; later
+    training doesn't change it.
 
     Args:
         trainer: Trainer of the policy.
@@ -199,15 +204,15 @@ class Policy:
         policy: nn.Module | None = None,
         allow_code: bool = False,
     ) -> Self:
-        """Read a policy from a checkpoint.
+        """Load a policy from a checkpoint.
 
         Args:
-            path: Folder given to ``Trainer.save``, a folder of a run or a checkpoint, or ``latest``
-                or ``best`` of the newest run in ``checkpoints``, of ``env`` if it is given.
-            env: Name, class, function or object of the environment, needed for scoring if its name
-                isn't found. ``predict`` uses its spaces. None uses the checkpoint's spaces, or in
-                an older checkpoint those of the environment that it names.
-            policy: Module of a policy that is an ``mlx.nn.Module``; its weights aren't used.
+            path: Folder passed to ``Trainer.save``, folder of a run or a checkpoint, or ``latest``
+                or ``best`` for the newest run in ``checkpoints`` (of ``env``, if passed).
+            env: Name, class, function or object of the environment. ``predict`` uses its spaces.
+                None uses the spaces in the checkpoint, or those of the environment that an older
+                checkpoint names. Needed for scoring if the environment isn't found by its name.
+            policy: Module, if the policy is an ``mlx.nn.Module``; its weights aren't used.
             allow_code: Import the code that the checkpoint names, even if it is untrusted on this
                 machine.
 
@@ -215,11 +220,11 @@ class Policy:
             The policy, at the start of an episode.
 
         Raises:
-            UserError: If the checkpoint is missing, damaged or of another policy, or names
-                untrusted code.
+            UserError: The checkpoint is missing, damaged or of another policy, or names untrusted
+                code.
         """
-        name = None if env is None else source_of(env).name
-        folder = checkpoint.find_any(str(path), env=name)
+        name = None if env is None else environment_source(env).name
+        folder = checkpoint.find_any_checkpoint(str(path), env=name)
         saved = checkpoint.load(folder, allow_code, policy_factory(policy))
         acting = cls.of_checkpoint(saved._replace(config=with_environment(saved.config, env)))
         if env is None and (layout := saved_layout(saved.spec)):
@@ -228,13 +233,13 @@ class Policy:
 
     @classmethod
     def of_checkpoint(cls, saved: checkpoint.Checkpoint) -> Self:
-        """Return the policy of a checkpoint that was read."""
+        """Create a policy from the contents of a checkpoint."""
         policy = cls.__new__(cls)
         policy._begin(saved)
         return policy
 
     def as_player(self, name: str, deterministic: bool) -> Player:
-        """Return this policy as a player of games."""
+        """Return a player that plays matches with this policy."""
         return policy_player(name, self.architecture, self.weights, deterministic, self.memory)
 
     def predict(
@@ -246,14 +251,14 @@ class Policy:
         *,
         action_masks: Any = None,
     ) -> Prediction:
-        """Choose actions.
+        """Choose actions for observations.
 
-        A recurrent policy continues with the state of the last call. ``reset`` starts a new
-        episode, ``episode_start`` does so for a part of a batch.
+        A recurrent policy continues with the state of the previous call. ``reset`` starts a new
+        episode for the entire batch, ``episode_start`` for some of its observations.
 
         Args:
             observation: Observation as returned by the environment's ``reset`` and ``step``, or a
-                batch of them. A batch has a leading dimension n in each array of dicts and tuples.
+                batch, in which every array has a leading dimension n.
             state: Recurrent state to continue with, as returned by an earlier call.
             episode_start: True where an episode starts and the state is reset, (n,) bool or one
                 bool.
@@ -264,45 +269,45 @@ class Policy:
             The action and the recurrent state.
 
         Raises:
-            UserError: If the observation doesn't match the environment, or its number of agents
+            UserError: The observation doesn't match the environment, or its number of agents
                 doesn't match the state.
         """
         refuse_forked()
-        adapter = self._known_adapter()
+        adapter = self._get_adapter()
         rows, single = adapter.rows(observation)
         n = len(rows)
-        rows = normalization.apply(self.memory, rows).astype(
+        rows = normalization.normalize_observations(self.memory, rows).astype(
             self.spec.observation_dtype, copy=False
         )
-        before = self._recurrent_state(n, state)
+        previous_state = self._recurrent_state(n, state)
         not_done = None
         if episode_start is not None:
             not_done = 1 - mx.array(np.broadcast_to(np.asarray(episode_start, np.float32), (n,)))
         mask = self._mask(action_masks, n)
-        with building:  # calls from several threads share the random keys, one after the other
+        with building:  # threads that call this at the same time take turns with the random key
             noise = None
             random = self._random
             if not deterministic:
                 random, key = mx.random.split(random)
                 noise = self.architecture.distribution.noise(key, (n,))
             actions, _, _, after = self.architecture.act(
-                self.weights, mx.array(rows), before, noise, mask, not_done
+                self.weights, mx.array(rows), previous_state, noise, mask, not_done
             )
             mx.async_eval(actions, after, random)  # other threads can't evaluate lazy arrays
             self._random = random
         mx.eval(actions, after)
         self._state = after
         self._agents = n
-        chosen = adapter.actions(np.ascontiguousarray(actions), single)
-        return Prediction(chosen, after if self.architecture.is_recurrent else None)
+        action = adapter.actions(np.ascontiguousarray(actions), single)
+        return Prediction(action, after if self.architecture.is_recurrent else None)
 
     def __repr__(self) -> str:
-        """Return a line with the environment, its spaces and the steps."""
+        """Return a one-line description of the policy: environment, spaces and trained steps."""
         spaces = self.spec.described()
         return f"<Policy of {self.config.env_name}: {spaces}, {self.step:,} steps>"
 
     def reset(self, seed: int | None = None) -> None:
-        """Start a new episode with the next observation.
+        """Reset the recurrent state: the next observation starts a new episode.
 
         Args:
             seed: Seed of the sampled actions; None continues the sequence of random numbers.
@@ -318,12 +323,12 @@ class Policy:
         self._random = other._random
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle, without functions that pickle refuses.
+        """Return the attributes to pickle, without functions that can't be pickled.
 
-        ``predict`` needs none of them, because the spaces are looked up first.
+        ``predict`` doesn't need these functions once the environment's spaces are known.
         """
         with suppress(UserError):
-            self._known_adapter()
+            self._get_adapter()
         config = replace(self.config, objects={}, again=None)
         try:
             pickle.dumps(config.factory)
@@ -337,15 +342,19 @@ class Policy:
         return copied
 
     def _recurrent_state(self, n: int, state: Any) -> Any:
-        """Return the recurrent state of n agents."""
+        """Return the recurrent state of n agents before the next step.
+
+        Raises:
+            UserError: The policy has the state of another number of agents.
+        """
         if state is not None:
             return state
         if self._state is None or not self.architecture.is_recurrent:
             return self.architecture.initial_state(n)
         if n != self._agents:
             raise UserError(
-                f"the policy remembers {self._agents} agents, and these are observations of {n}",
-                "policy.reset() where episodes begin",
+                f"the policy has the state of {self._agents} agents, but got {n} observations",
+                "call policy.reset() when episodes begin",
             )
         return self._state
 
@@ -356,40 +365,55 @@ class Policy:
         array = np.asarray(masks)
         if self.spec.action.continuous or array.size != n * A:
             raise UserError(
-                f"action_masks are of shape {array.shape}",
+                f"action_masks has shape {array.shape}",
                 "continuous actions have none" if self.spec.action.continuous else f"({n}, {A})",
             )
         return mx.array(array.reshape(n, A) != 0).astype(mx.uint8)
 
-    def _known_adapter(self) -> ObservationAdapter:
-        """Return the environment's conversion; looks it up on the first call."""
+    def _get_adapter(self) -> ObservationAdapter:
+        """Return the adapter of the environment. The first call looks up the environment's spaces.
+
+        Raises:
+            UserError: The spaces can't be determined.
+        """
         if self._adapter is None:
             try:
                 self._adapter = _probed_adapter(self.config, self.spec)
             except UserError as error:
                 raise UserError(
                     f"the spaces of {self.config.env_name} aren't known: {error.message}",
-                    "Policy.load(path, env=…) with its class, a function that makes it, or a name",
+                    "Policy.load(path, env=…) with its class, name, or a function that makes it",
                 ) from error
         return self._adapter
 
 
 def checkpoint_of(trainer: Trains) -> checkpoint.Checkpoint:
-    """Return a checkpoint of a trainer's policy, with unrounded normalization statistics."""
-    parts = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights
-    memory = current_statistics(trainer.vec)
-    return checkpoint.Checkpoint(Path(), *parts, trainer.global_step, memory)
+    """Return a trainer's policy as a checkpoint, with unrounded normalization statistics."""
+    return checkpoint.Checkpoint(
+        Path(),
+        trainer.config,
+        trainer.vec.spec,
+        trainer.policy,
+        trainer.weights,
+        trainer.global_step,
+        current_statistics(trainer.vec),
+    )
 
 
 def player(policy: "Policy | Trains", seed: int | None) -> tuple[Policy, int]:
-    """Return the policy (for a trainer, its newest one) and the seed, by default the run's."""
+    """Return the policy and the seed that an evaluation uses.
+
+    Args:
+        policy: Policy, or trainer whose current weights are used.
+        seed: Seed; None for that of the run.
+    """
     refuse_forked()
     acting = policy if isinstance(policy, Policy) else Policy(policy)
     return acting, acting.config.base.seed if seed is None else seed
 
 
 def check_compatible(policy: Policy, spec: EnvSpec, name: str) -> None:
-    """Check that an environment's observations and actions match a policy.
+    """Raise an error if an environment's observations and actions don't match a policy.
 
     Args:
         policy: The policy.
@@ -397,17 +421,21 @@ def check_compatible(policy: Policy, spec: EnvSpec, name: str) -> None:
         name: Name of the environment for the message.
 
     Raises:
-        UserError: If they don't match.
+        UserError: They don't match.
     """
-    if not spec.is_like(policy.spec):
+    if not spec.matches(policy.spec):
         trained = policy.config.env_name
         message = f"a policy of {trained} is for {policy.spec.described()}"
         hint = f"an environment like {trained}"
-        raise UserError(f"{message}, and {name} has {spec.described()}", hint)
+        raise UserError(f"{message}, but {name} has {spec.described()}", hint)
 
 
 def policy_factory(module: nn.Module | None) -> Callable[[EnvSpec, Config], Architecture]:
-    """Return a function that makes the configured policy, or the one of a module."""
+    """Return a function that creates a policy from a spec and a configuration.
+
+    Args:
+        module: Module to use as the policy; None for the configured policy.
+    """
 
     def make(spec: EnvSpec, config: Config) -> Architecture:
         if module is None:
@@ -418,7 +446,7 @@ def policy_factory(module: nn.Module | None) -> Callable[[EnvSpec, Config], Arch
 
 
 def _probed_adapter(config: Config, spec: EnvSpec) -> ObservationAdapter:
-    """Return the conversion for a configuration's environment. One in C needn't be compiled."""
+    """Return the adapter of a configured environment. C environments aren't compiled for this."""
     if not config.python:
         return FlatAdapter(spec)
     with vec.probe(config) as environments:

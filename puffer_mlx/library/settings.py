@@ -1,8 +1,8 @@
-"""Configurations from keywords and dictionaries, and environments given by programs.
+"""Build configurations from the keywords, dictionaries and environments that a program passes.
 
-``learning_rate=1e-3`` is a keyword; ``{"train.learning_rate": 1e-3}`` and ``{"train":
-{"learning_rate": 1e-3}}`` are dictionaries. All have the effect of command line options: they
-override every file, and are never changed silently. An environment is a name, a class, a function
+Settings are keywords (``learning_rate=1e-3``) or dictionaries (``{"train.learning_rate": 1e-3}``,
+``{"train": {"learning_rate": 1e-3}}``). They have the same effect as command line options: they
+override all files and are never changed silently. An environment is a name, a class, a function
 that creates one, or an environment object.
 """
 
@@ -23,11 +23,13 @@ from puffer_mlx.vec.gym.make import wrap_instance
 from puffer_mlx.vec.puffer import is_puffer_env
 
 ENV = "env."  # prefix of the environment's own keys
-FORMS = 'a name ("gym:CartPole-v1"), a class, a function that makes one, or a gymnasium.Env'
-LAYERS = "hidden_size, num_layers, activation and others of section policy"
-ARGUMENTS = {  # arguments of other libraries, with our names
-    "policy_kwargs": LAYERS,
-    "net_arch": LAYERS,
+ENVIRONMENT_HINT = (
+    'a name ("gym:CartPole-v1"), a class, a function that makes one, or a gymnasium.Env'
+)
+LAYERS_HINT = "hidden_size, num_layers, activation and others of section policy"
+ARGUMENT_HINTS = {  # by argument of another library: what to use instead
+    "policy_kwargs": LAYERS_HINT,
+    "net_arch": LAYERS_HINT,
     "env_kwargs": '{"env": {…}}',
     "tensorboard_log": 'track=["tensorboard"] and log_dir',
     "verbose": "progress",
@@ -35,33 +37,36 @@ ARGUMENTS = {  # arguments of other libraries, with our names
     "callback": "the body of the loop over a Trainer, or train(env, callback=function)",
 }
 
-PARTS = {f"train.{key}" for key, declared in KEYS["train"].items() if declared.custom}
-Schedule = Callable[[float], float]  # value by the fraction of finished epochs, in [0, 1)
+OBJECT_KEYS = {f"train.{key}" for key, declared in KEYS["train"].items() if declared.custom}
+Schedule = Callable[[float], float]  # from the fraction of finished epochs, in [0, 1), to a value
 
 Value = int | float | bool | str
-Settings = dict[str, Any]  # by section.key
+SettingValues = dict[str, Any]  # by section.key
 
 
 class Objects(NamedTuple):
-    """Settings that can't be written to a file.
+    """Settings that are Python objects and can't be written to a file.
 
     Args:
         schedules: Coefficients as functions of the fraction of finished epochs, by key of [train].
-        named: Other objects by full name: a loss, advantages, an optimizer.
+        by_name: Other objects (loss, advantages, optimizer) by ``section.key``.
     """
 
     schedules: dict[str, Schedule]
-    named: dict[str, Any]
+    by_name: dict[str, Any]
 
 
 def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str, Any]]]:
-    """Return the objects among settings, and the settings with plain values in their place.
+    """Separate Python objects from settings. Returns the objects and the settings without objects.
 
-    A schedule's plain value is that of the first epoch; other objects are replaced by their names.
-    The last setting for a key counts.
+    In the settings, a schedule is replaced by its value in the first epoch, other objects by their
+    names. If several sources have a key, the last one counts.
+
+    Args:
+        sources: Settings, as for ``collect_settings``.
 
     Raises:
-        UserError: If a key is unknown, or a schedule doesn't return a number.
+        UserError: A key is unknown, or a schedule doesn't return a number.
     """
     objects: dict[str, Any] = {}
     schedules: dict[str, Schedule] = {}
@@ -77,7 +82,7 @@ def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str
             if section == "train" and key in SCHEDULED and callable(value):
                 schedules[key] = cast(Schedule, value)
                 settings[name] = value_at(schedules[key], 0.0, key)
-            elif full in PARTS and not isinstance(value, Value):
+            elif full in OBJECT_KEYS and not isinstance(value, Value):
                 objects[full] = value
                 settings[name] = object_name(value)
         plain.append(settings)
@@ -85,32 +90,34 @@ def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str
 
 
 def object_name(value: Any) -> str:
-    """Return the name of a class, a function or an optimizer: ``module:name``."""
+    """Return the name ``module:name`` of a class, a function or an optimizer."""
     name = getattr(value, "__qualname__", "")
-    if not name:  # a tuple of functions has no name, but may be a variable of their module
-        whole = value
+    if not name:  # an optimizer is a tuple of functions, maybe a variable of their module
+        optimizer = value
         value = getattr(value, "step", value)
         variables = vars(sys.modules.get(getattr(value, "__module__", ""), sys))
         name = getattr(value, "__qualname__", type(value).__qualname__)
-        name = next((variable for variable, each in variables.items() if each is whole), name)
+        name = next((variable for variable, each in variables.items() if each is optimizer), name)
     module = getattr(value, "__module__", type(value).__module__)
     return f"{module}:{name}".replace(".<locals>", "").replace("<lambda>", "function")
 
 
-def collected(*sources: Mapping[str, Any]) -> Settings:
-    """Return settings by full name. The last one for a key counts.
+def collect_settings(*sources: Mapping[str, Any]) -> SettingValues:
+    """Merge settings from several sources into one dictionary by ``section.key``.
+
+    If several sources have a key, the last one counts.
 
     Args:
-        sources: Values by key (if only one section or [base] has it), values by ``section.key``, or
-            dictionaries of keys by section.
+        sources: Values by key (if only one section or [base] has the key), values by
+            ``section.key``, or dictionaries of keys by section.
 
     Raises:
-        UserError: If a key is unknown, or its value can't be written to a file.
+        UserError: A key is unknown, or its value can't be written to a file.
     """
-    settings: Settings = {}
+    settings: SettingValues = {}
     for source in sources:
         for name, value in _flat(source):
-            settings[_full_name(name)] = _plain(name, value)
+            settings[_full_name(name)] = _plain_value(name, value)
     return settings
 
 
@@ -123,7 +130,11 @@ def _flat(source: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _full_name(name: str) -> str:
-    """Return a name as ``section.key``."""
+    """Return the full name ``section.key`` of a setting.
+
+    Raises:
+        UserError: No section, or several sections, have this key.
+    """
     section, dot, key = name.partition(".")
     if key in KEYS.get(section, {}) or (name.startswith(ENV) and key):
         return name
@@ -134,7 +145,7 @@ def _full_name(name: str) -> str:
         several = " or ".join(f"{home}.{name}" for home in homes)
         raise UserError(f"{name} is a key of several sections", f"{several}, in a dictionary")
     last = ELSEWHERE.get(name.rpartition(".")[2], "").partition(".")[2]
-    if ours := last or ARGUMENTS.get(section):
+    if ours := last or ARGUMENT_HINTS.get(section):
         raise UserError(f"there is no setting {name}", f"here it is {ours}")
     every = [f"{home}.{each}" if dot else each for home, keys in KEYS.items() for each in keys]
     near = closest(name, every)
@@ -142,8 +153,12 @@ def _full_name(name: str) -> str:
     raise UserError(f"there is no setting {name}", hint)
 
 
-def _plain(name: str, value: Any) -> Any:
-    """Return a value that a file can hold; NumPy numbers become Python's."""
+def _plain_value(name: str, value: Any) -> Any:
+    """Return a setting's value as a configuration file can store it; NumPy numbers become Python's.
+
+    Raises:
+        UserError: A file can't store the value.
+    """
     if name.startswith(ENV) and is_argument(value):
         return value
     if isinstance(value, list | tuple):
@@ -151,7 +166,7 @@ def _plain(name: str, value: Any) -> Any:
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         value = value.item()
     if value is None and not name.startswith(ENV):
-        raise UserError(f"{name} is None", "leave it out for the environment's own value")
+        raise UserError(f"{name} is None", "leave it out to use the environment's value")
     if not isinstance(value, Value):
         hint = "a number, a text, True or False"
         if name.startswith(ENV):
@@ -165,7 +180,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _joined(name: str, value: Sequence[Any]) -> Any:
-    """Return a list of choices as text, for keys with several choices; other values unchanged."""
+    """Join a list of texts by commas, for keys with several choices; return other values as is."""
     section, _, key = _full_name(name).partition(".")
     several = section in KEYS and KEYS[section][key].several
     if several and all(isinstance(word, str) for word in value):
@@ -177,12 +192,12 @@ def _joined(name: str, value: Sequence[Any]) -> Any:
 
 
 class EnvironmentSource(NamedTuple):
-    """An environment given by a program.
+    """An environment that a program passes: its name, and a function that creates it.
 
     Args:
         name: Name in files and on command lines.
-        factory: Creates the environment; None for one that is found by its name.
-        alone: True for an environment object that the caller created; there is only one.
+        factory: Creates the environment; None to find it by its name.
+        alone: True for an environment object that the caller created; there are no others.
     """
 
     name: str
@@ -190,11 +205,14 @@ class EnvironmentSource(NamedTuple):
     alone: bool = False
 
 
-def source_of(env: Any) -> EnvironmentSource:
-    """Return an environment given by a program as name and factory.
+def environment_source(env: Any) -> EnvironmentSource:
+    """Return the name and the factory of an environment that a program passes.
+
+    Args:
+        env: Name, class, function that creates one, or object.
 
     Raises:
-        UserError: If the object isn't an environment.
+        UserError: The object isn't an environment.
     """
     if isinstance(env, EnvironmentSource):
         return env
@@ -205,92 +223,95 @@ def source_of(env: Any) -> EnvironmentSource:
         return EnvironmentSource(object_name(type(env.unwrapped)), wrap_instance(env), alone=True)
     if callable(env):
         return EnvironmentSource(object_name(env), env)
-    what = f"an object of {type(env).__name__}"
-    hint = FORMS
+    hint = ENVIRONMENT_HINT
     if hasattr(env, "num_envs") or is_puffer_env(env):
-        hint = "give what makes it, a function; one that takes num_envs makes many at once"
-    raise UserError(f"the environment is {what}", hint)
+        hint = "pass a function that makes it; one that takes num_envs makes many at once"
+    raise UserError(f"the environment is an object of {type(env).__name__}", hint)
 
 
-def configured(
+def build_config(
     config: Config | Mapping[str, Any] | None,
     env: Any,
     keywords: Mapping[str, Any],
     training: bool = True,
     find_family: Callable[[Config], str] | None = None,
 ) -> Config:
-    """Return the checked configuration of a run.
+    """Build and check the configuration of a run from a program's arguments.
 
     Args:
-        config: Configuration or settings; None for the environment's files alone.
-        env: Environment as for ``source_of``; None for the one that the configuration names.
-        keywords: Further settings, which override the others.
+        config: Configuration or settings; None to use only the environment's files.
+        env: Environment, as for ``environment_source``; None for the one in ``config``.
+        keywords: More settings, which override the others.
         training: False to check only the settings needed for evaluation.
-        find_family: Returns the family of a Python environment; None leaves it open.
+        find_family: Returns the family of a Python environment; None doesn't determine it.
 
     Raises:
-        UserError: If a setting or the environment is invalid.
+        UserError: A setting or the environment is invalid.
     """
     if isinstance(config, Config):
-        return with_environment(changed(config, collected(keywords), training), env)
+        return with_environment(with_settings(config, collect_settings(keywords), training), env)
     if env is None:
-        raise UserError("there is no environment", FORMS)
-    settings = collected(config or {}, keywords)
-    one = source_of(env)
+        raise UserError("there is no environment", ENVIRONMENT_HINT)
+    settings = collect_settings(config or {}, keywords)
+    source = environment_source(env)
     return configuration.load(
-        one.name,
+        source.name,
         training=training,
         keywords=settings,
-        factory=one.factory,
+        factory=source.factory,
         find_family=find_family,
     )
 
 
 def with_environment(config: Config, env: Any) -> Config:
-    """Return a configuration with a program's environment, which is trusted.
+    """Return a configuration that uses an environment passed by a program, which is trusted.
 
     Args:
         config: Configuration; not modified.
-        env: Environment as for ``source_of``; None for the configured one.
+        env: Environment, as for ``environment_source``; None for the one in ``config``.
 
     Raises:
-        UserError: If the configuration is for another environment.
+        UserError: The configuration is for another environment.
     """
     if env is None:
         return config
-    one = source_of(env)
-    if one.factory is None and one.name != config.env_name:
+    source = environment_source(env)
+    if source.factory is None and source.name != config.env_name:
         raise UserError(
-            f"the configuration is for {config.env_name}, the environment is {one.name}",
-            f"configuration and environment of one kind, or a dictionary of settings: {one.name}"
-            " has settings of its own",
+            f"the configuration is for {config.env_name}, the environment is {source.name}",
+            f"pass a configuration for {source.name}, or a dictionary of settings",
         )
-    if one.factory is not None and not config.python:
+    if source.factory is not None and not config.python:
         raise UserError(
-            f"the configuration is for {config.env_name}, in C, and the environment is in Python",
+            f"the configuration is for {config.env_name}, in C, but the environment is in Python",
             "leave one of the two out",
         )
-    known = {name: origin for name, origin in config.named_by.items() if name != one.name}
-    return replace(config, factory=one.factory, named_by=known)
+    named_by = {name: origin for name, origin in config.named_by.items() if name != source.name}
+    return replace(config, factory=source.factory, named_by=named_by)
 
 
 def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
-    """Return a configuration with a program's objects, which are trusted.
+    """Return a configuration that uses Python objects passed by a program, which are trusted.
 
     Args:
         config: Configuration with the objects' names; not modified.
-        objects: Objects for keys of section [train], by full name.
+        objects: Objects by ``train.key``.
     """
     names = {getattr(config.train, name.partition(".")[2]) for name in objects}
-    known = {name: origin for name, origin in config.named_by.items() if name not in names}
-    return replace(config, objects={**config.objects, **objects}, named_by=known)
+    named_by = {name: origin for name, origin in config.named_by.items() if name not in names}
+    return replace(config, objects={**config.objects, **objects}, named_by=named_by)
 
 
-def changed(config: Config, settings: Settings, training: bool = True) -> Config:
-    """Return a copy of a configuration with other settings, which override files.
+def with_settings(config: Config, settings: SettingValues, training: bool = True) -> Config:
+    """Return a copy of a configuration with some settings changed.
+
+    Args:
+        config: Configuration; not modified.
+        settings: New values by ``section.key``; they override all files.
+        training: False to check only the settings needed for evaluation.
 
     Raises:
-        UserError: If the settings are invalid.
+        UserError: The settings are invalid.
     """
     sections = {name: replace(getattr(config, name)) for name in SECTIONS}
     copy = replace(config, **sections, env=dict(config.env), origins=dict(config.origins))

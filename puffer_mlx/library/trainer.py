@@ -1,4 +1,4 @@
-"""Training from Python: the trainer with its environments, its policy and its files."""
+"""Train from Python programs: the class ``Trainer`` and the function ``train``."""
 
 import os
 import sys
@@ -38,12 +38,12 @@ from puffer_mlx.export import ExportFormat, ExportReport, export, formats
 from puffer_mlx.library.policy import Policy, Prediction, checkpoint_of, policy_factory
 from puffer_mlx.library.settings import (
     Schedule,
-    changed,
-    collected,
-    configured,
-    source_of,
+    build_config,
+    collect_settings,
+    environment_source,
     with_environment,
     with_objects,
+    with_settings,
     without_objects,
 )
 from puffer_mlx.policy.actor_critic import torch_section
@@ -57,11 +57,11 @@ from puffer_mlx.training.run import Run, make_separate_environments
 from puffer_mlx.vec.base import Environments, VecEnv
 
 DIRECTORY = "base.checkpoint_dir"
-COMMANDS = (  # settings for files that are written only if ``checkpoint_dir`` is given
+FILE_SETTINGS = (  # for files that are written only if ``checkpoint_dir`` is set
     *("base.checkpoint_interval", "base.checkpoint_keep"),
     "base.eval_video_interval",
 )
-OF_MODULES = ("policy.reset_on_terminal", "policy.log_std_init")  # used by modules
+MODULE_SETTINGS = ("policy.reset_on_terminal", "policy.log_std_init")  # also used by modules
 
 
 class Trainer:
@@ -81,16 +81,16 @@ class Trainer:
 
     Args:
         config: Settings by name (docs/library.md), or a complete ``Config``, which is copied. None
-            for the environment's files.
+            uses only the environment's files.
         env: Name as on the command line, ``gymnasium.Env`` class, function that creates one, or an
             object if one environment is enough (``total_agents=1``). Vectorized environments from
-            ``vec.make`` are closed by the caller. None for the environment that ``config`` names.
+            ``vec.make`` are closed by the caller. None for the environment in ``config``.
         policy: Actor and critic as an ``mlx.nn.Module`` (``policy/actor_critic.py``), which is
             copied. None for the configured policy.
         weights: Initial weights; None for random ones from ``seed``, or the module's.
-        like: Checkpoint to resume, set by ``Trainer.load``.
+        resumed: Checkpoint to resume, set by ``Trainer.load``.
         env_kwargs: Arguments of the environment, the same as ``{"env": env_kwargs}``.
-        settings: Further settings, which override ``config``: ``learning_rate=1e-3``.
+        settings: More settings, which override ``config``: ``learning_rate=1e-3``.
             ``learning_rate``, ``ent_coef``, ``clip_coef``, ``vf_coef`` and ``vf_clip_coef`` may be
             functions of the fraction of finished epochs, from 0 to below 1. ``loss``, ``advantage``
             and ``optimizer`` may be custom objects (docs/custom_policy.md).
@@ -109,7 +109,7 @@ class Trainer:
     All other attributes of ``training.trainer.Trainer`` are available, too.
 
     Raises:
-        UserError: If a setting, the environment or the policy is invalid; the message says why.
+        UserError: A setting, the environment or the policy is invalid.
     """
 
     config: Config
@@ -140,7 +140,7 @@ class Trainer:
         return sorted({*super().__dir__(), *dir(self._run.trainer)})
 
     def _no_attribute(self, name: str) -> AttributeError:
-        """Return the error for an unknown attribute, with the nearest name."""
+        """Return the error for an unknown attribute, which suggests a similar name."""
         message = f"puffer_mlx.Trainer has no attribute {name!r}"
         public = [] if name.startswith("_") else [each for each in dir(self) if each[0] != "_"]
         near = closest(name, public)
@@ -152,7 +152,7 @@ class Trainer:
         env: Any = None,
         policy: nn.Module | Architecture | None = None,
         weights: Any = None,
-        like: checkpoint.Checkpoint | None = None,
+        resumed: checkpoint.Checkpoint | None = None,
         *,
         env_kwargs: Mapping[str, Any] | None = None,
         **settings: Any,
@@ -165,17 +165,17 @@ class Trainer:
         ready = isinstance(config, Config) and hasattr(env, "spec") and hasattr(env, "send")
         whole = isinstance(config, Config)
         objects, (source, settings) = without_objects({} if whole else config or {}, settings)
-        source = _with_parts(config if whole else source, settings, policy)
+        source = _with_module_settings(config if whole else source, settings, policy)
         environment = None if ready else env
-        chosen = configured(source, environment, settings, find_family=vec.find_family)
-        chosen = with_objects(chosen, objects.named)
+        chosen = build_config(source, environment, settings, find_family=vec.find_family)
+        chosen = with_objects(chosen, objects.by_name)
         for name, other in (("learning_rate", "lr_schedule"), ("ent_coef", "anneal_ent_coef")):
             if name in objects.schedules and typed(chosen, f"train.{other}"):
-                raise UserError(f"{other} is given, and {name} is a function", "one of the two")
+                raise UserError(f"{other} is set, but {name} is a function", "one of the two")
         vec.settle_family(chosen)
         check_trackers_installed(chosen)
         writes = typed(chosen, DIRECTORY)
-        if like is not None and (writes or tracker_names(chosen)):
+        if resumed is not None and (writes or tracker_names(chosen)):
             trust.permit_log_dir(chosen)
         select_device(chosen.base.device)
         environments = env if ready else None
@@ -184,7 +184,7 @@ class Trainer:
             environments,
             policy,
             weights=weights,
-            resumed=like,
+            resumed=resumed,
             schedules=objects.schedules,
             check_environments=_check_evaluations if writes else lambda *_: None,
         )
@@ -194,8 +194,8 @@ class Trainer:
         self._saved_epoch = run.trainer.epoch
         self._videos = None
         if writes:
-            if like:
-                run.files.enter_context(lock_run(run.path(like.folder.parent)))
+            if resumed:
+                run.files.enter_context(lock_run(run.path(resumed.folder.parent)))
             run.write()
             self._evaluator = Evaluator(run.trainer, heartbeat=run.log.touch)
             self._videos = EpisodeVideos(run.trainer, run.folder, _warn)
@@ -203,7 +203,7 @@ class Trainer:
             run.track()
             self._evaluator = Evaluator(run.trainer)
         self.history: list[Logs] = []
-        _warn_of_unused(self.config, self.vec, like is not None, writes)
+        _warn_of_unused(self.config, self.vec, resumed is not None, writes)
         self._device = mx.default_device()
         self._player: Policy | None = None
 
@@ -217,47 +217,47 @@ class Trainer:
         allow_code: bool = False,
         **settings: Any,
     ) -> Self:
-        """Resume a run exactly where it was saved.
+        """Load a run and resume it exactly where it was saved.
 
-        The result is the same to the bit on a CPU if the environments can be saved, as those in C
-        can. Gymnasium environments start new episodes.
+        With C environments, whose state is saved, the results are those of an uninterrupted run, to
+        the bit on a CPU. Gymnasium environments start new episodes.
 
         Args:
-            path: Folder given to ``save``, a folder of a run or a checkpoint, or ``latest`` (of
-                ``env`` if it is given).
-            env: Environment of the run, needed if its name isn't found (for example a class in a
-                notebook), or to trust the code that it names.
-            policy: Module of a policy that is one; its weights aren't used.
+            path: Folder passed to ``save``, folder of a run or a checkpoint, or ``latest`` (of
+                ``env``, if passed).
+            env: Environment of the run, needed if it isn't found by its name (for example a class
+                in a notebook), or to trust its code.
+            policy: Module, if the policy is an ``mlx.nn.Module``; its weights aren't used.
             allow_code: Run the code that the checkpoint names, even if it is untrusted on this
                 machine.
             settings: Settings to change, for example ``total_timesteps``.
 
         Returns:
-            The trainer, whose next step is the one after ``save``.
+            The trainer; its next ``step`` trains the epoch after the saved one.
 
         Raises:
-            UserError: If there is nothing to resume, or it is for another environment or policy.
+            UserError: There is nothing to resume, or the run has another environment or policy.
         """
-        name = None if env is None else source_of(env).name
-        folder = checkpoint.find_any(str(path), env=name, holding=checkpoint.STATE)
-        if (newest := checkpoint.find_any(str(path), env=name)) != folder:
-            _warn(f"{newest} is newer, but has weights only: going on with {folder}")
-        written = folder / checkpoint.CONFIG
-        config = replace(configured(None, str(written), {}), allow_code=allow_code)
+        name = None if env is None else environment_source(env).name
+        folder = checkpoint.find_any_checkpoint(str(path), env=name, required_file=checkpoint.STATE)
+        if (newest := checkpoint.find_any_checkpoint(str(path), env=name)) != folder:
+            _warn(f"{newest} is newer, but has only weights: resuming from {folder}")
+        path = folder / checkpoint.CONFIG
+        config = replace(build_config(None, str(path), {}), allow_code=allow_code)
         objects, (settings,) = without_objects(settings)
-        config = with_objects(changed(config, collected(settings)), objects.named)
+        config = with_objects(with_settings(config, collect_settings(settings)), objects.by_name)
         config = with_environment(config, env)
         if not any(typed(config, name) for name in ("base.track", "base.wandb")):
             config.base.track = NO_TRACKER
-            config.base.wandb = False  # of the saved run
+            config.base.wandb = False  # don't continue the saved run's tracking
         saved = checkpoint.load(folder, trust.allowed_names(config), policy_factory(policy))
         schedules: dict[str, Any] = {**objects.schedules}
-        trainer = cls(config, None, saved.policy, like=saved, **schedules)
+        trainer = cls(config, None, saved.policy, resumed=saved, **schedules)
         trainer._end_at(score_of(folder))
         return trainer
 
     def save(self, path: str | Path) -> Path:
-        """Save the weights and everything needed to resume.
+        """Save a checkpoint with the weights and everything needed to resume the run.
 
         Args:
             path: Folder of a run. Each ``save`` adds a checkpoint named by its step. ``load``,
@@ -267,7 +267,7 @@ class Trainer:
             The checkpoint's folder.
 
         Raises:
-            UserError: If the checkpoint can't be written.
+            UserError: The checkpoint can't be written.
         """
         refuse_forked()
         folder = Path(path)
@@ -277,43 +277,43 @@ class Trainer:
     def export(
         self, path: str | Path, to: str | None = None, *, dialect: str | None = None, **options: Any
     ) -> ExportReport:
-        """Write the current policy to a file for another program, like ``puffer-mlx export``.
+        """Write the current policy to a file for another program, as ``puffer-mlx export`` does.
 
-        The file is read back and compared on observations of the last rollout before it is
-        published.
+        The file is read back, and its policy is compared with this one on observations of the last
+        rollout, before the file gets its final name.
 
         Args:
             path: File to write; an existing one is replaced.
             to: Format ``onnx``, ``torch``, ``bin`` or ``safetensors``; None for the suffix's
                 format.
-            dialect: Weight layout in the file; None for the policy's own if the format supports it.
+            dialect: Weight layout in the file; None for the policy's, if the format supports it.
             options: Options of the format; for ``bin``: ``alignment``, ``whole`` and ``lossy``.
 
         Returns:
             Report with ``path``, ``difference``, ``notes`` and others.
 
         Raises:
-            UserError: If the format can't hold the policy, a package is missing, or the file can't
+            UserError: The format can't contain the policy, a package is missing, or the file can't
                 be written.
         """
         refuse_forked()
         if self.config.torch.decoder == OWN:
             raise UserError(
-                "the policy is an mlx.nn.Module of your own, which no format holds",
-                "save() keeps its weights; docs/custom_policy.md has parts that safetensors holds",
+                "the policy is a custom mlx.nn.Module, which no format supports",
+                "save() keeps its weights; docs/custom_policy.md names policies to export",
             )
-        form = ExportFormat(to or formats.by_suffix(Path(path)).name, dialect, **options)
+        format_ = ExportFormat(to or formats.by_suffix(Path(path)).name, dialect, **options)
         current = checkpoint_of(self)._replace(step=self.epoch * self.config.batch_size)
-        statistics = {  # as a file holds them
+        statistics = {  # rounded to float32, as in a file
             name: np.array(np.asarray(array, np.float32), np.float64)
             for name, array in current.statistics.items()
         }
         recorded = mx.array(np.array(self.recorded)) if self.epoch else None
         with mx.stream(mx.cpu):  # exact comparison, and fast enough
-            return export(current._replace(statistics=statistics), form, Path(path), recorded)
+            return export(current._replace(statistics=statistics), format_, Path(path), recorded)
 
     def __iter__(self) -> Iterator[Logs]:
-        """Train until the schedule ends or ``stop`` is set, yielding each epoch's record."""
+        """Train until ``total_timesteps`` or until ``stop`` is set; yield each epoch's metrics."""
         while self._run.trainer.has_next_epoch():
             yield self.step()
         if self._writes:
@@ -323,11 +323,11 @@ class Trainer:
     def step(self) -> Logs:
         """Train one epoch: a rollout and its minibatches.
 
-        Evaluates the policy if ``eval_interval`` says so (``evaluation/evaluator.py``), and sets
-        ``stop`` at ``stop_at_score``.
+        Every ``eval_interval`` steps it evaluates the policy (``evaluation/evaluator.py``), and it
+        sets ``stop`` when the score reaches ``stop_at_score``.
 
         Returns:
-            The epoch's record, such as ``agent_steps``, ``SPS``, ``env/score`` and ``loss/total``.
+            The epoch's metrics, such as ``agent_steps``, ``SPS``, ``env/score``, ``loss/total``.
         """
         refuse_forked()
         mx.set_default_device(self._device)
@@ -347,7 +347,7 @@ class Trainer:
         for line in trackers.log(logs, video):
             output.print_important(line)
         if self._writes and (
-            checkpoint.is_due(self.config, self.epoch - 1) or self._run.keeper.improved
+            checkpoint.is_checkpoint_due(self.config, self.epoch - 1) or self._run.keeper.improved
         ):
             self._save_epoch()
         self.history.append(logs)
@@ -362,24 +362,24 @@ class Trainer:
         *,
         action_masks: Any = None,
     ) -> Prediction:
-        """Choose actions with the newest weights. The arguments are those of ``Policy.predict``.
+        """Choose actions for observations with the current weights, as ``Policy.predict`` does.
 
         Returns:
             The action and the recurrent state.
         """
-        with building:  # a call from another thread continues with this one's random key
-            now = Policy(self)
+        with building:  # threads that call this at the same time take turns with the random key
+            policy = Policy(self)
             if self._player is not None:
-                now.copy_state_from(self._player)
-            self._player = now
-            return now.predict(
+                policy.copy_state_from(self._player)
+            self._player = policy
+            return policy.predict(
                 observation, state, episode_start, deterministic, action_masks=action_masks
             )
 
     def close(self) -> None:
-        """Close the environments created by the trainer, and finish the trackers.
+        """Close the environments that the trainer created, and finish the trackers.
 
-        With ``checkpoint_dir`` the last epoch is saved first. A second call has no effect.
+        With ``checkpoint_dir``, the last epoch is saved first. A second call has no effect.
         """
         self.__exit__(None, None, None)
 
@@ -397,13 +397,13 @@ class Trainer:
             self._run.__exit__(kind, error, trace)
 
     def _save_epoch(self) -> None:
-        """Write a checkpoint of the last epoch to the run's folder, unless there is one."""
+        """Write a checkpoint of the last epoch to the run's folder, unless it exists."""
         if self._saved_epoch != self.epoch:
             self._run.save(self._evaluator.score)
             self._saved_epoch = self.epoch
 
     def _evaluate_at_the_end(self) -> None:
-        """Evaluate the weights of a complete run, as the command line does, and log the result."""
+        """Evaluate the final weights of a complete run, as the command line does, and log it."""
         run = self._run
         if not run.trackers.done or self.error:
             return
@@ -420,27 +420,26 @@ class Trainer:
             run.trackers.evaluated(record)
 
     def _print_end(self) -> None:
-        """Print why training ended before ``total_timesteps``."""
+        """Print the reason why training ended before ``total_timesteps``, if it did."""
         config = self.config
         score = self._evaluator.score
         if target_reached(config, score):
-            print(f'{target_message(config, score)}; stop_at_score="none" goes on')
+            print(f'{target_message(config, score)}; stop_at_score="none" continues')
         elif missing := missing_steps(config, self.epoch):
             print(f"steps {self.epoch * config.batch_size:,}{missing}")
 
     def __repr__(self) -> str:
-        """Return a line with the environment and the steps."""
+        """Return a one-line description of the trainer: environment, trained and total steps."""
         config = self.config
         total = config.epochs * config.batch_size
         return f"<Trainer of {config.env_name}: {self.global_step:,} of {total:,} steps>"
 
     def _end_at(self, score: float | None) -> None:
-        """Set ``stop`` if a saved score already reached ``base.stop_at_score``."""
+        """Set ``stop`` if a saved run's score has already reached ``base.stop_at_score``."""
         if target_reached(self.config, score):
             self.stop = True
-            _warn(
-                f'{target_message(self.config, score)}: it has ended; stop_at_score="none" goes on'
-            )
+            message = target_message(self.config, score)
+            _warn(f'{message}: the run has ended; stop_at_score="none" continues it')
 
 
 def train(
@@ -453,44 +452,42 @@ def train(
     resume: str | Path | None = None,
     **settings: Any,
 ) -> Trainer:
-    """Train a policy in an environment to the end.
+    """Train a policy in an environment until ``total_timesteps``. Returns the trainer.
 
     ::
 
         trainer = puffer_mlx.train("gym:CartPole-v1", total_timesteps=100_000)
 
-    With ``checkpoint_dir="checkpoints"`` the run's folder is written as by the command line:
-    checkpoints, the best one, the log, and the evaluation after training. Otherwise no file is
-    written, except by trackers (``track=["wandb"]``) and ``trainer.save(path)``.
+    With ``checkpoint_dir="checkpoints"``, the run's files are written as by the command line:
+    checkpoints, the link ``best``, the log with the evaluation after training. Otherwise only
+    trackers (``track=["wandb"]``) and ``trainer.save(path)`` write files.
 
     Args:
         env: Name as on the command line, ``gymnasium.Env`` class, function that creates one, or an
             object if one environment is enough (``total_agents=1``).
-        config: Settings by name, or a complete ``Config``; None for the environment's files.
+        config: Settings by name, or a complete ``Config``; None uses only the environment's files.
         policy: Actor and critic as an ``mlx.nn.Module``; None for the configured policy.
         progress: Show the progress: a live figure in a notebook, a dashboard in a terminal.
-        callback: Called with each epoch's record. ``"stop"`` or False ends training.
+        callback: Called with each epoch's metrics. Returning ``"stop"`` or False ends training.
         resume: Run to resume: ``latest``, a RUN_ID in ``checkpoint_dir``, or the folder of a run or
             of a checkpoint. The settings change its configuration.
-        settings: Further settings: keys of the configuration by their short names, and the
-            arguments of ``Trainer``.
+        settings: More settings, by the short names of keys, and other arguments of ``Trainer``.
 
     Returns:
         The trainer after its last epoch, with ``predict``, ``save``, ``history``, ``weights`` and
         ``config``.
 
     Raises:
-        UserError: If an argument is invalid, or training produced numbers that aren't finite; the
-            message says why.
+        UserError: An argument is invalid, or training produced NaN or infinite values.
     """
     if callback is not None and not callable(callback):
         message = f"callback is of type {type(callback).__name__}"
-        raise UserError(message, "here it is one function of an epoch's record")
+        raise UserError(message, "pass a function of an epoch's metrics")
     if resume is None:
         trainer = Trainer(config, env, policy, **settings)
     else:
         if isinstance(config, Config):
-            raise UserError("resume and a whole Config are given", "settings by name")
+            raise UserError("resume and a complete Config are passed", "pass settings by name")
         changes = {**(config or {}), **settings}
         trainer = Trainer.load(_find_run(resume, env, changes), env, policy, **changes)
     try:
@@ -510,28 +507,38 @@ def train(
 
 
 def _find_run(resume: str | Path, env: Any, settings: Mapping[str, Any]) -> Path:
-    """Return the newest checkpoint that can be resumed of a run that the user names."""
+    """Return the folder of the newest checkpoint from which a user's run can be resumed.
+
+    Args:
+        resume: Run, as for ``train``.
+        env: Environment of the run.
+        settings: The user's settings, maybe with ``checkpoint_dir``.
+    """
     _, (plain,) = without_objects(settings)
-    folder = collected(plain).get(DIRECTORY, Base().checkpoint_dir)
-    config = Config(source_of(env).name, base=Base(checkpoint_dir=str(folder)))
-    return checkpoint.find(str(resume), config, checkpoint.STATE)
+    folder = collect_settings(plain).get(DIRECTORY, Base().checkpoint_dir)
+    config = Config(environment_source(env).name, base=Base(checkpoint_dir=str(folder)))
+    return checkpoint.find_checkpoint(str(resume), config, checkpoint.STATE)
 
 
 def _check_evaluations(config: Config, environments: Environments) -> None:
-    """Check, before training, that the evaluations, videos and games of a run are possible."""
+    """Check before training that the configured evaluations, videos and games are possible.
+
+    Raises:
+        UserError: One of them isn't possible.
+    """
     check_eval_agents(config, environments)
     check_drawable(config, environments)
     ladder.check_ladder_config(config, environments.spec)
 
 
 def _close_in(pid: int, run: Run) -> None:
-    """Close a run, but not in a forked process, where it would close the parent's environments."""
+    """Close a run in its process. In a forked one, it would close the parent's environments."""
     if os.getpid() == pid:
         run.close()
 
 
 def _call_hint(config: Any, env: Any) -> str:
-    """Return the call that was probably meant, for arguments in another library's order."""
+    """Return a hint with the call that was probably meant, for arguments in the wrong order."""
     if isinstance(config, int | float) and not isinstance(config, bool):
         return f"by its name: total_timesteps={config:_}"
     name = env if isinstance(env, str) and str(config).endswith("Policy") else config
@@ -545,42 +552,61 @@ def _call_hint(config: Any, env: Any) -> str:
 def _ends(returned: Any) -> bool:
     """Return True if a callback's result ends training.
 
-    False ends it and True continues, as in Stable-Baselines3.
+    As in Stable-Baselines3, False ends it and True continues.
+
+    Raises:
+        UserError: The result isn't None, a boolean or ``"stop"``.
     """
     if returned is None or isinstance(returned, bool | np.bool_):
         return returned is not None and not returned
     if not isinstance(returned, str) or returned != "stop":
         raise UserError(
-            f"the callback returned {returned!r}", "None to go on, 'stop' or False to end"
+            f"the callback returned {returned!r}", "None to continue, 'stop' or False to end"
         )
     return True
 
 
-def _with_parts(config: Any, keywords: Mapping[str, Any], module: Any) -> Any:
-    """Return the configuration, or settings, with those that describe a module policy.
+def _with_module_settings(config: Any, keywords: Mapping[str, Any], module: Any) -> Any:
+    """Add the settings that describe a policy module to a configuration or to settings.
+
+    Args:
+        config: Configuration, or settings by name.
+        keywords: More settings by name.
+        module: Policy; nothing is added if it isn't an ``mlx.nn.Module``.
 
     Raises:
-        UserError: If other settings describe the policy, too.
+        UserError: Other settings describe the policy, too.
     """
     if not isinstance(module, nn.Module):
         return config
-    whole = isinstance(config, Config)
-    mine = collected({} if whole else config, keywords)
-    for name in mine:
-        if name.partition(".")[0] in ("policy", "torch") and name not in OF_MODULES:
-            raise UserError(f"{name} is given, and the policy is a module", "one of the two")
-    parts = collected({"torch": vars(torch_section(module)), "policy.separate_value": False})
-    return changed(config, parts) if whole else {**mine, **parts}
+    is_complete = isinstance(config, Config)
+    settings = collect_settings({} if is_complete else config, keywords)
+    for name in settings:
+        if name.partition(".")[0] in ("policy", "torch") and name not in MODULE_SETTINGS:
+            raise UserError(f"{name} is set, but the policy is a module", "one of the two")
+    module_settings = collect_settings(
+        {"torch": vars(torch_section(module)), "policy.separate_value": False}
+    )
+    return (
+        with_settings(config, module_settings) if is_complete else {**settings, **module_settings}
+    )
 
 
-def _warn_of_unused(config: Config, environments: VecEnv, goes_on: bool, writes: bool) -> None:
-    """Warn of settings from the user that have no effect."""
-    lines = [*config.unused, *optimizers.unused_optimizer_keys(config), *unread(config, goes_on)]
+def _warn_of_unused(config: Config, environments: VecEnv, is_resumed: bool, writes: bool) -> None:
+    """Warn about the user's settings that are unused.
+
+    Args:
+        config: Configuration of the run.
+        environments: Environments of the run.
+        is_resumed: True if the run was resumed.
+        writes: True if the run writes files.
+    """
+    lines = [*config.unused, *optimizers.unused_optimizer_keys(config), *unread(config, is_resumed)]
     lines += vec.unused_keys(config, environments)
     if not writes:
-        lines += [f"{name} (without checkpoint_dir)" for name in COMMANDS]
+        lines += [f"{name} (without checkpoint_dir)" for name in FILE_SETTINGS]
     if not writes and not tracker_names(config):
-        lines.append("base.log_dir (of trackers, and none is named)")
+        lines.append("base.log_dir (for trackers, but none is set)")
     if isinstance(config.base.profile, str):
         lines.append("base.profile (the command line writes that file)")
     for line in dict.fromkeys(lines):
@@ -590,7 +616,7 @@ def _warn_of_unused(config: Config, environments: VecEnv, goes_on: bool, writes:
 
 
 def _warn(line: str) -> None:
-    """Issue a warning at the line that called the package."""
+    """Issue a warning that points to the line of the caller's code."""
     caller = 1  # first frame outside the package
     while sys._getframe(caller).f_globals.get("__name__", "").startswith("puffer_mlx."):
         caller += 1

@@ -32,7 +32,7 @@ from types import ModuleType
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import mac, prebuilt, private_folders, voice
+from puffer_mlx.system import mac, prebuilt, private_folders, verbosity
 from puffer_mlx.system.blas import take_over_gemm
 from puffer_mlx.system.compiler import compile_shared, compiler_hint, load_compiled
 from puffer_mlx.system.files import publish
@@ -47,13 +47,13 @@ MODULE_HEADER = Path("ops/cpu/module.h")  # included after all other headers
 KERNEL_FOLDER = Path("ops/gpu")  # its headers are for kernels, not for the extension
 
 
-def made_for() -> dict[str, str]:
+def built_for() -> dict[str, str]:
     """Return the versions of MLX and Python and the source hash that a library must match."""
     texts = [text for path in extension_headers() for text in (path.name, path.read_bytes())]
     return {
         "MLX": version("mlx"),
         "Python": sysconfig.get_config_var("SOABI"),
-        "sources": prebuilt.hash_of(*texts),
+        "sources": prebuilt.text_hash(*texts),
     }
 
 
@@ -69,7 +69,7 @@ def compiler_flags(level: str | None = None) -> list[str]:
     root, package = Path(nanobind.__file__).parent, Path(mx.__file__).parent
     identity = f"{version('mlx')},{nanobind.__version__},{sysconfig.get_config_var('SOABI')}"
     features = " ".join(sorted(prebuilt.cpu_features())) or platform.processor()  # -march=native
-    cpu = prebuilt.hash_of(features) if level is None else level
+    cpu = prebuilt.text_hash(features) if level is None else level
     beside = "@loader_path" if mac.on_a_mac() else "$ORIGIN"
     mlx_library = package / "lib" if level is None else f"{beside}/../../mlx/lib"
     flags = [
@@ -129,13 +129,13 @@ def _load() -> ModuleType | None:
 
 def _find_or_compile() -> ModuleType:
     """Load the wheel's C++ extension if it fits this machine, else compile the extension."""
-    library = prebuilt.find(NAME, made_for())
+    library = prebuilt.find_library(NAME, built_for())
     reason = library.reason
     if library.path:
         try:
             module = _import_library(library.path)
             _check_types(module)
-            voice.detail(f"operations  {library.path}")
+            verbosity.detail(f"operations  {library.path}")
             return module
         except (ImportError, TypeError) as error:
             text = str(error).splitlines()[0]
@@ -143,7 +143,7 @@ def _find_or_compile() -> ModuleType:
     try:
         return load_compiled(functools.partial(compile_extension, because=reason), _import_library)
     except UserError as error:
-        other = library.made_for.get("MLX")
+        other = library.built_for.get("MLX")
         if not other or other == version("mlx"):
             raise
         hint = f"{compiler_hint(cpp=True)}; or pip install 'mlx=={other}', which needs none"
@@ -206,10 +206,10 @@ def compile_extension(again: bool = False, level: str | None = None, because: st
     """
     import nanobind
 
-    text = prebuilt.hash_of(*map(unit_text, COMPILATION_UNITS))
+    text = prebuilt.text_hash(*map(unit_text, COMPILATION_UNITS))
     sources = cache_directory() / f"{NAME}-{text}"  # one folder per version
     try:
-        private_folders.make(sources)
+        private_folders.make_private_folder(sources)
     except OSError as error:
         raise UserError(
             f"{NAME}: can't write compiled libraries to {sources.parent}: {error.strerror}",
@@ -223,9 +223,9 @@ def compile_extension(again: bool = False, level: str | None = None, because: st
         compiler="c++",
         depends=extension_headers(),
         include=[PACKAGE],  # for ``#include "ops/cpu/node.h"`` in any folder
-        usually="10 to 20 seconds, longer on a busy machine" + (f": {because}" if because else ""),
+        duration="10 to 20 seconds, longer on a busy machine" + (f": {because}" if because else ""),
         again=again,
-        further={glue: ["-O1"]},  # its speed doesn't matter; -O3 takes 2 seconds longer
+        source_flags={glue: ["-O1"]},  # its speed doesn't matter; -O3 takes 2 seconds longer
     )
 
 

@@ -26,10 +26,10 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from puffer_mlx.ops import cpu_extension, low_precision
-from puffer_mlx.system import voice
+from puffer_mlx.system import verbosity
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.plain_functions import Names, Recorded, recorded
-from puffer_mlx.system.prebuilt import hash_of
+from puffer_mlx.system.prebuilt import text_hash
 
 PACKAGE = Path(__file__).parents[1]
 PACKAGE_NAME = PACKAGE.name
@@ -195,7 +195,7 @@ def _of_extension(operation: Implementation, extension: ModuleType) -> Any:
 
 @functools.cache
 def _report(line: str) -> None:
-    voice.note(f"puffer_mlx: {line}", error=True)
+    verbosity.note(f"puffer_mlx: {line}", error=True)
 
 
 # ---- dependencies --------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def _dependencies(modules: tuple[str, ...]) -> tuple[list[Names], list[str]]:
 
 def _replaced(names: Sequence[Names]) -> list[str]:
     pairs = ((each, key, value) for each in names for key, value in each.recorded)
-    return [f"{n.place}.{key}" for n, key, value in pairs if n.current.get(key) is not value]
+    return [f"{n.owner}.{key}" for n, key, value in pairs if n.current.get(key) is not value]
 
 
 def _function(passed: Any) -> Any:
@@ -243,7 +243,7 @@ def _is_recorded(passed: Any) -> bool:
     module, _, path = qualified_name(passed).partition(":")
     owner, _, key = f"{module}.{path}".rpartition(".")
     record = recorded.get(f"{PACKAGE_NAME}.{module}", Recorded([], set()))
-    names = [each for each in record.names if each.place == owner]
+    names = [each for each in record.names if each.owner == owner]
     return any((key, _function(passed)) in each.recorded for each in names)
 
 
@@ -273,13 +273,13 @@ def _edited(module: str) -> str:
     if hashes is None or file.suffix != ".py" or not file.exists():
         return ""
     source = file.read_bytes()
-    same = hash_of(source) == hashes.source or code_hash(source) == hashes.code
+    same = text_hash(source) == hashes.source or code_hash(source) == hashes.code
     return "" if same else path
 
 
 def code_hash(source: bytes) -> str:
     """Return a hash of Python code without comments, docstrings, annotations and f-strings."""
-    return hash_of(repr(_computed(ast.parse(source).body)))
+    return text_hash(repr(_computed(ast.parse(source).body)))
 
 
 def _computed(node: Any) -> Any:

@@ -14,11 +14,11 @@ def build_wheel_libraries(folder: Path) -> None:
     """Compile a wheel's libraries for this platform, Python and MLX into an empty folder."""
     for level in prebuilt.levels():
         library = cpu_extension.compile_extension(level=level)
-        prebuilt.add(folder, cpu_extension.NAME, level, cpu_extension.made_for(), library)
+        prebuilt.add_library(folder, cpu_extension.NAME, level, cpu_extension.built_for(), library)
     if not mac.on_a_mac():
         integer = "int64_t"  # BLAS integer type in NumPy's wheels
         library = blas.compile_shim(integer)
-        prebuilt.add(folder, blas.SHIM, "", blas.shim_for(integer), library)
+        prebuilt.add_library(folder, blas.SHIM, "", blas.shim_versions(integer), library)
 
 
 if __name__ == "__main__":

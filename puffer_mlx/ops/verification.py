@@ -23,11 +23,11 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from puffer_mlx.ops import implementation
-from puffer_mlx.system import voice
+from puffer_mlx.system import verbosity
 from puffer_mlx.system.backend import backend, kernel_substitute
 from puffer_mlx.system.devices import building, for_cpu, has_gpu
 from puffer_mlx.system.files import publish
-from puffer_mlx.system.prebuilt import hash_of
+from puffer_mlx.system.prebuilt import text_hash
 from puffer_mlx.system.private_folders import cache_directory
 
 ROUNDING = {"fp32": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-11}  # fp32 products may use TF32
@@ -167,7 +167,7 @@ class Verified:
     def _signature(self, arguments: tuple) -> str:
         leaves = [leaf for _, leaf in tree_flatten(list(arguments))]
         shapes = [(a.shape, str(a.dtype)) if isinstance(a, mx.array) else a for a in leaves]
-        return hash_of(describe_machine(), self._context, str(shapes))
+        return text_hash(describe_machine(), self._context, str(shapes))
 
 
 def verified(
@@ -200,7 +200,7 @@ def refuse(names: Iterable[str], reason: str = "", gpu: str = "this GPU") -> Non
     for name in sorted({*names} - implementation.refused):
         implementation.refused.add(name)
         because = f" ({reason})" if reason else ""
-        voice.note(
+        verbosity.note(
             f"puffer_mlx: {name} fails on {gpu}{because}, so plain MLX runs, slower; hint:"
             " puffer-mlx check-gpu --report",
             error=True,
@@ -216,7 +216,7 @@ def describe_machine() -> str:
     paths = sorted(
         path for folder in folders for path in folder.rglob("*") if path.suffix in SOURCE_SUFFIXES
     )
-    sources = hash_of(*(path.read_bytes() for path in paths))
+    sources = text_hash(*(path.read_bytes() for path in paths))
     return f"{name} {platform.platform()} {version('mlx')} {sources}"
 
 

@@ -104,7 +104,7 @@ def _refuse_machine() -> None:
             "a Mac with Apple silicon; elsewhere, a timeline: --profile run.json",
         )
     if os.environ.get(VARIABLE) != "1":
-        command = f"{VARIABLE}=1 {program.typed()}"
+        command = f"{VARIABLE}=1 {program.full_command_line()}"
         raise UserError(
             f"Metal captures only what was started with {VARIABLE}=1,"
             f" found {os.environ.get(VARIABLE, 'nothing')}",

@@ -104,7 +104,7 @@ class Trace:
         if lost:
             print(f"puffer_mlx: {self.path}: {self._lost(lost)}", file=sys.stderr)
         try:
-            with publish(self.path, named=True) as path:
+            with publish(self.path, user_named=True) as path:
                 path.write_text(json.dumps(self._document(lost)) + "\n")
         except UserError as error:
             print(f"puffer_mlx: no trace: {error.message}", file=sys.stderr)

@@ -28,7 +28,7 @@ from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 from puffer_mlx.vec.base import Collected, WholeRollouts
 from puffer_mlx.vec.rollout_loop import ACT, PART
 
@@ -159,7 +159,7 @@ def replay_states(
         Recurrent state of each group after these steps.
     """
     result = current = [*states]
-    if not named(result[0]):
+    if not named_arrays(result[0]):
         return result
     begin = 0
     agents = np.split(steps, len(result))

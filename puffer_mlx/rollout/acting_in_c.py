@@ -26,7 +26,7 @@ from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.policy_assignment import PolicyAssignment
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 from puffer_mlx.vec.base import WholeRollouts
 
 Shape = tuple[int, ...]
@@ -130,7 +130,7 @@ class CActor:
         self._hidden = policy.network.hidden
         self._add_network: Any = network_facts(policy.network).add_c_layers
         self._activation = ACTIVATION_CODES[encoder_activation(policy.encoder) or ""]
-        self._state_names = [name for name, _ in named(policy.initial_state(1))]
+        self._state_names = [name for name, _ in named_arrays(policy.initial_state(1))]
         shape = self._inputs, self._hidden, list(action.sizes), action.continuous
         self.native = extension.Actor(*shape, policy.decoder.limits.action)
         self._ready = False

@@ -18,8 +18,8 @@ import psutil
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import CurveReader, Outcome, Point
-from puffer_mlx.system import program, voice
-from puffer_mlx.system.signals import ends_with_this
+from puffer_mlx.system import program, verbosity
+from puffer_mlx.system.signals import parent_variables
 
 STOP_TIMEOUT = 30.0  # seconds from the request to end until the process is killed
 KILL_TIMEOUT = 5.0  # seconds to wait for a killed process
@@ -206,14 +206,14 @@ class TrainingProcess:
         self._stop_reason = ""
         self._log = CurveReader(folder / "logs", metric)
         folder.mkdir(parents=True, exist_ok=True)
-        command = program.of_package("train", *words, *slot.options, "-q")
+        command = program.package_command("train", *words, *slot.options, "-q")
         with open(folder / OUTPUT_FILE, "wb") as output, _restricted_to(slot.cores):
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=slot.environment() | ends_with_this(),
+                env=slot.environment() | parent_variables(),
                 start_new_session=True,  # so that Ctrl-C in the terminal only reaches the sweep
             )
         self.identity = ProcessIdentity.of(self._process.pid)
@@ -257,7 +257,7 @@ class TrainingProcess:
         self._log.new_points()
         self._log.close()
         if self._log.skipped_note:
-            voice.note(f"{self._folder}: {self._log.skipped_note}; it was skipped")
+            verbosity.note(f"{self._folder}: {self._log.skipped_note}; it was skipped")
         points = self._log.curve(self._max_points)
         terminated = self._kill_deadline is not None
         error = self._error or (self._failure_reason(code) if code and not terminated else "")

@@ -1,1 +1,1 @@
-"""The machine: compilers, BLAS, devices, files, signals and standard output."""
+"""Access to the computer: compilers, BLAS, devices, files, signals and standard output."""

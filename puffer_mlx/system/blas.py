@@ -1,16 +1,17 @@
-"""Linux only: replace MLX's reference BLAS with a fast one, before MLX loads.
+"""Replace MLX's slow reference BLAS with a fast one on Linux, before MLX loads.
 
 On Linux, MLX's wheels multiply matrices on the CPU with netlib's reference BLAS, about 15 times
 slower than the OpenBLAS in NumPy's wheels. The dynamic linker binds ``libmlx.so`` to the first
-global ``cblas_sgemm``, so ``import puffer_mlx`` loads one before MLX:
+global ``cblas_sgemm``, so ``import puffer_mlx`` loads a BLAS before MLX. It is the first of these
+that is available:
 
-1. one that is global already (``LD_PRELOAD``);
-2. else NumPy's OpenBLAS, through a shim of the wheel or compiled once (``blas_shim.c``: NumPy
-renames the functions and widens their integers);
-3. else the system's OpenBLAS;
-4. else MLX's BLAS, with a warning on standard error.
+1. a BLAS that is already loaded (``LD_PRELOAD``);
+2. NumPy's OpenBLAS, called through a shim (``blas_shim.c``) that comes with the wheel or is
+compiled once, since NumPy renames the functions and uses 64-bit integers;
+3. the system's OpenBLAS;
+4. MLX's reference BLAS, with a warning on standard error.
 
-LAPACK is MLX's, except in the third case. On macOS MLX uses Accelerate.
+LAPACK is always MLX's, except in case 3. On macOS, MLX uses Accelerate.
 """
 
 import contextlib
@@ -35,10 +36,10 @@ _SOURCE = Path(__file__).with_name("blas_shim.c")
 
 
 def use_fast_blas() -> str:
-    """Give MLX the fastest available BLAS. Call it before importing MLX; later calls do nothing.
+    """Make MLX use the fastest available BLAS. Call this before importing MLX.
 
-    Without a compiler, a writable cache or an OpenBLAS, MLX uses its reference BLAS. A line on
-    standard error then gives the reason and a hint.
+    Without a compiler, a writable cache or an OpenBLAS, MLX uses its reference BLAS, and a line on
+    standard error gives the reason and a hint. Later calls only return the name.
 
     Returns:
         Name of the BLAS: ``OpenBLAS 0.3.31 (NumPy's)``, ``Accelerate``, ``reference (slow)``.
@@ -47,20 +48,20 @@ def use_fast_blas() -> str:
 
 
 def blas_name() -> str:
-    """Return the name from `use_fast_blas`."""
+    """Return the name of the BLAS that MLX uses, for example ``OpenBLAS 0.3.31 (NumPy's)``."""
     return _choice()[0]
 
 
 def get_blas_threads() -> int:
-    """Return OpenBLAS's number of threads for one product, 0 if MLX's BLAS isn't an OpenBLAS."""
+    """Return OpenBLAS's number of threads per matrix product, or 0 for another BLAS."""
     library = _choice()[1]
     return library.function("openblas_get_num_threads")() if library else 0
 
 
 def set_blas_threads(threads: int) -> None:
-    """Set OpenBLAS's number of threads for one product; no effect on another BLAS.
+    """Set OpenBLAS's number of threads per matrix product. No effect on another BLAS.
 
-    NumPy shares the setting. Its default is ``OPENBLAS_NUM_THREADS``, else all cores.
+    NumPy shares the setting. The default is ``OPENBLAS_NUM_THREADS``, else all cores.
 
     Args:
         threads: Number of threads, at least 1.
@@ -76,12 +77,12 @@ def set_blas_threads(threads: int) -> None:
 
 
 class Gemm(NamedTuple):
-    """A BLAS's product of float32 matrices, for a caller with several threads.
+    """Address of the BLAS function for float32 matrix products, called by C code with threads.
 
     Attributes:
-        address: Address of ``cblas_sgemm`` (32-bit integers), or 0.
-        split: True if the caller should divide a product among its threads. Accelerate divides
-            products itself: its matrix unit belongs to all cores of a cluster.
+        address: Address of ``cblas_sgemm`` (with 32-bit integers), or 0.
+        split: True if the caller should divide a product among its threads. False for Accelerate,
+            whose matrix unit is shared by the cores of a cluster.
     """
 
     address: int
@@ -89,7 +90,7 @@ class Gemm(NamedTuple):
 
 
 def take_over_gemm() -> Gemm:
-    """Return the product of MLX's BLAS, and make an OpenBLAS compute on its caller's thread only.
+    """Return the BLAS function for matrix products, and make OpenBLAS use the calling thread only.
 
     If MLX's BLAS is neither OpenBLAS nor Accelerate, the address is 0 and nothing changes.
     """
@@ -103,7 +104,13 @@ def take_over_gemm() -> Gemm:
 
 @dataclass(frozen=True)
 class _OpenBlas:
-    """A loaded OpenBLAS, with prefix and suffix of its functions (NumPy: ``scipy_``, ``64_``)."""
+    """A loaded OpenBLAS library.
+
+    Args:
+        library: The library.
+        prefix: Prefix of its function names; NumPy's has ``scipy_``.
+        suffix: Suffix of its function names; NumPy's has ``64_``.
+    """
 
     library: ctypes.CDLL
     prefix: str
@@ -114,7 +121,7 @@ class _OpenBlas:
 
     @property
     def config(self) -> str:
-        """Return OpenBLAS's description: ``OpenBLAS 0.3.31 USE64BITINT DYNAMIC_ARCH ...``."""
+        """OpenBLAS's version and build options: ``OpenBLAS 0.3.31 USE64BITINT ...``."""
         get_config = self.function("openblas_get_config")
         get_config.restype = ctypes.c_char_p
         return get_config().decode()
@@ -123,33 +130,33 @@ class _OpenBlas:
     def integer(self) -> type[ctypes.c_int64] | type[ctypes.c_int]:
         return ctypes.c_int64 if "USE64BITINT" in self.config else ctypes.c_int
 
-    def named(self, source: str) -> str:
+    def label(self, source: str) -> str:
         return f"{' '.join(self.config.split()[:2])} ({source})"
 
 
 @functools.cache
 def _choice() -> tuple[str, _OpenBlas | None]:
-    """Return the name of MLX's BLAS, and the library if it is an OpenBLAS."""
+    """Choose and load MLX's BLAS. Returns its name, and the library if it is an OpenBLAS."""
     if mac.on_a_mac():
         return "Accelerate", None
     process = ctypes.CDLL(None)
     if hasattr(process, "cblas_sgemm"):
         preloaded = _recognise(process)
-        return (preloaded.named("preloaded"), preloaded) if preloaded else ("preloaded", None)
+        return (preloaded.label("preloaded"), preloaded) if preloaded else ("preloaded", None)
     if "mlx.core" in sys.modules:
         return _reference("mlx was imported first", "import puffer_mlx before mlx")
     reason = "NumPy carries no OpenBLAS"
     for blas in _numpy_openblas():
         try:
             _forward(blas)
-            return blas.named("NumPy's"), blas
+            return blas.label("NumPy's"), blas
         except Exception as error:  # UserError, OSError, or RuntimeError without a home directory
             reason = str(error).partition("\n")[0]
     for path in (f"{sys.prefix}/lib/libopenblas.so.0", "libopenblas.so.0", "libopenblas.so"):
         blas = _load(path)
         if blas and blas.integer is ctypes.c_int and not blas.suffix:
             ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-            return blas.named("system"), blas
+            return blas.label("system"), blas
     from puffer_mlx.system.compiler import compiler_hint
 
     return _reference(reason, f"{compiler_hint()}; or OpenBLAS (Debian: libopenblas0)")
@@ -164,7 +171,7 @@ def _reference(reason: str, hint: str) -> tuple[str, None]:
 
 
 def _numpy_openblas() -> Iterator[_OpenBlas]:
-    """Yield the OpenBLAS in NumPy's wheel. NumPy from conda or a distribution has none."""
+    """Yield the OpenBLAS of NumPy's wheel. NumPy from conda or a Linux distribution has none."""
     spec = importlib.util.find_spec("numpy")
     if spec and spec.origin:
         libraries = Path(spec.origin).parents[1] / "numpy.libs"
@@ -174,16 +181,16 @@ def _numpy_openblas() -> Iterator[_OpenBlas]:
 
 
 def _load_after(libraries: Path, path: str) -> _OpenBlas | None:
-    """Load NumPy 1.26's OpenBLAS after its dependencies, which it can't find. Return it."""
-    for needed in "libquadmath", "libgfortran":  # libgfortran needs libquadmath
-        for library in libraries.glob(f"{needed}*.so*"):
+    """Load NumPy 1.26's OpenBLAS after its dependencies, which the linker doesn't find."""
+    for dependency in "libquadmath", "libgfortran":  # libgfortran needs libquadmath
+        for library in libraries.glob(f"{dependency}*.so*"):
             with contextlib.suppress(OSError):
                 ctypes.CDLL(str(library))
     return _load(path)
 
 
 def _load(path: str) -> _OpenBlas | None:
-    """Load the OpenBLAS at ``path`` with local symbols. Return None if there is no OpenBLAS."""
+    """Load an OpenBLAS with local symbols. Returns None for other files."""
     try:
         return _recognise(ctypes.CDLL(path))
     except OSError:
@@ -191,16 +198,16 @@ def _load(path: str) -> _OpenBlas | None:
 
 
 def _recognise(library: ctypes.CDLL) -> _OpenBlas | None:
-    """Return the library as an OpenBLAS, or None for another library."""
-    needed = ["openblas_get_config", *(f"cblas_{name}" for name in GEMMS)]
+    """Return a library as an OpenBLAS, or None for another library."""
+    required = ["openblas_get_config", *(f"cblas_{name}" for name in GEMMS)]
     for prefix, suffix in itertools.product(("scipy_", ""), ("64_", "")):
-        if all(hasattr(library, f"{prefix}{name}{suffix}") for name in needed):
+        if all(hasattr(library, f"{prefix}{name}{suffix}") for name in required):
             return _OpenBlas(library, prefix, suffix)
     return None
 
 
 def _forward(blas: _OpenBlas) -> None:
-    """Define MLX's BLAS functions globally, as calls of ``blas``."""
+    """Define the BLAS functions that MLX calls, so that they call an OpenBLAS."""
     integer = "int64_t" if blas.integer is ctypes.c_int64 else "int"
     path, shim = _shim(integer)
     for name in GEMMS:
@@ -210,18 +217,18 @@ def _forward(blas: _OpenBlas) -> None:
 
 
 def _shim(integer: str) -> tuple[Path, ctypes.CDLL]:
-    """Return the shim of the package if it fits this machine, else the compiled one in the cache.
+    """Load the shim between MLX and OpenBLAS: the wheel's if it fits, else a compiled one.
 
-    Imports the compiler only if needed: every import of puffer_mlx calls this function.
+    The compiler module is imported only if needed, because every import of puffer_mlx runs this.
     """
 
     def load(path: Path) -> tuple[Path, ctypes.CDLL]:
         return path, ctypes.CDLL(str(path))
 
-    if path := prebuilt.find(SHIM, shim_for(integer)).path:
+    if path := prebuilt.find_library(SHIM, shim_versions(integer)).path:
         with contextlib.suppress(OSError):
             return load(path)
-    if prebuilt.is_intact(path := _kept(integer)):
+    if prebuilt.is_intact(path := _cached_path(integer)):
         with contextlib.suppress(OSError):
             return load(path)
     from puffer_mlx.system.compiler import load_compiled
@@ -230,20 +237,25 @@ def _shim(integer: str) -> tuple[Path, ctypes.CDLL]:
 
 
 def compile_shim(integer: str, again: bool = False) -> Path:
-    """Compile the shim that forwards MLX's calls to an OpenBLAS with integers of a C type."""
+    """Compile the shim that forwards MLX's BLAS calls to OpenBLAS. Returns the library's path.
+
+    Args:
+        integer: C type of OpenBLAS's integers.
+        again: Compile even if the cache has the library.
+    """
     from puffer_mlx.system.compiler import compile_shared
 
     flags = ["-O2", f"-DBLAS_INT={integer}"]
-    return compile_shared(SHIM, [_SOURCE], flags, again=again, kept=_kept(integer))
+    return compile_shared(SHIM, [_SOURCE], flags, again=again, output=_cached_path(integer))
 
 
-def _kept(integer: str) -> Path:
-    """Return the path of the compiled shim. Doesn't call the compiler, which takes time."""
+def _cached_path(integer: str) -> Path:
+    """Return the path of the compiled BLAS shim in the cache, without calling the compiler."""
     machine = sys.platform, platform.machine(), os.environ.get("CC", "")
-    digest = prebuilt.hash_of(*shim_for(integer).values(), *machine)
+    digest = prebuilt.text_hash(*shim_versions(integer).values(), *machine)
     return cache_directory() / f"{SHIM}-{digest}.so"
 
 
-def shim_for(integer: str) -> dict[str, str]:
-    """Return the versions that a compiled shim depends on."""
-    return {"integers": integer, "sources": prebuilt.hash_of(_SOURCE.read_bytes())}
+def shim_versions(integer: str) -> dict[str, str]:
+    """Return the versions that a compiled BLAS shim depends on: OpenBLAS's integers, its source."""
+    return {"integers": integer, "sources": prebuilt.text_hash(_SOURCE.read_bytes())}

@@ -1,8 +1,8 @@
-/* The three BLAS calls MLX makes, forwarded to the OpenBLAS that system/blas.py points them at.
+/* Forwards the three BLAS functions that MLX calls to the OpenBLAS that system/blas.py chooses.
  *
- * Loaded globally before MLX, these definitions win over those of the reference BLAS that MLX's
- * wheel links. Nothing of OpenBLAS itself becomes global, so LAPACK and Fortran's runtime stay
- * MLX's own. BLAS_INT is OpenBLAS's integer (NumPy's takes 64 bits); MLX passes int. */
+ * This library is loaded globally before MLX, so its definitions win over the reference BLAS that
+ * MLX's wheel links. OpenBLAS itself isn't loaded globally, so LAPACK and the Fortran runtime stay
+ * MLX's. BLAS_INT is OpenBLAS's integer type (64 bits in NumPy's); MLX passes int. */
 #include <stdint.h>
 
 #define FORWARD(GEMM, SCALAR)                                                                      \

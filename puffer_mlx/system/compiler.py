@@ -1,10 +1,10 @@
 """Compile C and C++ sources on first use, and cache the result.
 
-The name of a library or program contains a hash of everything that decides its contents: sources,
-headers, flags, the compiler's version and the platform. The file is written under another name,
-synced and renamed, so a killed process leaves no partial library. Processes that need the same
-library at the same time wait for the first one, which compiles it. A second file has the library's
-hash: loading a damaged library may crash the process, so it is compiled again instead.
+A library's file name contains a hash of everything that it is compiled from: sources, headers,
+flags, the compiler's version and the platform. The file is written under another name, synced and
+renamed, so a killed process leaves no partial library. If several processes need the same library,
+the first one compiles it and the others wait. A second file contains the library's hash: loading a
+damaged library may crash the process, so it is compiled again instead.
 """
 
 import functools
@@ -24,15 +24,15 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import private_folders, voice
+from puffer_mlx.system import private_folders, verbosity
 from puffer_mlx.system.files import sync, wait_for_lock
 from puffer_mlx.system.prebuilt import digest_path, file_digest, is_intact
 from puffer_mlx.system.private_folders import cache_directory
 
 _SOURCE_SUFFIXES = {".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".inc", ".def"}
 _SHOWN_LINES = 6
-_TELLING = ("error", "undefined", "cannot find")  # the last: a linker's, missing library
-NOTICE_SECONDS = 1.0  # a longer compilation is announced
+_ERROR_WORDS = ("error", "undefined", "cannot find")  # in messages of compilers and linkers
+NOTICE_SECONDS = 1.0  # compilations that take longer are announced
 _RELEASE = Path("/etc/os-release")
 _COMMANDS = {  # ID or a word of ID_LIKE: (command, packages for C, packages for C++)
     "debian": ("apt install", "gcc libc6-dev", "g++ python3-dev"),
@@ -46,14 +46,14 @@ _PerSource = Mapping[Path, Sequence[str]]
 
 
 class Kind(NamedTuple):
-    """Kind of file that a compiler makes."""
+    """Kind of a compiler's output file: its suffix and the flags that produce it."""
 
     suffix: str
     flags: tuple[str, ...]
 
 
 SHARED = Kind(".so", ("-fPIC", "-shared"))
-OBJECT = Kind(".o", ("-fPIC", "-c"))  # one source, with a library's flags
+OBJECT = Kind(".o", ("-fPIC", "-c"))  # of one source, compiled as for a library
 
 
 def source_files(folder: Path) -> list[Path]:
@@ -68,29 +68,29 @@ def compile_shared(
     compiler: str = "cc",
     depends: Iterable[Path] = (),
     include: Sequence[Path] = (),
-    usually: str = "a few seconds",
+    duration: str = "a few seconds",
     again: bool = False,
-    further: _PerSource | None = None,
-    kept: Path | None = None,
+    source_flags: _PerSource | None = None,
+    output: Path | None = None,
     kind: Kind = SHARED,
 ) -> Path:
-    """Return a shared library made from ``sources``, compiling it only if the cache has none.
+    """Return the path of a compiled library. Compile it only if it isn't in the cache.
 
-    Several sources are compiled at the same time, one per core.
+    Several sources are compiled in parallel, one per core.
 
     Args:
-        name: Name of the library, for messages and the beginning of the file name.
+        name: Name of the library, for messages and as the beginning of the file name.
         sources: Files to compile, in order.
         flags: Compiler and linker flags, without ``-shared``, ``-fPIC`` and ``-o``. Libraries and
             flags that begin with ``-l`` or ``-Wl`` are put after the sources.
         compiler: ``cc`` or ``c++``; ``$CC`` and ``$CXX`` take precedence and may contain arguments.
-        depends: Further files the result depends on (headers).
+        depends: Other files that the library depends on (headers).
         include: Folders searched for ``#include "..."``. The hash contains the files of
-            ``depends``, not their location, so a copy of this package compiles nothing again.
-        usually: Usual duration as text, for a user who waits.
+            ``depends``, not these folders, so a copy of this package compiles nothing again.
+        duration: Usual duration as text, printed if compiling takes long.
         again: Compile even if the cache has the library.
-        further: Flags of single sources, after ``flags``; used if there are several sources.
-        kept: Path of the library below ``cache_directory()``. None: named by a hash.
+        source_flags: Additional flags by source, used if there are several sources.
+        output: Path of the library below ``cache_directory()``; None to name it by a hash.
         kind: Suffix and flags of the result.
 
     Returns:
@@ -100,12 +100,13 @@ def compile_shared(
         UserError: A source is missing, there is no compiler, it fails, or the cache can't be
             written.
     """
-    further = further or {}
+    source_flags = source_flags or {}
     command = _command(compiler)
     digest = hashlib.sha256()
-    of_sources = [flag for source in sources for flag in further.get(source, ())]
-    for part in (_identity(tuple(command)), sys.platform, platform.machine(), *flags, *of_sources):
-        digest.update(part.encode(errors="surrogateescape") + b"\0")  # paths may be invalid UTF-8
+    more_flags = [flag for source in sources for flag in source_flags.get(source, ())]
+    platform_texts = _identity(tuple(command)), sys.platform, platform.machine()
+    for text in (*platform_texts, *flags, *more_flags):
+        digest.update(text.encode(errors="surrogateescape") + b"\0")  # paths may be invalid UTF-8
     for path in (*sources, *depends):
         try:
             content = path.read_bytes()
@@ -117,31 +118,33 @@ def compile_shared(
         header = f"{path.name} {len(content)}\0"
         digest.update(header.encode(errors="surrogateescape") + content)
     search = [f"-iquote{folder}" for folder in include]
-    output = kept or cache_directory() / f"{name}-{digest.hexdigest()[:24]}{kind.suffix}"
+    output = output or cache_directory() / f"{name}-{digest.hexdigest()[:24]}{kind.suffix}"
     if again or not is_intact(output):
         when = "again" if output.exists() else "for the first time"
-        with _announced(name, f"{when}, which takes {usually}"):
+        with _announced(name, f"{when}, which takes {duration}"):
             _make_folder(name, output.parent)
             with wait_for_lock(output.with_name(f".{output.name}.lock")):
-                if again or not is_intact(output):  # else another process made it meanwhile
-                    every = [*kind.flags, *search, *flags]
-                    _compile(name, command, sources, every, further, output)
+                if again or not is_intact(output):  # else another process has compiled it
+                    all_flags = [*kind.flags, *search, *flags]
+                    _compile(name, command, sources, all_flags, source_flags, output)
         _compiled_now.add(output)
     return output
 
 
 def _command(compiler: str) -> list[str]:
-    """Return a compiler's command: the words of ``$CC`` or ``$CXX`` if set, else its name.
+    """Return the command that runs a compiler: ``$CC`` or ``$CXX`` if set, else its name.
 
     Raises:
-        UserError: The variable has no words, or an unclosed quote.
+        UserError: The variable is blank or has an unclosed quote.
     """
     variable = {"cc": "CC", "c++": "CXX"}.get(compiler, "")
     text = os.environ.get(variable) or compiler
     try:
-        words, problem = shlex.split(text), "it names no compiler"
+        words = shlex.split(text)
+        problem = "it names no compiler"
     except ValueError as error:
-        words, problem = [], str(error)
+        words = []
+        problem = str(error)
     if not words:
         hint = f"unset {variable}, or set it to a compiler and its options"
         raise UserError(f"the environment variable {variable} is {text!r}: {problem}", hint)
@@ -149,37 +152,37 @@ def _command(compiler: str) -> list[str]:
 
 
 class CompilerError(UserError):
-    """Error of a compiler in a source.
+    """Raised if a compiler reports errors in a source.
 
     Args:
         name: Name of the library.
-        command: Command of the compiler.
-        status: Exit status.
-        lines: Error messages.
+        command: Command line that failed.
+        status: Exit status of the compiler.
+        lines: Lines of error messages.
     """
 
     def __init__(self, name: str, command: list[str], status: int, lines: list[str]) -> None:
-        shown = "\n".join(f"  {line}" for line in lines[:_SHOWN_LINES])
+        first_lines = "\n".join(f"  {line}" for line in lines[:_SHOWN_LINES])
         super().__init__(
-            f"{name}: {shlex.join(command)} failed with status {status}:\n{shown}",
-            "correct the source, or take a newer compiler (CC, CXX); above are its first errors",
+            f"{name}: {shlex.join(command)} failed with status {status}:\n{first_lines}",
+            "correct the source, or use a newer compiler (CC, CXX); above are its first errors",
         )
         self.lines = lines
 
 
-_compiled_now: set[Path] = set()  # by this process
+_compiled_now: set[Path] = set()  # libraries that this process has compiled
 
 
 def load_compiled(compile: Callable[..., Path], load: Callable[[Path], _T]) -> _T:
-    """Compile something and load it. Compile again if a cached file can't be loaded.
+    """Compile and load a library. If the cached library can't be loaded, compile it again.
 
     Args:
-        compile: Returns the result of ``compile_shared``; called with ``again=True`` the second
-            time.
-        load: Loads a library; raises OSError, ImportError or UserError.
+        compile: Returns the library's path from ``compile_shared``; called with ``again=True`` the
+            second time.
+        load: Loads a library, or raises OSError, ImportError or UserError.
 
     Raises:
-        UserError: As in ``compile_shared``, or ``load`` failed for a newly compiled library.
+        UserError: Compiling failed, or a newly compiled library can't be loaded.
     """
     path = compile()
     try:
@@ -192,28 +195,29 @@ def load_compiled(compile: Callable[..., Path], load: Callable[[Path], _T]) -> _
 
 @contextmanager
 def _announced(name: str, more: str) -> Iterator[None]:
-    """Print that a compilation takes long, and its duration at the end."""
-    began, shown = time.monotonic(), threading.Event()
+    """Print a notice if compiling, done in the block, takes long; at the end print its duration."""
+    began = time.monotonic()
+    printed = threading.Event()
 
-    def tell() -> None:
-        voice.note(f"puffer_mlx: compiling {name} {more}", error=True)
-        shown.set()
+    def print_notice() -> None:
+        verbosity.note(f"puffer_mlx: compiling {name} {more}", error=True)
+        printed.set()
 
-    notice = threading.Timer(NOTICE_SECONDS, tell)
+    notice = threading.Timer(NOTICE_SECONDS, print_notice)
     notice.start()
     try:
         yield
     finally:
         notice.cancel()
         notice.join()
-    if shown.is_set():
+    if printed.is_set():
         took = time.monotonic() - began
-        voice.note(f"puffer_mlx: compiling {name} took {took:.0f} s", error=True)
+        verbosity.note(f"puffer_mlx: compiling {name} took {took:.0f} s", error=True)
 
 
 @functools.cache
 def _identity(command: tuple[str, ...]) -> str:
-    """Return the output of ``compiler --version``."""
+    """Return what a compiler prints for ``--version``."""
     try:
         return subprocess.run(
             [*command, "--version"], capture_output=True, text=True, check=True
@@ -227,7 +231,7 @@ def _identity(command: tuple[str, ...]) -> str:
 
 
 def _why(error: OSError | subprocess.CalledProcessError) -> str:
-    """Return an error as text. Include a program's output: macOS's ``cc`` may be a placeholder."""
+    """Return the reason why a compiler didn't run; macOS's ``cc`` may be a placeholder."""
     if isinstance(error, OSError):
         return str(error)
     lines = [line for line in (error.stderr or "").splitlines() if line.strip()]
@@ -235,9 +239,9 @@ def _why(error: OSError | subprocess.CalledProcessError) -> str:
 
 
 def _make_folder(name: str, folder: Path) -> None:
-    """Make the cache's folder if it is missing, and check that it can be written to."""
+    """Create the cache folder if it is missing, and check that it can be written to."""
     try:
-        private_folders.make(folder)
+        private_folders.make_private_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -252,7 +256,7 @@ def _compile(
     command: list[str],
     sources: Sequence[Path],
     flags: Sequence[str],
-    further: _PerSource,
+    source_flags: _PerSource,
     library: Path,
 ) -> None:
     handle, partial = tempfile.mkstemp(".partial", f"{name}-", library.parent)
@@ -269,7 +273,7 @@ def _compile(
                     name,
                     command,
                     [
-                        [*early, *further.get(source, ()), "-c", "-o", target, str(source)]
+                        [*early, *source_flags.get(source, ()), "-c", "-o", target, str(source)]
                         for source, target in zip(sources, objects, strict=True)
                     ],
                 )
@@ -281,9 +285,10 @@ def _compile(
 
 
 def _run_all(name: str, compiler: list[str], calls: Sequence[Sequence[str]]) -> None:
-    """Run several calls of a compiler at once. Raise a UserError with the first errors."""
+    """Run several commands of a compiler in parallel. Raises its errors as a CompilerError."""
     running: list[subprocess.Popen[str]] = []
-    lock, ended = threading.Lock(), False  # A thread may start a call while others are ended.
+    lock = threading.Lock()  # a thread may start a command while the others are killed
+    ended = False
 
     def errors_of(call: Sequence[str]) -> tuple[int, list[str]]:
         environment = {**os.environ, "LC_ALL": "C"}
@@ -314,12 +319,15 @@ def _run_all(name: str, compiler: list[str], calls: Sequence[Sequence[str]]) -> 
             raise
     if failed := [(status, lines) for status, lines in done if status != 0]:
         lines = [line for _, lines in failed for line in lines]
-        errors = [line for line in lines if any(w in line for w in _TELLING)] or lines
+        errors = [line for line in lines if any(w in line for w in _ERROR_WORDS)] or lines
         raise CompilerError(name, compiler, failed[0][0], errors)
 
 
 def _publish(partial: Path, library: Path) -> None:
-    """Rename the library, then its hash: without a hash on the disk the library isn't used."""
+    """Rename a compiled library to its final name, then write its hash.
+
+    Without the hash on the disk, the library isn't used.
+    """
     digest = file_digest(partial).encode()
     try:
         sync(partial)
@@ -344,16 +352,16 @@ def compiler_hint(cpp: bool = False) -> str:
     what = "a C++20 compiler and Python's headers" if cpp else "a C compiler"
     if sys.platform == "darwin":
         return f"install {what}: xcode-select --install"
-    known = next((word for word in _distribution() if word in _COMMANDS), "")
-    command, c, more = _COMMANDS[known or "debian"]
+    distribution = next((word for word in _distribution() if word in _COMMANDS), "")
+    command, c, more = _COMMANDS[distribution or "debian"]
     words = f"{command} {(more or c) if cpp else c}"
-    if known:
+    if distribution:
         return f"install {what}: {words}"
     return f"install {what} with your system's package manager (Debian: {words})"
 
 
 def _distribution() -> list[str]:
-    """Return ID and ID_LIKE of the operating system, empty without a description."""
+    """Return the names of the Linux distribution and its relatives, or [] if unknown."""
     try:
         lines = _RELEASE.read_text(errors="replace").splitlines()
     except OSError:
@@ -363,4 +371,4 @@ def _distribution() -> list[str]:
         key, _, value = line.partition("=")
         fields[key] = value.strip().strip("\"'")
     words = f"{fields.get('ID', '')} {fields.get('ID_LIKE', '')}".split()
-    return [part for word in words for part in (word, word.partition("-")[0])]
+    return [name for word in words for name in (word, word.partition("-")[0])]

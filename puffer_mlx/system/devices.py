@@ -1,9 +1,9 @@
-"""Devices: select one, copy arrays between CPU and GPU, and lock the default.
+"""Select MLX's device, copy arrays between CPU and GPU, and report the GPU's memory.
 
-MLX's default *device* is one variable of the process, which ``with mx.stream(s)`` sets. Operations
-use the default device at the time they are built, and so do fused forms
-(``ops/implementation.py``). If two threads build graphs for two devices, each must hold
-``building`` meanwhile. Evaluation needs no lock, since a graph contains its streams.
+MLX's default device is a variable of the process, which ``with mx.stream(s)`` sets. An operation
+uses the device that is the default when the graph is built (also in ``ops/implementation.py``). If
+two threads build graphs for two devices, each must hold ``building`` meanwhile. Evaluating a graph
+needs no lock, since the graph contains its streams.
 """
 
 import os
@@ -18,18 +18,25 @@ from mlx.utils import tree_map
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.backend import gpu_backend, kernel_substitute
-from puffer_mlx.system.private_folders import cache_directory, refuse_full, temporary
+from puffer_mlx.system.private_folders import (
+    cache_directory,
+    mlx_temporary_folder,
+    refuse_full_disk,
+)
 
-building = threading.RLock()
-_pid: int | None = None  # process that computes with MLX
+building = threading.RLock()  # held while a graph is built for a device
+_pid: int | None = None  # ID of the process that computes with MLX
 CUBIN = ".cubin"  # suffix of kernels compiled by NVRTC
 
 
 def select_device(name: str) -> mx.Device:
-    """Make ``auto``, ``cpu`` or ``gpu`` MLX's default device and return it.
+    """Set and return MLX's default device.
+
+    Args:
+        name: ``cpu``, ``gpu``, or ``auto`` for the GPU if there is one.
 
     Raises:
-        UserError: ``gpu`` was requested, and this MLX has no GPU.
+        UserError: ``gpu`` was requested, but MLX has no GPU here.
     """
     if name == "gpu" and not has_gpu():
         raise UserError(
@@ -41,12 +48,12 @@ def select_device(name: str) -> mx.Device:
 
 
 def refuse_forked() -> None:
-    """Refuse to compute in a process that was forked from one that computed with MLX.
+    """Raise an error if this process was forked from a process that computed with MLX.
 
-    MLX's streams are threads, which a forked process doesn't have. It would wait for them forever.
+    MLX's streams are threads, which a forked process lacks. It would wait for them forever.
 
     Raises:
-        UserError: This is such a process.
+        UserError: The process was forked.
     """
     global _pid
     pid = os.getpid()
@@ -61,62 +68,62 @@ def refuse_forked() -> None:
 
 
 def kernels_note() -> str:
-    """Return a line for a first start while kernels are compiled for this device, else "".
+    """Return a line for users who wait while MLX compiles its kernels, or "" if they are cached.
 
     Raises:
-        UserError: The disk has no space for them.
+        UserError: The disk has no space for the kernels.
     """
     if mx.metal.is_available():
         return ""  # Metal's kernels come with MLX
     on_gpu = mx.default_device() == mx.gpu
-    compiles = on_gpu or shutil.which("g++")  # no kernels without g++
-    ours = on_gpu and any(cache_directory().glob(f"*{CUBIN}"))
-    if ours or kernels_folder().is_dir() or not compiles:
+    compiles = on_gpu or shutil.which("g++")  # a CPU's kernels need g++
+    has_cubins = on_gpu and any(cache_directory().glob(f"*{CUBIN}"))
+    if has_cubins or kernels_folder().is_dir() or not compiles:
         return ""
-    refuse_full()
+    refuse_full_disk()
     takes = "a few seconds" if on_gpu else "about ten seconds"
     whose = "a GPU's" if on_gpu else "MLX's"
     return f"puffer_mlx: compiling {whose} kernels for the first time, which takes {takes}"
 
 
 def kernels_folder() -> Path:
-    """Return MLX's folder of compiled kernels for the default device, except Metal's."""
+    """Return the folder where MLX caches compiled kernels for the default device (not Metal)."""
     on_gpu = mx.default_device() == mx.gpu
-    folder = temporary() / "mlx" / version("mlx") / ("ptx" if on_gpu else "cpu")
+    folder = mlx_temporary_folder() / "mlx" / version("mlx") / ("ptx" if on_gpu else "cpu")
     return Path((os.environ.get("MLX_PTX_CACHE_DIR") if on_gpu else None) or folder)
 
 
 def has_gpu() -> bool:
-    """Return True if this build of MLX can use a GPU here."""
+    """Return True if MLX can use a GPU on this machine."""
     return mx.is_available(mx.gpu)
 
 
 def device_memory() -> int:
-    """Return the bytes of the GPU's memory, 0 without a GPU or if MLX doesn't report them."""
+    """Return the size of the GPU's memory in bytes, or 0 without a GPU or if it is unknown."""
     if not has_gpu():
         return 0
-    facts = mx.device_info(mx.gpu)
-    return int(facts.get("memory_size") or facts.get("total_memory") or 0)
+    info = mx.device_info(mx.gpu)
+    return int(info.get("memory_size") or info.get("total_memory") or 0)
 
 
 def training_memory() -> int:
-    """Return the bytes of memory of the GPU that trains, MLX's default device.
+    """Return the memory in bytes of the GPU that trains, if it has separate memory.
 
-    Returns 0 if the GPU shares the machine's memory, or a CPU trains.
+    Returns 0 if the GPU shares the machine's memory, or if MLX's default device is a CPU.
     """
     return 0 if unified() or mx.default_device() == mx.cpu else device_memory()
 
 
 def kind(device: mx.Device) -> str:
-    """Return ``cpu`` or ``gpu``."""
+    """Return a device's kind as text: ``cpu`` or ``gpu``."""
     return "gpu" if device == mx.gpu else "cpu"
 
 
 def unified() -> bool:
-    """Return True if CPU and GPU share memory: on Apple silicon, and without a GPU.
+    """Return True if CPU and GPU share memory: on Apple silicon, and on machines without a GPU.
 
-    Elsewhere a GPU has separate memory, and arrays that both read, such as a rollout, are on the
-    host.
+    Other GPUs have separate memory. Arrays that CPU and GPU use, such as a rollout, are then in
+    host memory.
     """
     if kernel_substitute() is not None:
         return gpu_backend() == "metal"
@@ -124,10 +131,10 @@ def unified() -> bool:
 
 
 def for_cpu(tree: Any) -> Any:
-    """Return arrays of the GPU for lasting use by the CPU.
+    """Return a tree of the GPU's arrays for repeated use by the CPU.
 
-    With unified memory they are the arrays themselves, elsewhere copies. MLX moves an array that
-    the host reads to the host permanently, and the GPU would then read it from there.
+    With unified memory this is the tree itself, otherwise it contains copies. Without a copy, MLX
+    would move an array to the host on the first read, and the GPU would read it there from then on.
     """
     if unified():
         return tree
@@ -138,9 +145,10 @@ def for_cpu(tree: Any) -> Any:
 
 
 def for_gpu(tree: Any) -> Any:
-    """Return arrays of the host for fast use by the GPU: copies in its memory, if it is separate.
+    """Return a tree of host arrays for fast use by the GPU.
 
-    The copies aren't evaluated: they are made on first use.
+    If the GPU has separate memory, the arrays are copied into it. The copies are lazy: MLX makes
+    them on first use.
     """
     if unified():
         return tree
@@ -148,5 +156,5 @@ def for_gpu(tree: Any) -> Any:
 
 
 def _copy(leaf: Any) -> Any:
-    """Return a copy of an array on the default device, not evaluated; other leaves unchanged."""
+    """Return a lazy copy of an array on the default device; return other leaves unchanged."""
     return leaf * mx.array(1, leaf.dtype) if isinstance(leaf, mx.array) else leaf

@@ -1,8 +1,8 @@
-"""Ctrl-C while a command is imported: end the process at once, without a traceback.
+"""End a command at Ctrl-C while its modules are still being imported, without a traceback.
 
-There is nothing to save yet. A KeyboardInterrupt in the middle of an import may be turned into
-another error by C code, or be lost in callbacks. ``signals.watch_signals`` replaces this handler.
-Programs that import the package as a library keep their handlers.
+A KeyboardInterrupt in the middle of an import may be lost in callbacks or be turned into another
+error by C code, and there is nothing to save yet. ``signals.watch_signals`` later replaces this
+handler. Programs that import the package as a library keep their handlers.
 
 This module is imported before all others, so it imports little.
 """
@@ -15,10 +15,13 @@ from contextlib import contextmanager
 STATUS = 128 + signal.SIGINT
 
 
-def is_command() -> bool:
-    """Return True if this is ``puffer-mlx``, ``python -m puffer_mlx`` or a file of ``scripts``."""
+def started_as_command() -> bool:
+    """Return True if this process was started as a puffer-mlx command.
+
+    That is ``puffer-mlx``, ``python -m puffer_mlx`` or a file in ``scripts``.
+    """
     called = sys.argv[0] if getattr(sys, "argv", None) else ""
-    if called == "-m":  # its name is not in argv yet
+    if called == "-m":  # the module's name is not in argv yet
         word = "".join(sys.orig_argv[-len(sys.argv) :][:1])
         module = word.partition("m")[2] if word.startswith("-") else word  # -mNAME, -umNAME
         return module.partition(".")[0] == "puffer_mlx"
@@ -31,14 +34,14 @@ def is_command() -> bool:
 
 
 def end_at_ctrl_c() -> None:
-    """Make Ctrl-C end this process if it is a command and has Python's default handler."""
-    if is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    """Make Ctrl-C end this process at once, if it is a command with Python's default handler."""
+    if started_as_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
 
 @contextmanager
 def interruptible():
-    """Raise KeyboardInterrupt at Ctrl-C during a block that must clean up."""
+    """Raise KeyboardInterrupt at Ctrl-C in a block that must clean up, then end the process."""
     if signal.getsignal(signal.SIGINT) is not _end:
         yield
         return

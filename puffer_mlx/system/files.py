@@ -1,4 +1,8 @@
-"""Files are published by rename: a reader sees the old file or the complete new one."""
+"""Write, read and lock files safely.
+
+Files and folders are written under a temporary name and renamed: a reader sees either the old or
+the complete new one. Errors of the operating system become UserErrors.
+"""
 
 import contextlib
 import errno
@@ -17,30 +21,30 @@ NO_SPACE = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 
 
 @contextlib.contextmanager
-def publish(path: Path | str, named: bool = False) -> Iterator[Path]:
+def publish(path: Path | str, user_named: bool = False) -> Iterator[Path]:
     """Write a file under a temporary name, and rename it when the block ends without an error.
 
     Args:
-        path: The file; missing folders are made.
-        named: True if the user named this file: then only a regular file is replaced. Otherwise
-            links are replaced, too: a run's folder may come from another user, and its links may
-            lead anywhere.
+        path: The file; missing folders are created.
+        user_named: True if the user named this file: then only a regular file is replaced.
+            Otherwise links are replaced, too: a run's folder may come from another user, and its
+            links may point anywhere.
 
     Yields:
         The temporary path, with the suffix of ``path``.
 
     Raises:
-        UserError: The folder can't be made or the file can't be written (no permission, disk full,
-            ...). The old file is unchanged, and no temporary file is left.
+        UserError: The folder can't be created or the file can't be written (no permission, disk
+            full, ...). The old file is unchanged, and no temporary file remains.
     """
-    if named:
+    if user_named:
         _refuse_special(Path(path))
     with _replacing(Path(path), folder=False) as temporary:
         yield temporary
 
 
 def _refuse_special(path: Path) -> None:
-    """Refuse an output file that exists and isn't a regular file.
+    """Raise an error if an output path exists and isn't a regular file.
 
     Raises:
         UserError: The path is a link, a folder, a device or a pipe.
@@ -53,17 +57,17 @@ def _refuse_special(path: Path) -> None:
             kind = "a folder"
         elif path.is_file() or not path.exists():
             return
-    message = f"can't write {shown(path)}: it is {kind}, not a regular file"
+    message = f"can't write {short_path(path)}: it is {kind}, not a regular file"
     raise UserError(message, "name a new file; JSON goes to standard output with --json -")
 
 
 def check_writable(name: str | Path) -> Path:
-    """Return the absolute path of a file that will be written later.
+    """Check that a file can be written later. Returns its absolute path.
 
     The path is absolute because an environment may change the working directory.
 
     Raises:
-        UserError: The file couldn't be written now.
+        UserError: The file can't be written.
     """
     path = Path(os.path.abspath(name))
     _refuse_special(path)
@@ -81,13 +85,13 @@ def publish_folder(path: Path | str) -> Iterator[Path]:
     """Fill a folder under a temporary name, and rename it when the block ends without an error.
 
     Args:
-        path: The folder; missing folders above it are made. An existing folder is replaced.
+        path: The folder; missing parents are created. An existing folder is replaced.
 
     Yields:
         The temporary folder.
 
     Raises:
-        UserError: As in ``publish``.
+        UserError: The folder can't be created or written.
     """
     with _replacing(Path(path), folder=True) as temporary:
         yield temporary
@@ -122,7 +126,7 @@ def _replacing(path: Path, folder: bool) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder in one step: a reader sees all of it, or nothing.
+    """Remove a folder atomically: it is renamed before its files are deleted.
 
     If the path is a link to a folder, only the link is removed.
     """
@@ -135,7 +139,12 @@ def remove_folder(path: Path) -> None:
 
 
 def publish_link(path: Path, target: str) -> None:
-    """Make or move a symbolic link."""
+    """Create or replace a symbolic link atomically.
+
+    Args:
+        path: The link.
+        target: Path that it points to.
+    """
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     temporary.unlink(missing_ok=True)
     with _reporting(path):
@@ -144,10 +153,10 @@ def publish_link(path: Path, target: str) -> None:
 
 
 def open_file(path: Path | str) -> BinaryIO:
-    """Open a file for reading bytes.
+    """Open a regular file for reading bytes.
 
     Raises:
-        OSError: The file can't be opened or isn't a regular one: reading a FIFO may block forever,
+        OSError: The file can't be opened or isn't a regular file: reading a FIFO may block forever,
             and a device may be endless.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -160,13 +169,13 @@ def open_file(path: Path | str) -> BinaryIO:
     raise OSError(errno.EINVAL, "not a file, but a pipe or a device", str(path))
 
 
-def read_text(path: Path, errors: str = "strict", most: int = 10_000_000) -> str:
-    """Return the text of a file of at most ``most`` bytes.
+def read_text(path: Path, errors: str = "strict", max_bytes: int = 10_000_000) -> str:
+    """Read a UTF-8 text file of limited size. Returns its text with Unix line ends.
 
     Args:
         path: The file.
         errors: Handling of decoding errors, as in ``bytes.decode``.
-        most: Largest size in bytes; files written by people are smaller.
+        max_bytes: Largest accepted size in bytes; files written by people are smaller.
 
     Raises:
         OSError: The file can't be read or is larger.
@@ -174,8 +183,8 @@ def read_text(path: Path, errors: str = "strict", most: int = 10_000_000) -> str
     """
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise OSError(errno.EFBIG, f"{size} bytes, expected a text of at most {most}")
+        if size > max_bytes:
+            raise OSError(errno.EFBIG, f"{size} bytes, expected a text of at most {max_bytes}")
         return file.read().decode("utf-8-sig", errors).replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -183,12 +192,12 @@ def read_text(path: Path, errors: str = "strict", most: int = 10_000_000) -> str
 def lock_folder(folder: Path, what: str) -> Iterator[bool]:
     """Lock a folder for this process during a block.
 
-    The lock is the kernel's, on a file ``.lock`` in the folder. It ends with the process, even if
-    that is killed.
+    The kernel locks the file ``.lock`` in the folder, and releases it when the process ends, even
+    if the process is killed.
 
     Args:
         folder: Existing folder.
-        what: Kind of folder, for messages.
+        what: Name for this kind of folder in messages.
 
     Yields:
         True if the lock is held, False on file systems without locks (some network file systems).
@@ -215,7 +224,7 @@ def lock_folder(folder: Path, what: str) -> Iterator[bool]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return True if a process holds the lock of a folder (``lock_folder``)."""
+    """Return True if a process has locked a folder with ``lock_folder``."""
     try:
         with open(folder / ".lock", "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -228,10 +237,13 @@ def is_locked(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def wait_for_lock(path: Path) -> Iterator[None]:
-    """Run a block while no other process runs one for the same file; wait for the others.
+    """Run a block while holding the lock of a file; wait while other processes hold it.
 
-    The lock is the kernel's, on a temporary file. It ends with the process, even if that is killed.
-    Without locks, or if the file can't be made, the block runs at once.
+    The kernel releases the lock when the process ends, even if the process is killed. If the file
+    system has no locks or the file can't be created, the block runs without a lock.
+
+    Args:
+        path: Lock file, created here and removed afterwards.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
@@ -241,17 +253,19 @@ def wait_for_lock(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
-    """Yield the handle of a locked file, which is removed after the block; None without locks.
+    """Create and lock a file during a block, and remove it afterwards.
 
     Args:
         path: The file.
         mode: Permissions of a new file.
         how: ``LOCK_NB`` to fail instead of waiting.
 
+    Yields:
+        The file's descriptor, or None on a file system without locks.
+
     Raises:
-        BlockingIOError: Another process holds the lock. The error's text is the contents of the
-            file.
-        OSError: The file can't be made.
+        BlockingIOError: Another process holds the lock. The error's text is the file's contents.
+        OSError: The file can't be created.
     """
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
@@ -267,7 +281,7 @@ def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
         except BaseException:  # Ctrl-C while waiting
             os.close(handle)
             raise
-        if not held or _is_same_file(path, handle):  # else its holder has removed it
+        if not held or _is_same_file(path, handle):  # else the previous holder has removed it
             break
         os.close(handle)
     try:
@@ -278,7 +292,7 @@ def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
 
 
 def _is_same_file(path: Path, handle: int) -> bool:
-    """Return True if a path is still the file that was opened."""
+    """Return True if a path still leads to an open file, False if it was removed or replaced."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(handle))
     except FileNotFoundError:
@@ -286,34 +300,40 @@ def _is_same_file(path: Path, handle: int) -> bool:
 
 
 @contextlib.contextmanager
-def reading(path: Path | str, hint: str = "check the path, and who may read it") -> Iterator[None]:
-    """Report OSErrors of a block that reads a path.
+def report_read_errors(
+    path: Path | str, hint: str = "check the path, and who may read it"
+) -> Iterator[None]:
+    """Turn OSErrors of a block that reads a file into UserErrors.
+
+    Args:
+        path: The file, named in the message.
+        hint: Hint of the UserError.
 
     Raises:
-        UserError: In place of an OSError.
+        UserError: The block raised an OSError.
     """
     try:
         yield
     except OSError as error:
-        message = f"can't read {shown(path)}: {error.strerror or error}"
+        message = f"can't read {short_path(path)}: {error.strerror or error}"
         raise UserError(message, hint) from None
 
 
-def shown(path: Path | str) -> str:
-    """Return a path for a message, relative if possible, without the middle of a very long one."""
+def short_path(path: Path | str) -> str:
+    """Return a path for a message: relative if possible, and without the middle if very long."""
     text = relative(Path(path))
     return text if len(text) < 300 else f"{text[:100]}…{text[-100:]}"
 
 
 def relative(path: Path) -> str:
-    """Return a path for a message, relative if it is inside the working directory."""
-    with contextlib.suppress(OSError, ValueError):  # the directory was removed or replaced
+    """Return a path for a message: relative if it is inside the working directory."""
+    with contextlib.suppress(OSError, ValueError):  # working directory removed; path outside it
         return str(path.relative_to(Path.cwd()))
     return str(path)
 
 
 def sync(path: Path) -> None:
-    """Write a file, or a folder's entries, to the disk."""
+    """Flush a file, or a folder's list of entries, from the system's cache to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -323,7 +343,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def _reporting(path: Path) -> Iterator[None]:
-    """Report OSErrors of a block that writes to a path as a UserError."""
+    """Turn OSErrors of a block that writes a file into UserErrors."""
     try:
         yield
     except OSError as error:
@@ -331,12 +351,12 @@ def _reporting(path: Path) -> Iterator[None]:
 
 
 def write_hint(path: Path, error: OSError, options: str) -> str:
-    """Return the hint for a file that couldn't be written.
+    """Return the hint of a UserError about a file that couldn't be written.
 
     Args:
         path: The file.
-        error: The raised error.
-        options: Options that choose another folder.
+        error: Error raised by the operating system.
+        options: Names of the options that choose another folder.
     """
     for folder in (path, *path.parents):
         if os.path.islink(folder) and not os.path.exists(folder):  # unlike Path, raises nothing
@@ -347,7 +367,7 @@ def write_hint(path: Path, error: OSError, options: str) -> str:
 
 def _unwritable(path: Path, error: OSError) -> UserError:
     options = "--checkpoint-dir, --log-dir, or the option that names this file"
-    message = f"can't write {shown(path)}: {error.strerror or error}"
+    message = f"can't write {short_path(path)}: {error.strerror or error}"
     return UserError(message, write_hint(path, error, options))
 
 
@@ -357,8 +377,12 @@ def _umask() -> int:
     return mask
 
 
-def shipped(name: str) -> Path:
-    """Return the folder ``configs`` or ``envs``, inside the installed package or beside it."""
+def shipped_folder(name: str) -> Path:
+    """Return a folder that is shipped with the package, in it or beside it.
+
+    Args:
+        name: ``configs`` or ``envs``.
+    """
     package = Path(__file__).resolve().parents[1]
     inside = package / name
     return inside if inside.is_dir() else package.parent / name

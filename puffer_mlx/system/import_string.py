@@ -1,4 +1,4 @@
-"""Objects of the user, named ``module:name`` in the configuration; suggestions for wrong names."""
+"""Import objects that a configuration names as ``module:name``, and suggest similar names."""
 
 import ast
 import importlib
@@ -19,33 +19,38 @@ SUCCESSOR = (
     " and step observation, reward, terminated, truncated, info"
 )
 
-_folders: dict[str, Path] = {}  # working directory in which a name was read
+_folders: dict[str, Path] = {}  # by import string: the working directory when it was read
 
 
-def to_install(error: ModuleNotFoundError) -> str:
-    """Return the hint for a missing module."""
+def install_hint(error: ModuleNotFoundError) -> str:
+    """Return a hint that says how to install a missing module."""
     if (error.name or "").partition(".")[0] == "gym":
         return SUCCESSOR
-    return f"pip install {error.name}, or what it is called there"
+    return f"pip install {error.name} (the package may have another name)"
 
 
 def note_folder(name: str) -> None:
-    """Record the working directory in which a name was read, since an environment may change it."""
+    """Record the working directory for an import string, since an environment may change it later.
+
+    Args:
+        name: ``module:name`` or ``file.py:name``, recorded only if it is found in this directory.
+    """
     if _is_in(Path.cwd(), name):
         _folders[name] = Path.cwd()
 
 
-def folder_of(name: str) -> Path:
-    """Return the folder in which a name's relative path or module is searched.
+def search_folder(name: str) -> Path:
+    """Return the folder in which an import string's relative path or module is searched.
 
-    It is the working directory, or, if the name isn't there, the one in which the name was read.
+    It is the working directory. If the file or module isn't there, it is the working directory
+    recorded by `note_folder`.
     """
     here = Path.cwd()
     return here if _is_in(here, name) else _folders.get(name, here)
 
 
 def _is_in(folder: Path, name: str) -> bool:
-    """Return True if a folder has the file or the module of a name."""
+    """Return True if a folder contains the file or module that an import string names."""
     module = name.rpartition(":")[0]
     if module.endswith(".py"):
         return (folder / module).is_file()
@@ -54,17 +59,17 @@ def _is_in(folder: Path, name: str) -> bool:
 
 
 def add_to_path(folder: Path) -> None:
-    """Append a folder to the import path, after installed modules."""
+    """Append a folder to Python's import path, after installed modules."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
 
 def load_object(name: str) -> Any:
-    """Return the object that ``module:name`` or ``path/to/file.py:name`` names.
+    """Import and return the object named by ``module:name`` or ``path/to/file.py:name``.
 
-    Modules of the working directory are found, too. A file is imported by its stem, with its folder
-    on the path, so that it can import files beside it. If it has relative imports, it is imported
-    as a module of its package. Child processes find it by the same name.
+    Modules in the working directory are found, too. A file is imported by its stem, and its folder
+    is added to the import path, so that it can import files beside it. A file with relative imports
+    is imported as a module of its package. Child processes find the object by the same name.
 
     Raises:
         UserError: The module, file or name doesn't exist, or importing it fails.
@@ -73,12 +78,12 @@ def load_object(name: str) -> Any:
     relative = module.startswith(".") and not module.endswith(".py")
     if not colon or not module or not attribute or relative:
         raise UserError(f"{name!r} doesn't name an object", "write module:Class or file.py:Class")
-    value: Any = _import(name, module, folder_of(name))
-    for part in attribute.split("."):
-        if not hasattr(value, part):
+    value: Any = _import(name, module, search_folder(name))
+    for attribute_name in attribute.split("."):
+        if not hasattr(value, attribute_name):
             hint = "write module:Class or module:function"
             raise UserError(f"{name}: {module} has no {attribute}", hint)
-        value = getattr(value, part)
+        value = getattr(value, attribute_name)
     return value
 
 
@@ -94,24 +99,24 @@ def _import(name: str, module: str, folder: Path) -> ModuleType:
         loaded = importlib.import_module(module)
     except ImportError as error:
         hint = f"is {module}.py in this folder, or installed?"
-        if isinstance(error, ModuleNotFoundError) and error.name not in _itself(module):
-            hint = to_install(error)  # the module exists and imports a missing one
+        if isinstance(error, ModuleNotFoundError) and error.name not in _with_parents(module):
+            hint = install_hint(error)  # the module exists, but imports a missing one
         raise UserError(f"{name}: {error}", hint) from None
     except SystemExit as error:  # a script that runs when imported
         raise UserError(
-            f"{name}: {module} ended the program when it was imported: SystemExit: {error}",
-            'put what it runs below if __name__ == "__main__":',
+            f"{name}: importing {module} ended the program: SystemExit: {error}",
+            'put the code that it runs below if __name__ == "__main__":',
         ) from None
     except UserError:
         raise
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        place: Any = error if isinstance(error, SyntaxError) else last
-        what = getattr(error, "msg", None) or error
+        location: Any = error if isinstance(error, SyntaxError) else last
+        message = getattr(error, "msg", None) or error
         raise UserError(
-            f"{name}: {module} failed when it was imported: {type(error).__name__}: {what}"
-            f" ({place.filename}:{place.lineno})",
-            "correct it there",
+            f"{name}: importing {module} failed: {type(error).__name__}: {message}"
+            f" ({location.filename}:{location.lineno})",
+            "correct the error there",
         ) from error
     if file.suffix == ".py" and Path(loaded.__file__ or "").resolve() != file.resolve():
         raise UserError(
@@ -121,29 +126,30 @@ def _import(name: str, module: str, folder: Path) -> ModuleType:
 
 
 def _module_of(file: Path) -> tuple[Path, str]:
-    """Return the folder that must be on the path to import a file, and the module's name there.
+    """Return the folder to add to the import path for a file, and the file's module name in it.
 
-    The name is dotted if the file has relative imports, which work only within a package.
+    The module name is dotted if the file has relative imports, which work only within a package.
     """
     try:
         nodes = ast.walk(ast.parse(file.read_bytes()))
     except (OSError, SyntaxError, ValueError):  # the import reports the error
         nodes = iter(())
     levels = max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
-    folder, names = file.parent, [file.stem]
+    folder = file.parent
+    names = [file.stem]
     while len(names) <= levels or (levels and (folder / "__init__.py").is_file()):
         folder, names = folder.parent, [folder.name, *names]
     return folder, ".".join(names)
 
 
-def _itself(module: str) -> list[str]:
-    """Return a dotted name and the names of its parent packages."""
-    parts = module.split(".")
-    return [".".join(parts[: n + 1]) for n in range(len(parts))]
+def _with_parents(module: str) -> list[str]:
+    """Return a module's dotted name and the names of its parent packages."""
+    names = module.split(".")
+    return [".".join(names[: n + 1]) for n in range(len(names))]
 
 
 def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
-    """Return the names most similar to a wrong one as a hint, ``a, b or c``, or "".
+    """Return the names most similar to a wrong name as text for a hint: ``a, b or c``, or "".
 
     Args:
         name: The wrong name.

@@ -1,4 +1,4 @@
-"""Strict JSON, without NaN and infinity; checks of numbers read from JSON."""
+"""Write strict JSON (null instead of NaN and infinity), and check values read from JSON."""
 
 import json
 import math
@@ -8,53 +8,53 @@ from typing import Any, TypeGuard
 from puffer_mlx.system import output
 from puffer_mlx.system.files import publish
 
-STANDARD_OUTPUT = Path("-")  # as the file of --json
-LARGEST = 2**63 - 1
+STANDARD_OUTPUT = Path("-")  # --json - writes to standard output
+MAX_COUNT = 2**63 - 1
 
 
-def is_count(value: Any, most: int = LARGEST) -> TypeGuard[int]:
-    """Return True for an integer from 0 to ``most``; booleans don't count."""
-    return type(value) is int and 0 <= value <= most
+def is_count(value: Any, maximum: int = MAX_COUNT) -> TypeGuard[int]:
+    """Return True if a value is an integer, not a boolean, from 0 to ``maximum``."""
+    return type(value) is int and 0 <= value <= maximum
 
 
 def is_finite(value: Any) -> TypeGuard[float]:
-    """Return True for a finite number that isn't larger than any counter."""
-    return type(value) in (int, float) and -LARGEST <= value <= LARGEST
+    """Return True if a value is a number of at most 2**63 - 1 in absolute value."""
+    return type(value) in (int, float) and -MAX_COUNT <= value <= MAX_COUNT
 
 
-def record_of(line: str) -> dict[str, float | None] | None:
-    """Return a log's line as a record of numbers, or None for other lines.
+def parse_record(line: str) -> dict[str, float | None] | None:
+    """Parse a line of a JSON log into a record of numbers. Returns None for other lines.
 
-    A number that isn't finite is None.
+    Numbers that weren't finite were written as null and become None.
     """
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    numbers = isinstance(record, dict) and all(
+    is_numeric = isinstance(record, dict) and all(
         value is None or type(value) in (int, float) for value in record.values()
     )
-    return record if numbers else None
+    return record if is_numeric else None
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """Return a value as JSON, with null for numbers that aren't finite at any depth."""
+    """Return a value as JSON text, with null for every number that isn't finite."""
     return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 
 def write_json(record: Any, path: Path, indent: int | None = 1) -> None:
-    """Write a record as JSON, completely or not at all.
+    """Write a value as JSON to a file, completely or not at all, or to standard output.
 
     Args:
-        record: The record.
+        record: Value to write.
         path: File that the user named, or ``STANDARD_OUTPUT``.
-        indent: Blanks per level; None for one line.
+        indent: Spaces per level; None writes one line.
     """
     text = json_text(record, indent) + "\n"
     if path == STANDARD_OUTPUT:
         output.set_result(text)
         return
-    with publish(path, named=True) as temporary:
+    with publish(path, user_named=True) as temporary:
         temporary.write_text(text)
 
 

@@ -1,7 +1,7 @@
-"""Macs only: performance cores, Accelerate, and the GPU's command buffers.
+"""Use features of macOS: performance cores, Accelerate, and the GPU's command buffers.
 
-On other systems these functions find nothing and change nothing. They are tested with substitutes
-for the C library and Accelerate, and were not run on a Mac. Imports neither MLX nor NumPy.
+On other systems these functions return None or 0 and change nothing. They are tested with
+substitutes for the C library and Accelerate, not on a Mac. Imports neither MLX nor NumPy.
 """
 
 import ctypes
@@ -11,40 +11,40 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 
 ACCELERATE = "/System/Library/Frameworks/Accelerate.framework/Accelerate"
-# Function that MLX's wheel for macOS imports, and its name before macOS 13.3. Both take 32-bit
-# integers.
+# The function that MLX's wheel imports, and its name before macOS 13.3. Both take 32-bit integers.
 _SGEMM = ("cblas_sgemm$NEWLAPACK", "cblas_sgemm")
 
-# MLX submits a command buffer to the GPU after 40 operations or 40 MB (50 on Max and Ultra chips).
-# A submission takes about 20 µs, and a minibatch has hundreds of operations.
+# By default, MLX submits a command buffer to the GPU after 40 operations or 40 MB (50 on Max and
+# Ultra chips). A submission takes about 20 µs, and a minibatch has hundreds of operations.
 COMMAND_BUFFERS = {"MLX_MAX_OPS_PER_BUFFER": "200", "MLX_MAX_MB_PER_BUFFER": "400"}
-# Bytes of memory, between Macs with 8 GB and 16. Arrays of a command buffer aren't freed until it
-# is done.
-_ENOUGH = 12 << 30
+# Bytes of memory for larger command buffers: more than 8 GB, less than 16 GB. Arrays used by a
+# command buffer are freed only when it has finished.
+_MIN_MEMORY = 12 << 30
 
 
 def on_a_mac() -> bool:
-    """Return True on macOS."""
+    """Return True if this process runs on macOS."""
     return platform.system() == "Darwin"
 
 
 def sysctl(name: str, library: Any = None) -> int | None:
-    """Return a number from macOS's kernel, or None for an unknown name.
+    """Return an integer that macOS's kernel reports under a name, or None for an unknown name.
 
     Args:
-        name: Name of an integer of 32 or 64 bits, such as ``hw.memsize``.
-        library: C library. None: the process's.
+        name: Name of a 32-bit or 64-bit integer, such as ``hw.memsize``.
+        library: C library; None for this process's.
     """
     read = (library or ctypes.CDLL(None)).sysctlbyname
-    value, size = ctypes.c_int64(0), ctypes.c_size_t(8)  # 32 bits fill the lower half
+    value = ctypes.c_int64(0)  # a 32-bit integer fills the lower half
+    size = ctypes.c_size_t(8)
     failed = read(name.encode(), ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
     return None if failed else value.value
 
 
 def performance_cores(library: Any = None) -> int | None:
-    """Return a Mac's number of performance cores, or None elsewhere and for equal cores.
+    """Return a Mac's number of performance cores, or None if all cores are equal.
 
-    Work divided evenly over both kinds of cores waits for the efficiency cores.
+    Work that is divided evenly over both kinds of cores waits for the efficiency cores.
     """
     return (sysctl("hw.perflevel0.logicalcpu", library) or None) if on_a_mac() else None
 
@@ -53,7 +53,7 @@ def accelerate_gemm(load: Callable[[str], Any] = ctypes.CDLL) -> int:
     """Return the address of Accelerate's ``cblas_sgemm`` (32-bit integers), or 0.
 
     Args:
-        load: Opens a library by its path; raises OSError.
+        load: Opens a library by its path, or raises OSError.
     """
     try:
         library = load(ACCELERATE)
@@ -65,10 +65,13 @@ def accelerate_gemm(load: Callable[[str], Any] = ctypes.CDLL) -> int:
 
 
 def set_command_buffers(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Enlarge MLX's command buffers on a Mac with more than 8 GB. Call it before MLX loads.
+    """Enlarge MLX's command buffers on a Mac with more than 8 GB of memory.
 
-    Variables that are set already are unchanged.
+    Call it before MLX is imported. Variables that are already set are unchanged.
+
+    Args:
+        environment: Environment variables to change.
     """
-    if on_a_mac() and (sysctl("hw.memsize") or 0) >= _ENOUGH:
+    if on_a_mac() and (sysctl("hw.memsize") or 0) >= _MIN_MEMORY:
         for name, value in COMMAND_BUFFERS.items():
             environment.setdefault(name, value)

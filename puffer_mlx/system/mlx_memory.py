@@ -1,9 +1,9 @@
-"""MLX's memory: limit of the cache of freed buffers, and host memory that a GPU reads.
+"""Limit MLX's cache of freed buffers, and keep arrays in host memory on CUDA machines.
 
-CUDA only: memory that the CPU writes and the GPU reads should stay on the host. MLX moves a buffer
-that the host touches into managed memory, whose pages migrate between CPU and GPU whenever the
-reader changes. In a rollout that is every step. The driver migrates nothing if it is advised to
-leave the pages on the host and map them for the GPU (measurement: ``benchmarks/RESULTS.md``).
+On CUDA, MLX moves a buffer that the host reads or writes into managed memory. Its pages then
+migrate between CPU and GPU whenever the other one uses them, in a rollout at every step.
+``keep_on_host`` advises the driver to leave the pages on the host and map them for the GPU, which
+prevents the migration (measurement: ``benchmarks/RESULTS.md``).
 """
 
 import ctypes
@@ -12,16 +12,16 @@ import functools
 import mlx.core as mx
 import psutil
 
-CPU_DEFAULT = 32 << 20  # bytes: MLX 0.32's default limit on a CPU
-BYTES = 2 << 30
-METAL_SHARE = 4  # Metal: at least BYTES, at most 1/4 of the machine's memory
+MLX_CPU_LIMIT = 32 << 20  # bytes; MLX 0.32's default on a CPU
+TRAINING_LIMIT = 2 << 30  # bytes; on Metal the minimum
+METAL_DIVISOR = 4  # Metal's limit is the machine's memory divided by this
 _PREFERRED_LOCATION, _ACCESSED_BY = 3, 5  # cudaMemoryAdvise
 _DEVICE, _HOST = 1, 2  # cudaMemLocationType
 
 
 @functools.cache
 def choose_cache_limit() -> None:
-    """Set the cache limit of freed buffers for training, once in a process.
+    """Set the limit of MLX's cache of freed buffers for training, once per process.
 
     | device | MLX's limit | limit set here |
     | --- | --- | --- |
@@ -32,15 +32,15 @@ def choose_cache_limit() -> None:
     With 32 MiB every temporary array is allocated and page-faulted again, which doubles the time of
     a training pass. On Metal all programs share the memory.
 
-    A limit that the program set before (``mx.set_cache_limit``) stays on a CPU, and on Metal if it
-    is smaller. ``Trainer`` and ``evaluate`` call this when they begin.
+    A limit that the program set earlier (``mx.set_cache_limit``) is kept on a CPU, and on Metal if
+    it is smaller. ``Trainer`` and ``evaluate`` call this when they begin.
     """
-    before = mx.set_cache_limit(BYTES)
-    wanted = before
+    previous = mx.set_cache_limit(TRAINING_LIMIT)
+    wanted = previous
     if mx.metal.is_available():
-        wanted = min(before, max(BYTES, psutil.virtual_memory().total // METAL_SHARE))
-    elif before == CPU_DEFAULT:
-        wanted = BYTES
+        wanted = min(previous, max(TRAINING_LIMIT, psutil.virtual_memory().total // METAL_DIVISOR))
+    elif previous == MLX_CPU_LIMIT:
+        wanted = TRAINING_LIMIT
     mx.set_cache_limit(wanted)
 
 
@@ -50,7 +50,7 @@ class _Location(ctypes.Structure):
 
 @functools.cache
 def _advise():
-    """Return CUDA 13's cudaMemAdvise, or None. CUDA 12's has another signature and isn't used."""
+    """Return CUDA 13's cudaMemAdvise, or None. CUDA 12's has another signature, so isn't used."""
     if not mx.cuda.is_available():
         return None
     try:
@@ -62,7 +62,12 @@ def _advise():
 
 
 def keep_on_host(address: int, nbytes: int) -> None:
-    """Advise the driver to leave an MLX array on the host; no effect without CUDA 13."""
+    """Advise the CUDA driver to leave an MLX array in host memory. Without CUDA 13, do nothing.
+
+    Args:
+        address: Address of the array's first byte.
+        nbytes: Size of the array in bytes.
+    """
     advise = _advise()
     if advise is not None and mx.default_device() == mx.gpu:
         advise(address, nbytes, _PREFERRED_LOCATION, _Location(_HOST, 0))

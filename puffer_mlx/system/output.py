@@ -1,7 +1,7 @@
-"""Standard output and error that may fail: a closed pipe or terminal, a full disk.
+"""Guard standard output and error against a closed pipe or terminal and a full disk.
 
-Python raises at the failing print: in the middle of the work, or as an error of an environment that
-prints. These streams discard the text instead.
+Python raises an error at the print that fails: in the middle of the work, or as an error of an
+environment that prints. The guarded streams discard the text instead.
 """
 
 import errno
@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-PIPE_STATUS = 128 + signal.SIGPIPE  # a shell's status of a program whose reader has left
+PIPE_STATUS = 128 + signal.SIGPIPE  # exit status of a program that a broken pipe ended
 
 
 class OutputLost(BaseException):
-    """Standard output can't be written, and the program has nothing else to do.
+    """Raised if standard output can't be written, to end the program.
 
-    Not an ``Exception``, because it is no error of the code that prints, such as an environment.
+    It isn't an ``Exception``, so code that prints, such as an environment, doesn't catch it.
     """
 
     def __init__(self, error: OSError) -> None:
@@ -29,12 +29,12 @@ class OutputLost(BaseException):
 
     @property
     def unread(self) -> bool:
-        """True if the reader has left, which is no error: ``bench.py | head``."""
+        """True if the program that read the pipe has ended, as in ``bench.py | head``."""
         return self.error.errno == errno.EPIPE
 
 
 class GuardedStream:
-    """Text stream that discards everything after its first error.
+    """Text stream that discards all text after its first write error.
 
     Args:
         stream: Stream to write to.
@@ -42,18 +42,19 @@ class GuardedStream:
     """
 
     def __init__(self, stream: Any, lost: Callable[[OSError], None]) -> None:
-        self.stream, self.lost = stream, lost
+        self.stream = stream
+        self.lost = lost
         self.error: OSError | None = None
-        self._writing: set[int] = set()  # threads that are writing
-        self._after: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self._writing: set[int] = set()  # IDs of threads that are writing
+        self._deferred: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
 
     def write(self, text: str) -> int:
-        """Write the text unless the stream has failed. Return the number of characters."""
+        """Write text unless the stream has failed. Returns the number of characters."""
         self._attempt(self.stream.write, text)
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Write each line."""
+        """Write lines unless the stream has failed."""
         for line in lines:
             self.write(line)
 
@@ -61,19 +62,19 @@ class GuardedStream:
         """Flush the stream unless it has failed."""
         self._attempt(self.stream.flush)
 
-    def _attempt(self, what: Callable[..., Any], *arguments: Any) -> None:
+    def _attempt(self, method: Callable[..., Any], *arguments: Any) -> None:
         if self.error:
             return
         thread = threading.get_ident()
         if thread in self._writing:  # a signal's handler prints during a write
-            self._after.append((what, arguments))
+            self._deferred.append((method, arguments))
             return
         self._writing.add(thread)
         try:
-            what(*arguments)
-            while self._after:
-                what, arguments = self._after.pop(0)
-                what(*arguments)
+            method(*arguments)
+            while self._deferred:
+                method, arguments = self._deferred.pop(0)
+                method(*arguments)
         except OSError as error:
             self.error = error
             self._discard()
@@ -82,7 +83,7 @@ class GuardedStream:
             self._writing.discard(thread)
 
     def _discard(self) -> None:
-        """Redirect buffered text to the null device, since Python flushes it at exit."""
+        """Send buffered text to the null device, because Python flushes the stream at exit."""
         try:
             target = self.stream.fileno()
         except (OSError, ValueError, AttributeError):  # not a file
@@ -95,7 +96,7 @@ class GuardedStream:
         return getattr(self.stream, name)
 
 
-def _encode_anything(stream: Any) -> None:
+def _replace_unencodable(stream: Any) -> None:
     if isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
         stream.reconfigure(errors="replace")
 
@@ -110,17 +111,18 @@ def _ignore(_: OSError) -> None:
 
 @contextmanager
 def guard_streams() -> Iterator[None]:
-    """Make a failed standard output raise ``OutputLost``, and standard error never raise.
+    """Guard standard output and error in a block: only standard output raises, ``OutputLost``.
 
-    Closed streams become the null device, so that the next opened file doesn't replace them.
-    Characters that the terminal's encoding lacks are shown as a question mark.
+    Streams that are closed become the null device, because the next file that is opened would get
+    their descriptors. Characters that the terminal's encoding lacks are printed as question marks.
     """
     for name in "stdout", "stderr":
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        _encode_anything(getattr(sys, name))
-    before = sys.stdout, sys.stderr
-    out, err = GuardedStream(before[0], _raise), GuardedStream(before[1], _ignore)
+        _replace_unencodable(getattr(sys, name))
+    previous = sys.stdout, sys.stderr
+    out = GuardedStream(sys.stdout, _raise)
+    err = GuardedStream(sys.stderr, _ignore)
     sys.stdout, sys.stderr = out, err  # type: ignore
     try:
         yield
@@ -129,78 +131,80 @@ def guard_streams() -> Iterator[None]:
         out.lost = _ignore
         out.flush()
         err.flush()
-        sys.stdout, sys.stderr = before
+        sys.stdout, sys.stderr = previous
 
 
 def never_raise() -> None:
-    """Make this process's standard output and error never raise again."""
+    """Make this process's standard output and error discard text that can't be written."""
     for name in "stdout", "stderr":
         if getattr(sys, name) is not None:
-            _encode_anything(getattr(sys, name))
+            _replace_unencodable(getattr(sys, name))
             setattr(sys, name, GuardedStream(getattr(sys, name), _ignore))
 
 
 @contextmanager
 def continue_if_lost(lost: Callable[[OSError], str]) -> Iterator[None]:
-    """Discard lost output without raising during a block inside ``guard_streams``.
+    """In a block inside ``guard_streams``, continue without output if standard output fails.
 
     Args:
         lost: Called once with the error; returns a line for standard error.
     """
-    out, err = sys.stdout, sys.stderr
+    out = sys.stdout
+    err = sys.stderr
 
-    def tell(error: OSError) -> None:
+    def report(error: OSError) -> None:
         print(lost(error), file=err, flush=True)
 
     if not isinstance(out, GuardedStream):
         yield
         return
-    before, out.lost = out.lost, tell
+    previous = out.lost
+    out.lost = report
     try:
         yield
     finally:
-        out.lost = before
+        out.lost = previous
 
 
 def print_important(line: str) -> None:
-    """Print an important line; on standard error if standard output is lost."""
-    sys.stdout.flush()  # the flush may find that it is lost
+    """Print an important line to standard output, or to standard error if output has failed."""
+    sys.stdout.flush()  # may notice that standard output has failed
     lost = isinstance(sys.stdout, GuardedStream) and sys.stdout.error
     print(line, file=sys.stderr if lost else sys.stdout, flush=True)
 
 
-_result = ""  # text for standard output at the end of ``only_result``
+_result = ""  # printed at the end of ``only_result``
 
 
 def set_result(text: str) -> None:
-    """Set the text that ``only_result`` will print."""
+    """Set the text that ``only_result`` prints to standard output at its end."""
     global _result
     _result = text
 
 
 @contextmanager
 def only_result() -> Iterator[None]:
-    """Send all that is printed in a block to standard error, C code's and children's text too.
+    """Redirect standard output to standard error in a block, also for C code and child processes.
 
-    After the block, the text of ``set_result`` is printed to standard output.
+    After the block, the text passed to ``set_result`` is printed to standard output.
     """
     set_result("")
     out = sys.stdout
     out.flush()
     try:
-        number, error = out.fileno(), sys.stderr.fileno()
+        output_fd, error_fd = out.fileno(), sys.stderr.fileno()
     except (OSError, ValueError, AttributeError):  # not files, in a test or a notebook
-        number = error = -1
-    kept = os.dup(number) if number >= 0 else -1
+        output_fd = error_fd = -1
+    saved_fd = os.dup(output_fd) if output_fd >= 0 else -1
     try:
-        if kept >= 0:
-            os.dup2(error, number)
+        if saved_fd >= 0:
+            os.dup2(error_fd, output_fd)
         sys.stdout = sys.stderr
         yield
     finally:
         sys.stdout = out
-        if kept >= 0:
-            os.dup2(kept, number)
-            os.close(kept)
+        if saved_fd >= 0:
+            os.dup2(saved_fd, output_fd)
+            os.close(saved_fd)
     out.write(_result)
     out.flush()

@@ -1,6 +1,7 @@
-"""Record the objects bound to the names in files of plain functions, to notice replaced ones.
+"""Record the functions in modules of plain implementations, to notice if a user replaces one.
 
-``ops/implementation.py`` compares them.
+``ops/implementation.py`` compares the recorded objects with the current ones. If one differs, the
+fused kernels would compute something else, so the plain functions are used.
 """
 
 import sys
@@ -10,36 +11,42 @@ from typing import Any, NamedTuple
 
 
 class Names(NamedTuple):
-    """Names of a module or class, without imported modules and functions that launch kernels."""
+    """Objects by name in a module or class, at import and now.
 
-    place: str  # "ppo.loss" or "policy.policy.Policy"
-    recorded: ItemsView[str, Any]  # names and objects at import
-    current: Mapping[str, Any]  # names and objects now
+    Imported modules and functions that launch kernels are left out of ``recorded``.
+    """
+
+    owner: str  # "ppo.loss" or "policy.policy.Policy"
+    recorded: ItemsView[str, Any]  # (name, object) at import
+    current: Mapping[str, Any]  # name to object, now
 
 
 class Recorded(NamedTuple):
-    """A module of plain functions."""
+    """Recorded names of a module of plain functions, and the modules that it imports from."""
 
-    names: list[Names]  # of the module, then of its classes
-    imports: set[str]  # modules whose names it imports
+    names: list[Names]  # of the module first, then of its classes
+    imports: set[str]  # names of modules
 
 
-recorded: dict[str, Recorded] = {}  # by the module's name
+recorded: dict[str, Recorded] = {}  # by module name
 
 
 def record(module: str) -> None:
-    """Record the names of a module of plain functions. Each such module calls this at its end."""
-    space = vars(sys.modules[module])
-    classes = [c for c in space.values() if isinstance(c, type) and c.__module__ == module]
-    found = [("", space), *((f".{each.__name__}", vars(each)) for each in classes)]
+    """Record the functions and constants of a module of plain functions.
+
+    Each such module calls this at its end.
+    """
+    namespace = vars(sys.modules[module])
+    classes = [c for c in namespace.values() if isinstance(c, type) and c.__module__ == module]
+    namespaces = [("", namespace), *((f".{each.__name__}", vars(each)) for each in classes)]
     short = module.partition(".")[2]
-    names = [Names(short + path, _items(s), s) for path, s in found]
-    recorded[module] = Recorded(names, set(map(_origin, space.values())))
+    names = [Names(short + path, _items(space), space) for path, space in namespaces]
+    recorded[module] = Recorded(names, set(map(_origin, namespace.values())))
 
 
-def _items(space: Mapping[str, Any]) -> ItemsView[str, Any]:
-    kept = {key: value for key, value in space.items() if _is_plain(key, value)}
-    return kept.items()
+def _items(namespace: Mapping[str, Any]) -> ItemsView[str, Any]:
+    plain = {key: value for key, value in namespace.items() if _is_plain(key, value)}
+    return plain.items()
 
 
 def _is_plain(key: str, value: Any) -> bool:
@@ -49,5 +56,5 @@ def _is_plain(key: str, value: Any) -> bool:
 
 
 def _origin(value: Any) -> str:
-    """Return the module's name for a module, else the name of the module that defines a value."""
+    """Return the name of the module that a value is or that defines it, or "" if unknown."""
     return value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")

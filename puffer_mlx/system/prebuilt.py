@@ -1,9 +1,10 @@
-"""Compiled libraries: those of a wheel, in ``puffer_mlx/prebuilt``, and those in the cache.
+"""Find compiled libraries that came with the wheel, and check libraries in the cache.
 
-A wheel's library is used only if it was compiled from the same sources, for the same MLX, Python
-and kind of CPU. Otherwise ``find`` returns the reason, and the library is compiled here. The choice
-depends only on what is installed, so it doesn't change the results of a run. A library in the cache
-(``compiler.py``) is used only if its hash is right (``is_intact``).
+A library in the wheel (``puffer_mlx/prebuilt``) is used only if it was compiled from the same
+sources, and for the same MLX, Python and CPU level. Otherwise ``find_library`` returns the reason,
+and the library is compiled on this machine. The choice depends only on the installed packages, so
+it doesn't change a run's results. A library in the cache (``compiler.py``) is used only if its hash
+is right (``is_intact``).
 """
 
 import hashlib
@@ -16,9 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path(__file__).parents[1] / "prebuilt"
-LIST = "libraries.json"
+LIST_FILE = "libraries.json"
 _V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"])
-LEVELS = {  # CPU features by level, the best first; "" for every CPU of an architecture
+LEVELS = {  # required CPU features by level, best level first; "" runs on every CPU
     "x86-64-v4": _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"]),
     "x86-64-v3": _V3,
     "": frozenset(),
@@ -26,73 +27,83 @@ LEVELS = {  # CPU features by level, the best first; "" for every CPU of an arch
 
 
 class Prebuilt(NamedTuple):
-    """A library in the list of a wheel.
+    """A compiled library that comes with the wheel, as listed in ``libraries.json``.
 
     Args:
         name: Name of the library, for example ``cpu_ops``.
-        file: Name of the file.
+        file: File name.
         level: CPU level, a key of ``LEVELS``.
-        made_for: Versions that must be the same here, for example ``{"MLX": "0.32.4"}``.
+        built_for: Versions that must be the same on this machine: ``{"MLX": "0.32.4"}``.
         sha256: SHA-256 of the file.
     """
 
     name: str
     file: str
     level: str
-    made_for: dict[str, str]
+    built_for: dict[str, str]
     sha256: str
 
 
 class SearchResult(NamedTuple):
-    """The result of ``find``.
+    """Result of the search for a compiled library in the wheel.
 
     Args:
-        path: path of the library, or None to compile it.
-        reason: the reason why the wheel's library isn't used; empty without such a library.
-        made_for: versions for which the wheel's library was compiled.
+        path: Path of the library, or None to compile it.
+        reason: Reason why the wheel's library can't be used; "" if the wheel has none.
+        built_for: Versions for which the wheel's library was compiled.
     """
 
     path: Path | None
     reason: str = ""
-    made_for: Mapping[str, str] = {}
+    built_for: Mapping[str, str] = {}
 
 
-def find(name: str, wanted: Mapping[str, str]) -> SearchResult:
-    """Find the wheel's library for this machine.
+def find_library(name: str, wanted: Mapping[str, str]) -> SearchResult:
+    """Find a compiled library in the wheel that fits this machine.
 
     Args:
-        name: name of the library.
-        wanted: versions for which it must be compiled, as in ``Prebuilt.made_for``.
+        name: Name of the library.
+        wanted: Versions that the library must be compiled for, as in ``Prebuilt.built_for``.
     """
     libraries = [library for library in _list() if library.name == name]
     if not libraries or "PUFFER_MLX_NO_PREBUILT" in os.environ:
         return SearchResult(None)
-    made_for = libraries[0].made_for
+    built_for = libraries[0].built_for
     features = cpu_features()
-    for what, value in wanted.items():
-        if made_for.get(what) != value:
-            why = f"the one that came with puffer_mlx is for {what} {made_for.get(what)}"
-            return SearchResult(None, f"{why}, not {value}", made_for)
-    for library in sorted(libraries, key=lambda one: [*LEVELS].index(one.level)):
+    for key, value in wanted.items():
+        if built_for.get(key) != value:
+            reason = f"the one that came with puffer_mlx is for {key} {built_for.get(key)}"
+            return SearchResult(None, f"{reason}, not {value}", built_for)
+    for library in sorted(libraries, key=lambda each: [*LEVELS].index(each.level)):
         if LEVELS[library.level] <= features:
             path = FOLDER / library.file
             if _has_digest(path, library.sha256):
                 return SearchResult(path)
-            return SearchResult(None, "the one that came with puffer_mlx is damaged", made_for)
-    return SearchResult(None, "the one that came with puffer_mlx is for newer CPUs", made_for)
+            return SearchResult(None, "the one that came with puffer_mlx is damaged", built_for)
+    return SearchResult(None, "the one that came with puffer_mlx is for newer CPUs", built_for)
 
 
-def add(folder: Path, name: str, level: str, made_for: Mapping[str, str], library: Path) -> None:
-    """Copy a compiled library into a folder that becomes ``FOLDER``, and add it to the list."""
+def add_library(
+    folder: Path, name: str, level: str, built_for: Mapping[str, str], library: Path
+) -> None:
+    """Add a compiled library to the folder that the wheel will contain as ``FOLDER``.
+
+    Args:
+        folder: Folder that the library is copied to, with the list of its libraries.
+        name: Name of the library.
+        level: CPU level, a key of ``LEVELS``.
+        built_for: Versions that the library was compiled for.
+        library: Path of the compiled library.
+    """
     file = f"{'-'.join(filter(None, (name, level)))}.so"
     shutil.copyfile(library, folder / file)
-    entry = Prebuilt(name, file, level, dict(made_for), file_digest(library))
-    entries = [*_list(folder), entry]
-    (folder / LIST).write_text(json.dumps([one._asdict() for one in entries], indent=1) + "\n")
+    entry = Prebuilt(name, file, level, dict(built_for), file_digest(library))
+    entries = [each._asdict() for each in (*_list(folder), entry)]
+    (folder / LIST_FILE).write_text(json.dumps(entries, indent=1) + "\n")
 
 
-def hash_of(*texts: str | bytes) -> str:
-    """Return a short hash of texts that contain no NUL, in their order."""
+def text_hash(*texts: str | bytes) -> str:
+    """Return a hash of texts, 16 hexadecimal digits. The texts must contain no NUL."""
     contents = (
         text.encode(errors="surrogateescape") if isinstance(text, str) else text for text in texts
     )
@@ -100,12 +111,12 @@ def hash_of(*texts: str | bytes) -> str:
 
 
 def digest_path(library: Path) -> Path:
-    """Return the path of the hash of a library in the cache, a hidden file beside it."""
+    """Return the path of the hidden file that contains the hash of a library in the cache."""
     return library.with_name(f".{library.name}.sha256")
 
 
 def is_intact(library: Path) -> bool:
-    """Return True if a library is in the cache and undamaged."""
+    """Return True if a library is in the cache and its hash is right."""
     try:
         return _has_digest(library, digest_path(library).read_text(errors="replace"))
     except OSError:
@@ -113,17 +124,17 @@ def is_intact(library: Path) -> bool:
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file.
+    """Return the SHA-256 of a file as hexadecimal text.
 
     Raises:
-        OSError: the file can't be read.
+        OSError: The file can't be read.
     """
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cpu_features() -> frozenset[str]:
-    """Return this CPU's features by Linux's names; empty on other systems."""
+    """Return this CPU's features as Linux names them, for example ``avx2``; empty elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -133,7 +144,7 @@ def cpu_features() -> frozenset[str]:
 
 
 def levels() -> list[str]:
-    """Return the CPU levels to build for on a machine of this kind."""
+    """Return the CPU levels that a wheel built on this machine contains libraries for."""
     if platform.system() == "Linux" and platform.machine() == "x86_64":
         return [level for level in LEVELS if level]
     return [""]
@@ -141,7 +152,7 @@ def levels() -> list[str]:
 
 def _list(folder: Path | None = None) -> list[Prebuilt]:
     try:
-        entries = json.loads(((folder or FOLDER) / LIST).read_bytes())
+        entries = json.loads(((folder or FOLDER) / LIST_FILE).read_bytes())
         return [Prebuilt(**entry) for entry in entries]
     except (OSError, ValueError, TypeError):
         return []

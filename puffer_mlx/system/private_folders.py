@@ -1,11 +1,11 @@
-"""Folders that code is loaded from: owned by this user, and not writable by others.
+"""Choose cache folders for compiled code that other users can't write to.
 
-Users who can write to such a folder, or to one above it, can make this process run any code. If the
-usual folder isn't safe, a private folder in the temporary directory replaces it, with a warning.
+A user who can write to such a folder, or to a folder above it, can make this process run any code.
+If the usual folder isn't safe, a private folder in the temporary directory is used instead, with a
+warning.
 
-MLX caches compiled code for CPUs and CUDA in ``mlx`` in the temporary directory. That folder
-belongs to the first user who made it, and only that user can write to it, but all users load code
-from it.
+MLX caches compiled code for CPUs and CUDA in ``/tmp/mlx``. That folder belongs to the user who
+created it first, but MLX loads code from it in the processes of all users.
 """
 
 import atexit
@@ -19,26 +19,27 @@ import sys
 import tempfile
 from pathlib import Path
 
-_TEMPORARY = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")  # C++'s search order
+_TEMPORARY = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")  # variables, in C++'s search order
 _SHARED = ("/tmp", "/var/tmp")
-ROOM = 1 << 20  # bytes, for a kernel's source and library
+KERNEL_SPACE = 1 << 20  # bytes for a kernel's source and library
 
 
 def untrusted_reason(path: Path) -> str:
-    """Return the reason why code in a folder can't be trusted, or "".
+    """Return the reason why code in a folder can't be trusted, or "" if it can.
 
-    The folder, all folders above it, and those that symbolic links lead through must belong to this
-    user or root. Others must not write to them, except to parents with the sticky bit, such as
-    /tmp, where only owners can replace files. Missing folders don't count.
+    The folder, all folders above it, and the targets of symbolic links must belong to this user or
+    root. Other users must not be able to write to them, except to parents with the sticky bit, such
+    as /tmp, where only owners can replace files. Missing folders are accepted.
     """
     path = Path(os.path.abspath(path))
     real = Path(os.path.realpath(path))
     for folder in dict.fromkeys((*reversed(path.parents), path, *reversed(real.parents), real)):
         try:
-            status, itself = os.stat(folder), os.lstat(folder)  # a link's owner may change it
-        except OSError:  # reported on use if missing or unreadable
+            status = os.stat(folder)
+            link_status = os.lstat(folder)  # a link's owner may change its target
+        except OSError:  # missing or unreadable: reported on use
             continue
-        for owner in itself.st_uid, status.st_uid:
+        for owner in link_status.st_uid, status.st_uid:
             if owner not in (os.getuid(), 0):
                 return f"{folder} belongs to another user ({_name(owner)})"
         sticky = status.st_mode & stat.S_ISVTX and folder not in (path, real)
@@ -48,20 +49,21 @@ def untrusted_reason(path: Path) -> str:
 
 
 def _others_write(status: os.stat_result) -> bool:
-    """Return True if users other than the owner and root may write.
+    """Return True if users other than the owner and root may write to a folder.
 
-    A group with this user as its only member doesn't count.
+    A group that has this user as its only member is ignored.
     """
     if status.st_mode & stat.S_IWOTH:
         return True
-    return bool(status.st_mode & stat.S_IWGRP) and not _own_group(status.st_gid)
+    return bool(status.st_mode & stat.S_IWGRP) and not _is_private_group(status.st_gid)
 
 
-def _own_group(gid: int) -> bool:
+def _is_private_group(gid: int) -> bool:
     if gid == 0:
         return True
     try:
-        group, user = grp.getgrgid(gid), pwd.getpwuid(os.getuid())
+        group = grp.getgrgid(gid)
+        user = pwd.getpwuid(os.getuid())
     except KeyError:
         return False
     return (
@@ -76,11 +78,11 @@ def _name(uid: int) -> str:
         return f"number {uid}"
 
 
-def make(folder: Path) -> None:
-    """Make a folder, and missing ones above it, with access for this user only.
+def make_private_folder(folder: Path) -> None:
+    """Create a folder and its missing parents with access for this user only.
 
     Raises:
-        OSError: The folder can't be made.
+        OSError: The folder can't be created.
     """
     for path in (*reversed(folder.parents), folder):
         if not path.is_dir():
@@ -88,11 +90,11 @@ def make(folder: Path) -> None:
 
 
 @functools.cache
-def private() -> Path | None:
+def private_folder() -> Path | None:
     """Return this user's private folder in the temporary directory, or None on failure.
 
-    It is ``puffer_mlx-UID`` in every process. If another user has made that folder, it is a new one
-    that is removed when the process ends.
+    Its name is ``puffer_mlx-UID``. If that folder can't be trusted, a new folder is created, which
+    is removed when the process ends.
     """
     try:
         usual = tempfile.gettempdir()
@@ -102,10 +104,10 @@ def private() -> Path | None:
         folder = base / f"puffer_mlx-{os.getuid()}"
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            wrong = untrusted_reason(folder)
-            if not wrong and os.access(folder, os.W_OK):
+            reason = untrusted_reason(folder)
+            if not reason and os.access(folder, os.W_OK):
                 return folder
-            wrong = wrong or f"{folder} can't be written"
+            reason = reason or f"{folder} can't be written"
             if untrusted_reason(base / "new"):
                 continue
             folder = Path(tempfile.mkdtemp(prefix="puffer_mlx-", dir=base))
@@ -113,7 +115,7 @@ def private() -> Path | None:
             continue
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         print(
-            f"puffer_mlx: {wrong}, so what is compiled is kept for this run only; hint: remove"
+            f"puffer_mlx: {reason}, so compiled code is cached for this run only; hint: remove"
             f" {base / f'puffer_mlx-{os.getuid()}'}",
             file=sys.stderr,
         )
@@ -122,85 +124,86 @@ def private() -> Path | None:
 
 
 def cache_directory() -> Path:
-    """Return the cache folder of compiled libraries; it may be missing.
+    """Return the cache folder for compiled libraries, which may not exist yet.
 
-    It is ``$PUFFER_MLX_CACHE``, else the user's cache folder: ``~/Library/Caches/puffer_mlx`` on
-    macOS, ``$XDG_CACHE_HOME/puffer_mlx`` or ``~/.cache/puffer_mlx`` elsewhere.
+    It is ``$PUFFER_MLX_CACHE`` if set, else ``~/Library/Caches/puffer_mlx`` on macOS, and
+    ``$XDG_CACHE_HOME/puffer_mlx`` or ``~/.cache/puffer_mlx`` elsewhere.
 
-    If other users could put libraries there, a private folder in the temporary directory replaces
-    it, with a warning.
+    If other users could write libraries there, a private folder in the temporary directory is used
+    instead, with a warning.
     """
     if chosen := os.environ.get("PUFFER_MLX_CACHE"):
-        return trusted(Path(chosen).expanduser())
+        return trusted_folder(Path(chosen).expanduser())
     if sys.platform == "darwin":
-        return trusted(Path.home() / "Library" / "Caches" / "puffer_mlx")
+        return trusted_folder(Path.home() / "Library" / "Caches" / "puffer_mlx")
     base = os.environ.get("XDG_CACHE_HOME")
-    return trusted((Path(base) if base else Path.home() / ".cache") / "puffer_mlx")
+    return trusted_folder((Path(base) if base else Path.home() / ".cache") / "puffer_mlx")
 
 
 @functools.cache
-def trusted(folder: Path) -> Path:
-    """Return a cache folder, or a private one with a warning if the folder can't be trusted."""
-    wrong = untrusted_reason(folder)
-    if not wrong:
+def trusted_folder(folder: Path) -> Path:
+    """Return a cache folder if it can be trusted, else print a warning and return a private one."""
+    reason = untrusted_reason(folder)
+    if not reason:
         return folder
-    if other := private():
-        other = other / folder.name
-        instead = f"compiled libraries are kept in {other}"
+    if replacement := private_folder():
+        replacement = replacement / folder.name
+        consequence = f"so compiled libraries are cached in {replacement}"
     else:  # all folders are unsafe, so use this one
-        other = folder
-        instead = "but there is no other place"
+        replacement = folder
+        consequence = "but no other folder can be used"
     print(
-        f"puffer_mlx: {wrong}, so {instead}; hint: let only yourself write there, or set"
-        " PUFFER_MLX_CACHE to a folder of your own",
+        f"puffer_mlx: {reason}, {consequence}; hint: remove the others' write permission, or set"
+        " PUFFER_MLX_CACHE to a private folder",
         file=sys.stderr,
     )
-    return other
+    return replacement
 
 
-def temporary() -> Path:
-    """Return the temporary directory as C++, and so MLX, finds it."""
+def mlx_temporary_folder() -> Path:
+    """Return the temporary directory that MLX uses (C++'s, which may differ from Python's)."""
     return Path(next((os.environ[n] for n in _TEMPORARY if os.environ.get(n)), _SHARED[0]))
 
 
-def keep_mlx_private() -> None:
-    """Make MLX cache compiled code where only this user can write.
+def make_mlx_cache_private() -> None:
+    """Make MLX cache compiled code in a folder that only this user can write to.
 
-    MLX reads the temporary directory from the environment at each compilation. If it belongs to
-    this user, nothing changes. Otherwise ``TEMPDIR`` is set to a private folder: C++ uses that
-    variable, Python and most programs don't. ``TMPDIR`` is set instead if a variable that precedes
-    ``TEMPDIR`` is set. Python's ``tempfile`` is unchanged in this process.
+    MLX reads the temporary directory from the environment at each compilation. If it is safe,
+    nothing changes. Otherwise ``TEMPDIR`` is set to a private folder: C++ reads this variable,
+    Python and most programs don't. If a variable that C++ reads before ``TEMPDIR`` is set,
+    ``TMPDIR`` is set instead. Python's ``tempfile`` is unchanged in this process.
     """
-    usual = temporary()
+    usual = mlx_temporary_folder()
     if not untrusted_reason(usual) and usual.is_dir() and os.access(usual, os.W_OK):
         return
-    folder = private()
+    folder = private_folder()
     if folder is None:
         print(
-            f"puffer_mlx: MLX keeps what it compiles in {usual}, where others may write; hint: set"
-            " TMPDIR to a folder of your own",
+            f"puffer_mlx: MLX caches compiled code in {usual}, where other users may write; hint:"
+            " set TMPDIR to a private folder",
             file=sys.stderr,
         )
         return
-    others = any(os.environ.get(name) for name in _TEMPORARY[:3])
-    os.environ["TMPDIR" if others else "TEMPDIR"] = str(folder)  # private() has called tempfile
+    has_precedent = any(os.environ.get(name) for name in _TEMPORARY[:3])
+    # private_folder() has called tempfile, which remembers the folder that TMPDIR named.
+    os.environ["TMPDIR" if has_precedent else "TEMPDIR"] = str(folder)
 
 
-def refuse_full() -> None:
-    """Raise an error if the temporary directory has no space for a kernel that MLX compiles.
+def refuse_full_disk() -> None:
+    """Raise an error if MLX can't write a compiled kernel to the temporary directory.
 
     Raises:
-        UserError: The directory can't be written.
+        UserError: The disk is full, or the directory can't be written to.
     """
-    from puffer_mlx.errors import UserError  # local: all of the package imports this file
+    from puffer_mlx.errors import UserError  # local: puffer_mlx/__init__.py imports this module
 
-    folder = temporary() / "mlx"
+    folder = mlx_temporary_folder() / "mlx"
     existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     try:
         with tempfile.TemporaryFile(dir=existing) as file:
-            file.write(bytes(ROOM))
+            file.write(bytes(KERNEL_SPACE))
     except OSError as error:
         raise UserError(
-            f"MLX can't write the kernels that it compiles to {folder}: {error.strerror}",
+            f"MLX can't write compiled kernels to {folder}: {error.strerror}",
             "free some space there, or set TMPDIR to another folder",
         ) from None

@@ -1,4 +1,4 @@
-"""The command that started this program, for help and for hints on what to type next."""
+"""Write commands: the one that started this program, those for hints, and new processes."""
 
 import shlex
 import shutil
@@ -13,41 +13,41 @@ _is_command = False
 
 @contextmanager
 def running_command() -> Iterator[None]:
-    """Note that a command runs in a block: hints name its options instead of Python's keywords."""
+    """Mark a block as running a command, so that hints name options instead of Python keywords."""
     global _is_command
-    before = _is_command
+    previous = _is_command
     _is_command = True
     try:
         yield
     finally:
-        _is_command = before
+        _is_command = previous
 
 
 def is_command() -> bool:
-    """Return True while a command runs, False in a program that uses the package."""
+    """Return True while a puffer-mlx command runs, False in a program that imports the package."""
     return _is_command
 
 
-def python(*words: str) -> list[str]:
-    """Return the words that start this Python again.
+def python_command(*words: str) -> list[str]:
+    """Return a command that runs this Python interpreter with arguments.
 
-    ``-P`` removes the working directory from the import path, where a ``random.py`` would replace
-    the standard library's. ``import_string`` finds modules named by the configuration.
+    ``-P`` removes the working directory from the import path, where a file ``random.py`` would
+    replace the standard library's. ``import_string`` still finds the user's modules there.
     """
     return [sys.executable, "-P", *words]
 
 
-def of_package(*words: str) -> list[str]:
-    """Return the words that start this package's command in a new process."""
-    return python("-m", "puffer_mlx", *words)
+def package_command(*words: str) -> list[str]:
+    """Return a command that runs puffer-mlx with arguments in a new process."""
+    return python_command("-m", "puffer_mlx", *words)
 
 
 def command(name: str) -> str:
-    """Return the command to type for a subcommand, in the form that started this program.
+    """Return the command that a user types for a subcommand, written as this program was started.
 
-    The forms are ``puffer-mlx train``, ``python -m puffer_mlx train`` and ``python
-    scripts/train.py``. Notebooks and other programs get the first one, commands that the shell
-    doesn't find by name their path: ``.venv/bin/puffer-mlx train``. ``list`` has no script.
+    Examples: ``puffer-mlx train`` (also in notebooks and other programs), ``python -m puffer_mlx
+    train``, ``python scripts/train.py``. If the shell doesn't find puffer-mlx by name, its path is
+    used: ``.venv/bin/puffer-mlx train``.
     """
     path = Path(sys.argv[0])
     if path.name == "__main__.py" and path.parent.name == "puffer_mlx":
@@ -61,12 +61,12 @@ def command(name: str) -> str:
 
 
 def asks_for_help(words: Iterable[str]) -> bool:
-    """Return True if one of a command's words is ``-h`` or ``--help``."""
+    """Return True if a command's arguments contain ``-h`` or ``--help``."""
     return any(word in ("-h", "--help") for word in words)
 
 
-def typed() -> str:
-    """Return the command line that started this program, to be typed again."""
+def full_command_line() -> str:
+    """Return the command line that started this program, quoted for a shell."""
     path = Path(sys.argv[0])
     if path.name == COMMAND:
         return shlex.join([COMMAND, *sys.argv[1:]])

@@ -1,17 +1,18 @@
-"""Signals that end a program: the first one gently, the second one for certain.
+"""Handle Ctrl-C and other signals: the first stops the work gracefully, the second at once.
 
 Python runs a signal's handler in the main thread, between two bytecode instructions. While the main
-thread is in C code of an environment or MLX, the handler runs late or never. So signals are also
-written to a pipe (``signal.set_wakeup_fd``) that a watching thread reads. Either of the two handles
-them, whichever is first.
+thread runs C code of an environment or MLX, the handler runs late or never. So signals are also
+written to a pipe (``signal.set_wakeup_fd``) that a separate thread, the watcher, reads. The handler
+or the watcher handles a signal, whichever is first.
 
 | signal | inside ``stop_gracefully`` (train.py) | elsewhere |
 | --- | --- | --- |
-| the first | the work is asked to stop | KeyboardInterrupt |
-| the second | KeyboardInterrupt; ``INTERRUPT_TIMEOUT`` seconds later rescue and exit | exit |
+| first | the work is asked to stop | KeyboardInterrupt |
+| second | KeyboardInterrupt; if that has no effect: save and exit | exit |
 
 Inside ``stop_gracefully`` this applies to Ctrl-C, SIGTERM and SIGHUP (a closed terminal; not under
-nohup), elsewhere to Ctrl-C. SIGHUP never counts as the second signal, because shells send it again.
+nohup), elsewhere to Ctrl-C only. SIGHUP never counts as the second signal, because shells repeat
+it.
 """
 
 import os
@@ -24,39 +25,44 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-LOCK_TIMEOUT = 0.1  # seconds that the handler waits for the watching thread
-TOGETHER = 0.05  # seconds in which signals count as one: ``timeout`` sends two
-AGAIN = 1.0  # seconds in which a signal sent again counts as the same
-RESPONSE_TIMEOUT = 0.5  # seconds without an answer until the main thread counts as in C code
-INTERRUPT_TIMEOUT = 2.0  # seconds for the main thread to end after a second signal
-RESCUE_TIMEOUT = 20.0  # seconds to save afterwards
-PRINT_TIMEOUT = 5.0  # seconds to print the result of saving; the reader may be slow
-PARENT_POLL = 0.5  # seconds between two checks for the parent
-ORPHAN_TIMEOUT = 30.0  # seconds for a command to end after its parent
-ENDS_WITH = "PUFFER_MLX_ENDS_WITH"  # ID of the process that a command ends with
-ASKING = "stopping after this epoch; again to stop at once"
+# All in seconds.
+LOCK_TIMEOUT = 0.1  # for the handler to get the watcher's lock
+BURST_SECONDS = 0.05  # signals within this time count as one; ``timeout`` sends two
+RESEND_SECONDS = 1.0  # a signal that the watcher sends again counts as the same for this time
+RESPONSE_TIMEOUT = 0.5  # for the main thread to print the message; then the watcher prints it
+INTERRUPT_TIMEOUT = 2.0  # for the main thread to end after the second signal
+RESCUE_TIMEOUT = 20.0  # for saving after that
+PRINT_TIMEOUT = 5.0  # for printing after saving; the reader of a pipe may be slow
+PARENT_POLL = 0.5  # between two checks of whether the parent process still exists
+ORPHAN_TIMEOUT = 30.0  # for a command to end after its parent has ended
 
-_CALM, _ASKED, _INTERRUPTED = range(3)
+PARENT_VARIABLE = "PUFFER_MLX_ENDS_WITH"  # environment variable with the parent's process ID
+STOPPING_MESSAGE = "stopping after this epoch; again to stop at once"
+
+_RUNNING, _STOPPING, _INTERRUPTED = range(3)
 
 
 class Watch:
-    """Handles signals; ``watch_signals`` returns the process's instance.
+    """Handle signals in the main thread and the watcher; ``watch_signals`` returns the instance.
 
     Attributes:
-        number: Number of the last signal that counted, or 0.
+        signum: Number of the last signal that was counted, or 0.
     """
 
     def __init__(self) -> None:
-        self.number = 0
-        self.handled: list[int] = []  # handled signals (the pipe gets others, too)
-        self._state = _CALM
+        self.signum = 0
+        self.handled: list[int] = []  # signal numbers; the pipe also gets other signals
+        self._state = _RUNNING
         self._ask: Callable[[], str | None] | None = None
-        self._asking = ASKING
+        self._message = STOPPING_MESSAGE
         self._rescue: Callable[[], str] | None = None
-        self._together = 0.0  # until when signals count as the same one
-        self._say_by: float | None = None  # when the thread prints for a blocked main thread
-        self._deadline: float | None = None  # when the thread ends the process
-        self._raise = self._late = self._closed = False
+        # Times of time.monotonic().
+        self._burst_end = 0.0  # earlier signals count as the same one
+        self._announce_at: float | None = None  # the watcher prints for a blocked main thread
+        self._deadline: float | None = None  # the watcher ends the process
+        self._raise = False  # the main thread must raise a KeyboardInterrupt
+        self._late = False  # the handler didn't get the lock
+        self._closed = False
         self._lock = threading.RLock()  # the handler may interrupt itself
         self._reader = self._writer = -1
         self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
@@ -64,33 +70,33 @@ class Watch:
     @property
     def status(self) -> int:
         """Exit status of a program that a signal ended."""
-        return 128 + (self.number or signal.SIGINT)
+        return 128 + (self.signum or signal.SIGINT)
 
     @property
     def forced(self) -> bool:
-        """True if the process will be ended soon, even if it hangs."""
+        """True if the watcher will end this process soon, even if it hangs."""
         return self._deadline is not None
 
     def open(self) -> None:
-        """Start watching."""
+        """Start the watcher, which handles signals while the main thread runs C code."""
         self._reader, self._writer = os.pipe()
         self._pipe = os.fstat(self._reader)
         for end in self._reader, self._writer:
             os.set_blocking(end, False)
-        self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._previous_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._thread.start()
 
     @property
     def is_broken(self) -> bool:
-        """Return True if other code has closed the pipe, for example by closing all descriptors."""
+        """True if other code has closed the watcher's pipe, for example with all descriptors."""
         try:
             return not os.path.samestat(os.fstat(self._reader), self._pipe)
         except OSError:
             return True
 
     def close(self) -> None:
-        """End the thread and stop handling signals."""
-        signal.set_wakeup_fd(self._before)
+        """Stop the watcher thread and restore Python's signal handling."""
+        signal.set_wakeup_fd(self._previous_fd)
         self._closed = True
         if self.is_broken:  # other files may have these descriptors now
             return
@@ -99,27 +105,33 @@ class Watch:
         os.close(self._reader)
         os.close(self._writer)
 
-    def gently(
+    def set_callbacks(
         self, ask: Callable[[], str | None] | None, rescue: Callable[[], str] | None
     ) -> None:
-        """Set the functions of the module's ``stop_gracefully``, or None, None at its end."""
-        with self._lock:
-            self._ask, self._rescue = ask, rescue
+        """Set the functions passed to ``stop_gracefully``, or None and None at its end.
 
-    def came(self) -> bool:
-        """Return True if a signal has arrived, handled or not."""
+        Args:
+            ask: Called at the first signal to stop the work.
+            rescue: Called to save what can be saved before the process is ended.
+        """
+        with self._lock:
+            self._ask = ask
+            self._rescue = rescue
+
+    def has_signal(self) -> bool:
+        """Return True if a signal has arrived, even if its handler hasn't run yet."""
         self._take()
-        return self.number != 0
+        return self.signum != 0
 
     def handle(self, *_: object) -> None:
-        """Handle a signal in the main thread, maybe in the middle of a line that it prints.
+        """Handle a signal in the main thread, which may be in the middle of printing a line.
 
-        The watching thread may hold the lock while it waits to print a line. So this waits only
-        briefly for the lock; if that fails, the thread sends the signal again.
+        The watcher may hold the lock while it waits to print. So this waits only briefly for the
+        lock. If it doesn't get the lock, the watcher sends the signal again.
         """
         self._late = not self._take(LOCK_TIMEOUT)
         self._nudge()
-        if self._say_by:
+        if self._announce_at:
             self._announce(lambda line: print(line, file=sys.stderr, flush=True))
         if self._raise:
             self._raise = False
@@ -129,9 +141,9 @@ class Watch:
         if not self._lock.acquire(timeout=timeout):
             return False
         try:
-            for number in self._arrived():
-                if number in self.handled:  # not SIGWINCH, for example
-                    self._count(number)
+            for signum in self._arrived():
+                if signum in self.handled:  # not SIGWINCH, for example
+                    self._count(signum)
         finally:
             self._lock.release()
         return True
@@ -142,59 +154,70 @@ class Watch:
         except OSError:  # already read
             return b""
 
-    def _count(self, number: int) -> None:
+    def _count(self, signum: int) -> None:
         now = time.monotonic()
-        if now < self._together:
+        if now < self._burst_end:
             return
-        if self._state == _CALM and self._ask:
-            self._state, self.number, self._say_by = _ASKED, number, now + RESPONSE_TIMEOUT
-            self._asking = self._ask() or ASKING
-        elif number == signal.SIGHUP:
+        if self._state == _RUNNING and self._ask:
+            self._state = _STOPPING
+            self.signum = signum
+            self._announce_at = now + RESPONSE_TIMEOUT
+            self._message = self._ask() or STOPPING_MESSAGE
+        elif signum == signal.SIGHUP:
             return
         elif self._state != _INTERRUPTED:
-            self._state, self.number, self._raise = _INTERRUPTED, number, True
+            self._state = _INTERRUPTED
+            self.signum = signum
+            self._raise = True
             self._deadline = now + INTERRUPT_TIMEOUT if self._ask else None
         else:
             self._deadline = now
-        self._together = now + TOGETHER
+        self._burst_end = now + BURST_SECONDS
 
     def _announce(self, show: Callable[[str], object]) -> None:
-        """Print that the work was asked to stop. After that, another signal is the second."""
+        """Print once that the work was asked to stop, after the burst of the first signal.
+
+        Args:
+            show: Prints a line.
+        """
         if not self._lock.acquire(timeout=LOCK_TIMEOUT):
-            return  # its holder checks again
-        mine, self._say_by = self._say_by is not None, None
+            return  # the lock's holder prints instead
+        is_due = self._announce_at is not None
+        self._announce_at = None
         self._lock.release()
-        if mine:
-            time.sleep(max(0.0, self._together - time.monotonic()))
-            show(f"\n{self._asking}")
+        if is_due:
+            time.sleep(max(0.0, self._burst_end - time.monotonic()))
+            show(f"\n{self._message}")
 
     def _nudge(self) -> None:
-        """Wake the thread to check signals that the main thread has taken."""
-        with suppress(OSError):  # full or closed
+        """Wake the watcher after the main thread has read signals from the pipe."""
+        with suppress(OSError):  # pipe full or closed
             os.write(self._writer, b"\0")
 
     def _watch(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._reader, selectors.EVENT_READ)
             while not self._closed:
-                times = [t for t in (self._say_by, self._deadline) if t is not None]
+                times = [t for t in (self._announce_at, self._deadline) if t is not None]
                 selector.select(max(0.0, min(times) - time.monotonic()) if times else None)
                 self._take()
                 if self._late and self._raise:
-                    self._late, self._together = False, time.monotonic() + AGAIN
-                    signal.pthread_kill(threading.main_thread().ident or 0, self.number)
+                    self._late = False
+                    self._burst_end = time.monotonic() + RESEND_SECONDS
+                    signal.pthread_kill(threading.main_thread().ident or 0, self.signum)
                 now = time.monotonic()
-                if self._say_by is not None and now >= self._say_by:
+                if self._announce_at is not None and now >= self._announce_at:
                     self._announce(write_error)
                 if self._deadline is not None and now >= self._deadline:
                     self._exit()
 
     def _exit(self) -> None:
-        """End the process from this thread, since the main thread doesn't."""
+        """Save what can be saved, and end this process from the watcher's thread."""
         done = threading.Event()
 
         def save() -> None:
-            rescue, line = self._rescue, ""
+            rescue = self._rescue
+            line = ""
             try:
                 line = rescue() if rescue else ""
             finally:
@@ -218,37 +241,39 @@ def write_error(line: str) -> None:
 
 
 def in_main_thread() -> bool:
-    """Return True in the thread that runs signal handlers."""
+    """Return True if called in the main thread, which runs signal handlers."""
     return threading.current_thread() is threading.main_thread()
 
 
 @contextmanager
-def handled_by(handler: Any, *numbers: int) -> Iterator[None]:
-    """Handle signals with ``handler`` instead of ``watch_signals`` during a block.
+def handle_signals_with(handler: Any, *signums: int) -> Iterator[None]:
+    """Use another handler for some signals during a block. No effect outside the main thread.
 
-    Outside the main thread this does nothing.
+    Args:
+        handler: Handler, as for ``signal.signal``.
+        signums: Numbers of the signals.
     """
-    before = {each: signal.signal(each, handler) for each in numbers if in_main_thread()}
-    watched_numbers = _active.handled if _active else []
-    taken_over = [each for each in before if each in watched_numbers]
-    for number in taken_over:
-        watched_numbers.remove(number)
+    previous = {each: signal.signal(each, handler) for each in signums if in_main_thread()}
+    active_handled = _active.handled if _active else []
+    taken_over = [each for each in previous if each in active_handled]
+    for signum in taken_over:
+        active_handled.remove(signum)
     try:
         yield
     finally:
-        watched_numbers += taken_over
-        for number, old in before.items():
-            signal.signal(number, signal.SIG_DFL if old is None else old)
+        active_handled += taken_over
+        for signum, old in previous.items():
+            signal.signal(signum, signal.SIG_DFL if old is None else old)
 
 
-def ends_with_this() -> dict[str, str]:
-    """Return the variables for a command that must end when this process does, even by SIGKILL."""
-    return {ENDS_WITH: str(os.getpid())}
+def parent_variables() -> dict[str, str]:
+    """Return environment variables that make a child command end with this process, even killed."""
+    return {PARENT_VARIABLE: str(os.getpid())}
 
 
 def end_with_parent() -> None:
-    """End this command when its parent ends, if it was started with ``ends_with_this``."""
-    if parent := os.environ.pop(ENDS_WITH, None):  # not inherited by children
+    """End this command when its parent ends, if it was started with ``parent_variables``."""
+    if parent := os.environ.pop(PARENT_VARIABLE, None):  # children must not inherit it
         threading.Thread(target=_follow, args=(parent,), daemon=True).start()
 
 
@@ -261,37 +286,37 @@ def _follow(parent: str) -> None:
 
 
 class Interrupts:
-    """Turns the first signal into a KeyboardInterrupt, which a block can hold back; counts signals.
+    """Count signals, and raise a KeyboardInterrupt at the first one, which blocks can delay.
 
     Attributes:
-        count: Number of signals; those that arrive together count as one.
+        count: Number of signals; signals that arrive together count as one.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self._is_held = self._is_due = False
-        self._together = 0.0  # until when signals count as the same one
+        self._burst_end = 0.0  # earlier signals count as the same one
 
-    def signal(self, number: int, *_: object) -> None:
-        """Handle a signal."""
+    def signal(self, signum: int, *_: object) -> None:
+        """Count a signal and raise a KeyboardInterrupt at the first, unless it is held back."""
         now = time.monotonic()
-        if now < self._together or (number == signal.SIGHUP and self.count):
+        if now < self._burst_end or (signum == signal.SIGHUP and self.count):
             return
-        self._together = now + TOGETHER
+        self._burst_end = now + BURST_SECONDS
         self.count += 1
         self._is_due = self._is_due or self.count == 1
         if not self._is_held:
             self.check()
 
     def check(self) -> None:
-        """Raise the KeyboardInterrupt that was held back, once."""
+        """Raise the KeyboardInterrupt that was held back, if there is one."""
         if self._is_due:
             self._is_due = False
             raise KeyboardInterrupt
 
     @contextmanager
-    def held_back(self) -> Iterator[None]:
-        """Hold back the KeyboardInterrupt until ``check``, or the end of the block."""
+    def hold_back(self) -> Iterator[None]:
+        """Delay the KeyboardInterrupt until ``check`` is called or the block ends."""
         self._is_held = True
         try:
             yield
@@ -301,11 +326,11 @@ class Interrupts:
 
 
 @contextmanager
-def interrupting(*numbers: int) -> Iterator[Interrupts]:
-    """Handle signals with ``Interrupts`` during a block, except ignored ones."""
+def catch_interrupts(*signums: int) -> Iterator[Interrupts]:
+    """Handle signals with a new ``Interrupts`` during a block, except signals that are ignored."""
     interrupts = Interrupts()
-    handled = [each for each in numbers if signal.getsignal(each) != signal.SIG_IGN]
-    with handled_by(interrupts.signal, *handled):
+    handled = [each for each in signums if signal.getsignal(each) != signal.SIG_IGN]
+    with handle_signals_with(interrupts.signal, *handled):
         yield interrupts
 
 
@@ -314,9 +339,10 @@ _active: Watch | None = None
 
 @contextmanager
 def watch_signals() -> Iterator[Watch]:
-    """Watch for Ctrl-C, as in the module's table. Nested blocks and other threads share one Watch.
+    """Handle Ctrl-C during a block: KeyboardInterrupt at the first, exit at the second.
 
-    After a second signal inside ``stop_gracefully``, the process is ended even after this block.
+    Nested blocks share one Watch. After a second signal inside ``stop_gracefully``, the process is
+    ended even if this block has ended.
     """
     global _active
     if _active is not None or not in_main_thread():
@@ -335,42 +361,42 @@ def watch_signals() -> Iterator[Watch]:
 
 @contextmanager
 def stop_gracefully(ask: Callable[[], str | None], rescue: Callable[[], str]) -> Iterator[Watch]:
-    """Ask for an end at the first signal, and interrupt at the second.
+    """During a block, stop the work gracefully at the first signal and interrupt it at the second.
 
     Args:
-        ask: Called once, in any thread, to end the work soon. May return a message to print instead
-            of ``ASKING``.
-        rescue: Called in another thread if the main thread doesn't end after a second signal. Saves
-            what can be saved, and returns a line about it.
+        ask: Called once, in any thread, to stop the work soon. May return a message to print
+            instead of ``STOPPING_MESSAGE``.
+        rescue: Called in another thread if the main thread doesn't end after the second signal.
+            Saves what can be saved, and returns a line that says so.
     """
     with watch_signals() as watch:
         if not in_main_thread():
             yield watch
             return
-        watch.gently(ask, rescue)
+        watch.set_callbacks(ask, rescue)
         try:
             with ExitStack() as stack:
-                for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
-                    # Background jobs of a shell ignore signals, so override them, except nohup's
-                    # SIGHUP.
-                    override = number != signal.SIGHUP
-                    stack.enter_context(_handled(watch, number, override))
+                for signum in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
+                    # A shell's background jobs ignore signals: handle them here, except SIGHUP,
+                    # which nohup ignores.
+                    override = signum != signal.SIGHUP
+                    stack.enter_context(_handled(watch, signum, override))
                 yield watch
         finally:
-            watch.gently(None, None)
+            watch.set_callbacks(None, None)
 
 
 @contextmanager
-def _handled(watch: Watch, number: int, override: bool) -> Iterator[None]:
-    before = signal.getsignal(number)
-    if before == signal.SIG_IGN and not override:
+def _handled(watch: Watch, signum: int, override: bool) -> Iterator[None]:
+    previous = signal.getsignal(signum)
+    if previous == signal.SIG_IGN and not override:
         yield
         return
-    signal.signal(number, watch.handle)
-    watch.handled.append(number)
+    signal.signal(signum, watch.handle)
+    watch.handled.append(signum)
     try:
         yield
     finally:
-        watch.handled.remove(number)
+        watch.handled.remove(signum)
         if not watch.forced:
-            signal.signal(number, signal.SIG_DFL if before is None else before)
+            signal.signal(signum, signal.SIG_DFL if previous is None else previous)

@@ -1,4 +1,4 @@
-"""Output of ``--version``: everything that a bug report needs."""
+"""Report the versions and the machine, for ``--version`` and the records of runs."""
 
 import importlib.metadata
 import os
@@ -11,23 +11,25 @@ import puffer_mlx
 from puffer_mlx.system.blas import blas_name, get_blas_threads
 
 
-def machine() -> dict[str, str]:
-    """Return the machine of a run: versions, devices, host, cores, memory. Imports MLX."""
+def describe_machine() -> dict[str, str]:
+    """Return a description of this machine: versions, device, host name, cores and memory.
+
+    Imports MLX.
+    """
     memory = f"{psutil.virtual_memory().total / 2**30:.1f} GiB"
     more = {"host": platform.node(), "cores": str(os.cpu_count()), "memory": memory}
-    return {**_facts(), **more}
+    return {**_versions(), **more}
 
 
 def version_text() -> str:
-    """Return versions and devices, one per line. Imports MLX.
+    """Return the text of ``--version``: a line each for Python, MLX, device, BLAS and platform.
 
-    Returns:
-        Lines of a name and a value: puffer_mlx, Python, MLX, device, BLAS, platform.
+    Imports MLX.
     """
-    return "\n".join(f"{name:<10}  {text}" for name, text in _facts().items())
+    return "\n".join(f"{name:<10}  {text}" for name, text in _versions().items())
 
 
-def _facts() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     import mlx.core as mx
 
     threads = get_blas_threads()
@@ -49,9 +51,9 @@ def _device(device) -> str:
 
 
 def _mlx_version() -> str:
-    """Return MLX's version and its back-end wheels; two of them overwrite each other's files."""
+    """Return MLX's version and its back-end wheels: two wheels overwrite each other's files."""
     mlx = importlib.metadata.distribution("mlx")
-    folder = Path(str(mlx.locate_file("")))  # by names only: reading all metadata takes 0.5 s
+    folder = Path(str(mlx.locate_file("")))  # only file names: reading all metadata takes 0.5 s
     wheels = sorted(
         path.name.partition("-")[0].replace("_", "-") for path in folder.glob("mlx_*.dist-info")
     )

@@ -14,8 +14,8 @@ from typing import Any
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import shown, write_hint
-from puffer_mlx.system.json_text import is_finite, json_text, record_of
+from puffer_mlx.system.files import short_path, write_hint
+from puffer_mlx.system.json_text import is_finite, json_text, parse_record
 
 HEARTBEAT_INTERVAL = 1.0  # seconds
 
@@ -49,7 +49,7 @@ class JsonLines:
                 return
             if path.is_symlink():  # not created by this class
                 hint = "remove the link, or choose another folder (--log-dir)"
-                raise UserError(f"the log {shown(path)} is a link to {path.resolve()}", hint)
+                raise UserError(f"the log {short_path(path)} is a link to {path.resolve()}", hint)
             self._file = open(path, "r+b", buffering=0)  # noqa: SIM115
             self._resume(position)
         except OSError as error:
@@ -64,7 +64,7 @@ class JsonLines:
             raise self._error(error) from None
         self._file.close()
         self._file = file
-        line = f"warning: {shown(self.path)} was removed; starting a new file"
+        line = f"warning: {short_path(self.path)} was removed; starting a new file"
         print(line, file=sys.stderr, flush=True)
 
     def _resume(self, position: int) -> None:
@@ -73,10 +73,10 @@ class JsonLines:
         complete = self._end_of_records(size)
         end = self._end_of_records(max(0, min(position, complete)))
         if complete < size:
-            self.note = f"the last record of {shown(self.path)} was torn; it was removed"
+            self.note = f"the last record of {short_path(self.path)} was torn; it was removed"
         elif end < position:
             self.note = (
-                f"{shown(self.path)} is shorter than when the run was saved; it lacks records"
+                f"{short_path(self.path)} is shorter than when the run was saved; it lacks records"
             )
         self._file.truncate(end)
         self._file.seek(end)
@@ -128,7 +128,7 @@ class JsonLines:
 
     def _error(self, error: OSError) -> UserError:
         return UserError(
-            f"can't write the log {shown(self.path)}: {error.strerror or error}",
+            f"can't write the log {short_path(self.path)}: {error.strerror or error}",
             write_hint(self.path, error, "--log-dir"),
         )
 
@@ -147,7 +147,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
-            record = record_of(line) or {}
+            record = parse_record(line) or {}
             if "epoch" in record and is_finite(record.get("agent_steps")):
                 records.append(record)
     return records

@@ -20,7 +20,7 @@ from puffer_mlx.config.schema import NO_TRACKER
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output, program
 from puffer_mlx.system.json_text import json_text
-from puffer_mlx.system.version import machine
+from puffer_mlx.system.version import describe_machine
 from puffer_mlx.tracking import tracker_process
 from puffer_mlx.tracking.json_lines import read_records
 from puffer_mlx.tracking.scores import EVALUATION
@@ -215,7 +215,7 @@ def _description(run: RunLog, step: int | None) -> dict[str, Any]:
         group=None if base.wandb_group == "none" else base.wandb_group,
         tag=base.tag,
         config=run.settings(),
-        machine=machine(),
+        machine=describe_machine(),
         command=shlex.join(sys.argv),
         step=step,
     )._asdict()
@@ -327,7 +327,7 @@ def _start_process(name: str, lines: IO[bytes], messages: IO[bytes]) -> subproce
     """Start a tracker's process with this Python, in a session that Ctrl-C doesn't reach."""
     paths = [PACKAGE_PARENT, *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
-        program.python("-m", tracker_process.__name__, name, str(os.getpid())),
+        program.python_command("-m", tracker_process.__name__, name, str(os.getpid())),
         stdin=lines,
         stdout=messages,
         stderr=subprocess.DEVNULL,

@@ -205,7 +205,7 @@ class Collector:
             acting = self._to_act(weights)
             if self._assignment is not None:
                 acting = [acting, *self._opponents(opponents)]
-            noise = self._ranks.columns(self._noise, rollout_key, T, self.vec.num_agents)
+            noise = self._ranks.draw_columns(self._noise, rollout_key, T, self.vec.num_agents)
         if self.launches_ahead:
             mx.async_eval(next_key)  # Another thread may run the next step.
         else:

@@ -18,7 +18,7 @@ from mlx.utils import tree_unflatten
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.json_text import is_count, is_finite
 from puffer_mlx.training.game_results import GameResults
-from puffer_mlx.trees import leaves, named
+from puffer_mlx.trees import leaves, named_arrays
 
 EXCLUDED_NEWEST = 5  # number of newest entries that are never drawn if the pool has more
 ODDS_SCALE = 400  # Elo difference for odds of 10 to 1
@@ -177,7 +177,7 @@ def save_table(table: LeagueTable) -> tuple[dict[str, mx.array], dict[str, Any]]
     arrays = {
         f"{i}.{name}": array
         for i, entry in enumerate(entries)
-        for name, array in named(entry.weights)
+        for name, array in named_arrays(entry.weights)
     }
     arrays["aligned"] = mx.array(table.aligned.astype(np.uint8))
     opponents = [
@@ -220,7 +220,7 @@ def restore_table(
         for name, array in arrays.items():
             if not mx.isfinite(array).all().item():
                 raise ValueError(f"{name} isn't finite")
-        weight_names = [name for name, _ in named(current.pool[0].weights)]
+        weight_names = [name for name, _ in named_arrays(current.pool[0].weights)]
         entries = [
             PoolEntry(
                 tree_unflatten([(name, arrays[f"{i}.{name}"]) for name in weight_names]), **fields
@@ -296,7 +296,7 @@ def _refuse_another(
     arrays: dict[str, mx.array], values: dict[str, Any], current: LeagueTable, rules: str
 ) -> None:
     """Raise UserError if a saved league doesn't fit the current run."""
-    weights = named(current.pool[0].weights)
+    weights = named_arrays(current.pool[0].weights)
     expected = {f"{i}.{n}": a for i in range(len(values["entries"])) for n, a in weights}
     wrong = [
         f"{name} is {arrays[name].shape if name in arrays else 'missing'}, expected {array.shape}"

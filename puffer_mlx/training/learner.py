@@ -48,7 +48,7 @@ from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.training.reader import Reader, TrainedAgents
 from puffer_mlx.training.results import EpochResults, FiniteCheck
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 BACKWARD_PHASE = "train_backward"
 
@@ -112,7 +112,7 @@ class Learner:
         self.reader = Reader(gather, self.logprobs, placement, local, trained_agents)
         self.finite_check = FiniteCheck(config, self.algorithm.metrics)
         self.update: Update | None = None
-        carries = not config.base.reset_state and bool(named(policy.initial_state(1)))
+        carries = not config.base.reset_state and bool(named_arrays(policy.initial_state(1)))
         same_states = not carries or config.facts.carries_state
         self.first_ratios_are_one = same_states and not placement.overlap
         self.measured_forward = False

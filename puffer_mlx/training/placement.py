@@ -25,7 +25,7 @@ from puffer_mlx.rollout.on_gpu import GPURollouts, device_env, rollouts_on_gpu
 from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.rollout.verified_rollouts import rollouts_agree
 from puffer_mlx.system.devices import device_memory, has_gpu, kind
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 from puffer_mlx.vec.base import VecEnv
 
 GPU_ENVS = "gpu-kernel"  # a value of train.rollout_device
@@ -245,7 +245,7 @@ def choose_rollout_device(
     config = acting.config
     agents = acting.vec.num_agents
     cores = rollout_threads(config, rollout_cores(config))
-    operations = 2 * agents * sum(array.size for _, array in named(weights))
+    operations = 2 * agents * sum(array.size for _, array in named_arrays(weights))
     fits = operations <= OPERATIONS_PER_CORE * cores
     chosen = "cpu" if fits and make_actor(acting.policy, acting.assignment) else "gpu"
     if fits and chosen == "gpu":

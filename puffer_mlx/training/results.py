@@ -16,7 +16,7 @@ from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.ppo.update import TrainState
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
-from puffer_mlx.trees import leaves, named
+from puffer_mlx.trees import leaves, named_arrays
 
 IN_FLIGHT = 2  # minibatches that may be queued on the device
 POLICY_FIELDS = {"actions", "logprobs", "values"}  # fields of a rollout that the policy computes
@@ -194,7 +194,7 @@ def first_not_finite(now: TrainState) -> str | None:
     """Return the name of the first weight or optimizer array that isn't finite, else None."""
     trees = {"": now.weights, **{f"the {name} of ": tree for name, tree in now.optimizer.items()}}
     for prefix, tree in trees.items():
-        for name, array in named(tree):
+        for name, array in named_arrays(tree):
             if not mx.isfinite(array).all().item():
                 return f"{prefix}{name}"
     return None

@@ -55,7 +55,7 @@ class Run(contextlib.ExitStack):
 
     trainer: Trainer
     resumed: checkpoint.Checkpoint | None
-    state: checkpoint.State | None
+    state: checkpoint.SavedState | None
     exact: bool = False
     home: Path
     files: contextlib.ExitStack
@@ -145,7 +145,7 @@ class Run(contextlib.ExitStack):
             last_recorded_step(record.path) if resumed else None
         )  # Read before the log is truncated.
         # A checkpoint saved without a log (in a notebook) has no log position.
-        position = self.state.numbers.get("log_position", 0) if self.state else None
+        position = self.state.values.get("log_position", 0) if self.state else None
         self.log = JsonLines(record.path, position)
         step = self.trainer.global_step if resumed else None
         self.trackers = enter(Trackers(record, tracker_names(config), step, logged))
@@ -166,9 +166,9 @@ class Run(contextlib.ExitStack):
         weights = trainer.weights
         state = trainer.state() if resumable else None
         if state:
-            state.numbers["log_position"] = self.log.position
+            state.values["log_position"] = self.log.position
             if score is not None:
-                state.numbers[EVALUATED_SCORE] = score
+                state.values[EVALUATED_SCORE] = score
         statistics = current_statistics(trainer.vec)
         return self.keeper.save(step, trainer.vec.spec, trainer.policy, weights, state, statistics)
 
@@ -187,7 +187,7 @@ def _make_shard(config: Config, ranks: SingleProcess) -> Any:
     """Create this process's environments, after checking that training fits in memory."""
     state_size = optimizers.state_size(optimizers.from_config(config))
     refuse_training(ranks.local_config(config), None, state_size, training_memory())
-    return shards.make_environments(config, ranks, placement.rollout_cores(config))
+    return shards.make_local_environments(config, ranks, placement.rollout_cores(config))
 
 
 def make_separate_environments(config: Config) -> Environments:

@@ -6,18 +6,18 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.checkpoint.folder import State, subtree
+from puffer_mlx.checkpoint.folder import SavedState, subtree
 from puffer_mlx.config.fit import typed
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import implementation
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.ppo.update import TrainState
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 SELF_PLAY = "selfplay"  # prefix of the opponents' arrays
 
 
-def save_state(trainer: Any) -> State:
+def save_state(trainer: Any) -> SavedState:
     """Return the state of a ``Trainer`` between two steps, for a checkpoint.
 
     Rollouts that aren't trained on yet are not saved. With overlap, or if a rollout was launched
@@ -49,14 +49,14 @@ def save_state(trainer: Any) -> State:
         arrays["environments"] = rank_arrays["environments"] = mx.array(environments)
     if (scores := trainer.epoch_logs.scores.state()) is not None:
         arrays["scores"] = mx.array(scores)
-    arrays |= trainer.ranks.gather_arrays(dict(named(rank_arrays)))
+    arrays |= trainer.ranks.gather_arrays(dict(named_arrays(rank_arrays)))
     values = {
         "epoch": trainer.epoch,
         "global_step": trainer.global_step,
         "uptime": trainer.epoch_logs.uptime,
         "rollout_device": trainer.placement.rollout_device,
         "optimizer": trainer.config.train.optimizer,
-        **trainer.ranks.numbers(),
+        **trainer.ranks.checkpoint_values(),
     }
     if implementation.refused:
         values["refused"] = sorted(implementation.refused)
@@ -67,10 +67,10 @@ def save_state(trainer: Any) -> State:
     if trainer.self_play is not None:
         earlier_state = rollout.self_play if rollout and start else None
         arrays[SELF_PLAY], values[SELF_PLAY] = earlier_state or trainer.self_play.state()
-    return State(dict(named(arrays)), values)
+    return SavedState(dict(named_arrays(arrays)), values)
 
 
-def restore_state(trainer: Any, weights: Any, state: State) -> bool:
+def restore_state(trainer: Any, weights: Any, state: SavedState) -> bool:
     """Restore a ``Trainer`` from a saved state, so that it continues identically.
 
     Args:
@@ -84,9 +84,9 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
     Raises:
         UserError: If the state belongs to another configuration or another optimizer.
     """
-    optimizers.check_same_optimizer(trainer.config.train.optimizer, state.numbers)
-    _refuse_lost_schedule(trainer, state.numbers)
-    state = State(trainer.ranks.restore(state.arrays, state.numbers), state.numbers)
+    optimizers.check_same_optimizer(trainer.config.train.optimizer, state.values)
+    _refuse_lost_schedule(trainer, state.values)
+    state = SavedState(trainer.ranks.restore(state.arrays, state.values), state.values)
     environments = state.arrays.get("environments")
     scores = state.arrays.get("scores")
     queue = trainer.queue
@@ -102,7 +102,7 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
         expected |= {"recurrent": collector.states, "carry": collector.buffer.carry()}
     if trainer.placement.overlap and any(name.startswith("acting.") for name in state.arrays):
         expected["acting"] = current.weights
-    trees = state.taken(expected)
+    trees = state.matching_trees(expected)
     if continues:
         collector.vec.restore(np.asarray(environments))
         trainer.ranks.begin_statistics(trainer.vec)
@@ -113,17 +113,17 @@ def restore_state(trainer: Any, weights: Any, state: State) -> bool:
     queue.acting_weights = trees.get("acting")
     if continues:
         collector.restore(trees.get("recurrent", collector.states), trees["carry"])
-    trainer.epoch = state.numbers["epoch"]
-    trainer.global_step = state.numbers["global_step"]
+    trainer.epoch = state.values["epoch"]
+    trainer.global_step = state.values["global_step"]
     if trainer.rate is not None:  # The saved run may have used another schedule.
-        trainer.rate = state.numbers.get("learning_rate", trainer.rate)
+        trainer.rate = state.values.get("learning_rate", trainer.rate)
     if trainer.self_play is not None:
         opponents = subtree(state.arrays, SELF_PLAY)
-        trainer.self_play.restore(opponents, state.numbers.get(SELF_PLAY))
+        trainer.self_play.restore(opponents, state.values.get(SELF_PLAY))
         if not continues:
             trainer.self_play.discard_games()
     scores = None if scores is None else np.asarray(scores)
-    trainer.epoch_logs.restore(state.numbers["uptime"], scores)
+    trainer.epoch_logs.restore(state.values["uptime"], scores)
     mx.eval(weights, trees)
     return continues
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-from puffer_mlx.checkpoint.folder import State
+from puffer_mlx.checkpoint.folder import SavedState
 from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_state, refuse_training
 from puffer_mlx.distributed.single_process import SINGLE_PROCESS, SingleProcess
@@ -43,7 +43,7 @@ from puffer_mlx.training.reader import TrainedAgents
 from puffer_mlx.training.rollout_queue import RolloutQueue
 from puffer_mlx.training.self_play import SelfPlay, create_self_play
 from puffer_mlx.training.state import restore_state, save_state
-from puffer_mlx.trees import leaves, named
+from puffer_mlx.trees import leaves, named_arrays
 from puffer_mlx.vec.base import VecEnv
 
 # Number of agents whose latest observations are saved, to compare exports with.
@@ -109,7 +109,7 @@ class Trainer:
         vec: VecEnv,
         policy: Policy | None = None,
         weights: Any = None,
-        resume_state: State | None = None,
+        resume_state: SavedState | None = None,
         ranks: SingleProcess = SINGLE_PROCESS,
     ) -> None:
         choose_cache_limit()
@@ -128,7 +128,7 @@ class Trainer:
         self.self_play = create_self_play(config, vec, self.weights, ranks)
         assignment = self.self_play.assignment if self.self_play else None
         acting = Acting(local, vec, policy, assignment)
-        resumed = resume_state.numbers if resume_state else {}
+        resumed = resume_state.values if resume_state else {}
         verification.refuse(resumed.get("refused", ()), "earlier in this run")
         self.placement = broadcast_from_rank0(
             ranks,
@@ -282,11 +282,11 @@ class Trainer:
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, epoch, epochs)
         return Scheduled(lr, ent_coef, beta, loss=custom)
 
-    def state(self) -> State:
+    def state(self) -> SavedState:
         """Return the trainer's state for a checkpoint, without the weights."""
         return save_state(self)
 
-    def restore(self, weights: Any, state: State) -> bool:
+    def restore(self, weights: Any, state: SavedState) -> bool:
         """Restore a trainer's state from a checkpoint.
 
         Args:
@@ -334,7 +334,7 @@ class Trainer:
     @property
     def parameters(self) -> int:
         """Number of scalar weights of the policy."""
-        return sum(int(w.size) for _, w in named(self.weights))
+        return sum(int(w.size) for _, w in named_arrays(self.weights))
 
     @property
     def last_buffer(self) -> Any:

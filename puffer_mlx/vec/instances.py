@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.import_string import to_install
+from puffer_mlx.system.import_string import install_hint
 from puffer_mlx.vec.layout import SpaceLayout
 from puffer_mlx.vec.python_faults import RAISED, Fault, describe, failed, undrawable
 from puffer_mlx.vec.rows import random_actions
@@ -364,7 +364,7 @@ class EnvFactory:
         except UserError:
             raise
         except ModuleNotFoundError as error:
-            raise UserError(f"{self.name}: {error}", to_install(error)) from None
+            raise UserError(f"{self.name}: {error}", install_hint(error)) from None
         except RAISED as error:
             if hint := undrawable(error):
                 raise UserError(f"{self.name} can't be drawn: {error}", hint) from None

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.spec import EnvSpec, ImagePart
+from puffer_mlx.spec import EnvSpec, ImageSlice
 from puffer_mlx.vec.python_faults import Fault
 from puffer_mlx.vec.spaces import (
     SMALLEST,
@@ -226,10 +226,10 @@ class SpaceLayout:
         )
 
 
-def image_parts(parts: list[ObservationPart]) -> tuple[ImagePart, ...]:
+def image_parts(parts: list[ObservationPart]) -> tuple[ImageSlice, ...]:
     """Return the parts that are images, for ``EnvSpec.image_parts``."""
     images = [part for part in parts if part.image]
-    return tuple(ImagePart(part.start, part.image, part.channels_first) for part in images)
+    return tuple(ImageSlice(part.start, part.image, part.channels_first) for part in images)
 
 
 def saved_layout(spec: EnvSpec) -> SpaceLayout | None:

@@ -38,7 +38,7 @@ from puffer_mlx.check.items import (
 )
 from puffer_mlx.cli.check_env import show
 from puffer_mlx.config import load
-from puffer_mlx.spec import ActionSpec, EnvSpec, ImagePart
+from puffer_mlx.spec import ActionSpec, EnvSpec, ImageSlice
 from puffer_mlx.vec.native.compiling import compile_environment
 
 HERE = Path(__file__).parents[1] / "envs"
@@ -211,7 +211,7 @@ def env_that_saw(spec: EnvSpec, low: np.ndarray, high: np.ndarray, name: str) ->
 
 def test_pixels_among_other_numbers_may_stay_the_same():
     spec = EnvSpec("e", 14, np.dtype(np.float32), ActionSpec((5,)))
-    spec = replace(spec, image_parts=(ImagePart(1, (2, 2, 3), False),))
+    spec = replace(spec, image_parts=(ImageSlice(1, (2, 2, 3), False),))
     low, high = np.zeros(14), np.array([0.0, *[255.0] * 11, 0.0, 99.0])
     env = env_that_saw(spec, low, high, "squared")
     told = [finding.text for finding in check_observations(env)]

@@ -28,7 +28,7 @@ from puffer_mlx.check.items import (
     run_item,
     select_items,
 )
-from puffer_mlx.checkpoint import State
+from puffer_mlx.checkpoint import SavedState
 from puffer_mlx.cli import check_gpu
 from puffer_mlx.ops.gelu import BACKWARD
 from puffer_mlx.ops.implementation import COMPARING_VARIABLE, Implementation
@@ -206,7 +206,7 @@ def forgetful_restore(patch):
 
     def restore(self, weights, state):
         kept = {n: a for n, a in state.arrays.items() if not n.startswith("acting.")}
-        return real(self, weights, State(kept, state.numbers))
+        return real(self, weights, SavedState(kept, state.values))
 
     patch.setattr(trainer.Trainer, "restore", restore)
 

@@ -14,7 +14,7 @@ from oracles import same
 from running import loaded
 
 from puffer_mlx import checkpoint
-from puffer_mlx.checkpoint import BEST, CheckpointManager, State, branches
+from puffer_mlx.checkpoint import BEST, CheckpointManager, SavedState, branches
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
@@ -22,7 +22,9 @@ from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.tracking.scores import SCORE
 
 SPEC = EnvSpec("squared", 5, np.dtype(np.uint8), ActionSpec((3, 2)), 5)
-STATE = State({"key": mx.random.key(5), "recorded": mx.zeros((4, 2, 5), mx.uint8)}, {"epoch": 7})
+STATE = SavedState(
+    {"key": mx.random.key(5), "recorded": mx.zeros((4, 2, 5), mx.uint8)}, {"epoch": 7}
+)
 
 
 @pytest.fixture
@@ -36,10 +38,10 @@ def weights_of(config, seed=0):
     return make_policy(SPEC, config.policy, config.torch).init(mx.random.key(seed))
 
 
-def write(config, run, step, state: State | None = STATE, spec=SPEC, seed=0):
+def write(config, run, step, state: SavedState | None = STATE, spec=SPEC, seed=0):
     policy = make_policy(spec, config.policy, config.torch)
     weights = policy.init(mx.random.key(seed))
-    folder = checkpoint.prepare(config, run)
+    folder = checkpoint.prepare_run_folder(config, run)
     return checkpoint.write_checkpoint(folder, step, config, spec, policy, weights, state)
 
 
@@ -59,7 +61,7 @@ def test_a_checkpoint_loads_back(config, tmp_path):
     assert found.policy == make_policy(SPEC, config.policy)
     assert same(found.weights, weights_of(config))
     state = checkpoint.load_state(made)
-    assert state.numbers == STATE.numbers
+    assert state.values == STATE.values
     np.testing.assert_array_equal(np.array(state.arrays["key"]), np.array(mx.random.key(5)))
     recorded = checkpoint.recorded(made)
     assert recorded is not None and recorded.shape == (4, 2, 5) and recorded.dtype == mx.uint8
@@ -98,7 +100,7 @@ def test_a_state_of_another_configuration_is_refused():
     counters = {"epoch": 1, "global_step": 8, "uptime": 0.0}
     arrays = {"network.1": mx.zeros(3), "network.2": mx.zeros(2, mx.int32)}
     with pytest.raises(UserError) as caught:
-        State(arrays, counters).taken({"network": [mx.zeros(2)] * 3})
+        SavedState(arrays, counters).matching_trees({"network": [mx.zeros(2)] * 3})
     for message in (
         "network.0: missing, expected (2,)",
         "network.1: (3,), expected (2,)",
@@ -131,7 +133,7 @@ def test_a_failed_write_leaves_the_earlier_checkpoint_and_nothing_else(config, m
             write(config, "1", step, seed=1)
     monkeypatch.undo()
     assert names(before.parent) == ["0000000000000005", "config.ini"]
-    assert len(names(before)) == 4 and checkpoint.load_state(before).numbers == STATE.numbers
+    assert len(names(before)) == 4 and checkpoint.load_state(before).values == STATE.values
 
 
 # ---- when, and which are kept --------------------------------------------------------------------
@@ -143,14 +145,14 @@ def test_checkpoints_are_due_at_each_interval_and_at_the_end(config):
     def due(algorithm: str, interval: int) -> list[int]:
         config.train.algorithm = algorithm
         config.base.checkpoint_interval = interval
-        return [epoch for epoch in range(10) if checkpoint.is_due(config, epoch)]
+        return [epoch for epoch in range(10) if checkpoint.is_checkpoint_due(config, epoch)]
 
     assert due("puffer4", 4) == [0, 4, 8, 9]  # 4.0 counts from 0
     assert due("puffer5", 4) == [3, 7, 9]  # 5.0 from 1
     assert due("puffer4", 0) == due("puffer5", 0) == [9]
 
 
-def save(keeper, config, step, score=None, state: State | None = STATE):
+def save(keeper, config, step, score=None, state: SavedState | None = STATE):
     """Save another checkpoint, with the score of an epoch."""
     policy = make_policy(SPEC, config.policy)
     if score is not None:
@@ -160,7 +162,7 @@ def save(keeper, config, step, score=None, state: State | None = STATE):
 
 def keep(config, scores):
     """Save one checkpoint after each list of an epoch's records; return the folder."""
-    folder = checkpoint.prepare(config, "1")
+    folder = checkpoint.prepare_run_folder(config, "1")
     keeper = CheckpointManager(folder, config)
     for step, records in enumerate(scores, 1):
         for record in records:
@@ -176,7 +178,7 @@ def of(score, episodes=1.0):
 
 
 def kept(folder):
-    return [int(one.folder.name) for one in branches.checkpoints(folder)]
+    return [int(one.folder.name) for one in branches.list_checkpoints(folder)]
 
 
 LOSSES = [[{"agent_steps": 0, "loss/total": loss, "env/score": 0.0}] for loss in (3.0, 1.0, 2.0)]
@@ -226,7 +228,7 @@ class Run:
     def __init__(self, root: str, most: int) -> None:
         base = Base(checkpoint_dir=root, checkpoint_keep=most)
         self.config = Config("squared", base=base, policy=Policy(hidden_size=2, num_layers=1))
-        self.folder = checkpoint.prepare(self.config, "1")
+        self.folder = checkpoint.prepare_run_folder(self.config, "1")
         self.manager = CheckpointManager(self.folder, self.config)
         self.saved: dict[int, Saved] = {}  # by step, as folders are named
         self.path: tuple[tuple[int, int], ...] = ()
@@ -245,7 +247,7 @@ class Run:
         made = save(self.manager, self.config, step, score)
         self.saved[step] = Saved(self.path, score)
         ancestors = [s for s, one in self.saved.items() if self.path[: len(one.path)] == one.path]
-        assert checkpoint.find("latest", self.config) == made
+        assert checkpoint.find_checkpoint("latest", self.config) == made
         self.check_best(ancestors)
         self.check_removed(ancestors)
         found = kept(self.folder)
@@ -295,10 +297,10 @@ def test_resuming_before_weights_without_a_state_abandons_them(config):
     config.base.checkpoint_keep = 0
     folder = keep(config, [[1], [2]])
     save(CheckpointManager(folder, config), config, 3, state=None)
-    found = checkpoint.find("1", config, checkpoint.STATE)
+    found = checkpoint.find_checkpoint("1", config, checkpoint.STATE)
     assert found.name == f"{2:016d}"
     made = save(CheckpointManager(folder, config, found), config, 5)
-    assert kept(folder) == [3, 1, 2, 5] and checkpoint.find("1", config) == made
+    assert kept(folder) == [3, 1, 2, 5] and checkpoint.find_checkpoint("1", config) == made
 
 
 def test_a_save_with_fewer_steps_starts_a_branch(config):
@@ -338,7 +340,7 @@ def test_a_link_to_a_moved_checkpoint_is_that_checkpoint(config, tmp_path):
     for each in folder, *folder.parents[:2]:
         move(each, tmp_path / "disk")
     for name in ("latest", "1", str(folder), str(newest), str(folder / BEST)):
-        assert checkpoint.find(name, config, checkpoint.STATE) == newest
+        assert checkpoint.find_checkpoint(name, config, checkpoint.STATE) == newest
     assert checkpoint.load(newest).step == 2
     keeper = CheckpointManager(folder, config, newest)
     for step in 3, 4:
@@ -359,11 +361,11 @@ def test_an_unreachable_checkpoint_is_refused_only_if_it_is_the_newest(config, t
     moved.rename(tmp_path / "not mounted")
     for name in ("latest", "1"):
         with pytest.raises(UserError, match=rf"{2:016d} is a link to {moved}, which isn't there"):
-            checkpoint.find(name, config)
+            checkpoint.find_checkpoint(name, config)
     older = folder / f"{1:016d}"
-    assert checkpoint.find(str(older), config) == older
+    assert checkpoint.find_checkpoint(str(older), config) == older
     made = save(CheckpointManager(folder, config, older), config, 3, score=9.0)
-    assert checkpoint.find("latest", config) == made
+    assert checkpoint.find_checkpoint("latest", config) == made
 
 
 def test_a_best_that_is_a_folder_is_refused(config):
@@ -379,10 +381,10 @@ def test_a_best_that_is_a_folder_is_refused(config):
 def test_a_checkpoint_dir_on_an_unmounted_disk_is_refused(config, tmp_path):
     (tmp_path / "checkpoints").symlink_to("disk")
     with pytest.raises(UserError, match=r"can't write .*: File exists") as caught:
-        checkpoint.prepare(config, "1")
+        checkpoint.prepare_run_folder(config, "1")
     assert "checkpoints is a link to disk, which isn't there" in caught.value.hint
     with pytest.raises(UserError, match=r"checkpoints is a link to .*disk, which isn't there"):
-        checkpoint.find("latest", config)
+        checkpoint.find_checkpoint("latest", config)
 
 
 # ---- finding -------------------------------------------------------------------------------------
@@ -390,32 +392,36 @@ def test_a_checkpoint_dir_on_an_unmounted_disk_is_refused(config, tmp_path):
 
 def test_a_checkpoint_is_found_by_run_folder_or_latest(config, tmp_path):
     with pytest.raises(UserError, match="no checkpoint") as caught:
-        checkpoint.find("latest", config)
+        checkpoint.find_checkpoint("latest", config)
     assert str(tmp_path / "checkpoints" / "squared") in str(caught.value)
 
     made = [write(config, run, steps) for run, steps in (("1", 900), ("2", 1000), ("1", 1100))]
     one, two = made[0].parent, made[1].parent
-    assert checkpoint.find("latest", config) == made[2]
-    assert checkpoint.find("1", config) == checkpoint.find(str(one), config) == made[2]
-    assert checkpoint.find(str(two), config) == made[1]
-    assert checkpoint.find(str(made[0]), config) == made[0]
+    assert checkpoint.find_checkpoint("latest", config) == made[2]
+    assert (
+        checkpoint.find_checkpoint("1", config)
+        == checkpoint.find_checkpoint(str(one), config)
+        == made[2]
+    )
+    assert checkpoint.find_checkpoint(str(two), config) == made[1]
+    assert checkpoint.find_checkpoint(str(made[0]), config) == made[0]
     assert checkpoint.find_weights("latest", config) == made[2] / "weights.safetensors"
     assert checkpoint.find_weights(str(made[0] / "weights.bin"), config) == made[0] / "weights.bin"
 
     with pytest.raises(UserError, match="1 has no best checkpoint"):
-        checkpoint.find("best", config)
+        checkpoint.find_checkpoint("best", config)
     (one / BEST).symlink_to(made[0].name)
     for name in (str(one / BEST), "best", str(one.parent / BEST)):
-        assert checkpoint.find(name, config) == made[0]
-    assert checkpoint.find(str(one.parent / "latest"), config) == made[2]
+        assert checkpoint.find_checkpoint(name, config) == made[0]
+    assert checkpoint.find_checkpoint(str(one.parent / "latest"), config) == made[2]
 
     with pytest.raises(UserError, match="no checkpoint in 3") as caught:
-        checkpoint.find("3", config)
+        checkpoint.find_checkpoint("3", config)
     home = tmp_path / "checkpoints" / "squared"
     assert f"no checkpoint in 3: neither 3 nor {home / '3'} is a folder" in str(caught.value)
-    assert "runs there are: 1, 2" in str(caught.value)
-    with pytest.raises(UserError, match="no run yet; of others there are squared/1, squared/2"):
-        checkpoint.find("3", Config("breakout", base=config.base))
+    assert "existing runs: 1, 2" in str(caught.value)
+    with pytest.raises(UserError, match="no run yet; other runs: squared/1, squared/2"):
+        checkpoint.find_checkpoint("3", Config("breakout", base=config.base))
 
 
 @pytest.mark.parametrize(("version", "latest"), [("new", 2), ("old", 1)])
@@ -429,21 +435,21 @@ def test_latest_depends_on_file_times_only_in_files_of_older_versions(config, ve
             metadata = {key: metadata[key] for key in recorded[name]}
             mx.save_safetensors(str(path / name), arrays, metadata)
         os.utime(path / name, ns=(10**18, 10**18 - age))  # the first one is the newest
-    assert checkpoint.find("latest", config) == made[latest]  # the furthest of the run
-    assert checkpoint.find("latest", config, checkpoint.STATE) == made[latest]
+    assert checkpoint.find_checkpoint("latest", config) == made[latest]  # the furthest of the run
+    assert checkpoint.find_checkpoint("latest", config, checkpoint.STATE) == made[latest]
     newer = write(config, "1", 192)
-    assert checkpoint.find("latest", config) == newer
+    assert checkpoint.find_checkpoint("latest", config) == newer
 
 
 def test_impossible_names_are_refused(config):
     (write(config, "1", 5) / "config.ini").unlink()
-    with pytest.raises(UserError, match="the text is empty"):
-        checkpoint.find(" ", config)
+    with pytest.raises(UserError, match="name of the checkpoint is empty"):
+        checkpoint.find_checkpoint(" ", config)
     with pytest.raises(UserError, match="File name too long") as caught:
         checkpoint.find_weights("x" * 5000, config)
     assert len(str(caught.value)) < 500
     with pytest.raises(UserError, match=r"has no config\.ini"):
-        checkpoint.load(checkpoint.find("1", config))
+        checkpoint.load(checkpoint.find_checkpoint("1", config))
 
 
 def test_an_unreadable_folder_is_refused(permissions, config):
@@ -451,7 +457,7 @@ def test_an_unreadable_folder_is_refused(permissions, config):
     folder.chmod(0)
     try:
         with pytest.raises(UserError, match=r"can't read .*Permission denied"):
-            checkpoint.load(checkpoint.find("latest", config))
+            checkpoint.load(checkpoint.find_checkpoint("latest", config))
     finally:
         folder.chmod(0o755)
 
@@ -463,4 +469,8 @@ def test_temporary_and_empty_folders_are_no_checkpoints(config):
     (half / "weights.safetensors").write_bytes(b"half")
     empty = made.parent / "0000000000000009"
     empty.mkdir()
-    assert checkpoint.find("latest", config) == checkpoint.find("1", config) == made
+    assert (
+        checkpoint.find_checkpoint("latest", config)
+        == checkpoint.find_checkpoint("1", config)
+        == made
+    )

@@ -38,7 +38,7 @@ def folder(trainer, tmp_path):
 
 
 def read_everything(folder: Path, trainer: Trainer) -> None:
-    found = checkpoint.load(checkpoint.find(str(folder), trainer.config))
+    found = checkpoint.load(checkpoint.find_checkpoint(str(folder), trainer.config))
     state = checkpoint.load_state(folder)
     assert branches.checkpoint_info(folder) is not None
     load_weights(folder / "weights.bin", trainer.weights)

@@ -148,7 +148,7 @@ def test_a_flat_file_reports_the_numbers_that_it_lacks():
     assert flat_unsupported_reason(policy_of(5, 8, 1, (1,) * 4), FLOAT) is None
     # H = 4: the decoder begins at 24 instead of 20, the network at 40 as it would
     assert "lacks the last 4 of 88" in str(flat_unsupported_reason(policy_of(5, 4, 1)))
-    assert flat_layout([20, 16, 48]).places == ((0, 20), (24, 40), (40, 88))
+    assert flat_layout([20, 16, 48]).ranges == ((0, 20), (24, 40), (40, 88))
 
 
 @pytest.mark.parametrize(

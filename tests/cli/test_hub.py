@@ -42,7 +42,7 @@ def test_the_card_has_the_score_of_an_evaluation(trained, run):
     (result,) = json.loads(head)["model-index"][0]["results"]
     written = (trained / "card" / "scores.json").read_text()
     record = json.loads(written)
-    shown = hub.scored(record).text
+    shown = hub.headline_score(record).text
     assert result["metrics"][0]["value"] == shown and f"**{shown}** over 20 whole" in body
     assert result["dataset"]["name"] == "squared" and "replay.gif" not in body
     assert "checkpoints" not in text + written, "a path of this machine"
@@ -61,7 +61,7 @@ def test_a_card_has_a_picture_or_is_not_made(trained, run, monkeypatch):
     assert "![The agent plays](replay.gif)" in (trained / "card" / "README.md").read_text()
     monkeypatch.setattr(hub, "headline", lambda summary: None)  # as of an empty one
     code, said = run("export", "latest", "--to", "hub", "--out", "other", "--episodes", 20)
-    assert code == 2 and "no score to tell" in said
+    assert code == 2 and "so there is no score" in said
     assert not (trained / "other").exists() and only(trained, "checkpoints/squared/*").exists()
 
 
@@ -77,7 +77,7 @@ def test_only_a_folder_that_the_command_made_is_replaced(trained, run):
     code, said = exported(run)
     assert code == 2 and "notes.txt" in said
     with pytest.raises(UserError, match=r"notes\.txt is a file"):
-        hub.refuse_foreign(trained / "results" / "notes.txt")
+        hub.refuse_other_files(trained / "results" / "notes.txt")
     assert files(trained / "results") == {*FILES, "notes.txt"}
 
 
@@ -123,7 +123,7 @@ def test_uploads_use_the_users_login_and_say_why_they_fail(server, tmp_path, mon
         ),
         (
             lambda: monkeypatch.setattr(server, "get_token", lambda: None),
-            r"nobody is logged in.*\n.*hf auth login",
+            r"not logged in.*\n.*hf auth login",
         ),
         (
             lambda: monkeypatch.setitem(sys.modules, "huggingface_hub", None),

@@ -18,8 +18,8 @@ from puffer_mlx.cli.commands import COMMANDS
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.main import main
 from puffer_mlx.config.schema import DECLARED
-from puffer_mlx.system import program, voice
-from puffer_mlx.system.early_signals import is_command
+from puffer_mlx.system import program, verbosity
+from puffer_mlx.system.early_signals import started_as_command
 
 LINES, COLUMNS = 60, 80
 
@@ -114,8 +114,8 @@ def test_scripts_check_all_dependencies_of_the_package(monkeypatch):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {re.split(r"\W", line)[0] for line in project["dependencies"]}
     needed = importlib.import_module("checkout")
-    assert set(needed.NEEDED) == names
-    assert project["requires-python"] == f">={'.'.join(map(str, needed.OLDEST))}"
+    assert set(needed.REQUIRED_PACKAGES) == names
+    assert project["requires-python"] == f">={'.'.join(map(str, needed.OLDEST_PYTHON))}"
 
 
 def test_help_names_every_command():
@@ -151,7 +151,7 @@ def test_python_m_is_recognized_with_any_options(monkeypatch, line, ours):
     arguments = words[module + 1 + words[module].endswith("m") :]
     monkeypatch.setattr(sys, "argv", ["-m", *arguments])  # while Python looks for the module
     monkeypatch.setattr(sys, "orig_argv", [sys.executable, *words])
-    assert is_command() == ours
+    assert started_as_command() == ours
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_messages_name_commands_as_the_user_started_them(monkeypatch, started, c
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", [started, "a", "b c"])
     assert program.command("check-env") == check
-    assert program.typed() == f"{again} a 'b c'"
+    assert program.full_command_line() == f"{again} a 'b c'"
 
 
 def test_messages_name_no_scripts_of_other_projects(monkeypatch, tmp_path):
@@ -249,7 +249,7 @@ def test_quiet_prints_only_results(script, here):
     assert (code, err) == (0, "") and out.startswith("squared: ")
     code, out, err = said("train", "sqared", "-q")
     assert (code, out) == (2, "") and "unknown environment 'sqared'" in err
-    assert voice._level == voice.USUAL
+    assert verbosity._level == verbosity.NORMAL
 
 
 def test_verbose_prints_settings_with_their_sources(script, here):

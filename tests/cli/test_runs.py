@@ -28,7 +28,7 @@ def write_run(
 ) -> None:
     """Write the log of a run of ``EPOCHS`` epochs, and a checkpoint if ``saved``."""
     settings = config.load(env, [*SIZES, *words])
-    folder = checkpoint.prepare(settings, run)
+    folder = checkpoint.prepare_run_folder(settings, run)
     log = folder.parents[2] / "logs" / "squared" / f"{run}.jsonl"
     log.parent.mkdir(parents=True, exist_ok=True)
     lines = ["[1, 2]", "no JSON"]
@@ -39,7 +39,7 @@ def write_run(
     log.write_text("\n".join([*lines, '{"agent_steps": 9999, "epo']))
     if saved:
         policy = make_policy(SPEC, settings.policy)
-        state = checkpoint.State({}, {}) if whole else None
+        state = checkpoint.SavedState({}, {}) if whole else None
         weights = policy.init(mx.random.key(0))
         checkpoint.write_checkpoint(folder, BATCH * saved, settings, SPEC, policy, weights, state)
 

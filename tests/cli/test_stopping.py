@@ -20,7 +20,7 @@ from puffer_mlx.cli import train_run
 from puffer_mlx.cli.stopping import NOTHING, StopRequests
 from puffer_mlx.cli.train import find_resumed
 from puffer_mlx.display import dashboard
-from puffer_mlx.system.signals import ASKING
+from puffer_mlx.system.signals import STOPPING_MESSAGE
 from puffer_mlx.training.epoch_logs import EpochProgress
 from puffer_mlx.training.trainer import Trainer
 
@@ -153,7 +153,7 @@ def test_errors_outside_of_epochs_change_no_checkpoint(script, here, monkeypatch
 
 
 def test_a_failed_save_is_named_and_the_first_exception_stays(script, here, monkeypatch, capsys):
-    real, calls = tensor_files.write, []
+    real, calls = tensor_files.write_tensors, []
 
     def full(path, *arguments):
         calls.append(path)
@@ -161,7 +161,7 @@ def test_a_failed_save_is_named_and_the_first_exception_stays(script, here, monk
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, *arguments)
 
-    monkeypatch.setattr(tensor_files, "write", full)
+    monkeypatch.setattr(tensor_files, "write_tensors", full)
     fail_in(monkeypatch, 4, KeyError("a bug"))
     with pytest.raises(KeyError):
         script.main([*TINY, *RARELY])
@@ -291,7 +291,7 @@ def test_two_signals_end_an_environment_that_hangs_in_c(tmp_path):
     with started(words, tmp_path) as process:
         process.wait_for("hangs")
         process.popen.send_signal(number)
-        process.wait_for_error(ASKING)
+        process.wait_for_error(STOPPING_MESSAGE)
         process.popen.send_signal(number)
         code, out, err = process.end()
     assert code == 128 + number, err

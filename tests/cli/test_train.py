@@ -18,7 +18,7 @@ from puffer_mlx.cli.train_output import evaluation_note, rate_note
 from puffer_mlx.config.notes import best_score
 from puffer_mlx.display.run_view import PHASES, duration, format_count
 from puffer_mlx.ppo.loss import METRICS
-from puffer_mlx.system.signals import ASKING
+from puffer_mlx.system.signals import STOPPING_MESSAGE
 
 COEFFICIENTS = "learning_rate", "ent_coef"
 LOSSES = {
@@ -268,7 +268,7 @@ def check_whole_files(folder: Path) -> list[int]:
         assert {path.name for path in made.iterdir()} == set(CONTENTS)
         like = checkpoint.load(made).weights
         assert (made / "weights.bin").stat().st_size == sum(w.nbytes for _, w in named(like))
-        assert checkpoint.load_state(made).numbers["epoch"] * BATCH == int(made.name)
+        assert checkpoint.load_state(made).values["epoch"] * BATCH == int(made.name)
     return sorted(set(steps))
 
 
@@ -280,7 +280,7 @@ def test_a_signal_stops_at_the_end_of_an_epoch_and_saves(tmp_path):
         process.popen.send_signal(signal.SIGTERM)
         code, out, err = process.end()
     assert code == 0
-    assert err.strip() == ASKING
+    assert err.strip() == STOPPING_MESSAGE
     epochs = records(tmp_path)
     assert [record["epoch"] for record in epochs] == list(range(1, len(epochs) + 1))
     last = epochs[-1]["agent_steps"]

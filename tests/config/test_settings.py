@@ -16,7 +16,7 @@ from puffer_mlx.config.notes import trainer_note, unread
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
-from puffer_mlx.system.files import shipped
+from puffer_mlx.system.files import shipped_folder
 
 OWN = "toy.ini:", "config/", "configs/", "mine/", "ocean/"  # files of an entry
 
@@ -32,7 +32,9 @@ def outcome(given: str) -> str:
         with program.running_command():
             config = c.parse_command_line(shlex.split(written(given)))[0]
     except UserError as error:
-        return placed(re.sub(rf"{shipped('configs')}(\S+\.ini):\d+", r"configs\1", str(error)))
+        return placed(
+            re.sub(rf"{shipped_folder('configs')}(\S+\.ini):\d+", r"configs\1", str(error))
+        )
     Path("again.ini").write_text(c.ini_text(config))
     again = c.load("again.ini")
     assert again == config, given

@@ -13,7 +13,7 @@ from running import ROOT, TINY, cli, errors
 
 import puffer_mlx
 from puffer_mlx import checkpoint, config, vec
-from puffer_mlx.checkpoint import State, branches
+from puffer_mlx.checkpoint import SavedState, branches
 from puffer_mlx.checkpoint.weight_files import save_safetensors
 from puffer_mlx.config import trust
 from puffer_mlx.config.finding import LAYERS, env_names
@@ -71,7 +71,7 @@ def stranger(folder: Path, text: str, env: str = "squared") -> Path:
     settings = config.load(env, [*TINY[1:], "--checkpoint-dir", str(folder / "checkpoints")])
     policy = make_policy(SPEC, settings.policy)
     run = checkpoint.run_folder(settings, "1")
-    state = State({"x": mx.zeros(1)}, {})
+    state = SavedState({"x": mx.zeros(1)}, {})
     weights = policy.init(mx.random.key(0))
     made = checkpoint.write_checkpoint(run, 64, settings, SPEC, policy, weights, state)
     path = made / checkpoint.CONFIG
@@ -294,15 +294,15 @@ def test_a_runs_links_stay_in_it(here):
     made = stranger(here, "")
     settings = config.load("squared")
     made.with_name("0000000000000128").symlink_to(made)
-    assert [one.folder for one in branches.checkpoints(made.parent)] == [made]
+    assert [one.folder for one in branches.list_checkpoints(made.parent)] == [made]
     for name, target in (("best", made.name), ("other", made)):
         made.with_name(name).symlink_to(target)
-        assert checkpoint.find(str(made.with_name(name)), settings) == made
+        assert checkpoint.find_checkpoint(str(made.with_name(name)), settings) == made
     Path("away").symlink_to(made)
-    with pytest.raises(UserError, match=f"away is a link to {made}, out of its folder\n.*{made}"):
-        checkpoint.find("away", settings)
+    with pytest.raises(UserError, match=f"away is a link to {made}, outside its folder\n.*{made}"):
+        checkpoint.find_checkpoint("away", settings)
     os.chdir(made)
-    assert checkpoint.find(".", settings) == made
+    assert checkpoint.find_checkpoint(".", settings) == made
 
 
 def test_control_characters_of_a_file_do_not_reach_the_terminal(here, capsys):

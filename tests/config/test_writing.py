@@ -16,7 +16,7 @@ from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.config.values import parse_argument, parse_parameter, read_value
 from puffer_mlx.config.writing import parameter_text
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.settings import configured
+from puffer_mlx.library.settings import build_config
 
 through_a_file = settings(max_examples=25)  # each is written and loaded
 
@@ -223,4 +223,4 @@ def test_a_files_arguments_are_read_as_before(text):
 
 def test_environments_in_c_take_no_lists():
     with pytest.raises(UserError, match=r"env\.max_steps.*\[1, 2\].* number"):
-        configured({"env.max_steps": [1, 2]}, str(GLIDER), {})
+        build_config({"env.max_steps": [1, 2]}, str(GLIDER), {})

@@ -102,7 +102,7 @@ def test_half_a_greeting_has_a_timeout(monkeypatch):
     address = server.address["hosts"][0], server.address["port"]
     with contextlib.closing(server), socket.create_connection(address) as stranger:
         stranger.sendall(b"half")
-        assert server.greeted(server.accept()) is None
+        assert server.verify_greeting(server.accept()) is None
     assert connect(server.address, 1, MESSAGES) is None
 
 

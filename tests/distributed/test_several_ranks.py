@@ -240,12 +240,12 @@ def test_the_command_starts_ranks_and_refuses_to_resume_with_another_number(
     capsys.readouterr()
     assert script.main([*SMALL[1:], "--resume", "latest", "--train.gpus", "1"]) == 2
     said = capsys.readouterr().err
-    assert "error: the run's state is of 2 ranks, and this is one process" in said
-    assert "hint: go on with --train.gpus 2" in said
+    assert "error: the checkpoint has the state of 2 ranks, but this run has one process" in said
+    assert "hint: resume with --train.gpus 2" in said
 
 
 def test_an_error_of_all_ranks_is_reported_once(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv(launching.SAID, str(tmp_path))
+    monkeypatch.setenv(launching.REPORTED_FOLDER, str(tmp_path))
 
     def fails(_):
         raise UserError("broken", "mend it")
@@ -271,7 +271,7 @@ def test_the_launcher_ends_the_others_and_names_the_rank_that_died(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launching, "NOTICE_TIMEOUT", 0.5)
     words = [sys.executable, "-c", WAITING]
-    assert launching.start_ranks(2, words, on_gpus=False) == 128 + signal.SIGKILL
+    assert launching.launch_ranks(2, words, on_gpus=False) == 128 + signal.SIGKILL
     assert (tmp_path / "asked").exists()
     assert capfd.readouterr().err == "rank 1 was killed by SIGKILL\n"
 
@@ -290,9 +290,9 @@ mine.write_text(f"{came} ")
 LAUNCHING = f"""
 import sys
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.distributed.launching import start_ranks
+from puffer_mlx.distributed.launching import launch_ranks
 words = [sys.executable, "-c", {COUNTING!r}]
-sys.exit(reported(lambda _: start_ranks(2, words, on_gpus=False))([]))
+sys.exit(reported(lambda _: launch_ranks(2, words, on_gpus=False))([]))
 """
 
 
@@ -334,7 +334,7 @@ def test_ctrl_z_stops_ranks_until_they_are_continued(tmp_path):
 
 @pytest.mark.parametrize("ended_by", ["kill -9", "closed terminal"])
 def test_ranks_save_and_end_when_their_launcher_ends(ended_by, tmp_path):
-    words = program.of_package(*SMALL, *LONG, "--train.gpus", "2")
+    words = program.package_command(*SMALL, *LONG, "--train.gpus", "2")
     with open(tmp_path / "out0", "w") as out:
         parent = subprocess.Popen(
             words, cwd=tmp_path, stdout=out, stderr=out, start_new_session=True
@@ -393,7 +393,7 @@ def test_a_kernel_that_fails_on_one_rank_is_refused_on_all(two_folders, train, t
 )
 def test_a_rank_that_is_lost_is_named(lost, number, said, tmp_path):
     left = 1 - lost
-    with started([program.of_package(*SMALL, *LONG)] * 2, tmp_path) as processes:
+    with started([program.package_command(*SMALL, *LONG)] * 2, tmp_path) as processes:
         wait_for_epochs(tmp_path, processes[0])
         processes[lost].send_signal(number)
         assert processes[left].wait(WAITS) == 2
@@ -407,7 +407,7 @@ def test_ranks_with_different_options_are_refused(tmp_path, serving):
     assert serving.run(tmp_path, [], of={1: ["--train.gamma", "0.9"]}) == [2, 2]
     for rank in range(2):
         said = text(tmp_path, rank)
-        assert "error: rank 0 has train.gamma 0.99, and rank 1 has 0.9" in said
+        assert "error: rank 0 has train.gamma 0.99, but rank 1 has 0.9" in said
 
 
 def test_different_sources_of_an_environment_are_found(tmp_path):

@@ -8,7 +8,7 @@ from running import TINY
 from puffer_mlx import config, vec
 from puffer_mlx.ppo import small_networks
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 WAYS = {
     "puffer5, LSTM, bf16": (
@@ -36,11 +36,11 @@ def test_training_does_not_write_into_earlier_weights(way):
             kept.append((trainer.weights, copies(trainer.weights)))
     assert len(kept) > 2
     for weights, before in kept:
-        for (key, array), copy in zip(named(weights), before, strict=True):
+        for (key, array), copy in zip(named_arrays(weights), before, strict=True):
             np.testing.assert_array_equal(np.array(array), copy, err_msg=key)
     assert any(not np.array_equal(*pair) for pair in zip(kept[0][1], kept[-1][1], strict=True))
 
 
 def copies(weights: object) -> list[np.ndarray]:
-    mx.eval([array for _, array in named(weights)])
-    return [np.array(array, copy=True) for _, array in named(weights)]
+    mx.eval([array for _, array in named_arrays(weights)])
+    return [np.array(array, copy=True) for _, array in named_arrays(weights)]

@@ -44,7 +44,7 @@ def configure(*more: str, name: str = "connect4_two") -> config.Config:
 
 
 def outcome(trainer: Trainer) -> dict[str, bytes]:
-    numbers = {name: n for name, n in trainer.state().numbers.items() if name != "uptime"}
+    numbers = {name: n for name, n in trainer.state().values.items() if name != "uptime"}
     return {**everything(trainer), "numbers": repr(numbers).encode()}
 
 
@@ -63,7 +63,7 @@ def whole(settings: config.Config, folder: Path) -> tuple[list[Path], list[Any],
 def test_each_epoch_of_puffer4_resumes_to_the_bit(tmp_path: Path):
     settings = configure(*RULES["puffer4"], "--train.overlap", "1")
     states = check_resumes(settings, tmp_path, ActingInC)
-    opponents = [one for state in states for one in state.numbers["selfplay"]["opponents"]]
+    opponents = [one for state in states for one in state.values["selfplay"]["opponents"]]
     assert any(one["pending"] is not None for one in opponents)  # waits for its games to end
 
 
@@ -76,7 +76,7 @@ def test_each_epoch_of_puffer5_in_the_kernel_resumes_to_the_bit(monkeypatch, tmp
     assert any(np.array(state.arrays["selfplay.under_way"]).any() for state in states)
 
 
-def check_resumes(settings: config.Config, folder: Path, way: type) -> list[checkpoint.State]:
+def check_resumes(settings: config.Config, folder: Path, way: type) -> list[checkpoint.SavedState]:
     """Resume from the checkpoint of each epoch; return the states."""
     made, logs, end = whole(settings, folder)
     assert logs[-1]["pool/swaps"] >= 1

@@ -11,7 +11,7 @@ from mlx.utils import tree_map
 from oracles import assert_close, named, same
 
 from puffer_mlx import checkpoint
-from puffer_mlx.checkpoint import State, flat_files, weight_files
+from puffer_mlx.checkpoint import SavedState, flat_files, weight_files
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import exporting, formats, importing, networks, parity
@@ -48,7 +48,7 @@ REFUSED = (  # format, policies, and the part that the message names
     ("bin", "native-lstm", "LSTM: the flat file holds the network MinGRU"),
     ("bin", "native-impala", "Impala: the flat file holds a linear encoder"),
     ("bin", "native-continuous", "lacks the last 5 of"),
-    ("bin", "native-separate", "values with a network of their own .policy.separate_value.: the"),
+    ("bin", "native-separate", "a separate value network .policy.separate_value.: the"),
     ("bin", "puffer3 puffer3-continuous puffer3-gru", "AffineGelu can't be converted to Linear"),
     ("bin", "torch torch-lstm torch-gru torch-mlp", r"encoder\.bias is not 0"),
     ("bin", "torch-nature torch-impala", r"decoder\.actions\.bias is not 0"),
@@ -103,7 +103,7 @@ def make(name, folder, run="17", step=1234, spec=None, encoder="", reset=False, 
         policy.init(mx.random.key(0)),
     )
     made = checkpoint.write_checkpoint(
-        checkpoint.prepare(config, run), step, config, spec, policy, weights, **more
+        checkpoint.prepare_run_folder(config, run), step, config, spec, policy, weights, **more
     )
     return checkpoint.load(made, allow_code=bool(encoder))
 
@@ -358,7 +358,7 @@ def test_statistics_survive_an_export_and_an_import(tmp_path, name, kind):
     assert difference is None or difference[0] <= 1e-5
     other = EnvSpec("y", 12, made.spec.observation_dtype, made.spec.action)
     found.metadata = {}
-    with pytest.raises(UserError, match="normalises 13 numbers, but y shows 12"):
+    with pytest.raises(UserError, match="of 13 numbers, but those of y have 12"):
         importing.convert_weights(found, other, made.config)
 
 
@@ -499,7 +499,7 @@ def test_an_onnx_file_has_named_inputs_and_outputs_for_any_number_of_agents(tmp_
 def test_the_command_exports_the_named_checkpoint_or_the_latest(here, scripts, capsys):
     """Compared on the observations that the checkpoint recorded."""
     script = scripts("export")
-    make("native", here, "17", 100, state=State({"recorded": mx.zeros((5, 4, 13))}, {}))
+    make("native", here, "17", 100, state=SavedState({"recorded": mx.zeros((5, 4, 13))}, {}))
     make("torch-lstm", here, "18", 200)
     for which, step, compared in (
         ("17", 100, "4 sequences of 5 recorded"),
@@ -518,5 +518,5 @@ def test_latest_is_the_checkpoint_saved_last_of_any_environment(here):
         moved.parent.mkdir(parents=True, exist_ok=True)
         made.folder.rename(moved)
     root = here / "checkpoints"
-    found = [checkpoint.find_any("latest", root, env).parts[-3] for env in (None, "x")]
+    found = [checkpoint.find_any_checkpoint("latest", root, env).parts[-3] for env in (None, "x")]
     assert found == ["y", "x"]

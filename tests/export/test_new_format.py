@@ -29,7 +29,7 @@ from puffer_mlx.checkpoint import normalization
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.file_format import FileFormat, Option
 from puffer_mlx.export.metadata import make_policy_file, policy_metadata
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Npz(FileFormat):
             return f"the network {type(policy.network).__name__} remembers nothing"
 
     def write(self, contents, path):
-        weights = {name: np.asarray(w) for name, w in named(contents.weights)}
-        weights |= normalization.tensors_of(contents.statistics)
+        weights = {name: np.asarray(w) for name, w in named_arrays(contents.weights)}
+        weights |= normalization.statistics_tensors(contents.statistics)
         numbers = {name: w.astype(f"f{self.bits // 8}") for name, w in weights.items()}
         about = policy_metadata(contents.checkpoint, contents.policy)
         np.savez(path, __about__=json.dumps(about), **numbers)
@@ -93,7 +93,7 @@ def make(folder, network="MinGRU", dialect="native"):
     )
     policy = make_policy(SPEC, config.policy, config.torch)
     weights = policy.init(mx.random.key(3))
-    run = checkpoint.prepare(config, "17")
+    run = checkpoint.prepare_run_folder(config, "17")
     made = checkpoint.write_checkpoint(run, 640, config, SPEC, policy, weights)
     return checkpoint.load(made)
 

@@ -23,7 +23,7 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import priority
 from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.rollout.acting_in_kernel import blocks_of_agents
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED
 
 ACTING = 2e-5  # tolerance for the results of one step, whose largest values are near 1
@@ -62,7 +62,7 @@ def _acting_apart(policy: Policy, masked: bool) -> float:
             arguments = mx.array(observations), state, noise, legal, mx.array(terminals)
             chosen, state = act(weights, *arguments)
             mx.eval(chosen, state)
-        return np.array(chosen), np.array([np.array(a) for _, a in named(state)])
+        return np.array(chosen), np.array([np.array(a) for _, a in named_arrays(state)])
 
     def kernel(weights, observations, state, noise, mask, terminals):
         step = step_on_gpu(policy)
@@ -123,7 +123,7 @@ def _several_apart(policy: Policy, masked: bool) -> float:
         after = step.act(*arguments, obs_copy=None, block_rows=crews and crews.block_rows)
         state = step.state_after(step.by_rows(after, crews))
         mx.eval(state)
-        return [np.array(array) for array in (*written, *(own for _, own in named(state)))]
+        return [np.array(array) for array in (*written, *(own for _, own in named_arrays(state)))]
 
     with on(mx.Device(mx.gpu)):
         packed = [step.weights(policy.init(mx.random.key(seed))) for seed in range(max(acts) + 1)]

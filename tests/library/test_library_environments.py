@@ -8,7 +8,7 @@ import numpy as np
 
 import puffer_mlx
 from puffer_mlx import config
-from puffer_mlx.library.settings import configured, source_of, with_environment
+from puffer_mlx.library.settings import build_config, environment_source, with_environment
 
 SMALL: dict[str, Any] = {
     "total_timesteps": 512,
@@ -71,12 +71,12 @@ def test_one_environment_may_be_an_object_and_stays_open():
 
 
 def test_names_of_environments_are_read_back_from_files(here):
-    for env in (Count, lambda: Count(), source_of):
-        (here / "config.ini").write_text(config.ini_text(configured(None, env, {})))
-        assert re.fullmatch(r"[\w.]+:[\w.]+", source_of(env).name)
-        assert config.load("config.ini", []).env_name == source_of(env).name
+    for env in (Count, lambda: Count(), environment_source):
+        (here / "config.ini").write_text(config.ini_text(build_config(None, env, {})))
+        assert re.fullmatch(r"[\w.]+:[\w.]+", environment_source(env).name)
+        assert config.load("config.ini", []).env_name == environment_source(env).name
 
 
 def test_naming_an_environment_allows_only_that_name():
     settings = config.Config("a:b", named_by={"a:b": "x.ini:1", "c:d": "x.ini:2"})
-    assert with_environment(settings, source_of("a:b")).named_by == {"c:d": "x.ini:2"}
+    assert with_environment(settings, environment_source("a:b")).named_by == {"c:d": "x.ini:2"}

@@ -13,8 +13,8 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_
 SAYS = {
     "auxiliary_loss": r"loss/reconstruction: from [1-9]\.\d+ to 0\.[0-4]\d+\n"
     r"env/score: from \d\.\d+ to [1-9]\d+\.\d+\n",
-    "own_metric": r"stopped after [\d,]+ steps, tilt [0-2]\.\d degrees\nscore [\d.]+ ± .*\n",
-    "own_network": r"score ([2-5]\d\d) .* 8 episodes, deterministic\n",
+    "custom_metric": r"stopped after [\d,]+ steps, tilt [0-2]\.\d degrees\nscore [\d.]+ ± .*\n",
+    "custom_network": r"score ([2-5]\d\d) .* 8 episodes, deterministic\n",
     "learning_rates": r"0\.0001: score .*\n0\.001: score .*\n0\.01: score .*\nbest: 0\.\d+\n",
     "pictures": r"score .* 8 episodes, deterministic\nwrote cartpole.gif\n",
 }

@@ -65,7 +65,7 @@ def test_latest_and_best_are_of_the_newest_run_of_the_environment(tmp_path, monk
             assert puffer_mlx.Policy.load(name, env=Given).config.env_name.endswith(":Given")
     with pytest.raises(UserError, match="no checkpoint 7 in checkpoints") as caught:
         puffer_mlx.Policy.load("7")
-    assert "runs there are: gym-CartPole-v1/" in str(caught.value.hint)
+    assert "existing runs: gym-CartPole-v1/" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("settings", [{}, MEMORY])
@@ -177,7 +177,8 @@ def test_memory_goes_on_between_predictions_and_is_reset_at_episode_starts():
         assert (state() == first).all()
         assert (state(episode_start=True) == first).all()
         assert (state(state=[mx.array(part) for part in first]) == second).all()
-        with pytest.raises(UserError, match=r"remembers 1 agents.* of 2\n  hint: policy.reset"):
+        said = r"state of 1 agents, but got 2 .*\n  hint: call policy.reset"
+        with pytest.raises(UserError, match=said):
             state(two)
         policy.reset()
         state(two)

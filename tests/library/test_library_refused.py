@@ -15,7 +15,12 @@ from gymnasium.spaces import Box, Dict, Discrete
 import puffer_mlx
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.settings import collected, configured, source_of, with_environment
+from puffer_mlx.library.settings import (
+    build_config,
+    collect_settings,
+    environment_source,
+    with_environment,
+)
 
 SMALL: dict[str, Any] = {"total_timesteps": 512, "total_agents": 2, "horizon": 32}
 SMALL |= {"minibatch_size": 64, "device": "cpu"}
@@ -53,8 +58,19 @@ def trained(env: Any) -> puffer_mlx.Trainer:
 
 NAMES = {
     **{name: getattr(puffer_mlx, name) for name in puffer_mlx.__all__},
-    **{"Count": Count, "Parts": Parts, "SMALL": SMALL, "collected": collected, "config": config},
-    **{"configured": configured, "gymnasium": gymnasium, "np": np, "source_of": source_of},
+    **{
+        "Count": Count,
+        "Parts": Parts,
+        "SMALL": SMALL,
+        "collected": collect_settings,
+        "config": config,
+    },
+    **{
+        "configured": build_config,
+        "gymnasium": gymnasium,
+        "np": np,
+        "source_of": environment_source,
+    },
     **{"trained": trained, "with_environment": with_environment},
 }
 

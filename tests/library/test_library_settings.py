@@ -8,25 +8,27 @@ import pytest
 from puffer_mlx import config
 from puffer_mlx.config.fit import typed
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.settings import changed, collected, configured
+from puffer_mlx.library.settings import build_config, collect_settings, with_settings
 
 
 def test_short_and_full_names_and_sections_mean_the_same():
     full = {"train.learning_rate": 0.5, "base.seed": 3}
-    assert collected({"learning_rate": 0.5, "seed": 3}) == full
-    assert collected({"train": {"learning_rate": 0.5}, "base": {"seed": 3}}) == full
-    assert collected({"train.learning_rate": 0.1}, {"learning_rate": 0.5}, {"seed": 3}) == full
-    (value,) = collected({"horizon": np.int64(32)}).values()
+    assert collect_settings({"learning_rate": 0.5, "seed": 3}) == full
+    assert collect_settings({"train": {"learning_rate": 0.5}, "base": {"seed": 3}}) == full
+    assert (
+        collect_settings({"train.learning_rate": 0.1}, {"learning_rate": 0.5}, {"seed": 3}) == full
+    )
+    (value,) = collect_settings({"horizon": np.int64(32)}).values()
     assert value == 32 and type(value) is int
 
 
 def test_several_choices_may_be_a_list():
-    assert collected({"track": ["wandb", "trackio"]}) == {"base.track": "wandb,trackio"}
-    assert collected({"base": {"track": ()}}) == {"base.track": "none"}
+    assert collect_settings({"track": ["wandb", "trackio"]}) == {"base.track": "wandb,trackio"}
+    assert collect_settings({"base": {"track": ()}}) == {"base.track": "none"}
 
 
 def test_settings_win_over_files_and_count_as_typed():
-    found = configured({"train.gamma": 0.5, "total_timesteps": 1e6}, "squared", {"gamma": 0.25})
+    found = build_config({"train.gamma": 0.5, "total_timesteps": 1e6}, "squared", {"gamma": 0.25})
     plain = config.load("squared", ["--train.gamma", "0.25", "--train.total-timesteps", "1e6"])
     assert found == plain and typed(found, "train.gamma")
 
@@ -37,14 +39,14 @@ def test_wrong_settings_are_refused_before_an_environment_is_made():
 
     for wrong in {"gamma": 2}, {"horizon": "long"}:
         with pytest.raises(UserError, match="keyword or dictionary"):
-            configured(wrong, "somewhere:Env", {}, find_family=find_family)
+            build_config(wrong, "somewhere:Env", {}, find_family=find_family)
     for decided in ("gym:CartPole-v1", {}), ("somewhere:Env", {"family": "images"}):
-        configured(decided[1], decided[0], {}, find_family=find_family)
+        build_config(decided[1], decided[0], {}, find_family=find_family)
 
 
 def test_a_configuration_object_is_copied():
     before = config.load("squared", [])
-    found = configured(before, None, {"gamma": 0.25, "env.x": 3})
+    found = build_config(before, None, {"gamma": 0.25, "env.x": 3})
     assert found.train.gamma == 0.25 and found.env["x"] == 3
     assert before.train.gamma != 0.25 and "x" not in before.env and not typed(before, "train.gamma")
 
@@ -52,7 +54,9 @@ def test_a_configuration_object_is_copied():
 def test_changes_stay_when_the_family_is_found():
     """Also a change to the value in the files of the assumed family."""
     before = config.load("gym:Pendulum-v1", [])
-    found = changed(before, {"train.minibatch_size": before.train.minibatch_size, "train.gamma": 0})
+    found = with_settings(
+        before, {"train.minibatch_size": before.train.minibatch_size, "train.gamma": 0}
+    )
     assert found.again is not None
     after = found.again("continuous")
     assert (after.train.gamma, after.base.family) == (0, "continuous")
@@ -68,17 +72,17 @@ def test_changes_stay_when_the_family_is_found():
     ],
 )
 def test_a_value_becomes_its_keys_type(name, value, expected):
-    found = configured({name: value, "eval_interval": 512}, "squared", {}).value(name)
+    found = build_config({name: value, "eval_interval": 512}, "squared", {}).value(name)
     assert (found, type(found)) == (expected, type(expected))
 
 
 def test_an_environments_values_stay_the_same_objects():
     layout = {"walls": [(1, 2), (3, 4)], "name": "3", "none": None}
-    assert configured({"env": {"layout": layout}}, "somewhere:Env", {}).env["layout"] is layout
+    assert build_config({"env": {"layout": layout}}, "somewhere:Env", {}).env["layout"] is layout
 
 
 def test_a_configuration_that_is_read_again_can_be_pickled():
-    found = configured({"gamma": 0.25, "env.size": None}, "somewhere:Env", {})
+    found = build_config({"gamma": 0.25, "env.size": None}, "somewhere:Env", {})
     again = pickle.loads(pickle.dumps(found)).again("continuous")
     assert (again.train.gamma, again.env, again.base.family) == (0.25, {"size": None}, "continuous")
     assert typed(again, "train.gamma") and again.origins["train.gamma"] == "keyword or dictionary"
@@ -93,5 +97,5 @@ def test_a_configuration_that_is_read_again_can_be_pickled():
 )
 def test_a_value_of_another_type_is_refused(settings, message):
     with pytest.raises(UserError) as caught:
-        configured(settings, "squared", {})
+        build_config(settings, "squared", {})
     assert caught.value.message == f"{message} (keyword or dictionary)"

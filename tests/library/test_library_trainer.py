@@ -20,7 +20,7 @@ from puffer_mlx import config, vec
 from puffer_mlx.cli import export
 from puffer_mlx.cli import train as script
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.settings import collected
+from puffer_mlx.library.settings import collect_settings
 from puffer_mlx.ppo.loss import ppo_loss
 from puffer_mlx.training import trainer as training
 
@@ -56,7 +56,7 @@ def alike(one, other) -> bool:
 
 
 def test_train_equals_the_trainer_of_the_command_line():
-    options = [f"--{name}={value}" for name, value in collected(SQUARED).items()]
+    options = [f"--{name}={value}" for name, value in collect_settings(SQUARED).items()]
     settings = config.load("squared", options)
     with vec.make(settings, 1) as environments:
         plain = training.Trainer(settings, environments)
@@ -83,7 +83,7 @@ def test_load_names_newer_weights_that_it_leaves_behind(tmp_path):
     with puffer_mlx.Trainer(SQUARED, "squared") as trainer:
         first, second = [trainer.save(tmp_path) for _, _ in zip(range(2), trainer, strict=False)]
     (second / "state.safetensors").unlink()
-    with pytest.warns(UserWarning, match=f"{second} is newer, but has weights only"):
+    with pytest.warns(UserWarning, match=f"{second} is newer, but has only weights"):
         trainer = puffer_mlx.Trainer.load(tmp_path)
     with trainer:
         assert trainer.epoch == 1 and trainer.global_step == int(first.name)
@@ -156,7 +156,7 @@ def test_a_module_is_trained_saved_and_resumed(tmp_path):
         assert (np.array(module.body.weight) == before).all()
         assert not (body(trainer) == before).any()
         expected = trainer.predict(np.ones(4), deterministic=True).action
-        with pytest.raises(UserError, match=r"mlx.nn.Module of your own, which no format holds"):
+        with pytest.raises(UserError, match=r"custom mlx.nn.Module, which no format supports"):
             trainer.export(tmp_path / "policy.onnx")
     with puffer_mlx.Trainer.load(tmp_path, policy=Both(), total_timesteps=2048) as resumed:
         assert resumed.epoch == 8 and alike(resumed, trainer)
@@ -166,7 +166,7 @@ def test_a_module_is_trained_saved_and_resumed(tmp_path):
     for load in (puffer_mlx.Policy.load, puffer_mlx.Trainer.load):
         with pytest.raises(UserError, match=r"the policy is a custom mlx.nn.Module"):
             load(tmp_path)
-    with pytest.raises(UserError, match=r"policy.hidden_size is given, and the policy is a module"):
+    with pytest.raises(UserError, match=r"policy.hidden_size is set, but the policy is a module"):
         puffer_mlx.train("gym:CartPole-v1", policy=Both(), hidden_size=8)
 
 
@@ -234,7 +234,7 @@ def test_training_stops_at_a_score_and_resumes_only_with_another_bound(tmp_path)
         records = list(trainer)
         trainer.save(tmp_path)
     assert trainer.epoch == 2 and ["eval/score" in logs for logs in records] == [False, True]
-    said = r"eval/score [\d.]+ has reached base.stop_at_score 1: .*stop_at_score=\"none\" goes on"
+    said = r"eval/score [\d.]+ has reached base.stop_at_score 1: .*stop_at_score=\"none\" continues"
     with (
         pytest.warns(UserWarning, match=said) as caught,
         puffer_mlx.Trainer.load(tmp_path) as again,
@@ -251,7 +251,7 @@ def test_training_stops_at_a_score_and_resumes_only_with_another_bound(tmp_path)
     [
         (
             {"eval_interval": 256, "eval_episodes": 2, "stop_at_score": 1.0},
-            'has reached base.stop_at_score 1; stop_at_score="none" goes on',
+            'has reached base.stop_at_score 1; stop_at_score="none" continues',
         ),
         ({"total_timesteps": 300}, "steps 256, rounded down from 300 (whole epochs)"),
     ],
@@ -410,7 +410,7 @@ RUN |= {"eval_episodes": 8}
 
 def test_checkpoint_dir_writes_a_run_as_the_command_line_does(here, capsys):
     """Checkpoints, ``best`` and log are equal, and the command line resumes the run."""
-    words = [f"--{name}={value}" for name, value in collected(RUN).items()]
+    words = [f"--{name}={value}" for name, value in collect_settings(RUN).items()]
     assert script.main(["squared", *words]) == 0
     (ours,) = (here / "checkpoints" / "squared").iterdir()
     with puffer_mlx.train("squared", RUN, checkpoint_dir="python") as trainer:

@@ -12,8 +12,8 @@ import puffer_mlx
 def test_public_names_exist_and_are_documented():
     assert dir(puffer_mlx) == sorted(puffer_mlx.__all__)
     assert {name for name in puffer_mlx.__all__ if not hasattr(puffer_mlx, name)} == set()
-    assert set(puffer_mlx._HOMES) == {*puffer_mlx.__all__} - {"__version__"}
-    for name in puffer_mlx._HOMES:
+    assert set(puffer_mlx._MODULES) == {*puffer_mlx.__all__} - {"__version__"}
+    for name in puffer_mlx._MODULES:
         assert (getattr(puffer_mlx, name).__doc__ or "").strip(), name
 
 

@@ -104,10 +104,12 @@ def wheel(tmp_path, monkeypatch):
     monkeypatch.delenv("PUFFER_MLX_NO_CPU_OPS", raising=False)
     monkeypatch.setattr(cpu_extension, "_import_library", lambda path: OURS)
 
-    def bring(**made_for: str) -> None:
+    def bring(**built_for: str) -> None:
         library = tmp_path / "compiled"
         library.write_bytes(b"machine code")
-        prebuilt.add(tmp_path, "cpu_ops", "", cpu_extension.made_for() | made_for, library)
+        prebuilt.add_library(
+            tmp_path, "cpu_ops", "", cpu_extension.built_for() | built_for, library
+        )
 
     return bring
 
@@ -145,16 +147,16 @@ def test_unusable_extension_of_the_wheel_is_replaced(wheel, monkeypatch, fault):
     assert len(asked) == 1 and fault in asked[0]
 
 
-@pytest.mark.parametrize("made_for", [{"MLX": "0.1.2"}, None])
-def test_missing_compiler_and_library_print_one_line(wheel, monkeypatch, capfd, made_for):
+@pytest.mark.parametrize("built_for", [{"MLX": "0.1.2"}, None])
+def test_missing_compiler_and_library_print_one_line(wheel, monkeypatch, capfd, built_for):
     monkeypatch.setattr(cpu_extension, "compile_extension", no_compiler)
-    if made_for:
-        wheel(**made_for)
+    if built_for:
+        wheel(**built_for)
     assert cpu_extension._load.__wrapped__() is None
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("puffer_mlx: training on the CPU will be several times slower: the comp")
     assert "install a C++20 compiler" in line
-    assert ("pip install 'mlx==0.1.2'" in line) == (made_for == {"MLX": "0.1.2"})
+    assert ("pip install 'mlx==0.1.2'" in line) == (built_for == {"MLX": "0.1.2"})
 
 
 def test_failed_compilation_with_a_newer_mlx_names_the_mlx_that_fits(wheel, monkeypatch, capfd):

@@ -263,7 +263,7 @@ def test_failing_rollouts_are_replaced(name, fault, capsys):
 def test_refusal_is_stored_in_the_cache_and_in_the_run(monkeypatch, capsys):
     with a_gpu_with(not_a_number, "draw_rows"):
         state = trained().state()
-    assert state.numbers["refused"] == ["the draw of segments in one call"]
+    assert state.values["refused"] == ["the draw of segments in one call"]
     implementation.refused.clear()
     implementation.agreed.clear()
     capsys.readouterr()

@@ -24,7 +24,7 @@ from puffer_mlx.export.infer import infer_settings, infer_torch_settings
 from puffer_mlx.export.weight_layouts import from_torch, stacked_state, to_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 mx.set_default_device(mx.cpu)
 T, N, D, H, L = 5, 21, 6, 12, 2
@@ -130,7 +130,7 @@ def main() -> None:
                 "ONNX": onnx_graph(policy, weights, expected, observations, folder),
                 "torch": torch_apart,
                 "told by torch's keys": torch_told,
-                "told by our names": infer_settings(dict(named(drawn))),
+                "told by our names": infer_settings(dict(named_arrays(drawn))),
             }
         )
     )

@@ -18,7 +18,7 @@ from puffer_mlx.policy.encoders.default import Linear
 from puffer_mlx.policy.encoders.impala import Impala
 from puffer_mlx.policy.encoders.nature import Nature
 from puffer_mlx.policy.policy import configured_policy, make_policy
-from puffer_mlx.spec import ActionSpec, EnvSpec, ImagePart
+from puffer_mlx.spec import ActionSpec, EnvSpec, ImageSlice
 
 HIDDEN = 24
 
@@ -114,7 +114,7 @@ BESIDE = ((2, (36, 40, 3), True), (2 + 4320, (5, 7, 2), False)), 2 + 4320 + 70 +
 
 
 def beside(parts, size, dtype: Any = np.float32):
-    parts = tuple(ImagePart(*part) for part in parts)
+    parts = tuple(ImageSlice(*part) for part in parts)
     return EnvSpec("e", size, np.dtype(dtype), ActionSpec((3,)), image_parts=parts)
 
 

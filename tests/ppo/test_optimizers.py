@@ -13,7 +13,7 @@ from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.implementation import COMPARING_VARIABLE
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.ppo.optimizers import clip_by_global_norm, muon
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 SHAPES = {
     "tall, wide, square": ((20, 3), (3, 20), (6, 6)),
@@ -62,7 +62,7 @@ def stepping(name, case, max_norm=1.5, decay=0.3, **betas):
         given = *trees[:2], state
         weights, state, ok = optimizers.find_optimizer(name).step(*given, loss, lr, **numbers)
         assert weights["none"] == [] and ok.shape == () and weights.keys() == trees[0].keys()
-        return [array for _, array in named([weights, state])] + [ok]
+        return [array for _, array in named_arrays([weights, state])] + [ok]
 
     return step
 

@@ -10,7 +10,7 @@ from small_policies import compiled, policy_of, weights_of
 from puffer_mlx.config import Train
 from puffer_mlx.ppo import optimizers, precision, small_networks
 from puffer_mlx.ppo.loss import METRICS
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 T, N, M, K = 12, 5, 16, 5
 TRAIN = Train(
@@ -87,7 +87,7 @@ def at_once(policy, weights, fields, adv, order, train=TRAIN):
 
 def differences(found, expected):
     """Return the largest difference between arrays of two trees, by name."""
-    pairs = zip(named(found), named(expected), strict=True)
+    pairs = zip(named_arrays(found), named_arrays(expected), strict=True)
     return {
         name: float(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max())
         for (name, a), (other, b) in pairs

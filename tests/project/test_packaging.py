@@ -94,17 +94,17 @@ def test_wheel_of_one_platform_lists_its_compiled_libraries(wheel, tmp_path):
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     assert f"-{python}-{python}-" in special.name and "none-any" not in special.name
     with zipfile.ZipFile(special) as archive:
-        entries = json.loads(archive.read(f"puffer_mlx/prebuilt/{prebuilt.LIST}"))
+        entries = json.loads(archive.read(f"puffer_mlx/prebuilt/{prebuilt.LIST_FILE}"))
         files = {f"puffer_mlx/prebuilt/{entry['file']}" for entry in entries}
         for entry in entries:
             content = archive.read(f"puffer_mlx/prebuilt/{entry['file']}")
             assert hashlib.sha256(content).hexdigest() == entry["sha256"]
     operations = [entry for entry in entries if entry["name"] == cpu_extension.NAME]
     assert {entry["level"] for entry in operations} == set(prebuilt.levels())
-    assert all(entry["made_for"] == cpu_extension.made_for() for entry in operations)
+    assert all(entry["built_for"] == cpu_extension.built_for() for entry in operations)
     shims = [entry for entry in entries if entry["name"] == blas.SHIM]
     assert len(shims) == (sys.platform == "linux")
-    assert names(special) - names(wheel) == {*files, f"puffer_mlx/prebuilt/{prebuilt.LIST}"}
+    assert names(special) - names(wheel) == {*files, f"puffer_mlx/prebuilt/{prebuilt.LIST_FILE}"}
 
 
 # ---- installed -----------------------------------------------------------------------------------

@@ -177,9 +177,9 @@ def test_sweep_of_typed_keys_alone_is_refused_with_a_hint(swept):
 
 
 def test_settings_of_a_program_are_not_searched(swept):
-    from puffer_mlx.library.settings import configured
+    from puffer_mlx.library.settings import build_config
 
-    config = configured({"train.gamma": 0.9}, "breakout", {"learning_rate": 0.01})
+    config = build_config({"train.gamma": 0.9}, "breakout", {"learning_rate": 0.01})
     names = read_sweep(config).space.names
     assert names and not {"train.gamma", "train.learning_rate"} & {*names}
 

@@ -491,7 +491,7 @@ def test_released_run_is_taken_once(here):
 
 def test_signals_leave_no_process_that_the_study_does_not_know(here, monkeypatch):
     monkeypatch.setattr(f"{DRIVER}.STOP_TIMEOUT", 600.0)
-    monkeypatch.setattr(signals, "TOGETHER", -1.0)
+    monkeypatch.setattr(signals, "BURST_SECONDS", -1.0)
     interrupts = signals.Interrupts()
     sweep, began = open_study("j.log", settings()), []
 

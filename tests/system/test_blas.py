@@ -164,10 +164,10 @@ def test_shim_of_a_wheel_needs_no_compiler_and_a_damaged_one_is_compiled(monkeyp
     monkeypatch.delenv("PUFFER_MLX_NO_PREBUILT", raising=False)
     other = tmp_path / "other"
     other.write_bytes(b"for another C library")
-    prebuilt.add(tmp_path, blas.SHIM, "", blas.shim_for("int64_t"), other)
+    prebuilt.add_library(tmp_path, blas.SHIM, "", blas.shim_versions("int64_t"), other)
     assert blas._shim("int64_t")[0] == library
-    (tmp_path / prebuilt.LIST).unlink()
-    prebuilt.add(tmp_path, blas.SHIM, "", blas.shim_for("int64_t"), library)
+    (tmp_path / prebuilt.LIST_FILE).unlink()
+    prebuilt.add_library(tmp_path, blas.SHIM, "", blas.shim_versions("int64_t"), library)
     monkeypatch.setattr(compiler, "load_compiled", lambda *_: pytest.fail("it compiles"))
     path, shim = blas._shim("int64_t")
     assert path == tmp_path / "blas_shim.so"

@@ -114,7 +114,7 @@ def test_several_sources_become_one_library_for_each_set_of_flags(source: Path):
     sources = two_sources(source, "int two(void) { return NUMBER; }\n")
     own = {sources[1]: ["-UNUMBER", "-DNUMBER=2"]}
     made = [
-        compiler.compile_shared("one", sources, [f"-DNUMBER={number}"], further=further)
+        compiler.compile_shared("one", sources, [f"-DNUMBER={number}"], source_flags=further)
         for number, further in ((1, {}), (1, own), (3, {}))
     ]
     assert [returned(library) for library in made] == [1, 2, 3]
@@ -158,7 +158,7 @@ print(compile_shared("one", [Path({str(source)!r})], []))
 
 def test_long_compilation_is_announced_and_timed(source: Path, monkeypatch, capsys):
     monkeypatch.setattr(compiler, "NOTICE_SECONDS", 0.0)
-    compile_one(source, usually="half a minute")
+    compile_one(source, duration="half a minute")
     compile_one(source)
     first, last = capsys.readouterr().err.splitlines()
     assert first == "puffer_mlx: compiling one for the first time, which takes half a minute"

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.import_string import folder_of, load_object, note_folder
+from puffer_mlx.system.import_string import load_object, note_folder, search_folder
 
 
 @pytest.mark.parametrize(
@@ -15,8 +15,13 @@ from puffer_mlx.system.import_string import folder_of, load_object, note_folder
         ("from gym.spaces import Box", "mine_c.py:E", "gym", "import gymnasium as gym"),
         ("", "mine_d:E", "mine_d has no E", "module:Class"),
         ("", "other_d:E", "No module named 'other_d'", "is other_d.py in this folder"),
-        ("raise SystemExit(3)", "mine_g:E", "imported: SystemExit: 3", 'if __name__ == "__main__"'),
-        ("class E(\n", "mine_h:E", "'(' was never closed (ROOT/mine_h.py:1)", "it there"),
+        (
+            "raise SystemExit(3)",
+            "mine_g:E",
+            "ended the program: SystemExit: 3",
+            'if __name__ == "__main__"',
+        ),
+        ("class E(\n", "mine_h:E", "'(' was never closed (ROOT/mine_h.py:1)", "error there"),
         ("from mine_e import gone", "mine_f:E", "mine_e", "is mine_f.py in this folder"),
     ],
 )
@@ -68,8 +73,8 @@ def test_module_is_searched_in_the_folder_where_its_name_was_read(here, monkeypa
     monkeypatch.chdir(here / "first")
     note_folder("here_m:X")
     monkeypatch.chdir(here / "second")
-    assert folder_of("here_m:X") == here / "first"
+    assert search_folder("here_m:X") == here / "first"
     assert load_object("here_m:X") == 1
     (here / "second" / "here_m.py").write_text("X = 3\n")
-    assert folder_of("here_m:X") == here / "second"
+    assert search_folder("here_m:X") == here / "second"
     del sys.modules["here_m"]

@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from puffer_mlx.system import mlx_memory
-from puffer_mlx.system.mlx_memory import BYTES, CPU_DEFAULT, choose_cache_limit
+from puffer_mlx.system.mlx_memory import MLX_CPU_LIMIT, TRAINING_LIMIT, choose_cache_limit
 
 GIB = 1 << 30
 
@@ -32,7 +32,7 @@ def chosen(monkeypatch):
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(CPU_DEFAULT, 2 * GIB), (1 << 20, 1 << 20)],
+    [(MLX_CPU_LIMIT, 2 * GIB), (1 << 20, 1 << 20)],
 )
 def test_own_limit_stays_and_the_cpus_default_is_raised(chosen, before, after):
     assert chosen(before) == after
@@ -44,7 +44,7 @@ def test_own_limit_stays_and_the_cpus_default_is_raised(chosen, before, after):
         (8, 7 * GIB, 2 * GIB),
         (128, 121 * GIB, 32 * GIB),
         (128, 3 * GIB, 3 * GIB),  # the program's own
-        (16, CPU_DEFAULT, CPU_DEFAULT),
+        (16, MLX_CPU_LIMIT, MLX_CPU_LIMIT),
     ],
 )
 def test_limit_on_metal_is_lowered(chosen, memory, before, after):
@@ -72,4 +72,4 @@ print(mx.set_cache_limit(7))
 def test_training_sets_the_limit_once():
     words = [sys.executable, "-c", BEGIN]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == [str(CPU_DEFAULT), str(BYTES), "5"], done.stderr
+    assert done.stdout.split() == [str(MLX_CPU_LIMIT), str(TRAINING_LIMIT), "5"], done.stderr

@@ -14,7 +14,7 @@ from puffer_mlx.cli.commands import COMMANDS
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import say_next
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import output, voice
+from puffer_mlx.system import output, verbosity
 from puffer_mlx.system.json_text import STANDARD_OUTPUT
 
 
@@ -74,7 +74,7 @@ def test_note_is_broken_between_words_for_a_terminal(monkeypatch, terminal, betw
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: terminal, raising=False)
     monkeypatch.setattr(sys, "stdout", stream)
-    voice.note(line)
+    verbosity.note(line)
     assert stream.getvalue() == f"{line[:38]}{between}{line[39:]}\n"
 
 

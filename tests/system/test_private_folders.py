@@ -26,10 +26,10 @@ root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another use
 
 @pytest.fixture(autouse=True)
 def forget():
-    for function in private_folders.private, private_folders.trusted:
+    for function in private_folders.private_folder, private_folders.trusted_folder:
         function.cache_clear()
     yield
-    for function in private_folders.private, private_folders.trusted:
+    for function in private_folders.private_folder, private_folders.trusted_folder:
         function.cache_clear()
 
 
@@ -47,7 +47,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_own_folder_is_trusted_and_made_for_the_user_alone(mine: Path):
     for folder in mine, mine / "not" / "there" / "yet", Path("/usr/lib"):  # that one is root's
         assert private_folders.untrusted_reason(folder) == ""
-    private_folders.make(mine / "one" / "two")
+    private_folders.make_private_folder(mine / "one" / "two")
     modes = [stat.S_IMODE(p.stat().st_mode) for p in (mine / "one", mine / "one" / "two", mine)]
     assert modes == [0o700, 0o700, 0o755]
 
@@ -67,7 +67,7 @@ def test_folder_that_others_may_write_is_untrusted(mine: Path, mode: int):
 @pytest.mark.parametrize("own", [True, False])
 def test_group_that_may_write_is_trusted_if_it_is_the_users(mine: Path, monkeypatch, own):
     mine.chmod(0o775)
-    monkeypatch.setattr(private_folders, "_own_group", lambda gid: own)
+    monkeypatch.setattr(private_folders, "_is_private_group", lambda gid: own)
     expected = "" if own else f"others may write to {mine}"
     assert private_folders.untrusted_reason(mine) == expected
 
@@ -117,21 +117,21 @@ def test_cache_that_others_may_write_is_replaced_by_a_private_one(
     assert stat.S_IMODE(private(temporary).stat().st_mode) == 0o700
     assert not list(chosen.iterdir())
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "compiling" not in line]
-    assert f"others may write to {chosen}, so compiled libraries are kept in" in line
-    assert "hint: let only yourself write there, or set PUFFER_MLX_CACHE" in line
+    assert f"others may write to {chosen}, so compiled libraries are cached in" in line
+    assert "hint: remove the others' write permission, or set PUFFER_MLX_CACHE" in line
 
 
 def test_private_folder_of_another_user_is_replaced(temporary: Path, capsys):
     private(temporary).mkdir()
     private(temporary).chmod(0o777)
-    other = private_folders.private()
+    other = private_folders.private_folder()
     assert other and other.parent == temporary and other != private(temporary)
     assert stat.S_IMODE(other.stat().st_mode) == 0o700
     assert f"hint: remove {private(temporary)}" in capsys.readouterr().err
     shutil.rmtree(other)
     temporary.chmod(0o777)  # without the sticky bit others can replace any folder
-    private_folders.private.cache_clear()
-    assert private_folders.private() is None
+    private_folders.private_folder.cache_clear()
+    assert private_folders.private_folder() is None
 
 
 # ---- kernels of MLX ------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_mlx_compiles_in_a_private_folder(temporary: Path, monkeypatch, variable
     for key, value in variables.items():
         monkeypatch.setenv(key, value.format(temporary))
     for _ in range(2):  # also in a process started by this one
-        private_folders.keep_mlx_private()
+        private_folders.make_mlx_cache_private()
         assert os.environ[name] == str(private(temporary))
         assert tempfile.gettempdir() == str(temporary)
 
@@ -160,22 +160,22 @@ def test_temporary_directory_of_the_user_stays(temporary: Path, monkeypatch):
     own = temporary / "own"
     own.mkdir(mode=0o700)
     monkeypatch.setenv("TMPDIR", str(own))
-    private_folders.keep_mlx_private()
+    private_folders.make_mlx_cache_private()
     assert os.environ["TMPDIR"] == str(own) and "TEMPDIR" not in os.environ
 
 
-CANT_WRITE = "MLX can't write the kernels that it compiles to {}: "
+CANT_WRITE = "MLX can't write compiled kernels to {}: "
 
 
 def test_full_disk_is_found_before_mlx_compiles(temporary: Path, monkeypatch):
-    monkeypatch.setattr(private_folders, "ROOM", 100)
-    private_folders.refuse_full()
+    monkeypatch.setattr(private_folders, "KERNEL_SPACE", 100)
+    private_folders.refuse_full_disk()
     assert not [*temporary.iterdir()]
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50, before[1]))  # a disk with 50 bytes
     try:
         with pytest.raises(UserError) as caught:
-            private_folders.refuse_full()
+            private_folders.refuse_full_disk()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert caught.value.message == CANT_WRITE.format(temporary / "mlx") + "File too large"
@@ -198,7 +198,7 @@ def test_mlxs_error_without_room_is_the_same_message(temporary: Path, capsys):
         raise RuntimeError("[Compile::eval_cpu] Failed to compile function f with error code 256")
 
     assert main([]) == 2
-    assert capsys.readouterr().err.startswith("error: MLX can't write the kernels that it compiles")
+    assert capsys.readouterr().err.startswith("error: MLX can't write compiled kernels")
     (temporary / "mlx").unlink()
     with pytest.raises(RuntimeError, match="error code 256"):
         main([])

@@ -11,7 +11,7 @@ from running import started
 
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.system import signals
-from puffer_mlx.system.signals import ASKING
+from puffer_mlx.system.signals import STOPPING_MESSAGE
 
 SCRIPT = f"""
 import ctypes, os, sys, threading, time
@@ -67,9 +67,9 @@ def test_signals_that_others_mind_ask_for_nothing():
     try:
         with signals.stop_gracefully(lambda: asked.append(1), str) as watch:
             signal.raise_signal(signal.SIGWINCH)
-            assert not watch.came() and handled == [1] and not asked
+            assert not watch.has_signal() and handled == [1] and not asked
             signal.raise_signal(signal.SIGINT)
-            assert watch.came() and asked == [1]
+            assert watch.has_signal() and asked == [1]
     finally:
         signal.signal(signal.SIGWINCH, before)
 
@@ -78,17 +78,17 @@ def test_signal_with_another_handler_is_not_watched():
     """Else the second one would end a launcher, and not its ranks."""
     handled = []
     with signals.watch_signals() as watch:
-        with signals.handled_by(lambda *_: handled.append(1), signal.SIGINT):
+        with signals.handle_signals_with(lambda *_: handled.append(1), signal.SIGINT):
             signal.raise_signal(signal.SIGINT)
-            assert handled == [1] and not watch.came()
+            assert handled == [1] and not watch.has_signal()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
 
 def test_interrupt_that_is_held_back_is_raised_at_a_check(monkeypatch):
-    monkeypatch.setattr(signals, "TOGETHER", -1.0)
+    monkeypatch.setattr(signals, "BURST_SECONDS", -1.0)
     interrupts = signals.Interrupts()
-    with interrupts.held_back():
+    with interrupts.hold_back():
         interrupts.signal(signal.SIGTERM)
         interrupts.signal(signal.SIGHUP)  # a shell sends it again
         assert interrupts.count == 1
@@ -104,7 +104,7 @@ def test_first_interrupt_is_raised_at_once_or_when_it_is_no_longer_held_back():
     with pytest.raises(KeyboardInterrupt):
         interrupts.signal(signal.SIGINT)
     interrupts = signals.Interrupts()
-    with pytest.raises(KeyboardInterrupt), interrupts.held_back():
+    with pytest.raises(KeyboardInterrupt), interrupts.hold_back():
         interrupts.signal(signal.SIGINT)
 
 
@@ -114,7 +114,7 @@ def test_hanging_run_is_asked_then_rescued_and_ended(tmp_path, number):
         process.wait_for("hangs")
         process.popen.send_signal(number)
         process.wait_for("asked")
-        process.wait_for_error(ASKING)  # said by another thread than the one that hangs
+        process.wait_for_error(STOPPING_MESSAGE)  # said by another thread than the one that hangs
         process.popen.send_signal(number)
         assert process.end() == (128 + number, "rescued\n", "stopped\n")
 
@@ -123,7 +123,7 @@ def test_rescue_that_hangs_does_not_delay_the_end(tmp_path):
     with started([*WORDS, "lost"], tmp_path) as process:
         process.wait_for("hangs")
         process.popen.send_signal(signal.SIGINT)
-        process.wait_for_error(ASKING)
+        process.wait_for_error(STOPPING_MESSAGE)
         process.popen.send_signal(signal.SIGINT)
         code, out, err = process.end()
     assert (code, out) == (130, "asked\n") and err.endswith("stopped\n")
@@ -133,8 +133,8 @@ def test_signals_that_come_together_are_one(monkeypatch):
     """GNU's timeout sends each twice."""
     called = []
     watch = signals.Watch()
-    watch.gently(lambda: called.append(1), str)
-    monkeypatch.setattr(signals, "TOGETHER", 600.0)
+    watch.set_callbacks(lambda: called.append(1), str)
+    monkeypatch.setattr(signals, "BURST_SECONDS", 600.0)
     for _ in range(3):
         watch._count(signal.SIGTERM)
     assert (called, watch.status, watch.forced) == ([1], 143, False)
@@ -143,16 +143,16 @@ def test_signals_that_come_together_are_one(monkeypatch):
 def test_second_one_is_a_keyboard_interrupt(capsys):
     called = []
     watch = signals.Watch()
-    watch.gently(lambda: called.append(1), str)
+    watch.set_callbacks(lambda: called.append(1), str)
     watch._count(signal.SIGTERM)
-    watch._together = 0.0
+    watch._burst_end = 0.0
     watch._count(signal.SIGHUP)  # closing a terminal is no second request
-    assert (called, watch.number, watch.forced, watch._raise) == ([1], signal.SIGTERM, False, False)
+    assert (called, watch.signum, watch.forced, watch._raise) == ([1], signal.SIGTERM, False, False)
     watch._count(signal.SIGINT)
     assert (called, watch.status, watch.forced) == ([1], 130, True)
     with pytest.raises(KeyboardInterrupt):
         watch.handle()
-    assert capsys.readouterr().err == f"\n{ASKING}\n"
+    assert capsys.readouterr().err == f"\n{STOPPING_MESSAGE}\n"
     watch.handle()  # saving isn't interrupted again
 
 
@@ -205,7 +205,7 @@ def test_compiler_that_got_the_ctrl_c_is_no_traceback(capsys):
             raise RuntimeError("Failed to compile function f: no")
 
     assert main(["interrupted"]) == 130
-    assert capsys.readouterr().err == f"\n{ASKING}\nstopped\n"
+    assert capsys.readouterr().err == f"\n{STOPPING_MESSAGE}\nstopped\n"
     with pytest.raises(RuntimeError, match="Failed to compile"):
         main([])
 
@@ -234,5 +234,5 @@ def test_signal_that_the_watching_thread_counts_late_interrupts(monkeypatch):
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             threading.Event().wait(5)
-        assert watch.number == signal.SIGINT
+        assert watch.signum == signal.SIGINT
         signal.signal(signal.SIGINT, watch.handle)

@@ -44,7 +44,7 @@ def test_another_schedule_ignores_a_saved_rate():
         trainer = Trainer(chosen, environments)
         trainer.step()
         state = trainer.state()
-        assert "learning_rate" not in state.numbers
-        state.numbers["learning_rate"] = 5.0  # saved by the adaptive schedule
+        assert "learning_rate" not in state.values
+        state.values["learning_rate"] = 5.0  # saved by the adaptive schedule
         trainer.restore(trainer.weights, state)
         assert trainer.scheduled(trainer.epoch).lr < 0.02

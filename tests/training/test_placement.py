@@ -151,7 +151,7 @@ def test_a_checkpoint_contains_the_rollout_device(monkeypatch):
     first = start("--train.rollout-device=auto")
     first.step()
     state = first.state()
-    assert state.numbers["rollout_device"] == "cpu"
+    assert state.values["rollout_device"] == "cpu"
     given = []
     monkeypatch.setattr(
         trainer_module,
@@ -160,7 +160,7 @@ def test_a_checkpoint_contains_the_rollout_device(monkeypatch):
     )
     environments = oracles.SmallVec(N, 2, (3, 2), masked=True)
     Trainer(configure("--train.rollout-device=auto"), environments, resume_state=state)
-    assert given == [state.numbers]
+    assert given == [state.values]
 
 
 @pytest.mark.parametrize(("device", "expected"), [(CPU, 4), (GPU, 6)])

@@ -125,7 +125,7 @@ def test_a_state_of_another_optimizer_is_refused(uncompiled, name, another):
         trainer.step()
         state = trainer.state()
         if name == "muon":
-            del state.numbers["optimizer"]
+            del state.values["optimizer"]
         Trainer(settings, environments).restore(trainer.weights, state)
         settings.train.optimizer = another
         refused = Trainer(settings, environments)
@@ -222,7 +222,7 @@ def test_a_checkpoint_of_a_program_without_a_log_is_resumed(whole, script, here)
         trainer = Trainer(settings, environments)
         for _ in range(STOP):
             trainer.step()
-        made = checkpoint.prepare(settings, "mine")
+        made = checkpoint.prepare_run_folder(settings, "mine")
         args = settings, environments.spec, trainer.policy, trainer.weights, trainer.state()
         checkpoint.write_checkpoint(made, trainer.global_step, *args)
     assert script.main(["squared", "--resume", "mine"]) == 0
@@ -241,7 +241,7 @@ def test_options_change_a_resumed_run(whole, script, here):
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        ("squared --resume=", "the text is empty", "or latest"),
+        ("squared --resume=", "name of the checkpoint is empty", "or latest"),
         ("breakout --resume RUN", "is a run of squared, not of breakout", ""),
         ("squared --resume latest --load-model-path latest", "are given", "one of"),
         (
@@ -274,9 +274,9 @@ def test_impossible_counters_are_refused_before_the_run_is_changed(
 ):
     copied(whole, here)
     state = only(here, f"checkpoints/squared/*/{EPOCHS * BATCH:016d}") / checkpoint.STATE
-    arrays, metadata = tensor_files.read(state)
+    arrays, metadata = tensor_files.read_tensors(state)
     numbers = {**json.loads(metadata["numbers"]), name: value}
-    tensor_files.write(state, arrays, {**metadata, "numbers": json.dumps(numbers)})
+    tensor_files.write_tensors(state, arrays, {**metadata, "numbers": json.dumps(numbers)})
 
     def contents():
         return {p: (here / p).read_bytes() for p in files(here) if not p.endswith(".lock")}
@@ -284,5 +284,5 @@ def test_impossible_counters_are_refused_before_the_run_is_changed(
     before = contents()
     assert script.main(["squared", "--resume", "latest"]) == 2
     said = capsys.readouterr().err
-    assert f"error: the run's state makes no sense: {message}\n  hint: " in said
+    assert f"error: the run's state is invalid: {message}\n  hint: " in said
     assert contents() == before

@@ -17,7 +17,7 @@ from native_envs import AGENTS_OF, SAME_LIBM, SHIPPED, Stepper, make
 from puffer_mlx import checkpoint, config
 from puffer_mlx.config import Config
 from puffer_mlx.training.run import Run
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import random_actions
 
@@ -43,7 +43,7 @@ def tiny(name: str) -> Config:
 
 def as_arrays(tree: object, prefix: str) -> dict[str, np.ndarray]:
     """Return the leaves of a tree as NumPy arrays, by their dotted names."""
-    return {f"{prefix}.{name}": np.array(array) for name, array in named(tree)}
+    return {f"{prefix}.{name}": np.array(array) for name, array in named_arrays(tree)}
 
 
 def play(vec: NativeVec, state: np.ndarray, actions: np.ndarray) -> dict[str, np.ndarray]:

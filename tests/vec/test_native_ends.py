@@ -15,7 +15,7 @@ from native_envs import OURS, Stepper
 from running import ROOT, command, only, run, started
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.signals import ASKING
+from puffer_mlx.system.signals import STOPPING_MESSAGE
 from puffer_mlx.vec.native import compiling
 from puffer_mlx.vec.native.vec import NativeVec
 
@@ -150,7 +150,7 @@ def test_training_that_hangs_is_saved_and_ended_by_two_signals(tmp_path: Path):
     with started(command("train", *training("HANG_IN_STEP")), tmp_path) as process:
         process.wait_for_error("faulty hangs")
         process.popen.send_signal(signal.SIGINT)
-        process.wait_for_error(ASKING)
+        process.wait_for_error(STOPPING_MESSAGE)
         process.popen.send_signal(signal.SIGINT)
         code, out, err = process.end()
     assert code == 128 + signal.SIGINT, err

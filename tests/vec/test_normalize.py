@@ -246,7 +246,7 @@ def test_training_continues_statistics_of_an_exported_file(run, here, scripts, c
     words = [*TRAINING.split(), *POLICY.split(), "--load-model-path", "w.safetensors"]
     assert scripts("train").main([word, *words]) == 0
     printed = capsys.readouterr().out
-    assert "observations are normalised, as w.safetensors learned" in printed
+    assert "observations are normalised, as in the training of w.safetensors" in printed
     made = Path(printed.partition("\nsaved ")[2].partition("\n")[0])
     assert checkpoint.load(made).config.vec.normalize_observations
     after = environment_statistics.read_statistics(made)

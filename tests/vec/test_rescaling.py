@@ -183,16 +183,18 @@ def test_training_keeps_the_setting_of_the_policy(run, scripts, capsys, shipped_
 
     family = shipped_configs / "continuous.ini"
     family.write_text("[vec]\nrescale_actions = False\n")
-    assert "actions are rescaled to their bounds, as w.safet" in trained_from(file)
+    assert "actions are rescaled to their bounds, as in the training of w.safet" in trained_from(
+        file
+    )
     family.write_text("[vec]\nrescale_actions = True\n")
     text = (saved / "config.ini").read_text()
     (saved / "config.ini").write_text(text.replace("rescale_actions = True\n", ""))
-    assert f"actions are taken as they are, as {saved}" in trained_from(saved)
+    assert f"actions are not rescaled, as in the training of {saved}" in trained_from(saved)
 
 
 def test_damaged_bounds_of_a_file_are_refused():
-    low, high = rescaling.NAMES
-    good = rescaling.tensors_of(BOUNDS)
+    low, high = rescaling.TENSOR_NAMES
+    good = rescaling.bounds_tensors(BOUNDS)
     assert rescaling.split_bounds(Path("x"), {"w": 1, **good}) == ({"w": 1}, BOUNDS)
     for wrong in {low: good[low]}, {**good, high: np.array([np.nan, 40], F)}:
         with pytest.raises(UserError, match="bounds of actions"):

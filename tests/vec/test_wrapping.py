@@ -16,7 +16,7 @@ from puffer_mlx import vec
 from puffer_mlx.cli.train_output import images_note
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.settings import changed
+from puffer_mlx.library.settings import with_settings
 from puffer_mlx.vec.base import TRUNCATED
 from puffer_mlx.vec.gym.installed import has_own_vector_forms
 from puffer_mlx.vec.gym.make import GymFactory
@@ -173,7 +173,7 @@ def test_typed_default_contradicts_the_preset():
     with pytest.raises(UserError, match=r"wrap\.grayscale is not for Atari's games"):
         c.load(f"gym:{PONG}", ["--wrap.grayscale=0"])
     with pytest.raises(UserError, match=r"wrap\.preset atari and wrap\.clip_rewards, which"):
-        changed(c.load(CARTPOLE), {"wrap.preset": "atari", "wrap.clip_rewards": 0})
+        with_settings(c.load(CARTPOLE), {"wrap.preset": "atari", "wrap.clip_rewards": 0})
 
 
 # ---- Atari and MiniGrid --------------------------------------------------------------------------

@@ -248,7 +248,7 @@ class PlayStatistics:
     def add_ends(self, rows: Rows, previous_observations: np.ndarray) -> None:
         """Update the statistics of episode ends with one step.
 
-        If ``rows.final_observations`` isn't None, an episode's last observation has a separate row, and the
+        With ``rows.final_observations`` an episode's last observation has a separate row, and the
         next episode's first observation follows one step later.
 
         Args:

@@ -27,7 +27,7 @@ from puffer_mlx.ppo.precision import DTYPES
 from puffer_mlx.ppo.sections import Minibatch
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.spec import ActionSpec, EnvSpec
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 T, S, H = 16, 70, 48  # steps, segments and hidden units; no multiples of a block size
 # For a minibatch in one launch, H and S must be multiples of these.
@@ -219,7 +219,7 @@ class MinibatchCase:
         )
         if precision == "fp16":
             grads = tree_map(lambda grad: grad / scale, grads)
-        arrays = {f"gradient by {name}": array for name, array in named(grads)}
+        arrays = {f"gradient by {name}": array for name, array in named_arrays(grads)}
         arrays |= {"ratios": ratios, "advantages": adv}
         return {name: np.array(array).astype(np.float64) for name, array in arrays.items()}
 

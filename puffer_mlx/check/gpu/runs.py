@@ -23,7 +23,7 @@ from puffer_mlx.check.gpu.tools import (
 )
 from puffer_mlx.check.items import Failed, Skipped
 from puffer_mlx.check.trajectories import compare_trajectories
-from puffer_mlx.checkpoint import State
+from puffer_mlx.checkpoint import SavedState
 from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.ppo.precision import DTYPES
 from puffer_mlx.profiling.phases import WAITS
@@ -151,7 +151,9 @@ def check_resume(quick: bool) -> str:
         state = run.state()
         arrays = {name: mx.array(np.array(a)) for name, a in state.arrays.items()}
     with trainer(*OVERLAP) as run:
-        require(run.restore(weights, State(arrays, state.numbers)), "environments weren't restored")
+        require(
+            run.restore(weights, SavedState(arrays, state.values)), "environments weren't restored"
+        )
         logs += [run.step() for _ in range(2)]
     return at_most("losses differ by", max_loss_difference(logs, expected), determinism_tolerance())
 

@@ -15,7 +15,7 @@ from puffer_mlx.system.devices import has_gpu
 from puffer_mlx.training.placement import rollout_cores
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Logs, Trainer
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 # One size for most checks, because compiling kernels for a new size takes seconds.
 SMALL_RUN_OPTIONS = [
@@ -158,4 +158,4 @@ def determinism_tolerance() -> float:
 
 def flatten_arrays(tree: Any) -> np.ndarray:
     """Return all values of a tree of arrays as one float32 vector."""
-    return np.concatenate([np.array(a.astype(mx.float32)).ravel() for _, a in named(tree)])
+    return np.concatenate([np.array(a.astype(mx.float32)).ravel() for _, a in named_arrays(tree)])

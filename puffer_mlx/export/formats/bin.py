@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.checkpoint import flat_files, normalization
-from puffer_mlx.checkpoint.environment_statistics import MEMORY, write_statistics
+from puffer_mlx.checkpoint.environment_statistics import STATISTICS_FILE, write_statistics
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.file_format import (
@@ -115,7 +115,7 @@ class FlatFormat(FileFormat):
 
     def unsupported_reason(self, policy: Policy) -> str | None:
         """Return the reason why PufferLib's native policy can't express a policy, or None."""
-        return flat_files.unsupported_part(policy)
+        return flat_files.unsupported_component(policy)
 
     def lossy_notes(self, contents: ExportInput) -> list[str]:
         """Return notes on what the flat file lacks: statistics, bounds or the last values."""
@@ -150,8 +150,8 @@ class FlatFormat(FileFormat):
         """Write the statistics to a file where ``import`` and ``--load-model-path`` find them."""
         if not normalization.normalises(contents.statistics):
             return []
-        beside = path.with_name(f"{path.name}.{MEMORY}")
-        with publish(beside, named=True) as temporary:
+        beside = path.with_name(f"{path.name}.{STATISTICS_FILE}")
+        with publish(beside, user_named=True) as temporary:
             write_statistics(contents.statistics, temporary)
         return [f"puffer_mlx reads the normalization statistics from {relative(beside)}"]
 
@@ -215,7 +215,7 @@ def infer_sizes(path: Path, spec: EnvSpec, config: Config) -> SettingTexts:
 
     configured = config.policy.hidden_size, config.policy.num_layers
     incomplete = not is_puffer3 and any(
-        flat_files.cut_or_padded([*products(configured[0]), *network], size // 4).length
+        flat_files.unaligned_layout([*products(configured[0]), *network], size // 4).length
         == size // 4
         for network in _network_sizes(*configured)
     )

@@ -43,7 +43,7 @@ from puffer_mlx.export.parity import NamedOutputs
 from puffer_mlx.export.weight_layouts import stacked_state
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system import program
-from puffer_mlx.trees import named
+from puffer_mlx.trees import named_arrays
 
 # Versions of ONNX 1.12 (2022): newer runtimes can run the files.
 OPSET_VERSION = 17
@@ -122,10 +122,10 @@ def save_onnx(
     import onnx
     from onnx import TensorProto, helper
 
-    normalization_tensors = normalization.tensors_of(statistics)
-    bounds = rescaling.tensors_of(policy.decoder.action.bounds)
+    normalization_tensors = normalization.statistics_tensors(statistics)
+    bounds = rescaling.bounds_tensors(policy.decoder.action.bounds)
     moments = {name: w for name, w in normalization_tensors.items() if name in (MEAN, VARIANCE)}
-    graph = Graph({**dict(named(weights)), **moments, **bounds})
+    graph = Graph({**dict(named_arrays(weights)), **moments, **bounds})
     states = stacked_state(policy, policy.initial_state(1))
     observation = "observation"
     if normalization_tensors:

@@ -28,7 +28,7 @@ class SafetensorsFormat(FileFormat):
 
     def read(self, path: Path) -> PolicyFile:
         """Read a safetensors file, also one of another program if it uses our names."""
-        return make_policy_file(path, self, *tensor_files.read(path))
+        return make_policy_file(path, self, *tensor_files.read_tensors(path))
 
 
 FORMAT = SafetensorsFormat()

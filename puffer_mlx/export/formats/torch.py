@@ -96,8 +96,8 @@ class TorchFormat(FileFormat):
 
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> NamedOutputs:
         """Run the policy of a PyTorch file by equivalent classes. Returns the outputs."""
-        tensors = source.tensors | normalization.tensors_of(source.statistics)
-        tensors |= rescaling.tensors_of(source.bounds)
+        tensors = source.tensors | normalization.statistics_tensors(source.statistics)
+        tensors |= rescaling.bounds_tensors(source.bounds)
         return run_torch(policy, tensors, observations)
 
 
@@ -129,10 +129,10 @@ def save_torch(
     from puffer_mlx.export.torch_modules import make_module
 
     module = make_module(policy)
-    statistics_tensors = normalization.tensors_of(
+    statistics_tensors = normalization.statistics_tensors(
         {name: statistics[name] for name in normalization.OBSERVATIONS if name in statistics}
     )
-    bounds = rescaling.tensors_of(policy.decoder.action.bounds)
+    bounds = rescaling.bounds_tensors(policy.decoder.action.bounds)
     arrays = {**to_torch(policy, weights), **statistics_tensors, **bounds}
     tensors = {name: torch.as_tensor(w) for name, w in arrays.items()}
     module.load_state_dict(tensors)

@@ -43,7 +43,7 @@ class EncoderFacts:
         name: Value of ``torch.encoder``.
         flat: True if PufferLib's flat file can contain the encoder's weights.
         activation: Maps an encoder of one linear layer to the name of the activation after it
-            (``ops.linear.ACTIVATION_CODES``). None for other encoders, which have no C implementation.
+            (``ACTIVATION_CODES`` of ``ops.linear``); None for other encoders.
     """
 
     name: str = ""

@@ -17,7 +17,7 @@ from puffer_mlx.policy.encoders import EncoderFacts
 from puffer_mlx.policy.encoders.images import features
 from puffer_mlx.policy.encoders.impala import Impala
 from puffer_mlx.policy.encoders.nature import MIN_IMAGE_SIDE, Nature
-from puffer_mlx.spec import EnvSpec, ImagePart
+from puffer_mlx.spec import EnvSpec, ImageSlice
 
 NAME = "CombinedEncoder"
 
@@ -33,7 +33,7 @@ class Combined:
     """
 
     inputs: int
-    images: tuple[ImagePart, ...]
+    images: tuple[ImageSlice, ...]
     hidden: int
 
     @property
@@ -73,7 +73,7 @@ class Combined:
         return features(weights["linear"], mx.concatenate([*images, *others], axis=1))
 
 
-def to_channels_last(image: ImagePart, x: mx.array) -> mx.array:
+def to_channels_last(image: ImageSlice, x: mx.array) -> mx.array:
     """Return the pixels (n, size) of images in the order height, width, channel.
 
     Args:

@@ -16,7 +16,7 @@ from puffer_mlx.config.schema import OPTIMIZERS
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo import custom
 from puffer_mlx.system.plain_functions import record
-from puffer_mlx.trees import Tree, leaves, named
+from puffer_mlx.trees import Tree, leaves, named_arrays
 
 UpdateFunction = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
 
@@ -81,7 +81,7 @@ def from_config(config: Config) -> Optimizer:
 def state_size(optimizer: Optimizer) -> int:
     """Return the number of values that an optimizer stores per weight."""
     weight = mx.zeros((100, 100))
-    return sum(array.size for _, array in named(optimizer.init({"": weight}))) // weight.size
+    return sum(array.size for _, array in named_arrays(optimizer.init({"": weight}))) // weight.size
 
 
 def unused_optimizer_keys(config: Config) -> list[str]:
@@ -102,7 +102,7 @@ def clip_by_global_norm(grads: Tree, max_norm: float) -> tuple[Tree, mx.array]:
     Returns:
         The clipped gradients, and their L2 norm before the clip, a scalar array.
     """
-    norm = mx.sqrt(sum((mx.sum(mx.square(g)) for _, g in named(grads)), start=mx.array(0.0)))
+    norm = mx.sqrt(sum((mx.sum(mx.square(g)) for _, g in named_arrays(grads)), start=mx.array(0.0)))
     scale = mx.minimum(1.0, max_norm / (norm + 1e-6))
     return tree_map(lambda g: g * scale, grads), norm
 

@@ -20,7 +20,7 @@ from puffer_mlx.sweep.engine.study import (
 from puffer_mlx.sweep.observations import EarlyStop
 from puffer_mlx.sweep.settings import HELD_OUT_OFFSET
 from puffer_mlx.sweep.training_process import STOP_TIMEOUT, ProcessIdentity, Slot, TrainingProcess
-from puffer_mlx.system import voice
+from puffer_mlx.system import verbosity
 from puffer_mlx.system.signals import Interrupts
 
 MAX_FAILURES = 10  # failed runs in a row that end a sweep
@@ -100,7 +100,7 @@ class Driver:
             UserError: If too many runs in a row failed.
             KeyboardInterrupt: If a signal arrived.
         """
-        with self._interrupts.held_back():  # so that every started process is recorded
+        with self._interrupts.hold_back():  # so that every started process is recorded
             try:
                 self._sweep()
             finally:
@@ -129,7 +129,9 @@ class Driver:
             active.process.stop("the sweep was ended")
         if self._active:
             limit = f"{STOP_TIMEOUT:.0f} s at most"
-            voice.note(f"ending the active runs: {limit}; repeat to end them at once", error=True)
+            verbosity.note(
+                f"ending the active runs: {limit}; repeat to end them at once", error=True
+            )
         while any(active.process.is_running() for active in self._active):
             if time.monotonic() > deadline or self._interrupts.count > signals:
                 break

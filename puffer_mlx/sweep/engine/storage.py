@@ -15,7 +15,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.engine.study import ignore_warnings
-from puffer_mlx.system import voice
+from puffer_mlx.system import verbosity
 
 TABLES_TIMEOUT = 10.0  # seconds to wait while other processes create a database's tables
 RECORD_START = b'{"op_code":'  # first bytes of a journal
@@ -127,7 +127,9 @@ class Journal(JournalFileBackend):
             os.truncate(self._path, len(data) - len(torn))
         finally:
             self._file_lock.release()
-        voice.note(f"the last record of {self._path} was incomplete; it was moved to {moved_to}")
+        verbosity.note(
+            f"the last record of {self._path} was incomplete; it was moved to {moved_to}"
+        )
 
 
 def _torn(data: bytes) -> bytes:

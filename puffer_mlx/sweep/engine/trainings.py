@@ -15,7 +15,7 @@ from puffer_mlx.sweep.engine.study import FROM_CONFIG, Study, seed_curves
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import AGENTS, Space, Values, fit_sizes
 from puffer_mlx.sweep.training_process import Slot, TrainingProcess
-from puffer_mlx.system import voice
+from puffer_mlx.system import verbosity
 from puffer_mlx.system.files import publish
 from puffer_mlx.tracking.tracked_run import tracker_names
 
@@ -186,7 +186,7 @@ class BestFile:
         """Update best.ini a last time, and print the errors of all updates."""
         self._write_best()
         for line in dict.fromkeys(self._errors):
-            voice.note(line, error=True)
+            verbosity.note(line, error=True)
 
     def _write_best(self) -> None:
         """Write best.ini if the best run or its results have changed."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from puffer_mlx.config.dialects import folder_version, main_source
 from puffer_mlx.system.compiler import source_files
-from puffer_mlx.system.files import shipped
+from puffer_mlx.system.files import shipped_folder
 
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _RAYLIB = {"raylib.h", "raymath.h", "rlgl.h"}
@@ -73,7 +73,7 @@ class Needs(NamedTuple):
 
 def environments_folder() -> Path:
     """Return the folder ``envs`` of puffer_mlx."""
-    return shipped("envs")
+    return shipped_folder("envs")
 
 
 def repository(folder: Path) -> Path | None:

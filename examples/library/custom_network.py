@@ -1,6 +1,6 @@
-"""An actor-critic of your own: any mlx.nn.Module that returns logits and values.
+"""Train a custom actor-critic: any mlx.nn.Module that returns logits and values.
 
-python examples/library/own_network.py
+python examples/library/custom_network.py
 """
 
 import puffer_mlx  # first: on Linux it gives MLX a fast BLAS
@@ -11,13 +11,14 @@ from mlx import nn
 
 
 class Residual(nn.Module):
-    """Two residual blocks, then what to do and how good it is here."""
+    """Two residual blocks, then logits of the actions (actor) and a value (critic)."""
 
     def __init__(self, inputs: int, actions: int, width: int = 64):
         super().__init__()
         self.first = nn.Linear(inputs, width)
         self.blocks = [nn.Linear(width, width) for _ in range(2)]
-        self.actor, self.critic = nn.Linear(width, actions), nn.Linear(width, 1)
+        self.actor = nn.Linear(width, actions)
+        self.critic = nn.Linear(width, 1)
 
     def __call__(self, observations):  # (n, inputs)
         h = nn.tanh(self.first(observations))
@@ -32,7 +33,7 @@ trainer = puffer_mlx.train(
     policy=Residual(4, 2),
     total_timesteps=20_000,
     learning_rate=1e-3,
-    minibatch_size=256,  # of a module each costs a millisecond
+    minibatch_size=256,  # few minibatches: with a module, each takes a millisecond
 )
 trainer.save("residual")
 

@@ -1,6 +1,6 @@
-"""A number of your own in the records, and an end of training that depends on it.
+"""Log a custom metric, and stop training when it reaches a value.
 
-python examples/library/own_metric.py
+python examples/library/custom_metric.py
 """
 
 import gymnasium
@@ -9,7 +9,7 @@ import puffer_mlx
 
 
 class Tilt(gymnasium.Wrapper):
-    """Tells at each episode's end how far the pole leant, in degrees, on average."""
+    """Report the pole's mean absolute angle in degrees at the end of each episode."""
 
     def reset(self, **how):
         self.angles = []
