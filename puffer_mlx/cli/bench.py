@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, used=(*TRAINING, "base.family"))
+    return build_parser(add_options, used=(*TRAINING, "base.family"))
 
 
 def parse(argv: list[str]) -> tuple[Config, argparse.Namespace]:

@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, used=USED)
+    return build_parser(add_options, used=USED)
 
 
 # ---- output --------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from puffer_mlx.cli.commands import COMMANDS, introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.list_environments import gymnasium_environments
 from puffer_mlx.config.command_line import Parser
-from puffer_mlx.config.finding import known_words
-from puffer_mlx.config.help import key_options
+from puffer_mlx.config.finding import selectable_names
+from puffer_mlx.config.help import key_help
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
@@ -41,7 +41,7 @@ def option_parser() -> Parser:
 def names() -> list[str]:
     """Return the environment names that completion offers."""
     ids = [name for group in gymnasium_environments().values() for name in group]
-    words = [word for word in known_words() if "*" not in word]
+    words = [word for word in selectable_names() if "*" not in word]
     return sorted({*words, *(f"gym:{name}" for name in ids)})
 
 
@@ -57,7 +57,7 @@ def whole_parser() -> argparse.ArgumentParser:
         parser = command.load().option_parser()
         if command.takes_env:
             parser.add_argument("ENV", choices=environments)
-        for action in key_options(parser):
+        for action in key_help(parser):
             parser._add_action(action)
         for action in parser._actions:
             if not action.option_strings and action.metavar in ("ENV", "RUN"):

@@ -29,9 +29,9 @@ from puffer_mlx.cli.options import (
     say_next,
 )
 from puffer_mlx.config import Config, parse_command_line
-from puffer_mlx.config.command_line import build_parser, typed_options, typed_texts
-from puffer_mlx.config.fit import MAX_STEPS, typed
-from puffer_mlx.config.help import RARELY
+from puffer_mlx.config.command_line import build_parser, typed_options, typed_values
+from puffer_mlx.config.fit import MAX_STEPS, is_explicit
+from puffer_mlx.config.help import RARE_OPTIONS
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program, voice
@@ -102,14 +102,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_table(parser, "this evaluation", OPTIONS, types=TYPES)
     players = "PLAYER: as puffer-mlx match takes them."
     add_table(parser, "against others, instead of scores", AGAINST, players, TYPES)
-    add_table(parser, RARELY, RARE)
+    add_table(parser, RARE_OPTIONS, RARE)
 
 
 def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, argparse.Namespace]:
     """Return the configuration of the evaluation and this script's own options."""
     used = (*USED, *USED_IN_PYTHON)
     words = spelled_out(argv)
-    path = Path(typed_texts(typed_options(words[1:])).get("base.load_model_path") or "")
+    path = Path(typed_values(typed_options(words[1:])).get("base.load_model_path") or "")
     bare = path.suffix and not path.is_dir()  # weights without a configuration
     config, options = parse_command_line(
         words,
@@ -120,7 +120,7 @@ def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, ar
         find_family=find_family if bare else None,
     )
     note_unused(config, USED_IN_PYTHON)
-    if idle := [name for name in LADDER if typed(config, name) and not options.ladder]:
+    if idle := [name for name in LADDER if is_explicit(config, name) and not options.ladder]:
         config.notes.append(f"unused here: {', '.join(idle)} (for --ladder)")
     return config, options
 
@@ -211,7 +211,7 @@ def settle_against(options: argparse.Namespace, config: Config) -> None:
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, used=(*USED, *USED_IN_PYTHON))
+    return build_parser(add_options, used=(*USED, *USED_IN_PYTHON))
 
 
 @reported

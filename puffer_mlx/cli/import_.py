@@ -20,7 +20,7 @@ from puffer_mlx.cli.export import add_option, chosen_options
 from puffer_mlx.cli.options import add_table, detail_config, find_family
 from puffer_mlx.config import Config, parse_command_line, write_ini
 from puffer_mlx.config.command_line import build_parser
-from puffer_mlx.config.compatibility import LEFT_AT_0
+from puffer_mlx.config.compatibility import ZERO_OBSERVATIONS_OF_5
 from puffer_mlx.config.option_names import option
 from puffer_mlx.config.trust import code_names
 from puffer_mlx.errors import UserError
@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options)
+    return build_parser(add_options)
 
 
 def configure(source: PolicyFile, argv: list[str]) -> tuple[Config, EnvSpec, argparse.Namespace]:
@@ -125,7 +125,7 @@ def left_at_0(source: PolicyFile, config: Config) -> str:
 
     Flat files of 4.0 and 5.0 with discrete actions are identical, so the release is unknown.
     """
-    key, numbers = LEFT_AT_0.get(config.env_name, ("", ()))
+    key, numbers = ZERO_OBSERVATIONS_OF_5.get(config.env_name, ("", ()))
     of_5 = source.kind == "bin" and config.policy.dialect == "native"
     if not key or not of_5 or config.env.get(key):
         return ""

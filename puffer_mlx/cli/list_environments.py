@@ -13,9 +13,9 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import say_next
 from puffer_mlx.config import load
 from puffer_mlx.config.command_line import Parser
-from puffer_mlx.config.dialects import main_source
-from puffer_mlx.config.finding import find_config, known_envs, variants
+from puffer_mlx.config.finding import all_env_names, find_config, variants
 from puffer_mlx.config.ini_files import relative_path
+from puffer_mlx.config.releases import main_source
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 from puffer_mlx.vec import puffer, zoo
@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 def native_environments() -> list[Entry]:
     """Return the environments with a configuration and C sources, sorted by name."""
     entries = []
-    for name in known_envs():
+    for name in all_env_names():
         if main_source(environments_folder() / name):
             known = comments(find_config(name))
             texts = (known.get(key, "?") for key in ("description", "observation", "action"))
@@ -158,7 +158,7 @@ def variants_table() -> Table:
 def python_table(with_file: bool) -> Table:
     """Return the table of Python environments that have a configuration file."""
     grid = table("in Python", "agents", "package", *["file"] * with_file)
-    for name in (name for name in known_envs() if ":" in name):
+    for name in (name for name in all_env_names() if ":" in name):
         row = configured(name)
         file = Text(row.file or row.fault, "dim")
         package = installed(missing_package(name))

@@ -43,9 +43,9 @@ def usage() -> str:
 def unknown_command(word: str) -> UserError:
     """Return the error for an unknown command."""
     from puffer_mlx.config.compatibility import closest
-    from puffer_mlx.config.finding import known_words
+    from puffer_mlx.config.finding import selectable_names
 
-    if word in known_words() or word.endswith(".ini") or ":" in word or "/" in word:
+    if word in selectable_names() or word.endswith(".ini") or ":" in word or "/" in word:
         hint = f"{program.command('train')} {word}"
     elif near := closest(word.replace("_", "-"), [*COMMANDS]):
         hint = f"did you mean {program.command(near)}?"

@@ -12,7 +12,7 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table, find_family, number, reject_unused, say_config
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser, option
-from puffer_mlx.config.fit import MAX_STEPS, typed
+from puffer_mlx.config.fit import MAX_STEPS, is_explicit
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import voice
 from puffer_mlx.system.files import relative
@@ -90,7 +90,7 @@ def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
 
 def note_unused(config: Config, keys: Sequence[str]) -> None:
     """Add a note about typed keys that have no effect on environments in C."""
-    idle = [name for name in keys if typed(config, name) and not config.python]
+    idle = [name for name in keys if is_explicit(config, name) and not config.python]
     if idle:
         config.notes.append(f"unused here: {', '.join(idle)} (for Python)")
 
@@ -116,7 +116,7 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, used=(*USED, *USED_IN_PYTHON))
+    return build_parser(add_options, used=(*USED, *USED_IN_PYTHON))
 
 
 @reported

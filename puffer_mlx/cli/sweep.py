@@ -23,7 +23,7 @@ from puffer_mlx.cli.sweep_options import (
     split,
     without_sweep,
 )
-from puffer_mlx.config import Config, load, parse_command_line, take_notes, trust, unused_note
+from puffer_mlx.config import Config, load, parse_command_line, take_notes, trust, unused_keys_note
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.notes import trainer_note
 from puffer_mlx.errors import UserError
@@ -61,7 +61,7 @@ class StoredSweep(NamedTuple):
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, used=USED)
+    return build_parser(add_options, used=USED)
 
 
 @reported
@@ -166,26 +166,26 @@ def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tup
     """
     look_up = partial(permitted_family, typed=typed, study=study)
     config, _ = parse_command_line([env, *words], add_options, used=USED, find_family=look_up)
-    permit(config, typed, study)
+    refuse_untrusted(config, typed, study)
     refuse_missing(config)
     voice.note(trainer_note(config), *take_notes(config))
     config.unused = [name for name in config.unused if not name.startswith("sweep.")]
-    voice.note(unused_note(config))
+    voice.note(unused_keys_note(config))
     swept = read_sweep(config)
     voice.note(*swept.notes, *description(config, swept))
     return config, swept
 
 
-def permit(config: Config, typed: Config, study: str) -> None:
+def refuse_untrusted(config: Config, typed: Config, study: str) -> None:
     """Refuse code and files to write that only a study's words name; arguments as above."""
     trust.note_origin(config, typed, study)
-    trust.permit(config, "base", "env", "torch")
-    trust.permit_profile(config)
+    trust.refuse_untrusted_code(config, "base", "env", "torch")
+    trust.refuse_untrusted_profile(config)
 
 
 def permitted_family(config: Config, typed: Config, study: str) -> str:
     """Return the family of an environment in Python, if its code may run; arguments as above."""
-    permit(config, typed, study)
+    refuse_untrusted(config, typed, study)
     return find_family(config)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.options import add_table, number
 from puffer_mlx.config import Config
-from puffer_mlx.config.command_line import Parser, spelled
-from puffer_mlx.config.fit import typed
+from puffer_mlx.config.command_line import Parser, normalize_options
+from puffer_mlx.config.fit import is_explicit
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import settings
@@ -65,7 +65,7 @@ def refuse_unknown_method(config: Config) -> None:
         UserError: The method doesn't exist.
     """
     text = config.sweep.get("sweep", {}).get("method", "")
-    if typed(config, "sweep.method") and method_named(text) is None:
+    if is_explicit(config, "sweep.method") and method_named(text) is None:
         methods = ", ".join(settings.METHODS)
         raise UserError(f"sweep.method {text!r} is not among {methods} ({COMMAND_LINE})", methods)
 
@@ -78,7 +78,7 @@ def split(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_options(parser)
-    options, others = parser.parse_known_args(spelled(words))
+    options, others = parser.parse_known_args(normalize_options(words))
     options.resume = LATEST if options.resume == "" else options.resume
     if options.name and options.resume:
         raise UserError("--name and --resume are given", "one of them")

@@ -13,7 +13,7 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.options import add_table, find_family, number, reject_unused
 from puffer_mlx.config import Config, parse_command_line, trust
 from puffer_mlx.config.command_line import build_parser, typed_options
-from puffer_mlx.config.help import RARELY
+from puffer_mlx.config.help import RARE_OPTIONS
 from puffer_mlx.distributed.launching import launched_rank
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program, voice
@@ -45,7 +45,7 @@ TYPES = {"--stop-at": number(int, 1), "--gpu-capture": Path}
 def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "train")
     add_table(parser, "this run", OPTIONS, types=TYPES)
-    add_table(parser, RARELY, RARE, types=TYPES)
+    add_table(parser, RARE_OPTIONS, RARE, types=TYPES)
 
 
 def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Namespace]:
@@ -58,9 +58,9 @@ def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Name
     config, options = parse_command_line(argv, add_options, run=run, find_family=find_family)
     options.trace = None
     if run is not None:
-        trust.permit_log_dir(config)
+        trust.refuse_untrusted_log_dir(config)
     if isinstance(config.base.profile, str):  # a file for this start only
-        trust.permit_profile(config)
+        trust.refuse_untrusted_profile(config)
         options.trace = Path(config.base.profile).absolute()
         config.base.profile = True
     if not options.trace:
@@ -74,7 +74,7 @@ def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Name
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options)
+    return build_parser(add_options)
 
 
 def find_resumed(

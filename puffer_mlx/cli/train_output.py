@@ -14,9 +14,9 @@ from rich.console import Console
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint.branches import checkpoint_info
 from puffer_mlx.config import Base, Config, take_notes
-from puffer_mlx.config.dialects import main_source
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.config.notes import best_score, family_note, missing_steps
+from puffer_mlx.config.releases import main_source
 from puffer_mlx.config.schema import COMMAND_LINE
 from puffer_mlx.display.bottleneck import PerfContext
 from puffer_mlx.display.dashboard import Dashboard
@@ -123,8 +123,8 @@ def notes(run: Run) -> list[str | None]:
     """Return the lines to print before training."""
     trainer, config = run.trainer, run.trainer.config
     encoder = trainer.policy.encoder
-    own_network = vec.has_own_network(config)
-    plainer = plainer_note(config.env_name, encoder, own_network)
+    cuda_network = vec.has_cuda_network(config)
+    plainer = plainer_note(config.env_name, encoder, cuda_network)
     placed = placement.notes(config, trainer.placement)
     return [run.log.note, plainer, *placed, evaluation_note(config)]
 
@@ -190,11 +190,11 @@ def rate_note(config: Config) -> str | None:
     """Return a line about a learning rate chosen for another optimizer, or None."""
     rate = "train.learning_rate"
     origin = config.origins.get(rate, "")
-    if config.train.optimizer == config.rate_for or origin == COMMAND_LINE:
+    if config.train.optimizer == config.rate_optimizer or origin == COMMAND_LINE:
         return None
     where = f" ({origin})" if origin else ""
     return (
-        f"{rate} {config.train.learning_rate:g}{where} was chosen for {config.rate_for}:"
+        f"{rate} {config.train.learning_rate:g}{where} was chosen for {config.rate_optimizer}:"
         f" --train.learning-rate sets one for {config.train.optimizer}"
     )
 

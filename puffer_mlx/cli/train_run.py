@@ -23,8 +23,8 @@ from puffer_mlx.cli.train_output import (
     score_texts,
     steps_text,
 )
-from puffer_mlx.config import Config, take_notes, unused_note
-from puffer_mlx.config.notes import trainer_note, unread
+from puffer_mlx.config import Config, take_notes, unused_keys_note
+from puffer_mlx.config.notes import keys_without_effect, trainer_note
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.distributed import joining, launching
 from puffer_mlx.distributed.shards import partition
@@ -108,8 +108,11 @@ def start(
         raise UserError("--resume and --load-model-path are given", "one of them")
     refuse_missing(config)
     voice.note(trainer_note(config), *take_notes(config))
-    config.unused += [*optimizers.unused_keys(config), *unread(config, resumed is not None)]
-    voice.note(unused_note(config), "" if resumed else rate_note(config))
+    config.unused += [
+        *optimizers.unused_keys(config),
+        *keys_without_effect(config, resumed is not None),
+    ]
+    voice.note(unused_keys_note(config), "" if resumed else rate_note(config))
     detail_config(config)
     select_device(config.base.device)
     ranks = joining.init_distributed(config, resumed.folder.name if resumed else "none")

@@ -9,7 +9,7 @@ import numpy as np
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.normalization import Statistics
 from puffer_mlx.config import Config
-from puffer_mlx.config.dialects import SCRIPT
+from puffer_mlx.config.releases import BOT_SCRIPT
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.environment_scripts import script_function
 from puffer_mlx.evaluation.episodes import Actor
@@ -96,7 +96,7 @@ def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player
     Raises:
         UserError: If there is no ``choose``. The player raises it if the result has a wrong shape.
     """
-    path = folder / SCRIPT
+    path = folder / BOT_SCRIPT
     missing = f"{folder.name} has no scripted player: {path} doesn't exist"
     scripted = script_function(path, "choose", UserError(missing, SCRIPTED), SCRIPTED)
 

@@ -73,5 +73,5 @@ def _check_setting(path: Path, key: str, text: str) -> None:
     section, _, name = key.partition(".")
     text = text if len(text) < 80 else f"{text[:80]}…"  # longer than any legal value
     setting, declared = Setting(section, name, text, str(path)), KEYS[section][name]
-    if fault := declared.fault(read_value(setting, declared)):
+    if fault := declared.problem(read_value(setting, declared)):
         raise UserError(f"{path} says {setting}: {fault[0]}", DAMAGED)

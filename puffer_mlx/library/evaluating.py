@@ -189,11 +189,13 @@ def _stepper(
 
 def _with_eval_environment(config: Config, one: EnvironmentSource | None) -> Config:
     """Return the policy's configuration with the environment to play in."""
-    config = replace(config, notes=[], origins={}, again=None)
+    config = replace(config, notes=[], origins={}, family_reloader=None)
     if one is not None and one.factory is None and one.name != config.env_name:
         if ":" not in one.name:
             find_config(one.name)  # raises for an unknown name, as training does
-        return replace(config, env_name=one.name, source="", env={}, factory=None, named_by={})
+        return replace(
+            config, env_name=one.name, source="", env={}, factory=None, untrusted_code={}
+        )
     return with_environment(config, one)
 
 

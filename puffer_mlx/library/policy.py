@@ -324,7 +324,7 @@ class Policy:
         """
         with suppress(UserError):
             self._known_adapter()
-        config = replace(self.config, objects={}, again=None)
+        config = replace(self.config, objects={}, family_reloader=None)
         try:
             pickle.dumps(config.factory)
         except Exception:

@@ -20,10 +20,10 @@ from puffer_mlx.checkpoint.folder import lock_run
 from puffer_mlx.config import Base, Config, trust, write_ini
 from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.finding import VERSION, gymnasium_id
-from puffer_mlx.config.fit import typed
-from puffer_mlx.config.notes import missing_steps, unread
+from puffer_mlx.config.fit import is_explicit
+from puffer_mlx.config.notes import keys_without_effect, missing_steps
 from puffer_mlx.config.schema import NO_TRACKER
-from puffer_mlx.config.schema.policy import OWN
+from puffer_mlx.config.schema.policy import CUSTOM_MODULE
 from puffer_mlx.display.notebook import watch
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import ladder
@@ -170,13 +170,13 @@ class Trainer:
         chosen = configured(source, environment, settings, find_family=vec.find_family)
         chosen = with_objects(chosen, objects.named)
         for name, other in (("learning_rate", "lr_schedule"), ("ent_coef", "anneal_ent_coef")):
-            if name in objects.schedules and typed(chosen, f"train.{other}"):
+            if name in objects.schedules and is_explicit(chosen, f"train.{other}"):
                 raise UserError(f"{other} is given, and {name} is a function", "one of the two")
         vec.settle_family(chosen)
         refuse_missing(chosen)
-        writes = typed(chosen, DIRECTORY)
+        writes = is_explicit(chosen, DIRECTORY)
         if like is not None and (writes or tracker_names(chosen)):
-            trust.permit_log_dir(chosen)
+            trust.refuse_untrusted_log_dir(chosen)
         select_device(chosen.base.device)
         environments = env if ready else None
         run = Run.open(
@@ -247,7 +247,7 @@ class Trainer:
         objects, (settings,) = without_objects(settings)
         config = with_objects(changed(config, collected(settings)), objects.named)
         config = with_environment(config, env)
-        if not any(typed(config, name) for name in ("base.track", "base.wandb")):
+        if not any(is_explicit(config, name) for name in ("base.track", "base.wandb")):
             config.base.track = NO_TRACKER
             config.base.wandb = False  # of the saved run
         saved = checkpoint.load(folder, trust.allowed_names(config), policy_factory(policy))
@@ -297,7 +297,7 @@ class Trainer:
                 be written.
         """
         refuse_forked()
-        if self.config.torch.decoder == OWN:
+        if self.config.torch.decoder == CUSTOM_MODULE:
             raise UserError(
                 "the policy is an mlx.nn.Module of your own, which no format holds",
                 "save() keeps its weights; docs/custom_policy.md has parts that safetensors holds",
@@ -573,7 +573,7 @@ def _with_parts(config: Any, keywords: Mapping[str, Any], module: Any) -> Any:
 
 def _warn_of_unused(config: Config, environments: VecEnv, goes_on: bool, writes: bool) -> None:
     """Warn of settings from the user that have no effect."""
-    lines = [*config.unused, *optimizers.unused_keys(config), *unread(config, goes_on)]
+    lines = [*config.unused, *optimizers.unused_keys(config), *keys_without_effect(config, goes_on)]
     lines += vec.unused_keys(config, environments)
     if not writes:
         lines += [f"{name} (without checkpoint_dir)" for name in COMMANDS]
@@ -583,7 +583,7 @@ def _warn_of_unused(config: Config, environments: VecEnv, goes_on: bool, writes:
         lines.append("base.profile (the command line writes that file)")
     for line in dict.fromkeys(lines):
         name = line.partition(" ")[0]
-        if typed(config, name) or name in config.unused:
+        if is_explicit(config, name) or name in config.unused:
             _warn(f"{line} is unused here")
 
 

@@ -51,7 +51,7 @@ class SweepSettings:
     target_score: float | str = key(
         NONE,
         "sufficient score: the cheapest run that reaches it is best; none: no limit",
-        words=(NONE,),
+        special_values=(NONE,),
     )
     seeds: int = key(
         1,
@@ -222,7 +222,7 @@ def _read_by_trainer(config: Config, ranges: dict[str, Range]) -> dict[str, Rang
 
     read = {f"train.{key}" for key in optimizers.from_config(config).reads}
     idle = {f"train.{key}" for name in OPTIMIZERS for key in optimizers.find(name).reads} - read
-    idle |= {*config.facts.unread}
+    idle |= {*config.facts.unused}
     if not config.train.vtrace:
         idle |= {"train.vtrace_rho_clip", "train.vtrace_c_clip"}
     return {name: each for name, each in ranges.items() if name not in idle}

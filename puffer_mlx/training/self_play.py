@@ -12,7 +12,7 @@ import numpy as np
 
 from puffer_mlx.checkpoint.folder import subtree
 from puffer_mlx.config import Config
-from puffer_mlx.config.schema.selfplay import OF_4
+from puffer_mlx.config.schema.selfplay import RULES_OF_4
 from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.errors import UserError
 from puffer_mlx.rollout import seats as seating
@@ -50,7 +50,7 @@ def create_self_play(
             "self-play trains in one process: without mlx.launch, and with --train.gpus 1",
         )
     keys = config.vec
-    if config.selfplay_rules == OF_4:
+    if config.selfplay_rules == RULES_OF_4:
         seats = seating.seats_in_blocks(vec, keys.num_frozen_banks, keys.frozen_bank_pct)
     else:
         seats = seating.seats_as_declared(vec, keys.num_policies - 1, keys.hist_policy_percent)

@@ -141,7 +141,7 @@ def test_settings_of_training_alone_are_named_and_may_not_fit(evaluate, here, ca
     assert evaluate(f"{line} {words} --max-steps 9") == 0
     first, second, third, _, last, *_ = capsys.readouterr().out.splitlines()
     names = "vec.num_buffers, train.minibatch_size, base.log_dir"
-    assert first == f"unused here: {names} (--help all shows what is used)"
+    assert first == f"unused here: {names} (--help all shows the used keys)"
     assert second == "unused here: vec.total_agents (for Python)"
     assert "0 episodes, 1 from each of 7" in third  # as each takes 10 steps
     assert last.startswith("7 of 7 environments had not ended their episodes after 9 steps")

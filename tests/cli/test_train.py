@@ -64,11 +64,11 @@ def test_options_that_change_nothing_are_named(script, here, capsys):
     words = [*TINY, "--tag", "night", "--policy.log-std-init", "-1"]
     assert script.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "unused here: base.tag (of trackers, and none is named) (--help all says why)" in lines
+    assert "unused here: base.tag (needs a tracker, see base.track) (--help all says why)" in lines
     assert "unused here: policy.log_std_init (actions are discrete)" in lines
     assert script.main(["squared", "--resume", "latest", "--seed", "9"]) == 0
     out = capsys.readouterr().out
-    assert "base.seed (a run that goes on has its random keys)" in out
+    assert "base.seed (a resumed run has its random keys)" in out
     assert AT_ITS_END in out and NOTHING not in out
 
 

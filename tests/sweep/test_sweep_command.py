@@ -198,7 +198,7 @@ RESUME, SHARED = ["--resume", "one"], ["--name", "one", "--storage", "s.log"]
     [
         (RESUME, ["--env.source", "evil", "--allow-code"], "C sources that would be compiled and"),
         (RESUME, ["--torch.network", "evil:Net"], "Python code that would be imported: evil:Net,"),
-        (SHARED, ["--profile", "mine.json"], "would have the file mine.json written"),
+        (SHARED, ["--profile", "mine.json"], "would write the file mine.json"),
     ],
 )
 def test_words_of_a_study_are_untrusted(tiny, capsys, monkeypatch, again, words, said):

@@ -5,7 +5,7 @@ import numpy as np
 from puffer_mlx.check.env.environment import EnvUnderTest, RandomRollout
 from puffer_mlx.check.env.reproducibility import first_difference
 from puffer_mlx.check.items import Findings, fail, number, numbers, ok, percent, warn
-from puffer_mlx.config.compatibility import LEFT_AT_0
+from puffer_mlx.config.compatibility import ZERO_OBSERVATIONS_OF_5
 
 LARGE = 10.0  # larger observations are bad inputs for a network
 SMALL = 1e-3  # smaller rewards vanish among the other losses
@@ -57,7 +57,7 @@ def check_observations(env: EnvUnderTest) -> Findings:
         return [fail(text, "write them in reset and in every step")]
     low, high = observed.low.min(), observed.high.max()
     findings = [ok(f"from {number(low)} to {number(high)}, all finite")]
-    key, left_at_0 = LEFT_AT_0.get(env.config.env_name, ("", ()))
+    key, left_at_0 = ZERO_OBSERVATIONS_OF_5.get(env.config.env_name, ("", ()))
     if env.config.env.get(key):
         same[[*left_at_0]] = False
     if constant := np.flatnonzero(same & ~pixels).tolist():

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from puffer_mlx.config.parts import encoder_files
+from puffer_mlx.config.components import encoder_files
 from puffer_mlx.policy import custom
 from puffer_mlx.policy.encoders import NONE, Encoder, EncoderFacts
 from puffer_mlx.policy.encoders.default import Affine, AffineGelu, Linear
@@ -63,7 +63,7 @@ def plainer_note(name: str, encoder: object, own_network: bool = False) -> str:
     Args:
         name: the environment's name.
         encoder: the encoder in use.
-        own_network: True if PufferLib 5.0 has a special network (``vec.has_own_network``).
+        own_network: True if PufferLib 5.0 has a special network (``vec.has_cuda_network``).
     """
     if own_network:
         return (
