@@ -23,7 +23,7 @@ import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 
 from puffer_mlx import config, vec
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy import rollout_on_gpu as kernels
@@ -130,7 +130,7 @@ def tried(name: str, agents: int, horizon: int, times: int, until: float) -> lis
     return rows
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     """Measure what a command line asks for."""
     parser = argparse.ArgumentParser(

@@ -3,7 +3,7 @@
 from statistics import fmean
 
 from puffer_mlx import vec
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.config import parse_command_line, take_notes, unused_note
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
@@ -50,7 +50,7 @@ def run(train, argv):
     ``--help`` shows the options that the page obeys.
     """
 
-    @reported
+    @with_exit_code
     def main(argv):
         config, _ = parse_command_line(argv, used=OBEYED)
         refuse_left_out(config)

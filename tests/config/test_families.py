@@ -205,12 +205,12 @@ def test_commands_make_one_configuration_of_the_environments_family(screen, monk
 
     monkeypatch.setattr("puffer_mlx.vec.from_config.take_family", take_family)
     if command == "match":
-        config, _ = match.parse(["screen:Screen", "random", "random"])
+        config, _ = match.parse_match(["screen:Screen", "random", "random"])
     elif command == "evaluate":
-        config, _ = evaluate.parse(["screen:Screen", "policy.bin"])
+        config, _ = evaluate.parse_evaluate(["screen:Screen", "policy.bin"])
     else:
         name, words = "screen:Screen", ["--sweep.metric", "score"]
-        config, swept = sweep.configured(name, words, c.load(name, words), "a sweep")
+        config, swept = sweep.configure_sweep(name, words, c.load(name, words), "a sweep")
         shared = name, words, config, swept.space, swept.settings, screen, 1.0
         config = Trainings(*shared)._config({})
     assert config.base.family == "images" and "images.ini" in names(config)

@@ -496,7 +496,7 @@ def test_options_must_agree_with_a_files_statistics(here, script, capsys, has):
     (made,) = here.glob("checkpoints/cartpole/*/0000000000000000")
     assert bool(checkpoint.load(made).statistics) == has
     printed = capsys.readouterr().out
-    assert f"observations        {'normalised by' if has else 'as they are'}" in printed
+    assert f"observations        {'normalized by' if has else 'not normalized'}" in printed
 
 
 def test_a_files_class_is_imported_if_the_user_names_it(here, script):

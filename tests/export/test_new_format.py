@@ -149,10 +149,10 @@ def test_a_new_formats_refusals_and_tolerance_are_used(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["export", "latest", "--to", "bin", "--npz-bits", "64"], "does nothing without --to npz"),
+        (["export", "latest", "--to", "bin", "--npz-bits", "64"], "has no effect without --to npz"),
         (
             ["import", "w.safetensors", "cartpole", "--bin-build", "float"],
-            "--bin-build does nothing without a file of kind bin",
+            "--bin-build has no effect without a file of kind bin",
         ),
     ],
 )

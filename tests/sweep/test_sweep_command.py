@@ -169,7 +169,7 @@ def refused(capsys, *words: str) -> str:
 
 BAD = {
     "--resume": "there is no sweep in sweeps/squared",
-    "--resume --name x": "--name and --resume are given",
+    "--resume --name x": "--name and --resume exclude each other",
     "--name a/b": "'a/b' isn't a valid name of a sweep",
     "--start-from none.ini": "none.ini",
     "--storage folder": "folder is a folder",
@@ -206,7 +206,7 @@ def test_words_of_a_study_are_untrusted(tiny, capsys, monkeypatch, again, words,
     (tiny / "evil" / "binding.c").write_text("")
     (tiny / "evil.py").write_text('open("ran", "w").close()\n')
     storage = again[2:]
-    monkeypatch.setattr(sweep, "drive", lambda *_: 0)
+    monkeypatch.setattr(sweep, "run_trainings", lambda *_: 0)
     assert sweep.main(["tiny.ini", "--name", "one", *words, *storage]) == 0  # by another user
     message = refused(capsys, *again)
     assert "error: the sweep squared-one in " in message and said.format(here=tiny) in message
@@ -219,7 +219,7 @@ def test_words_of_a_study_are_untrusted(tiny, capsys, monkeypatch, again, words,
 
 def test_only_words_of_the_configuration_are_stored():
     words = ["--env.size=3", "--resume", "x", "--allow_code", "--start_from=a.ini", "--seed", "1"]
-    assert sweep.kept_words(words) == ["--env.size=3", "--seed", "1"]
+    assert sweep.resumed_words(words) == ["--env.size=3", "--seed", "1"]
 
 
 def test_locked_database_full_disk_and_missing_optuna_are_reported(tiny, capsys, monkeypatch):
@@ -250,4 +250,4 @@ def test_sweep_without_a_result_is_an_error():
     study = SimpleNamespace(best=lambda: None, runs=lambda *states: [])
     stored = sweep.StoredSweep("one", Path("one"), "one/journal.log", resumed=False)
     with pytest.raises(UserError, match="no run finished\n  hint: their output is in one/runs"):
-        sweep.say_result(study, stored, "env/score")
+        sweep.print_sweep_result(study, stored, "env/score")

@@ -17,7 +17,7 @@ class Base(StrictFields):
         73,
         "Seed of the initial weights and of action sampling.",
         ">= 0",
-        brief="seed of initial weights and action sampling",
+        brief="seed of weights and action sampling",
     )
     device: str = key(
         "auto",

@@ -25,7 +25,7 @@ class Train(StrictFields):
         10_000_000,
         "Length of the run, summed over agents.",
         "steps 1 to 1e18",
-        brief="steps of the run, summed over agents",
+        brief="steps, summed over agents",
     )
     optimizer: str = key(
         "muon",
@@ -33,7 +33,7 @@ class Train(StrictFields):
         " Adam needs about a tenth. PufferLib 4.0 has only Muon and ignores the key.",
         choices=OPTIMIZERS,
         custom="module:OPTIMIZER",
-        brief="optimizer; adam needs a tenth of muon's learning rate",
+        brief="optimizer; adam needs a smaller rate",
     )
     learning_rate: float = key(
         0.015,
@@ -77,7 +77,7 @@ class Train(StrictFields):
         0.90,
         "Lambda of generalized advantage estimation: the recursion decays by gamma x gae_lambda.",
         "0 to 1",
-        brief="lambda of generalized advantage estimation",
+        brief="GAE's lambda, decay of advantages",
     )
     replay_ratio: float = key(
         1.0,
@@ -97,7 +97,7 @@ class Train(StrictFields):
         0.2,
         "Clipping range of the policy's probability ratio: 1 +- this.",
         "> 0",
-        brief="clipping range of the probability ratio",
+        brief="clipping of the probability ratio",
     )
     vf_coef: float = key(2.0, "Weight of the value loss.", ">= 0")
     vf_clip_coef: float = key(
