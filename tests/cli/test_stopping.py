@@ -169,7 +169,8 @@ def test_a_failed_save_is_named_and_the_first_exception_stays(script, here, monk
     (first,) = Path().glob("checkpoints/*/*/0*")
     out = capsys.readouterr().out
     assert (
-        "not saved: can't write " in out and f"No space left on device; last checkpoint: {first}\n" in out
+        "not saved: can't write " in out
+        and f"No space left on device; last checkpoint: {first}\n" in out
     )
 
 

@@ -104,7 +104,7 @@ def test_the_scripts_export_and_import_a_new_format(here, scripts, capsys):
     printed = capsys.readouterr().out
     for line in (
         f"file                cartpole_{640:016d}.npz",
-        "format              npz, dialect torch",
+        "format              npz, weight layout torch",
         "largest difference  none (allowed: 1e-06)",
     ):
         assert line in printed

@@ -175,11 +175,11 @@ BAD = {
     "--storage folder": "folder is a folder",
     "--storage nothing://x": "the storage nothing://x can't be used",
     "--storage redis://localhost:1": "pip install redis",
-    "--log-dir x": "--log-dir is given",
+    "--log-dir x": "--log-dir has no effect on a sweep",
     "--parallel 999": "--parallel 999 runs don't fit",
     "--sweep.method TP": "'TP' is not among Protein, ParetoGenetic, Random, TPE",
     "--sweep.max-rns 3": "did you mean --sweep.max-runs?",
-    "--sweep.nothing-like-it 3": "name a key that the environment's file has",
+    "--sweep.nothing-like-it 3": "use a key from a [sweep] section",
 }
 
 
