@@ -84,7 +84,7 @@ GAME_OPTIONS = f"""
 --games N  games against each opponent, half on either side (default
     {DEFAULT_GAMES}, {DEFAULT_PYTHON_GAMES} in Python)
 """
-RARE_TABLE = f"""
+RARE_EVALUATE_OPTIONS = f"""
 --max-steps N  stop after N steps of every agent (default {MAX_STEPS:_})
 --headless  score without showing, the default; PufferLib 5.0's option
 """
@@ -102,7 +102,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_table(parser, "this evaluation", OPTIONS, types=TYPES)
     players = "PLAYER: see puffer-mlx match --help."
     add_table(parser, "play against others instead of scoring", GAME_OPTIONS, players, TYPES)
-    add_table(parser, RARE_OPTIONS, RARE_TABLE)
+    add_table(parser, RARE_OPTIONS, RARE_EVALUATE_OPTIONS)
 
 
 def parse_evaluate(
@@ -392,7 +392,7 @@ def play_against(policy: "Policy", options: argparse.Namespace, configure: "Conf
     config = policy.config
     name = evaluating.name_of(options.load_model_path, policy.folder, config)
     learner = policy.as_player(name, options.deterministic)
-    record = match.play_match(config, options, options.against, configure, learner)
+    record = match.run_match(config, options, options.against, configure, learner)
     table = match.pair_table(record, "games against each opponent")
     print("\n".join([*table, *match.repeated_notes(record, config)]))
     if options.json:

@@ -142,7 +142,7 @@ def print_export(report: Report, kind: str) -> None:
 
 
 def print_pufferlib_commands(config: Config, path: Path) -> None:
-    """Print the commands by which PufferLib on CUDA plays an exported flat file."""
+    """Print the commands to play an exported flat file with PufferLib on CUDA."""
     env, width, layers = config.env_name, config.policy.hidden_size, config.policy.num_layers
     voice.note(
         f"on a CUDA machine with PufferLib built for {env}:",

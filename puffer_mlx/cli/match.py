@@ -143,7 +143,7 @@ def main(argv: list[str]) -> None:
         return parse_match([env, *as_options(settings), *words])[0]
 
     select_device(config.base.device)
-    record = play_match(config, options, options.players, configure)
+    record = run_match(config, options, options.players, configure)
     print("\n".join([match_tables(record), *repeated_notes(record, config)]))
     voice.note(
         "" if options.gif else "next  add --gif FILE to watch a game of the first two players"
@@ -157,7 +157,7 @@ def as_options(settings: Mapping[str, str]) -> list[str]:
     return [f"{option(*key.split('.'))}={text}" for key, text in settings.items()]
 
 
-def play_match(
+def run_match(
     config: Config,
     options: argparse.Namespace,
     names: Sequence[str],

@@ -49,7 +49,7 @@ class SavedRun:
         log: Path of the log; may be missing.
 
     Attributes:
-        config: Configuration; None if it is missing or unreadable.
+        config: Configuration, or None without a readable file.
         records: Records of the epochs.
     """
 

@@ -17,7 +17,7 @@ from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.cli.options import make_and_find_family
 from puffer_mlx.cli.sweep_options import (
     LATEST_SWEEP,
-    SWEEP_KEYS,
+    SWEEP_RUN_KEYS,
     add_options,
     refuse_unknown_method,
     split_sweep_options,
@@ -61,12 +61,12 @@ class StoredSweep(NamedTuple):
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(add_options, used=SWEEP_KEYS)
+    return build_parser(add_options, used=SWEEP_RUN_KEYS)
 
 
 @with_exit_code
 def main(argv: list[str]) -> int:
-    config, _ = parse_command_line(argv, add_options, used=SWEEP_KEYS)
+    config, _ = parse_command_line(argv, add_options, used=SWEEP_RUN_KEYS)
     refuse_unknown_method(config)
     if importlib.util.find_spec("optuna") is None:
         raise UserError("a sweep needs Optuna", "pip install 'puffer-mlx[sweep]'")
@@ -171,7 +171,7 @@ def configure_sweep(
     """
     find_family = partial(find_trusted_family, typed=typed, study=study)
     config, _ = parse_command_line(
-        [env, *words], add_options, used=SWEEP_KEYS, find_family=find_family
+        [env, *words], add_options, used=SWEEP_RUN_KEYS, find_family=find_family
     )
     refuse_untrusted(config, typed, study)
     refuse_missing(config)

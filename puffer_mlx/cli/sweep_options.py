@@ -22,7 +22,7 @@ Keys of [sweep] and ranges are also options: --sweep.method TPE,
 --sweep.max-runs 50, --sweep.sweep-only gamma,learning_rate,
 --sweep.train.gamma.min 0.9. --help all explains the keys of [sweep]. A typed key, such
 as --train.gamma 0.99, isn't searched unless its range is typed too."""
-SWEEP_KEYS = (  # keys and sections with an effect
+SWEEP_RUN_KEYS = (  # keys and sections with an effect
     *("vec", "wrap", "policy", "torch", "train", "selfplay", "sweep"),
     *(f"base.{key}" for key in KEYS["base"] if key not in ("checkpoint_dir", "log_dir")),
 )

@@ -31,7 +31,7 @@ OPTIONS = """
     latest, a RUN_ID, or the folder of a run or checkpoint
 --stop-at STEP  end after the epoch that reaches STEP; schedules still use the full length
 """
-RARE_TABLE = f"""
+RARE_TRAIN_OPTIONS = f"""
 --profile-epochs N  epochs in the timeline of --profile FILE.json, from the third epoch after this
     start (default {PROFILED_EPOCHS})
 --gpu-capture FILE.gputrace  Macs only: record the GPU's commands for Xcode; needs
@@ -46,7 +46,7 @@ TYPES = {"--stop-at": number_type(int, 1), "--gpu-capture": Path}
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_common_options(parser, "train")
     add_table(parser, "this run", OPTIONS, types=TYPES)
-    add_table(parser, RARE_OPTIONS, RARE_TABLE, types=TYPES)
+    add_table(parser, RARE_OPTIONS, RARE_TRAIN_OPTIONS, types=TYPES)
 
 
 def configure_run(argv: list[str], run: Path | None) -> tuple[Config, argparse.Namespace]:

@@ -267,7 +267,7 @@ def score_lines(run: Run, state: RunState, last: dict[str, float]) -> Iterator[s
         yield f"best  {best.score:.3f} after {best.step:,} steps, {relative(best.folder)}"
 
 
-def can_draw(config: Config) -> bool:
+def declares_pictures(config: Config) -> bool:
     """Return True if a Python environment declares that it can draw pictures."""
     if config.python and config.base.eval_video_interval:
         return True  # checked before training
@@ -299,7 +299,7 @@ def next_steps(run: Run, argv: Sequence[str]) -> list[str]:
     gif_options: list[str] = []
     if not config.python and (source_folder(config) / "draw.py").is_file():
         evaluate.append("--terminal")
-    elif can_draw(config):
+    elif declares_pictures(config):
         gif_options = ["--gif", "play.gif"]
     resume = [argv[0], "--resume", folder, *allow]
     complete = trainer.epoch == config.epochs

@@ -62,7 +62,7 @@ class Facts(NamedTuple):
     Args:
         about: Description of minibatches and advantages, for the help of ``train.algorithm``.
         title: Name of the trainer in the first line of a run.
-        release: PufferLib release that has this trainer; empty for other trainers.
+        release: PufferLib release with this trainer; empty for other trainers.
         settings_file: File of settings read after default.ini; empty for no file.
         unused: Keys without an effect.
         limits: Arguments of ``policy.distributions.ActionBounds`` for continuous actions.
@@ -70,8 +70,8 @@ class Facts(NamedTuple):
             to train from initial states.
         in_order: True if minibatches are the next S agents, so that S must divide N.
         by_samples: True if minibatches consist of samples, not segments, without recurrent state.
-        stops_by_kl: True if ``train.target_kl`` may end the passes over a rollout early.
-        lags: True if it tolerates ``train.overlap``, where rollouts use weights one update old.
+        stops_by_kl: True if ``train.target_kl`` may end an epoch's updates early.
+        lags: True if it tolerates ``train.overlap``: rollouts by weights that are one update old.
         evaluates_apart: True if the evaluation after training uses separate environments.
         saves_after: Number of epochs by which checkpoints are saved earlier than in PufferLib 4.0.
     """

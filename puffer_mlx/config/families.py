@@ -33,7 +33,7 @@ class Family(NamedTuple):
     Args:
         kind: Description for notes.
         files: Files of settings; later ones win.
-        partial_files: Files of which only the keys in ``PARTIAL_FILE_KEYS`` are used.
+        partial_files: Files that are read only for the keys in ``PARTIAL_FILE_KEYS``.
     """
 
     kind: str

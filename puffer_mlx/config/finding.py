@@ -65,7 +65,7 @@ def config_folders() -> list[Path]:
 
 
 def shipped_file(name: str) -> list[Path]:
-    """Return a list with the package's .ini file of that name, or an empty list.
+    """Return the package's .ini file of a name, in a list that is empty if it doesn't exist.
 
     `./configs` isn't searched: its default.ini may belong to another program.
     """
@@ -235,7 +235,7 @@ class ConfiguredEnvironment(NamedTuple):
         files: The .ini files; later ones win.
         family: Family of a Python environment; empty if unknown.
         has_family_files: True if the family's files are in ``files``.
-        partial_files: Files of which only the keys in ``PARTIAL_FILE_KEYS`` are used.
+        partial_files: Files that are read only for the keys in ``PARTIAL_FILE_KEYS``.
     """
 
     env_name: str

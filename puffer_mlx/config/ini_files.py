@@ -152,9 +152,9 @@ def read_ini(path: Path, capitals: bool = False) -> list[Setting]:
     settings: dict[tuple[str, str], Setting] = {}
     headers: dict[str, int] = {}
     for number, section, key, value in lines_of_4(text, name):
-        where = f"{name}:{number}"
+        location = f"{name}:{number}"
         if value is None and section in headers:
-            message = f"section [{section}] begins twice ({where})"
+            message = f"section [{section}] begins twice ({location})"
             raise UserError(message, "put all its keys below one header")
         if value is None:
             headers[section] = number
@@ -163,9 +163,9 @@ def read_ini(path: Path, capitals: bool = False) -> list[Setting]:
             key = key.lower()
         if (section, key) in settings:
             raise UserError(
-                f"{section}.{key} is set twice ({where})", "remove one of the two lines"
+                f"{section}.{key} is set twice ({location})", "remove one of the two lines"
             )
-        settings[section, key] = Setting(section, unquoted(key), value, where)
+        settings[section, key] = Setting(section, unquoted(key), value, location)
     for section, number in headers.items():
         check_section(section, f"{name}:{number}")
     return list(settings.values())
@@ -208,18 +208,18 @@ def lines_of_4(text: str, name: str) -> list[Line]:
     return [Line(n, s, key, "\n".join(v).rstrip() if key else None) for n, s, key, v in entries]
 
 
-def check_section(section: str, where: str) -> None:
-    """Raise a UserError for an unknown section of an .ini file; its hint is the closest section.
+def check_section(section: str, location: str) -> None:
+    """Raise a UserError for an unknown section of an .ini file, with the closest one as a hint.
 
     Args:
         section: Section of the file.
-        where: File and line, for the message.
+        location: File and line, for the message.
     """
     unused = dict.fromkeys(name.partition(".")[0] for name in UNUSED)
     sections = [*KEYS, "env", "sweep", BOT_EVAL, *unused]
     if section not in sections and not section.startswith("sweep."):
         similar = closest(section, sections) or "train"
-        raise UserError(f"unknown section [{section}] ({where})", f"did you mean [{similar}]?")
+        raise UserError(f"unknown section [{section}] ({location})", f"did you mean [{similar}]?")
 
 
 def relative_path(path: Path) -> str:
@@ -242,16 +242,16 @@ def read_ini_5(path: Path) -> list[Setting]:
     name = relative_path(path)
     settings: dict[str, Setting] = {}
     for number, section, key, value in lines_of_5(text, "="):
-        where = f"{name}:{number}"
+        location = f"{name}:{number}"
         if not key and value is None:
-            check_section(section, where)
+            check_section(section, location)
             continue
         if not section:
             line = uncommented(text.split("\n")[number - 1])
-            raise UserError(f"{line!r} is before any section ({where})", SECTION_HINT)
+            raise UserError(f"{line!r} is before any section ({location})", SECTION_HINT)
         if value is None:
-            raise UserError(f"{key!r} has no value ({where})", "write key = value")
-        setting = Setting(section, key, value, where)
+            raise UserError(f"{key!r} has no value ({location})", "write key = value")
+        setting = Setting(section, key, value, location)
         settings.pop(setting.name, None)
         settings[setting.name] = _with_python_number(setting)
     return list(settings.values())

@@ -138,15 +138,15 @@ class StrictFields:
 
         def __new__(cls, *_: Any, **fields: Any) -> Self:
             """Raise a UserError for keywords that aren't fields, before ``__init__`` fails."""
-            _refuse_unknown(cls, fields)
+            _refuse_unknown_fields(cls, fields)
             return super().__new__(cls)
 
         def __setattr__(self, name: str, value: Any) -> None:
-            _refuse_unknown(type(self), (name,))
+            _refuse_unknown_fields(type(self), (name,))
             super().__setattr__(name, value)
 
 
-def _refuse_unknown(cls: Any, names: Any) -> None:
+def _refuse_unknown_fields(cls: Any, names: Any) -> None:
     unknown = [name for name in names if name not in cls.__dataclass_fields__]
     if unknown:
         names = [item.name for item in fields(cls)]

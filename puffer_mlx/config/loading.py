@@ -91,13 +91,13 @@ def load(
     keys = _key_options(scanned, typed)
     arguments, _ = parse_options(build_parser(), typed, keys)
     if not scanned.environment.python:
-        _refuse_unknown(settings, keys.values())
+        _refuse_unknown_keys(settings, keys.values())
     arguments = [*arguments, *settings]
     return resolve(scanned, arguments, find_family)
 
 
-def _refuse_unknown(settings: Iterable[Setting], names: Collection[str]) -> None:
-    """Raise a UserError if a program set a key that doesn't exist; its hint is the closest key."""
+def _refuse_unknown_keys(settings: Iterable[Setting], names: Collection[str]) -> None:
+    """Raise a UserError for unknown keys that a program set, with the closest key as a hint."""
     for setting in settings:
         if setting.name not in names:
             similar = closest(setting.name, [*names])

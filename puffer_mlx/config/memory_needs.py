@@ -73,7 +73,7 @@ def refuse_policy(config: Config, spec: EnvSpec | None = None, copies: int = 1) 
         spec: Environment's spec; None before the environment is made.
         copies: Number of copies of the weights.
     """
-    _refuse_large([_weights(config, spec, copies)], machine_memory())
+    _refuse_large([_weights_need(config, spec, copies)], machine_memory())
 
 
 def refuse_observations(name: str, space: Any, agents: int) -> None:
@@ -100,7 +100,7 @@ def refuse_step(spec: EnvSpec, agents: int, size: int) -> None:
         size: Bytes of the arrays for one agent.
 
     Raises:
-        UserError: Also if an agent's observation is larger than an array's dimension can be.
+        UserError: If they don't fit, or an observation exceeds the maximum size of an array.
     """
     _refuse_dimension(f"{spec.name}: an agent's observation", spec.observation_size, "")
     what = f"{spec.name}: observations of {spec.observation_size} numbers and"
@@ -125,10 +125,10 @@ def refuse_training(
     """
     memory = machine_memory()
     vec, train, selfplay = config.vec, config.train, config.selfplay
-    rollouts = _rollouts("vec.total_agents", vec.total_agents, config, spec)
+    rollouts = _rollout_need("vec.total_agents", vec.total_agents, config, spec)
     learner = [
-        _weights(config, spec, TRAINED_COPIES + state_copies + _pool_entries(config)),
-        _minibatch(config, spec),
+        _weights_need(config, spec, TRAINED_COPIES + state_copies + _pool_entries(config)),
+        _minibatch_need(config, spec),
     ]
     steps = vec.total_agents * train.horizon
     if gpu_memory:
@@ -139,7 +139,7 @@ def refuse_training(
     _refuse_dimension("an epoch of vec.total_agents x train.horizon steps", steps, rollouts.hint)
     if config.facts.evaluates_apart and config.base.eval_episodes:
         agents = max(0, config.base.eval_agents)
-        _refuse_large([_rollouts("base.eval_agents", agents, config, spec)], memory)
+        _refuse_large([_rollout_need("base.eval_agents", agents, config, spec)], memory)
     if selfplay.eval_bot_games:
         agents = selfplay.eval_bot_envs
         what = f"selfplay.eval_bot_envs {agents} makes observations"
@@ -162,7 +162,7 @@ def refuse_state(size: int, gpu_memory: int = 0) -> None:
     _refuse_large([Need(what, size, hint)], gpu_memory or machine_memory(), device)
 
 
-def _weights(config: Config, spec: EnvSpec | None, copies: int) -> Need:
+def _weights_need(config: Config, spec: EnvSpec | None, copies: int) -> Need:
     """Estimate the memory of a policy's weights, without custom networks and encoders."""
     H, L, classes = config.policy.hidden_size, config.policy.num_layers, config.torch
     weights = 0 if ":" in classes.network else L * H * H
@@ -181,7 +181,7 @@ def _weights(config: Config, spec: EnvSpec | None, copies: int) -> Need:
     return Need(what, copies * (FLOAT_BYTES * weights + LAYER_BYTES * L), hint)
 
 
-def _minibatch(config: Config, spec: EnvSpec | None) -> Need:
+def _minibatch_need(config: Config, spec: EnvSpec | None) -> Need:
     """Estimate the memory of a minibatch's features and logits, in 16-bit precision."""
     M, H = config.train.minibatch_size, config.policy.hidden_size
     logits = spec.action.logits if spec else 0
@@ -206,7 +206,7 @@ def _pool_entries(config: Config) -> int:
     return min(selfplay.max_size - 1, snapshots)
 
 
-def _rollouts(name: str, agents: int, config: Config, spec: EnvSpec | None) -> Need:
+def _rollout_need(name: str, agents: int, config: Config, spec: EnvSpec | None) -> Need:
     """Estimate the memory of one rollout. ``name`` is the key that sets the number of agents."""
     T, Q = config.train.horizon, config.vec.num_buffers
     heads = spec.action.heads if spec else 1

@@ -66,7 +66,7 @@ def keys_without_effect(config: Config, resumed: bool = False) -> list[str]:
 
 
 def family_note(config: Config) -> str | None:
-    """Return the line about a Python environment's family and files; None for C environments."""
+    """Return the line about a Python environment's family and files, or None in C."""
     if not config.python:
         return None
     family = FAMILIES.get(config.base.family)
@@ -106,7 +106,7 @@ def missing_steps(config: Config, epoch: int) -> str:
 def best_score(config: Config) -> float | None:
     """Return the highest possible score of a shipped environment, or None if unknown.
 
-    It is in a comment of the environment's file, for certain values of [env]:
+    A comment in the environment's file states the score, for certain values of [env]:
     ``; best score: 864 brick_rows=6``.
     """
     if config.python or config.source:

@@ -30,13 +30,13 @@ from puffer_mlx.errors import UserError
 ReleaseName = Literal["4.0", "5.0"]
 VTRACE, ALGORITHM = "train.vtrace", "train.algorithm"
 # Keys that 5.0 and puffer_mlx have, and 4.0 hasn't.
-KEYS_OF_5_AND_OURS = VTRACE, "vec.num_policies", "vec.hist_policy_*", "selfplay.eval_*"
+KEYS_SHARED_WITH_5 = VTRACE, "vec.num_policies", "vec.hist_policy_*", "selfplay.eval_*"
 # 5.0 removed these keys shortly before its release, so its early files may have them.
 PRIORITY_KEYS = "train.prio_*"
 
 
 class Release(NamedTuple):
-    """How one PufferLib release differs from the other: its trainer, keys and rules of reading.
+    """The differences between a PufferLib release and the other: trainer, keys, rules of reading.
 
     Args:
         trainer: Algorithm that is the release's trainer.
@@ -46,7 +46,7 @@ class Release(NamedTuple):
         texts: True if environments accept text parameters, besides numbers.
         capitals: True if parameters of environments keep their capitals, in files of any release.
         names_itself: True if an environment's file names the environment and may be in a folder
-            below ``config``; False if it is ``config/NAME.ini``.
+            below ``config``. False if the file is always ``config/NAME.ini``.
     """
 
     trainer: str
@@ -70,7 +70,7 @@ RELEASES = {
     ),
     "5.0": Release(
         trainer_of_release("5.0"),
-        (*KEYS_OF_5_AND_OURS, "train.momentum", "base.async", "base.reset_every_horizon"),
+        (*KEYS_SHARED_WITH_5, "train.momentum", "base.async", "base.reset_every_horizon"),
         lambda path, _: read_ini_5(path),
         ENV_OF_5,
         texts=True,
@@ -112,7 +112,7 @@ def file_release(path: Path) -> FileRelease:
     sets_algorithm = ALGORITHM in texts
     names = set(texts)
     if sets_algorithm:  # a file of puffer_mlx: these keys don't show that it is 5.0's
-        names = {name for name in texts if not _any_matches({name}, KEYS_OF_5_AND_OURS)}
+        names = {name for name in texts if not _any_matches({name}, KEYS_SHARED_WITH_5)}
     release = _release_of_keys(names)
     if sets_algorithm:
         reason = f"says {ALGORITHM}"
@@ -178,7 +178,7 @@ _WITH_SPECIAL_NETWORK |= {f"osrs_{name}" for name in ("colosseum", "inferno", "p
 
 
 def main_source(folder: Path | str) -> Path | None:
-    """Return the main source file of an environment's folder, or None if it isn't one.
+    """Return the main source file of an environment's folder, or None for other folders.
 
     In PufferLib 4.0 it is ``binding.c``. In 5.0 it is ``NAME.h`` in a folder NAME, or ``NAME.cu``
     for an environment that only steps on a GPU.

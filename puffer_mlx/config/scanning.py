@@ -216,8 +216,8 @@ def _choose_algorithm(
         source: Folder of the environment's C sources; may be empty.
         release: Release of these sources; may be empty.
     """
-    default, *others = file_releases.items() or [(Path(), FileRelease())]
-    if candidates := [other for other in reversed(others) if other[1].algorithm]:
+    default, *other_files = file_releases.items() or [(Path(), FileRelease())]
+    if candidates := [each for each in reversed(other_files) if each[1].algorithm]:
         # min() returns the first of equals, which is the last file.
         path, of_file = min(candidates, key=lambda other: not other[1].sets_algorithm)
         return of_file.algorithm, f"{relative_path(Path(plain_path(path)))} {of_file.reason}"

@@ -131,7 +131,7 @@ def allowed_names(config: Config) -> Allowed:
 
 
 def _untrusted_code_error(key: str, name: str, code: CodeLocation, origin: str) -> UserError:
-    """Return the error for code that only a file names; its hint says how to allow it."""
+    """Return the UserError for code that only a file names, with a hint on how to allow it."""
     description = f"C sources that would be compiled and run: {code.path}"
     if code.name:
         description = f"Python code that would be imported: {code.name}, of {code.path}"

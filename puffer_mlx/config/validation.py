@@ -56,7 +56,7 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
 
 
 def _error(config: Config, problem: Problem) -> UserError:
-    """Return the UserError for a problem; its message ends with the origins of the keys."""
+    """Return the UserError for a problem, with the origins of its keys in the message."""
     names, message, hint = problem
     origins = dict.fromkeys(config.origins[name] for name in names if name in config.origins)
     return UserError(message + (f" ({'; '.join(origins)})" if origins else ""), hint)
@@ -204,7 +204,7 @@ def wrapper_problems(wrap: Wrap, keys_set: Collection[str], by_id: bool) -> Iter
 
 
 def _is_unicode(text: str) -> bool:
-    """Return True if a text can be encoded in UTF-8; a path in another encoding can't."""
+    """Return True if a text can be encoded in UTF-8, unlike some paths."""
     try:
         text.encode()
     except UnicodeEncodeError:

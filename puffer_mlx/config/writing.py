@@ -32,21 +32,23 @@ def ini_text(config: Config, comments: bool = False) -> str:
     for section, keys in KEYS.items():
         block = [f"[{section}]"]
         if section == "base" and config.env_name:
-            block.append(_line("env_name", _name_text(config.env_name)))
+            block.append(_setting_line("env_name", _name_text(config.env_name)))
         for key, declared in keys.items():
             facts = "; ".join(filter(None, (declared.unit, declared.bounds)))
             if comments:
                 block.append(f"# {declared.help}" + (f" ({facts})" if facts else ""))
-            block.append(_line(key, _text(getattr(getattr(config, section), key))))
+            block.append(_setting_line(key, _text(getattr(getattr(config, section), key))))
         blocks.append(block)
-    source = [_line("source", _source_text(config.source))] if config.source else []
+    source = [_setting_line("source", _source_text(config.source))] if config.source else []
     parameters = (
-        _line(_key_text(k, config.python), parameter_text(v, config.python))
+        _setting_line(_key_text(k, config.python), parameter_text(v, config.python))
         for k, v in config.env.items()
     )
     blocks.append(["[env]", *source, *parameters])
     if config.bot_eval:
-        parameters = (_line(k, parameter_text(v, False)) for k, v in config.bot_eval.items())
+        parameters = (
+            _setting_line(k, parameter_text(v, False)) for k, v in config.bot_eval.items()
+        )
         blocks.append(["[bot_eval]", *parameters])
     for section, lines in config.sweep.items():
         texts = (f"{key} = {text}".replace("\n", "\n\t") for key, text in lines.items())
@@ -54,7 +56,7 @@ def ini_text(config: Config, comments: bool = False) -> str:
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
-def _line(key: str, text: str) -> str:
+def _setting_line(key: str, text: str) -> str:
     """Return the line that sets a key; with a literal it is ``key := literal``."""
     return f"{key} :{text}" if text.startswith("= ") else f"{key} = {text}"
 

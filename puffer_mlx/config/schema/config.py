@@ -174,7 +174,7 @@ class Config(StrictFields):
 
     @property
     def sign(self) -> int:
-        """Factor, 1 or -1, by which scores are multiplied so that larger is better."""
+        """Factor for scores, 1 or -1, that makes larger values better."""
         return GOALS.get(self.goal, 1)
 
     def _sweep_text(self, key: str, old_key: str) -> str:
