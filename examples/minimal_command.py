@@ -4,7 +4,7 @@ from statistics import fmean
 
 from puffer_mlx import vec
 from puffer_mlx.cli.exit_codes import with_exit_code
-from puffer_mlx.config import parse_command_line, take_notes, unused_note
+from puffer_mlx.config import parse_command_line, take_notes, unused_keys_note
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.ppo import optimizers
@@ -58,7 +58,7 @@ def run(train, argv):
         config.vec.num_buffers = 1  # the page acts for all agents at once
         config.unused += optimizers.unused_keys(config)
         with vec.make(config, threads()) as environments:
-            for note in filter(None, [*take_notes(config), unused_note(config)]):
+            for note in filter(None, [*take_notes(config), unused_keys_note(config)]):
                 print(note)
             train(config, environments)
 
