@@ -23,7 +23,7 @@ import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 
 from puffer_mlx import config, vec
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.policy import rollout_on_gpu as kernels
@@ -158,7 +158,7 @@ def measure_sizes(
     return rows
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     """Measure the requested environments and write the record."""
     parser = argparse.ArgumentParser(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from learning_processes import log_of
 
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.json_text import write_json
 
@@ -50,7 +50,7 @@ def speed(checkout: Path, arguments: list[str]) -> float:
     return statistics.median(epochs[len(epochs) // 3 :])
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

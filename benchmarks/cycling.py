@@ -34,7 +34,7 @@ import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
 import numpy as np
 
 from puffer_mlx import config, vec
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.errors import UserError
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.system.devices import select_device
@@ -136,7 +136,7 @@ def ends(runs: dict[str, dict[str, Curve]]) -> str:
     return "\n".join(lines)
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

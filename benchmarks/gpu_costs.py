@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from puffer_mlx import vec
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
@@ -151,7 +151,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     config, options = parse_command_line(argv, add_options)
     with vec.make(config, 1) as environments:

@@ -39,7 +39,7 @@ import puffer_mlx  # first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 
 from puffer_mlx import config, vec
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import cpu_extension, implementation, verification
 from puffer_mlx.ops.gpu import launch
@@ -564,7 +564,7 @@ def run_task(options: argparse.Namespace) -> None:
     print(json.dumps(result))
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -17,7 +17,7 @@ from typing import Any
 import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
 
 from puffer_mlx import vec
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.config import parse_command_line
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import count_cores
@@ -100,7 +100,7 @@ def configurations(argv: list[str]) -> dict[str, list[str]]:
     return {name: [*CONFIGURATIONS[name], *argv] for name in names_to_count}
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     results: dict[str, Any] = {}
     options = argparse.Namespace()

@@ -28,7 +28,7 @@ from learning_runs import HERE, RunOptions, Work, plan
 from learning_table import fell_short, load, tables, write
 from learning_tasks import IN_C, IN_PART, IN_PYTHON, PUFFER_MLX, TASKS, UPSTREAM
 
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.errors import UserError
 
 KINDS = {"c": list(IN_C), "gym": list(IN_PYTHON), "partial": list(IN_PART)}
@@ -108,7 +108,7 @@ def trainers_of(options: argparse.Namespace) -> list[str]:
     return names
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> int:
     options = parsed(argv)
     if options.table:

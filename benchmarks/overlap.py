@@ -38,7 +38,7 @@ from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.ops.cpu_extension import load_extension
 from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.system.devices import kind, select_device
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.training.placement import rollout_cores
@@ -251,7 +251,7 @@ def table(results: dict[str, float], rounds: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     config, options = parse_command_line(argv, add_options)
     if options.cores:

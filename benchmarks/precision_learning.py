@@ -37,7 +37,7 @@ from learning_processes import log_of
 from learning_tasks import BREAKOUTS, metric
 
 from puffer_mlx import config
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import write_json
@@ -315,7 +315,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return options
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     options = parse(argv)
     with tempfile.TemporaryDirectory() as temporary:

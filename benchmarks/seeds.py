@@ -39,7 +39,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx import config, vec
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.errors import UserError
@@ -314,7 +314,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     return options
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> int:
     options = parsed(argv)
     if options.these:

@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
@@ -86,7 +86,7 @@ def format_result(result: dict[str, Any]) -> str:
     return f"{counts}  score {result['score']:.4f}, won {sides[0]:.4f} and {sides[1]:.4f}"
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

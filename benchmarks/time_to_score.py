@@ -22,7 +22,7 @@ from typing import Any
 from learning_processes import log_of
 from learning_tasks import metric
 
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.json_text import write_json
 
@@ -84,7 +84,7 @@ def line(task: str, row: dict[str, Any]) -> str:
     )
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     """Run the requested configurations and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)

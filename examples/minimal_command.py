@@ -3,8 +3,8 @@
 from statistics import fmean
 
 from puffer_mlx import vec
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.config import parse_command_line, take_notes, unused_note
+from puffer_mlx.cli.exit_codes import with_exit_code
+from puffer_mlx.config import parse_command_line, take_notes, unused_keys_note
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.ppo import optimizers
@@ -50,7 +50,7 @@ def run(train, argv):
     ``--help`` shows the options that the page obeys.
     """
 
-    @reported
+    @with_exit_code
     def main(argv):
         config, _ = parse_command_line(argv, used=OBEYED)
         refuse_left_out(config)
@@ -58,7 +58,7 @@ def run(train, argv):
         config.vec.num_buffers = 1  # the page acts for all agents at once
         config.unused += optimizers.unused_optimizer_keys(config)
         with vec.make(config, count_cores()) as environments:
-            for note in filter(None, [*take_notes(config), unused_note(config)]):
+            for note in filter(None, [*take_notes(config), unused_keys_note(config)]):
                 print(note)
             train(config, environments)
 

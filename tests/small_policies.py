@@ -10,7 +10,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx import config
-from puffer_mlx.config.parts import facts
+from puffer_mlx.config.components import facts
 from puffer_mlx.policy.distributions import UNBOUNDED, ActionBounds
 from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy

@@ -17,7 +17,7 @@ from puffer_mlx.checkpoint.folder import CONFIG, WEIGHTS
 from puffer_mlx.checkpoint.tensor_files import read_tensors
 from puffer_mlx.checkpoint.weight_files import save_safetensors
 from puffer_mlx.config import Config
-from puffer_mlx.config.fit import typed
+from puffer_mlx.config.fit import is_explicit
 from puffer_mlx.config.ini_files import ini_file
 from puffer_mlx.config.schema import Vec
 from puffer_mlx.config.values import BOOLS
@@ -88,15 +88,15 @@ def with_saved_preprocessing(
         statistics: Normalization statistics of the policy; None reads them.
     """
     settings = config.vec
-    if not settings.normalize_observations and not typed(config, NORMALIZE_KEY):
+    if not settings.normalize_observations and not is_explicit(config, NORMALIZE_KEY):
         statistics = read_statistics(path) if statistics is None else statistics
         if normalization.normalises(statistics):
             settings = replace(settings, normalize_observations=True)
-    if config.python and not typed(config, RESCALE_KEY):
+    if config.python and not is_explicit(config, RESCALE_KEY):
         rescaled = rescales(path)
         if rescaled is not None and rescaled != settings.rescale_actions:
             settings = replace(settings, rescale_actions=rescaled)
-    if config.python and not typed(config, CHANNELS_KEY) and (texts := _run_texts(path)):
+    if config.python and not is_explicit(config, CHANNELS_KEY) and (texts := _run_texts(path)):
         channels = texts.get(CHANNELS_KEY, Vec().image_channels)
         if channels != settings.image_channels:
             settings = replace(settings, image_channels=channels)

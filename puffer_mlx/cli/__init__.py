@@ -1,1 +1,1 @@
-"""The command line: a module for each command of ``puffer-mlx`` and of ``scripts/``."""
+"""The command line, with one module for each command of ``puffer-mlx``."""

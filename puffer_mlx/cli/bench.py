@@ -1,57 +1,61 @@
-"""Measure speed: puffer-mlx bench breakout [--env-only] [--json FILE] [--help]."""
+"""The command ``bench``: measure the speed of training or of an environment."""
 
 import argparse
 
-from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, find_family, number, reject_unused
+from puffer_mlx.cli.commands import add_common_options
+from puffer_mlx.cli.exit_codes import with_exit_code
+from puffer_mlx.cli.options import add_table, make_and_find_family, number_type, reject_unused
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 
-TRAINING = (  # keys that the training of a benchmark uses
+TRAINING_KEYS = (  # keys that the training of a benchmark uses
     *("base.seed", "base.device", "base.reset_state", "base.profile"),
     *("vec", "wrap", "policy", "torch", "train", "selfplay"),
 )
-STEPPING = "vec", "wrap", "train.bootstrap_truncated"  # keys that --env-only uses
-EPOCHS = {"epochs": 20, "warm_up": 3}  # defaults of the training options
-PLAYS = {"seconds": 5.0, "repeat": 3}  # defaults of the --env-only options
+STEPPING_KEYS = "vec", "wrap", "train.bootstrap_truncated"  # keys that --env-only uses
+TRAINING_DEFAULTS = {"epochs": 20, "warm_up": 3}  # defaults of the training options
+STEPPING_DEFAULTS = {"seconds": 5.0, "repeat": 3}  # defaults of the --env-only options
 OPTIONS = f"""
---epochs EPOCHS  epochs measured (default {EPOCHS["epochs"]})
---warm-up WARM_UP  epochs before that (default {EPOCHS["warm_up"]})
---env-only  step the environments without a policy
---seconds SECONDS  of each --env-only measurement (default {PLAYS["seconds"]:g})
---repeat REPEAT  --env-only measurements (default {PLAYS["repeat"]})
---placements  train a few epochs with each placement (train.rollout_device, train.overlap)
+--epochs EPOCHS  epochs to measure (default {TRAINING_DEFAULTS["epochs"]})
+--warm-up WARM_UP  epochs before the measurement (default {TRAINING_DEFAULTS["warm_up"]})
+--env-only  only step the environments, without a policy
+--seconds SECONDS  time of each --env-only measurement (default {STEPPING_DEFAULTS["seconds"]:g})
+--repeat REPEAT  number of --env-only measurements (default {STEPPING_DEFAULTS["repeat"]})
+--placements  compare train.rollout_device and train.overlap by a few epochs of each
 --json FILE  write the record to a file; - is stdout
 """
-TYPES = {"--epochs": number(int, 1), "--warm-up": number(int, 0), "--repeat": number(int, 1)}
+TYPES = {
+    "--epochs": number_type(int, 1),
+    "--warm-up": number_type(int, 0),
+    "--repeat": number_type(int, 1),
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    introduce(parser, "bench")
+    add_common_options(parser, "bench")
     add_table(parser, "this benchmark", OPTIONS, types=TYPES)
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, used=(*TRAINING, "base.family"))
+    return build_parser(add_options, used=(*TRAINING_KEYS, "base.family"))
 
 
-def parse(argv: list[str]) -> tuple[Config, argparse.Namespace]:
-    """Return the configuration to measure and this script's own options."""
+def parse_bench(argv: list[str]) -> tuple[Config, argparse.Namespace]:
+    """Return the configuration to measure and the options of ``bench``."""
     trains = "--env-only" not in argv
-    used = *(TRAINING if trains else STEPPING), "base.family", "base.device"
+    used = *(TRAINING_KEYS if trains else STEPPING_KEYS), "base.family", "base.device"
     return parse_command_line(
-        argv, add_options, used=used, training=trains, find_family=find_family
+        argv, add_options, used=used, training=trains, find_family=make_and_find_family
     )
 
 
-def settle(options: argparse.Namespace, config: Config) -> None:
-    """Refuse options without effect and fill in the defaults of the others.
+def set_bench_defaults(options: argparse.Namespace, config: Config) -> None:
+    """Set the defaults of the options of ``bench``.
 
     Raises:
-        UserError: An option has no effect here.
+        UserError: If an option has no effect together with the others.
     """
     if isinstance(config.base.profile, str):
         raise UserError(
@@ -60,21 +64,22 @@ def settle(options: argparse.Namespace, config: Config) -> None:
         )
     if options.env_only and options.placements:
         raise UserError(
-            "--placements does nothing with --env-only: no policy acts", "leave out one of them"
+            "--placements has no effect with --env-only, which has no policy",
+            "leave out one of them",
         )
     if options.env_only:
-        reject_unused(options, EPOCHS, "with --env-only")
+        reject_unused(options, TRAINING_DEFAULTS, "with --env-only")
     else:
-        reject_unused(options, PLAYS, "without --env-only")
-    for name, default in (EPOCHS | PLAYS).items():
+        reject_unused(options, STEPPING_DEFAULTS, "without --env-only")
+    for name, default in (TRAINING_DEFAULTS | STEPPING_DEFAULTS).items():
         if getattr(options, name) is None:
             setattr(options, name, default)
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
-    config, options = parse(argv)
-    settle(options, config)
-    from puffer_mlx.cli.bench_run import bench
+    config, options = parse_bench(argv)
+    set_bench_defaults(options, config)
+    from puffer_mlx.cli.bench_run import run_benchmark
 
-    bench(config, options)
+    run_benchmark(config, options)

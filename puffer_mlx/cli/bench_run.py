@@ -1,4 +1,4 @@
-"""Run the benchmarks of ``bench``, print the results and write the record."""
+"""Measure the speeds for the command ``bench``, print the results and write the record."""
 
 import argparse
 import copy
@@ -15,7 +15,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx import vec
-from puffer_mlx.cli.options import say_config
+from puffer_mlx.cli.options import print_notes
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.display.run_view import format_count
@@ -30,13 +30,13 @@ from puffer_mlx.training.placement import GPU_ENVS
 from puffer_mlx.training.run import Run
 from puffer_mlx.vec.rollout_loop import measure_stepping
 
-TURNS = 2  # runs of each placement
-EVERY = 5.0  # minimum seconds between two progress lines
+RUNS_PER_PLACEMENT = 2
+PROGRESS_INTERVAL_S = 5.0  # minimum time between two progress lines
 
 
-def bench(config: Config, options: argparse.Namespace) -> None:
-    """Run the benchmark, print the record and write it to ``--json``."""
-    say_config(config)
+def run_benchmark(config: Config, options: argparse.Namespace) -> None:
+    """Run the requested benchmark, print the results and write them to ``--json``."""
+    print_notes(config)
     select_device(config.base.device)
     verbosity.note(kernels_note(), error=True)
     load = os.getloadavg()
@@ -47,8 +47,8 @@ def bench(config: Config, options: argparse.Namespace) -> None:
         results, fastest = bench_placements(config, options)
     else:
         results = bench_training(config, options)
-    record = {"environment": config.env_name, "machine": machine(load), "results": results}
-    print(table(record))
+    record = {"environment": config.env_name, "machine": machine_record(load), "results": results}
+    print(results_table(record))
     if fastest:
         print(f"\nfastest: {fastest}")
     elif not options.env_only:
@@ -59,8 +59,8 @@ def bench(config: Config, options: argparse.Namespace) -> None:
         write_json(record, options.json)
 
 
-def machine(load: tuple[float, float, float]) -> dict[str, Any]:
-    """Return a description of the machine and of this installation.
+def machine_record(load: tuple[float, float, float]) -> dict[str, Any]:
+    """Return a description of this machine and of the installed versions, for a benchmark's record.
 
     Args:
         load: Load averages (1, 5 and 15 minutes) from before the measurement.
@@ -88,37 +88,37 @@ def peak_memory_gb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
-def spread(values: list[float]) -> dict[str, float]:
-    """Return the median, minimum and maximum."""
+def median_and_range(values: list[float]) -> dict[str, float]:
+    """Return the median, minimum and maximum of some values."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
-class Progress:
-    """Print progress to standard error every few seconds; standard output holds only the result.
+class BenchProgress:
+    """Print a benchmark's progress to standard error; standard output has only the result.
 
     Args:
-        what: Plural name of the counted items, for the message.
+        unit: Plural name of the counted items, for the message.
         total: Number of items.
     """
 
-    def __init__(self, what: str, total: int) -> None:
-        self._what = what
+    def __init__(self, unit: str, total: int) -> None:
+        self._unit = unit
         self._total = total
         self._count = 0
-        self._told = time.perf_counter()
+        self._printed_at = time.perf_counter()
 
-    def one(self, pace: float | None = None) -> None:
-        """Count one more item.
+    def advance(self, speed: float | None = None) -> None:
+        """Count one more item of a benchmark.
 
         Args:
-            pace: Speed of this item in steps per second, for the message; None while compiling.
+            speed: Speed of this item in steps per second, for the message; None while compiling.
         """
         self._count += 1
-        if time.perf_counter() - self._told < EVERY:
+        if time.perf_counter() - self._printed_at < PROGRESS_INTERVAL_S:
             return
-        self._told = time.perf_counter()
-        rate = f", {format_count(pace)} steps/s" if pace else ""
-        done = f"{self._count} of {self._total} {self._what}{rate}"
+        self._printed_at = time.perf_counter()
+        rate = f", {format_count(speed)} steps/s" if speed else ""
+        done = f"{self._count} of {self._total} {self._unit}{rate}"
         verbosity.note(f"puffer_mlx: measured {done}", error=True)
 
 
@@ -126,14 +126,14 @@ def bench_environment(config: Config, options: argparse.Namespace) -> dict[str, 
     results = {}
     limit = rollout_threads(config, count_cores())
     counts = sorted({1, limit})
-    progress = Progress("measurements", len(counts) * options.repeat)
+    progress = BenchProgress("measurements", len(counts) * options.repeat)
     for count in counts:
         runs = []
         with vec.make(config, count) as environments:
             for _ in range(options.repeat):
                 runs.append(measure_stepping(environments, options.seconds)["steps_per_second"])
-                progress.one(runs[-1])
-        results[f"steps/s, {count} thread{'s' if count > 1 else ''}"] = spread(runs)
+                progress.advance(runs[-1])
+        results[f"steps/s, {count} thread{'s' if count > 1 else ''}"] = median_and_range(runs)
     return results
 
 
@@ -141,47 +141,47 @@ def bench_training(config: Config, options: argparse.Namespace) -> dict[str, Any
     with Run.open(config) as run:
         trainer = run.trainer
         started = time.perf_counter()
-        progress = Progress("epochs, warm-up included", options.warm_up + options.epochs)
+        progress = BenchProgress("epochs, warm-up included", options.warm_up + options.epochs)
         for _ in range(options.warm_up):
             trainer.step()
-            progress.one()
+            progress.advance()
         warm = time.perf_counter() - started
         cpu = time.process_time()
         logs = []
         for _ in range(options.epochs):
             logs.append(trainer.step())
-            progress.one(logs[-1]["SPS"])
+            progress.advance(logs[-1]["SPS"])
         cpu = time.process_time() - cpu
     steps = config.batch_size * options.epochs
     results: dict[str, Any] = {
-        "SPS": spread([record["SPS"] for record in logs]),
+        "SPS": median_and_range([record["SPS"] for record in logs]),
         "steps per CPU-second": steps / cpu,
         "warm-up, s": warm,
         "peak memory, GiB": peak_memory_gb(),
         "memory growth, GiB": logs[-1]["util/cpu_mem_gb"] - logs[0]["util/cpu_mem_gb"],
     }
     for name in sorted({name for record in logs for name in record if name.startswith("perf/")}):
-        results[f"{name}, ms"] = spread([1000 * record.get(name, 0.0) for record in logs])
+        results[f"{name}, ms"] = median_and_range([1000 * record.get(name, 0.0) for record in logs])
     return results
 
 
 def bench_placements(config: Config, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Measure each possible placement in several runs, alternating with the others.
+    """Measure training with each placement of rollouts (device, overlap), alternating between them.
 
     Returns:
-        Milliseconds per epoch and steps per second of each placement, and the options that choose
-        the fastest one.
+        Milliseconds per epoch and steps per second of each placement, and the options of the
+        fastest one.
     """
     devices = ["cpu", "gpu", GPU_ENVS] if mx.default_device() == mx.gpu else ["cpu"]
     placements = [(device, overlap) for device in devices for overlap in (False, True)]
     speeds: dict[tuple[str, int], list[float]] = {}
-    for _ in range(TURNS):
+    for _ in range(RUNS_PER_PLACEMENT):
         for device, overlap in placements:
-            tried = copy.deepcopy(config)
-            tried.train.rollout_device = device
-            tried.train.overlap = overlap
+            candidate = copy.deepcopy(config)
+            candidate.train.rollout_device = device
+            candidate.train.overlap = overlap
             try:
-                with Run.open(tried) as run:
+                with Run.open(candidate) as run:
                     logs = [run.trainer.step() for _ in range(options.warm_up + options.epochs)]
             except UserError as error:
                 verbosity.note(f"puffer_mlx: {device} is impossible: {error}", error=True)
@@ -191,19 +191,21 @@ def bench_placements(config: Config, options: argparse.Namespace) -> tuple[dict[
     results = {}
     for (device, overlap), values in speeds.items():
         name = f"{device}, overlap {overlap}"
-        results[f"{name}, epoch ms"] = spread([1000 * config.batch_size / v for v in values])
-        results[f"{name}, steps/s"] = spread(values)
+        results[f"{name}, epoch ms"] = median_and_range(
+            [1000 * config.batch_size / v for v in values]
+        )
+        results[f"{name}, steps/s"] = median_and_range(values)
     device, overlap = max(speeds, key=lambda placement: statistics.median(speeds[placement]))
     return results, f"--train.rollout-device {device} --train.overlap {overlap}"
 
 
-def table(record: dict[str, Any]) -> str:
-    """Return the record as text, one line per value."""
+def results_table(record: dict[str, Any]) -> str:
+    """Return a benchmark's record as text, one line per value."""
     lines = [
         f"{name:14} {value}" for name, value in record["machine"].items() if name != "versions"
     ]
     lines += ["", f"{'':30}{'median':>17}{'min':>17}{'max':>17}"]
     for name, value in record["results"].items():
-        numbers = value.values() if isinstance(value, dict) else [value]
-        lines.append(f"{name:30}" + "".join(f"{number:17,.2f}" for number in numbers))
+        cells = value.values() if isinstance(value, dict) else [value]
+        lines.append(f"{name:30}" + "".join(f"{cell:17,.2f}" for cell in cells))
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Check an environment for errors: puffer-mlx check-env ENV [options]; --help."""
+"""The command ``check-env``: check an environment for errors."""
 
 import argparse
 import sys
@@ -24,9 +24,9 @@ from puffer_mlx.check.items import (
     skip,
     worst_verdict,
 )
-from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, say_config, say_next
+from puffer_mlx.cli.commands import add_common_options
+from puffer_mlx.cli.exit_codes import with_exit_code
+from puffer_mlx.cli.options import add_table, print_next_commands, print_notes
 from puffer_mlx.config import parse_command_line
 from puffer_mlx.config.command_line import build_parser, typed_options
 from puffer_mlx.config.schema import KEYS
@@ -36,41 +36,41 @@ from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.json_text import write_json
 from puffer_mlx.system.version import version_text
 
-STYLE = {OK: "green", WARN: "yellow", FAIL: "bold red", SKIP: "dim"}
-USED = (  # keys with an effect: the check trains for a few epochs and writes no files
+VERDICT_STYLES = {OK: "green", WARN: "yellow", FAIL: "bold red", SKIP: "dim"}
+CHECK_KEYS = (  # keys with an effect: the check trains for a few epochs
     *("base.seed", "base.device", "base.family", "base.reset_state", "vec", "wrap"),
     *("policy", "torch"),
     *(f"train.{key}" for key in KEYS["train"] if key != "total_timesteps"),
 )
-WORKER = "--worker"  # option that starts the process which runs the items
-DIED = "if it is C: an index outside of an array, or memory that was freed, is the usual reason"
-HUNG = "look for a loop that doesn't end in reset or step"
+WORKER_OPTION = "--worker"  # option of the process that runs the checks
+CRASH_HINT = "in C, the usual reason is an index outside of an array, or freed memory"
+HANG_HINT = "look for an endless loop in reset or step"
 
 
 OPTIONS = """
---seconds SECONDS  how long to play for each thing that needs playing (default 3)
---timeout SECONDS  what takes longer is ended, and a FAIL (default 120)
---only ITEM...  these items
+--seconds SECONDS  time to play for each check that plays (default 3)
+--timeout SECONDS  longest time for one check; after that it is stopped, a FAIL (default 120)
+--only ITEM...  run only these checks
 --json FILE  write the report to a file; - is stdout
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    introduce(parser, "check-env")
+    add_common_options(parser, "check-env")
     add_table(parser, "this check", OPTIONS)
-    parser.add_argument(WORKER, help=argparse.SUPPRESS)
+    parser.add_argument(WORKER_OPTION, help=argparse.SUPPRESS)
     parser.set_defaults(seconds=3.0, timeout=120.0)
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, used=USED)
+    return build_parser(add_options, used=CHECK_KEYS)
 
 
 # ---- output --------------------------------------------------------------------------------------
 
 
-def show(console: Console, name: str, findings: Findings) -> None:
-    """Print the findings of an item; a terminal wraps them in a column of their own."""
+def print_findings(console: Console, name: str, findings: Findings) -> None:
+    """Print the findings of one check; in a terminal, long texts are wrapped in a column."""
     for verdict, text, hint, _ in findings:
         if verbosity.is_quiet() and verdict not in (WARN, FAIL):
             continue
@@ -78,37 +78,39 @@ def show(console: Console, name: str, findings: Findings) -> None:
             grid = Table.grid(padding=(0, 1, 0, 0))
             grid.add_column(min_width=5)
             grid.add_column(min_width=13)
-            grid.add_row(Text(verdict, STYLE[verdict]), Text(name, "bold"), Text(text))
+            grid.add_row(Text(verdict, VERDICT_STYLES[verdict]), Text(name, "bold"), Text(text))
             if hint:
                 grid.add_row("", "", Text(hint, "dim"))
             console.print(grid)
             continue
-        line = Text.assemble((f"{verdict:5} ", STYLE[verdict]), (f"{name:13} ", "bold"), text)
+        line = Text.assemble(
+            (f"{verdict:5} ", VERDICT_STYLES[verdict]), (f"{name:13} ", "bold"), text
+        )
         console.print(line, soft_wrap=True)
         if hint:
             console.print(Text(f"{'':20}{hint}", "dim"), soft_wrap=True)
 
 
-def summary(findings: Findings, took: float) -> Text:
+def verdict_counts(findings: Findings, took: float) -> Text:
     verdicts = [finding.verdict for finding in findings]
     text = Text()
     for verdict in (FAIL, WARN, OK):
         count = verdicts.count(verdict)
-        text.append(f"{count} {verdict}", STYLE[verdict] if count else "dim")
+        text.append(f"{count} {verdict}", VERDICT_STYLES[verdict] if count else "dim")
         text.append(", " if verdict != OK else f"; {took:.0f} s")
     return text
 
 
-def worker_words(argv: list[str]) -> list[str]:
-    """Return the words for a worker process, which gets its own items and writes no file."""
+def worker_arguments(argv: list[str]) -> list[str]:
+    """Return the command line for a worker process: without --only and --json."""
     env, *words = argv
     typed = (each for each in typed_options(words) if each.option not in ("--only", "--json"))
     return [env, *(word for each in typed for word in each.argv)]
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> int:
-    config, options = parse_command_line(argv, add_options, used=USED, training=False)
+    config, options = parse_command_line(argv, add_options, used=CHECK_KEYS, training=False)
     items = select_items(ITEMS, options.only)
     select_device(config.base.device)
     failed: set[str] = set()
@@ -117,32 +119,32 @@ def main(argv: list[str]) -> int:
         env = EnvUnderTest(config, options.seconds, count_cores())
         serve_items(items, failed, options.timeout, env)
         return 0
-    say_config(config)
-    words = "-m", __spec__.name, *worker_words(argv), "--only"
+    print_notes(config)
+    worker = "-m", __spec__.name, *worker_arguments(argv), "--only"
 
-    def command(left: list[str]) -> list[str]:
-        return program.python_command(*words, *left, f"{WORKER}={','.join(failed)}")
+    def command(remaining: list[str]) -> list[str]:
+        return program.python_command(*worker, *remaining, f"{WORKER_OPTION}={','.join(failed)}")
 
     console = Console(highlight=False)
     began = time.perf_counter()
     report: dict[str, Findings] = {}
-    unseen: list[str] = []
+    skipped: list[str] = []
     names = [item.name for item in items]
     for name, findings, _, death in run_in_worker(names, command, options.timeout):
         if death:
-            findings = [fail(death, HUNG if "no answer" in death else DIED)]
+            findings = [fail(death, HANG_HINT if "no answer" in death else CRASH_HINT)]
         report[name] = findings
         if findings[0].text.startswith(NOT_CHECKED):
-            unseen.append(name)
+            skipped.append(name)
         else:
-            show(console, name, findings)
+            print_findings(console, name, findings)
         if worst_verdict(findings) == FAIL:
             failed.add(name)
-    if unseen:
-        show(console, "", [skip(f"{NOT_CHECKED}: {', '.join(unseen)}")])
+    if skipped:
+        print_findings(console, "", [skip(f"{NOT_CHECKED}: {', '.join(skipped)}")])
     took = time.perf_counter() - began
     everything = [finding for findings in report.values() for finding in findings]
-    console.print(summary(everything, took))
+    console.print(verdict_counts(everything, took))
     if options.json:
         record = {
             "environment": config.env_name,
@@ -156,9 +158,9 @@ def main(argv: list[str]) -> int:
     if worst_verdict(everything) == FAIL:
         only = [name for name in names if name in failed]
         again = f"{program.command('check-env')} {argv[0]} --only {' '.join(only)}"
-        say_next((again, "after a change"))
+        print_next_commands((again, "check again after a change"))
         return 1
-    say_next((f"{program.command('train')} {argv[0]}", "train on it"))
+    print_next_commands((f"{program.command('train')} {argv[0]}", "train on it"))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The table of commands of ``puffer-mlx``. A command's module is imported only when it runs."""
+"""The table of commands of ``puffer-mlx``. The module of a command is imported only to run it."""
 
 import argparse
 import importlib
@@ -10,59 +10,63 @@ from puffer_mlx.system import program
 
 
 class Command(NamedTuple):
-    """A command.
+    """A command of ``puffer-mlx``.
 
     Args:
         module: Name of a module in this folder with ``main(argv)`` and ``option_parser()``.
-        words: Positional arguments, for help.
-        about: One sentence for help.
-        takes_env: True if the first word is an environment.
+        arguments: Positional arguments, for help.
+        summary: One sentence for help.
+        takes_env: True if the first argument is an environment.
     """
 
     module: str
-    words: str
-    about: str
+    arguments: str
+    summary: str
     takes_env: bool = True
 
     def load(self) -> ModuleType:
-        """Import the command's module."""
+        """Import the module of the command."""
         return importlib.import_module(f"puffer_mlx.cli.{self.module}")
 
     @property
     def main(self) -> Callable[[Sequence[str]], int]:
-        """Function that runs the command: it takes the words and returns the exit code."""
+        """The function that runs the command: from a command line to an exit code."""
         return self.load().main
 
 
 COMMANDS = {
     "train": Command("train", "ENV", "Train a policy."),
-    "sweep": Command("sweep", "ENV", "Search for a good configuration with many runs."),
+    "sweep": Command("sweep", "ENV", "Search for good hyperparameters with many runs."),
     "evaluate": Command("evaluate", "ENV PATH", "Score a trained policy, or watch it play."),
-    "runs": Command("runs", "[ENV]", "List what was trained here, and how it ended.", False),
+    "runs": Command("runs", "[ENV]", "List the runs in this folder.", False),
     "plot": Command("plot", "RUN ...", "Draw the learning curves of runs.", False),
-    "match": Command("match", "ENV A B ...", "Have policies play against each other."),
+    "match": Command("match", "ENV A B ...", "Let policies play against each other."),
     "export": Command(
-        "export", "PATH --to KIND", "Carry a policy to PyTorch, ONNX or PufferLib.", False
+        "export", "PATH --to KIND", "Export a policy to PyTorch, ONNX or PufferLib.", False
     ),
-    "import": Command("import_", "FILE ENV", "Make a checkpoint of another program's file.", False),
-    "bench": Command("bench", "ENV", "Measure how fast this machine trains."),
-    "check-env": Command("check_env", "ENV", "Say what is wrong with an environment."),
-    "check-gpu": Command("check_gpu", "", "Check that this machine's GPU computes rightly.", False),
-    "list": Command("list_environments", "", "Show what environments there are.", False),
+    "import": Command(
+        "import_", "FILE ENV", "Convert another program's policy file to a checkpoint.", False
+    ),
+    "bench": Command("bench", "ENV", "Measure the speed of training."),
+    "check-env": Command("check_env", "ENV", "Check an environment for errors."),
+    "check-gpu": Command(
+        "check_gpu", "", "Check that this machine's GPU computes correctly.", False
+    ),
+    "list": Command("list_environments", "", "List the environments.", False),
     "completion": Command(
-        "completion", "SHELL", "Print what completes words in bash, zsh or fish.", False
+        "completion", "SHELL", "Print a completion script for bash, zsh or fish.", False
     ),
 }
 
 
-def introduce(parser: argparse.ArgumentParser, name: str) -> None:
-    """Set a parser's program name and description, and add ``-q`` and ``-v``.
+def add_common_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Set the name and description of a command's parser, and add ``-q`` and ``-v``.
 
     ``exit_codes.reported`` handles ``-q`` and ``-v``.
     """
     parser.prog = program.command(name)
-    parser.description = "\n\n".join(filter(None, (COMMANDS[name].about, parser.description)))
-    quiet = "say only what is wrong, and the result"
+    parser.description = "\n\n".join(filter(None, (COMMANDS[name].summary, parser.description)))
+    quiet = "print only errors and the result"
     parser.add_argument("-q", "--quiet", action="store_true", help=quiet)
-    verbose = "say what was chosen, and which file says so"
+    verbose = "also print settings and their origins"
     parser.add_argument("-v", "--verbose", action="store_true", help=verbose)

@@ -1,6 +1,6 @@
-"""Score or watch a policy: puffer-mlx evaluate breakout latest [options].
+"""The command ``evaluate``: score or watch a policy.
 
-Environments, policy and seed come from the checkpoint; options override them.
+Environments, policy and seed are the checkpoint's, unless options change them.
 """
 
 import argparse
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from puffer_mlx.cli import match
-from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.commands import add_common_options
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.cli.match import (
-    GAMES,
-    GAMES_IN_PYTHON,
+    DEFAULT_GAMES,
+    DEFAULT_PYTHON_GAMES,
     as_options,
     default_games,
     note_unused,
@@ -22,16 +22,16 @@ from puffer_mlx.cli.match import (
 )
 from puffer_mlx.cli.options import (
     add_table,
-    find_family,
-    number,
+    make_and_find_family,
+    number_type,
+    print_next_commands,
+    print_notes,
     reject_unused,
-    say_config,
-    say_next,
 )
 from puffer_mlx.config import Config, parse_command_line
-from puffer_mlx.config.command_line import build_parser, typed_options, typed_texts
-from puffer_mlx.config.fit import MAX_STEPS, typed
-from puffer_mlx.config.help import RARELY
+from puffer_mlx.config.command_line import build_parser, typed_options, typed_values
+from puffer_mlx.config.fit import MAX_STEPS, is_explicit
+from puffer_mlx.config.help import RARE_OPTIONS
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program, verbosity
@@ -45,113 +45,120 @@ if TYPE_CHECKING:  # imports MLX
     from puffer_mlx.library.policy import Policy
     from puffer_mlx.vec.base import Environments
 
-LADDER = ("selfplay.eval_bots", "selfplay.eval_bot_envs", "selfplay.eval_bot_threads")
-USED = (  # keys with an effect on an evaluation
-    *match.USED,
-    *("vec.normalize_observations", "vec.normalize_rewards", *LADDER),
+LADDER_KEYS = ("selfplay.eval_bots", "selfplay.eval_bot_envs", "selfplay.eval_bot_threads")
+EVALUATION_KEYS = (  # keys with an effect
+    *match.MATCH_KEYS,
+    *("vec.normalize_observations", "vec.normalize_rewards", *LADDER_KEYS),
 )
-USED_IN_PYTHON = (  # keys for environments in Python only
-    *match.USED_IN_PYTHON,
+PYTHON_EVALUATION_KEYS = (  # keys with an effect only for Python environments
+    *match.PYTHON_MATCH_KEYS,
     *("train.bootstrap_truncated", *(f"wrap.{key}" for key in KEYS["wrap"])),
 )
-EPISODES = 1000
-EPISODES_IN_PYTHON = 100
-STEPS = 300  # length of a GIF or video
-FPS = 15.0
-MOST_FPS = 50.0  # of a GIF
+DEFAULT_EPISODES = 1000
+DEFAULT_PYTHON_EPISODES = 100
+VIDEO_STEPS = 300
+VIDEO_FPS = 15.0
+MAX_GIF_FPS = 50.0
 
 
 OPTIONS = f"""
---load-model-path PATH  or the second word: a checkpoint's or a run's folder, a RUN_ID, latest,
-    best, or a .safetensors or .bin file of ENV's policy
---deterministic, --greedy  take the most probable action; else actions are sampled, as in
-    training
+--load-model-path PATH  checkpoint or run folder, RUN_ID, latest, best, or a .safetensors or .bin
+    file of ENV's policy; may be typed without the option, after ENV
+--deterministic, --greedy  take the most probable action instead of sampling
 --episodes, --eval-episodes N  episodes to score, at least; every environment plays the same number
-    (default {EPISODES}, {EPISODES_IN_PYTHON} in Python; none if it is shown)
---json FILE  write every episode to a file; - is stdout
+    (default {DEFAULT_EPISODES}, {DEFAULT_PYTHON_EPISODES} in Python; 0 when watching)
+--json FILE  write the scores of all episodes to a file; - is stdout
 --gif FILE  write a GIF of agent 0
 --mp4 FILE  write a video of agent 0
 --terminal  show agent 0 in the terminal; Ctrl-C ends it
---window  show it in the environment's own window: its c_render or puf_render, and raylib
---steps N  steps to show (default {STEPS}; --terminal, --window: no end)
---seconds S  the same as a time
---fps FPS  steps a second (default metadata["render_fps"] of a Python environment, else {FPS:g})
---scale SCALE  pixels a side for each pixel of a file (default 1)
+--window  show the environment's window (c_render or puf_render with raylib)
+--steps N  steps to show (default {VIDEO_STEPS}; --terminal, --window: no limit)
+--seconds S  time to show, instead of --steps
+--fps FPS  steps per second (default: a Python environment's metadata["render_fps"], or
+    {VIDEO_FPS:g})
+--scale SCALE  enlarge the pixels of a file by this factor (default 1)
 """
-AGAINST = f"""
---against PLAYER...  have it play against each of these; with --deterministic, --json, --gif, ...
---ladder  have it play against bot.py at several skills, or selfplay.eval_bots; with
-    --deterministic, --json
---games N  games against each, half on either side (default {GAMES}, {GAMES_IN_PYTHON} in Python)
+GAME_OPTIONS = f"""
+--against PLAYER...  play against each of these players
+--ladder  play against bot.py at increasing skill levels, or against selfplay.eval_bots
+--games N  games against each opponent, half on either side (default
+    {DEFAULT_GAMES}, {DEFAULT_PYTHON_GAMES} in Python)
 """
-RARE = f"""
---max-steps N  end the scoring after so many steps of every agent (default {MAX_STEPS:_})
---headless  PufferLib 5.0's word for scoring without showing, which is what happens anyway
+RARE_EVALUATE_OPTIONS = f"""
+--max-steps N  stop after N steps of every agent (default {MAX_STEPS:_})
+--headless  score without showing, the default; PufferLib 5.0's option
 """
 TYPES = {
-    "--seconds": number(float, 0.001),
-    "--fps": number(float, 0.1, 1000),
-    "--scale": number(int, 1, 64),
-    "--games": number(int, 2, 1e9),
+    "--seconds": number_type(float, 0.001),
+    "--fps": number_type(float, 0.1, 1000),
+    "--scale": number_type(int, 1, 64),
+    "--games": number_type(int, 2, 1e9),
 }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    introduce(parser, "evaluate")
+    add_common_options(parser, "evaluate")
     parser.usage = "%(prog)s ENV PATH [--against PLAYER ... | --ladder] [options]"
     add_table(parser, "this evaluation", OPTIONS, types=TYPES)
-    players = "PLAYER: as puffer-mlx match takes them."
-    add_table(parser, "against others, instead of scores", AGAINST, players, TYPES)
-    add_table(parser, RARELY, RARE)
+    players = "PLAYER: see puffer-mlx match --help."
+    add_table(parser, "play against others instead of scoring", GAME_OPTIONS, players, TYPES)
+    add_table(parser, RARE_OPTIONS, RARE_EVALUATE_OPTIONS)
 
 
-def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, argparse.Namespace]:
-    """Return the configuration of the evaluation and this script's own options."""
-    used = (*USED, *USED_IN_PYTHON)
-    words = spelled_out(argv)
-    path = Path(typed_texts(typed_options(words[1:])).get("base.load_model_path") or "")
-    bare = path.suffix and not path.is_dir()  # weights without a configuration
+def parse_evaluate(
+    argv: list[str], files: Sequence[str | Path] = ()
+) -> tuple[Config, argparse.Namespace]:
+    """Return the configuration of an evaluation and the options of ``evaluate``."""
+    used = (*EVALUATION_KEYS, *PYTHON_EVALUATION_KEYS)
+    words = insert_policy_option(argv)
+    path = Path(typed_values(typed_options(words[1:])).get("base.load_model_path") or "")
+    is_weights_file = path.suffix and not path.is_dir()  # without a configuration
     config, options = parse_command_line(
         words,
         add_options,
         files,
         used=used,
         training=False,
-        find_family=find_family if bare else None,
+        find_family=make_and_find_family if is_weights_file else None,
     )
-    note_unused(config, USED_IN_PYTHON)
-    if idle := [name for name in LADDER if typed(config, name) and not options.ladder]:
-        config.notes.append(f"unused here: {', '.join(idle)} (for --ladder)")
+    note_unused(config, PYTHON_EVALUATION_KEYS)
+    typed_keys = [name for name in LADDER_KEYS if is_explicit(config, name)]
+    if typed_keys and not options.ladder:
+        config.notes.append(f"unused here: {', '.join(typed_keys)} (for --ladder)")
     return config, options
 
 
-def spelled_out(argv: list[str]) -> list[str]:
-    """Return the words with --load-model-path inserted before the policy, as in PufferLib 5.0.
+def insert_policy_option(argv: list[str]) -> list[str]:
+    """Return the command line with ``--load-model-path`` inserted before the policy.
+
+    So the policy may be typed without the option, as in PufferLib 5.0.
 
     Raises:
-        UserError: The policy is named twice.
+        UserError: If the policy is named twice.
     """
     if len(argv) < 2 or argv[0].startswith("-") or argv[1].startswith("-"):
         return argv
     env, path, *words = argv
     for word in words:
         if word.partition("=")[0].replace("_", "-") == "--load-model-path":
-            raise UserError(f"the policy is named twice: {path} and --load-model-path", "once")
+            raise UserError(
+                f"the policy is named twice: {path} and --load-model-path", "name it once"
+            )
     return [env, "--load-model-path", path, *words]
 
 
-def settle(options: argparse.Namespace, config: Config) -> None:
-    """Refuse options without effect and fill in the defaults of the others.
+def set_evaluate_defaults(options: argparse.Namespace, config: Config) -> None:
+    """Set the defaults of the options of ``evaluate``.
 
     Raises:
-        UserError: No policy is named, or an option has no effect here.
+        UserError: If no policy is named, or an option has no effect together with the others.
     """
     if not options.load_model_path:
         raise UserError(
-            "no policy is named", "a word after ENV: latest, or a run's or a checkpoint's folder"
+            "no policy is named", "add it after ENV: latest, or the folder of a run or checkpoint"
         )
     if options.against or options.ladder:
-        settle_against(options, config)
+        set_game_defaults(options, config)
         return
     reject_unused(
         options, ["games"], "without --against or --ladder", "--episodes, or --against random"
@@ -159,75 +166,78 @@ def settle(options: argparse.Namespace, config: Config) -> None:
     files = options.gif or options.mp4
     shown = options.shown = files or options.terminal or options.window
     if shown and options.headless:
-        raise UserError("--headless shows nothing, and something is to be shown", "one of them")
+        message = "--headless excludes --gif, --mp4, --terminal and --window"
+        raise UserError(message, "use one of them")
     if options.steps and options.seconds:
-        raise UserError("--steps and --seconds are given", "one of them")
+        raise UserError("--steps and --seconds exclude each other", "use one of them")
     if options.episodes is None:
-        usual = EPISODES_IN_PYTHON if config.python else EPISODES
-        options.episodes = 0 if shown else usual
-    for needed, words, names in (
+        default = DEFAULT_PYTHON_EPISODES if config.python else DEFAULT_EPISODES
+        options.episodes = 0 if shown else default
+    for required, flags, names in (
         (options.episodes, "--episodes", ("json", "max_steps")),
         (shown, "--gif, --mp4, --terminal or --window", ("steps", "seconds")),
         (files or options.terminal, "--gif, --mp4 or --terminal", ("fps",)),
         (files, "--gif or --mp4", ("scale",)),
     ):
-        if not needed:
-            reject_unused(options, names, f"without {words}", "add it")
+        if not required:
+            reject_unused(options, names, f"without {flags}", "add it")
     options.scale = options.scale or 1
 
 
 def set_speed(options: argparse.Namespace, config: Config) -> None:
-    """Fill in the steps per second and the number of steps of what is shown."""
+    """Set the options for the frame rate and the number of steps to show."""
     if not options.fps and config.python:
         from puffer_mlx import vec
         from puffer_mlx.vec.gym.make import declared_fps
 
-        options.fps = min(declared_fps(vec.python_factory(config)) or FPS, MOST_FPS)
-    options.fps = options.fps or FPS
+        options.fps = min(declared_fps(vec.python_factory(config)) or VIDEO_FPS, MAX_GIF_FPS)
+    options.fps = options.fps or VIDEO_FPS
     if options.seconds:
         options.steps = max(1, round(options.seconds * options.fps))
-    options.film = options.steps or STEPS  # a terminal or a window has no limit
+    options.video_steps = options.steps or VIDEO_STEPS  # a terminal or a window has no limit
 
 
-def settle_against(options: argparse.Namespace, config: Config) -> None:
-    """Refuse options without effect on games against others, and fill in the defaults.
+def set_game_defaults(options: argparse.Namespace, config: Config) -> None:
+    """Set the defaults of the options for games against other players.
 
     Raises:
-        UserError: An option has no effect.
+        UserError: If an option has no effect on these games.
     """
     if options.against and options.ladder:
-        raise UserError("--against and --ladder are given", "one of them")
-    idle = ["episodes", "mp4", "terminal", "window", "steps", "seconds"]
-    how, hint = "with --against", "--games says how many, --gif FILE shows one"
+        raise UserError("--against and --ladder exclude each other", "use one of them")
+    unused = ["episodes", "mp4", "terminal", "window", "steps", "seconds"]
+    reason = "with --against"
+    hint = "--games sets the number of games, --gif FILE records one"
     if options.ladder:
-        how, hint = "with --ladder", "--games says how many"
-        idle += ["gif", "fps", "scale", "max_steps"]
-    reject_unused(options, idle, how, hint)
+        reason = "with --ladder"
+        hint = "--games sets the number of games"
+        unused += ["gif", "fps", "scale", "max_steps"]
+    reject_unused(options, unused, reason, hint)
     if not options.gif:
         reject_unused(options, ["fps", "scale"], "without --gif", "add it")
-    options.fps = options.fps or match.FPS
+    options.fps = options.fps or match.GIF_FPS
     options.scale = options.scale or 1
     options.games = options.games or default_games(config)
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, used=(*USED, *USED_IN_PYTHON))
+    return build_parser(add_options, used=(*EVALUATION_KEYS, *PYTHON_EVALUATION_KEYS))
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
-    config, options = parse(argv)
-    say_config(config)
-    settle(options, config)
+    config, options = parse_evaluate(argv)
+    print_notes(config)
+    set_evaluate_defaults(options, config)
     from puffer_mlx.evaluation.frames import find_draw
     from puffer_mlx.library import evaluating
     from puffer_mlx.system.devices import select_device
     from puffer_mlx.vec.from_config import source_folder
 
-    env, *words = spelled_out(argv)
+    env, *words = insert_policy_option(argv)
 
     def configure(settings: Mapping[str, str], files: Sequence[Path]) -> Config:
-        return parse([env, *as_options(settings), *words], files)[0]
+        return parse_evaluate([env, *as_options(settings), *words], files)[0]
 
     select_device(config.base.device)
     policy = evaluating.load_policy(config, options.load_model_path, configure)
@@ -236,24 +246,24 @@ def main(argv: list[str]) -> None:
         play_against(policy, options, configure)
         return
     if options.ladder:
-        play_ladder(policy, options)
+        play_ladder_games(policy, options)
         return
     if (options.gif or options.mp4 or options.terminal) and not config.python:
         find_draw(source_folder(config))  # report a missing draw.py before scoring
     if options.episodes:
-        score(policy, options, env)
+        score_policy(policy, options, env)
     if options.shown:
         set_speed(options, policy.config)
-        show(policy, options)
+        show_episodes(policy, options)
         if options.terminal:
-            say_steps(policy, env, options.load_model_path, watched=True)
+            print_next_steps(policy, env, options.load_model_path, after_watching=True)
 
 
 # ---- scores --------------------------------------------------------------------------------------
 
 
-def score(policy: "Policy", options: argparse.Namespace, env: str) -> None:
-    """Play the episodes, print the scores, and write them to ``--json``."""
+def score_policy(policy: "Policy", options: argparse.Namespace, env: str) -> None:
+    """Play episodes with a policy, print the scores, and write them to ``--json``."""
     from puffer_mlx.library import evaluating
 
     with progress_bar("episodes") as progress:
@@ -264,39 +274,41 @@ def score(policy: "Policy", options: argparse.Namespace, env: str) -> None:
             max_steps=options.max_steps or MAX_STEPS,
             progress=progress,
         )
-    print(report(policy.config, scores))
+    print(scores_table(policy.config, scores))
     if options.json:
         write_json(evaluating.scores_record(policy, options.load_model_path, scores), options.json)
     if not options.shown:
-        say_steps(policy, env, options.load_model_path)
+        print_next_steps(policy, env, options.load_model_path)
 
 
-def say_steps(policy: "Policy", env: str, path: str, watched: bool = False) -> None:
-    """Print what to type after an evaluation.
+def print_next_steps(policy: "Policy", env: str, path: str, after_watching: bool = False) -> None:
+    """Print the next commands to type after an evaluation.
 
     Args:
-        policy: The policy.
+        policy: The evaluated policy.
         env: Environment as typed.
         path: Path of the policy as typed.
-        watched: True after watching, False after scoring.
+        after_watching: True after watching, False after scoring.
     """
     from puffer_mlx.vec.from_config import source_folder
 
     config = policy.config
-    steps = []
+    commands = []
     if policy.folder.is_dir():
-        which = f"latest --env {config.env_name}" if path == "latest" else path
-        steps.append((f"{program.command('export')} {which} --to onnx", "use it elsewhere"))
-    if watched:
-        steps = [(f"{program.command('evaluate')} {env} {path}", "score it"), *steps]
+        arguments = f"latest --env {config.env_name}" if path == "latest" else path
+        export = f"{program.command('export')} {arguments} --to onnx"
+        commands.append((export, "use it in other programs"))
+    if after_watching:
+        commands.insert(0, (f"{program.command('evaluate')} {env} {path}", "score it"))
     elif config.python or (source_folder(config) / "draw.py").is_file():
-        steps = [(f"{program.command('evaluate')} {env} {path} --terminal", "watch it"), *steps]
-    if steps:
-        say_next(*steps)
+        watch = f"{program.command('evaluate')} {env} {path} --terminal"
+        commands.insert(0, (watch, "watch it"))
+    if commands:
+        print_next_commands(*commands)
 
 
-def report(config: Config, scores: "Scores") -> str:
-    """Return the scores as a table."""
+def scores_table(config: Config, scores: "Scores") -> str:
+    """Return the scores of an evaluation as a table."""
     how = "deterministic" if scores.deterministic else "sampled actions"
     lines = [
         f"{config.env_name}: {scores.count:,} episodes, {scores.each} from each of"
@@ -313,7 +325,7 @@ def report(config: Config, scores: "Scores") -> str:
             lines.append("  ".join([f"{name:{widths[0]}}", *aligned]))
     if scores.unfinished:
         lines.append(
-            f"{scores.unfinished} of {scores.environments} environments had not ended their"
+            f"{scores.unfinished} of {scores.environments} environments had not finished their"
             f" episodes after {scores.steps:,} steps (--max-steps): long episodes are missing"
         )
     return "\n".join(lines)
@@ -322,34 +334,38 @@ def report(config: Config, scores: "Scores") -> str:
 # ---- pictures ------------------------------------------------------------------------------------
 
 
-def show(policy: "Policy", options: argparse.Namespace) -> None:
-    """Write the requested GIF and video, and play in the terminal or in a window."""
+def show_episodes(policy: "Policy", options: argparse.Namespace) -> None:
+    """Write the requested GIF and video of a policy, and show it in the terminal or a window."""
     from puffer_mlx.evaluation.frames import write_gif, write_mp4
     from puffer_mlx.evaluation.terminal_video import play_in_terminal
     from puffer_mlx.library.evaluating import play
 
-    how = options.deterministic
+    deterministic = options.deterministic
     for path, write in ((options.gif, write_gif), (options.mp4, write_mp4)):
         if path:
-            frames = play(policy, steps=options.film, deterministic=how)
+            frames = play(policy, steps=options.video_steps, deterministic=deterministic)
             write(frames, path, options.fps, options.scale)
             print(f"wrote {relative(path)}, {path.stat().st_size / 1000:,.0f} kB")
     if options.terminal:
-        play_in_terminal(play(policy, steps=options.steps, deterministic=how), options.fps)
+        frames = play(policy, steps=options.steps, deterministic=deterministic)
+        play_in_terminal(frames, options.fps)
     if options.window:
         with contextlib.suppress(WindowClosed):
-            for _ in play(policy, steps=options.steps, deterministic=how, draw=in_window):
+            for _ in play(
+                policy, steps=options.steps, deterministic=deterministic, draw=draw_in_window
+            ):
                 pass  # c_render limits the frame rate
 
 
 class WindowClosed(Exception):
-    """The user closed the window."""
+    """Raised when the user closes the environment's window."""
 
 
-def in_window(config: Config, environments: "Environments") -> "DrawFunction":
-    """Return a draw function that renders in the environment's own window.
+def draw_in_window(config: Config, environments: "Environments") -> "DrawFunction":
+    """Return a draw function that lets the environment render in its window.
 
-    It returns a placeholder picture and raises ``WindowClosed`` when the user closes the window.
+    The function returns a placeholder picture. It raises ``WindowClosed`` after the user closed the
+    window.
     """
     import numpy as np
 
@@ -359,7 +375,8 @@ def in_window(config: Config, environments: "Environments") -> "DrawFunction":
             raise WindowClosed
         if image is not True:
             name = environments.spec.name
-            raise UserError(f"{name} draws pictures, no window", "--terminal, --gif or --mp4")
+            hint = "use --terminal, --gif or --mp4"
+            raise UserError(f"{name} draws pictures and has no window", hint)
         return np.zeros((1, 1, 3), np.uint8)
 
     return draw
@@ -369,21 +386,21 @@ def in_window(config: Config, environments: "Environments") -> "DrawFunction":
 
 
 def play_against(policy: "Policy", options: argparse.Namespace, configure: "Configure") -> None:
-    """Play games against other players and print the results."""
+    """Play games between a policy and other players, and print the results."""
     from puffer_mlx.library import evaluating
 
     config = policy.config
     name = evaluating.checkpoint_name(options.load_model_path, policy.folder, config)
     learner = policy.as_player(name, options.deterministic)
-    record = match.play(config, options, options.against, configure, learner)
-    table = match.pair_table(record, "games against each")
+    record = match.run_match(config, options, options.against, configure, learner)
+    table = match.pair_table(record, "games against each opponent")
     print("\n".join([*table, *match.repeated_notes(record, config)]))
     if options.json:
         write_json(record, options.json)
 
 
-def play_ladder(policy: "Policy", options: argparse.Namespace) -> None:
-    """Play games against the environment's scripted opponents and print the results."""
+def play_ladder_games(policy: "Policy", options: argparse.Namespace) -> None:
+    """Play games between a policy and the scripted opponents, and print the results."""
     from puffer_mlx.evaluation.ladder import unused_bot_keys
     from puffer_mlx.library import evaluating
 

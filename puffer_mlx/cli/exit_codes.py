@@ -1,4 +1,4 @@
-"""The entry point of all commands: ``-q`` and ``-v``, exit codes, messages without a traceback."""
+"""Run a command: handle ``-q`` and ``-v``, print errors without traceback, return an exit code."""
 
 import errno
 import functools
@@ -14,22 +14,24 @@ from puffer_mlx.system import output, program, signals, verbosity
 from puffer_mlx.system.output import only_result
 from puffer_mlx.system.private_folders import refuse_full_disk
 
-WORDS = {
+VERBOSITY_OPTIONS = {
     "-q": verbosity.QUIET,
     "--quiet": verbosity.QUIET,
     "-v": verbosity.VERBOSE,
     "--verbose": verbosity.VERBOSE,
 }
-_ALLOCATING = r"malloc\]|[Oo]ut of memory"  # MLX and arrays
-CLOSED = "files that this process had opened were closed by code that it ran"
-CLOSED_HINT = "an environment must not close all descriptors (os.closerange, code for daemons)"
-_COMPILING = "Failed to (compile|load)|Could not load|filesystem error"  # MLX and kernels
+_MEMORY_ERROR = r"malloc\]|[Oo]ut of memory"  # in errors of MLX and of NumPy
+CLOSED_FILES = "code in this process closed open files"
+CLOSED_FILES_HINT = (
+    "an environment must not close all file descriptors (os.closerange, code for daemons)"
+)
+_COMPILER_ERROR = "Failed to (compile|load)|Could not load|filesystem error"  # in errors of MLX
 
 
-def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]], int]:
-    """Make a script's ``main(argv)`` return its exit code instead of raising.
+def with_exit_code(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]], int]:
+    """Decorate a command's ``main(argv)`` to print errors and return an exit code.
 
-    ``-q`` and ``-v`` are removed from the words and set the verbosity.
+    ``-q`` and ``-v`` are removed from the command line and set the verbosity.
 
     Exit codes: the result of ``main``, or 0; 2 after a UserError, which is printed as one message,
     or if standard output can't be written; 130 after Ctrl-C; 141 if the reader of standard output
@@ -42,7 +44,7 @@ def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]
         with signals.watch_signals() as watch:
             try:
                 with output.guard_streams(), program.running_command():
-                    return _run(main, argv, watch)
+                    return _run_main(main, argv, watch)
             except output.OutputLost as lost:
                 if lost.unread:
                     return output.PIPE_STATUS
@@ -52,7 +54,9 @@ def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]
     return run
 
 
-def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: signals.Watch) -> int:
+def _run_main(
+    main: Callable[[list[str]], int | None], argv: Sequence[str], watch: signals.Watch
+) -> int:
     try:
         try:
             level, words = pop_verbosity(list(argv))
@@ -64,24 +68,24 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
             ):
                 return main(words) or 0
         except UserError as error:
-            return _refused(error)
+            return _print_error(error)
         except MemoryError as error:
-            return _refused(_out_of_memory(error))
+            return _print_error(_out_of_memory(error))
         except OSError as error:
             if error.errno != errno.EBADF or not watch.is_broken:
                 raise
-            return _refused(UserError(CLOSED, CLOSED_HINT))
+            return _print_error(UserError(CLOSED_FILES, CLOSED_FILES_HINT))
         except RuntimeError as error:
-            if re.search(_ALLOCATING, str(error)):
-                return _refused(_out_of_memory(error))
-            if not re.search(_COMPILING, str(error)):
+            if re.search(_MEMORY_ERROR, str(error)):
+                return _print_error(_out_of_memory(error))
+            if not re.search(_COMPILER_ERROR, str(error)):
                 raise
             if watch.has_signal():
                 raise KeyboardInterrupt from None  # Ctrl-C also reaches the compiler
             try:
                 refuse_full_disk()
-            except UserError as refused:
-                return _refused(refused)
+            except UserError as full_error:
+                return _print_error(full_error)
             raise
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -89,7 +93,7 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
 
 
 def _out_of_memory(error: Exception) -> UserError:
-    """Return the error for a failed allocation that the memory estimate didn't predict."""
+    """Return the UserError for a failed allocation that the memory estimate didn't predict."""
     return UserError(
         f"out of memory: {error}",
         "choose fewer --vec.total-agents, a shorter --train.horizon, a smaller"
@@ -97,8 +101,8 @@ def _out_of_memory(error: Exception) -> UserError:
     )
 
 
-def _refused(error: UserError) -> int:
-    """Print an error once for all ranks of this machine. Returns the exit code."""
+def _print_error(error: UserError) -> int:
+    """Print an error, only once for all ranks on this machine. Returns the exit code."""
     from puffer_mlx.distributed.launching import is_first_report
 
     if is_first_report(str(error)):
@@ -107,31 +111,29 @@ def _refused(error: UserError) -> int:
 
 
 def refuse_removed_directory() -> None:
-    """Refuse to run in a working directory that was removed.
-
-    Raises:
-        UserError: It was removed.
-    """
+    """Raise a UserError if the working directory was removed."""
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise UserError("the working directory was removed", "cd to one that exists") from None
+        raise UserError(
+            "the working directory was removed", "change to an existing directory"
+        ) from None
 
 
 def json_is_output(words: Sequence[str]) -> bool:
-    """Return True if ``--json -`` reserves standard output for JSON."""
+    """Return True if ``--json -`` on a command line reserves standard output for JSON."""
     return "--json=-" in words or ("--json", "-") in pairwise(words)
 
 
 def pop_verbosity(argv: list[str]) -> tuple[int, list[str]]:
-    """Remove -q and -v from words. Returns the verbosity and the other words.
+    """Remove -q and -v from a command line. Returns the verbosity and the remaining words.
 
     Raises:
-        UserError: Both are given.
+        UserError: If both are set.
     """
-    levels = {WORDS[word] for word in argv if word in WORDS}
+    levels = {VERBOSITY_OPTIONS[word] for word in argv if word in VERBOSITY_OPTIONS}
     if len(levels) > 1:
-        raise UserError("--quiet and --verbose are given", "one of them")
+        raise UserError("--quiet and --verbose exclude each other", "use one of them")
     return levels.pop() if levels else verbosity.NORMAL, [
-        word for word in argv if word not in WORDS
+        word for word in argv if word not in VERBOSITY_OPTIONS
     ]

@@ -1,7 +1,7 @@
-"""Export a policy to other programs: puffer-mlx export latest --to torch [options].
+"""The command ``export``: write a policy in another program's format.
 
-The file is read back and compared with the checkpoint before it is published. docs/export.md shows
-the way to PufferLib on CUDA and back.
+The file is read back and compared with the checkpoint before it is published. docs/export.md
+explains how to move a policy to PufferLib on CUDA and back.
 """
 
 import argparse
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx import checkpoint
-from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.commands import add_common_options
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.cli.options import add_table, reject_unused
 from puffer_mlx.config import ALLOW_CODE, Base, Config
 from puffer_mlx.config.command_line import Parser
@@ -23,37 +23,37 @@ from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import check_writable, relative
 
 HUB = "hub"
-EPISODES = 100  # default number of episodes that score a policy for the Hub
+HUB_EPISODES = 100  # default number of episodes that score a policy for the Hub
 OPTIONS = """
---out FILE  default ENV_STEP with the kind's suffix, here; with --to hub a folder, which is refused
-    if it holds files that this command didn't write
---env NAME  look only for checkpoints of this one
---checkpoint-dir DIR  where to look
+--out FILE  file to write (default: ENV_STEP with the suffix of KIND); with --to hub a folder, which
+    must not contain files of other programs
+--env NAME  search only for checkpoints of this environment
+--checkpoint-dir DIR  folder of checkpoints
 """
-TO_HUB = f"""
---episodes N  to score it by (default {EPISODES})
---gif  play for a GIF, too
---push USER/NAME  upload it, with your own login
+HUB_OPTIONS = f"""
+--episodes N  episodes to score the policy (default {HUB_EPISODES})
+--gif  also record a GIF
+--push USER/NAME  upload the folder, with your login
 """
 
 
 def option_parser() -> Parser:
-    known = formats.by_name()
+    file_formats = formats.by_name()
     parser = Parser(usage="%(prog)s CHECKPOINT --to KIND [options]")
-    introduce(parser, "export")
-    where = "a checkpoint's folder, a run's folder, a RUN_ID, latest or best"
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help=where)
-    kinds = "; ".join(f"{name}: {file.purpose}" for name, file in known.items())
+    add_common_options(parser, "export")
+    text = "checkpoint folder, run folder, RUN_ID, latest or best"
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help=text)
+    kinds = "; ".join(f"{name}: {file.purpose}" for name, file in file_formats.items())
     kinds += f"; {HUB}: a folder with a model card, for the Hugging Face Hub"
-    parser.add_argument("--to", required=True, choices=[*known, HUB], help=kinds)
-    layouts = dict.fromkeys(each for file in known.values() for each in file.layouts)
-    text = "of the policy in the file (default: its own, where that kind of file has it)"
+    parser.add_argument("--to", required=True, choices=[*file_formats, HUB], help=kinds)
+    layouts = dict.fromkeys(each for file in file_formats.values() for each in file.layouts)
+    text = "weight layout in the file (default: the policy's, if KIND supports it)"
     parser.add_argument("--dialect", choices=list(layouts), help=text)
     parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
     parser.set_defaults(checkpoint_dir=Base().checkpoint_dir)
     add_table(parser, "this export", OPTIONS, types={"--out": Path})
-    add_table(parser, f"--to {HUB}", TO_HUB)
-    for name, file in known.items():
+    add_table(parser, f"--to {HUB}", HUB_OPTIONS)
+    for name, file in file_formats.items():
         group = parser.add_argument_group(f"--to {name}")  # argparse hides empty groups
         for option in file.options:
             add_option(group, option, option.export_help)
@@ -61,27 +61,27 @@ def option_parser() -> Parser:
 
 
 def add_option(group: Any, option: Option, text: str) -> None:
-    """Add a format's option to a group of argparse.
+    """Add an option of a file format to an argparse group.
 
     Args:
         group: Argument group.
         option: Option to add.
         text: Text for --help.
     """
-    how = {"choices": option.values} if option.values else {"action": "store_true"}
-    group.add_argument(option.flag, help=text, **how)
+    arguments = {"choices": option.values} if option.values else {"action": "store_true"}
+    group.add_argument(option.flag, help=text, **arguments)
 
 
-def chosen_options(options: argparse.Namespace, kind: str, what: str) -> dict[str, Any]:
-    """Return the given options of a format as keyword arguments.
+def chosen_options(options: argparse.Namespace, kind: str, template: str) -> dict[str, Any]:
+    """Return the typed options of a file format as keyword arguments.
 
     Args:
         options: Parsed options.
-        kind: Name of the format.
-        what: Template for the message about another format's option: "--to {}".
+        kind: Name of the file format.
+        template: Text for the message about another format's option: "--to {}".
 
     Raises:
-        UserError: An option of another format was given.
+        UserError: If an option of another format was typed.
     """
     chosen = {}
     for name, file in formats.by_name().items():
@@ -89,7 +89,7 @@ def chosen_options(options: argparse.Namespace, kind: str, what: str) -> dict[st
             typed = getattr(options, option.flag.lstrip("-").replace("-", "_"), None)
             if typed and name != kind:
                 raise UserError(
-                    f"{option.flag} does nothing without {what.format(name)}", "leave it out"
+                    f"{option.flag} has no effect without {template.format(name)}", "leave it out"
                 )
             if typed:
                 chosen[option.argument] = option.values.get(typed, typed)
@@ -97,11 +97,11 @@ def chosen_options(options: argparse.Namespace, kind: str, what: str) -> dict[st
 
 
 def to_hub(saved: checkpoint.Checkpoint, folder: Path, options: argparse.Namespace) -> None:
-    """Write the folder for the Hub, and upload it if requested."""
-    from puffer_mlx.library import hub  # not for --help, which it would delay
+    """Write the folder for the Hugging Face Hub, and upload it if requested."""
+    from puffer_mlx.library import hub  # imported late because it would delay --help
 
     out = options.out or Path(f"{saved.config.slug}_{saved.step:016d}_{HUB}").absolute()
-    episodes = options.episodes or EPISODES
+    episodes = options.episodes or HUB_EPISODES
     score = hub.write_hub_folder(saved, folder, out, episodes, options.gif, options.allow_code)
     if verbosity.is_quiet():
         print(relative(out))
@@ -111,41 +111,41 @@ def to_hub(saved: checkpoint.Checkpoint, folder: Path, options: argparse.Namespa
         print(f"{'pushed':<20}{hub.push(out, options.push)}")
 
 
-def refuse_without_hub(options: argparse.Namespace) -> None:
-    """Refuse options that have no effect on the chosen format."""
+def refuse_unused_options(options: argparse.Namespace) -> None:
+    """Raise a UserError if an option has no effect on the chosen export format."""
     if options.to != HUB:
         reject_unused(options, ["episodes", "gif", "push"], f"without --to {HUB}")
     else:
         reject_unused(options, ["dialect"], f"with --to {HUB}")
 
 
-def show(report: ExportReport, kind: str) -> None:
-    """Print the facts of a written file."""
-    size = (
-        f"{report.difference:.2g} of the scale of {report.worst}" if report.difference else "none"
-    )
+def print_export(report: ExportReport, kind: str) -> None:
+    """Print the size of an exported file and its largest difference from the checkpoint."""
+    difference = "none"
+    if report.difference:
+        difference = f"{report.difference:.2g} of the scale of {report.worst}"
     lines = {
         "file": relative(report.path),
-        "format": f"{kind}, dialect {report.layout}",
+        "format": f"{kind}, weight layout {report.layout}",
         "bytes": f"{report.path.stat().st_size:,}",
         "tensors": f"{report.tensors:,}",
         "parameters": f"{report.parameters:,}",
         "compared on": report.observations,
-        "largest difference": f"{size} (allowed: {report.tolerance:.2g})",
+        "largest difference": f"{difference} (allowed: {report.tolerance:.2g})",
     }
     for name, value in lines.items():
         print(f"{name:<20}{value}")
     for note in report.notes:
         line = f"note: {note}"
         print(verbosity.wrap(line) if sys.stdout.isatty() else line)
-    print(f"{'next':<20}load it: docs/export.md shows how")
+    print(f"{'next':<20}docs/export.md explains how to load it")
 
 
-def say_use(config: Config, path: Path) -> None:
-    """Print the commands that play a flat file with PufferLib on CUDA."""
+def print_pufferlib_commands(config: Config, path: Path) -> None:
+    """Print the commands to play an exported flat file with PufferLib on CUDA."""
     env, width, layers = config.env_name, config.policy.hidden_size, config.policy.num_layers
     verbosity.note(
-        f"on the CUDA machine, where PufferLib is built for {env}:",
+        f"on a CUDA machine with PufferLib built for {env}:",
         f"  puffer eval {env} --load-model-path {path.name} \\",
         f"      --policy.hidden-size {width} --policy.num-layers {layers}",
         "or with PufferLib 5.0:",
@@ -154,10 +154,10 @@ def say_use(config: Config, path: Path) -> None:
     )
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     options = option_parser().parse(argv)
-    refuse_without_hub(options)
+    refuse_unused_options(options)
     if options.out:
         options.out = options.out.absolute() if options.to == HUB else check_writable(options.out)
     chosen = chosen_options(options, options.to, "--to {}")
@@ -168,13 +168,13 @@ def main(argv: list[str]) -> None:
     saved = checkpoint.load(folder, options.allow_code)
     if options.to == HUB:
         return to_hub(saved, folder, options)
-    form = ExportFormat(options.to, options.dialect, **chosen)
-    name = f"{saved.config.slug}_{saved.step:016d}{form.file.suffixes[0]}"
+    file_format = ExportFormat(options.to, options.dialect, **chosen)
+    name = f"{saved.config.slug}_{saved.step:016d}{file_format.file.suffixes[0]}"
     verbosity.note(f"{'environment':<20}{saved.config.env_name}", f"{'checkpoint':<20}{folder}")
-    report = export(saved, form, options.out or Path(name), checkpoint.recorded(folder))
+    report = export(saved, file_format, options.out or Path(name), checkpoint.recorded(folder))
     if verbosity.is_quiet():
         print(relative(report.path))
     else:
-        show(report, options.to)
+        print_export(report, options.to)
         if options.to == "bin" and not saved.config.python:
-            say_use(saved.config, report.path)
+            print_pufferlib_commands(saved.config, report.path)

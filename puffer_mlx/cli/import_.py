@@ -1,9 +1,9 @@
-"""Convert another program's policy file to a checkpoint: puffer-mlx import FILE ENV [options].
+"""The command ``import``: convert another program's policy file to a checkpoint.
 
 FILE: PufferLib's .bin (of its CUDA or its torch backend), a state_dict (.pt; also 3.0's), or a file
 that puffer-mlx export wrote. ENV: an environment as for puffer-mlx train: a name, gym:ID,
-module:factory, a folder in PufferLib's form, or an .ini file. The policy's description in the file
-becomes the configuration.
+module:factory, a folder in PufferLib's layout, or an .ini file. The file's settings of the policy
+become the configuration.
 """
 
 import argparse
@@ -14,13 +14,13 @@ from pathlib import Path
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.environment_statistics import NORMALIZE_KEY, RESCALE_KEY
-from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.commands import add_common_options
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.cli.export import add_option, chosen_options
-from puffer_mlx.cli.options import add_table, detail_config, find_family
+from puffer_mlx.cli.options import add_table, make_and_find_family, print_origins
 from puffer_mlx.config import Config, parse_command_line, write_ini
 from puffer_mlx.config.command_line import build_parser
-from puffer_mlx.config.compatibility import LEFT_AT_0
+from puffer_mlx.config.compatibility import ZERO_OBSERVATIONS_OF_5
 from puffer_mlx.config.option_names import option
 from puffer_mlx.config.trust import code_names
 from puffer_mlx.errors import UserError
@@ -33,80 +33,86 @@ from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.trees import named_arrays
 
-# Defaults for settings that a file doesn't hold; they override the environment's own:
-# no normalization, and a policy like PufferLib's.
-UNTOLD = {NORMALIZE_KEY: "False", "policy.separate_value": "False", "policy.activation": "auto"}
+# Defaults for settings that a policy file doesn't contain: no normalization, and a policy like
+# PufferLib's. They override the environment's files.
+DEFAULT_SETTINGS = {
+    NORMALIZE_KEY: "False",
+    "policy.separate_value": "False",
+    "policy.activation": "auto",
+}
 
 OPTIONS = """
---out FOLDER  the run's folder (default CHECKPOINT_DIR/ENV/RUN, RUN the time in milliseconds)
+--out FOLDER  run folder to write (default: CHECKPOINT_DIR/ENV/TIME)
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    introduce(parser, "import")
+    add_common_options(parser, "import")
     parser.usage = "%(prog)s FILE ENV [options]"
-    known = formats.by_name().values()
-    kinds = "; ".join(f"{', '.join(file.suffixes)}: {file.purpose}" for file in known)
+    file_formats = formats.by_name().values()
+    kinds = "; ".join(f"{', '.join(file.suffixes)}: {file.purpose}" for file in file_formats)
     group = add_table(parser, "this import", OPTIONS, f"FILE: {kinds}")
-    for each in (each for file in known for each in file.options if each.import_help):
+    for each in (each for file in file_formats for each in file.options if each.import_help):
         add_option(group, each, each.import_help)
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options)
+    return build_parser(add_options)
 
 
-def configure(source: PolicyFile, argv: list[str]) -> tuple[Config, EnvSpec, argparse.Namespace]:
-    """Return the configuration, the environment's spec and the parsed options.
+def configure_import(
+    source: PolicyFile, argv: list[str]
+) -> tuple[Config, EnvSpec, argparse.Namespace]:
+    """Return the configuration, the environment's spec and the parsed options of an import.
 
     The command line overrides the settings in the file.
 
     Args:
         source: Policy file.
-        argv: The environment and further words of the command line.
+        argv: Command line without the policy file: environment and options.
 
     Raises:
-        UserError: Normalization is set differently than in the file.
+        UserError: If the command line sets normalization differently than the file.
     """
-    config, _ = parse_command_line(argv, add_options, find_family=find_family)
+    config, _ = parse_command_line(argv, add_options, find_family=make_and_find_family)
     source.settings |= source.file.sizes_for(source, vec.look_up_spec(config), config)
-    texts = {**UNTOLD, **source.settings}
+    texts = {**DEFAULT_SETTINGS, **source.settings}
     if config.policy.dialect == "sb3":
         texts.setdefault("policy.dialect", "native")
     if config.python:
         texts = {
             RESCALE_KEY: "False",
             **texts,
-        }  # actions without bounds use the environment's units
+        }  # without bounds in the file, actions have the environment's units
     words = [f"{option(*key.split('.'))}={text}" for key, text in texts.items()]
     line = [argv[0], *words, *argv[1:]]
     config, options = parse_command_line(line, add_options, family=config.base.family)
     spec = vec.look_up_spec(config)
     if config.vec.normalize_observations != normalization.normalises(source.statistics):
-        has = "has" if source.statistics else "has no"
+        verb = "contains" if source.statistics else "doesn't contain"
         raise UserError(
-            f"{source.path} {has} statistics that observations are normalised by",
-            "leave vec.normalize_observations out: the file tells",
+            f"{source.path} {verb} statistics to normalize observations",
+            "leave out vec.normalize_observations: the file decides",
         )
     return config, spec, options
 
 
-def convert(argv: list[str]) -> None:
+def import_file(argv: list[str]) -> None:
     if program.asks_for_help(argv):
         parse_command_line(["--help", *argv[-1:]], add_options)
     if len(argv) < 2 or argv[0].startswith("-") or argv[1].startswith("-"):
-        raise UserError("the first two words must be a file and an environment", "FILE ENV")
+        raise UserError("the first two arguments must be a file and an environment", "FILE ENV")
     source = inspect(Path(argv[0]))
-    config, spec, options = configure(source, argv[1:])
+    config, spec, options = configure_import(source, argv[1:])
     chosen = chosen_options(options, source.kind, "a file of kind {}")
     source.file = formats.make_format(source.kind, **chosen)
     policy, weights = convert_weights(source, spec, config)
-    compared = compare_with_file(source, policy, weights, spec)
-    if compared and not compared.matches:
+    comparison = compare_with_file(source, policy, weights, spec)
+    if comparison and not comparison.matches:
         raise UserError(
-            f"{source.path}: {compared.worst} differs from what the file's own program computes by"
-            f" {compared.difference:.2g} of its scale, more than {compared.tolerance:.2g}",
-            "the file is damaged; if it isn't, this is a defect of puffer_mlx: report it",
+            f"{source.path}: {comparison.worst} differs from the output of the file's program by"
+            f" {comparison.difference:.2g} of its scale, more than {comparison.tolerance:.2g}",
+            "the file is probably damaged; if it isn't, please report this as a bug of puffer_mlx",
         )
     run = options.out or checkpoint.run_folder(config, str(time.time_ns() // 1_000_000))
     write_ini(config, run / checkpoint.CONFIG)
@@ -116,59 +122,61 @@ def convert(argv: list[str]) -> None:
     if verbosity.is_quiet():
         print(folder)
         return
-    detail_config(config)
-    show(source, argv[1], config, folder, sum(w.size for _, w in named_arrays(weights)), compared)
+    print_origins(config)
+    parameters = sum(w.size for _, w in named_arrays(weights))
+    print_import(source, argv[1], config, folder, parameters, comparison)
 
 
-def left_at_0(source: PolicyFile, config: Config) -> str:
-    """Return a note if PufferLib 5.0's policy may have seen fewer observations than ours does.
+def zero_observations_note(source: PolicyFile, config: Config) -> str:
+    """Return a note if PufferLib 5.0's policy may have been trained with some observations at 0.
 
     Flat files of 4.0 and 5.0 with discrete actions are identical, so the release is unknown.
     """
-    key, numbers = LEFT_AT_0.get(config.env_name, ("", ()))
-    of_5 = source.kind == "bin" and config.policy.dialect == "native"
-    if not key or not of_5 or config.env.get(key):
+    key, indices = ZERO_OBSERVATIONS_OF_5.get(config.env_name, ("", ()))
+    may_be_from_5 = source.kind == "bin" and config.policy.dialect == "native"
+    if not key or not may_be_from_5 or config.env.get(key):
         return ""
-    left = " and ".join(map(str, numbers))
+    observations = " and ".join(map(str, indices))
     flag = option("env", key)
-    return f"PufferLib 5.0's GPU leaves observations {left} at 0; for its files: {flag} 1"
+    return f"PufferLib 5.0 leaves observations {observations} at 0; for its files: {flag} 1"
 
 
-def show(
+def print_import(
     source: PolicyFile,
     env: str,
     config: Config,
     folder: Path,
     parameters: int,
-    compared: Comparison | None,
+    comparison: Comparison | None,
 ) -> None:
-    parts = config.torch
-    policy = f"{parts.encoder}, {parts.network} {config.policy.hidden_size}x"
+    """Print the facts of an imported policy, and the next commands."""
+    classes = config.torch
+    policy = f"{classes.encoder}, {classes.network} {config.policy.hidden_size}x"
     lines = {
         "file": f"{source.path} ({source.kind})",
-        "policy": f"{policy}{config.policy.num_layers}, dialect {config.policy.dialect}",
+        "policy": f"{policy}{config.policy.num_layers}, weight layout {config.policy.dialect}",
         "observations": (
-            "normalised by the file's statistics" if source.statistics else "as they are"
+            "normalized by the file's statistics" if source.statistics else "not normalized"
         ),
         "parameters": f"{parameters:,}",
         "checkpoint": folder,
     }
-    if note := left_at_0(source, config):
+    if note := zero_observations_note(source, config):
         lines["note"] = note
-    if compared:
-        size = f"{compared.difference:.2g} of the scale of {compared.worst}"
-        lines["largest difference"] = f"{size} (allowed: {compared.tolerance:.2g})"
+    if comparison:
+        size = f"{comparison.difference:.2g} of the scale of {comparison.worst}"
+        lines["largest difference"] = f"{size} (allowed: {comparison.tolerance:.2g})"
     for name, value in lines.items():
         print(f"{name:<20}{value}")
-    place, settings = (shlex.quote(str(path)) for path in (folder, folder / checkpoint.CONFIG))
+    path, settings = (shlex.quote(str(path)) for path in (folder, folder / checkpoint.CONFIG))
     env = shlex.quote(env)
-    print(f"score it            {program.command('evaluate')} {env} --load-model-path {place}")
-    allow = " --allow-code" if code_names(config) else ""  # then only the file names it
+    print(f"score it            {program.command('evaluate')} {env} --load-model-path {path}")
+    allow = " --allow-code" if code_names(config) else ""
     train = program.command("train")
-    print(f"train on            {train} {settings} --load-model-path {place}{allow}")
+    print(f"train further       {train} {settings} --load-model-path {path}{allow}")
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     select_device("cpu")
-    convert(argv)
+    import_file(argv)

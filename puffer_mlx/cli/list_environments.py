@@ -1,4 +1,4 @@
-"""List all environments: ``puffer-mlx list``. Nothing is compiled."""
+"""The command ``list``: list all environments, without compiling any."""
 
 import re
 from pathlib import Path
@@ -8,40 +8,40 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import say_next
+from puffer_mlx.cli.commands import add_common_options
+from puffer_mlx.cli.exit_codes import with_exit_code
+from puffer_mlx.cli.options import print_next_commands
 from puffer_mlx.config import load
 from puffer_mlx.config.command_line import Parser
-from puffer_mlx.config.dialects import main_source
-from puffer_mlx.config.finding import find_config, known_envs, variants
+from puffer_mlx.config.finding import all_env_names, find_config, variants
 from puffer_mlx.config.ini_files import relative_path
+from puffer_mlx.config.releases import main_source
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 from puffer_mlx.vec import puffer, zoo
 from puffer_mlx.vec.gym.installed import missing_package
 from puffer_mlx.vec.native.sources import environments_folder
 
-OTHERS = (  # how to name other environments
-    ("gym:ID", "one of Gymnasium's, or of a package that registers its own"),
-    ("pettingzoo:NAME", "a parallel environment of PettingZoo's, or of a package like mpe2"),
-    ("pufferlib:puffer_NAME", "one of PufferLib 3's own, where it is installed"),
-    ("module:factory", "Python: what makes one of Gymnasium's, PettingZoo's or PufferLib 3's"),
-    ("path/file.py:factory", "the same from a file"),
-    ("path/ocean/NAME", "a folder in the form of PufferLib 4.0 or 5.0"),
-    ("path/NAME.ini", "a configuration, whose [base] env_name is one of these"),
+OTHER_NAMES = (  # kinds of names of other environments
+    ("gym:ID", "a Gymnasium environment, also from a package that registers some"),
+    ("pettingzoo:NAME", "a parallel PettingZoo environment, also from a package like mpe2"),
+    ("pufferlib:puffer_NAME", "a PufferLib 3 environment, if PufferLib is installed"),
+    ("module:factory", "a class or function that makes a Gymnasium, PettingZoo or PufferLib 3 one"),
+    ("path/file.py:factory", "a class or function in a file"),
+    ("path/ocean/NAME", "a folder in the layout of PufferLib 4.0 or 5.0"),
+    ("path/NAME.ini", "a configuration whose [base] env_name is one of these"),
 )
-NOTES = (
+FOOTNOTES = (
     "A variant is an environment with other settings: puffer-mlx train breakout-cpu",
-    "Files are in configs/ of puffer_mlx; names that it lacks are looked for in ./configs, too.",
+    "Files are in configs/ of puffer_mlx; other names are also searched in ./configs.",
 )
-WIDE = 110  # columns for the files of environments in Python
-MOST = 14  # maximum number of ids shown per group
-STRUCTURED = re.compile(r"^; (description|observation|action): (.+)$", re.MULTILINE)
+MIN_FILE_COLUMN_WIDTH = 110  # terminal columns to show the files of Python environments
+MAX_IDS = 14  # ids shown per group
+STRUCTURED_COMMENT = re.compile(r"^; (description|observation|action): (.+)$", re.MULTILINE)
 
 
-class Entry(NamedTuple):
-    """One environment with the structured comments of its file ("?" for a missing one)."""
+class NativeEntry(NamedTuple):
+    """A C environment with its file's structured comments, "?" if missing."""
 
     name: str
     description: str
@@ -49,27 +49,29 @@ class Entry(NamedTuple):
     action: str
 
 
-def native_environments() -> list[Entry]:
-    """Return the environments with a configuration and C sources, sorted by name."""
+def native_environments() -> list[NativeEntry]:
+    """Return the environments with a configuration file and C sources, sorted by name."""
     entries = []
-    for name in known_envs():
+    for name in all_env_names():
         if main_source(environments_folder() / name):
-            known = comments(find_config(name))
-            texts = (known.get(key, "?") for key in ("description", "observation", "action"))
-            entries.append(Entry(name, *texts))
+            file_comments = comments(find_config(name))
+            texts = (
+                file_comments.get(key, "?") for key in ("description", "observation", "action")
+            )
+            entries.append(NativeEntry(name, *texts))
     return entries
 
 
 def comments(path: Path) -> dict[str, str]:
-    """Return a file's structured comments, such as ``; description: one paddle``, by name."""
+    """Return an .ini file's structured comments by name: ``; description: one paddle``."""
     text = path.read_text(encoding="utf-8", errors="replace")
-    return {match[1]: match[2].strip() for match in STRUCTURED.finditer(text)}
+    return {match[1]: match[2].strip() for match in STRUCTURED_COMMENT.finditer(text)}
 
 
 def gymnasium_environments() -> dict[str, list[str]]:
-    """Return Gymnasium's ids in their newest versions, grouped by folder of the package.
+    """Return Gymnasium's ids in their newest versions, grouped by the package's folders.
 
-    Returns an empty dictionary if Gymnasium isn't installed.
+    The dictionary is empty if Gymnasium isn't installed.
     """
     try:
         from gymnasium.envs.registration import registry
@@ -78,9 +80,9 @@ def gymnasium_environments() -> dict[str, list[str]]:
     newest: dict[tuple[str | None, str], tuple[int, str, str]] = {}
     for spec in registry.values():
         if not isinstance(spec.entry_point, str):
-            continue  # converters of old environments
-        parts = spec.entry_point.partition(":")[0].split(".")
-        group = parts[2] if parts[:2] == ["gymnasium", "envs"] else parts[0]
+            continue  # wrappers of old environments
+        modules = spec.entry_point.partition(":")[0].split(".")
+        group = modules[2] if modules[:2] == ["gymnasium", "envs"] else modules[0]
         entry = (spec.version or 0, spec.id, group)
         key = spec.namespace, spec.name
         newest[key] = max(entry, newest.get(key, entry))
@@ -90,33 +92,33 @@ def gymnasium_environments() -> dict[str, list[str]]:
     return groups
 
 
-class Configured(NamedTuple):
-    """Facts from an environment's configuration, or the error in ``fault``."""
+class ListedConfig(NamedTuple):
+    """An environment's configuration in the list, or the error in ``error``."""
 
     name: str
     agents: str
     trainer: str
     file: str
-    fault: str = ""
+    error: str = ""
 
 
-def configured(name: str) -> Configured:
-    """Load the configuration of an environment and return the facts to list."""
+def load_listed(name: str) -> ListedConfig:
+    """Load an environment's configuration for the list; errors are returned, not raised."""
     try:
         config = load(name.replace("*", "X"), training=False)
     except UserError as error:
-        return Configured(name, "?", "?", "", error.message.splitlines()[0])
+        return ListedConfig(name, "?", "?", "", error.message.splitlines()[0])
     file = relative_path(Path(config.files[-1].removeprefix("configs/")))
-    return Configured(name, f"{config.vec.total_agents:,}", config.train.algorithm, file)
+    return ListedConfig(name, f"{config.vec.total_agents:,}", config.train.algorithm, file)
 
 
-def installed(package: str) -> Text:
-    """Return a table cell: the pip command for a missing package, or "installed"."""
+def installed_cell(package: str) -> Text:
+    """Return a table's cell: the pip command for a missing package, or "installed"."""
     return Text(f"pip install '{package}'", "yellow") if package else Text("installed", "green")
 
 
-def table(*columns: str) -> Table:
-    """Return an empty table with these column headings, without a header row if all are empty."""
+def empty_table(*columns: str) -> Table:
+    """Return an empty table with column headings; without a header row if all are empty."""
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     grid.show_header = any(columns)
     for column in columns:
@@ -126,26 +128,26 @@ def table(*columns: str) -> Table:
     return grid
 
 
-def name_and_file(row: Configured) -> Text:
-    """Return a cell with the name and, below it, the file or the error."""
-    return Text.assemble(row.name, "\n", (row.file or row.fault, "dim"))
+def name_and_file(row: ListedConfig) -> Text:
+    """Return a table's cell with an environment's name and, below it, its file or the error."""
+    return Text.assemble(row.name, "\n", (row.file or row.error, "dim"))
 
 
 def native_table() -> Table:
-    """Return the table of environments in C."""
-    grid = table("in C (file)", "agents", "sees, does", "what it is")
+    """Return the table of C environments."""
+    grid = empty_table("in C (file)", "agents", "sees, does", "what it is")
     for entry in native_environments():
-        row = configured(entry.name)
+        row = load_listed(entry.name)
         spaces_text = f"{entry.observation}\n{entry.action}"
         grid.add_row(name_and_file(row), row.agents, spaces_text, Text(entry.description))
     return grid
 
 
 def variants_table() -> Table:
-    """Return the table of further configuration files of environments."""
-    grid = table("variant (file)", "agents", "trainer", "what it is")
+    """Return the table of variants: environments with other settings."""
+    grid = empty_table("variant (file)", "agents", "trainer", "what it is")
     for name, path in sorted(variants().items()):
-        row = configured(name)
+        row = load_listed(name)
         grid.add_row(
             name_and_file(row),
             row.agents,
@@ -157,68 +159,76 @@ def variants_table() -> Table:
 
 def python_table(with_file: bool) -> Table:
     """Return the table of Python environments that have a configuration file."""
-    grid = table("in Python", "agents", "package", *["file"] * with_file)
-    for name in (name for name in known_envs() if ":" in name):
-        row = configured(name)
-        file = Text(row.file or row.fault, "dim")
-        package = installed(missing_package(name))
+    grid = empty_table("in Python", "agents", "package", *["file"] * with_file)
+    for name in (name for name in all_env_names() if ":" in name):
+        row = load_listed(name)
+        file = Text(row.file or row.error, "dim")
+        package = installed_cell(missing_package(name))
         grid.add_row(name, row.agents, package, *[file] * with_file)
     return grid
 
 
 def print_catalog(console: Console | None = None) -> None:
-    """Print all tables.
+    """Print the tables of all environments.
 
     Args:
-        console: Console that sets the width; None for the terminal.
+        console: Console, which sets the width; None for the terminal.
     """
     console = console or Console()
     groups = gymnasium_environments()
-    tables = [native_table(), variants_table(), python_table(console.width >= WIDE)]
-    ids = table("", "")
+    tables = [
+        native_table(),
+        variants_table(),
+        python_table(console.width >= MIN_FILE_COLUMN_WIDTH),
+    ]
+    ids = empty_table("", "")
     for group, names in groups.items():
-        ids.add_row(Text(f"gym: {group}", "bold"), some(names, missing_package(f"gym:{names[0]}")))
+        ids.add_row(
+            Text(f"gym: {group}", "bold"), shorten_ids(names, missing_package(f"gym:{names[0]}"))
+        )
     packages = packages_table()
-    others = table("", "")
-    for word, meaning in OTHERS:
-        others.add_row(Text(word, "bold"), Text(meaning))
-    for each in (*tables, *([ids] if groups else []), packages, others):
+    other_names = empty_table("", "")
+    for name, meaning in OTHER_NAMES:
+        other_names.add_row(Text(name, "bold"), Text(meaning))
+    for each in (*tables, *([ids] if groups else []), packages, other_names):
         if each.row_count:
             console.print(each)
             console.print()
-    for line in NOTES:
+    for line in FOOTNOTES:
         console.print(line, markup=False)
 
 
 def packages_table() -> Table:
-    """Return the table of installed PettingZoo and PufferLib environments. Nothing is imported."""
-    grid = table("", "")
+    """Return the table of installed PettingZoo and PufferLib environments, without importing."""
+    grid = empty_table("", "")
     for group, names in zoo.parallel_names().items():
-        grid.add_row(Text(f"pettingzoo: {group}", "bold"), some(names, zoo.missing_package(group)))
+        grid.add_row(
+            Text(f"pettingzoo: {group}", "bold"), shorten_ids(names, zoo.missing_package(group))
+        )
     if names := puffer.ocean_names():
         grid.add_row(Text("pufferlib:", "bold"), Text(", ".join(names)))
     return grid
 
 
-def some(ids: list[str], package: str) -> Text:
-    """Return up to ``MOST`` ids and, if their package is missing, its pip command."""
-    more = f", … {len(ids) - MOST} more" if len(ids) > MOST else ""
-    text = Text(", ".join(ids[:MOST]) + more)
-    return text.append("\n").append_text(installed(package)) if package else text
+def shorten_ids(ids: list[str], package: str) -> Text:
+    """Return a cell with up to ``MAX_IDS`` ids, and the pip command if their package is missing."""
+    more = f", … {len(ids) - MAX_IDS} more" if len(ids) > MAX_IDS else ""
+    text = Text(", ".join(ids[:MAX_IDS]) + more)
+    return text.append("\n").append_text(installed_cell(package)) if package else text
 
 
 def option_parser() -> Parser:
     parser = Parser()
-    introduce(parser, "list")
+    add_common_options(parser, "list")
     return parser
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     option_parser().parse(argv)
     print_catalog()
-    say_next(
-        (f"{program.command('train')} breakout-cpu", "a variant, for CPUs"),
-        (f"{program.command('train')} gym:CartPole-v1", "one of Gymnasium's"),
-        (f"{program.command('check-env')} module:Class", "your own"),
+    print_next_commands(
+        (f"{program.command('train')} breakout-cpu", "a variant for CPUs"),
+        (f"{program.command('train')} gym:CartPole-v1", "a Gymnasium environment"),
+        (f"{program.command('check-env')} module:Class", "your environment"),
     )

@@ -1,10 +1,10 @@
-"""The command ``puffer-mlx``: runs a subcommand, or prints help and versions."""
+"""The program ``puffer-mlx``: run a command, or print help and versions."""
 
 import sys
 from collections.abc import Sequence
 
 from puffer_mlx.cli.commands import COMMANDS
-from puffer_mlx.cli.exit_codes import WORDS, reported
+from puffer_mlx.cli.exit_codes import VERBOSITY_OPTIONS, with_exit_code
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 
@@ -24,14 +24,14 @@ for example
   {train} gym:CartPole-v1
   {evaluate} breakout latest --terminal
 
-  COMMAND --help           the page of a command; --help all: all of it
-  -q, -v                   say only results and errors; or also what was chosen
-  --version                versions, device and BLAS"""
+  COMMAND --help           help of a command; --help all: all options
+  -q, -v                   print only results and errors; or also the settings
+  --version                print versions, device and BLAS"""
 
 
 def usage() -> str:
     """Return the text of ``puffer-mlx --help``."""
-    lines = (f"  {f'{name} {each.words}':<24}{each.about}" for name, each in COMMANDS.items())
+    lines = (f"  {f'{name} {each.arguments}':<24}{each.summary}" for name, each in COMMANDS.items())
     return USAGE.format(
         COMMAND=program.command("COMMAND [options]"),
         COMMANDS="\n".join(lines),
@@ -41,22 +41,22 @@ def usage() -> str:
 
 
 def unknown_command(word: str) -> UserError:
-    """Return the error for an unknown command."""
+    """Return the UserError for an unknown command, with a hint."""
     from puffer_mlx.config.compatibility import closest
-    from puffer_mlx.config.finding import known_words
+    from puffer_mlx.config.finding import selectable_names
 
-    if word in known_words() or word.endswith(".ini") or ":" in word or "/" in word:
+    if word in selectable_names() or word.endswith(".ini") or ":" in word or "/" in word:
         hint = f"{program.command('train')} {word}"
-    elif near := closest(word.replace("_", "-"), [*COMMANDS]):
-        hint = f"did you mean {program.command(near)}?"
+    elif similar := closest(word.replace("_", "-"), [*COMMANDS]):
+        hint = f"did you mean {program.command(similar)}?"
     else:
         hint = f"one of {', '.join(COMMANDS)}"
     return UserError(f"there is no command {word!r}", hint)
 
 
-@reported
+@with_exit_code
 def without_command(argv: list[str]) -> int:
-    """Print help or versions, or refuse an unknown command."""
+    """Run ``puffer-mlx`` without a command: print help or versions, or refuse the first word."""
     if not argv:
         print(usage(), file=sys.stderr)
         return 2
@@ -72,13 +72,13 @@ def without_command(argv: list[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand. Returns the exit code.
+    """Run a command of ``puffer-mlx``. Returns the exit code.
 
     Args:
-        argv: Words after ``puffer-mlx``; None for those of this process.
+        argv: Command line after ``puffer-mlx``; None for this process's command line.
     """
     words = sys.argv[1:] if argv is None else list(argv)
-    start = next((i for i, word in enumerate(words) if word not in WORDS), len(words))
+    start = next((i for i, word in enumerate(words) if word not in VERBOSITY_OPTIONS), len(words))
     verbosity, words = words[:start], words[start:]
     if words[:1] == ["help"] and len(words) > 1 and words[1] in {*COMMANDS, *ALIASES}:
         words = [words[1], "--help", *words[2:]]

@@ -1,4 +1,4 @@
-"""Let policies play against each other: puffer-mlx match connect4_two latest random [options]."""
+"""The command ``match``: let policies play against each other."""
 
 import argparse
 import contextlib
@@ -7,12 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, find_family, number, reject_unused, say_config
+from puffer_mlx.cli.commands import add_common_options
+from puffer_mlx.cli.exit_codes import with_exit_code
+from puffer_mlx.cli.options import (
+    add_table,
+    make_and_find_family,
+    number_type,
+    print_notes,
+    reject_unused,
+)
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser, option
-from puffer_mlx.config.fit import MAX_STEPS, typed
+from puffer_mlx.config.fit import MAX_STEPS, is_explicit
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import verbosity
 from puffer_mlx.system.files import relative
@@ -22,131 +28,139 @@ if TYPE_CHECKING:  # imports MLX
     from puffer_mlx.evaluation.players import Player
     from puffer_mlx.library.evaluating import Configure
 
-USED = (  # keys with an effect on a match
+MATCH_KEYS = (  # keys with an effect
     *("base.seed", "base.device", "base.checkpoint_dir", "policy", "torch", "vec.seed"),
     *("vec.num_threads", "vec.max_threads"),
     "train.algorithm",  # for a policy file: decides if states are reset after episodes
 )
-USED_IN_PYTHON = (  # keys for environments in Python only
+PYTHON_MATCH_KEYS = (  # keys with an effect only for Python environments
     *("base.family", "vec.total_agents", "vec.backend", "vec.timeout", "vec.rescale_actions"),
     "vec.image_channels",
 )
-GAMES = 4096  # PufferLib's default
-GAMES_IN_PYTHON = 256
-FPS = 2.0  # frames per second of a GIF
-RESULT = 2.0  # seconds that a GIF shows the result
-PLAYERS = """\
-PLAYER: a checkpoint's or a run's folder, a RUN_ID, latest, a file of a policy (.safetensors, .bin,
-.pt, .onnx: whatever puffer-mlx import reads), random, or bot:SKILL, the environment's scripted
-player (SKILL from 0 to 1, 1 if it is left out). The same one may be named twice."""
+DEFAULT_GAMES = 4096  # PufferLib's default
+DEFAULT_PYTHON_GAMES = 256
+GIF_FPS = 2.0
+RESULT_SECONDS = 2.0  # time for which a GIF shows the final state
+PLAYERS_HELP = """\
+PLAYER: checkpoint or run folder, RUN_ID, latest, a policy file that puffer-mlx import reads
+(.safetensors, .bin, .pt, .onnx), random, or bot:SKILL, the environment's scripted player (SKILL
+from 0 to 1, default 1). A player may play against itself: name it twice."""
 
 
 OPTIONS = f"""
---players PLAYER...  who plays; or the words behind ENV. Each plays each other
---games N  games of each pair, at least, half of them on either side (default {GAMES},
-    {GAMES_IN_PYTHON} in Python)
+--players PLAYER...  the players; may be typed without the option, after ENV. Each plays each other
+--games N  games of each pair, at least, half on either side (default {DEFAULT_GAMES},
+    {DEFAULT_PYTHON_GAMES} in Python)
 --deterministic, --greedy  policies take the most probable action instead of sampling
---max-steps N  give up after so many steps of an environment (default {MAX_STEPS:_})
+--max-steps N  stop after N steps of every environment (default {MAX_STEPS:_})
 --json FILE  write all results to a file; - is stdout
---gif FILE  write a GIF of a game of the first two, as the first one sees it
---fps FPS  steps a second of the GIF (default {FPS:g})
+--gif FILE  write a GIF of a game of the first two players, from the first one's side
+--fps FPS  steps per second of the GIF (default {GIF_FPS:g})
 """
-TYPES = {"--games": number(int, 2, 1e9), "--fps": number(float, 0.1, 50)}
+TYPES = {"--games": number_type(int, 2, 1e9), "--fps": number_type(float, 0.1, 50)}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    introduce(parser, "match")
+    add_common_options(parser, "match")
     parser.usage = "%(prog)s ENV PLAYER PLAYER [PLAYER ...] [options]"
-    add_table(parser, "this match", OPTIONS, PLAYERS, TYPES)
+    add_table(parser, "this match", OPTIONS, PLAYERS_HELP, TYPES)
 
 
-def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
-    """Return the environment's configuration and this script's own options.
+def parse_match(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
+    """Return the configuration of a match and the options of ``match``.
 
     Args:
-        argv: Words of the command line.
+        argv: Command line.
 
     Raises:
-        UserError: An option is invalid, or fewer than two players are named.
+        UserError: If an option is invalid, or fewer than two players are named.
     """
-    used = (*USED, *USED_IN_PYTHON)
+    used = (*MATCH_KEYS, *PYTHON_MATCH_KEYS)
     config, options = parse_command_line(
-        spelled_out(argv), add_options, used=used, training=False, find_family=find_family
+        insert_players_option(argv),
+        add_options,
+        used=used,
+        training=False,
+        find_family=make_and_find_family,
     )
-    note_unused(config, USED_IN_PYTHON)
+    note_unused(config, PYTHON_MATCH_KEYS)
     options.games = options.games or default_games(config)
     options.max_steps = options.max_steps or MAX_STEPS
     if not options.gif:
         reject_unused(options, ["fps"], "without --gif", "add it")
-    options.fps = options.fps or FPS
+    options.fps = options.fps or GIF_FPS
     options.scale = 1
     if len(options.players) < 2:
         raise UserError(
             f"a match needs two players, and {len(options.players)} were named",
-            "two words behind ENV: latest random, say",
+            "add them after ENV, for example: latest random",
         )
     return config, options
 
 
 def note_unused(config: Config, keys: Sequence[str]) -> None:
-    """Add a note about typed keys that have no effect on environments in C."""
-    idle = [name for name in keys if typed(config, name) and not config.python]
-    if idle:
-        config.notes.append(f"unused here: {', '.join(idle)} (for Python)")
+    """Add a note to a configuration about typed keys that have no effect on C environments."""
+    unused = [name for name in keys if is_explicit(config, name) and not config.python]
+    if unused:
+        config.notes.append(f"unused here: {', '.join(unused)} (for Python)")
 
 
 def default_games(config: Config) -> int:
-    """Return the default number of games per pair."""
-    return GAMES_IN_PYTHON if config.python else GAMES
+    """Return the default number of games per pair of players."""
+    return DEFAULT_PYTHON_GAMES if config.python else DEFAULT_GAMES
 
 
-def spelled_out(argv: Sequence[str]) -> list[str]:
-    """Return the words with --players inserted before the players; options may come between.
+def insert_players_option(argv: Sequence[str]) -> list[str]:
+    """Return the command line with ``--players`` inserted before the players.
+
+    So the players may be typed without the option. Other options may precede them.
 
     Raises:
-        UserError: Players are named in both ways.
+        UserError: If players are typed with and without the option.
     """
-    first = next((i for i, word in enumerate(argv) if i and not word.startswith("-")), len(argv))
-    end = next((i for i in range(first, len(argv)) if argv[i].startswith("-")), len(argv))
-    if first == end or argv[0].startswith("-") or any("=" not in word for word in argv[1:first]):
+    start = next((i for i, word in enumerate(argv) if i and not word.startswith("-")), len(argv))
+    end = next((i for i in range(start, len(argv)) if argv[i].startswith("-")), len(argv))
+    if start == end or argv[0].startswith("-") or any("=" not in word for word in argv[1:start]):
         return list(argv)
     if any(word.partition("=")[0] == "--players" for word in argv):
-        raise UserError("players are named behind ENV and with --players", "one of them")
-    return [*argv[:first], "--players", *argv[first:]]
+        raise UserError("players are named after ENV and with --players", "use one of them")
+    return [*argv[:start], "--players", *argv[start:]]
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, used=(*USED, *USED_IN_PYTHON))
+    return build_parser(add_options, used=(*MATCH_KEYS, *PYTHON_MATCH_KEYS))
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
-    config, options = parse(argv)
-    say_config(config)
+    config, options = parse_match(argv)
+    print_notes(config)
     from puffer_mlx.system.devices import select_device
 
-    env, *words = spelled_out(argv)
+    env, *words = insert_players_option(argv)
 
     def configure(settings: Mapping[str, str], files: Sequence[Path]) -> Config:
-        return parse([env, *as_options(settings), *words])[0]
+        return parse_match([env, *as_options(settings), *words])[0]
 
     select_device(config.base.device)
-    record = play(config, options, options.players, configure)
-    print("\n".join([report(record), *repeated_notes(record, config)]))
-    verbosity.note("" if options.gif else "next  add --gif FILE to watch a game of the first two")
+    record = run_match(config, options, options.players, configure)
+    print("\n".join([match_tables(record), *repeated_notes(record, config)]))
+    verbosity.note(
+        "" if options.gif else "next  add --gif FILE to watch a game of the first two players"
+    )
     if options.json:
         write_json(record, options.json)
 
 
 def as_options(settings: Mapping[str, str]) -> list[str]:
-    """Return settings by ``section.key`` as words of a command line."""
+    """Return settings (``section.key`` -> text) as options of a command line."""
     return [f"{option(*key.split('.'))}={text}" for key, text in settings.items()]
 
 
-def play(
+def run_match(
     config: Config,
     options: argparse.Namespace,
-    words: Sequence[str],
+    names: Sequence[str],
     configure: "Configure",
     learner: "Player | None" = None,
 ) -> dict[str, Any]:
@@ -155,9 +169,9 @@ def play(
     Args:
         config: Configuration of the environment.
         options: Parsed options of the command.
-        words: Names of the players.
-        configure: Returns the user's configuration based on the settings of a policy file.
-        learner: Player who meets each of the others; None for games of every pair, with ratings.
+        names: Names of the players.
+        configure: Function that returns the user's configuration with a policy file's settings.
+        learner: Player that plays each of the others; None for games of every pair, with ratings.
 
     Returns:
         The results as a record for JSON.
@@ -172,10 +186,12 @@ def play(
     from puffer_mlx.library import evaluating
 
     config = without_normalization(config)
-    how = options.deterministic
+    deterministic = options.deterministic
     agents = agents_per_environment(config)
     spec = vec.look_up_spec(config)
-    players = [evaluating.find_player(word, config, spec, how, configure) for word in words]
+    players = [
+        evaluating.find_player(name, config, spec, deterministic, configure) for name in names
+    ]
     players = evaluating.with_unique_names([learner, *players] if learner else players)
     if options.gif:
         write_game(players, config, agents, options)
@@ -196,7 +212,7 @@ def play(
             options.max_steps or MAX_STEPS,
             progress,
         )
-    record = evaluating.games_record(players, results, config, how)
+    record = evaluating.games_record(players, results, config, deterministic)
     if learner is None:
         ratings = elo_ratings(
             {pair: result.independent for pair, result in results.items()}, len(players)
@@ -214,13 +230,13 @@ def write_game(
     from puffer_mlx.library.evaluating import game_frames
 
     path = options.gif
-    hold = max(1, round(RESULT * options.fps))
+    hold = max(1, round(RESULT_SECONDS * options.fps))
     frames = game_frames(players[0], players[1], config, agents, hold)
     write_gif(frames, path, options.fps, options.scale)
     print(f"wrote {relative(path)}, {path.stat().st_size / 1000:,.0f} kB")
 
 
-# ---- what is shown -------------------------------------------------------------------------------
+# ---- output --------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -242,8 +258,8 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def report(record: dict[str, Any]) -> str:
-    """Return the results as tables."""
+def match_tables(record: dict[str, Any]) -> str:
+    """Return the results of a match as text: a table of games and a table of ratings."""
     players = sorted(record["players"], key=lambda player: -player["elo"])
     width = max(12, *(len(player["name"]) for player in players))
     lines = [*pair_table(record), "", f"{'':{width}}{'Elo':>8}"]
@@ -253,7 +269,7 @@ def report(record: dict[str, Any]) -> str:
 
 
 def pair_table(record: dict[str, Any], games: str = "games of each pair") -> list[str]:
-    """Return the lines of a table of games, grouped by first player."""
+    """Return the lines of a table of games between pairs, grouped by the first player."""
     pairs = record["pairs"]
     how = "deterministic" if record["deterministic"] else "sampled actions"
     width = max(20, *(len(pair["second"]) for pair in pairs))
@@ -262,34 +278,33 @@ def pair_table(record: dict[str, Any], games: str = "games of each pair") -> lis
         f" {how}, seed {record['seed']}",
         f"  {'':{width}}{'wins':>8}{'draws':>8}{'losses':>8}{'score':>8}  95 %",
     ]
-    for first, own in itertools.groupby(pairs, lambda pair: pair["first"]):
+    for first, group in itertools.groupby(pairs, lambda pair: pair["first"]):
         lines.append(f"{first} against")
-        for pair in own:
-            numbers = "".join(f"{pair[key]:8,}" for key in ("wins", "draws", "losses"))
+        for pair in group:
+            counts = "".join(f"{pair[key]:8,}" for key in ("wins", "draws", "losses"))
             lines.append(
-                f"  {pair['second']:{width}}{numbers}{pair['score']:8.3f}  {_interval(pair)}"
+                f"  {pair['second']:{width}}{counts}{pair['score']:8.3f}  {_interval_text(pair)}"
             )
     return lines
 
 
-def _interval(pair: dict[str, Any]) -> str:
+def _interval_text(pair: dict[str, Any]) -> str:
     if pair["low"] is None:
         return f"{pair['distinct']} distinct games"
     return f"{pair['low']:.3f} to {pair['high']:.3f}"
 
 
 def repeated_notes(record: dict[str, Any], config: Config) -> list[str]:
-    """Return notes about pairs that repeated the same games, each with a hint."""
+    """Return notes about pairs of players that repeated the same games, each with a hint."""
     opening = next((key for key in config.env if key.startswith("opening")), None)
-    hint = "without --deterministic they differ"
+    hint = "leave out --deterministic for different games"
     if opening and config.env[opening]:
-        hint = "the interval is of these"
+        hint = "the interval is for distinct games"
     elif opening:
-        option = f"--env.{opening.replace('_', '-')} 8"
-        hint = f"{option} begins each with stones put down at random"
+        hint = f"--env.{opening.replace('_', '-')} 8 starts each with random moves"
     return [
         f"{pair['first']} against {pair['second']}: {pair['distinct']:,} distinct games in"
-        f" {pair['games']:,}, as neither player draws: {hint}"
+        f" {pair['games']:,}, because neither player samples: {hint}"
         for pair in record["pairs"]
         if pair["distinct"] is not None and pair["distinct"] < pair["games"]
     ]

@@ -1,4 +1,4 @@
-"""Options of commands: add a table of options to a parser, refuse options without effect."""
+"""Helpers of all commands: declare options by a table, refuse unused ones, print notes."""
 
 import argparse
 import contextlib
@@ -16,39 +16,39 @@ from puffer_mlx.system import verbosity
 from puffer_mlx.system.files import check_writable
 from puffer_mlx.system.json_text import STANDARD_OUTPUT
 
-Type = Callable[[str], Any]
-MOST = 1e12  # default upper limit
+OptionType = Callable[[str], Any]
+MAX_NUMBER = 1e12  # default upper limit of an option's number
 
 
-def number(kind: type, least: float, most: float = MOST) -> Callable[[str], float]:
-    """Return a function that parses a finite number in a range, such as 1_000 or 1e3."""
+def number_type(kind: type, minimum: float, maximum: float = MAX_NUMBER) -> Callable[[str], float]:
+    """Return an argparse type for numbers in a range, such as 1_000 or 1e3."""
 
     def parse(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        legal = math.isfinite(value) and least <= value <= most
+        legal = math.isfinite(value) and minimum <= value <= maximum
         if not legal or (kind is int and value != int(value)):
-            words = "a whole number" if kind is int else "a number"
-            end = "up" if most >= MOST else f"to {most:g}"
-            raise argparse.ArgumentTypeError(f"{text!r} is not {words} from {least:g} {end}")
+            kind_text = "a whole number" if kind is int else "a number"
+            end = "up" if maximum >= MAX_NUMBER else f"to {maximum:g}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {kind_text} from {minimum:g} {end}")
         return kind(value)
 
     return parse
 
 
 def json_output(text: str) -> Path:
-    """Return the file of ``--json``; ``-`` is standard output."""
+    """Return the path for ``--json``; ``-`` is standard output."""
     return STANDARD_OUTPUT if text == str(STANDARD_OUTPUT) else check_writable(text)
 
 
-TYPES: dict[str, Type] = {  # types by option, else by metavar
+OPTION_TYPES: dict[str, OptionType] = {  # types by option or metavar
     "--json": json_output,
-    "FILE": check_writable,  # for a file to write; ``types`` overrides it for a file to read
+    "FILE": check_writable,  # a file to write; ``types`` overrides it for a file to read
     "FOLDER": Path,
-    "N": number(int, 1),
-    "SECONDS": number(float, 0.001),
+    "N": number_type(int, 1),
+    "SECONDS": number_type(float, 0.001),
 }
 
 
@@ -56,10 +56,10 @@ def add_table(
     parser: argparse.ArgumentParser,
     title: str,
     table: str,
-    about: str | None = None,
-    types: Mapping[str, Type] | None = None,
+    description: str | None = None,
+    types: Mapping[str, OptionType] | None = None,
 ) -> argparse._ArgumentGroup:
-    """Add the options of a table as a group. Returns the group.
+    """Add a group of options to a parser from a text table. Returns the group.
 
     Args:
         parser: Parser of the command.
@@ -67,95 +67,92 @@ def add_table(
         table: Text with one option per entry: names, metavar, two blanks, help. Indented lines
             continue the help. FILE... takes several values, FILE* may be repeated, and [FILE] has
             an optional value, "" if omitted. An option without a metavar is a switch.
-        about: Description of the group in help.
-        types: Functions from text to value, by option. Other options use ``TYPES`` by metavar, or
-            stay text.
+        description: Description of the group in help.
+        types: Types by option. Other options have the type of their metavar in ``OPTION_TYPES``, or
+            are texts.
     """
-    group = parser.add_argument_group(title, about)
+    group = parser.add_argument_group(title, description)
     for entry in re.split(r"\n(?=\S)", table.strip()):
         head, text = re.split(r"\s{2,}", entry, maxsplit=1)
         names = [word.rstrip(",") for word in head.split() if word.startswith("-")]
-        word = "" if head.split()[-1] == names[-1] else head.split()[-1]
-        how = _taking(word, (types or {}).get(names[0], TYPES.get(names[0])))
-        group.add_argument(*names, help=" ".join(text.split()), **how)
+        metavar = "" if head.split()[-1] == names[-1] else head.split()[-1]
+        kind = (types or {}).get(names[0], OPTION_TYPES.get(names[0]))
+        arguments = _argparse_arguments(metavar, kind)
+        group.add_argument(*names, help=" ".join(text.split()), **arguments)
     return group
 
 
-def _taking(word: str, kind: Type | None) -> dict[str, Any]:
-    """Return argparse's arguments for an option with this metavar; "" makes a switch."""
-    if not word:
+def _argparse_arguments(metavar: str, kind: OptionType | None) -> dict[str, Any]:
+    """Return the arguments of argparse's ``add_argument`` for a metavar; "" makes a switch."""
+    if not metavar:
         return {"action": "store_true"}
-    plain = word.strip("[].*")
-    how: dict[str, Any] = {"metavar": plain, "type": kind or TYPES.get(plain, str)}
-    if word.endswith("..."):
-        how |= {"nargs": "+", "default": []}
-    elif word.endswith("*"):
-        how |= {"action": "append", "default": []}
-    elif word.startswith("["):
-        how |= {"nargs": "?", "const": ""}
-    return how
+    name = metavar.strip("[].*")
+    arguments: dict[str, Any] = {"metavar": name, "type": kind or OPTION_TYPES.get(name, str)}
+    if metavar.endswith("..."):
+        arguments |= {"nargs": "+", "default": []}
+    elif metavar.endswith("*"):
+        arguments |= {"action": "append", "default": []}
+    elif metavar.startswith("["):
+        arguments |= {"nargs": "?", "const": ""}
+    return arguments
 
 
 def reject_unused(
-    options: argparse.Namespace, names: Iterable[str], why: str, hint: str = "leave it out"
+    options: argparse.Namespace, names: Iterable[str], reason: str, hint: str = "leave it out"
 ) -> None:
-    """Refuse options that were given and have no effect.
+    """Raise a UserError if an option without effect was typed.
 
     Args:
-        options: Parsed options; None, False and empty lists mean that an option wasn't given. No
-            option may be 0.
+        options: Parsed options. An untyped option is None, False or an empty list, never 0.
         names: Attributes of the options without effect.
-        why: Text after "does nothing" in the message.
+        reason: Text after "has no effect" in the message.
         hint: Hint of the error.
-
-    Raises:
-        UserError: One of the options was given.
     """
     for name in names:
         if getattr(options, name):
-            raise UserError(f"--{name.replace('_', '-')} does nothing {why}", hint)
+            raise UserError(f"--{name.replace('_', '-')} has no effect {reason}", hint)
 
 
-def say_next(*steps: tuple[str, str]) -> None:
-    """Print what to type next, unless quiet.
+def print_next_commands(*commands: tuple[str, str]) -> None:
+    """Print commands to type next, unless ``-q`` is set.
 
     Args:
-        steps: Commands, each with its purpose, which is left out if 80 columns can't hold it.
+        commands: Commands with their purposes. A purpose is left out if it exceeds 80 columns.
     """
-    width = max(len(command) for command, _ in steps)
-    for number, (command, purpose) in enumerate(steps):
-        line = f"{'' if number else 'next':6}{command}"
+    width = max(len(command) for command, _ in commands)
+    for index, (command, purpose) in enumerate(commands):
+        line = f"{'' if index else 'next':6}{command}"
         full = f"{line:{width + 6}}  # {purpose}"
         if not verbosity.is_quiet():  # not wrapped: lines to copy
             print(full if len(full) <= 80 else line, flush=True)
 
 
-def find_family(config: Config) -> str:
-    """Return the family of an environment in Python by making it. Imports the environments' room.
+def make_and_find_family(config: Config) -> str:
+    """Make a Python environment and return its family. Imports ``vec``.
 
     Raises:
-        UserError: The environment can't be made, or isn't trusted.
+        UserError: If the environment can't be made, or isn't trusted.
     """
     from puffer_mlx import vec
 
-    with contextlib.chdir("."):  # the environment may change it
+    with contextlib.chdir("."):  # the environment may change the working directory
         return vec.find_family(config)
 
 
-def say_config(config: Config) -> None:
+def print_notes(config: Config) -> None:
     """Print a configuration's notes and, with ``-v``, the origins of its values."""
     verbosity.note(*take_notes(config))
-    detail_config(config)
+    print_origins(config)
 
 
-def detail_config(config: Config) -> None:
-    """With ``-v``, print the files that were read and each value that they set."""
+def print_origins(config: Config) -> None:
+    """With ``-v``, print a configuration's files and the origin of each value."""
     if config.files:
-        verbosity.detail(f"read, the later ones winning: {', '.join(config.files)}")
+        verbosity.detail(f"files, later ones win: {', '.join(config.files)}")
     for name in DECLARED:
         if origin := config.origins.get(name):
             path, colon, line = origin.rpartition(":")
-            where = f"{plain_path(Path(path))}:{line}" if colon else origin
-            verbosity.detail(f"  {name:<28}{config.value(name)!s:<16} {where}")
+            location = f"{plain_path(Path(path))}:{line}" if colon else origin
+            verbosity.detail(f"  {name:<28}{config.value(name)!s:<16} {location}")
     for key, value in config.env.items():
         verbosity.detail(f"  {f'env.{key}':<28}{value}")

@@ -1,7 +1,7 @@
-"""Draw learning curves: puffer-mlx plot RUN ... [options]; in Python ``puffer_mlx.plot``.
+"""The command ``plot`` and ``puffer_mlx.plot``: draw the learning curves of runs.
 
-Runs whose configurations differ in seeds only are one line, their median, with the range of all.
-Each environment has its own axes.
+Runs that differ only in their seeds are drawn as one line: their median and range. Each environment
+has a separate panel.
 """
 
 import io
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.commands import add_common_options
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.cli.options import add_table
-from puffer_mlx.cli.runs import FOLDERS, SavedRun, find_runs
+from puffer_mlx.cli.runs import FOLDER_OPTIONS, SavedRun, find_runs
 from puffer_mlx.config import Base
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.config.compatibility import closest
@@ -28,16 +28,16 @@ from puffer_mlx.system.files import check_writable, publish, relative
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.tracking.trackers import flatten_dict
 
-POINTS = 200  # maximum number of points of a curve; each is the mean of several epochs
-COLUMNS = 3
-PANEL = 5.0, 3.4  # inches
+MAX_CURVE_POINTS = 200  # each point is the mean of several epochs
+MAX_COLUMNS = 3
+PANEL_INCHES = 5.0, 3.4  # width, height
 LABELS = {"steps": "environment steps", "seconds": "seconds of training"}
 SUFFIXES = ".png", ".pdf", ".svg"
 OPTIONS = f"""
---out FILE  a .png, .pdf or .svg (default ENV.png, or runs.png with several environments)
---x steps|seconds  what is to the right (default steps)
---key KEY  number of the log, such as loss/entropy or SPS (default the score)
-{FOLDERS.strip()}
+--out FILE  .png, .pdf or .svg file to write (default: ENV.png, or runs.png for several ENVs)
+--x steps|seconds  the horizontal axis (default steps)
+--key KEY  metric in the log, such as loss/entropy or SPS (default: the score)
+{FOLDER_OPTIONS.strip()}
 """
 
 
@@ -51,41 +51,41 @@ def plot(
 ) -> Any:
     """Draw the learning curves of runs. Returns matplotlib's figure, which notebooks show.
 
-    Runs whose configurations differ in seeds only are one line, their median, with the range.
+    Runs that differ only in their seeds are drawn as one line: their median and range.
 
     Args:
-        runs: Environments, for all of their runs; run ids, folders or logs of runs; or "latest".
+        runs: Environments (all their runs), run ids, folders or logs of runs, or "latest".
         x: "steps" or "seconds".
-        key: Number of the log to draw, such as "loss/entropy" or "SPS"; "" for the score.
-        out: File to write: .png, .pdf or .svg. None writes none.
+        key: Metric in the log, such as "loss/entropy" or "SPS"; "" for the score.
+        out: File to write: .png, .pdf or .svg; None to write no file.
         checkpoint_dir: Folder of the checkpoints.
         log_dir: Folder of the logs.
 
     Raises:
-        UserError: There is no such run or number, or matplotlib isn't installed.
+        UserError: If a run or metric doesn't exist, or matplotlib isn't installed.
     """
-    chosen = find_chosen(list(map(str, runs)), Path(log_dir), Path(checkpoint_dir))
-    return draw(chosen, x, key, Path(out) if out else None)
+    chosen = find_selected_runs(list(map(str, runs)), Path(log_dir), Path(checkpoint_dir))
+    return draw_figure(chosen, x, key, Path(out) if out else None)
 
 
-def draw(runs: list[SavedRun], x: str, key: str, out: Path | None) -> Any:
-    """Return the figure of ``plot`` for some runs, after writing it."""
+def draw_figure(runs: list[SavedRun], x: str, key: str, out: Path | None) -> Any:
+    """Draw the figure of ``plot``, write it if requested, and return it."""
     with optional_package("plot", "plots need"):
         from matplotlib.figure import Figure
     if x not in LABELS:
         raise UserError(f"x is {x!r}", "steps or seconds")
     if out and out.suffix not in SUFFIXES:
-        raise UserError(f"{relative(out)} can't be drawn", "a name ending in .png, .pdf or .svg")
+        raise UserError(f"{relative(out)} has no known suffix", "use .png, .pdf or .svg")
     environments: dict[str, list[SavedRun]] = {}
     for run in runs:
         environments.setdefault(run.environment, []).append(run)
-    columns = min(COLUMNS, len(environments))
+    columns = min(MAX_COLUMNS, len(environments))
     rows = -(-len(environments) // columns)
-    figure: Any = Figure((PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
+    figure: Any = Figure((PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows), layout="constrained")
     figure._repr_png_ = partial(_png_bytes, figure)  # for notebooks
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes, (environment, of_it) in zip(panels, environments.items(), strict=False):
-        draw_environment(axes, of_it, x, key)
+    for axes, (environment, env_runs) in zip(panels, environments.items(), strict=False):
+        draw_environment(axes, env_runs, x, key)
         axes.set_title(environment, loc="left", fontsize=10, fontweight="bold")
     for axes in panels[len(environments) :]:
         axes.set_axis_off()
@@ -101,45 +101,45 @@ def _png_bytes(figure: Any) -> bytes:
     return file.getvalue()
 
 
-def find_chosen(words: list[str], logs: Path, checkpoints: Path) -> list[SavedRun]:
-    """Return the runs that are named, each once.
+def find_selected_runs(words: list[str], logs: Path, checkpoints: Path) -> list[SavedRun]:
+    """Return the runs that the arguments of ``plot`` select, sorted by start time.
 
     Raises:
-        UserError: A word names no run, or no word is given.
+        UserError: If an argument selects no run, or there are no arguments.
     """
-    known = find_runs(logs, checkpoints)
+    all_runs = find_runs(logs, checkpoints)
     chosen: dict[Path, SavedRun] = {}
     for word in words:
         path = Path(word).resolve()
-        found = [
+        matches = [
             run
-            for run in known
+            for run in all_runs
             if word in (run.environment, run.typed, run.folder.name)
             or path in (run.folder.resolve(), run.log.resolve())
         ]
         if word == "latest":
-            found = known[:1]
-        if not found and path.suffix == ".jsonl":  # of another folder, such as a sweep's
+            matches = all_runs[:1]
+        if not matches and path.suffix == ".jsonl":  # in another folder, such as a sweep's
             folder = path.parents[2] / checkpoints.name / path.parent.name / path.stem
-            found = list(filter(None, [SavedRun(folder, path)]))
-        if not found:
-            names = ", ".join(sorted({run.environment for run in known}))
+            matches = list(filter(None, [SavedRun(folder, path)]))
+        if not matches:
+            names = ", ".join(sorted({run.environment for run in all_runs}))
             hint = f"there are runs of {names}" if names else f"none in {checkpoints} and {logs}"
             raise UserError(f"there is no run {word}", f"{hint}: {program.command('runs')}")
-        chosen |= {run.log.resolve(): run for run in found}
+        chosen |= {run.log.resolve(): run for run in matches}
     if not chosen:
-        raise UserError("no run is named", "an environment, a RUN_ID or latest")
+        raise UserError("no run is selected", "add an environment, a RUN_ID or latest")
     return sorted(chosen.values(), key=lambda run: run.started)
 
 
 def draw_environment(axes: Any, runs: list[SavedRun], x: str, key: str) -> None:
-    """Draw the runs of an environment, and a legend below if there are several lines."""
-    name = _number_named(key, runs)
+    """Draw the learning curves of an environment's runs in one panel, with a legend."""
+    name = _metric_name(key, runs)
     groups: dict[str, list[SavedRun]] = {}
     for run in runs:
-        groups.setdefault(repr(_settings(run)), []).append(run)
-    for of_group, label in zip(groups.values(), _labels(list(groups.values())), strict=True):
-        curves = [_curve(run.values(name), x) for run in of_group if run.values(name)]
+        groups.setdefault(repr(_hyperparameters(run)), []).append(run)
+    for group, label in zip(groups.values(), _labels(list(groups.values())), strict=True):
+        curves = [_mean_curve(run.values(name), x) for run in group if run.values(name)]
         if not curves:
             continue
         right = np.unique(np.concatenate([curve[0] for curve in curves]))
@@ -157,27 +157,27 @@ def draw_environment(axes: Any, runs: list[SavedRun], x: str, key: str) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=8, frameon=False)
 
 
-def _number_named(key: str, runs: list[SavedRun]) -> str:
-    """Return the full name of a number in the records; "" is the score.
+def _metric_name(key: str, runs: list[SavedRun]) -> str:
+    """Return the full name of a metric in the runs' records. "" means the score.
 
     Raises:
-        UserError: No record has it.
+        UserError: If the records don't contain it.
     """
     if not key:
         if name := next((run.metric for run in runs if run.metric), ""):
             return name
         raise UserError(f"no run of {runs[0].environment} has a score yet", "--key loss/entropy")
-    known = {name for run in runs for record in run.records[-1:] for name in record}
-    ends = [name for name in known if name == key or name.endswith(f"/{key}")]
-    if len(ends) == 1 or key in ends:
-        return key if key in ends else ends[0]
-    near = closest(key, sorted(known))
-    hint = f"did you mean {near}?" if near else f"one of {', '.join(sorted(known))}"
+    names = {name for run in runs for record in run.records[-1:] for name in record}
+    matches = [name for name in names if name == key or name.endswith(f"/{key}")]
+    if len(matches) == 1 or key in matches:
+        return key if key in matches else matches[0]
+    similar = closest(key, sorted(names))
+    hint = f"did you mean {similar}?" if similar else f"one of {', '.join(sorted(names))}"
     raise UserError(f"the logs have no {key}", hint)
 
 
-def _settings(run: SavedRun) -> dict[str, Any]:
-    """Return the settings of a run, without those of files and seeds."""
+def _hyperparameters(run: SavedRun) -> dict[str, Any]:
+    """Return the settings of a run, without files and seeds."""
     settings = flatten_dict(to_dict(run.config)) if run.config else {}
     return {
         name: value
@@ -187,8 +187,8 @@ def _settings(run: SavedRun) -> dict[str, Any]:
 
 
 def _labels(groups: Sequence[list[SavedRun]]) -> list[str]:
-    """Return the labels of the lines: what differs between them, and the number of runs."""
-    settings = [_settings(group[0]) for group in groups]
+    """Return the labels of the lines: the settings that differ, and the number of runs."""
+    settings = [_hyperparameters(group[0]) for group in groups]
     names = {name: None for each in settings for name in each}
     differing = [name for name in names if len({repr(each.get(name)) for each in settings}) > 1]
     labels = []
@@ -202,32 +202,32 @@ def _labels(groups: Sequence[list[SavedRun]]) -> list[str]:
     return labels
 
 
-def _curve(points: list[tuple[float, float, float]], x: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return x and y of a curve with ``POINTS`` points at most."""
+def _mean_curve(points: list[tuple[float, float, float]], x: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return x and y of a learning curve, averaged to at most ``MAX_CURVE_POINTS`` points."""
     rows = np.array(points)
-    parts = np.array_split(rows, min(POINTS, len(rows)))
-    means = np.array([part.mean(axis=0) for part in parts])
+    chunks = np.array_split(rows, min(MAX_CURVE_POINTS, len(rows)))
+    means = np.array([chunk.mean(axis=0) for chunk in chunks])
     return means[:, 1 if x == "seconds" else 0], means[:, 2]
 
 
 def option_parser() -> Parser:
     parser = Parser(usage="%(prog)s RUN ... [options]")
-    introduce(parser, "plot")
-    about = "an environment, for all of its runs; a RUN_ID, a run's folder or log; latest"
-    parser.add_argument("runs", metavar="RUN", nargs="+", help=about)
+    add_common_options(parser, "plot")
+    text = "an environment (all its runs), a RUN_ID, a run's folder or log, or latest"
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=text)
     add_table(parser, "this plot", OPTIONS, types={"--out": check_writable})
     base = Base()
     parser.set_defaults(x="steps", key="", checkpoint_dir=base.checkpoint_dir, log_dir=base.log_dir)
     return parser
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     options = option_parser().parse(argv)
     logs, checkpoints = Path(options.log_dir), Path(options.checkpoint_dir)
-    chosen = find_chosen(options.runs, logs, checkpoints)
+    chosen = find_selected_runs(options.runs, logs, checkpoints)
     names = {run.folder.parent.name for run in chosen}
     out = options.out or Path(f"{names.pop() if len(names) == 1 else 'runs'}.png")
-    draw(chosen, options.x, options.key, out)
+    draw_figure(chosen, options.x, options.key, out)
     count = "1 run" if len(chosen) == 1 else f"{len(chosen)} runs"
     print(f"wrote {relative(out)}: {count}")

@@ -1,6 +1,6 @@
-"""List the runs of a folder: puffer-mlx runs [ENV] [options].
+"""The command ``runs``: list the runs in a folder.
 
-Logs and checkpoints are read as they are. A run may lack one of them; other files are ignored.
+A run has a log, checkpoints or both; other files are ignored.
 """
 
 import sys
@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, say_next
+from puffer_mlx.cli.commands import add_common_options
+from puffer_mlx.cli.exit_codes import with_exit_code
+from puffer_mlx.cli.options import add_table, print_next_commands
 from puffer_mlx.config import Base, Config, load_saved
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.display.notebook import format_short
@@ -27,29 +27,29 @@ from puffer_mlx.tracking.scores import EVALUATION, score_name
 
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
 STOPPED, RESUMABLE = "stopped", "resumable"
-MEANING = {
-    STOPPED: "stopped before the last step, and saved",
-    RESUMABLE: "broke off; --resume takes an earlier checkpoint",
-    FAILED: "broke off; there is nothing to resume",
+END_MEANINGS = {
+    STOPPED: "saved before the last step; can be resumed",
+    RESUMABLE: "aborted; can be resumed from an earlier checkpoint",
+    FAILED: "aborted; can't be resumed",
 }
-UNITS = (("days", 86_400), ("h", 3600), ("min", 60), ("s", 1))
-UNLIMITED = 1000  # columns of a pipe or a file
-FOLDERS = """
+TIME_UNITS = (("days", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+UNLIMITED_COLUMNS = 1000  # width of the table in a pipe or a file
+FOLDER_OPTIONS = """
 --checkpoint-dir DIR  folder of the checkpoints
 --log-dir DIR  folder of the logs
 """
-OPTIONS = f"{FOLDERS}--json FILE  write the list to a file; - is stdout\n"
+OPTIONS = f"{FOLDER_OPTIONS}--json FILE  write the list to a file; - is stdout\n"
 
 
 class SavedRun:
-    """A run on disk.
+    """A run with its log and checkpoints on disk.
 
     Args:
         folder: Folder of the checkpoints, .../ENV/RUN; may be missing.
         log: Path of the log; may be missing.
 
     Attributes:
-        config: Configuration; None without a readable one.
+        config: Configuration, or None without a readable file.
         records: Records of the epochs.
     """
 
@@ -57,23 +57,23 @@ class SavedRun:
         self.folder = folder
         self.log = log
         self.records = read_records(log)
-        try:  # no environment is made, so code that the file names doesn't run
+        try:  # no environment is made, so no code of the file runs
             self.config = load_saved(folder / "config.ini", allow_code=True)
         except (UserError, OSError):
             self.config = None
 
     def __bool__(self) -> bool:
-        """Return True if there is something to list."""
+        """Return True if the run has a log or a configuration."""
         return bool(self.records or self.config)
 
     @property
     def environment(self) -> str:
-        """Name of the environment."""
+        """Name of the run's environment."""
         return self.config.env_name if self.config else self.folder.parent.name
 
     @property
     def typed(self) -> str:
-        """The environment as commands take it: for a folder of sources its path."""
+        """The run's environment for command lines: its name, or the path of its sources."""
         if not (self.config and self.config.source):
             return self.environment
         path = relative(Path(self.config.source))
@@ -81,21 +81,21 @@ class SavedRun:
 
     @cached_property
     def started(self) -> float:
-        """Time of the start in seconds since 1970."""
+        """Start time of the run in seconds since 1970."""
         if self.folder.name.isdecimal() and len(self.folder.name) == 13:
             return int(self.folder.name) / 1000
         return (self.log if self.log.exists() else self.folder).stat().st_mtime
 
     @cached_property
     def metric(self) -> str:
-        """Name of the score in the records; "" without a score."""
+        """Name of the run's score in its records; "" without a score."""
         config = self.config or Config("")
         scores = (score_name(record, config.metric) for record in self.records)
         names = dict.fromkeys([config.evaluation_metric, *scores])
         return next((name for name in names if self.values(name)), "")
 
     def values(self, name: str) -> list[tuple[float, float, float]]:
-        """Return (steps, seconds, value) of the records that have a finite value."""
+        """Return (steps, seconds, value) of the run's records with a finite value of a metric."""
         points = []
         for record in self.records:
             value = record.get(name)
@@ -104,7 +104,7 @@ class SavedRun:
         return points
 
     def summary(self) -> dict[str, Any]:
-        """Return the facts to list."""
+        """Return the run's entry in the list: environment, start, steps, best score, end."""
         config = self.config
         steps, ended = self._end()
         sign = config.sign if config else 1
@@ -129,39 +129,39 @@ class SavedRun:
         return any(self.config.sign * (score - bound) >= 0 for _, _, score in values)
 
     def _end(self) -> tuple[int, str]:
-        """Return the number of steps, and how the run ended."""
+        """Return the run's number of steps, and how it ended: ``FINISHED``, for example."""
         from puffer_mlx.checkpoint import STATE, branches
 
         try:
             saved = branches.list_checkpoints(self.folder)
-            whole = branches.list_checkpoints(self.folder, STATE)
+            resumable = branches.list_checkpoints(self.folder, STATE)
         except UserError:  # the folder can't be read
             saved = []
-            whole = []
+            resumable = []
         logged = [int(record["agent_steps"]) for record in self.records[-1:]]
         steps = max([0, *logged, *(each.step for each in saved[-1:])])
         if is_locked(self.folder):
             return steps, RUNNING
         if self.config and steps >= self.config.epochs * self.config.batch_size:
             return steps, FINISHED
-        if not whole:
+        if not resumable:
             return steps, FAILED
-        return steps, STOPPED if whole[-1].step >= steps else RESUMABLE
+        return steps, STOPPED if resumable[-1].step >= steps else RESUMABLE
 
 
 def find_runs(logs: Path, checkpoints: Path) -> list[SavedRun]:
     """Return the runs with a log or checkpoints, the newest first."""
-    places = {(path.parent.name, path.stem) for path in logs.glob("*/*.jsonl")}
-    places |= {path.parts[-3:-1] for path in checkpoints.glob("*/*/config.ini")}
+    names = {(path.parent.name, path.stem) for path in logs.glob("*/*.jsonl")}
+    names |= {path.parts[-3:-1] for path in checkpoints.glob("*/*/config.ini")}
     runs = [
-        SavedRun(checkpoints / name / run_id, logs / name / f"{run_id}.jsonl")
-        for name, run_id in places
+        SavedRun(checkpoints / env / run_id, logs / env / f"{run_id}.jsonl")
+        for env, run_id in names
     ]
     return sorted(filter(None, runs), key=lambda run: run.started, reverse=True)
 
 
-def table(runs: list[dict[str, Any]], with_environment: bool) -> Table:
-    """Return the table of runs. Only long names of environments are cut on narrow terminals."""
+def runs_table(runs: list[dict[str, Any]], with_environment: bool) -> Table:
+    """Return the table of runs. In narrow terminals, only names of environments are shortened."""
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for name in "run", "age", "steps", "best", "ended":
         left = name in ("run", "ended")
@@ -178,71 +178,75 @@ def table(runs: list[dict[str, Any]], with_environment: bool) -> Table:
 
 
 def score_text(score: float | None) -> str:
-    """Return a score in at most seven characters, "" for None."""
+    """Format a score in at most seven characters; "" for None."""
     if score is None:
         return ""
     return f"{score:.4g}" if abs(score) < 1e4 else format_short(score)
 
 
 def best_text(run: dict[str, Any]) -> str:
-    """Return the best score in the facts of a run, with an e if evaluations measured it."""
+    """Format the best score of a run, followed by " e" if it is from an evaluation."""
     return score_text(run["best"]) + " e" * run["metric"].startswith(EVALUATION)
 
 
 def age(started: float) -> str:
-    """Return the time since a start with one unit: "3 min"."""
+    """Format the time since a run's start with one unit: "3 min"."""
     seconds = max(0.0, time.time() - started)
-    unit, size = next((each for each in UNITS if seconds >= 2 * each[1]), UNITS[-1])
+    unit, size = next((each for each in TIME_UNITS if seconds >= 2 * each[1]), TIME_UNITS[-1])
     return f"{seconds // size:.0f} {unit}"
 
 
-def say_steps(runs: list[SavedRun], facts: list[dict[str, Any]]) -> None:
-    """Print the meaning of the words in the table, and what to type next."""
-    for word, meaning in MEANING.items():
+def print_run_hints(runs: list[SavedRun], facts: list[dict[str, Any]]) -> None:
+    """Explain the words in the table of runs, and print the next commands."""
+    for word, meaning in END_MEANINGS.items():
         if any(each["ended"] == word for each in facts):
             verbosity.note(f"{word}: {meaning}")
     if any(each["best"] is not None for each in facts):
-        verbosity.note("best: score of training episodes; e: of an evaluation")
-    steps = []
+        verbosity.note("best: best score in training; e: in an evaluation")
+    commands = []
     saved = [run for run in runs if any(run.folder.glob("[0-9]*/weights.safetensors"))]
     if saved:
-        which = f"{saved[0].typed} {saved[0].folder.name}"
-        steps.append((f"{program.command('evaluate')} {which} --terminal", "watch it"))
-    steps.append((f"{program.command('plot')} {runs[0].environment}", "curves of its runs"))
+        arguments = f"{saved[0].typed} {saved[0].folder.name}"
+        commands.append((f"{program.command('evaluate')} {arguments} --terminal", "watch it"))
+    commands.append((f"{program.command('plot')} {runs[0].environment}", "learning curves"))
     if facts[0]["ended"] in (STOPPED, RESUMABLE):
-        which = f"{runs[0].typed} --resume {runs[0].folder.name}"
-        which += " --stop-at-score none" * runs[0].reached_target
-        steps.append((f"{program.command('train')} {which}", "resume it"))
-    say_next(*steps)
+        arguments = f"{runs[0].typed} --resume {runs[0].folder.name}"
+        arguments += " --stop-at-score none" * runs[0].reached_target
+        commands.append((f"{program.command('train')} {arguments}", "resume it"))
+    print_next_commands(*commands)
 
 
 def option_parser() -> Parser:
     parser = Parser(usage="%(prog)s [ENV] [options]")
-    introduce(parser, "runs")
-    parser.add_argument("environment", metavar="ENV", nargs="?", default="", help="its runs only")
+    add_common_options(parser, "runs")
+    parser.add_argument(
+        "environment",
+        metavar="ENV",
+        nargs="?",
+        default="",
+        help="list only the runs of this environment",
+    )
     add_table(parser, "this list", OPTIONS)
     base = Base()
     parser.set_defaults(checkpoint_dir=base.checkpoint_dir, log_dir=base.log_dir)
     return parser
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> None:
     options = option_parser().parse(argv)
     runs = find_runs(Path(options.log_dir), Path(options.checkpoint_dir))
-    of_environment = [
-        run for run in runs if options.environment in ("", run.environment, run.typed)
-    ]
-    facts = [run.summary() for run in of_environment]
+    selected = [run for run in runs if options.environment in ("", run.environment, run.typed)]
+    facts = [run.summary() for run in selected]
     if options.json:
         write_json(facts, options.json)
     if facts:
-        width = None if sys.stdout.isatty() else UNLIMITED
-        Console(highlight=False, width=width).print(table(facts, not options.environment))
-        say_steps(of_environment, facts)
+        width = None if sys.stdout.isatty() else UNLIMITED_COLUMNS
+        Console(highlight=False, width=width).print(runs_table(facts, not options.environment))
+        print_run_hints(selected, facts)
     elif runs:
         names = ", ".join(sorted({run.environment for run in runs}))
         verbosity.note(f"no run of {options.environment}; there are runs of {names}")
     else:
-        verbosity.note(f"no run in {options.checkpoint_dir}/ and {options.log_dir}/")
-        say_next((f"{program.command('train')} breakout", "train one"))
+        verbosity.note(f"no runs in {options.checkpoint_dir}/ and {options.log_dir}/")
+        print_next_commands((f"{program.command('train')} breakout", "train one"))

@@ -1,4 +1,4 @@
-"""The end of a run: save the run, and print its result and the next steps.
+"""End a run: save it, and print its result and the next commands.
 
 | cause | saved |
 | --- | --- |
@@ -6,7 +6,7 @@
 | a Mac's driver aborts an epoch's rollout or training | everything before that epoch |
 | any other exception, a second signal | the weights after the last complete epoch |
 
-During an epoch, weights, random keys and environments don't belong to the same step, so an exact
+In the middle of an epoch, weights, random keys and environments are at different steps, so an exact
 resume from there is impossible.
 """
 
@@ -23,86 +23,87 @@ from puffer_mlx.system.files import relative
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
 
-LONG = 10.0  # seconds: a longer wait for the epoch's end is announced
-NOTHING = "no epoch ended; nothing to save"
-AT_ITS_END = "nothing to train: --train.total-timesteps says how many steps"
+LONG_WAIT_S = 10.0  # a longer wait for the end of the epoch is announced
+NOTHING_SAVED = "nothing to save: no epoch was completed"
+NOTHING_TO_TRAIN = "nothing to train: --train.total-timesteps sets the number of steps"
 
 
 class RunEnding:
-    """Save a run when training ends. A context manager around the training.
+    """Context manager around the training that saves the run and prints its result at the end.
 
     Args:
         run: Run with its files; already saved, if it was trained before.
         evaluator: Evaluator of the run's weights.
 
     Attributes:
-        reached: Lines about the steps, the score and the best evaluation, in this order.
-        next: Lines about what to do next, printed last.
+        result: Lines about the steps, the score and the best evaluation, in this order.
+        next: Lines with the next commands, printed last.
     """
 
     def __init__(self, run: Run, evaluator: Evaluator) -> None:
-        self.reached: list[str] = []
+        self.result: list[str] = []
         self.next: list[str] = []
         self._run = run
         self._trainer = run.trainer
         self._evaluator = evaluator
         self._saved: Path | None = None  # last checkpoint written by this process
-        self._whole = run.resumed and run.resumed.folder  # last checkpoint that can be resumed
+        self._resumable = run.resumed and run.resumed.folder  # last checkpoint that can be resumed
         self._epoch = run.trainer.epoch  # last saved epoch
         self._lock = threading.Lock()
 
-    def save(self, whole: bool = True) -> None:
-        """Save the last complete epoch if it isn't saved yet.
+    def save(self, resumable: bool = True) -> None:
+        """Write a checkpoint of the last complete epoch if it isn't saved yet.
 
         Args:
-            whole: True for a checkpoint that can be resumed, False for weights only.
+            resumable: True for a checkpoint that can be resumed, False for weights only.
 
         Raises:
-            UserError: The checkpoint can't be written.
+            UserError: If the checkpoint can't be written.
         """
         with self._lock:
             trainer = self._trainer
             if trainer.epoch == self._epoch:
                 return
             epoch = trainer.epoch
-            self._saved = self._run.save(self._evaluator.score, whole)
+            self._saved = self._run.save(self._evaluator.score, resumable)
             self._epoch = epoch
-            self._whole = self._saved if whole else self._whole
+            self._resumable = self._saved if resumable else self._resumable
 
-    def rescue(self, whole: bool = False) -> str:
-        """Save after an unexpected end, from any thread. Returns a line about it for the user.
+    def rescue(self, resumable: bool = False) -> str:
+        """Save the run after an unexpected end, from any thread. Returns a line for the user.
 
         Args:
-            whole: True to try a checkpoint that can be resumed first; False for weights only.
+            resumable: True to try a checkpoint that can be resumed first; False for weights only.
         """
         try:
-            self.save(whole)
+            self.save(resumable)
         except Exception as error:
-            return self.rescue() if whole else self._lost(error)
-        return self.line()
+            return self.rescue() if resumable else self._not_saved_line(error)
+        return self.saved_line()
 
     @property
     def saved(self) -> Path | None:
-        """Last checkpoint of this process or the resumed one."""
-        return self._saved or self._whole
+        """The run's last checkpoint: of this process, or the resumed one."""
+        return self._saved or self._resumable
 
-    def line(self) -> str:
-        """Return a line about the last checkpoint and its use."""
+    def saved_line(self) -> str:
+        """Return a line for the user about the run's last checkpoint."""
         if self._saved is None:
             done = self._trainer.epoch >= self._trainer.config.epochs
-            return AT_ITS_END if done else NOTHING
-        if self._saved == self._whole:
+            return NOTHING_TO_TRAIN if done else NOTHING_SAVED
+        if self._saved == self._resumable:
             return f"saved {relative(self._saved)}"
         saved = relative(self._saved)
-        line = f"saved {saved} (weights only: a new run can begin from them, with"
-        line += f" --load-model-path {saved}"
-        whole = f"; --resume {relative(self._whole)} goes on from there)" if self._whole else ")"
-        return line + whole
+        line = f"saved {saved} (weights only; --load-model-path {saved} starts a new run from them"
+        if self._resumable:
+            line += f"; --resume {relative(self._resumable)} resumes an earlier checkpoint"
+        return f"{line})"
 
-    def _lost(self, error: Exception) -> str:
+    def _not_saved_line(self, error: Exception) -> str:
+        """Return a line for the user about a checkpoint that couldn't be written."""
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        left = f"there is {relative(self._saved)}" if self._saved else "there is no checkpoint"
-        return f"not saved: {reason}; {left}"
+        last = f"last checkpoint: {relative(self._saved)}" if self._saved else "no checkpoint"
+        return f"not saved: {reason}; {last}"
 
     def __enter__(self) -> Self:
         return self
@@ -111,21 +112,21 @@ class RunEnding:
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            whole = isinstance(error, GPUError) and self._trainer.ranks.size == 1
-            output.print_important(self.rescue(whole))
+            resumable = isinstance(error, GPUError) and self._trainer.ranks.size == 1
+            output.print_important(self.rescue(resumable))
             return
         if verbosity.is_quiet():
-            print(*self.reached[1:], sep="\n", flush=True)  # without the steps
+            print(*self.result[1:], sep="\n", flush=True)  # without the steps
         else:
-            verbosity.note(*self.reached)
-        output.print_important(self.line())
+            verbosity.note(*self.result)
+        output.print_important(self.saved_line())
         if not verbosity.is_quiet():
             output.print_important(f"log   {relative(self._run.log.path)}")
-            print(*self.next, sep="\n", flush=True)  # not wrapped: lines to copy
+            print(*self.next, sep="\n", flush=True)  # not wrapped, because users copy these lines
 
 
 class StopRequests:
-    """Requests from outside to end a run after its epoch.
+    """Requests by signals or a closed pipe to end a run after the current epoch.
 
     Attributes:
         trainer: Trainer of the run; None before it is made.
@@ -139,59 +140,59 @@ class StopRequests:
         self.status = 0
 
     def stop(self) -> str | None:
-        """Request a stop after this epoch. Returns a message if the epoch takes long, else None."""
+        """Request a stop after the current epoch. Returns a message if that will take long."""
         self.stopped = True
         if not self.trainer:
             return None
         self.trainer.stop = True
         epoch = self.trainer.progress
-        if epoch is None or epoch.usual_seconds - epoch.seconds < LONG:
+        if epoch is None or epoch.usual_seconds - epoch.seconds < LONG_WAIT_S:
             return None
         return f"{epoch.text(self.trainer.epoch + 1, stopping=True)}; again to stop at once"
 
     def lost(self, error: OSError) -> str:
         """Handle a failed write to standard output. Returns a message for the user.
 
-        If the reader has closed the output, the run stops; otherwise it continues.
+        If the reader has closed the pipe, the run stops; otherwise it continues.
         """
         if error.errno != errno.EPIPE:
-            return f"can't write standard output: {error.strerror}; the run and its log go on"
+            return f"can't write standard output: {error.strerror}; the run and its log continue"
         self.stop()
         self.status = output.PIPE_STATUS
-        return "nobody reads standard output any more: stopping after this epoch"
+        return "the reader of standard output ended: stopping after this epoch"
 
 
-# ---- ranks other than the first: their part, without a word and without a file -------------------
+# ---- ranks other than the first print nothing and write no files ---------------------------------
 
-# Each collective call here needs a counterpart by the first rank in ``cli/train_run.py``:
-# ``ranks.any``, ``Trainer.state``, ``Trainer.evaluate``.
+# Each collective call here (``ranks.any``, ``Trainer.state``, ``Trainer.evaluate``) needs a
+# counterpart by the first rank in ``cli/train_run.py``.
 
 
-def follow(trainer: Trainer, outside: StopRequests) -> int:
-    """Train together with the first rank until the run ends. Returns the exit code.
+def follow_first_rank(trainer: Trainer, stop_requests: StopRequests) -> int:
+    """Train on a rank other than the first until the run ends. Returns the exit code.
 
     Args:
         trainer: Trainer of this rank, in the same state as the first rank's.
-        outside: Requests to end the run.
+        stop_requests: Requests to end the run.
     """
     config, ranks = trainer.config, trainer.ranks
-    saved = trainer.epoch
+    saved_epoch = trainer.epoch
 
-    def give_part() -> int:
-        """Take part in the first rank's checkpoint if there was an epoch since the last one."""
-        if trainer.epoch != saved:
+    def join_save() -> int:
+        """Send this rank's state for the first rank's checkpoint. Returns the saved epoch."""
+        if trainer.epoch != saved_epoch:
             trainer.state()
         return trainer.epoch
 
-    with signals.stop_gracefully(outside.stop, lambda: f"rank {ranks.rank} has ended"):
+    with signals.stop_gracefully(stop_requests.stop, lambda: f"rank {ranks.rank} has ended"):
         for _ in trainer:
             if ranks.any(False):  # the first rank saves
-                saved = give_part()
-        saved = give_part()
+                saved_epoch = join_save()
+        saved_epoch = join_save()
         if trainer.error:
             raise trainer.error
-        alone = config.base.eval_interval or config.facts.evaluates_apart
-        if trainer.epoch == config.epochs and not alone:
+        first_rank_evaluates = config.base.eval_interval or config.facts.evaluates_apart
+        if trainer.epoch == config.epochs and not first_rank_evaluates:
             for _ in trainer.evaluate():
                 pass
-    return outside.status
+    return stop_requests.status

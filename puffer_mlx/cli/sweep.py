@@ -1,4 +1,4 @@
-"""Search for a good configuration: puffer-mlx sweep breakout [options]; --help lists them."""
+"""The command ``sweep``: search for good hyperparameters with many runs."""
 
 import argparse
 import contextlib
@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import find_family
+from puffer_mlx.cli.exit_codes import with_exit_code
+from puffer_mlx.cli.options import make_and_find_family
 from puffer_mlx.cli.sweep_options import (
-    LATEST,
-    USED,
+    LATEST_SWEEP,
+    SWEEP_RUN_KEYS,
     add_options,
     refuse_unknown_method,
-    split,
-    without_sweep,
+    split_sweep_options,
+    without_sweep_options,
 )
-from puffer_mlx.config import Config, load, parse_command_line, take_notes, trust, unused_note
+from puffer_mlx.config import Config, load, parse_command_line, take_notes, trust, unused_keys_note
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.notes import trainer_note
 from puffer_mlx.errors import UserError
@@ -36,16 +36,16 @@ from puffer_mlx.system.private_folders import refuse_full_disk
 from puffer_mlx.system.signals import Interrupts, catch_interrupts
 from puffer_mlx.tracking.tracked_run import check_trackers_installed
 
-FIRST = (
+FIRST_KEYS = (
     "total_timesteps",
     "learning_rate",
     "gamma",
-)  # shown first in a run's line
-WHERE = "sweep.json"  # file in a sweep's folder that names the storage of its trials
+)  # keys that come first in the line of each run
+STORAGE_FILE = "sweep.json"  # in a sweep's folder: the storage of its trials
 
 
 class StoredSweep(NamedTuple):
-    """Name and storage of a sweep.
+    """The name, folder and storage of a sweep.
 
     Args:
         name: Name of the sweep.
@@ -61,50 +61,50 @@ class StoredSweep(NamedTuple):
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options, used=USED)
+    return build_parser(add_options, used=SWEEP_RUN_KEYS)
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> int:
-    config, _ = parse_command_line(argv, add_options, used=USED)
+    config, _ = parse_command_line(argv, add_options, used=SWEEP_RUN_KEYS)
     refuse_unknown_method(config)
     if importlib.util.find_spec("optuna") is None:
         raise UserError("a sweep needs Optuna", "pip install 'puffer-mlx[sweep]'")
-    refuse_full_disk()  # otherwise every run would fail in turn
-    options, words = split(argv[1:])
+    refuse_full_disk()  # otherwise every run would fail
+    options, words = split_sweep_options(argv[1:])
     # Batch systems send SIGTERM, a closed terminal sends SIGHUP.
     with catch_interrupts(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as interrupts:
-        return sweep(argv[0], words, options, find(config, options), config, interrupts)
+        return run_sweep(argv[0], words, options, find_sweep(config, options), config, interrupts)
 
 
-def find(config: Config, options: argparse.Namespace) -> StoredSweep:
-    """Return the sweep that the options name.
+def find_sweep(config: Config, options: argparse.Namespace) -> StoredSweep:
+    """Return the new or resumed sweep that the options select.
 
     Raises:
-        UserError: It doesn't exist, or its name is invalid.
+        UserError: If the sweep to resume doesn't exist, or the name is invalid.
     """
-    above = Path(options.dir) / config.slug
+    env_folder = Path(options.dir) / config.slug
     name = options.resume or options.name or str(time.time_ns() // 1_000_000)
-    if options.resume == LATEST:
-        files = sorted(above.glob(f"*/{WHERE}"), key=lambda path: path.stat().st_mtime)
+    if options.resume == LATEST_SWEEP:
+        files = sorted(env_folder.glob(f"*/{STORAGE_FILE}"), key=lambda path: path.stat().st_mtime)
         if not files:
-            raise UserError(f"there is no sweep in {above}", "leave out --resume to start one")
+            raise UserError(f"there is no sweep in {env_folder}", "leave out --resume to start one")
         name = files[-1].parent.name
-    folder = above / name
+    folder = env_folder / name
     if name != folder.name or name.startswith("."):
-        raise UserError(f"{name!r} isn't a valid name of a sweep", "a word without a slash")
+        raise UserError(f"{name!r} isn't a valid name of a sweep", "use a name without a slash")
     if options.resume and not options.storage and not folder.is_dir():
-        names = sorted(path.parent.name for path in above.glob(f"*/{WHERE}"))
+        names = sorted(path.parent.name for path in env_folder.glob(f"*/{STORAGE_FILE}"))
         hint = "leave out --resume to start one"
         hint = f"existing sweeps: {', '.join(names[-3:])}" if names else hint
-        raise UserError(f"there is no sweep {name} in {above}", hint)
+        raise UserError(f"there is no sweep {name} in {env_folder}", hint)
     storage = options.storage or str(folder / "journal.log")
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        storage = options.storage or json.loads((folder / WHERE).read_text())["storage"]
+        storage = options.storage or json.loads((folder / STORAGE_FILE).read_text())["storage"]
     return StoredSweep(name, folder, storage, resumed=options.resume is not None)
 
 
-def sweep(
+def run_sweep(
     env: str,
     words: list[str],
     options: argparse.Namespace,
@@ -112,14 +112,14 @@ def sweep(
     typed: Config,
     interrupts: Interrupts,
 ) -> int:
-    """Run the sweep. Returns the exit code.
+    """Run a new or resumed sweep. Returns the exit code.
 
     Args:
-        env: Environment.
-        words: Further words of the configuration.
+        env: Environment as typed.
+        words: Command line of the runs, without the environment.
         options: Options of the sweep.
         stored: Name and storage of the sweep.
-        typed: Configuration of ``env`` and ``words`` alone.
+        typed: Configuration from ``env`` and ``words`` alone.
         interrupts: Signals that end the sweep.
     """
     from puffer_mlx.sweep.engine import storage
@@ -130,79 +130,86 @@ def sweep(
     database = storage.open_storage(stored.storage, must_exist=stored.resumed)
     with storage.storage_errors(stored.storage):
         name = f"{stored.folder.parent.name}-{stored.name}"
-        before = studies.study_info(database, name)
-        if before is None and stored.resumed:
+        existing = studies.study_info(database, name)
+        if existing is None and stored.resumed:
             names = ", ".join(studies.study_names(database)) or "none"
             raise UserError(f"{stored.storage} has no sweep {name}", f"existing sweeps: {names}")
-        began_with = before.get("words", []) if before else words
-        every = [*kept_words(began_with), *words] if before else words
-        config, swept = configured(env, every, typed, f"the sweep {name} in {stored.storage}")
-        plain = without_sweep(every)
+        first_words = existing.get("words", []) if existing else words
+        all_words = [*resumed_words(first_words), *words] if existing else words
+        config, swept = configure_sweep(
+            env, all_words, typed, f"the sweep {name} in {stored.storage}"
+        )
+        run_words = without_sweep_options(all_words)
         launcher = RunLauncher(
-            env, plain, config, swept.space, swept.settings, stored.folder, options.hang
+            env, run_words, config, swept.space, swept.settings, stored.folder, options.hang
         )
         sampler = make_sampler(swept.space, swept.settings, config.base.seed, launcher.adjust)
-        facts = {"words": began_with, **studies.describe_sweep(swept, config)}
-        starts = [] if before else options.start_from
-        values = {file: values_of(file, swept.space) for file in starts}
+        facts = {"words": first_words, **studies.describe_sweep(swept, config)}
+        starts = [] if existing else options.start_from
+        values = {file: values_of_keys(file, swept.space) for file in starts}
         study = studies.open_study(database, name, swept, facts, sampler, values)
-        with publish(stored.folder / WHERE) as temporary:
+        with publish(stored.folder / STORAGE_FILE) as temporary:
             temporary.write_text(json.dumps({"storage": stored.storage, "study": name}))
-        return drive(study, launcher, options, stored, interrupts)
+        return run_trainings(study, launcher, options, stored, interrupts)
 
 
-def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tuple[Config, Sweep]:
-    """Return the first run's configuration and the sweep's settings; print notes on both.
+def configure_sweep(
+    env: str, words: Sequence[str], typed: Config, study: str
+) -> tuple[Config, Sweep]:
+    """Return the first run's configuration and the sweep's settings, after printing notes.
 
     Args:
-        env: Environment.
-        words: Words of the study, then the typed ones.
-        typed: Configuration of the typed words alone.
-        study: Name of the study in messages. Its words are trusted no more than a file's.
+        env: Environment as typed.
+        words: Words stored in the study, followed by the typed words.
+        typed: Configuration from the typed words alone.
+        study: Name of the study for messages.
 
     Raises:
-        UserError: The configuration is invalid, or the study names code or a file to write that
-            the user didn't type. This is checked here because runs get all words as typed.
+        UserError: If the configuration is invalid, or only the study names some code or a file to
+            write. Its words are trusted no more than a file's. Runs can't check this, because they
+            get all words as typed.
     """
-    look_up = partial(permitted_family, typed=typed, study=study)
-    config, _ = parse_command_line([env, *words], add_options, used=USED, find_family=look_up)
-    permit(config, typed, study)
+    find_family = partial(find_trusted_family, typed=typed, study=study)
+    config, _ = parse_command_line(
+        [env, *words], add_options, used=SWEEP_RUN_KEYS, find_family=find_family
+    )
+    refuse_untrusted(config, typed, study)
     check_trackers_installed(config)
     verbosity.note(trainer_note(config), *take_notes(config))
     config.unused = [name for name in config.unused if not name.startswith("sweep.")]
-    verbosity.note(unused_note(config))
+    verbosity.note(unused_keys_note(config))
     swept = read_sweep(config)
     verbosity.note(*swept.notes, *describe_space(config, swept))
     return config, swept
 
 
-def permit(config: Config, typed: Config, study: str) -> None:
-    """Refuse code and files to write that only a study's words name; arguments as above."""
+def refuse_untrusted(config: Config, typed: Config, study: str) -> None:
+    """Raise a UserError if only a study's stored words name some code or a file to write."""
     trust.note_origin(config, typed, study)
-    trust.permit(config, "base", "env", "torch")
-    trust.permit_profile(config)
+    trust.refuse_untrusted_code(config, "base", "env", "torch")
+    trust.refuse_untrusted_profile(config)
 
 
-def permitted_family(config: Config, typed: Config, study: str) -> str:
-    """Return the family of an environment in Python, if its code may run; arguments as above."""
-    permit(config, typed, study)
-    return find_family(config)
+def find_trusted_family(config: Config, typed: Config, study: str) -> str:
+    """Make a Python environment and return its family, after checking that its code is trusted."""
+    refuse_untrusted(config, typed, study)
+    return make_and_find_family(config)
 
 
-def kept_words(words: Sequence[str]) -> list[str]:
-    """Return the words of a study that a resumed sweep uses.
+def resumed_words(words: Sequence[str]) -> list[str]:
+    """Return a study's stored command line without options that a resumed sweep must not reuse.
 
     Raises:
-        UserError: The words set a folder for runs.
+        UserError: If the command line sets a folder for runs.
     """
-    return [word for word in split(words)[1] if word != "--allow-code"]
+    return [word for word in split_sweep_options(words)[1] if word != "--allow-code"]
 
 
-def values_of(word: str, space: Space) -> dict[str, int | float]:
-    """Return another configuration's values of the swept keys, for ``--start-from``.
+def values_of_keys(word: str, space: Space) -> dict[str, int | float]:
+    """Return the values of the searched keys in another configuration, for ``--start-from``.
 
     Raises:
-        UserError: The configuration can't be read or lacks a value.
+        UserError: If the configuration can't be read or lacks a value.
     """
     config = load(word, [])
     values: dict[str, int | float] = {}
@@ -214,52 +221,52 @@ def values_of(word: str, space: Space) -> dict[str, int | float]:
     return values
 
 
-def drive(
+def run_trainings(
     study: Any,
     launcher: Any,
     options: argparse.Namespace,
     stored: StoredSweep,
     interrupts: Interrupts,
 ) -> int:
-    """Start the sweep's runs and print the result. Returns the exit code."""
+    """Run the trainings of a sweep and print the result. Returns the exit code."""
     from puffer_mlx.sweep.engine.driver import Driver
     from puffer_mlx.sweep.engine.progress import SweepProgress
     from puffer_mlx.sweep.engine.trainings import BestFile
 
     settings = launcher.settings
     config = launcher.config
-    gpus = gpus_of(config, settings.gpus)
+    gpus = select_gpus(config, settings.gpus)
     cores = training_process.available_cores()
     slots = training_process.make_slots(options.parallel, cores, gpus, config.train.gpus)
     search = f"{settings.method} over {len(launcher.space)} keys"
     title = f"sweep {stored.name} of {config.env_name}: {search}, {stored.storage}"
     console = Console(quiet=True, force_terminal=False) if verbosity.is_quiet() else Console()
-    shown = columns(launcher)
-    with SweepProgress(study, title, settings.max_runs, len(slots), console, shown) as progress:
+    keys = displayed_keys(launcher)
+    with SweepProgress(study, title, settings.max_runs, len(slots), console, keys) as progress:
         best_file = BestFile(study, launcher)
 
         def on_end(run: Any) -> None:
             progress.on_end(run)
             best_file.on_end(run)
 
-        most = settings.max_runs
+        max_runs = settings.max_runs
         start = launcher.start
         try:
-            Driver(study, start, slots, most, progress.draw, on_end, interrupts).run()
+            Driver(study, start, slots, max_runs, progress.draw, on_end, interrupts).run()
         except KeyboardInterrupt:
             again = f"{program.command('sweep')} {launcher.env} --resume {stored.name}"
-            verbosity.note(f"the active runs were ended; resume with {again}", error=True)
+            verbosity.note(f"the active runs were stopped; resume with {again}", error=True)
             raise
         finally:
             best_file.finish()
-    return say_result(study, stored, settings.metric)
+    return print_sweep_result(study, stored, settings.metric)
 
 
-def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
-    """Print the result. Returns the exit code.
+def print_sweep_result(study: Any, stored: StoredSweep, metric: str) -> int:
+    """Print the result of a sweep. Returns the exit code.
 
     Raises:
-        UserError: No run has finished.
+        UserError: If no run has finished.
     """
     from optuna.trial import TrialState
 
@@ -267,51 +274,56 @@ def say_result(study: Any, stored: StoredSweep, metric: str) -> int:
     from puffer_mlx.sweep.engine.trainings import BEST_FILE
 
     best = study.best()
-    if best is None and (others := len(study.runs(TrialState.RUNNING))):
+    if best is None and (running := len(study.runs(TrialState.RUNNING))):
         raise UserError(
-            f"another process is running {others} runs of the sweep {stored.name}; no run has"
+            f"another process is running {running} runs of the sweep {stored.name}; no run has"
             " finished yet, and max_runs allows no more",
             "wait for it, start another sweep with another --name, or raise --sweep.max-runs",
         )
     if best is None:
         raise UserError("no run finished", f"their output is in {stored.folder / 'runs'}")
     score, cost = best.values
-    number = f"{study.ordinal(best)} (runs/{best.number:04d})"
-    print(f"best: run {number}, {metric} {score:.5g} after {cost:.1f} s of training")
+    run = f"{study.ordinal(best)} (runs/{best.number:04d})"
+    print(f"best: run {run}, {metric} {score:.5g} after {cost:.1f} s of training")
     if (held_out := study.held_out(best)).seeds:
         print(f"      with held-out seeds: {held_out.summary(study.settings.sign)}")
     print(f"next  {program.command('train')} {stored.folder / BEST_FILE}")
     if warning := study.winner_warning():
         verbosity.note(warning)
-    if known := progress.importances(study):
-        most = ", ".join(f"{name} {part:.0%}" for name, part in list(known.items())[:5])
-        verbosity.note(f"most important keys: {most}")
+    if importances := progress.importances(study):
+        largest = list(importances.items())[:5]
+        text = ", ".join(f"{name} {fraction:.0%}" for name, fraction in largest)
+        verbosity.note(f"most important keys: {text}")
     for path in progress.draw_plots(study, stored.folder):
         verbosity.note(f"picture {path}")
     if not progress.can_draw():
         verbosity.note(
-            "for pictures of the front and the importances: pip install 'puffer-mlx[plot]'"
+            "for pictures of the Pareto front and the importances: pip install 'puffer-mlx[plot]'"
         )
     return 0
 
 
-def columns(launcher: Any) -> list[str]:
-    """Return the short names of up to four keys for a run's line."""
+def displayed_keys(launcher: Any) -> list[str]:
+    """Return the short names of up to four searched keys for the line of each run."""
     swept = [name.rpartition(".")[2] for name in launcher.space.names]
-    return [*[name for name in FIRST if name in swept], *[n for n in swept if n not in FIRST]][:4]
+    return [
+        *[name for name in FIRST_KEYS if name in swept],
+        *[n for n in swept if n not in FIRST_KEYS],
+    ][:4]
 
 
-def gpus_of(config: Config, most: int) -> list[str]:
-    """Return the GPUs that runs share; empty on a CPU and on Macs.
+def select_gpus(config: Config, count: int) -> list[str]:
+    """Return the GPUs for a sweep's runs; empty on CPUs and Macs.
 
     Raises:
-        UserError: More GPUs were requested than exist.
+        UserError: If more GPUs are requested than exist.
     """
     from puffer_mlx.system.devices import has_gpu
 
     gpus = training_process.available_gpus() if config.base.device != "cpu" else []
     if not gpus or not has_gpu():
         return []
-    if most > len(gpus):
-        raise UserError(f"sweep.gpus is {most}, and there are {len(gpus)}", f"at most {len(gpus)}")
-    return gpus[: most or None]
+    if count > len(gpus):
+        message = f"sweep.gpus is {count}, but there are {len(gpus)}"
+        raise UserError(message, f"at most {len(gpus)}")
+    return gpus[: count or None]

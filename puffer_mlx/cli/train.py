@@ -1,6 +1,7 @@
-"""Train a policy: puffer-mlx train breakout [options]; --help shows the common ones.
+"""The command ``train``: train a policy.
 
-Words are parsed before the trainer is imported, so help and errors appear at once.
+The command line is parsed before the trainer is imported, so that help and errors appear
+immediately.
 """
 
 import argparse
@@ -8,12 +9,12 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, find_family, number, reject_unused
+from puffer_mlx.cli.commands import add_common_options
+from puffer_mlx.cli.exit_codes import with_exit_code
+from puffer_mlx.cli.options import add_table, make_and_find_family, number_type, reject_unused
 from puffer_mlx.config import Config, parse_command_line, trust
 from puffer_mlx.config.command_line import build_parser, typed_options
-from puffer_mlx.config.help import RARELY
+from puffer_mlx.config.help import RARE_OPTIONS
 from puffer_mlx.distributed.launching import launched_rank
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program, verbosity
@@ -21,51 +22,53 @@ from puffer_mlx.system import program, verbosity
 if TYPE_CHECKING:  # imports MLX
     from puffer_mlx.checkpoint import Checkpoint
 
-FINDS_THE_RUN = "--checkpoint-dir", "--torch.network", "--torch.encoder", "--allow-code"
-PROFILED = 3  # default number of epochs in a timeline
+RESUME_LOOKUP_OPTIONS = "--checkpoint-dir", "--torch.network", "--torch.encoder", "--allow-code"
+PROFILED_EPOCHS = 3  # default length of a timeline
 OPTIONS = """
---load-model-path PATH  start a new run from weights: a .safetensors or .bin file, or what --resume
-    takes
---resume RUN  go on with a run exactly where it was saved: latest, a RUN_ID, a run's folder or a
-    checkpoint's; its own configuration, changed by the other options given here
---stop-at STEP  end after the epoch that reaches STEP; schedules run as if to the full length
+--load-model-path PATH  start a new run from the weights of a .safetensors or .bin file, or of a
+    checkpoint: latest, a RUN_ID, or the folder of a run or checkpoint
+--resume RUN  resume a run exactly where it was saved, with its configuration and the other options:
+    latest, a RUN_ID, or the folder of a run or checkpoint
+--stop-at STEP  end after the epoch that reaches STEP; schedules still use the full length
 """
-RARE = f"""
---profile-epochs N  epochs in the timeline of --profile FILE.json, beginning with the third epoch
-    after this start (default {PROFILED})
---gpu-capture FILE.gputrace  Macs only: record what the GPU does, for Xcode; needs
+RARE_TRAIN_OPTIONS = f"""
+--profile-epochs N  epochs in the timeline of --profile FILE.json, from the third epoch after this
+    start (default {PROFILED_EPOCHS})
+--gpu-capture FILE.gputrace  Macs only: record the GPU's commands for Xcode; needs
     MTL_CAPTURE_ENABLED=1
---gpu-capture-epochs N  epochs in it, at most 5: each may take gigabytes (default 1)
---list  say which environments there are
+--gpu-capture-epochs N  epochs to record, at most 5: each may need gigabytes (default 1)
+--list  list the environments and exit
 --version  print versions, device and BLAS, and exit
 """
-TYPES = {"--stop-at": number(int, 1), "--gpu-capture": Path}
+TYPES = {"--stop-at": number_type(int, 1), "--gpu-capture": Path}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    introduce(parser, "train")
+    add_common_options(parser, "train")
     add_table(parser, "this run", OPTIONS, types=TYPES)
-    add_table(parser, RARELY, RARE, types=TYPES)
+    add_table(parser, RARE_OPTIONS, RARE_TRAIN_OPTIONS, types=TYPES)
 
 
-def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Namespace]:
-    """Return the configuration and this script's own options, with ``trace`` added to them.
+def configure_run(argv: list[str], run: Path | None) -> tuple[Config, argparse.Namespace]:
+    """Return the configuration of a run and the options of ``train``, with ``trace`` added.
 
     Args:
-        argv: Words of the command line.
+        argv: Command line.
         run: Configuration file of the resumed run; None for a new run.
     """
-    config, options = parse_command_line(argv, add_options, run=run, find_family=find_family)
+    config, options = parse_command_line(
+        argv, add_options, run=run, find_family=make_and_find_family
+    )
     options.trace = None
     if run is not None:
-        trust.permit_log_dir(config)
-    if isinstance(config.base.profile, str):  # a file for this start only
-        trust.permit_profile(config)
+        trust.refuse_untrusted_log_dir(config)
+    if isinstance(config.base.profile, str):  # a file name is for this start only
+        trust.refuse_untrusted_profile(config)
         options.trace = Path(config.base.profile).absolute()
         config.base.profile = True
     if not options.trace:
         reject_unused(options, ["profile_epochs"], "without --profile FILE.json", "add it")
-    options.profile_epochs = options.profile_epochs or PROFILED
+    options.profile_epochs = options.profile_epochs or PROFILED_EPOCHS
     if options.gpu_capture:
         options.gpu_capture = options.gpu_capture.absolute()
     else:
@@ -74,24 +77,24 @@ def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Name
 
 
 def option_parser() -> argparse.ArgumentParser:
-    return build_parser(extra=add_options)
+    return build_parser(add_options)
 
 
 def find_resumed(
     which: str, words: list[str], stack: contextlib.ExitStack
 ) -> tuple["Checkpoint", Path]:
-    """Load the checkpoint to resume and lock its run.
+    """Load the checkpoint to resume, and lock its run.
 
     Args:
         which: Value of ``--resume``.
-        words: Environment, and the options for the folder of runs and for trusted code.
-        stack: Holds the lock of the run until it is closed.
+        words: Command line with the environment and ``RESUME_LOOKUP_OPTIONS``.
+        stack: Releases the lock of the run when it is closed.
 
     Returns:
-        The checkpoint, and its folder, or that of a newer checkpoint with weights only.
+        The checkpoint, and the folder of the run's newest checkpoint, which may have weights only.
 
     Raises:
-        UserError: No checkpoint is found, it is for another environment, or another process
+        UserError: If no checkpoint is found, it is for another environment, or another process
             trains the run.
     """
     from puffer_mlx import checkpoint
@@ -99,14 +102,14 @@ def find_resumed(
 
     config, _ = parse_command_line(words, training=False)
     folder = checkpoint.find_checkpoint(which, config, checkpoint.STATE)
-    if not launched_rank():  # the first rank holds it for all of them
+    if not launched_rank():  # the first rank holds the lock for all ranks
         stack.enter_context(lock_run(folder.parent))
-    run = str(folder.parent) if which == "latest" else which  # another run may be the latest now
-    folder = checkpoint.find_checkpoint(run, config, checkpoint.STATE)  # may be newer now
+    run = str(folder.parent) if which == "latest" else which  # another run may have started
+    folder = checkpoint.find_checkpoint(run, config, checkpoint.STATE)  # a newer one may exist
     resumed = checkpoint.load(folder, trust.allowed_names(config))
     if resumed.config.env_name != config.env_name:
         raise UserError(
-            f"{resumed.folder} is a run of {resumed.config.env_name}, not of {config.env_name}",
+            f"{resumed.folder} was trained on {resumed.config.env_name}, not {config.env_name}",
             f"{program.command('train')} {resumed.config.env_name} --resume {which}",
         )
     newest = checkpoint.find_checkpoint(which, config)
@@ -114,7 +117,7 @@ def find_resumed(
     return resumed, folder if has_state else newest
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> int | None:
     if "--version" in argv:
         from puffer_mlx.system.version import version_text
@@ -127,16 +130,18 @@ def main(argv: list[str]) -> int | None:
         print_catalog()
         return None
     resumed = newest = None
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as lock:
         if launched_rank():
-            held.enter_context(verbosity.set_for_block(verbosity.QUIET))
+            lock.enter_context(verbosity.set_for_block(verbosity.QUIET))
         typed = typed_options(argv[1:])
         which = next((each.text for each in reversed(typed) if each.option == "--resume"), None)
         if which is not None and not program.asks_for_help(argv):
-            words = [word for each in typed if each.full in FINDS_THE_RUN for word in each.argv]
-            resumed, newest = find_resumed(which, [argv[0], *words], held)
-        config, options = configured(argv, resumed and resumed.folder / "config.ini")
+            words = [
+                word for each in typed if each.full in RESUME_LOOKUP_OPTIONS for word in each.argv
+            ]
+            resumed, newest = find_resumed(which, [argv[0], *words], lock)
+        config, options = configure_run(argv, resumed and resumed.folder / "config.ini")
         options.newest = newest
-        from puffer_mlx.cli.train_run import start
+        from puffer_mlx.cli.train_run import start_run
 
-        return start(argv, config, options, resumed, held)
+        return start_run(argv, config, options, resumed, lock)

@@ -1,4 +1,4 @@
-"""Messages of ``puffer-mlx train``, and the dashboard with its conditions for advice."""
+"""Messages of the command ``train``, and its dashboard."""
 
 import contextlib
 import shlex
@@ -14,9 +14,9 @@ from rich.console import Console
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint.branches import checkpoint_info
 from puffer_mlx.config import Base, Config, take_notes
-from puffer_mlx.config.dialects import main_source
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.config.notes import best_score, family_note, missing_steps
+from puffer_mlx.config.releases import main_source
 from puffer_mlx.config.schema import COMMAND_LINE
 from puffer_mlx.display.bottleneck import PerfContext
 from puffer_mlx.display.dashboard import Dashboard
@@ -42,22 +42,22 @@ from puffer_mlx.vec.base import Environments, ReportsScores
 from puffer_mlx.vec.from_config import source_folder
 
 
-def device_text(trainer: Trainer) -> str:
-    """Return the device that trains, and the device of rollouts if it differs."""
-    place = trainer.placement
-    text = f"CPU, {blas_name()}" if kind(place.learner) == "cpu" else "GPU"
-    return text if place.rollout == place.learner else f"{text}; rollouts on the CPU"
+def device_description(trainer: Trainer) -> str:
+    """Describe the device that trains, and the device of rollouts if it differs."""
+    devices = trainer.placement
+    text = f"CPU, {blas_name()}" if kind(devices.learner) == "cpu" else "GPU"
+    return text if devices.rollout == devices.learner else f"{text}; rollouts on the CPU"
 
 
-def introduce(config: Config, environments: Environments) -> None:
-    """Print notes on the environments, and refuse unsuitable ones.
+def inspect_environments(config: Config, environments: Environments) -> None:
+    """Print notes about a run's environments, and refuse unsuitable ones.
 
     Args:
         config: Configuration of the run.
         environments: Environments of the run.
 
     Raises:
-        UserError: They can't be evaluated, or can't be drawn although videos are requested.
+        UserError: If they can't be evaluated, or can't be drawn although videos are requested.
     """
     verbosity.note(*take_notes(config))
     evaluator.check_eval_agents(config, environments)
@@ -70,24 +70,24 @@ def introduce(config: Config, environments: Environments) -> None:
 
 
 def images_note(environments: Environments) -> str | None:
-    """Return a line about the layout of images, or None without images."""
+    """Return a line about the layout of image observations, or None without images."""
     layout = getattr(environments, "layout", None)
     images = layout.images() if layout else []
     return f"images: {'; '.join(images)}" if images else None
 
 
 def resumed_notes(run: Run, newest: Path | None) -> Iterator[str]:
-    """Yield the lines about a resumed run.
+    """Yield the lines to print about a resumed run.
 
     Args:
-        run: Run.
+        run: The run.
         newest: Folder of the newest checkpoint; None for a new run.
     """
     if not (run.resumed and run.state):
         return
     trainer = run.trainer
     epochs = "1 epoch" if trainer.epoch == 1 else f"{trainer.epoch} epochs"
-    yield f"going on with {relative(run.resumed.folder)} after {epochs}"
+    yield f"resuming {relative(run.resumed.folder)} after {epochs}"
     if newest and run.home / newest != run.resumed.folder:
         yield (
             f"{relative(newest)} is newer, but has weights only, which --resume can't use:"
@@ -95,72 +95,72 @@ def resumed_notes(run: Run, newest: Path | None) -> Iterator[str]:
         )
     if not run.exact:
         yield (
-            f"environments restarted: {restarted(trainer.config)}, so the run differs from an"
+            f"environments restarted: {restart_reason(trainer.config)}, so the run differs from an"
             " uninterrupted one"
         )
     if isinstance(trainer.vec, ReportsScores) and "scores" not in run.state.arrays:
-        yield f"{SCORE} counts from here: the checkpoint has none of the last episodes' scores"
+        yield f"{SCORE} restarts: the checkpoint lacks the scores of the last episodes"
 
 
 def refuse_shorter(run: Run) -> None:
-    """Raise ``UserError`` if a resumed run already has more steps than requested."""
+    """Raise a UserError if a resumed run already has more steps than requested."""
     trainer = run.trainer
     if trainer.epoch > trainer.config.epochs:
-        asked = int(trainer.config.train.total_timesteps)
+        total = int(trainer.config.train.total_timesteps)
         raise UserError(
-            f"train.total_timesteps {asked:,} is less than the {trainer.global_step:,} steps done",
+            f"train.total_timesteps {total:,} is less than the {trainer.global_step:,} steps done",
             f"--train.total-timesteps {2 * trainer.global_step:_}, for example",
         )
 
 
-def files_text(run: Run) -> str:
-    """Return the paths of a run's files."""
+def file_paths(run: Run) -> str:
+    """Return text with the paths of a run's files."""
     folder, log = relative(run.folder), relative(run.log.path)
     return f"checkpoints {folder}\nlog         {log}\ncompiled    {cache_directory()}"
 
 
-def notes(run: Run) -> list[str | None]:
-    """Return the lines to print before training."""
+def training_notes(run: Run) -> list[str | None]:
+    """Return the lines to print before training: log, encoder, placement, evaluations."""
     trainer, config = run.trainer, run.trainer.config
     encoder = trainer.policy.encoder
-    own_network = vec.has_own_network(config)
-    plainer = missing_encoder_note(config.env_name, encoder, own_network)
-    placed = placement.placement_notes(config, trainer.placement)
-    return [run.log.note, plainer, *placed, evaluation_note(config)]
+    cuda_network = vec.has_cuda_network(config)
+    encoder_note = missing_encoder_note(config.env_name, encoder, cuda_network)
+    placement_notes = placement.placement_notes(config, trainer.placement)
+    return [run.log.note, encoder_note, *placement_notes, evaluation_note(config)]
 
 
 def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:
     """Return the dashboard of a run; with ``-q`` it prints nothing.
 
     Args:
-        run: Run.
+        run: The run.
         stop_at: Environment step of ``--stop-at``; None for the full run.
     """
     trainer, size = run.trainer, run.trainer.config.batch_size
     total = trainer.config.epochs * size
-    if stop_at:  # a run resumed after this step trains one more epoch
+    if stop_at:  # a run resumed after STEP trains one more epoch
         total = min(total, max(-(-stop_at // size) * size, trainer.global_step + size))
     console = Console(quiet=True, force_terminal=False) if verbosity.is_quiet() else None
-    facts = {**run_summary(trainer), "Device": device_text(trainer), "Run": run.folder.name}
-    in_progress = partial(under_way, trainer)
+    header = {**run_summary(trainer), "Device": device_description(trainer), "Run": run.folder.name}
+    in_progress = partial(progress_line, trainer)
     metric = trainer.config.metric
-    dashboard = Dashboard(facts, total, console, conditions(trainer), in_progress, metric)
+    dashboard = Dashboard(header, total, console, conditions(trainer), in_progress, metric)
     if run.resumed:
         for logs in read_records(run.log.path):
             dashboard.run.update(logs)
-        dashboard.run.logs.setdefault("agent_steps", trainer.global_step)  # without a log
+        dashboard.run.logs.setdefault("agent_steps", trainer.global_step)  # if the log is missing
     return dashboard
 
 
 def conditions(trainer: Trainer) -> PerfContext:
-    """Return the facts that the dashboard's advice depends on."""
-    config, place = trainer.config, trainer.placement
+    """Return the facts on which the dashboard bases its hints about speed."""
+    config, devices = trainer.config, trainer.placement
     environments = cast(Environments, trainer.vec)
     cores = placement.rollout_cores(config)
     return PerfContext(
-        device=kind(place.learner),
-        rollout_device=kind(place.rollout),
-        overlap=place.overlap,
+        device=kind(devices.learner),
+        rollout_device=kind(devices.rollout),
+        overlap=devices.overlap,
         precision=config.train.precision,
         cores=cores,
         num_threads=rollout_threads(config, cores),
@@ -178,96 +178,97 @@ def conditions(trainer: Trainer) -> PerfContext:
     )
 
 
-def restarted(config: Config) -> str:
-    """Return the reason why environments couldn't be resumed."""
+def restart_reason(config: Config) -> str:
+    """Return the reason why a resumed run's environments had to be restarted."""
     if config.python:
-        return "those of Python can't save their state"
+        return "Python environments can't save their state"
     main = main_source(source_folder(config))
-    return f"this one can't save its state (MY_STATE in its {main.name if main else 'binding.c'})"
+    file = main.name if main else "binding.c"
+    return f"this one can't save its state (define MY_STATE in {file})"
 
 
 def rate_note(config: Config) -> str | None:
     """Return a line about a learning rate chosen for another optimizer, or None."""
     rate = "train.learning_rate"
     origin = config.origins.get(rate, "")
-    if config.train.optimizer == config.rate_for or origin == COMMAND_LINE:
+    if config.train.optimizer == config.rate_optimizer or origin == COMMAND_LINE:
         return None
-    where = f" ({origin})" if origin else ""
+    source = f" ({origin})" if origin else ""
     return (
-        f"{rate} {config.train.learning_rate:g}{where} was chosen for {config.rate_for}:"
+        f"{rate} {config.train.learning_rate:g}{source} was chosen for {config.rate_optimizer}:"
         f" --train.learning-rate sets one for {config.train.optimizer}"
     )
 
 
 def evaluation_note(config: Config) -> str | None:
-    """Return a line about evaluations while training, or None without evaluations."""
+    """Return a line about evaluations during training, or None without evaluations."""
     base = config.base
     if not base.eval_interval:
         return None
-    how = "the most probable actions" if base.eval_greedy else "sampled actions, as in training"
+    actions = "most probable actions" if base.eval_greedy else "sampled actions"
     return (
-        f"evaluation every {base.eval_interval:,} steps: {base.eval_episodes:,} whole episodes"
-        f" in environments of their own, {how}"
+        f"evaluation every {base.eval_interval:,} steps: {base.eval_episodes:,} episodes"
+        f" in separate environments, {actions}"
     )
 
 
-def under_way(trainer: Trainer) -> str:
-    """Return a line about the epoch in progress, or "" between epochs."""
+def progress_line(trainer: Trainer) -> str:
+    """Return a line about the progress of the current epoch, or "" between epochs."""
     epoch = trainer.progress
     return epoch.text(trainer.epoch + 1, trainer.stop) if epoch else ""
 
 
 def best_note(run: Run, score: float | None) -> str:
-    """Return the line about an evaluation that is better than all before."""
+    """Return the line about an evaluation with a new best score."""
     best = relative(run.folder / checkpoint.BEST)
     return f"new best, saved: {score_label(run.trainer.config.metric)} {score:.3f}, {best}"
 
 
 def reached_note(config: Config, score: float | None) -> str:
-    """Return the line about a run that ends because of an evaluation's score."""
-    return f"{target_message(config, score)}: the run ends (--stop-at-score none goes on)"
+    """Return the line about a run that ends because an evaluation reached the target score."""
+    return f"{target_message(config, score)}: the run ends (--stop-at-score none continues)"
 
 
 # ---- the end of a run ----------------------------------------------------------------------------
 
 
-def steps_text(trainer: Trainer, uptime: float) -> str:
-    """Return a line about the trained steps, and why they aren't as many as requested.
+def steps_line(trainer: Trainer, uptime: float) -> str:
+    """Return a line about a run's steps, with the reason if they are fewer than requested.
 
     Args:
-        trainer: Trainer.
+        trainer: Trainer of the run.
         uptime: Duration of the training in seconds.
     """
     steps = trainer.epoch * trainer.config.batch_size
     return f"steps {steps:,} in {duration(uptime)}{missing_steps(trainer.config, trainer.epoch)}"
 
 
-def score_texts(run: Run, shown: RunState, last: dict[str, float]) -> Iterator[str]:
-    """Yield lines about the score of a run, and the best evaluation's.
+def score_lines(run: Run, state: RunState, last: dict[str, float]) -> Iterator[str]:
+    """Yield lines about the final score of a run and its best evaluation.
 
     Args:
-        run: Run.
-        shown: Records of the run.
+        run: The run.
+        state: Records of the run.
         last: Record of the evaluation of the final weights; may be empty.
     """
     config = run.trainer.config
-    name = shown.score_name(last)
+    name = state.score_name(last)
     if name:
-        best = best_score(config) if name == METRIC else None
-        possible = f" of {best:g} possible" if best else ""
+        maximum = best_score(config) if name == METRIC else None
+        possible = f" of {maximum:g} possible" if maximum else ""
         yield f"score {last[name]:.3f}{possible} ({last.get('env/n', 1):,.0f} episodes)"
-    elif scores := [*shown.scores().values()]:
+    elif scores := [*state.scores().values()]:
         yield f"score {scores[0]} in training"
     else:
-        hint = "; --wrap.max-episode-steps N ends them" if config.python else ""
+        hint = "; --wrap.max-episode-steps N truncates episodes" if config.python else ""
         yield f"score none: no episode ended{hint}"
-    found = checkpoint_info(run.folder / checkpoint.BEST) if config.base.eval_interval else None
-    if found and found.score is not None:
-        yield f"best  {found.score:.3f} after {found.step:,} steps, {relative(found.folder)}"
+    best = checkpoint_info(run.folder / checkpoint.BEST) if config.base.eval_interval else None
+    if best and best.score is not None:
+        yield f"best  {best.score:.3f} after {best.step:,} steps, {relative(best.folder)}"
 
 
-def draws_pictures(config: Config) -> bool:
-    """Return True if an environment in Python is known to draw pictures, without making it."""
+def declares_pictures(config: Config) -> bool:
+    """Return True if a Python environment declares that it can draw pictures."""
     if config.python and config.base.eval_video_interval:
         return True  # checked before training
     kind, _, name = config.env_name.partition(":")
@@ -283,11 +284,11 @@ def draws_pictures(config: Config) -> bool:
 
 
 def next_steps(run: Run, argv: Sequence[str]) -> list[str]:
-    """Return the commands to type after a run: score or watch it, train longer, and others.
+    """Return the lines with the commands to type after a run: score, watch, train longer, ...
 
     Args:
         run: Run that has ended.
-        argv: Words of the command line.
+        argv: Command line of the run.
     """
     trainer = run.trainer
     config = trainer.config
@@ -295,11 +296,11 @@ def next_steps(run: Run, argv: Sequence[str]) -> list[str]:
     allow = ["--allow-code"] * ("--allow-code" in argv)
     folder = "latest" if default else relative(run.folder)
     evaluate = [argv[0], folder, *allow]
-    film: list[str] = []
+    gif_options: list[str] = []
     if not config.python and (source_folder(config) / "draw.py").is_file():
         evaluate.append("--terminal")
-    elif draws_pictures(config):
-        film = ["--gif", "play.gif"]
+    elif declares_pictures(config):
+        gif_options = ["--gif", "play.gif"]
     resume = [argv[0], "--resume", folder, *allow]
     complete = trainer.epoch == config.epochs
     if complete:
@@ -313,15 +314,15 @@ def next_steps(run: Run, argv: Sequence[str]) -> list[str]:
         if complete
         else "resume": f"{program.command('train')} {shlex.join(resume)}",
     }
-    if film:
-        commands["watch it play"] = f"{evaluate_command} {shlex.join(film)}"
+    if gif_options:
+        commands["watch it play"] = f"{evaluate_command} {shlex.join(gif_options)}"
     if config.base.track == "tensorboard":
         commands["curves"] = f"tensorboard --logdir {shlex.quote(config.base.log_dir)}"
     if not config.source and (not config.python or config.env_name.startswith("gym:")):
-        own = f"{program.command('check-env')} module:Class"
-        commands["your own"] = f"{own}  # docs/gymnasium.md; in C: docs/writing_envs.md"
-    lines = [f"  {what:13}  {command}" for what, command in commands.items()]
+        check = f"{program.command('check-env')} module:Class"
+        commands["your own"] = f"{check}  # docs/gymnasium.md; in C: docs/writing_envs.md"
+    lines = [f"  {purpose:13}  {command}" for purpose, command in commands.items()]
     width = shutil.get_terminal_size().columns
     if sys.stdout.isatty() and any(len(line) > width for line in lines):
-        lines = [line for what, command in commands.items() for line in (f"  {what}", command)]
+        lines = [line for purpose, text in commands.items() for line in (f"  {purpose}", text)]
     return ["next", *lines]

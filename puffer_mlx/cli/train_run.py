@@ -1,4 +1,4 @@
-"""The work of ``puffer-mlx train`` after parsing: one run in a terminal."""
+"""Train one run in a terminal: the command ``train`` after parsing."""
 
 import argparse
 import contextlib
@@ -7,24 +7,24 @@ from pathlib import Path
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint.environment_statistics import differences, with_saved_preprocessing
-from puffer_mlx.cli.options import detail_config
-from puffer_mlx.cli.stopping import RunEnding, StopRequests, follow
+from puffer_mlx.cli.options import print_origins
+from puffer_mlx.cli.stopping import RunEnding, StopRequests, follow_first_rank
 from puffer_mlx.cli.train_output import (
     best_note,
     dashboard_of,
-    files_text,
-    introduce,
+    file_paths,
+    inspect_environments,
     next_steps,
-    notes,
     rate_note,
     reached_note,
     refuse_shorter,
     resumed_notes,
-    score_texts,
-    steps_text,
+    score_lines,
+    steps_line,
+    training_notes,
 )
-from puffer_mlx.config import Config, take_notes, unused_note
-from puffer_mlx.config.notes import trainer_note, unread
+from puffer_mlx.config import Config, take_notes, unused_keys_note
+from puffer_mlx.config.notes import keys_without_effect, trainer_note
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.distributed import joining, launching
 from puffer_mlx.distributed.shards import partition
@@ -47,10 +47,10 @@ from puffer_mlx.training.trainer import Trainer
 Resumed = checkpoint.Checkpoint | None
 
 
-class TraceFiles:
-    """Record the timeline and the GPU capture if requested; invalid files fail at once.
+class ProfileFiles:
+    """Context manager that records a run's timeline and GPU capture, if requested.
 
-    Enter it before the first epoch and call ``epoch`` after each one.
+    Invalid files fail immediately. Enter before the first epoch, and call ``epoch`` after each one.
 
     Args:
         trainer: Trainer to record.
@@ -61,18 +61,20 @@ class TraceFiles:
         self.trainer = trainer
         self.trace = options.trace
         self.epochs = options.profile_epochs  # epochs in the timeline
-        captured = options.gpu_capture, options.gpu_capture_epochs or 1
-        self.capture = metal_capture.MetalCapture(*captured) if captured[0] else None
+        self.capture = None
+        if options.gpu_capture:
+            capture_epochs = options.gpu_capture_epochs or 1
+            self.capture = metal_capture.MetalCapture(options.gpu_capture, capture_epochs)
 
     def __enter__(self) -> None:
-        if self.trace:  # a resumed run knows its first epoch only now
+        if self.trace:  # the first epoch of a resumed run is known only here
             trace = Trace(self.trace, self.trainer.epoch + 2, self.epochs)
             self.trainer.profiler.trace = trace
         if self.capture:
             self.capture.begin(self.trainer.epoch)
 
     def epoch(self) -> None:
-        """End the current capture after an epoch, and begin the next one if it has more epochs."""
+        """End the GPU capture of an epoch, and begin that of the next one if requested."""
         if self.capture and not self.capture.end():
             self.capture.begin(self.trainer.epoch)
 
@@ -85,106 +87,110 @@ class TraceFiles:
                 print(f"wrote {relative(path)}")
 
 
-def start(
+def start_run(
     argv: list[str],
     config: Config,
     options: argparse.Namespace,
     resumed: Resumed,
-    held: contextlib.ExitStack,
+    lock: contextlib.ExitStack,
 ) -> int:
     """Start a new run, or resume one. Returns the exit code.
 
     Args:
-        argv: Words of the command line.
-        config: Configuration.
-        options: Parsed options of the command.
+        argv: Command line.
+        config: Configuration of the run.
+        options: Parsed options of ``train``.
         resumed: Checkpoint to resume; None for a new run.
-        held: Holds the lock of the resumed run.
+        lock: Lock of the resumed run.
     """
     if config.train.gpus > 1 and not launching.launched_externally():
-        held.close()  # the first rank takes the lock
-        return start_ranks(config, argv)
+        lock.close()  # the first rank takes the lock
+        return start_local_ranks(config, argv)
     if resumed and options.load_model_path is not None:
-        raise UserError("--resume and --load-model-path are given", "one of them")
+        raise UserError("--resume and --load-model-path exclude each other", "use one of them")
     check_trackers_installed(config)
     verbosity.note(trainer_note(config), *take_notes(config))
     config.unused += [
         *optimizers.unused_optimizer_keys(config),
-        *unread(config, resumed is not None),
+        *keys_without_effect(config, resumed is not None),
     ]
-    verbosity.note(unused_note(config), "" if resumed else rate_note(config))
-    detail_config(config)
+    verbosity.note(unused_keys_note(config), "" if resumed else rate_note(config))
+    print_origins(config)
     select_device(config.base.device)
     ranks = joining.init_distributed(config, resumed.folder.name if resumed else "none")
     with ranks.report_end():
-        return train(argv, config, options, resumed, ranks)
+        return train_rank(argv, config, options, resumed, ranks)
 
 
-def start_ranks(config: Config, argv: list[str]) -> int:
+def start_local_ranks(config: Config, argv: list[str]) -> int:
     """Start ``train.gpus`` ranks of this command on this machine. Returns the exit code."""
-    partition(config, 0, config.train.gpus)  # raise for indivisible sizes once, not in each rank
-    loud = {verbosity.QUIET: ["-q"], verbosity.VERBOSE: ["-v"]}.get(verbosity.level(), [])
+    partition(config, 0, config.train.gpus)  # report indivisible sizes once, not in each rank
+    verbosity = {verbosity.QUIET: ["-q"], verbosity.VERBOSE: ["-v"]}.get(verbosity.level(), [])
     on_gpus = launching.uses_gpus(config.base.device)
-    words = program.package_command("train", *argv, *loud)
+    words = program.package_command("train", *argv, *verbosity)
     return launching.launch_ranks(config.train.gpus, words, on_gpus)
 
 
-def train(
+def train_rank(
     argv: list[str],
     config: Config,
     options: argparse.Namespace,
     resumed: Resumed,
     ranks: SingleProcess,
 ) -> int:
-    """Train as the only rank or as one of several. Returns the exit code."""
+    """Train a run as the only rank or as one of several ranks. Returns the exit code."""
     verbosity.note(kernels_note(), error=True)
     path = resumed.folder / checkpoint.WEIGHTS if resumed else None
     if options.load_model_path is not None:
         path = checkpoint.find_weights(options.load_model_path, config)
-    config = seen_as_trained(config, path)
-    outside = StopRequests()
+    config = with_training_preprocessing(config, path)
+    stop_requests = StopRequests()
     with (
-        output.continue_if_lost(outside.lost),
+        output.continue_if_lost(stop_requests.lost),
         Run.open(
-            config, weights=path, resumed=resumed, ranks=ranks, check_environments=introduce
+            config,
+            weights=path,
+            resumed=resumed,
+            ranks=ranks,
+            check_environments=inspect_environments,
         ) as run,
     ):
         trainer, config = run.trainer, run.trainer.config
         refuse_shorter(run)
-        record = TraceFiles(trainer, options)
+        record = ProfileFiles(trainer, options)
         verbosity.note(*resumed_notes(run, options.newest))
-        outside.trainer = trainer
-        if outside.stopped:  # requested before the trainer existed
+        stop_requests.trainer = trainer
+        if stop_requests.stopped:  # before the trainer existed
             trainer.stop = True
         if ranks.rank:
-            return follow(trainer, outside)
+            return follow_first_rank(trainer, stop_requests)
         run.write()
-        verbosity.detail(files_text(run))
-        verbosity.note(*notes(run))
+        verbosity.detail(file_paths(run))
+        verbosity.note(*training_notes(run))
         evaluator = Evaluator(trainer, heartbeat=run.log.touch)
         ending = RunEnding(run, evaluator)
         ranks.set_rescue(ending.rescue)
         score = run.state.values.get(EVALUATED_SCORE) if run.state else None
-        if target_reached(config, score):  # before the run was resumed
+        if target_reached(config, score):  # in the resumed checkpoint
             verbosity.note(reached_note(config, score))
             trainer.stop = True
         with (
-            signals.stop_gracefully(outside.stop, ending.rescue) as watch,
+            signals.stop_gracefully(stop_requests.stop, ending.rescue) as watch,
             ending,
             dashboard_of(run, options.stop_at) as dashboard,
             record,
         ):
             train_epochs(run, evaluator, options.stop_at, ending, dashboard, record)
-            last = finish(run, evaluator, ending, dashboard)
-            shown = dashboard.run
-            uptime = shown.logs.get("uptime", 0.0)
-            ending.reached = [steps_text(trainer, uptime), *score_texts(run, shown, last)]
+            last = finish_run(run, evaluator, ending, dashboard)
+            state = dashboard.run
+            uptime = state.logs.get("uptime", 0.0)
+            ending.result = [steps_line(trainer, uptime), *score_lines(run, state, last)]
             ending.next = next_steps(run, argv) if ending.saved else []
-        return outside.status or (watch.status if watch.signum == signal.SIGHUP else 0)
+        return stop_requests.status or (watch.status if watch.signum == signal.SIGHUP else 0)
 
 
-def seen_as_trained(config: Config, path: Path | None) -> Config:
-    """Return the configuration with observations and actions as in the training of the weights.
+def with_training_preprocessing(config: Config, path: Path | None) -> Config:
+    """Return a configuration with the preprocessing of observations and actions of some weights.
 
     Args:
         config: Configuration of the run.
@@ -203,15 +209,15 @@ def train_epochs(
     stop_at: int | None,
     ending: RunEnding,
     dashboard: Dashboard,
-    record: TraceFiles,
+    record: ProfileFiles,
 ) -> None:
-    """Train until the end or a stop; write records, checkpoints and videos."""
+    """Train a run until its end or a stop, and write records, checkpoints and videos."""
     trainer, config, ranks = run.trainer, run.trainer.config, run.trainer.ranks
     videos = EpisodeVideos(trainer, run.folder, dashboard.message)
-    first = trainer.epoch + 1
+    first_epoch = trainer.epoch + 1
     for logs in trainer:
         record.epoch()
-        if trainer.epoch == first and trainer.error:
+        if trainer.epoch == first_epoch and trainer.error:
             dashboard.message(f"after the first epoch: {trainer.error}")
         with ranks.exempt_from_timeout():
             logs |= evaluator.after_epoch()
@@ -233,15 +239,15 @@ def train_epochs(
         if improved:
             dashboard.message(best_note(run, evaluator.score))
     with ranks.exempt_from_timeout():
-        ending.save()  # only now is it certain that the run ends here
+        ending.save()  # no effect if the last epoch is saved already
     if trainer.error:
         raise trainer.error
 
 
-def finish(
+def finish_run(
     run: Run, evaluator: Evaluator, ending: RunEnding, dashboard: Dashboard
 ) -> dict[str, float]:
-    """Evaluate the final weights of a complete run, and report to the trackers.
+    """Evaluate the final weights of a complete run, and send the result to the trackers.
 
     Returns:
         The evaluation's record; empty without an evaluation.
@@ -252,37 +258,39 @@ def finish(
     if not trackers.done:
         return {}
     if ladder.plays_ladder(trainer.config):
-        last = play_ladder(run, dashboard)
+        last = play_final_games(run, dashboard)
     else:
-        last = evaluate(evaluator, trainer, dashboard)
+        last = evaluate_final_weights(evaluator, trainer, dashboard)
     if last:
         run.log.write(last)
         trackers.evaluated(last)
     return last
 
 
-def evaluate(evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard) -> dict[str, float]:
-    """Evaluate the final weights by rollouts. Returns the metrics, empty without an evaluation."""
+def evaluate_final_weights(
+    evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard
+) -> dict[str, float]:
+    """Evaluate a run's final weights by rollouts. Returns the metrics; {} without an evaluation."""
     record: dict[str, float] = {}
     for record in evaluator.after_training():
         if dashboard.live:
             scores = {n.replace("env/", EVALUATION): x for n, x in record.items() if "env/" in n}
             dashboard.update(scores)
     if record:
-        shown = ", ".join(
+        text = ", ".join(
             f"{name.partition('/')[2]} {value:.3f}"
             for name, value in record.items()
             if "env/" in name
         )
-        if shown:
-            dashboard.message(f"evaluation of the final weights: {shown}")
+        if text:
+            dashboard.message(f"evaluation of the final weights: {text}")
         if note := incomplete_note(trainer, record):
             dashboard.message(note)
     return record
 
 
-def play_ladder(run: Run, dashboard: Dashboard) -> dict[str, float]:
-    """Play the evaluation games of a run with self-play. Returns the metrics."""
+def play_final_games(run: Run, dashboard: Dashboard) -> dict[str, float]:
+    """Play the final evaluation games of a self-play run. Returns the metrics."""
     played = ladder.play_configured_ladder(run.trainer, make_separate_environments, run.log.touch)
     for line in str(played).splitlines():
         dashboard.message(line)

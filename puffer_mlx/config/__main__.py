@@ -1,4 +1,4 @@
-"""Prints configs/default.ini: every key, its meaning and its default."""
+"""Print the text of configs/default.ini: every key with its help and default."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Command lines: options that set keys become a list of `Setting`, argparse parses the others."""
+"""Parse command lines: options for keys become a list of `Setting`, argparse parses the others."""
 
 import argparse
 import re
@@ -6,79 +6,81 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple, NoReturn
 
-from puffer_mlx.config.compatibility import ELSEWHERE, OPTIONS_ELSEWHERE, closest
-from puffer_mlx.config.help import RARELY, HelpParser
+from puffer_mlx.config.compatibility import OTHER_LIBRARY_KEYS, OTHER_LIBRARY_OPTIONS, closest
+from puffer_mlx.config.help import RARE_OPTIONS, HelpParser
 from puffer_mlx.config.key import Setting
 from puffer_mlx.config.option_names import KEY_OPTIONS, is_used, may_be_bare, option
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 
-ENVIRONMENT = f"""\
-ENV: a name that `{program.COMMAND} list` shows; gym:ID, one of Gymnasium's;
-module:factory, Python; a folder in PufferLib's form; or the path of an .ini
-file."""
+ENV_HELP = f"""\
+ENV: a name from `{program.COMMAND} list`; gym:ID for Gymnasium;
+module:factory for Python; a folder in PufferLib's layout; or the path of an
+.ini file."""
 ALLOW_CODE = """\
-compile and import what only a file names, a checkpoint's config.ini for example: it may do anything
-that you may"""
-Extra = Callable[["Parser"], object]  # adds a script's own options
+compile and import code that only a file names, for example a checkpoint's config.ini; the code can
+do anything that you can"""
+AddOptions = Callable[["Parser"], object]  # adds a command's options to its parser
 ALL_HINT = "--help all explains every option"
-FORM = "write options as --train.gamma 0.99, after ENV"
-NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
+OPTION_HINT = "write options as --train.gamma 0.99, after ENV"
+NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 
 class Parser(HelpParser):
-    """A parser that raises UserErrors."""
+    """An argument parser that reports problems as UserErrors."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse a command line."""
+        """Raise argparse's error message as a UserError."""
         raise UserError(f"{message} ({COMMAND_LINE})", ALL_HINT)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse the options of a command that has no configuration.
+        """Parse the command line of a command without a configuration.
 
         Raises:
-            UserError: a wrong option; the hint for an unknown one is the closest name.
+            UserError: If an option is wrong; for an unknown one, the hint is the closest option.
         """
         namespace, rest = self.parse_known_args(argv)
         if rest and rest[0].startswith("--"):
-            raise _unknown(self, typed_options(rest)[0], {}, None)
+            raise _unknown_option(self, typed_options(rest)[0], {}, None)
         if rest:
-            raise _unexpected(rest[0], "--help shows what there is")
+            raise _unexpected_word(rest[0], "--help shows all options")
         return namespace
 
 
 def build_parser(
-    extra: Extra | None = None,
+    add_options: AddOptions | None = None,
     used: Sequence[str] | None = None,
     files: Iterable[Setting] = (),
 ) -> Parser:
-    """Return a parser of a script's own options; its help shows the keys, too.
+    """Return the parser of a command whose help also shows configuration keys.
 
     Args:
-        extra: called with the parser to add the options.
-        used: sections and keys that help shows, besides [env]; None for all.
-        files: an environment's settings: the defaults that help shows, and its [env] keys.
+        add_options: Function that adds the command's other options to the parser.
+        used: Sections and keys in the help, besides [env]; None for all.
+        files: Settings of an environment's files; help shows them as defaults.
     """
-    parser = Parser(usage="%(prog)s ENV [options]", description=ENVIRONMENT)
+    parser = Parser(usage="%(prog)s ENV [options]", description=ENV_HELP)
     parser.values = {setting.name: setting.text for setting in files}
-    if extra is not None:
-        extra(parser)
+    if add_options is not None:
+        add_options(parser)
     groups = {group.title: group for group in parser._action_groups}
-    group = groups.get(RARELY) or parser.add_argument_group(RARELY)
+    group = groups.get(RARE_OPTIONS) or parser.add_argument_group(RARE_OPTIONS)
     group.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
-    own = parser._option_string_actions
+    other_options = parser._option_string_actions
     parser.shown = [
-        name for name in DECLARED if is_used(used, name) and option(*name.split(".", 1)) not in own
+        name
+        for name in DECLARED
+        if is_used(used, name) and option(*name.split(".", 1)) not in other_options
     ]
     return parser
 
 
-class Typed(NamedTuple):
-    """An option as it was typed.
+class TypedOption(NamedTuple):
+    """An option with its values on a command line.
 
     Args:
-        option: Name with dashes, ``-`` for ``_``, and ``--seed`` for ``--base.seed``; empty for
+        option: Normalized name: ``-`` for ``_``, and ``--seed`` for ``--base.seed``; empty for
             words before the first option.
         words: Values: the text after ``=``, if any, then the words up to the next option.
         argv: The option and its values as words of a command line.
@@ -90,77 +92,77 @@ class Typed(NamedTuple):
 
     @property
     def full(self) -> str:
-        """The option with the key's section."""
+        """The option with the section of its key: ``--train.gamma`` for ``--gamma``."""
         name = KEY_OPTIONS.get(self.option)
         return option(*name.split(".", 1)) if name else self.option
 
     @property
     def text(self) -> str | None:
-        """First value without outer white space, or None without a value."""
+        """The option's first value without outer white space, or None without a value."""
         return self.words[0].strip() if self.words else None
 
 
-def typed_options(argv: Sequence[str]) -> list[Typed]:
-    """Split the words of a command line, without ENV, into options and their values."""
-    found: list[Typed] = []
-    for word in spelled(argv):
-        if re.fullmatch(r"-[^\s=]+(=.*)?", word, re.DOTALL) and not NEGATIVE.fullmatch(word):
+def typed_options(argv: Sequence[str]) -> list[TypedOption]:
+    """Split a command line (without ENV) into options with their values."""
+    options: list[TypedOption] = []
+    for word in normalize_options(argv):
+        if re.fullmatch(r"-[^\s=]+(=.*)?", word, re.DOTALL) and not NEGATIVE_NUMBER.fullmatch(word):
             name, equals, value = word.partition("=")
-            found.append(Typed(name, [value] if equals else [], [word]))
+            options.append(TypedOption(name, [value] if equals else [], [word]))
         else:
-            if not found:
-                found.append(Typed("", [], []))
-            found[-1].words.append(word)
-            found[-1].argv.append(word)
-    return found
+            if not options:
+                options.append(TypedOption("", [], []))
+            options[-1].words.append(word)
+            options[-1].argv.append(word)
+    return options
 
 
-def key_options(files: Iterable[Setting], others: Iterable[str] = ()) -> dict[str, str]:
-    """Return the options that set keys, and the names of these keys.
+def options_that_set_keys(files: Iterable[Setting], further: Iterable[str] = ()) -> dict[str, str]:
+    """Return a dict from all options that set keys to the names of these keys.
 
     Args:
-        files: settings of an environment's files: their keys of [env] and [sweep] are options.
-        others: further names.
+        files: Settings of an environment's files; their keys of [env] and [sweep] are options.
+        further: Further names of keys.
     """
     names = [s.name for s in files if s.section.partition(".")[0] in ("env", "sweep")]
-    found = {option(*name.split(".", 1)): name for name in [*others, *names]}
-    return found | KEY_OPTIONS
+    return {option(*name.split(".", 1)): name for name in [*further, *names]} | KEY_OPTIONS
 
 
-def typed_texts(typed: Iterable[Typed]) -> dict[str, str | None]:
-    """Return the texts of options by their names, those of keys by ``section.key``."""
+def typed_values(typed: Iterable[TypedOption]) -> dict[str, str | None]:
+    """Return the typed value of each option, by ``section.key`` or the option's name."""
     return {KEY_OPTIONS.get(each.option, each.option): each.text for each in typed}
 
 
 def parse_options(
     parser: argparse.ArgumentParser,
-    typed: Sequence[Typed],
+    typed: Sequence[TypedOption],
     keys: Mapping[str, str],
     used: Sequence[str] | None = None,
 ) -> tuple[list[Setting], argparse.Namespace]:
-    """Return the settings of a command line and the values of a script's own options.
+    """Split a command line into settings of keys and the values of the command's other options.
 
-    An option of the script wins over a key with the same name. The last option for a key counts.
+    An option of the command wins over a key with the same name. The last option for a key wins.
 
     Args:
-        parser: the parser of the script's own options.
-        typed: the options of the command line.
-        keys: options that set keys, and the names of these keys.
-        used: sections and keys that hints may name; None for all.
+        parser: Parser of the command's other options.
+        typed: Options on the command line.
+        keys: Option -> name of the key that it sets.
+        used: Sections and keys that hints may name; None for all.
 
     Raises:
-        UserError: an unknown option, with the closest one; a missing or an empty value.
+        UserError: If an option is unknown (the hint is the closest one), or a value is missing or
+            empty.
     """
-    _refuse_empty(parser, typed)
-    own: list[str] = []
+    _refuse_empty_values(parser, typed)
+    other_words: list[str] = []
     settings: dict[str, Setting] = {}
     problems: list[UserError] = []
     for each in typed:
         name = keys.get(each.option)
         if each.option in parser._option_string_actions or not each.option.startswith("--"):
-            own += each.argv
+            other_words += each.argv
         elif name is None:
-            problems.append(_unknown(parser, each, keys, used))
+            problems.append(_unknown_option(parser, each, keys, used))
         elif each.text is None and not may_be_bare(name):
             text = f"argument {each.option}: expected one argument ({COMMAND_LINE})"
             problems.append(UserError(text, ALL_HINT))
@@ -170,19 +172,19 @@ def parse_options(
             settings[name] = Setting(section, key, each.text or "", COMMAND_LINE)
             if each.text is None:
                 settings[name] = settings[name]._replace(text="true")
-            problems += [_unexpected(word) for word in each.words[1:2]]
-    options, rest = parser.parse_known_args(own)
+            problems += [_unexpected_word(word) for word in each.words[1:2]]
+    options, rest = parser.parse_known_args(other_words)
     if rest:
-        problems.append(_unexpected(rest[0]))
+        problems.append(_unexpected_word(rest[0]))
     if problems:
         raise problems[0]
     return list(settings.values()), options
 
 
-def spelled(argv: Sequence[str]) -> list[str]:
-    """Return words with options as they are declared: `--seed` for `--base.seed`, no underscores.
+def normalize_options(argv: Sequence[str]) -> list[str]:
+    """Return a command line with normalized options: `--seed` for `--base.seed`, no underscores.
 
-    A negative number (`-1e-3`) is joined to its option.
+    A negative number (`-1e-3`) is joined to its option by ``=``.
     """
     words: list[str] = []
     for word in argv:
@@ -191,40 +193,40 @@ def spelled(argv: Sequence[str]) -> list[str]:
             words[-1] += f"={word}"
         elif word.startswith("--"):
             name = name.replace("_", "-")
-            plain = re.sub("^--base[.]", "--", name)
-            other = KEY_OPTIONS.get(plain, "base.").partition(".")[0] != "base"
-            words.append((name if other else plain) + equals + value)
+            without_base = re.sub("^--base[.]", "--", name)
+            section = KEY_OPTIONS.get(without_base, "base.").partition(".")[0]
+            words.append((without_base if section == "base" else name) + equals + value)
         else:
             words.append(word)
     return words
 
 
-def _refuse_empty(parser: argparse.ArgumentParser, typed: Iterable[Typed]) -> None:
-    """Refuse a script's own options with an empty value; settings are checked by their keys."""
+def _refuse_empty_values(parser: argparse.ArgumentParser, typed: Iterable[TypedOption]) -> None:
+    """Raise a UserError if an option of the command, not of a key, has an empty value."""
     for each in typed:
         action = parser._option_string_actions.get(each.option)
         if action and action.help != argparse.SUPPRESS and each.text == "":
-            hint = "give it a value, or leave it out; is a variable of your shell not set?"
+            hint = "add a value, or leave the option out; is a shell variable unset?"
             raise UserError(f"the value of {each.option} is empty ({COMMAND_LINE})", hint)
 
 
-def _unexpected(word: str, form: str = FORM) -> UserError:
-    """Return the error for a word that no option takes, with a hint."""
-    return UserError(f"unexpected {word!r} ({COMMAND_LINE})", form)
+def _unexpected_word(word: str, hint: str = OPTION_HINT) -> UserError:
+    """Return the error for a word on the command line that belongs to no option."""
+    return UserError(f"unexpected {word!r} ({COMMAND_LINE})", hint)
 
 
-def _unknown(
+def _unknown_option(
     parser: argparse.ArgumentParser,
-    typed: Typed,
+    typed: TypedOption,
     keys: Mapping[str, str],
     used: Sequence[str] | None,
 ) -> UserError:
     """Return the error for an unknown option. Its hint names only options with an effect.
 
     Args:
-        parser: Parser of the script's own options.
+        parser: Parser of the command's other options.
         typed: The unknown option.
-        keys: Names of keys by option.
+        keys: Option -> name of the key that it sets.
         used: Sections and keys that the hint may name; None for all.
     """
     name = typed.option
@@ -233,16 +235,16 @@ def _unknown(
     options = [word[2:] for word in full if is_used(used, keys[word])]
     options += [word[2:] for word in parser._option_string_actions if word.startswith("--")]
     hint = ALL_HINT
-    if name.startswith("--sweep."):  # its last words, min and max, name no key
-        near = "".join(get_close_matches(name[2:], options, n=1, cutoff=0.8))
-        hint = "name a key that the environment's file has in a [sweep] section, or PufferLib's own"
+    if name.startswith("--sweep."):  # min and max at its end are not names of keys
+        similar = "".join(get_close_matches(name[2:], options, n=1, cutoff=0.8))
+        hint = "use a key from a [sweep] section of the environment's file, or one of PufferLib's"
     else:
-        near = closest(name[2:], options)
-    if name.removeprefix("--") == key.replace("_", "-") and key in OPTIONS_ELSEWHERE:
-        hint = OPTIONS_ELSEWHERE[key]
-    elif (ours := ELSEWHERE.get(key)) and is_used(used, ours):
-        hint = f"here it is {option(*ours.split('.'))}"
-    elif near:
-        hint = f"did you mean --{near}?"
+        similar = closest(name[2:], options)
+    if name.removeprefix("--") == key.replace("_", "-") and key in OTHER_LIBRARY_OPTIONS:
+        hint = OTHER_LIBRARY_OPTIONS[key]
+    elif (our_key := OTHER_LIBRARY_KEYS.get(key)) and is_used(used, our_key):
+        hint = f"use {option(*our_key.split('.'))}"
+    elif similar:
+        hint = f"did you mean --{similar}?"
     text = f"unknown option {name} {typed.text or ''}".rstrip()
     return UserError(f"{text} ({COMMAND_LINE})", hint)

@@ -1,11 +1,11 @@
-"""Other names of keys, and keys without an effect here."""
+"""Names of keys in other releases and libraries, and keys of PufferLib without an effect here."""
 
 from difflib import get_close_matches
 from typing import NamedTuple
 
 _OLD = "a key of PufferLib 3.0; 4.0 ignores it too"
 _LOADED = "`puffer-mlx train` has --load-model-path"
-_MATCH = "`puffer-mlx match` takes two policies' files"
+_MATCH = "`puffer-mlx match` takes two policy files"
 _UNUSED = (  # keys of PufferLib's files without an effect here: (reason, section, keys)
     ("MLX has no CUDA graphs", "base", "cudagraphs"),
     ("mlx.launch or train.gpus starts ranks", "base", "rank world_size gpu_id nccl_id"),
@@ -17,12 +17,12 @@ _UNUSED = (  # keys of PufferLib's files without an effect here: (reason, sectio
     ("each rank draws minibatches from its own rollout", "train", "draw_from"),
     (_MATCH, "base", "load_enemy_model_path"),
     (_LOADED, "base", "load_model_path"),
-    ("a run is called after the time when it began", "base", "run_id"),
-    ("base.device says where MLX computes", "base", "gpu_offset"),
-    ("a sweep's pipe to the runs that it starts", "base", "result_fd"),
-    ("PufferLib 5.0 reads it for nethack alone", "train", "verb_eps"),
-    ("PufferLib 5.0 reads it for nethack alone", "train", "verb_eps_anneal_start"),
-    ("PufferLib 5.0 reads it for nethack alone", "train", "verb_eps_anneal_end"),
+    ("a run is named after its start time", "base", "run_id"),
+    ("base.device selects the device", "base", "gpu_offset"),
+    ("a pipe from PufferLib's sweep to its runs", "base", "result_fd"),
+    ("PufferLib 5.0 reads it only for nethack", "train", "verb_eps"),
+    ("PufferLib 5.0 reads it only for nethack", "train", "verb_eps_anneal_start"),
+    ("PufferLib 5.0 reads it only for nethack", "train", "verb_eps_anneal_end"),
     (_OLD, "base", "package policy_name rnn_name"),
     (_OLD, "vec", "num_envs num_workers num_agents batch_size zero_copy"),
     (_OLD, "policy", "num_units cnn_channels continuous num_drones is_training"),
@@ -42,7 +42,7 @@ REMOVED = {  # keys of earlier versions: an error if typed, ignored in files; wh
 
 
 class Renamed(NamedTuple):
-    """The key that another name sets. For a switch, also the values of that key.
+    """The key that another release's name sets, and the translation of a switch's values.
 
     Args:
         section: Section of the key.
@@ -60,17 +60,17 @@ class Renamed(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The key with its section."""
+        """The renamed key with its section: ``train.overlap``."""
         return f"{self.section}.{self.key}"
 
     def __str__(self) -> str:
-        """For help: ``train.overlap = auto (0: False; typed: True)``."""
+        """Return the key for help: ``train.overlap = auto (0: False; typed: True)``."""
         typed = f"; typed: {self.typed_on}" if self.typed_on else ""
         switch = f" = {self.on} (0: {self.off}{typed})" if self.off else ""
         return self.name + switch
 
 
-_SWITCHES = {  # the Metal port's, which takes them in [train] and without a section
+_SWITCHES = {  # keys of PufferLib's Metal port, in [train] or without a section
     "cpu_inference": Renamed("train", "rollout_device", "auto", "cpu"),
     "train_fp16": Renamed("train", "precision", "fp32", "fp16"),
     "overlap": Renamed("train", "overlap", "False", "True"),
@@ -81,26 +81,26 @@ RENAMES = {
     for section in ("base", "train")
     if (section, old) != new[:2]
 }
-# PufferLib 5.0's; a file of its defaults can't know whether there is a second device.
+# PufferLib 5.0's names. Its default.ini sets async on any machine, so in a file it means "auto".
 NAMES_OF_5 = {
     "train.momentum": Renamed("train", "beta1"),
     "base.reset_every_horizon": Renamed("base", "reset_state"),
     "base.async": Renamed("train", "overlap", "False", "auto", typed_on="True"),
 }
 RENAMES |= NAMES_OF_5
-NOTHING = "None"  # PufferLib's text for no path
-ONLY = {  # unused keys whose other values ask for something that does not exist here
+NO_PATH = "None"  # PufferLib's text for no path
+ALLOWED_VALUES = {  # the only accepted value of unused keys whose other values aren't supported
     "base.rank": 0,
     "base.world_size": 1,
-    "base.load_model_path": NOTHING,
-    "base.load_enemy_model_path": NOTHING,
+    "base.load_model_path": NO_PATH,
+    "base.load_enemy_model_path": NO_PATH,
     "train.verb_eps": 0,
     "train.draw_from": "rank",
 }
 ENV_OF_5 = {"dr": 0.0, "num_agents": 1.0, "num_bots": 0.0}  # parameters of every environment of 5.0
-# Observations that PufferLib 5.0's own environment leaves at 0 and ours writes: the key of [env]
-# that leaves them at 0 here, too, and their numbers.
-LEFT_AT_0 = {"breakout": ("hide_balls_and_width", (8, 9))}
+# Observations that are always 0 in PufferLib 5.0's environment but not here: the key of [env] that
+# sets them to 0 here too, and their indices.
+ZERO_OBSERVATIONS_OF_5 = {"breakout": ("hide_balls_and_width", (8, 9))}
 BOT_EVAL = "bot_eval"  # 5.0's section of [env] values for games against scripted opponents
 _SWEPT = (  # keys searched by PufferLib 5.0's default.ini
     *("vec.total_agents", "policy.hidden_size", "policy.num_layers"),
@@ -108,7 +108,7 @@ _SWEPT = (  # keys searched by PufferLib 5.0's default.ini
     *["train.ent_coef", "train.gamma", "train.gae_lambda", "train.replay_ratio", "train.clip_coef"],
     *("train.vf_clip_coef", "train.vf_coef", "train.max_grad_norm", "train.momentum"),
 )
-SWEEP = (  # keys of its [sweep] sections, also options on the command line
+SWEEP_KEYS = (  # keys of 5.0's [sweep] sections, also options on the command line
     *("sweep.metric", "sweep.metric_distribution", "sweep.goal", "sweep.max_suggestion_cost"),
     *("sweep.max_runs", "sweep.gpus", "sweep.downsample", "sweep.prune_pareto"),
     "sweep.early_stop_quantile",
@@ -116,7 +116,7 @@ SWEEP = (  # keys of its [sweep] sections, also options on the command line
 )
 
 
-ELSEWHERE = {  # names in Stable-Baselines3, CleanRL, RLlib and others -> key
+OTHER_LIBRARY_KEYS = {  # names in Stable-Baselines3, CleanRL, RLlib and others -> our key
     "lr": "train.learning_rate",
     "total_steps": "train.total_timesteps",
     "discount": "train.gamma",
@@ -141,16 +141,19 @@ ELSEWHERE = {  # names in Stable-Baselines3, CleanRL, RLlib and others -> key
     "n_eval_episodes": "base.eval_episodes",
     "eval_freq": "base.eval_interval",
 }
-LAYERS = "here it is --policy.hidden-size and --policy.num-layers"
-OPTIONS_ELSEWHERE = {  # names in other libraries -> hint for the command line
-    "net_arch": LAYERS,
-    "policy_kwargs": LAYERS,
-    "policy": "leave it out; --torch.network MLP or LSTM, for example, chooses the network",
+LAYERS_HINT = "use --policy.hidden-size and --policy.num-layers"
+OTHER_LIBRARY_OPTIONS = {  # names in other libraries -> hint for the command line
+    "net_arch": LAYERS_HINT,
+    "policy_kwargs": LAYERS_HINT,
+    "policy": "leave it out; --torch.network chooses the network: MLP or LSTM, for example",
     "progress_bar": "leave it out; the command shows its progress",
 }
 
 
 def closest(name: str, names: list[str]) -> str:
-    """Return the name probably meant: the same key in another section, a similar name, or ""."""
+    """Return the most similar of ``names``, for a hint after a mistyped name; "" if none is.
+
+    The same key in another section comes first.
+    """
     same = [other for other in names if other.split(".")[-1] == name.split(".")[-1]]
     return (same or get_close_matches(name, names, n=1, cutoff=0.6) or [""])[0]

@@ -1,43 +1,48 @@
-"""Families of environments in Python: by its spaces, which settings an environment begins with.
+"""Families of Python environments: their spaces choose the default settings.
 
-| family | sees | does | files after python.ini |
+| family | observations | actions | files after python.ini |
 | --- | --- | --- | --- |
-| ``discrete`` | numbers | choices | discrete.ini |
-| ``continuous`` | numbers | numbers | continuous.ini |
-| ``images`` | an image of bytes, nothing else | choices | images.ini |
-| ``continuous_images`` | such an image | numbers | images.ini, a part of continuous.ini |
+| ``discrete`` | numbers | discrete | discrete.ini |
+| ``continuous`` | numbers | continuous | continuous.ini |
+| ``images`` | one image of bytes | discrete | images.ini |
+| ``continuous_images`` | one image of bytes | continuous | images.ini, continuous.ini (partly) |
 
-If the network has a memory, ``recurrent.ini`` follows the first two families' file, a part of it
-that of the others.
+For a recurrent network, ``recurrent.ini`` is read last; for images only partly.
 
-Sizes, passes and encoder depend on what an agent sees more than on what it does, or on what it
-remembers. So images.ini counts whole, of continuous.ini only the keys that are about actions, and
-of recurrent.ini those about when a state is cleared: ``PARTS``.
+Sizes, passes and encoder depend more on the observations than on the actions or the network. So of
+files that are read partly, only ``PARTIAL_FILE_KEYS`` are used: from continuous.ini the keys about
+actions, from recurrent.ini those about resetting the state.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:  # it imports NumPy, which help needn't
+if TYPE_CHECKING:  # it imports NumPy, which help doesn't need
     from puffer_mlx.spec import EnvSpec
 
 CONTINUOUS_FILE = "continuous.ini"
 RECURRENT_FILE = "recurrent.ini"
-PARTS = {  # of files that count in part for a family, the keys that do
+PARTIAL_FILE_KEYS = {  # keys that are used of a file that a family reads only partly
     CONTINUOUS_FILE: frozenset({"vec.rescale_actions", "train.ent_coef", "policy.log_std_init"}),
     RECURRENT_FILE: frozenset({"base.reset_state", "policy.reset_on_terminal"}),
 }
 
 
 class Family(NamedTuple):
-    """A group of Python environments with the same default settings."""
+    """A family of Python environments with the same default settings.
 
-    kind: str  # description for notes
-    files: tuple[str, ...]  # the later ones win
-    partly: tuple[str, ...] = ()  # files that count only for the keys in ``PARTS``
+    Args:
+        kind: Description for notes.
+        files: Files of settings; later ones win.
+        partial_files: Files that are read only for the keys in ``PARTIAL_FILE_KEYS``.
+    """
 
-    def files_for(self, memory: bool) -> tuple[str, ...]:
-        """Return the files for a network with or without recurrent state."""
-        return self.files + ((RECURRENT_FILE,) if memory else ())
+    kind: str
+    files: tuple[str, ...]
+    partial_files: tuple[str, ...] = ()
+
+    def files_for(self, recurrent: bool) -> tuple[str, ...]:
+        """Return a family's settings files for a recurrent or a stateless network."""
+        return self.files + ((RECURRENT_FILE,) if recurrent else ())
 
 
 FAMILIES = {
@@ -45,16 +50,16 @@ FAMILIES = {
     "continuous": Family("continuous control", (CONTINUOUS_FILE,)),
     "images": Family("images", ("images.ini",), (RECURRENT_FILE,)),
     "continuous_images": Family(
-        "images, continuous control", ("images.ini", CONTINUOUS_FILE), tuple(PARTS)
+        "images, continuous control", ("images.ini", CONTINUOUS_FILE), tuple(PARTIAL_FILE_KEYS)
     ),
 }
-AUTO = "auto"  # the spaces decide
-ASSUMED = "discrete"  # until they are known
-FILES = tuple(dict.fromkeys(file for f in FAMILIES.values() for file in f.files_for(True)))
+AUTO = "auto"  # the environment's spaces choose the family
+DEFAULT_FAMILY = "discrete"  # until the spaces are known
+FAMILY_FILES = tuple(dict.fromkeys(file for f in FAMILIES.values() for file in f.files_for(True)))
 
 
 def family_of(spec: "EnvSpec") -> str:
-    """Return the family of an environment in Python."""
+    """Return the name of a Python environment's family, which its spaces determine."""
     if spec.observation_shape or spec.image_parts:
         return "continuous_images" if spec.action.continuous else "images"
     return "continuous" if spec.action.continuous else "discrete"

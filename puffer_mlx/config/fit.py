@@ -1,16 +1,16 @@
-"""Fit numbers of a configuration to each other, to the environments and to the machine.
+"""Fit a configuration's sizes to each other, to the environments and to the machine.
 
-PufferLib's files hold numbers from a hyperparameter search, some of them fractions, and PufferLib
-doesn't check that they fit. A number from a file is lowered to the next one that fits, with a
-note. A typed number is never changed: it fits or is refused.
+PufferLib's files contain results of hyperparameter searches, some of them fractions, and PufferLib
+doesn't check that they fit. So a size from a file is lowered to the next valid one, with a note. A
+typed size is never changed: if it doesn't fit, it is refused.
 """
 
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from puffer_mlx.config.families import FILES
-from puffer_mlx.config.finding import PYTHON
+from puffer_mlx.config.families import FAMILY_FILES
+from puffer_mlx.config.finding import PYTHON_FILE
 from puffer_mlx.config.option_names import how_to_set
 from puffer_mlx.config.schema import ARGUMENT, COMMAND_LINE, Config
 from puffer_mlx.config.validation import find_problems, multiples, raise_problems
@@ -19,14 +19,14 @@ from puffer_mlx.errors import UserError
 AGENTS, BUFFERS = "vec.total_agents", "vec.num_buffers"
 MINIBATCH, EVAL_EPISODES = "train.minibatch_size", "base.eval_episodes"
 MAX_STEPS = 100_000  # steps per agent, usually enough for the episodes of an evaluation
-WHILE_TRAINING = 100  # episodes of an evaluation; python.ini says the same
+EPISODES_WHILE_TRAINING = 100  # per evaluation, as in python.ini
 
 
 class Misfit(UserError):
-    """Environments don't fill their groups exactly.
+    """The error that environments don't fill their groups of agents exactly.
 
     Args:
-        counts: agents of each environment there would be, in order.
+        counts: Number of agents of each environment, in order.
     """
 
     def __init__(self, message: str, hint: str, counts: Sequence[int]) -> None:
@@ -34,15 +34,15 @@ class Misfit(UserError):
         self.counts = counts
 
 
-def typed(config: Config, name: str) -> bool:
-    """Return True if the user or a program set a key, not a file."""
+def is_explicit(config: Config, name: str) -> bool:
+    """Return True if a key was set on the command line or in a program, not in a file."""
     return config.origins.get(name) in (COMMAND_LINE, ARGUMENT)
 
 
 def fit_buffers(config: Config) -> None:
     """Lower a file's ``vec.num_buffers`` to the next number that divides the agents."""
     agents, buffers = config.vec.total_agents, config.vec.num_buffers
-    if agents < 1 or buffers < 1 or agents % buffers == 0 or typed(config, BUFFERS):
+    if agents < 1 or buffers < 1 or agents % buffers == 0 or is_explicit(config, BUFFERS):
         return
     lower = next(q for q in range(min(buffers, agents), 0, -1) if agents % q == 0)
     text = f"{_setting(config, BUFFERS, buffers)} doesn't divide {AGENTS} {agents}"
@@ -51,14 +51,14 @@ def fit_buffers(config: Config) -> None:
 
 
 def fit_minibatch(config: Config) -> None:
-    """Fit a family file's ``train.minibatch_size`` to the epoch, with a note.
+    """Fit ``train.minibatch_size`` to the epoch, with a note, if it is from a family's file.
 
-    It is lowered to an epoch, or raised to a multiple of the segment length if minibatches
-    consist of segments. Numbers from other files stay.
+    It is lowered to the size of an epoch, or raised to a multiple of the segment length if
+    minibatches consist of segments. A size from another file isn't changed.
     """
     size, epoch, T = config.train.minibatch_size, config.batch_size, config.train.horizon
     file = config.origins.get(MINIBATCH, "").rpartition(":")[0]
-    if Path(file).name not in (PYTHON, *FILES) or size < 1 or epoch < 1:
+    if Path(file).name not in (PYTHON_FILE, *FAMILY_FILES) or size < 1 or epoch < 1:
         return
     text = _setting(config, MINIBATCH, size)
     if epoch < size:
@@ -66,7 +66,7 @@ def fit_minibatch(config: Config) -> None:
         config.notes.append(f"{text} is more than an epoch: lowered to {epoch}")
     elif not config.shuffles_samples and size % T:
         config.train.minibatch_size = raised = min(epoch, -(-size // T) * T)
-        config.notes.append(f"{text} is no whole segment, train.horizon {T}: raised to {raised}")
+        config.notes.append(f"{text} isn't a multiple of train.horizon {T}: raised to {raised}")
 
 
 def fit_evaluations(config: Config) -> None:
@@ -74,11 +74,12 @@ def fit_evaluations(config: Config) -> None:
 
     PufferLib's default of 10,000 episodes after training would interrupt the run for too long.
     """
-    if config.base.eval_interval and config.base.eval_episodes > WHILE_TRAINING:
-        usual = config.base.eval_episodes
-        config.base.eval_episodes = WHILE_TRAINING
-        text = f"each evaluation while training plays {WHILE_TRAINING:,} episodes, not {usual:,}"
-        config.notes.append(f"{text}: {how_to_set(EVAL_EPISODES)} sets another number")
+    if config.base.eval_interval and config.base.eval_episodes > EPISODES_WHILE_TRAINING:
+        default = config.base.eval_episodes
+        config.base.eval_episodes = EPISODES_WHILE_TRAINING
+        text = f"each evaluation while training plays {EPISODES_WHILE_TRAINING:,} episodes"
+        text += f", not {default:,}: {how_to_set(EVAL_EPISODES)} sets another number"
+        config.notes.append(text)
 
 
 def fit_agents(config: Config, counts: Sequence[int]) -> None:
@@ -88,25 +89,25 @@ def fit_agents(config: Config, counts: Sequence[int]) -> None:
 
     Args:
         config: Configuration, changed with a note.
-        counts: Agents of each environment made for these numbers, in order.
+        counts: Number of agents of each environment, in order.
 
     Raises:
-        UserError: A typed number would have to change, nothing fits, or training needs more
+        UserError: If a typed value would have to change, nothing fits, or training needs more
             agents than fit.
     """
     vec = config.vec
     agents, groups = vec.total_agents, vec.num_buffers
-    fewer = [groups] if typed(config, BUFFERS) else range(groups, 0, -1)
+    fewer = [groups] if is_explicit(config, BUFFERS) else range(groups, 0, -1)
     ends = set(accumulate(counts))
     fitting = [(agents, q) for q in fewer if _fills(ends, agents, q)]
-    trains = not find_problems(config)  # an evaluation's needn't
-    if not fitting and not typed(config, AGENTS):
+    trains = not find_problems(config)  # False for an evaluation with sizes that can't train
+    if not fitting and not is_explicit(config, AGENTS):
         sizes = ((q, n * q) for q in fewer for n in range(agents // q, 0, -1))
         fits = [(N, q) for q, N in sizes if _fills(ends, N, q)]
         slices = config.segments if trains and config.facts.in_order else 1
         fitting = [fit for fit in fits if fit[0] % slices == 0][:1] or fits[:1]
     if not fitting:
-        raise _refused(config, counts)
+        raise _misfit_error(config, counts)
     each = f"{counts[0]} agents" if len(set(counts)) == 1 else "different numbers of agents"
     doesnt = f"doesn't fit environments of {each}"
     new_agents, new_groups = fitting[0]
@@ -122,24 +123,24 @@ def fit_agents(config: Config, counts: Sequence[int]) -> None:
 
 
 def rollout_threads(config: Config, cores: int) -> int:
-    """Return the number of threads that step environments, and act on a CPU.
+    """Return the number of CPU threads for rollouts.
 
     PufferLib steps each buffer with num_threads / num_buffers threads, at least one, and acts on
-    a GPU. If C code acts in the same threads here, one thread per core is used. Results don't
+    a GPU. If C code here acts in the same threads, one thread per core is used. The results don't
     depend on the number.
     """
     vec = config.vec
-    parts = config.torch
+    policy = config.torch
     if vec.max_threads:
         return min(vec.max_threads, cores)
-    in_c = parts.encoder in ("DefaultEncoder", "auto") and ":" not in parts.network
-    if in_c and config.train.rollout_device != "gpu":
+    acts_in_c = policy.encoder in ("DefaultEncoder", "auto") and ":" not in policy.network
+    if acts_in_c and config.train.rollout_device != "gpu":
         return cores
     return min(vec.num_buffers * max(1, vec.num_threads // vec.num_buffers), cores)
 
 
 def _fills(ends: set[int], agents: int, groups: int) -> bool:
-    """Return True if the environments fill all groups exactly.
+    """Return True if the environments fill all groups of agents exactly.
 
     Args:
         ends: Total number of agents after each environment.
@@ -150,13 +151,14 @@ def _fills(ends: set[int], agents: int, groups: int) -> bool:
     return not rest and all(g * size in ends for g in range(1, groups + 1))
 
 
-def _refused(config: Config, counts: Sequence[int]) -> UserError:
+def _misfit_error(config: Config, counts: Sequence[int]) -> UserError:
+    """Return the error that the environments' agents don't fit the groups, with valid sizes."""
     agents, groups = config.vec.total_agents, config.vec.num_buffers
     origins = dict.fromkeys(config.origins[n] for n in (AGENTS, BUFFERS) if n in config.origins)
-    where = f" ({'; '.join(origins)})" if origins else ""
+    origin = f" ({'; '.join(origins)})" if origins else ""
     if len(set(counts)) == 1:
         each = f"the {counts[0]} agents of an environment"
-        message = f"{AGENTS} {agents} is not a multiple of {BUFFERS} {groups} times {each}{where}"
+        message = f"{AGENTS} {agents} is not a multiple of {BUFFERS} {groups} times {each}{origin}"
         return UserError(message, how_to_set(AGENTS, multiples(agents, groups * counts[0])))
     ends = set(accumulate(counts))
     sizes = (n * groups for n in range(agents // groups, 0, -1))
@@ -165,9 +167,9 @@ def _refused(config: Config, counts: Sequence[int]) -> UserError:
     hint = how_to_set(AGENTS, lower)
     if not lower:
         hint = f"another {how_to_set(AGENTS)}, or {how_to_set(BUFFERS, 1)}"
-    return UserError(f"{message} in {BUFFERS} {groups} groups{where}", hint)
+    return UserError(f"{message} in {BUFFERS} {groups} groups{origin}", hint)
 
 
 def _setting(config: Config, name: str, value: int) -> str:
-    """Return a key with its value and its file."""
+    """Return text for a message: a key, its value and its file."""
     return f"{name} {value}" + (f" ({config.origins[name]})" if name in config.origins else "")

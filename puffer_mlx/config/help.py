@@ -1,4 +1,4 @@
-"""Help of commands, rendered from the schema and from a command's own options.
+"""Format the help of commands from the declared keys and the command's other options.
 
 ``--help`` shows the common keys, ``--help all`` shows every key.
 """
@@ -14,47 +14,47 @@ from puffer_mlx.config.option_names import may_be_bare, option
 from puffer_mlx.config.schema import DECLARED, KEYS, SECTIONS
 from puffer_mlx.config.values import parse_number
 
-ALL = "all"
-COMMON = "the usual keys, with their values; sections may be left out (--gamma)"
-RARELY = "rarely needed"  # title of the options that only --help all shows
+ALL_KEYS = "all"  # argument of --help
+COMMON_KEYS = "common keys, with their values; sections may be left out (--gamma)"
+RARE_OPTIONS = "rarely needed"  # title of the options that only --help all shows
 WIDTH = 80
 METAVARS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}
 Section = tuple[str | None, str | None, list[argparse.Action]]  # title, description, options
 
 
-class Help(argparse.Action):
-    """The action of ``--help`` and ``--help all``."""
+class HelpAction(argparse.Action):
+    """The argparse action of ``--help`` and ``--help all``."""
 
     def __init__(self, option_strings, dest, **how: Any) -> None:
-        how |= {"default": argparse.SUPPRESS, "nargs": "?", "metavar": ALL}
+        how |= {"default": argparse.SUPPRESS, "nargs": "?", "metavar": ALL_KEYS}
         super().__init__(option_strings, argparse.SUPPRESS, **how)
 
     def __call__(self, parser: Any, namespace, values, option_string=None) -> None:
         """Print the help and exit."""
-        print(page(parser, values == ALL), end="")
+        print(page(parser, values == ALL_KEYS), end="")
         parser.exit()
 
 
 class HelpParser(argparse.ArgumentParser):
-    """A parser of a command's own options with pages of help; accepts no abbreviated options.
+    """An argument parser whose help shows configuration keys; accepts no abbreviated options.
 
     Attributes:
-        shown: names of the keys that help shows; empty for a command without a configuration.
-        values: texts of keys in an environment's files, for help.
-        keys: help of further keys of other sections, by name; a script adds them.
+        shown: Names of the keys in the help; empty for a command without a configuration.
+        values: Texts of keys in an environment's files, shown as defaults.
+        keys: Help of further keys that a command adds, by name.
     """
 
     def __init__(self, **how: Any) -> None:
         super().__init__(allow_abbrev=False, add_help=False, **how)
-        words = f"this page; {ALL}: every key and option"
-        self.add_argument("-h", "--help", action=Help, help=words)
+        text = f"show this help; {ALL_KEYS}: every key and option"
+        self.add_argument("-h", "--help", action=HelpAction, help=text)
         self.shown: list[str] = []
         self.values: dict[str, str] = {}
         self.keys: dict[str, str] = {}
 
 
 class _Formatter(argparse.HelpFormatter):
-    """A formatter that doesn't break lines at hyphens: options stay whole."""
+    """A help formatter that doesn't break lines at the hyphens in options."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         text = " ".join(text.split())
@@ -64,11 +64,11 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def page(parser: HelpParser, everything: bool) -> str:
-    """Return the help of a command.
+    """Return the text of a command's help.
 
     Args:
-        parser: the parser of its own options.
-        everything: True for all keys, False for the common ones.
+        parser: Parser of the command.
+        everything: True to show all keys, False to show the common ones.
     """
     width = min(WIDTH, shutil.get_terminal_size().columns) - 2
     column = 24 if everything else 34  # of the explanations
@@ -88,30 +88,29 @@ def page(parser: HelpParser, everything: bool) -> str:
 
 
 def _sections(parser: HelpParser) -> Iterator[Section]:
-    """Yield the sections of ``--help``."""
-    *own, general = _own_sections(parser)
-    yield from (section for section in own if section[0] != RARELY)
+    """Yield the sections of a command's ``--help``."""
+    *groups, general = _option_groups(parser)
+    yield from (section for section in groups if section[0] != RARE_OPTIONS)
     common = [name for name in parser.shown if DECLARED[name].brief]
-    yield COMMON, None, [_common_option(name, parser.values) for name in common]
+    yield COMMON_KEYS, None, [_common_option(name, parser.values) for name in common]
     parameters = (name for name in parser.values if name.startswith("env."))
     texts = [f"{option(*name.split('.', 1))} {parser.values[name]}" for name in parameters]
     if texts and parser.shown:
-        yield None, f"its own: {', '.join(texts)}".replace("%", "%%"), []
+        yield None, f"environment parameters: {', '.join(texts)}".replace("%", "%%"), []
     yield general
 
 
 def _all_sections(parser: HelpParser) -> Iterator[Section]:
-    """Yield the sections of ``--help all``."""
-    *own, general = _own_sections(parser)
-    yield from (*own, general)
+    """Yield the sections of a command's ``--help all``."""
+    yield from _option_groups(parser)
     if not parser.shown:
         return
-    options = {action.dest: action for action in key_options(parser)}
+    options = {action.dest: action for action in key_help(parser)}
     for section in KEYS:
-        about = SECTIONS[section].__doc__
-        yield f"[{section}]", about, [options[n] for n in parser.shown if _in(n, section)]
-    about = "The environment's own parameters; they need ENV."
-    yield "[env]", about, [each for name, each in options.items() if _in(name, "env")]
+        text = SECTIONS[section].__doc__
+        yield f"[{section}]", text, [options[n] for n in parser.shown if _in(n, section)]
+    text = "Parameters of the environment; type ENV to see them."
+    yield "[env]", text, [each for name, each in options.items() if _in(name, "env")]
     yield "[sweep]", None, [options[name] for name in parser.keys]
 
 
@@ -119,30 +118,30 @@ def _in(name: str, section: str) -> bool:
     return name.partition(".")[0] == section
 
 
-def _own_sections(parser: HelpParser) -> list[Section]:
-    """Return the groups of a command's own options, the general ones last."""
+def _option_groups(parser: HelpParser) -> list[Section]:
+    """Return the groups of a command's options that aren't keys, the general group last."""
     last = parser._optionals
     groups = [each for each in parser._action_groups if each is not last]
     return [(each.title, each.description, each._group_actions) for each in (*groups, last)]
 
 
-def key_options(parser: HelpParser) -> list[argparse.Action]:
-    """Return the options of all keys that a command's help shows, and of the environment's."""
-    found = []
+def key_help(parser: HelpParser) -> list[argparse.Action]:
+    """Return argparse actions that describe all keys in a command's help."""
+    actions = []
     for name in parser.shown:
         declared = DECLARED[name]
         default = f"default {parser.values.get(name, declared.default)}"
         facts = "; ".join(filter(None, (declared.unit, declared.bounds, default)))
-        found.append(_key_option(name, METAVARS[declared.kind], f"{declared.help} ({facts})"))
+        actions.append(_key_option(name, METAVARS[declared.kind], f"{declared.help} ({facts})"))
     texts = {name: f"default {text}" for name, text in parser.values.items() if _in(name, "env")}
-    texts.setdefault("env.source", "a folder of C sources in PufferLib's form")
+    texts.setdefault("env.source", "a folder of C sources in PufferLib's layout")
     for name, text in texts.items():
-        found.append(_key_option(name, "PATH" if name == "env.source" else "FLOAT", text))
-    return [*found, *(_key_option(name, "VALUE", text) for name, text in parser.keys.items())]
+        actions.append(_key_option(name, "PATH" if name == "env.source" else "FLOAT", text))
+    return [*actions, *(_key_option(name, "VALUE", text) for name, text in parser.keys.items())]
 
 
 def _key_option(name: str, metavar: str, text: str) -> argparse.Action:
-    """Return a key's option as help shows it; argparse doesn't parse it."""
+    """Return an argparse action that describes a key in help; it isn't used for parsing."""
     bare = not _in(name, "sweep") and may_be_bare(name)
     return argparse.Action(
         [option(*name.split(".", 1))],
@@ -154,7 +153,7 @@ def _key_option(name: str, metavar: str, text: str) -> argparse.Action:
 
 
 def _common_option(name: str, values: Mapping[str, str]) -> argparse.Action:
-    """Return a key's option with its brief help."""
+    """Return an argparse action that describes a common key with its brief help."""
     declared = DECLARED[name]
     text = f"{declared.brief} ({_brief(values.get(name, str(declared.default)))})"
     action = _key_option(name, METAVARS[declared.kind], text)
@@ -165,7 +164,7 @@ def _common_option(name: str, values: Mapping[str, str]) -> argparse.Action:
 
 
 def _brief(text: str) -> str:
-    """Return a short form of a value: 0.9721 for 0.9721246598992744, 10_000_000 for 10000000."""
+    """Shorten the text of a value: 0.9721246598992744 to 0.9721, 10000000 to 10_000_000."""
     number = parse_number(text)
     if isinstance(number, float):
         return f"{number:.4g}"
@@ -173,17 +172,19 @@ def _brief(text: str) -> str:
 
 
 def _other_names() -> str:
-    """Return the end of ``--help all``: unused keys by reason, and other names of keys."""
+    """Return the last section of ``--help all``: unused keys by reason, and other names of keys."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in UNUSED.items():
         by_reason.setdefault(reason, []).append(name)
     unused = (f"{reason}: {', '.join(names)}" for reason, names in by_reason.items())
     renamed = (f"{name}: {new}" for name, new in RENAMES.items())
-    lines = ["Accepted, and unused here:", *unused, "Accepted under another name:", *renamed]
-    how: Any = {"break_on_hyphens": False, "break_long_words": False}
+    lines = ["Accepted but unused here:", *unused, "Accepted under another name:", *renamed]
+    options: Any = {"break_on_hyphens": False, "break_long_words": False}
     text = ""
     for line in lines:
         first = "" if line.startswith("Accepted") else "  "
-        text += textwrap.fill(line, WIDTH, initial_indent=first, subsequent_indent=" " * 6, **how)
+        text += textwrap.fill(
+            line, WIDTH, initial_indent=first, subsequent_indent=" " * 6, **options
+        )
         text += "\n"
     return text

@@ -1,19 +1,19 @@
-"""`.ini` files of PufferLib 4.0 and 5.0, read into a list of `Setting`.
+"""Read `.ini` files of PufferLib 4.0 and 5.0 into lists of `Setting`.
 
-`dialects.py` decides which release a file belongs to. Files of 4.0 are read as Python's
-`configparser` reads them: a comment fills a line, ``=`` and ``:`` separate, indented lines
-continue a value, and neither a section nor a key may be given twice. In files of 5.0
+`releases.py` finds the release of a file. Files of 4.0 follow the rules of Python's
+`configparser`: a comment fills a line, ``=`` and ``:`` separate, indented lines continue a value,
+and no section or key may be repeated. In files of 5.0
 
 - a comment begins at ``#`` or ``;`` anywhere outside of quotes,
 - quotes around a value aren't part of it, keys keep their capitals, and only ``=`` separates,
-- a section may begin again, and of a key that is set twice the later value counts,
-- numbers may have underscores, white space, exponents, and be hexadecimal; values of integer keys
-  and switches are truncated towards zero.
+- sections and keys may be repeated; the last value of a key wins,
+- numbers may have underscores, white space and exponents, and may be hexadecimal; values of integer
+  keys and switches are truncated towards zero.
 
-Upstream reads text as the number 0 where it expects one, ``None`` and ``yes`` too: here it is
-refused. Types of values are checked later: `values.py` and `resolving.py`.
+Where 5.0 expects a number, it reads any other text as 0, even ``None`` and ``yes``. Here such text
+is refused. The types of values are checked later: `values.py` and `resolving.py`.
 
-A file is read once and cached until its time or size changes.
+A file is cached until its time or size changes.
 """
 
 import re
@@ -31,22 +31,22 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import read_text
 
 CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\U0010ffff]")
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 HEXADECIMAL = re.compile(r"[+-]?0[xX]([\da-fA-F]+\.?[\da-fA-F]*|\.[\da-fA-F]+)([pP][+-]?\d+)?")
 OPTION = re.compile(r"(.*?)\s*[=:]\s*(.*)")
-RECENT = 2e9  # nanoseconds: a younger file may change again and keep its time
+MIN_AGE_NS = 2e9  # a younger file isn't cached: it may change without a new time stamp
 INDENTED = re.compile(r"^[ \t]+[^\s#;]", re.MULTILINE)
-BEGIN = "begin with a section, for example [train]"
+SECTION_HINT = "begin with a section, for example [train]"
 
 
 class Line(NamedTuple):
-    """A section's header, a key with its value, or a line without a separator.
+    """A line of an .ini file: a section's header, a key with its value, or neither.
 
     Args:
-        number: counted from 1.
-        section: the section; empty before the first one.
-        key: the key as written; empty for a header.
-        text: the value; None for a header, and for a line without a separator.
+        number: Line number, from 1.
+        section: Section; empty before the first one.
+        key: Key as written; empty for a header.
+        text: Value; None for a header, and for a line without a separator.
     """
 
     number: int
@@ -56,10 +56,10 @@ class Line(NamedTuple):
 
 
 class IniFile:
-    """The text of an .ini file, parsed once by each release's rules.
+    """The text of an .ini file, parsed when needed and cached.
 
     Args:
-        text: the text; bytes that aren't UTF-8 are surrogates.
+        text: The text; bytes that aren't UTF-8 are surrogates.
     """
 
     def __init__(self, text: str) -> None:
@@ -67,60 +67,57 @@ class IniFile:
 
     @cached_property
     def raw(self) -> dict[str, str]:
-        """Values by section and key in lower case. A header has the value ""."""
+        """The file's values by ``section.key`` in lower case. A header has the value ""."""
         values: dict[str, str] = {}
         text = CONTROL.sub(" ", self.text).encode("utf-8", "surrogateescape")
-        for line in rows(text.decode("utf-8", "replace"), "=:"):
+        for line in lines_of_5(text.decode("utf-8", "replace"), "=:"):
             if not line.key or line.text is not None:
                 values[f"{line.section}.{line.key.lower()}"] = line.text or ""
         return values
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        """The same without quotes."""
+        """The file's values without quotes, by ``section.key`` in lower case."""
         return {name: unquoted(text) for name, text in self.raw.items()}
 
     @cached_property
     def is_indented(self) -> bool:
-        """True if a line is indented: in 4.0 it may continue a value, in 5.0 it is a setting."""
+        """True if a line is indented. It continues a value in 4.0, and is a setting in 5.0."""
         return bool(INDENTED.search(self.text))
 
 
 def ini_file(path: Path) -> IniFile:
-    """Return an .ini file; it is read only if it changed since the last call.
+    """Return an .ini file, from a cache if it didn't change since the last call.
 
     Raises:
-        OSError: it can't be read.
+        OSError: If it can't be read.
     """
     status = path.stat()
     stamp = status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino
-    if time.time_ns() - status.st_ctime_ns < RECENT:
+    if time.time_ns() - status.st_ctime_ns < MIN_AGE_NS:
         return IniFile(read_text(path, "surrogateescape"))
     return _cached(path.absolute(), stamp)
 
 
 @lru_cache(maxsize=256)
 def _cached(path: Path, stamp: tuple[int, ...]) -> IniFile:
-    """Read a file; ``stamp`` changes when the file does."""
+    """Read an .ini file. The cache's key is ``stamp``, which changes with the file."""
     return IniFile(read_text(path, "surrogateescape"))
 
 
 def file_texts(path: Path) -> dict[str, str]:
-    """Return a file's values as text by section and key in lower case; {} if it can't be read.
-
-    Reading its settings reports why.
-    """
+    """Return an .ini file's values by ``section.key`` in lower case; {} if it can't be read."""
     try:
         return ini_file(path).texts
-    except OSError:
+    except OSError:  # reading the settings reports the reason
         return {}
 
 
 def checked_text(path: Path) -> str:
-    """Return the text of an .ini file.
+    """Return the text of an .ini file after checking its characters.
 
     Raises:
-        UserError: it can't be read, isn't text, or contains control characters.
+        UserError: If it can't be read, isn't text, or contains control characters.
     """
     name = relative_path(path)
     try:
@@ -131,7 +128,7 @@ def checked_text(path: Path) -> str:
         ) from None
     if re.search(r"[\ud800-\udfff]", text):
         raise UserError(f"{name} is not a text file", "name an .ini file in UTF-8")
-    if match := CONTROL.search(text):  # printed, it could paint over a message
+    if match := CONTROL.search(text):  # printed in a message, it could control the terminal
         number = text.count("\n", 0, match.start()) + 1
         message = f"there is a control character, {match[0]!r} ({name}:{number})"
         raise UserError(message, "remove it")
@@ -139,26 +136,26 @@ def checked_text(path: Path) -> str:
 
 
 def read_ini(path: Path, capitals: bool = False) -> list[Setting]:
-    """Return the settings of a file of PufferLib 4.0's form, in its order.
+    """Return the settings of an .ini file by PufferLib 4.0's rules, in the order of its lines.
 
-    Keys are in lower case. One in quotes keeps its capitals: ``"maxSteps" = 5``.
+    Keys are in lower case. A key in quotes keeps its capitals: ``"maxSteps" = 5``.
 
     Args:
-        path: the file.
-        capitals: True if all keys keep theirs, as parameters of PufferLib 5.0's environments do.
+        path: The file.
+        capitals: True if all keys keep their capitals, as in PufferLib 5.0's environments.
 
     Raises:
-        UserError: the file can't be read, isn't text or .ini, or has an unknown section.
+        UserError: If the file can't be read, isn't an .ini file, or has an unknown section.
     """
     text = checked_text(path)
     name = relative_path(path)
     settings: dict[tuple[str, str], Setting] = {}
     headers: dict[str, int] = {}
     for number, section, key, value in lines_of_4(text, name):
-        where = f"{name}:{number}"
+        location = f"{name}:{number}"
         if value is None and section in headers:
-            message = f"section [{section}] begins twice ({where})"
-            raise UserError(message, "put its keys under one header")
+            message = f"section [{section}] begins twice ({location})"
+            raise UserError(message, "put all its keys below one header")
         if value is None:
             headers[section] = number
             continue
@@ -166,65 +163,67 @@ def read_ini(path: Path, capitals: bool = False) -> list[Setting]:
             key = key.lower()
         if (section, key) in settings:
             raise UserError(
-                f"{section}.{key} is set twice ({where})", "remove one of the two lines"
+                f"{section}.{key} is set twice ({location})", "remove one of the two lines"
             )
-        settings[section, key] = Setting(section, unquoted(key), value, where)
+        settings[section, key] = Setting(section, unquoted(key), value, location)
     for section, number in headers.items():
         check_section(section, f"{name}:{number}")
     return list(settings.values())
 
 
 def lines_of_4(text: str, name: str) -> list[Line]:
-    """Return headers, and keys with their values, as ``configparser`` parses them.
+    """Return an .ini file's headers and keys with values, as ``configparser`` parses them.
 
     Args:
-        text: the file's text.
-        name: the file's name in messages.
+        text: The file's text.
+        name: The file's name, for messages.
 
     Raises:
-        UserError: a line is neither, or is before the first header.
+        UserError: If a line is neither a header nor a key with a value, or a key is before the
+            first header.
     """
-    found: list[tuple[int, str, str, list[str]]] = []  # number, section, key, lines of the value
+    entries: list[tuple[int, str, str, list[str]]] = []  # number, section, key, lines of the value
     section = ""
-    indent = 0  # of the line that began the last value
+    indent = 0  # of the first line of the last value
     for number, line in enumerate(text.split("\n"), 1):
         word = line.strip()
         if word.startswith(("#", ";")):
             continue
         spaces = len(line) - len(line.lstrip())
-        if found and found[-1][2] and (not word or spaces > indent):
-            found[-1][3].append(word)
+        if entries and entries[-1][2] and (not word or spaces > indent):
+            entries[-1][3].append(word)
             continue
         if not word:
             continue
         indent = spaces
         if header := re.match(r"\[(.+)\]", word):
             section = header[1]
-            found.append((number, section, "", []))
+            entries.append((number, section, "", []))
         elif not section:
-            raise UserError(f"{word!r} is before any section ({name}:{number})", BEGIN)
+            raise UserError(f"{word!r} is before any section ({name}:{number})", SECTION_HINT)
         elif (pair := OPTION.fullmatch(word)) and pair[1]:
-            found.append((number, section, pair[1], [pair[2]]))
+            entries.append((number, section, pair[1], [pair[2]]))
         else:
             raise UserError(f"{word!r} has no value ({name}:{number})", "write key = value")
-    return [Line(n, s, key, "\n".join(v).rstrip() if key else None) for n, s, key, v in found]
+    return [Line(n, s, key, "\n".join(v).rstrip() if key else None) for n, s, key, v in entries]
 
 
-def check_section(section: str, where: str) -> None:
-    """Refuse an unknown section.
+def check_section(section: str, location: str) -> None:
+    """Raise a UserError for an unknown section of an .ini file, with the closest one as a hint.
 
-    Raises:
-        UserError: it names the closest section.
+    Args:
+        section: Section of the file.
+        location: File and line, for the message.
     """
     unused = dict.fromkeys(name.partition(".")[0] for name in UNUSED)
-    known = [*KEYS, "env", "sweep", BOT_EVAL, *unused]
-    if section not in known and not section.startswith("sweep."):
-        near = closest(section, known) or "train"
-        raise UserError(f"unknown section [{section}] ({where})", f"did you mean [{near}]?")
+    sections = [*KEYS, "env", "sweep", BOT_EVAL, *unused]
+    if section not in sections and not section.startswith("sweep."):
+        similar = closest(section, sections) or "train"
+        raise UserError(f"unknown section [{section}] ({location})", f"did you mean [{similar}]?")
 
 
 def relative_path(path: Path) -> str:
-    """Return a path as messages show it: relative if it is inside the working directory."""
+    """Return a path for messages: relative if it is inside the working directory."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
@@ -232,36 +231,38 @@ def relative_path(path: Path) -> str:
 
 
 def read_ini_5(path: Path) -> list[Setting]:
-    """Return the settings of a file of PufferLib 5.0, in its order, each key in its last place.
+    """Return the settings of an .ini file by PufferLib 5.0's rules, in the order of its lines.
+
+    A repeated key has its last value and position.
 
     Raises:
-        UserError: the file can't be read, isn't text or .ini, or has an unknown section.
+        UserError: If the file can't be read, isn't an .ini file, or has an unknown section.
     """
     text = checked_text(path)
     name = relative_path(path)
     settings: dict[str, Setting] = {}
-    for number, section, key, value in rows(text, "="):
-        where = f"{name}:{number}"
+    for number, section, key, value in lines_of_5(text, "="):
+        location = f"{name}:{number}"
         if not key and value is None:
-            check_section(section, where)
+            check_section(section, location)
             continue
         if not section:
             line = uncommented(text.split("\n")[number - 1])
-            raise UserError(f"{line!r} is before any section ({where})", BEGIN)
+            raise UserError(f"{line!r} is before any section ({location})", SECTION_HINT)
         if value is None:
-            raise UserError(f"{key!r} has no value ({where})", "write key = value")
-        setting = Setting(section, key, value, where)
+            raise UserError(f"{key!r} has no value ({location})", "write key = value")
+        setting = Setting(section, key, value, location)
         settings.pop(setting.name, None)
-        settings[setting.name] = _plain(setting)
+        settings[setting.name] = _with_python_number(setting)
     return list(settings.values())
 
 
-def rows(text: str, separators: str) -> Iterator[Line]:
-    """Yield the lines of a text in 5.0's form that aren't empty, without comments.
+def lines_of_5(text: str, separators: str) -> Iterator[Line]:
+    """Yield the headers and keys of an .ini file by PufferLib 5.0's rules, without comments.
 
     Args:
-        text: the file's text.
-        separators: characters; the first one in a line ends the key.
+        text: The file's text.
+        separators: Characters that end a key.
     """
     section = ""
     for number, line in enumerate(text.split("\n"), 1):
@@ -278,7 +279,7 @@ def rows(text: str, separators: str) -> Iterator[Line]:
 
 
 def uncommented(line: str) -> str:
-    """Return a line without its comment and outer white space; quotes protect ``#`` and ``;``."""
+    """Return a line of an .ini file without its comment; quotes protect ``#`` and ``;``."""
     quote = ""
     for at, letter in enumerate(line):
         if quote:
@@ -290,27 +291,27 @@ def uncommented(line: str) -> str:
     return line.strip()
 
 
-def _plain(setting: Setting) -> Setting:
-    """Return a setting with its number as Python writes it; other values stay, with quotes."""
-    key = _declared(setting)
+def _with_python_number(setting: Setting) -> Setting:
+    """Return a setting of PufferLib 5.0 with its number as in Python; other values don't change."""
+    key = _declaration(setting)
     if key and key.kind is str:
         return setting
     text = unquoted(setting.text)
     word = re.sub(r"[_\s]", "", text)
     if HEXADECIMAL.fullmatch(word):
         word = repr(float.fromhex(word))
-    number = NUMBER.fullmatch(word)
+    number = DECIMAL.fullmatch(word)
     if key and isinstance(key.default, bool):
         if not number and text.lower() in ("yes", "no", "on", "off"):
             message = f"{setting} is neither true nor false ({setting.origin})"
-            raise UserError(message, "true or false; PufferLib 5.0 would read 0")
+            raise UserError(message, "true or false; PufferLib 5.0 reads it as 0")
         return setting._replace(text=str(int(int(float(word)) != 0)) if number else text)
     if setting.section.partition(".")[0] == "sweep":
         return setting._replace(text=word if number else text)
     return setting._replace(text=word) if number else setting
 
 
-def _declared(setting: Setting) -> Key | None:
-    """Return the declaration of a key under our name or another release's."""
+def _declaration(setting: Setting) -> Key | None:
+    """Return the declaration of a setting's key, also for another release's name of the key."""
     renamed = RENAMES.get(setting.name)
     return DECLARED.get(renamed.name if renamed else setting.name)

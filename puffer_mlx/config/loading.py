@@ -1,8 +1,8 @@
-"""Configurations from files, command lines and programs, checked.
+"""Load and check configurations from files, command lines and programs.
 
 Later sources win: the declared defaults, `configs/default.ini`, the environment's file, further
-files, the command line. Files are PufferLib's `.ini` files, unchanged: those of 4.0 and of 5.0,
-each read by its own rules. `configs/default.ini` is written from the declarations:
+files, the command line. PufferLib's `.ini` files can be used unchanged; files of 4.0 and of 5.0 are
+read by different rules. `configs/default.ini` is generated from the declarations:
 `python -m puffer_mlx.config > configs/default.ini`.
 """
 
@@ -13,26 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.config.command_line import (
-    Extra,
-    Typed,
+    AddOptions,
+    TypedOption,
     build_parser,
-    key_options,
+    options_that_set_keys,
     parse_options,
     typed_options,
-    typed_texts,
+    typed_values,
 )
 from puffer_mlx.config.compatibility import closest
-from puffer_mlx.config.finding import words_hint
+from puffer_mlx.config.finding import env_hint
 from puffer_mlx.config.key import ARGUMENT, Setting
 from puffer_mlx.config.option_names import every_key, is_used
 from puffer_mlx.config.resolving import (
     FindFamily,
-    fitted,
-    placed,
+    apply_settings,
+    fit_and_validate,
     resolve,
     setting_of_program,
 )
-from puffer_mlx.config.scanning import Request, Scanned, scan
+from puffer_mlx.config.scanning import Request, ScannedFiles, scan_files
 from puffer_mlx.config.schema import COMMAND_LINE, Config
 from puffer_mlx.config.trust import Allowed
 from puffer_mlx.config.values import unquoted
@@ -40,7 +40,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import load_object
 from puffer_mlx.system.program import asks_for_help
 
-REGISTRIES = "gym", "pettingzoo", "pufferlib"  # names before the colon that aren't modules
+REGISTRIES = "gym", "pettingzoo", "pufferlib"  # prefixes of names (gym:ID) that aren't modules
 
 
 def load(
@@ -57,29 +57,28 @@ def load(
     """Return the checked configuration of an environment.
 
     Args:
-        name: an environment, or the path of an .ini file.
-        argv: options, as on the command line.
-        files: further .ini files; they win over the environment's, options win over them.
-        family: the family of an environment in Python (`families.py`). Empty: the one that its
-            files name, else `vec.make` finds it out and adapts the configuration.
-        allow_code: allow all code that files name. Code that ``name``, ``argv`` and ``keywords``
-            name is always allowed: see ``puffer_mlx.config.trust``.
-        training: False if the configuration won't be trained with: what only training needs isn't
-            checked.
-        keywords: a program's values by ``section.key``; they win over everything.
-        factory: makes the environment in Python that ``name`` names; None: the name says where it
-            is found.
-        find_family: returns the family of a configuration's environment, by making it. It is called
-            if no file names the family. None: `vec.make` finds it out, as above.
+        name: Environment, or path of an .ini file.
+        argv: Options, as on the command line.
+        files: Further .ini files; they win over the environment's, and options win over them.
+        family: Family of a Python environment (`families.py`). If empty, it is the family that the
+            files name; otherwise `vec.make` finds it out and updates the configuration.
+        allow_code: True to allow all code that files name. Code that ``name``, ``argv`` and
+            ``keywords`` name is always allowed: see ``puffer_mlx.config.trust``.
+        training: False to check only the keys that evaluations need.
+        keywords: Values from a program by ``section.key``; they win over everything.
+        factory: Constructor of the Python environment; None to import it by its name.
+        find_family: Function that makes the environment of a configuration and returns its family.
+            It is called if no file names the family. None leaves this to `vec.make`.
 
     Raises:
-        UserError: anything wrong, all of it in one message.
+        UserError: All problems in one message.
     """
     if not name or name.startswith("-"):
-        raise UserError(f"the first word must be an environment ({COMMAND_LINE})", words_hint())
+        message = f"the first argument must be an environment ({COMMAND_LINE})"
+        raise UserError(message, env_hint())
     typed = typed_options(argv)
     settings = [setting_of_program(key, value) for key, value in (keywords or {}).items()]
-    early = typed_texts(typed) | {setting.name: unquoted(setting.text) for setting in settings}
+    early = typed_values(typed) | {setting.name: unquoted(setting.text) for setting in settings}
     request = Request(
         name,
         early,
@@ -88,47 +87,43 @@ def load(
         allow_code=allow_code or "--allow-code" in early,
         factory=factory,
     )
-    scanned = scan(request, family)
+    scanned = scan_files(request, family)
     keys = _key_options(scanned, typed)
     arguments, _ = parse_options(build_parser(), typed, keys)
-    if not scanned.named.python:
-        _refuse_unknown(settings, keys.values())
+    if not scanned.environment.python:
+        _refuse_unknown_keys(settings, keys.values())
     arguments = [*arguments, *settings]
     return resolve(scanned, arguments, find_family)
 
 
-def _refuse_unknown(settings: Iterable[Setting], names: Collection[str]) -> None:
-    """Refuse a program's keys that don't exist.
-
-    Raises:
-        UserError: with the closest one.
-    """
+def _refuse_unknown_keys(settings: Iterable[Setting], names: Collection[str]) -> None:
+    """Raise a UserError for unknown keys that a program set, with the closest key as a hint."""
     for setting in settings:
         if setting.name not in names:
-            near = closest(setting.name, [*names])
-            hint = f"did you mean {near}?" if near else every_key()
+            similar = closest(setting.name, [*names])
+            hint = f"did you mean {similar}?" if similar else every_key()
             raise UserError(f"there is no setting {setting} ({ARGUMENT})", hint)
 
 
 def load_saved(path: Path, allow_code: Allowed = False) -> Config:
-    """Return a saved run's configuration, which may be another person's; not for training.
+    """Load a saved run's configuration, for evaluations. It may be another person's.
 
     Args:
-        path: the file.
-        allow_code: True allows all code that the file names; or the names of allowed code.
+        path: The configuration file.
+        allow_code: True to allow all code that the file names, or a set of allowed names.
 
     Raises:
-        UserError: anything wrong, all of it in one message.
+        UserError: All problems in one message.
     """
-    scanned = scan(Request("", {}, run=path, training=False, allow_code=allow_code is True))
+    scanned = scan_files(Request("", {}, run=path, training=False, allow_code=allow_code is True))
     if not isinstance(allow_code, bool):
         scanned = scanned._replace(typed_names=allow_code)
-    return fitted(placed(scanned), training=False)
+    return fit_and_validate(apply_settings(scanned), training=False)
 
 
 def parse_command_line(
     argv: Sequence[str],
-    extra: Extra | None = None,
+    add_options: AddOptions | None = None,
     files: Sequence[str | Path] = (),
     family: str = "",
     run: Path | None = None,
@@ -136,51 +131,51 @@ def parse_command_line(
     training: bool = True,
     find_family: FindFamily | None = None,
 ) -> tuple[Config, argparse.Namespace]:
-    """Read a script's command line, `ENV [options]`; `--help` prints and exits.
+    """Parse a command line `ENV [options]` into a configuration; `--help` prints and exits.
 
     Args:
-        argv: the words after the script's name.
-        extra: called with the parser to add the script's own options.
-        files: further .ini files.
-        family: the family of an environment in Python, see `load`.
-        run: a saved run's configuration, used instead of ENV's.
-        used: sections and keys that have an effect in the script, besides [env]; None for all. A
-            note names others that are typed.
-        training: False if only what evaluations need is checked.
-        find_family: as for `load`.
+        argv: Command line without the command's name.
+        add_options: Function that adds the command's other options to the parser.
+        files: Further .ini files.
+        family: Family of a Python environment; see `load`.
+        run: A saved run's configuration file, used instead of ENV's files.
+        used: Sections and keys that have an effect in the command, besides [env]; None for all.
+            Typed keys without an effect are listed in a note.
+        training: False to check only the keys that evaluations need.
+        find_family: Function that finds out the family; see `load`.
 
     Returns:
-        The checked configuration, and the values of the script's own options.
+        The checked configuration, and the values of the command's other options.
 
     Raises:
-        UserError: anything wrong, all of it in one message.
+        UserError: All problems in one message.
     """
     name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
     typed = typed_options(words)
-    early = typed_texts(typed)
-    help_asked = asks_for_help(early)
-    if not name and not help_asked:
-        message = f"the first word must be an environment ({COMMAND_LINE})"
-        raise UserError(message, words_hint())
+    early = typed_values(typed)
+    shows_help = asks_for_help(early)
+    if not name and not shows_help:
+        message = f"the first argument must be an environment ({COMMAND_LINE})"
+        raise UserError(message, env_hint())
     allow_code = "--allow-code" in early
     request = Request(name, early, tuple(map(Path, files)), run, training, allow_code=allow_code)
-    scanned = scan(request, family)
-    parser = build_parser(extra, used, scanned.read.settings)
-    if help_asked:
+    scanned = scan_files(request, family)
+    parser = build_parser(add_options, used, scanned.read.settings)
+    if shows_help:
         parser.values = {**_constructor_defaults(name), **parser.values}
     arguments, options = parse_options(
         parser, typed, _key_options(scanned, typed, parser.keys), used
     )
     config = resolve(scanned, arguments, find_family)
-    vars(options).pop("allow_code")  # the configuration has it
-    idle = [setting.name for setting in arguments if not is_used(used, setting.name)]
-    if idle and used is not None:
-        config.notes.append(f"unused here: {', '.join(idle)} (--help all shows what is used)")
+    vars(options).pop("allow_code")  # stored in the configuration
+    unused = [setting.name for setting in arguments if not is_used(used, setting.name)]
+    if unused and used is not None:
+        config.notes.append(f"unused here: {', '.join(unused)} (--help all shows the used keys)")
     return config, options
 
 
 def _constructor_defaults(name: str) -> dict[str, str]:
-    """Return the keys of [env] of a class that was typed as ``module:Class``, for help.
+    """Return the default arguments of an environment ``module:Class`` as keys of [env], for help.
 
     Empty for other names, and for a class that can't be imported.
     """
@@ -199,17 +194,17 @@ def _constructor_defaults(name: str) -> dict[str, str]:
 
 
 def _key_options(
-    scanned: Scanned, typed: Iterable[Typed], further: Iterable[str] = ()
+    scanned: ScannedFiles, typed: Iterable[TypedOption], further: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return the options that set keys of an environment, and the names of these keys.
+    """Return a dict from the options that set keys of an environment to the names of these keys.
 
     Args:
-        scanned: the environment's files.
-        typed: the options of the command line: environments in Python take any key of [env].
-        further: names of keys that a script adds.
+        scanned: Environment with its files.
+        typed: Options of the command line; Python environments take any key of [env].
+        further: Names of keys that a command adds.
     """
-    others = [f"env.{key}" for key in scanned.read.dialect.env]
-    if scanned.named.python:
+    env_keys = [f"env.{key}" for key in scanned.read.release.env]
+    if scanned.environment.python:
         words = (each.option.removeprefix("--env.") for each in typed)
-        others += (f"env.{key.replace('-', '_')}" for key in words if not key.startswith("-"))
-    return key_options(scanned.read.settings, [*others, *further])
+        env_keys += (f"env.{key.replace('-', '_')}" for key in words if not key.startswith("-"))
+    return options_that_set_keys(scanned.read.settings, [*env_keys, *further])

@@ -1,44 +1,49 @@
-"""Read the files of an environment and choose its trainer: a request becomes settings.
+"""Read the .ini files of an environment and choose its trainer.
 
-The first of these chooses the trainer: ``--train.algorithm``; ``algorithm`` in the last file that
-sets it; the keys of the last file that show a release (``dialects.py``); the folder of the
-environment's sources; default.ini. With 5.0's trainer ``configs/puffer5.ini`` counts after
-default.ini: it has 5.0's defaults. Files of the other release still set sizes, and win over
-puffer5.ini. But ``TRAINER_DEFINING_KEYS``, which distinguish the two trainers, count only in files
-for the chosen trainer and on the command line.
+The trainer is chosen by the first of these that names one:
+
+1. ``--train.algorithm``,
+2. the last file that sets ``algorithm``,
+3. the last file with keys of only one PufferLib release (``releases.py``),
+4. the release of the environment's sources,
+5. default.ini.
+
+With 5.0's trainer, ``configs/puffer5.ini`` (5.0's defaults) is read after default.ini. Files of the
+other release win over puffer5.ini, except for ``TRAINER_DEFINING_KEYS``: these are read only from
+files for the chosen trainer and from the command line.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from puffer_mlx.config.dialects import (
-    ALGORITHM,
-    DIALECTS,
-    Dialect,
-    FileVersion,
-    file_version,
-    folder_version,
-    main_source,
-)
-from puffer_mlx.config.families import PARTS
+from puffer_mlx.config.components import algorithms, facts, trainer_of_release
+from puffer_mlx.config.families import PARTIAL_FILE_KEYS
 from puffer_mlx.config.finding import (
     FAMILY,
     NETWORK,
+    ConfiguredEnvironment,
     FamilyChoice,
-    NamedEnvironment,
-    find,
+    find_files,
     is_complete,
-    last_text,
-    layer,
+    last_value,
     plain_path,
     refuse_without_version,
     resolve_file,
     shadow_note,
+    shipped_file,
 )
 from puffer_mlx.config.ini_files import relative_path
 from puffer_mlx.config.key import Setting
-from puffer_mlx.config.parts import algorithms, facts, of_release
+from puffer_mlx.config.releases import (
+    ALGORITHM,
+    RELEASES,
+    FileRelease,
+    Release,
+    file_release,
+    folder_release,
+    main_source,
+)
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.system.files import report_read_errors
@@ -52,31 +57,40 @@ TRAINER_DEFINING_KEYS = (
 
 
 class FileSettings(NamedTuple):
-    """The settings of files, and the trainer that they choose."""
+    """The settings in an environment's .ini files, and the trainer chosen for them.
 
-    algorithm: str  # the trainer
-    why: str  # the reason for this trainer, for messages
-    dialect: Dialect  # the release of the environment's sources; 4.0 without sources
-    files: list[Path]  # all files, with puffer5.ini if it counts
-    settings: list[Setting]  # in the files' order
-    foreign: frozenset[str]  # origins of settings in files for another trainer
+    Args:
+        algorithm: Trainer.
+        reason: Reason for this trainer, for messages.
+        release: Release of the environment's sources; 4.0 without sources.
+        files: All files that were read; later ones win.
+        settings: Settings in the order of the files.
+        other_trainer: Origins of settings in files for another trainer.
+    """
 
-    def takes(self, setting: Setting) -> bool:
-        """Return True if a setting counts for this trainer."""
-        return setting.name not in TRAINER_DEFINING_KEYS or setting.origin not in self.foreign
+    algorithm: str
+    reason: str
+    release: Release
+    files: list[Path]
+    settings: list[Setting]
+    other_trainer: frozenset[str]
+
+    def applies(self, setting: Setting) -> bool:
+        """Return True if a setting is used by the chosen trainer."""
+        return setting.name not in TRAINER_DEFINING_KEYS or setting.origin not in self.other_trainer
 
 
 class Request(NamedTuple):
-    """A request for a configuration.
+    """A user's request for a configuration: the environment, further files and typed texts.
 
     Args:
-        name: the environment, or the path of an .ini file; may be empty for ``--help``.
-        early: typed texts by ``section.key``: some of them choose files.
-        files: further .ini files.
-        run: a saved run's configuration, used instead of the environment's.
-        training: False if only what evaluations need is checked.
-        allow_code: True allows all code that files name.
-        factory: makes the environment in Python; None: its name says where it is found.
+        name: Environment, or path of an .ini file; may be empty for ``--help``.
+        early: TypedOption texts by ``section.key``; some of them choose files.
+        files: Further .ini files.
+        run: A saved run's configuration file, used instead of the environment's files.
+        training: False to check only the keys that evaluations need.
+        allow_code: True to allow all code that files name.
+        factory: Constructor of a Python environment; None to import it by its name.
     """
 
     name: str
@@ -88,45 +102,45 @@ class Request(NamedTuple):
     factory: Callable[..., Any] | None = None
 
 
-class Scanned(NamedTuple):
-    """The files of a request, read.
+class ScannedFiles(NamedTuple):
+    """The .ini files that a request needs, and their settings.
 
     Args:
-        request: the request.
-        named: the environment and its files.
-        read: the settings of these files.
-        typed_names: code that the person named: the environment, or a folder of sources.
-        shadowed: a note about unused files of the working directory; may be empty.
+        request: The user's request.
+        environment: The environment and its files.
+        read: Settings of these files.
+        typed_names: Code that the user named: the environment, or a folder of sources.
+        shadowed: Note about files in the working directory that aren't used; may be empty.
     """
 
     request: Request
-    named: NamedEnvironment
+    environment: ConfiguredEnvironment
     read: FileSettings
     typed_names: Collection[str]
     shadowed: str = ""
 
     @property
-    def undecided(self) -> bool:
-        """True if the environment's spaces decide which family's settings count."""
-        return self.named.layered and not self.named.family
+    def needs_family(self) -> bool:
+        """True if the environment must be made before its family's files can be chosen."""
+        return self.environment.has_family_files and not self.environment.family
 
 
-def scan(request: Request, family: str = "") -> Scanned:
-    """Find the files of a request and read them.
+def scan_files(request: Request, family: str = "") -> ScannedFiles:
+    """Find the .ini files that a request needs, and read them.
 
     Args:
-        request: the request.
-        family: the family of an environment in Python; empty if it isn't known.
+        request: The user's request.
+        family: Family of a Python environment; empty if unknown.
 
     Raises:
-        UserError: there is no such environment, or a file can't be read.
+        UserError: If the environment doesn't exist, or a file can't be read.
     """
     name = request.name
     early = request.early
     choice = FamilyChoice(
         family,
-        typed=early.get(FAMILY) or last_text(FAMILY, request.files),
-        network=early.get(NETWORK) or last_text(NETWORK, request.files),
+        typed=early.get(FAMILY) or last_value(FAMILY, request.files),
+        network=early.get(NETWORK) or last_value(NETWORK, request.files),
         complete=any(map(is_complete, request.files)),
     )
     if request.training and request.run is None and request.factory is None:
@@ -134,72 +148,81 @@ def scan(request: Request, family: str = "") -> Scanned:
     with report_read_errors(
         name, "name an environment, a folder or an .ini file that you may read"
     ):
-        named = find(name, choice) if name else NamedEnvironment("", "", [])
-    shadowed = shadow_note(name, named)
-    typed_names = {named.source, named.source and str(Path(named.source).resolve())}
+        environment = find_files(name, choice) if name else ConfiguredEnvironment("", "", [])
+    shadowed = shadow_note(name, environment)
+    source = environment.source
+    typed_names = {source, source and str(Path(source).resolve())}
     if not name.endswith(".ini"):
-        typed_names.add(named.env_name)
-    named = named if request.run is None else resolve_file(request.run, choice)
+        typed_names.add(environment.env_name)
+    if request.run is not None:
+        environment = resolve_file(request.run, choice)
     files = request.files if name else ()
-    read = read_files(named, files, early.get("env.source") or "", early.get(ALGORITHM) or "")
-    return Scanned(request, named, read, typed_names, shadowed)
+    typed_source = early.get("env.source") or ""
+    read = read_files(environment, files, typed_source, early.get(ALGORITHM) or "")
+    return ScannedFiles(request, environment, read, typed_names, shadowed)
 
 
 def read_files(
-    named: NamedEnvironment, files: Iterable[Path] = (), source: str = "", algorithm: str = ""
+    environment: ConfiguredEnvironment,
+    files: Iterable[Path] = (),
+    source: str = "",
+    algorithm: str = "",
 ) -> FileSettings:
-    """Read files, each by the rules of its release, and choose a trainer.
+    """Read .ini files, each by the rules of its PufferLib release, and choose a trainer.
 
     Args:
-        named: an environment with its files.
-        files: further files, which win.
-        source: the typed folder of C sources; may be empty.
-        algorithm: the typed ``train.algorithm``; may be empty.
+        environment: Environment with its files.
+        files: Further files, which win.
+        source: TypedOption folder of C sources; may be empty.
+        algorithm: TypedOption ``train.algorithm``; may be empty.
 
     Raises:
-        UserError: a file can't be read, or isn't an .ini file.
+        UserError: If a file can't be read, or isn't an .ini file.
     """
-    paths = [*named.files, *files]
-    none = FileVersion()
-    versions = {path: none if path in named.partly else file_version(path) for path in paths}
-    sources = (version.source for version in reversed(versions.values()) if version.source)
-    source = source or named.source or next(sources, "")
+    paths = [*environment.files, *files]
+    partial = environment.partial_files
+    file_releases = {
+        path: FileRelease() if path in partial else file_release(path) for path in paths
+    }
+    sources = (each.source for each in reversed(file_releases.values()) if each.source)
+    source = source or environment.source or next(sources, "")
     with report_read_errors(source):
-        release = folder_version(source) if source and main_source(source) else ""
-    dialect = DIALECTS[release or "4.0"]
-    why = f"--{ALGORITHM}"
+        name = folder_release(source) if source and main_source(source) else ""
+    release = RELEASES[name or "4.0"]
+    reason = f"--{ALGORITHM}"
     if not algorithm:
-        algorithm, why = _chosen(versions, source, release)
-    if algorithm in algorithms():  # else checking the configuration says that it isn't
-        paths[1:1] = layer(facts(algorithm).layer)
+        algorithm, reason = _choose_algorithm(file_releases, source, name)
+    if algorithm in algorithms():  # otherwise validate() refuses it
+        paths[1:1] = shipped_file(facts(algorithm).settings_file)
     settings: list[Setting] = []
-    foreign: set[str] = set()
+    other_trainer: set[str] = set()
     for path in paths:
-        version = versions.get(path) or file_version(path)
-        rules = DIALECTS[version.rules] if version.rules else dialect
-        lines = rules.read(path, dialect.capitals)
-        if path in named.partly:
-            lines = [setting for setting in lines if setting.name in PARTS[path.name]]
+        of_file = file_releases.get(path) or file_release(path)
+        rules = RELEASES[of_file.rules] if of_file.rules else release
+        lines = rules.read(path, release.capitals)
+        if path in partial:
+            lines = [setting for setting in lines if setting.name in PARTIAL_FILE_KEYS[path.name]]
         settings += [s for s in lines if s.name != ALGORITHM or unquoted(s.text) == algorithm]
-        if path != paths[0] and not version.is_for(algorithm):
-            foreign |= {setting.origin for setting in lines}
-    return FileSettings(algorithm, why, dialect, paths, settings, frozenset(foreign))
+        if path != paths[0] and not of_file.is_for(algorithm):
+            other_trainer |= {setting.origin for setting in lines}
+    return FileSettings(algorithm, reason, release, paths, settings, frozenset(other_trainer))
 
 
-def _chosen(versions: dict[Path, FileVersion], source: str, release: str) -> tuple[str, str]:
-    """Return the trainer if none is typed, and the reason for it.
+def _choose_algorithm(
+    file_releases: dict[Path, FileRelease], source: str, release: str
+) -> tuple[str, str]:
+    """Return the trainer that files or sources choose, and the reason for messages.
 
     Args:
-        versions: the releases of the files, default.ini first.
-        source: the folder of the environment's C sources; may be empty.
-        release: the release of these sources; may be empty.
+        file_releases: Releases of the files, default.ini first.
+        source: Folder of the environment's C sources; may be empty.
+        release: Release of these sources; may be empty.
     """
-    default, *others = versions.items() or [(Path(), FileVersion())]
-    if telling := [other for other in reversed(others) if other[1].algorithm]:
-        path, version = min(
-            telling, key=lambda other: not other[1].says
-        )  # min keeps the first of equals, the last file
-        return version.algorithm, f"{relative_path(Path(plain_path(path)))} {version.why}"
+    default, *other_files = file_releases.items() or [(Path(), FileRelease())]
+    if candidates := [each for each in reversed(other_files) if each[1].algorithm]:
+        # min() returns the first of equals, which is the last file.
+        path, of_file = min(candidates, key=lambda other: not other[1].sets_algorithm)
+        return of_file.algorithm, f"{relative_path(Path(plain_path(path)))} {of_file.reason}"
     if release:
-        return of_release(release), f"{relative_path(Path(source))} is a {release} folder"
+        return trainer_of_release(release), f"{relative_path(Path(source))} is a {release} folder"
     return default[1].algorithm or str(DECLARED[ALGORITHM].default), "the default"

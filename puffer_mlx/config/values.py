@@ -1,7 +1,7 @@
-r"""Values of settings: types of keys, numbers, truth values, quotes, literals.
+r"""Convert the texts of settings to values: numbers, truth values, quoted texts, Python literals.
 
 A text that begins with ``=`` is a Python literal: ``key := 'two\nlines'``, ``key := None``. Files
-hold in that form what a plain line can't.
+use literals for values that don't fit a plain line.
 """
 
 import ast
@@ -16,9 +16,12 @@ BOOLS |= {"0": False, "false": False, "no": False, "off": False}
 
 
 def read_value(setting: Setting, declared: Key) -> int | float | bool | str:
-    """Return a setting's value as its key's type.
+    """Return a setting's value, converted to its key's type.
 
-    A fraction in a file is cut off for an integer key, as upstream does: 4.07 is 4.
+    For an integer key, a number in a file is truncated, as in PufferLib: 4.07 becomes 4.
+
+    Raises:
+        UserError: If the value has a wrong type.
     """
     if _is_exact(setting.value, declared):
         return float(setting.value) if declared.kind is float else setting.value
@@ -30,7 +33,7 @@ def read_value(setting: Setting, declared: Key) -> int | float | bool | str:
         return declared.aliases.get(word, word)
     if declared.suffix and (word := unquoted(text)).endswith(declared.suffix):
         return word
-    if unquoted(text) in declared.words:
+    if unquoted(text) in declared.special_values:
         return unquoted(text)
     if declared.kind is bool:
         if (word := without_comment(text).lower()) not in BOOLS:
@@ -47,7 +50,7 @@ def read_value(setting: Setting, declared: Key) -> int | float | bool | str:
 
 
 def _is_exact(value: Any, declared: Key) -> bool:
-    """Return True for a program's value that has its key's type already."""
+    """Return True if a program's value already has its key's type."""
     kind = declared.kind
     if kind is float:
         return type(value) in (int, float) and abs(value) <= FLOAT_MAX  # False for nan
@@ -55,12 +58,16 @@ def _is_exact(value: Any, declared: Key) -> bool:
 
 
 def read_number(setting: Setting, example: float | str) -> int | float:
-    """Return a setting's text as a finite number; integers are exact."""
-    given = setting.value
-    number = given if type(given) in (int, float) else parse_number(setting.text)
+    """Return a setting's value as a finite number; integers are exact.
+
+    Raises:
+        UserError: If it isn't a finite number; the hint shows ``example``.
+    """
+    value = setting.value
+    number = value if type(value) in (int, float) else parse_number(setting.text)
     try:
         finite = number is not None and math.isfinite(number)
-    except OverflowError:  # an integer beyond every float
+    except OverflowError:  # an integer larger than any float
         finite = False
     if number is None or not finite:
         kind = "number" if number is None else "finite number"
@@ -70,7 +77,7 @@ def read_number(setting: Setting, example: float | str) -> int | float:
 
 
 def parse_number(text: str) -> int | float | None:
-    """Return the number that a text holds (`64`, `10_000_000`, `1e7`, `nan`, `True`), or None."""
+    """Convert a text such as `64`, `10_000_000`, `1e7`, `nan` or `True` to a number, or to None."""
     word = without_comment(text)
     if word.lower() in ("true", "false"):
         return int(BOOLS[word.lower()])
@@ -83,12 +90,12 @@ def parse_number(text: str) -> int | float | None:
 
 
 def parse_argument(text: str, typed: bool = False) -> Any:
-    """Return a text as an argument of a Python function.
+    """Convert the text of a setting to an argument of a Python environment.
 
     Args:
-        text: A number, True, False, a literal after ``=``, or any text, which stays one.
-        typed: True if it was typed: None, a list, a tuple or a dictionary needs no ``=`` then. In
-            files they have always been texts.
+        text: A number, True, False, a literal after ``=``, or any other text, which stays a text.
+        typed: True for a typed setting: None, lists, tuples and dictionaries need no ``=`` then. In
+            files they are texts, for compatibility.
     """
     if (word := without_comment(text).lower()) in ("true", "false"):
         return BOOLS[word]
@@ -112,11 +119,13 @@ def parse_literal(text: str) -> Any:
 
 
 def is_argument(value: Any, inside: bool = False) -> bool:
-    """Return True if a value can be an environment's argument in a file.
+    """Return True if a file can contain a value as an environment's argument.
+
+    Legal are None, bools, numbers, texts, and lists, tuples and dictionaries of these.
 
     Args:
-        value: None, a bool, a number, a text; or a list, a tuple or a dictionary of these.
-        inside: True for a part of a list, a tuple or a dictionary.
+        value: The value.
+        inside: True for an element of a list, a tuple or a dictionary.
     """
     if isinstance(value, dict):
         keys = all(type(key) in (str, int) for key in value)
@@ -124,26 +133,26 @@ def is_argument(value: Any, inside: bool = False) -> bool:
     if isinstance(value, list | tuple):
         return all(is_argument(each, True) for each in value)
     if inside and isinstance(value, float):
-        return math.isfinite(value)  # others have no literal
+        return math.isfinite(value)  # inf and nan have no literal
     return value is None or isinstance(value, bool | int | float | str)
 
 
 def parse_parameter(text: str) -> float | str:
-    """Return a parameter of PufferLib 5.0's environments: a number, or any other text.
+    """Convert a text to a parameter of a PufferLib 5.0 environment: a number if possible.
 
-    Lists of numbers stay text: ``1, 2``.
+    Lists of numbers stay texts: ``1, 2``.
     """
     number = parse_number(text)
     return unquoted(text) if number is None else float(number)
 
 
 def without_comment(text: str) -> str:
-    """Return a text without a comment at its end, which upstream's Python literals may have."""
+    """Return a setting's text without a comment at its end, as in PufferLib's files."""
     return text.partition("#")[0].strip()
 
 
 def unquoted(text: str) -> str:
-    """Return a text without the quotes around it; that of a literal after ``=``."""
+    """Return a setting's text without quotes, or the text of a Python literal after ``=``."""
     if text.startswith("=") and text[1:].strip()[:1] in ("'", '"'):
         value = parse_literal(text[1:])
         return value if isinstance(value, str) and value != text[1:] else text

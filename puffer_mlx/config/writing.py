@@ -1,4 +1,4 @@
-"""Write a configuration as an .ini file that reads back equal, or as plain dictionaries."""
+"""Write a configuration as an .ini file that loads back equal, or as plain dictionaries."""
 
 import re
 from collections.abc import Callable
@@ -16,9 +16,9 @@ NOT_SETTINGS = {item.name for item in fields(Config) if not item.compare}
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Return the configuration as nested dictionaries for JSON."""
-    plain = replace(config, factory=None, objects={})  # asdict would copy them
+    plain = replace(config, factory=None, objects={})  # asdict would copy these objects
     sections = {k: v for k, v in asdict(plain).items() if k not in NOT_SETTINGS}
-    return {k: v for k, v in sections.items() if v or k != "bot_eval"}  # few have some
+    return {k: v for k, v in sections.items() if v or k != "bot_eval"}
 
 
 def ini_text(config: Config, comments: bool = False) -> str:
@@ -32,57 +32,60 @@ def ini_text(config: Config, comments: bool = False) -> str:
     for section, keys in KEYS.items():
         block = [f"[{section}]"]
         if section == "base" and config.env_name:
-            block.append(_line("env_name", _name_text(config.env_name)))
+            block.append(_setting_line("env_name", _name_text(config.env_name)))
         for key, declared in keys.items():
             facts = "; ".join(filter(None, (declared.unit, declared.bounds)))
             if comments:
                 block.append(f"# {declared.help}" + (f" ({facts})" if facts else ""))
-            block.append(_line(key, _text(getattr(getattr(config, section), key))))
+            block.append(_setting_line(key, _text(getattr(getattr(config, section), key))))
         blocks.append(block)
-    source = [_line("source", _source_text(config.source))] if config.source else []
+    source = [_setting_line("source", _source_text(config.source))] if config.source else []
     parameters = (
-        _line(_key_text(k, config.python), parameter_text(v, config.python))
+        _setting_line(_key_text(k, config.python), parameter_text(v, config.python))
         for k, v in config.env.items()
     )
     blocks.append(["[env]", *source, *parameters])
     if config.bot_eval:
-        others = (_line(k, parameter_text(v, False)) for k, v in config.bot_eval.items())
-        blocks.append(["[bot_eval]", *others])
+        parameters = (
+            _setting_line(k, parameter_text(v, False)) for k, v in config.bot_eval.items()
+        )
+        blocks.append(["[bot_eval]", *parameters])
     for section, lines in config.sweep.items():
         texts = (f"{key} = {text}".replace("\n", "\n\t") for key, text in lines.items())
         blocks.append([f"[{section}]", *texts])
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
-def _line(key: str, text: str) -> str:
-    """Return a key's line; a literal's is ``key := literal``."""
+def _setting_line(key: str, text: str) -> str:
+    """Return the line that sets a key; with a literal it is ``key := literal``."""
     return f"{key} :{text}" if text.startswith("= ") else f"{key} = {text}"
 
 
 def _key_text(key: str, python: bool) -> str:
-    """Return an argument's name; in quotes it keeps its capitals, which files otherwise lose."""
+    """Return the name of an environment's argument for a file; quotes preserve its capitals."""
     return f'"{key}"' if python and key != key.lower() else key
 
 
 def _name_text(name: str) -> str:
-    """Return an environment's name; files may list several, with blanks between them."""
+    """Return an environment's name for a file, as a literal if it contains blanks or quotes."""
     plain = _fits_line(name) and not re.search(r"[\s#;='\"]", name)
     return name if plain else f"= {_literal(name)}"
 
 
 def _source_text(folder: str) -> str:
+    """Return the path of a folder of C sources for a file."""
     return _spelled(folder, unquoted, lambda text: unquoted(uncommented(text)))
 
 
 def _text(value: int | float | bool | str) -> str:
-    """Return a declared key's value as the text that reads back as the same value."""
+    """Return a declared key's value as text that is read back as the same value."""
     if isinstance(value, str):
         return _spelled(value, unquoted)
     return f"{value:_}" if type(value) is int and value >= 1_000_000 else str(value)
 
 
 def parameter_text(value: Any, python: bool) -> str:
-    """Return an environment's parameter as the text that reads back as the same, type included."""
+    """Return an environment's parameter as text that is read back with the same value and type."""
     if isinstance(value, str):
         return _spelled(value, parse_argument, lambda t: parse_argument(t, True), parse_parameter)
     if python and not isinstance(value, bool | int | float):
@@ -91,33 +94,37 @@ def parameter_text(value: Any, python: bool) -> str:
 
 
 def _fits_line(text: str) -> bool:
-    """Return True if a text can stand in a line of a file in UTF-8."""
+    """Return True if a text fits in one line of a UTF-8 file."""
     return not (CONTROL.search(text) or re.search(r"[\n\r\ud800-\udfff]", text))
 
 
 def _spelled(value: str, *readers: Callable[[str], Any]) -> str:
-    """Return a text as it is, or in quotes, if all readers read it back; else as a literal."""
+    """Return a text for a file: unchanged, in quotes, or as a literal.
+
+    Unchanged or in quotes only if all ``readers``, functions that parse a file's text, return the
+    original text.
+    """
     for text in value, f'"{value}"':
-        plain = text == text.strip() and _fits_line(text)
-        if plain and not text.startswith("=") and all(read(text) == value for read in readers):
+        fits = text == text.strip() and _fits_line(text)
+        if fits and not text.startswith("=") and all(read(text) == value for read in readers):
             return text
     return f"= {_literal(value)}"
 
 
 def _literal(value: str) -> str:
-    """Return a text as a Python literal in which ``#``, ``;`` and quotes are escaped, too."""
+    """Return a text as a Python literal in which ``#``, ``;`` and quotes are also escaped."""
 
     def escaped(letter: str) -> str:
         if letter in "#;'\"":
             return f"\\x{ord(letter):02x}"
-        plain = letter.isprintable() and letter != "\\"
-        return letter if plain else letter.encode("unicode_escape").decode()
+        printable = letter.isprintable() and letter != "\\"
+        return letter if printable else letter.encode("unicode_escape").decode()
 
     return f"'{''.join(map(escaped, value))}'"
 
 
 def write_ini(config: Config, path: str | Path) -> None:
-    """Write the effective configuration, published by rename: never half a file."""
+    """Write a configuration to an .ini file. A rename publishes it, so it is never incomplete."""
     with publish(path) as temporary:
         temporary.write_text(ini_text(config), encoding="utf-8")
 
@@ -125,6 +132,6 @@ def write_ini(config: Config, path: str | Path) -> None:
 DEFAULT_HEADER = """\
 # Every key, its meaning and its default.
 # Generated: python -m puffer_mlx.config > configs/default.ini
-# An environment's own file, configs/NAME.ini, holds only what differs.
+# An environment's file, configs/NAME.ini, has only the keys that differ.
 
 """

@@ -19,8 +19,8 @@ from puffer_mlx import vec
 from puffer_mlx.checkpoint.environment_statistics import current_statistics
 from puffer_mlx.checkpoint.normalization import Statistics
 from puffer_mlx.config import Config
-from puffer_mlx.config.dialects import SCRIPT, folder_version
-from puffer_mlx.config.fit import typed
+from puffer_mlx.config.fit import is_explicit
+from puffer_mlx.config.releases import BOT_SCRIPT, folder_release
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.episodes import (
     MAX_STEPS,
@@ -136,9 +136,9 @@ def plays_bots_itself(config: Config) -> bool:
     """
     if not config.python:
         folder = source_folder(config)
-        if (folder / SCRIPT).is_file():
+        if (folder / BOT_SCRIPT).is_file():
             return False
-        if folder_version(folder) == "5.0":
+        if folder_release(folder) == "5.0":
             return True
     raise UserError(
         f"{config.env_name} has no scripted opponents",
@@ -149,7 +149,7 @@ def plays_bots_itself(config: Config) -> bool:
 def unused_bot_keys(config: Config) -> str:
     """Return a note about set keys that have no effect with a ``bot.py``, or an empty string."""
     names = [f"selfplay.{key}" for key in ("eval_bots", "eval_bot_envs", "eval_bot_threads")]
-    unused = [name for name in names if typed(config, name)]
+    unused = [name for name in names if is_explicit(config, name)]
     if not unused or plays_bots_itself(config):
         return ""
     return f"unused with bot.py: {', '.join(unused)}"

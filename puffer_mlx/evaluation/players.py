@@ -9,7 +9,7 @@ import numpy as np
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.normalization import Statistics
 from puffer_mlx.config import Config
-from puffer_mlx.config.dialects import SCRIPT
+from puffer_mlx.config.releases import BOT_SCRIPT
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.environment_scripts import load_script_function
 from puffer_mlx.evaluation.episodes import Actor
@@ -102,7 +102,7 @@ def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player
         UserError: If ``bot.py`` or its ``choose`` is missing. The player raises it if the chosen
             actions have a wrong shape.
     """
-    path = folder / SCRIPT
+    path = folder / BOT_SCRIPT
     missing = f"{folder.name} has no scripted player: {path} doesn't exist"
     scripted = load_script_function(path, "choose", UserError(missing, SIGNATURE), SIGNATURE)
 

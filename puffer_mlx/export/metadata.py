@@ -76,5 +76,5 @@ def _check_setting(path: Path, key: str, text: str) -> None:
     text = text if len(text) < 80 else f"{text[:80]}…"  # longer than any legal value
     setting = Setting(section, name, text, str(path))
     declared = KEYS[section][name]
-    if problem := declared.fault(read_value(setting, declared)):
+    if problem := declared.problem(read_value(setting, declared)):
         raise UserError(f"{path} contains {setting}: {problem[0]}", DAMAGED_HINT)

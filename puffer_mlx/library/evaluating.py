@@ -204,11 +204,13 @@ def _stepper(
 
 def _with_eval_environment(config: Config, source: EnvironmentSource | None) -> Config:
     """Return a policy's configuration, with the environment in which it will play."""
-    config = replace(config, notes=[], origins={}, again=None)
+    config = replace(config, notes=[], origins={}, family_reloader=None)
     if source is not None and source.factory is None and source.name != config.env_name:
         if ":" not in source.name:
             find_config(source.name)  # raises for an unknown name, as training does
-        return replace(config, env_name=source.name, source="", env={}, factory=None, named_by={})
+        return replace(
+            config, env_name=source.name, source="", env={}, factory=None, untrusted_code={}
+        )
     return with_environment(config, source)
 
 

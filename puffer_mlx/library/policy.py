@@ -329,7 +329,7 @@ class Policy:
         """
         with suppress(UserError):
             self._get_adapter()
-        config = replace(self.config, objects={}, again=None)
+        config = replace(self.config, objects={}, family_reloader=None)
         try:
             pickle.dumps(config.factory)
         except Exception:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, cast
 
 from puffer_mlx import config as configuration
 from puffer_mlx.config import Config, validate
-from puffer_mlx.config.compatibility import ELSEWHERE, closest
-from puffer_mlx.config.key import ARGUMENT, EVERY_KEY
+from puffer_mlx.config.compatibility import OTHER_LIBRARY_KEYS, closest
+from puffer_mlx.config.key import ARGUMENT, EVERY_KEY_HINT
 from puffer_mlx.config.schema import KEYS, NO_TRACKER, SECTIONS
 from puffer_mlx.config.values import is_argument
 from puffer_mlx.errors import UserError
@@ -144,12 +144,12 @@ def _full_name(name: str) -> str:
     if homes:
         several = " or ".join(f"{home}.{name}" for home in homes)
         raise UserError(f"{name} is a key of several sections", f"{several}, in a dictionary")
-    last = ELSEWHERE.get(name.rpartition(".")[2], "").partition(".")[2]
+    last = OTHER_LIBRARY_KEYS.get(name.rpartition(".")[2], "").partition(".")[2]
     if ours := last or ARGUMENT_HINTS.get(section):
         raise UserError(f"there is no setting {name}", f"here it is {ours}")
     every = [f"{home}.{each}" if dot else each for home, keys in KEYS.items() for each in keys]
     near = closest(name, every)
-    hint = f"did you mean {near}?" if near else EVERY_KEY
+    hint = f"did you mean {near}?" if near else EVERY_KEY_HINT
     raise UserError(f"there is no setting {name}", hint)
 
 
@@ -286,8 +286,10 @@ def with_environment(config: Config, env: Any) -> Config:
             f"the configuration is for {config.env_name}, in C, but the environment is in Python",
             "leave one of the two out",
         )
-    named_by = {name: origin for name, origin in config.named_by.items() if name != source.name}
-    return replace(config, factory=source.factory, named_by=named_by)
+    named_by = {
+        name: origin for name, origin in config.untrusted_code.items() if name != source.name
+    }
+    return replace(config, factory=source.factory, untrusted_code=named_by)
 
 
 def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
@@ -298,8 +300,8 @@ def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
         objects: Objects by ``train.key``.
     """
     names = {getattr(config.train, name.partition(".")[2]) for name in objects}
-    named_by = {name: origin for name, origin in config.named_by.items() if name not in names}
-    return replace(config, objects={**config.objects, **objects}, named_by=named_by)
+    named_by = {name: origin for name, origin in config.untrusted_code.items() if name not in names}
+    return replace(config, objects={**config.objects, **objects}, untrusted_code=named_by)
 
 
 def with_settings(config: Config, settings: SettingValues, training: bool = True) -> Config:
@@ -326,6 +328,6 @@ def with_settings(config: Config, settings: SettingValues, training: bool = True
             setattr(getattr(copy, section), key, int(value) if whole else value)
         copy.origins[name] = ARGUMENT
     validate(copy, training)
-    if config.again:
-        copy.again = config.again.changed(settings, training)
+    if config.family_reloader:
+        copy.family_reloader = config.family_reloader.changed(settings, training)
     return copy

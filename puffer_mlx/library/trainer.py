@@ -20,10 +20,10 @@ from puffer_mlx.checkpoint.folder import lock_run
 from puffer_mlx.config import Base, Config, trust, write_ini
 from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.finding import VERSION, gymnasium_id
-from puffer_mlx.config.fit import typed
-from puffer_mlx.config.notes import missing_steps, unread
+from puffer_mlx.config.fit import is_explicit
+from puffer_mlx.config.notes import keys_without_effect, missing_steps
 from puffer_mlx.config.schema import NO_TRACKER
-from puffer_mlx.config.schema.policy import OWN
+from puffer_mlx.config.schema.policy import CUSTOM_MODULE
 from puffer_mlx.display.notebook import watch
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import ladder
@@ -170,13 +170,13 @@ class Trainer:
         chosen = build_config(source, environment, settings, find_family=vec.find_family)
         chosen = with_objects(chosen, objects.by_name)
         for name, other in (("learning_rate", "lr_schedule"), ("ent_coef", "anneal_ent_coef")):
-            if name in objects.schedules and typed(chosen, f"train.{other}"):
+            if name in objects.schedules and is_explicit(chosen, f"train.{other}"):
                 raise UserError(f"{other} is set, but {name} is a function", "one of the two")
         vec.settle_family(chosen)
         check_trackers_installed(chosen)
-        writes = typed(chosen, DIRECTORY)
+        writes = is_explicit(chosen, DIRECTORY)
         if resumed is not None and (writes or tracker_names(chosen)):
-            trust.permit_log_dir(chosen)
+            trust.refuse_untrusted_log_dir(chosen)
         select_device(chosen.base.device)
         environments = env if ready else None
         run = Run.open(
@@ -247,7 +247,7 @@ class Trainer:
         objects, (settings,) = without_objects(settings)
         config = with_objects(with_settings(config, collect_settings(settings)), objects.by_name)
         config = with_environment(config, env)
-        if not any(typed(config, name) for name in ("base.track", "base.wandb")):
+        if not any(is_explicit(config, name) for name in ("base.track", "base.wandb")):
             config.base.track = NO_TRACKER
             config.base.wandb = False  # don't continue the saved run's tracking
         saved = checkpoint.load(folder, trust.allowed_names(config), policy_factory(policy))
@@ -297,7 +297,7 @@ class Trainer:
                 be written.
         """
         refuse_forked()
-        if self.config.torch.decoder == OWN:
+        if self.config.torch.decoder == CUSTOM_MODULE:
             raise UserError(
                 "the policy is a custom mlx.nn.Module, which no format supports",
                 "save() keeps its weights; docs/custom_policy.md names policies to export",
@@ -601,7 +601,11 @@ def _warn_of_unused(config: Config, environments: VecEnv, is_resumed: bool, writ
         is_resumed: True if the run was resumed.
         writes: True if the run writes files.
     """
-    lines = [*config.unused, *optimizers.unused_optimizer_keys(config), *unread(config, is_resumed)]
+    lines = [
+        *config.unused,
+        *optimizers.unused_optimizer_keys(config),
+        *keys_without_effect(config, is_resumed),
+    ]
     lines += vec.unused_keys(config, environments)
     if not writes:
         lines += [f"{name} (without checkpoint_dir)" for name in FILE_SETTINGS]
@@ -611,7 +615,7 @@ def _warn_of_unused(config: Config, environments: VecEnv, is_resumed: bool, writ
         lines.append("base.profile (the command line writes that file)")
     for line in dict.fromkeys(lines):
         name = line.partition(" ")[0]
-        if typed(config, name) or name in config.unused:
+        if is_explicit(config, name) or name in config.unused:
             _warn(f"{line} is unused here")
 
 

@@ -24,7 +24,7 @@ from mlx import nn
 from mlx.utils import tree_map
 
 from puffer_mlx import config
-from puffer_mlx.config.schema.policy import FORGETFUL, OWN
+from puffer_mlx.config.schema.policy import CUSTOM_MODULE, STATELESS_NETWORK
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.low_precision import dtype_of
 from puffer_mlx.policy.custom import PerThread
@@ -49,8 +49,8 @@ def is_recurrent(module: nn.Module) -> bool:
 def torch_section(module: nn.Module) -> config.Torch:
     """Return section [torch] of a configuration whose policy is a custom module."""
     cls = type(module)
-    name = f"{cls.__module__}:{cls.__name__}" if is_recurrent(module) else FORGETFUL
-    return config.Torch(network=name, encoder="auto", decoder=OWN)
+    name = f"{cls.__module__}:{cls.__name__}" if is_recurrent(module) else STATELESS_NETWORK
+    return config.Torch(network=name, encoder="auto", decoder=CUSTOM_MODULE)
 
 
 def actor_critic(module: nn.Module, spec: EnvSpec, configuration: config.Config) -> Policy:

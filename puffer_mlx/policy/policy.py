@@ -22,8 +22,8 @@ import mlx.core as mx
 
 from puffer_mlx import config
 from puffer_mlx.config.memory_needs import refuse_policy
-from puffer_mlx.config.schema.policy import OWN
-from puffer_mlx.config.trust import permit
+from puffer_mlx.config.schema.policy import CUSTOM_MODULE
+from puffer_mlx.config.trust import refuse_untrusted_code
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu.launch import ones
 from puffer_mlx.ops.implementation import Implementation
@@ -244,7 +244,7 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
         UserError: If an encoder or network doesn't fit the environment, a custom class isn't usable
             or is untrusted (``puffer_mlx.config.trust``), or the machine has too little memory.
     """
-    if configuration.torch.decoder == OWN:
+    if configuration.torch.decoder == CUSTOM_MODULE:
         raise UserError(
             "the policy is a custom mlx.nn.Module (torch.decoder is own), and no file contains its"
             " code",
@@ -252,7 +252,7 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
         )
     if spec.mask_size and spec.action.continuous:
         raise UserError(f"{spec.name}: continuous actions can't be masked", "remove MY_ACTION_MASK")
-    permit(configuration, "torch")
+    refuse_untrusted_code(configuration, "torch")
     refuse_policy(configuration, spec)
     policy = configuration.policy
     torch = configuration.torch

@@ -12,7 +12,7 @@ import mlx.core as mx
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.schema.train import NORMALIZED
-from puffer_mlx.config.trust import permit
+from puffer_mlx.config.trust import refuse_untrusted_code
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo import advantage, closed_form
 from puffer_mlx.ppo.advantage import Discounts
@@ -31,7 +31,7 @@ def find_custom(config: Config, key: str) -> Any:
     name = getattr(config.train, key)
     if ":" not in name:
         return None
-    permit(config, "train")
+    refuse_untrusted_code(config, "train")
     if (full := f"train.{key}") in config.objects:
         return config.objects[full]
     try:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.compatibility import RENAMES, UNUSED, closest
-from puffer_mlx.config.fit import typed
+from puffer_mlx.config.fit import is_explicit
 from puffer_mlx.config.key import Setting
 from puffer_mlx.config.option_names import option
-from puffer_mlx.config.schema import DECLARED, KEYS, OLD_METRIC
+from puffer_mlx.config.schema import DECLARED, KEYS, OLD_METRIC_SECTION
 from puffer_mlx.config.validation import MAX_PROBLEMS
 from puffer_mlx.config.values import BOOLS, parse_number, read_value, unquoted
 from puffer_mlx.errors import UserError
@@ -93,7 +93,7 @@ def describe_space(config: Config, sweep: Sweep) -> tuple[str, str]:
     ranges = ", ".join(f"{p.name} {p.low:g} to {p.high:g}" for p in space.parameters)
     values = {name: config.value(name) for name in DECLARED if not name.startswith("base.")}
     values |= {f"env.{key}": value for key, value in config.env.items()}
-    origins = {name: " (typed)" for name in values if typed(config, name)}
+    origins = {name: " (typed)" for name in values if is_explicit(config, name)}
     shown = {
         name: origins.get(name, "") for name in [*origins, TIMESTEPS] if name not in space.names
     }
@@ -118,7 +118,7 @@ def _read_settings(config: Config, notes: list[str]) -> SweepSettings:
     texts |= {"metric": config.metric, "goal": config.goal}
     if metric.startswith("environment/"):
         notes.append(f"[sweep] metric {metric} is PufferLib 3.0's name for {config.metric}")
-    if OLD_METRIC in config.sweep:
+    if OLD_METRIC_SECTION in config.sweep:
         notes.append(
             "[sweep.metric] is a section of PufferLib 3.0; it is read as metric and goal of [sweep]"
         )
@@ -131,7 +131,7 @@ def _read_settings(config: Config, notes: list[str]) -> SweepSettings:
     for key, text in texts.items():
         if declared := settings.KEYS.get(key):
             values[key] = read_value(Setting("sweep", key, text, "[sweep]"), declared)
-            if key != "sweep_only" and (problem := declared.fault(values[key])):
+            if key != "sweep_only" and (problem := declared.problem(values[key])):
                 raise UserError(f"sweep.{key} {problem[0]}", problem[1])
         elif key not in UNUSED_KEYS:
             near = closest(key, [*settings.KEYS]) if len(notes) < MAX_PROBLEMS else ""
@@ -187,7 +187,7 @@ def _ranges(
     texts |= optional if only else {}
     sections: dict[str, str] = {}
     for section, keys in config.sweep.items():
-        if section in ("sweep", OLD_METRIC):
+        if section in ("sweep", OLD_METRIC_SECTION):
             continue
         file_name = section.partition(".")[2]
         if name := _key_name(config, file_name, notes):
@@ -200,7 +200,7 @@ def _ranges(
 def _is_fixed(config: Config, name: str, section: str) -> bool:
     """Return True if the command line sets a key but not its range, so that it isn't searched."""
     ranges = (f"sweep.{section}.{key}" for key in RANGE_KEYS)
-    return typed(config, name) and not any(typed(config, each) for each in ranges)
+    return is_explicit(config, name) and not any(is_explicit(config, each) for each in ranges)
 
 
 def _key_name(config: Config, file_name: str, notes: list[str]) -> str:
@@ -333,7 +333,7 @@ def _note_default(p: Parameter, file_name: str | None, notes: list[str]) -> None
         )
     declared = KEYS.get(p.section, {}).get(p.key)
     for end in (p.to_value(-1), p.to_value(1)):
-        if declared and (problem := declared.fault(end if declared.kind is int else float(end))):
+        if declared and (problem := declared.problem(end if declared.kind is int else float(end))):
             notes.append(f"{location} {problem[0]}: runs with this value fail ({problem[1]})")
     if file_name and p.name != TIMESTEPS and p.integer and p.distribution == "uniform":
         notes.append(f"{location} is uniform, and {p.name} is an integer: values are rounded")

@@ -56,7 +56,7 @@ class SweepSettings:
     target_score: float | str = key(
         NO_TARGET,
         "sufficient score: the cheapest run that reaches it is the best; none: no limit",
-        words=(NO_TARGET,),
+        special_values=(NO_TARGET,),
     )
     seeds: int = key(
         1,
@@ -235,7 +235,7 @@ def _used_by_trainer(config: Config, ranges: dict[str, Range]) -> dict[str, Rang
     unused = {
         f"train.{key}" for name in OPTIMIZERS for key in optimizers.find_optimizer(name).reads
     } - used
-    unused |= {*config.facts.unread}
+    unused |= {*config.facts.unused}
     if not config.train.vtrace:
         unused |= {"train.vtrace_rho_clip", "train.vtrace_c_clip"}
     return {name: each for name, each in ranges.items() if name not in unused}

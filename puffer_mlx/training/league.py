@@ -20,7 +20,7 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.config import Config
-from puffer_mlx.config.schema.selfplay import OF_5
+from puffer_mlx.config.schema.selfplay import RULES_OF_5
 from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.training.game_results import GameResults
 from puffer_mlx.training.league_table import (
@@ -129,7 +129,7 @@ class League:
         )
         self._tags = assignment.tags
         self._elo_k = play.elo_k
-        if config.selfplay_rules == OF_5:
+        if config.selfplay_rules == RULES_OF_5:
             interval = config.base.checkpoint_interval * config.batch_size
             self._rules = Puffer5(play.max_size, interval, play.opp_timeout_steps)
         else:

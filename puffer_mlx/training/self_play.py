@@ -12,7 +12,7 @@ import numpy as np
 
 from puffer_mlx.checkpoint.folder import subtree
 from puffer_mlx.config import Config
-from puffer_mlx.config.schema.selfplay import OF_4
+from puffer_mlx.config.schema.selfplay import RULES_OF_4
 from puffer_mlx.distributed.single_process import SingleProcess
 from puffer_mlx.errors import UserError
 from puffer_mlx.rollout.policy_assignment import (
@@ -54,7 +54,7 @@ def create_self_play(
             "self-play needs one process: no mlx.launch, and --train.gpus 1",
         )
     keys = config.vec
-    if config.selfplay_rules == OF_4:
+    if config.selfplay_rules == RULES_OF_4:
         assignment = assign_in_blocks(vec, keys.num_frozen_banks, keys.frozen_bank_pct)
     else:
         assignment = assign_as_declared(vec, keys.num_policies - 1, keys.hist_policy_percent)

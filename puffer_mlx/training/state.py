@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.checkpoint.folder import SavedState, subtree
-from puffer_mlx.config.fit import typed
+from puffer_mlx.config.fit import is_explicit
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import implementation
 from puffer_mlx.ppo import optimizers
@@ -135,7 +135,7 @@ def _refuse_lost_schedule(trainer: Any, values: Mapping[str, Any]) -> None:
     """
     names = values.get("schedules", ["learning_rate"] if "schedule" in values else [])
     for name in names:
-        if name not in trainer.schedules and not typed(trainer.config, f"train.{name}"):
+        if name not in trainer.schedules and not is_explicit(trainer.config, f"train.{name}"):
             raise UserError(
                 f"the run's {name} is a function, which checkpoints don't contain",
                 f"pass it in Python: Trainer.load(path, {name}=…); or pass a number",

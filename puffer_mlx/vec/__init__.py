@@ -2,7 +2,7 @@
 
 from puffer_mlx.vec.from_config import (
     find_family,
-    has_own_network,
+    has_cuda_network,
     look_up_spec,
     make,
     probe,
@@ -14,7 +14,7 @@ from puffer_mlx.vec.from_config import (
 
 __all__ = [
     "find_family",
-    "has_own_network",
+    "has_cuda_network",
     "look_up_spec",
     "make",
     "probe",

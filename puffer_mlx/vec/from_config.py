@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.config import Config, dialects
+from puffer_mlx.config import Config, releases
 from puffer_mlx.config.families import family_of
-from puffer_mlx.config.fit import Misfit, fit_agents, rollout_threads, typed
-from puffer_mlx.config.resolving import take_family, undecided
-from puffer_mlx.config.trust import as_argument, permit
+from puffer_mlx.config.fit import Misfit, fit_agents, is_explicit, rollout_threads
+from puffer_mlx.config.resolving import needs_family, take_family
+from puffer_mlx.config.trust import as_argument, refuse_untrusted_code
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import load_object
@@ -77,7 +77,7 @@ def settle_family(config: Config) -> None:
     Raises:
         UserError: As in ``make``, or options don't fit the family's settings.
     """
-    if undecided(config):
+    if needs_family(config):
         take_family(config, find_family(config))
 
 
@@ -194,13 +194,13 @@ def source_folder(config: Config) -> Path:
         return find_environment(config.env_name)
     folder = Path(config.source)
     if folder.resolve().parent != environments_folder().resolve():  # shipped environments
-        permit(config, "base", "env")
+        refuse_untrusted_code(config, "base", "env")
     return folder
 
 
-def has_own_network(config: Config) -> bool:
+def has_cuda_network(config: Config) -> bool:
     """Return True if PufferLib 5.0 trains the environment with a special network, in CUDA."""
-    return bool(config.source) and dialects.has_own_network(config.source)
+    return bool(config.source) and releases.folder_has_cuda_network(config.source)
 
 
 def python_factory(config: Config) -> Any:
@@ -210,9 +210,9 @@ def python_factory(config: Config) -> Any:
         UserError: It doesn't exist, or only a file names it (``puffer_mlx.config.trust``).
     """
     if config.factory is not None:
-        permit(config, "env")
+        refuse_untrusted_code(config, "env")
         return config.factory
-    permit(config, "base", "env")
+    refuse_untrusted_code(config, "base", "env")
     name = config.env_name
     if name.startswith(zoo.PREFIX):
         return zoo.find_parallel(name.removeprefix(zoo.PREFIX))
@@ -223,7 +223,7 @@ def python_factory(config: Config) -> Any:
     try:
         return load_object(name)
     except UserError as error:
-        if name not in config.named_by:
+        if name not in config.untrusted_code:
             raise
         hint = f"{error.hint}; or give it: in Python {as_argument(name)}"
         raise UserError(error.message, hint) from None
@@ -237,7 +237,7 @@ def unused_keys(config: Config, vec: VecEnv) -> list[str]:
         keys.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
     if config.vec.normalize_observations and not shows_normalised(config, vec.spec):
         keys.append("vec.normalize_observations (bytes are on a scale that is known)")
-    if typed(config, "policy.log_std_init") and not vec.spec.action.continuous:
+    if is_explicit(config, "policy.log_std_init") and not vec.spec.action.continuous:
         keys.append("policy.log_std_init (actions are discrete)")
     wrapped = changed(config.wrap)
     factory = getattr(getattr(vec, "inner", vec), "factory", None)
@@ -247,8 +247,8 @@ def unused_keys(config: Config, vec: VecEnv) -> list[str]:
         names = ("base.family", "vec.backend", "vec.timeout", RESCALE, CHANNELS)
         keys += [f"{name} (for Python)" for name in names if name in config.origins]
         return keys
-    if typed(config, RESCALE) and config.vec.rescale_actions and not vec.spec.action.bounds:
+    if is_explicit(config, RESCALE) and config.vec.rescale_actions and not vec.spec.action.bounds:
         keys.append(f"{RESCALE} (no action has finite bounds other than -1 and 1)")
-    if typed(config, CHANNELS) and not (vec.spec.observation_shape or vec.spec.image_parts):
+    if is_explicit(config, CHANNELS) and not (vec.spec.observation_shape or vec.spec.image_parts):
         keys.append(f"{CHANNELS} (observations hold no images of bytes)")
     return keys

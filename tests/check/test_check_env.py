@@ -36,7 +36,7 @@ from puffer_mlx.check.items import (
     run_item,
     worst_verdict,
 )
-from puffer_mlx.cli.check_env import show
+from puffer_mlx.cli.check_env import print_findings
 from puffer_mlx.config import load
 from puffer_mlx.spec import ActionSpec, EnvSpec, ImageSlice
 from puffer_mlx.vec.native.compiling import compile_environment
@@ -431,7 +431,7 @@ def test_process_of_a_hanging_environment_ends_with_the_command(tmp_path):
 def test_a_terminal_wraps_findings_in_a_column_of_their_own():
     file = io.StringIO()
     console = Console(file=file, width=50, force_terminal=True, color_system=None)
-    show(console, "resets", [ok("every reset gives an observation of the space")])
+    print_findings(console, "resets", [ok("every reset gives an observation of the space")])
     assert [line.rstrip() for line in file.getvalue().splitlines()] == [
         "ok    resets        every reset gives an",
         "                    observation of the space",

@@ -150,9 +150,9 @@ def test_report_of_an_interrupted_check_has_the_results_until_then(monkeypatch, 
     path = tmp_path / "report.txt"
     monkeypatch.setattr(check_gpu, "run_items", results)
     assert check_gpu.main(["--report", str(path), "--only", "learns", "resume", "machine"]) == 130
-    assert "not all: 0 of 3 items" in seen[0] and "FAIL" not in seen[0]
+    assert "incomplete: 0 of 3 checks" in seen[0] and "FAIL" not in seen[0]
     assert "ZeroDivisionError: by nothing" in seen[1] and "Traceback: in wrong" in seen[1]
-    assert "not all: 2 of 3 items, 1 passed, 1 failed" in path.read_text()
+    assert "incomplete: 2 of 3 checks, 1 passed, 1 failed" in path.read_text()
 
 
 def test_report_that_cannot_be_written_is_refused_before_anything_runs(

@@ -145,7 +145,7 @@ def test_a_working_directory_that_was_removed_is_an_error(tmp_path):
     (tmp_path / "gone").mkdir()
     line = [sys.executable, "-c", code, "train", "squared"]
     done = subprocess.run(line, cwd=tmp_path / "gone", capture_output=True, text=True, timeout=120)
-    said = "error: the working directory was removed\n  hint: cd to one that exists\n"
+    said = "error: the working directory was removed\n  hint: change to an existing directory\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 

@@ -88,7 +88,7 @@ def test_an_impossible_placement_does_not_hide_the_others(script, here, capsys, 
 
 
 def test_progress_is_on_standard_error_and_no_number_is_nan_in_json(script, monkeypatch, capsys):
-    monkeypatch.setattr(bench_run, "EVERY", 0.0)
+    monkeypatch.setattr(bench_run, "PROGRESS_INTERVAL_S", 0.0)
     monkeypatch.setattr(bench_run, "peak_memory_gb", lambda: float("nan"))
     assert script.main([*TINY, "--epochs", "2", "--warm-up", "1", "--json", "x.json"]) == 0
     captured = capsys.readouterr()
@@ -98,7 +98,7 @@ def test_progress_is_on_standard_error_and_no_number_is_nan_in_json(script, monk
     assert "measured" not in captured.out
     record = json.loads(Path("x.json").read_text(), parse_constant=lambda word: pytest.fail(word))
     assert record["results"]["peak memory, GiB"] is None
-    monkeypatch.setattr(bench_run, "EVERY", 1e9)
+    monkeypatch.setattr(bench_run, "PROGRESS_INTERVAL_S", 1e9)
     assert script.main([*TINY, "--epochs", "1", "--warm-up", "0"]) == 0
     assert "measured" not in capsys.readouterr().err
 

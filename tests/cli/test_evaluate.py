@@ -14,7 +14,7 @@ from films import gif_pages, read_video
 from mlx.utils import tree_map
 
 from puffer_mlx import checkpoint, config
-from puffer_mlx.cli.evaluate import WindowClosed, in_window
+from puffer_mlx.cli.evaluate import WindowClosed, draw_in_window
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import frames as frame_files
 from puffer_mlx.evaluation.episode_videos import draw_function
@@ -141,10 +141,10 @@ def test_settings_of_training_alone_are_named_and_may_not_fit(evaluate, here, ca
     assert evaluate(f"{line} {words} --max-steps 9") == 0
     first, second, third, _, last, *_ = capsys.readouterr().out.splitlines()
     names = "vec.num_buffers, train.minibatch_size, base.log_dir"
-    assert first == f"unused here: {names} (--help all shows what is used)"
+    assert first == f"unused here: {names} (--help all shows the used keys)"
     assert second == "unused here: vec.total_agents (for Python)"
     assert "0 episodes, 1 from each of 7" in third  # as each takes 10 steps
-    assert last.startswith("7 of 7 environments had not ended their episodes after 9 steps")
+    assert last.startswith("7 of 7 environments had not finished their episodes after 9 steps")
 
 
 def test_pictures_have_the_scale_rate_and_duration_of_the_options(evaluate, here, capsys):
@@ -180,7 +180,7 @@ def test_the_window_option_plays_until_the_window_is_closed(evaluate, monkeypatc
             raise WindowClosed
         return np.zeros((1, 1, 3), np.uint8)
 
-    monkeypatch.setattr("puffer_mlx.cli.evaluate.in_window", lambda *_: draw)
+    monkeypatch.setattr("puffer_mlx.cli.evaluate.draw_in_window", lambda *_: draw)
     save()
     assert evaluate("squared 17 --window") == 0 and len(drawn) == 3
 
@@ -188,12 +188,12 @@ def test_the_window_option_plays_until_the_window_is_closed(evaluate, monkeypatc
 def test_pictures_and_windows_are_told_apart():
     shown = iter([True, True, False, np.zeros((2, 2, 3), np.uint8), True])
     environments = SimpleNamespace(render=lambda: next(shown), spec=SimpleNamespace(name="toy"))
-    draw = in_window(config.Config("toy"), environments)  # pyright: ignore
+    draw = draw_in_window(config.Config("toy"), environments)  # pyright: ignore
     seen = np.zeros(1)
     assert draw(seen).shape == draw(seen).shape == (1, 1, 3)
     with pytest.raises(WindowClosed):
         draw(seen)
-    with pytest.raises(UserError, match="toy draws pictures, no window"):
+    with pytest.raises(UserError, match="toy draws pictures and has no window"):
         draw(seen)
     draw = draw_function(config.Config("module:one"), environments)  # pyright: ignore
     with pytest.raises(UserError, match="module:one draws in a separate window"):

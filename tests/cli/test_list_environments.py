@@ -9,7 +9,7 @@ from native_envs import SHIPPED, make
 from rich.console import Console
 
 from puffer_mlx.cli import list_environments
-from puffer_mlx.config.finding import known_envs, variants
+from puffer_mlx.config.finding import all_env_names, variants
 from puffer_mlx.vec.gym import installed
 from puffer_mlx.vec.native.sources import environments_folder
 
@@ -63,7 +63,7 @@ def test_the_catalog_names_every_environment_and_fits_the_width():
     assert max(map(len, text.splitlines())) <= 120
     narrow = printed(80)
     assert max(map(len, narrow.splitlines())) <= 80
-    assert all(name in narrow for name in known_envs())
+    assert all(name in narrow for name in all_env_names())
     commands = [line for line in narrow.splitlines() if "pip install" in line]
     assert all(line.count("'") == 2 for line in commands)
 

@@ -15,7 +15,7 @@ import pytest
 from running import ROOT, TINY, only
 
 from puffer_mlx.cli.commands import COMMANDS
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.cli.main import main
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.system import program, verbosity
@@ -123,7 +123,7 @@ def test_help_names_every_command():
     assert (code, err) == (0, "") and said("help") == said("-h") == (code, out, err)
     assert_page(out)
     for name, command in COMMANDS.items():
-        assert f"\n  {name}" in out and command.about in out
+        assert f"\n  {name}" in out and command.summary in out
     assert said() == (2, "", out)
 
 
@@ -183,7 +183,7 @@ def test_help_of_a_command_is_a_page(name):
     code, out, err = said(name, "--help")
     assert (code, err) == (0, "")
     assert_page(out)
-    assert out.startswith(f"usage: puffer-mlx {name} ") and COMMANDS[name].about in out
+    assert out.startswith(f"usage: puffer-mlx {name} ") and COMMANDS[name].summary in out
 
 
 def test_help_of_an_environment_has_its_values():
@@ -191,7 +191,7 @@ def test_help_of_an_environment_has_its_values():
     assert code == 0
     assert_page(out)
     text = " ".join(out.split())
-    assert "--train.total-timesteps INT steps of the run, of all agents (94_000_000)" in text
+    assert "--train.total-timesteps INT steps, summed over agents (94_000_000)" in text
     assert "--env.paddle-width 62," in text
 
 
@@ -271,7 +271,7 @@ def test_verbose_prints_settings_with_their_sources(script, here):
 def test_a_failed_allocation_is_one_message(capsys):
     error = RuntimeError("[metal::malloc] Attempting to allocate 4000000000 bytes")
 
-    @reported
+    @with_exit_code
     def allocate(argv: list[str]) -> None:
         raise error
 
@@ -282,7 +282,7 @@ def test_a_failed_allocation_is_one_message(capsys):
 
 
 def test_another_runtime_error_keeps_its_traceback():
-    @reported
+    @with_exit_code
     def fail(argv: list[str]) -> None:
         raise RuntimeError("a fault of ours")
 

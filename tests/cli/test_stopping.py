@@ -17,7 +17,7 @@ from watching import before_training
 
 from puffer_mlx.checkpoint import tensor_files
 from puffer_mlx.cli import train_run
-from puffer_mlx.cli.stopping import NOTHING, StopRequests
+from puffer_mlx.cli.stopping import NOTHING_SAVED, StopRequests
 from puffer_mlx.cli.train import find_resumed
 from puffer_mlx.display import dashboard
 from puffer_mlx.system.signals import STOPPING_MESSAGE
@@ -56,8 +56,9 @@ def test_an_unexpected_exception_loses_no_weights(script, here, monkeypatch, cap
         script.main([*TINY, *RARELY, "--train.overlap=1"])
     assert made(here) == {1: True, 3: False}
     whole, last = (only(Path(), f"checkpoints/*/*/{n * BATCH:016d}") for n in (1, 3))
-    line = f"saved {last} (weights only: a new run can begin from them, with --load-model-path"
-    assert f"{line} {last}; --resume {whole} goes on from there)\n" in capsys.readouterr().out
+    line = f"saved {last} (weights only; --load-model-path {last} starts a new run from them"
+    resume = f"--resume {whole} resumes an earlier checkpoint)"
+    assert f"{line}; {resume}\n" in capsys.readouterr().out
     assert len(records(here)) == 3
 
     monkeypatch.undo()
@@ -77,7 +78,7 @@ def test_resume_names_newer_weights_that_it_leaves_behind(script, here, monkeypa
     capsys.readouterr()
     assert script.main([*TINY, "--resume", "latest"]) == 0
     out = capsys.readouterr().out
-    assert f"going on with {whole} after 1 epoch\n" in out
+    assert f"resuming {whole} after 1 epoch\n" in out
     assert f"{newer} is newer, but has weights only, which --resume can't use" in out
     assert f"--load-model-path {newer} starts a new run from them\n" in out
     assert script.main([*TINY, "--resume", "latest"]) == 0
@@ -140,12 +141,12 @@ def test_errors_outside_of_epochs_change_no_checkpoint(script, here, monkeypatch
         fail_in(first, 1, KeyError("a bug"))
         with pytest.raises(KeyError):
             script.main(TINY)
-    assert made(here) == {} and NOTHING in capsys.readouterr().out
+    assert made(here) == {} and NOTHING_SAVED in capsys.readouterr().out
 
     def fails(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(train_run, "evaluate", fails)
+    monkeypatch.setattr(train_run, "evaluate_final_weights", fails)
     with pytest.raises(ZeroDivisionError):
         script.main([*TINY, *RARELY])
     assert made(here) == {1: True, EPOCHS: True}
@@ -168,7 +169,8 @@ def test_a_failed_save_is_named_and_the_first_exception_stays(script, here, monk
     (first,) = Path().glob("checkpoints/*/*/0*")
     out = capsys.readouterr().out
     assert (
-        "not saved: can't write " in out and f"No space left on device; there is {first}\n" in out
+        "not saved: can't write " in out
+        and f"No space left on device; last checkpoint: {first}\n" in out
     )
 
 
@@ -202,7 +204,7 @@ def test_an_environment_that_closes_descriptors_ends_training_with_a_message(tmp
     with started(words, tmp_path) as process:
         code, out, err = process.end()
     assert code == 2
-    assert err.startswith("error: files that this process had opened were closed")
+    assert err.startswith("error: code in this process closed open files")
     assert len(err.splitlines()) == 2 and "Traceback" not in out
 
 
@@ -217,7 +219,7 @@ def test_a_reader_that_leaves_ends_the_run_after_its_epoch(script, here, monkeyp
     (last, whole) = [*made(here).items()][-1]
     assert whole and last == len(records(here)) < 10
     first, saved, log = capsys.readouterr().err.splitlines()
-    assert first == "nobody reads standard output any more: stopping after this epoch"
+    assert first == "the reader of standard output ended: stopping after this epoch"
     assert saved.endswith(f"{last * BATCH:016d}") and log.startswith("log ")
     monkeypatch.undo()
     monkeypatch.chdir(here)
@@ -230,7 +232,7 @@ def test_a_run_goes_on_without_standard_output(script, here, monkeypatch, capsys
     assert script.main(TINY) == 0
     assert made(here)[EPOCHS] and len(records(here)) == EPOCHS + 1
     first, saved, _ = capsys.readouterr().err.splitlines()
-    expected = "can't write standard output: No space left on device; the run and its log go on"
+    expected = "can't write standard output: No space left on device; the run and its log continue"
     assert first == expected and saved.startswith("saved ")
     stream = lose(monkeypatch, errno.EIO, after=5)
     monkeypatch.setattr(stream, "isatty", lambda: True)
@@ -296,7 +298,7 @@ def test_two_signals_end_an_environment_that_hangs_in_c(tmp_path):
         code, out, err = process.end()
     assert code == 128 + number, err
     assert err == "stopped\n"
-    assert "(weights only: a new run can begin from them" in out
+    assert "(weights only; --load-model-path" in out
     assert f"--resume {only(tmp_path, f'*/*/*/{BATCH:016d}').relative_to(tmp_path)}" in out
     assert made(tmp_path) in ({1: True, 3: False}, {1: True, 2: False})
 

@@ -13,7 +13,7 @@ from oracles import named
 from running import BATCH, EPOCHS, TINY, command, files, learned, only, records, run, started
 
 from puffer_mlx import checkpoint, config
-from puffer_mlx.cli.stopping import AT_ITS_END, NOTHING
+from puffer_mlx.cli.stopping import NOTHING_SAVED, NOTHING_TO_TRAIN
 from puffer_mlx.cli.train_output import evaluation_note, rate_note
 from puffer_mlx.config.notes import best_score
 from puffer_mlx.display.run_view import PHASES, duration, format_count
@@ -64,12 +64,12 @@ def test_options_that_change_nothing_are_named(script, here, capsys):
     words = [*TINY, "--tag", "night", "--policy.log-std-init", "-1"]
     assert script.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "unused here: base.tag (of trackers, and none is named) (--help all says why)" in lines
+    assert "unused here: base.tag (needs a tracker, see base.track) (--help all says why)" in lines
     assert "unused here: policy.log_std_init (actions are discrete)" in lines
     assert script.main(["squared", "--resume", "latest", "--seed", "9"]) == 0
     out = capsys.readouterr().out
-    assert "base.seed (a run that goes on has its random keys)" in out
-    assert AT_ITS_END in out and NOTHING not in out
+    assert "base.seed (a resumed run has its random keys)" in out
+    assert NOTHING_TO_TRAIN in out and NOTHING_SAVED not in out
 
 
 ADAM = ["--train.optimizer", "adam"]
@@ -231,7 +231,7 @@ def test_a_resumed_finished_run_draws_its_curve(script, here, whole, monkeypatch
     monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal
     assert script.main(["squared", "--resume", "latest"]) == 0
     out = capsys.readouterr().out
-    assert "Training score over" in out and AT_ITS_END in out
+    assert "Training score over" in out and NOTHING_TO_TRAIN in out
 
 
 def test_a_resumed_run_refuses_fewer_steps_than_it_has(script, here, whole, capsys):

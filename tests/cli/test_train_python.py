@@ -86,8 +86,8 @@ def test_a_gif_has_the_speed_that_the_environment_declares(whole, called, option
 def test_a_resumed_run_restarts_its_environments_and_keeps_its_normalization(whole, called):
     folder, _ = whole
     out = called("train", CARTPOLE[0], "--resume", "latest", "--train.total-timesteps", 12 * N * T)
-    assert "environments restarted: those of Python can't save their state" in out
-    assert "counts from here" not in out  # the last episodes' scores are in the checkpoint
+    assert "environments restarted: Python environments can't save their state" in out
+    assert " restarts: the checkpoint" not in out  # the last episodes' scores are in the checkpoint
     log = [record for record in records(folder) if "epoch" in record]
     assert [record["epoch"] for record in log] == list(range(1, 13))
     made = only(folder, f"checkpoints/gym-CartPole-v1/*/{12 * N * T:016d}")

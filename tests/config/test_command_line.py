@@ -16,7 +16,7 @@ def test_unused_keys_are_accepted_and_named(capsys):
     words = "--train.gamma 0.5 --vec.num-buffers 4 --cudagraphs 1 --seed 3 --overlap 1 --env.size 3"
     config, _ = c.parse_command_line(["squared", *words.split()], used=SOME)
     names = "train.gamma, base.cudagraphs, base.overlap"
-    assert config.notes == [f"unused here: {names} (--help all shows what is used)"]
+    assert config.notes == [f"unused here: {names} (--help all shows the used keys)"]
     taken, _ = c.parse_command_line(["squared", "--overlap", "0"], used=["train.overlap"])
     assert taken.notes == []
     with pytest.raises(SystemExit):
@@ -87,7 +87,7 @@ def test_stepping_without_a_policy_uses_no_training_keys(here, capsys):
     words = "--env-only --seconds 0.01 --repeat 1 --vec.total-agents 8 --train.gamma 0.5 --seed 3"
     assert bench.main(["squared", *words.split(), "--vec.num-threads", "1"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
-    assert first == "unused here: train.gamma, base.seed (--help all shows what is used)"
+    assert first == "unused here: train.gamma, base.seed (--help all shows the used keys)"
 
 
 def test_help_lists_the_arguments_of_a_class_that_was_typed(tmp_path, monkeypatch, capsys):
@@ -95,4 +95,4 @@ def test_help_lists_the_arguments_of_a_class_that_was_typed(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
         c.parse_command_line(["kites:Kite", "--help"])
-    assert "its own: --env.wind 0.5\n" in capsys.readouterr().out
+    assert "environment parameters: --env.wind 0.5\n" in capsys.readouterr().out

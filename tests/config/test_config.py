@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from puffer_mlx import config as c
 from puffer_mlx.config.compatibility import RENAMES, UNUSED
-from puffer_mlx.config.finding import LAYERS, env_names
+from puffer_mlx.config.finding import SHARED_FILES, env_names
 from puffer_mlx.config.schema import DECLARED, SECTIONS
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.reading import read_sweep
@@ -120,7 +120,7 @@ def test_upstreams_defaults_equal_the_declarations():
     assert config.selfplay == c.Selfplay()
     assert config.sweep["sweep"]["match_enemy_model_path"] == "''"
     assert config.sweep["sweep.train.gamma"]["max"] == "0.9999"
-    note = c.unused_note(config)
+    note = c.unused_keys_note(config)
     assert note is not None
     for name in ("base.cudagraphs", "base.nccl_id", "train.seed", "base.rank"):
         assert note.count(name) == 1
@@ -195,7 +195,7 @@ def test_help_explains_every_key(capsys, ini):
     assert "(0 to 1; default 0.123)" in shown and "--env.size-of [FLOAT] default 50%" in shown
 
 
-SHIPPED = sorted(p for p in (ROOT / "configs").rglob("*.ini") if p.name not in LAYERS)
+SHIPPED = sorted(p for p in (ROOT / "configs").rglob("*.ini") if p.name not in SHARED_FILES)
 
 
 def test_default_ini_is_generated_from_the_declarations():
@@ -287,5 +287,5 @@ def test_training_and_sweeps_read_the_metric_by_one_rule(ini, text, metric, sign
 
 def test_a_metric_that_evaluations_do_not_report_is_refused_before_training():
     words = ["--sweep.metric=loss/total", "--eval-interval", "8", "--stop-at-score", "1"]
-    with pytest.raises(UserError, match=r"evaluations don't report loss/total"):
+    with pytest.raises(UserError, match=r"loss/total, which evaluations don't report"):
         c.load("squared", words)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from puffer_mlx import config as c
-from puffer_mlx.config.dialects import folder_version
 from puffer_mlx.config.finding import env_names
+from puffer_mlx.config.releases import folder_release
 from puffer_mlx.vec.native.make import find_environment
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def test_a_note_names_what_a_shipped_name_hides(here, place):
     path = here / place / "binding.c" if not place.endswith(".ini") else here / place
     path.parent.mkdir(parents=True)
     path.touch()
-    note = f"squared is puffer_mlx's own; to use {place}, type that path"
+    note = f"using puffer_mlx's squared; to use {place}, type that path"
     assert c.load("squared").notes == [note]
 
 
@@ -97,15 +97,15 @@ def test_names_of_environments_are_read_by_the_rules_of_settings(here, text, nam
 def test_a_folders_sources_show_its_version(here):
     kelp = here / "kelp"
     kelp.mkdir()
-    assert folder_version(find_environment("squared")) == "4.0"
+    assert folder_release(find_environment("squared")) == "4.0"
     for text in (
         "typedef unsigned char obs_t;\nvoid puf_step(Env* env) {}\n",
         '#include "../kelp/kelp.h"\n#include <pufferenv.h>\n',
         "void puf_step (Env* env);",
     ):
         (kelp / "kelp.h").write_text(text)
-        assert folder_version(kelp) == folder_version("kelp") == "5.0"
+        assert folder_release(kelp) == folder_release("kelp") == "5.0"
     (kelp / "kelp.cu").write_text("")
-    assert folder_version(kelp) == "5.0"  # the header is there: for the CPU
+    assert folder_release(kelp) == "5.0"  # the header is there: for the CPU
     (kelp / "binding.c").write_text("")
-    assert folder_version(kelp) == "4.0"
+    assert folder_release(kelp) == "4.0"

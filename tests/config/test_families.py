@@ -129,12 +129,12 @@ def test_a_saved_configuration_takes_nothing_from_families(here):
     found = c.load(str(here / "config.ini"), family="continuous")
     assert names(found)[:-1] == ["default.ini"] and not found.vec.rescale_actions
     assert (config.vec.image_channels, found.vec.image_channels) == ("smallest", "up_to_4")
-    assert found.train == config.train and found.again is None
+    assert found.train == config.train and found.family_reloader is None
     played = c.load("m:E", files=["config.ini"], family="continuous")  # as evaluate.py reads it
     assert not played.vec.rescale_actions and played.train == config.train
     (note,) = c.load(str(here / "config.ini"), ["--family", "continuous"]).notes
-    assert note.startswith("base.family continuous changes nothing: ")
-    assert note.endswith("config.ini says every key")
+    assert note.startswith("base.family continuous has no effect: ")
+    assert note.endswith("config.ini sets every key")
 
 
 # ---- Found out -------------------------------------------------------------------------------
@@ -205,12 +205,12 @@ def test_commands_make_one_configuration_of_the_environments_family(screen, monk
 
     monkeypatch.setattr("puffer_mlx.vec.from_config.take_family", take_family)
     if command == "match":
-        config, _ = match.parse(["screen:Screen", "random", "random"])
+        config, _ = match.parse_match(["screen:Screen", "random", "random"])
     elif command == "evaluate":
-        config, _ = evaluate.parse(["screen:Screen", "policy.bin"])
+        config, _ = evaluate.parse_evaluate(["screen:Screen", "policy.bin"])
     else:
         name, words = "screen:Screen", ["--sweep.metric", "score"]
-        config, swept = sweep.configured(name, words, c.load(name, words), "a sweep")
+        config, swept = sweep.configure_sweep(name, words, c.load(name, words), "a sweep")
         shared = name, words, config, swept.space, swept.settings, screen, 1.0
         config = RunLauncher(*shared)._config({})
     assert config.base.family == "images" and "images.ini" in names(config)

@@ -149,7 +149,7 @@ def test_the_keys_of_a_file_choose_the_trainer(tmp_path_factory, names, algorith
         reason = "is from before 5.0's release" if early else "is a 5.0 file"
     else:
         reason = "is a 4.0 file" if four else "the default"
-    assert config.chosen_by.endswith(reason)
+    assert config.trainer_reason.endswith(reason)
 
 
 # ---- changed files -------------------------------------------------------------------------------

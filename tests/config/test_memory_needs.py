@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from puffer_mlx.config import Config, Policy, Torch, Train, Vec, load, memory_needs
-from puffer_mlx.config.finding import known_envs
+from puffer_mlx.config.finding import all_env_names
 from puffer_mlx.config.schema.selfplay import Selfplay
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
@@ -96,7 +96,7 @@ def test_an_optimizers_state_counts(gigabytes):
     for name, said in ("muon", "2,40"), ("adam", "3,20"):
         kept = optimizers.state_size(optimizers.find_optimizer(name))
         with pytest.raises(UserError, match=f"makes weights of {said}"):
-            memory_needs.refuse_training(config(H=10**7), kept=kept)
+            memory_needs.refuse_training(config(H=10**7), state_copies=kept)
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_a_policy_is_refused_before_it_is_made(gigabytes):
 
 def test_shipped_configurations_fit_into_4_gb(gigabytes):
     gigabytes(4)
-    for name in known_envs():
+    for name in all_env_names():
         memory_needs.refuse_training(load(name))
 
 
 def test_a_containers_limit_counts(tmp_path, monkeypatch):
     whole = memory_needs.machine_memory()
     (tmp_path / "memory.max").write_text("5000000\n")
-    monkeypatch.setattr(memory_needs, "GROUPS", tmp_path)
+    monkeypatch.setattr(memory_needs, "CGROUP_FOLDER", tmp_path)
     assert memory_needs.machine_memory() == 5_000_000 < whole
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory").mkdir()

@@ -7,7 +7,7 @@ import pytest
 from puffer_mlx import config as c
 from puffer_mlx.config.compatibility import RENAMES, UNUSED
 from puffer_mlx.config.ini_files import read_ini_5
-from puffer_mlx.config.notes import trainer_note, unread
+from puffer_mlx.config.notes import keys_without_effect, trainer_note
 from puffer_mlx.config.scanning import TRAINER_DEFINING_KEYS
 from puffer_mlx.config.schema import DECLARED, SECTIONS
 
@@ -45,7 +45,7 @@ def test_upstreams_table_of_defaults_equals_the_layer(here):
     theirs.train.eps, theirs.train.beta2 = ours.train.eps, ours.train.beta2  # of Adam
     for section in SECTIONS:
         assert getattr(theirs, section) == getattr(ours, section)
-    assert theirs.notes == [] and unread(theirs) == []
+    assert theirs.notes == [] and keys_without_effect(theirs) == []
     known = {*DECLARED, *RENAMES, "base.env_name"}
     given = {s.name for s in read_ini_5(TABLE) if s.section not in ("env", *theirs.sweep)}
     assert set(theirs.unused) == given - known <= UNUSED.keys()

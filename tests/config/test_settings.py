@@ -12,7 +12,7 @@ from pathlib import Path
 from golden import entries, placed, write_toy, written
 
 from puffer_mlx import config as c
-from puffer_mlx.config.notes import trainer_note, unread
+from puffer_mlx.config.notes import keys_without_effect, trainer_note
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
@@ -39,7 +39,7 @@ def outcome(given: str) -> str:
     again = c.load("again.ini")
     assert again == config, given
     assert all(": sources in " in note for note in again.notes), given
-    assert again.chosen_by == "again.ini says train.algorithm"
+    assert again.trainer_reason == "again.ini says train.algorithm"
     return placed("\n".join(lines_about(config, given)))
 
 
@@ -49,8 +49,8 @@ def lines_about(config: c.Config, given: str) -> Iterator[str]:
     yield from config.notes
     if config.python or "%" in given:
         yield f"files: {', '.join(config.files)}"
-    if config.unused or unread(config):
-        yield f"unused: {', '.join([*config.unused, *unread(config)])}"
+    if config.unused or keys_without_effect(config):
+        yield f"unused: {', '.join([*config.unused, *keys_without_effect(config)])}"
     words = given.replace("-", "_")
     for name, origin in config.origins.items():
         if name in DECLARED and (origin == COMMAND_LINE or origin.startswith(OWN)):

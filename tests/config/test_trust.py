@@ -16,7 +16,7 @@ from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import SavedState, branches
 from puffer_mlx.checkpoint.weight_files import save_safetensors
 from puffer_mlx.config import trust
-from puffer_mlx.config.finding import LAYERS, env_names
+from puffer_mlx.config.finding import SHARED_FILES, env_names
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.importing import inspect
 from puffer_mlx.policy.policy import configured_policy, make_policy
@@ -119,7 +119,7 @@ def test_code_that_a_file_names_is_refused(evil, capsys, script, text, line, nam
     lines = enumerate(path.read_text().splitlines(), 1)
     number = next(n for n, each in lines if "evil" in each.partition("=")[2])
     message = errors(capsys.readouterr().err)
-    assert message.startswith("error: ") and "hint: it may do anything" in message, message
+    assert message.startswith("error: ") and "hint: it can do anything" in message, message
     where = f"{path}:{number} names"
     for part in (where, named.format(here=evil), str(evil / "evil"), "--allow-code"):
         assert part in message, message
@@ -177,16 +177,16 @@ def test_texts_of_a_factorys_arguments_may_name_code(evil):
     with pytest.raises(UserError, match=r"a\.ini:4 names Python code .*: evil:Env-v0, of "):
         vec.make(typed, 1)
     given = config.load("gymnasium:make", ["--env.id", "evil:Env-v0", "--env.at=12:30"])
-    trust.permit(given, "base", "env")
+    trust.refuse_untrusted_code(given, "base", "env")
     assert not Path("ran").exists()
 
 
 def test_allow_code_counts_for_one_command(evil):
     Path("a.ini").write_text(NETWORK)
-    trust.permit(config.load("a.ini", ["--allow-code"]), "base", "env", "torch")
-    trust.permit(config.load("a.ini", allow_code=True), "base", "env", "torch")
+    trust.refuse_untrusted_code(config.load("a.ini", ["--allow-code"]), "base", "env", "torch")
+    trust.refuse_untrusted_code(config.load("a.ini", allow_code=True), "base", "env", "torch")
     with pytest.raises(UserError, match=r"a\.ini:2 names"):
-        trust.permit(config.load("a.ini"), "base", "env", "torch")
+        trust.refuse_untrusted_code(config.load("a.ini"), "base", "env", "torch")
 
 
 def test_code_of_a_checkpoint_runs_with_permission(evil, capsys):
@@ -213,9 +213,9 @@ def test_typed_code_is_allowed_and_the_same_code_in_a_file_is_refused(here, word
     Path("folder/binding.c").write_text("")
     Path("mine.py").write_text("")
     Path("a.ini").write_text(text)
-    trust.permit(config.load(word), "base", "env", "torch")
+    trust.refuse_untrusted_code(config.load(word), "base", "env", "torch")
     with pytest.raises(UserError, match=r"a\.ini:2 names"):
-        trust.permit(config.load("a.ini"), "base", "env", "torch")
+        trust.refuse_untrusted_code(config.load("a.ini"), "base", "env", "torch")
 
 
 def test_code_that_a_program_names_is_allowed(here):
@@ -223,7 +223,7 @@ def test_code_that_a_program_names_is_allowed(here):
     Path("a.ini").write_text("[base]\nenv_name = mine:make\n[torch]\nencoder = mine:Net\n")
     changed = config.load("a.ini")
     changed.torch.encoder, changed.env_name = "mine:Other", "mine:other"
-    trust.permit(changed, "base", "env", "torch")
+    trust.refuse_untrusted_code(changed, "base", "env", "torch")
     make_policy(SPEC, config.Policy(), config.Torch(encoder="mine:Net"))
     with pytest.raises(UserError, match="mine:Net"):
         configured_policy(SPEC, config.load("a.ini"))
@@ -236,16 +236,16 @@ def test_code_is_located_without_an_import(here):
     Path("mine/deep/envs.py").write_text(EVIL)
     Path("a.ini").write_text("[base]\nenv_name = mine.deep.envs:make\n")
     with pytest.raises(UserError, match=r"mine\.deep\.envs:make, of .*/mine/__init__\.py"):
-        trust.permit(config.load("a.ini"), "base")
+        trust.refuse_untrusted_code(config.load("a.ini"), "base")
     assert not Path("ran").exists() and "mine" not in sys.modules
 
 
 def test_shipped_environments_need_no_permission(here):
     for path in (ROOT / "configs").rglob("*.ini"):
-        if "*" in env_names(path)[0] or path.name in LAYERS:
+        if "*" in env_names(path)[0] or path.name in SHARED_FILES:
             continue  # of several environments
         made = config.load(str(path))
-        trust.permit(made, "base", "env", "torch")
+        trust.refuse_untrusted_code(made, "base", "env", "torch")
     Path("a.ini").write_text(f"[env]\nsource = {ROOT / 'envs' / 'squared'}\n")
     assert vec.source_folder(config.load("a.ini")) == ROOT / "envs" / "squared"
 
@@ -261,11 +261,11 @@ def test_a_checkpoint_alone_sends_the_log_nowhere(evil, tmp_path_factory, capsys
     log.write_text("mine\n")
     assert call("train", "squared", "--resume", made) == 2
     message = capsys.readouterr().err
-    assert f"sends the log to {away}" in message and f"--log-dir {away}" in message
+    assert f"would write the log to {away}" in message and f"--log-dir {away}" in message
     assert log.read_text() == "mine\n"
     for words in ["--log-dir", "/elsewhere"], [], ["--log-dir", str(away)]:
-        trust.permit_log_dir(config.load("squared", words))
-    trust.permit_log_dir(config.load(str(made / "config.ini"), ["--allow-code"]))
+        trust.refuse_untrusted_log_dir(config.load("squared", words))
+    trust.refuse_untrusted_log_dir(config.load(str(made / "config.ini"), ["--allow-code"]))
 
 
 def test_logs_and_locks_are_not_written_through_links(here):
@@ -342,7 +342,7 @@ def test_an_unsafe_torch_reads_no_file(here, monkeypatch):
     ],
 )
 def test_code_of_configurations_is_imported_in_few_places(word, places):
-    """``trust.permit`` guards each of them."""
+    """``trust.refuse_untrusted_code`` guards each of them."""
     package = ROOT / "puffer_mlx"
     paths = (path for path in package.rglob("*.py") if re.search(word, path.read_text()))
     names = {path.relative_to(package).with_suffix("").as_posix() for path in paths}

@@ -128,10 +128,10 @@ def values_of(key: Key) -> st.SearchStrategy[Any]:
         values = st.integers(least, INT_MAX if key.maximum is None else int(key.maximum))
     else:
         values = st.floats(key.minimum, key.maximum, allow_nan=False)
-    words = [*key.words, *([f"trace{key.suffix}"] if key.suffix else [])]
+    words = [*key.special_values, *([f"trace{key.suffix}"] if key.suffix else [])]
     if words:
         values = st.one_of(values, st.sampled_from(words))
-    return values.filter(lambda value: key.fault(value) is None)
+    return values.filter(lambda value: key.problem(value) is None)
 
 
 @settings(max_examples=100)

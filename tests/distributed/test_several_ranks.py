@@ -21,7 +21,7 @@ import psutil
 import pytest
 import running
 
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.config import load
 from puffer_mlx.distributed import joining, launching
 from puffer_mlx.distributed.launching import free_ports
@@ -250,7 +250,7 @@ def test_an_error_of_all_ranks_is_reported_once(tmp_path, monkeypatch, capsys):
     def fails(_):
         raise UserError("broken", "mend it")
 
-    assert [reported(fails)([]) for _ in range(2)] == [2, 2]
+    assert [with_exit_code(fails)([]) for _ in range(2)] == [2, 2]
     assert capsys.readouterr().err.count("error: broken") == 1
 
 
@@ -289,10 +289,10 @@ mine.write_text(f"{came} ")
 """
 LAUNCHING = f"""
 import sys
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.distributed.launching import launch_ranks
 words = [sys.executable, "-c", {COUNTING!r}]
-sys.exit(reported(lambda _: launch_ranks(2, words, on_gpus=False))([]))
+sys.exit(with_exit_code(lambda _: launch_ranks(2, words, on_gpus=False))([]))
 """
 
 

@@ -64,7 +64,7 @@ def test_repeated_games_have_a_note_and_no_interval(match, here):
     _, out, _ = match(line)
     row = out.splitlines()[3]
     assert row.endswith("  2 distinct games") and " to " not in row
-    assert "--env.opening-stones 8 begins each with stones put down at random" in out
+    assert "--env.opening-stones 8 starts each with random moves" in out
     (pair,) = record_of(here)["pairs"]
     assert (pair["distinct"], pair["low"], pair["high"]) == (2, None, None)
     assert abs(record_of(here)["players"][0]["elo"]) < 200  # of two games, not of 40

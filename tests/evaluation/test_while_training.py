@@ -278,7 +278,7 @@ def test_the_command_saves_each_improvement_and_links_the_best(script, here, cap
 
 
 def test_a_run_ends_at_its_target_score_and_resumes_without_it(script, here, capsys):
-    said = "has reached base.stop_at_score -1e+09: the run ends (--stop-at-score none goes on)"
+    said = "has reached base.stop_at_score -1e+09: the run ends (--stop-at-score none continues)"
     resume = "squared", "--resume", "latest"
     for words in (*TINY, *EACH, "--stop-at-score", "-1e9"), resume:
         assert script.main([*words]) == 0

@@ -443,7 +443,7 @@ def test_the_printed_commands_work_for_any_environment(here, script, commands, c
     assert made.config.torch.network == "MinGRU" and not made.config.vec.normalize_observations
     episodes = "--episodes", "4", "--max-steps", "20"
     assert commands(printed, "score it", *episodes) == 0
-    assert commands(printed, "train on") == 0
+    assert commands(printed, "train further") == 0
     assert "saved " in capsys.readouterr().out
 
 
@@ -491,12 +491,12 @@ def test_options_must_agree_with_a_files_statistics(here, script, capsys, has):
     words = ["w.safetensors", "cartpole", "--vec.normalize-observations"]
     assert script.main([*words, str(int(not has))]) == 2
     error = errors(capsys.readouterr().err)
-    assert ("has statistics" if has else "has no statistics") in error and "hint: " in error
+    assert ("contains statistics" if has else "contain statistics") in error and "hint: " in error
     assert script.main([*words, str(int(has))]) == 0
     (made,) = here.glob("checkpoints/cartpole/*/0000000000000000")
     assert bool(checkpoint.load(made).statistics) == has
     printed = capsys.readouterr().out
-    assert f"observations        {'normalised by' if has else 'as they are'}" in printed
+    assert f"observations        {'normalized by' if has else 'not normalized'}" in printed
 
 
 def test_a_files_class_is_imported_if_the_user_names_it(here, script):

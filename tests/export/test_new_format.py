@@ -104,7 +104,7 @@ def test_the_scripts_export_and_import_a_new_format(here, scripts, capsys):
     printed = capsys.readouterr().out
     for line in (
         f"file                cartpole_{640:016d}.npz",
-        "format              npz, dialect torch",
+        "format              npz, weight layout torch",
         "largest difference  none (allowed: 1e-06)",
     ):
         assert line in printed
@@ -149,10 +149,10 @@ def test_a_new_formats_refusals_and_tolerance_are_used(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["export", "latest", "--to", "bin", "--npz-bits", "64"], "does nothing without --to npz"),
+        (["export", "latest", "--to", "bin", "--npz-bits", "64"], "has no effect without --to npz"),
         (
             ["import", "w.safetensors", "cartpole", "--bin-build", "float"],
-            "--bin-build does nothing without a file of kind bin",
+            "--bin-build has no effect without a file of kind bin",
         ),
     ],
 )

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from puffer_mlx.cli.check_gpu import check
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.check_gpu import check_machine
+from puffer_mlx.cli.exit_codes import with_exit_code
 
 # isort: split
 HERE = Path(__file__).parent
@@ -13,10 +13,10 @@ sys.path.insert(0, str(HERE))
 from hardware_items import ITEMS  # noqa: E402  after puffer_mlx, which chooses MLX's BLAS
 
 
-@reported
+@with_exit_code
 def main(argv: list[str]) -> int:
     """Run check-gpu with all items."""
-    return check(argv, ITEMS, str(HERE))
+    return check_machine(argv, ITEMS, str(HERE))
 
 
 if __name__ == "__main__":

@@ -78,5 +78,7 @@ def test_names_of_environments_are_read_back_from_files(here):
 
 
 def test_naming_an_environment_allows_only_that_name():
-    settings = config.Config("a:b", named_by={"a:b": "x.ini:1", "c:d": "x.ini:2"})
-    assert with_environment(settings, environment_source("a:b")).named_by == {"c:d": "x.ini:2"}
+    settings = config.Config("a:b", untrusted_code={"a:b": "x.ini:1", "c:d": "x.ini:2"})
+    assert with_environment(settings, environment_source("a:b")).untrusted_code == {
+        "c:d": "x.ini:2"
+    }

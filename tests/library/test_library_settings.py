@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from puffer_mlx import config
-from puffer_mlx.config.fit import typed
+from puffer_mlx.config.fit import is_explicit
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.settings import build_config, collect_settings, with_settings
 
@@ -30,7 +30,7 @@ def test_several_choices_may_be_a_list():
 def test_settings_win_over_files_and_count_as_typed():
     found = build_config({"train.gamma": 0.5, "total_timesteps": 1e6}, "squared", {"gamma": 0.25})
     plain = config.load("squared", ["--train.gamma", "0.25", "--train.total-timesteps", "1e6"])
-    assert found == plain and typed(found, "train.gamma")
+    assert found == plain and is_explicit(found, "train.gamma")
 
 
 def test_wrong_settings_are_refused_before_an_environment_is_made():
@@ -48,7 +48,11 @@ def test_a_configuration_object_is_copied():
     before = config.load("squared", [])
     found = build_config(before, None, {"gamma": 0.25, "env.x": 3})
     assert found.train.gamma == 0.25 and found.env["x"] == 3
-    assert before.train.gamma != 0.25 and "x" not in before.env and not typed(before, "train.gamma")
+    assert (
+        before.train.gamma != 0.25
+        and "x" not in before.env
+        and not is_explicit(before, "train.gamma")
+    )
 
 
 def test_changes_stay_when_the_family_is_found():
@@ -57,8 +61,8 @@ def test_changes_stay_when_the_family_is_found():
     found = with_settings(
         before, {"train.minibatch_size": before.train.minibatch_size, "train.gamma": 0}
     )
-    assert found.again is not None
-    after = found.again("continuous")
+    assert found.family_reloader is not None
+    after = found.family_reloader("continuous")
     assert (after.train.gamma, after.base.family) == (0, "continuous")
     assert after.train.minibatch_size == before.train.minibatch_size
 
@@ -83,9 +87,12 @@ def test_an_environments_values_stay_the_same_objects():
 
 def test_a_configuration_that_is_read_again_can_be_pickled():
     found = build_config({"gamma": 0.25, "env.size": None}, "somewhere:Env", {})
-    again = pickle.loads(pickle.dumps(found)).again("continuous")
+    again = pickle.loads(pickle.dumps(found)).family_reloader("continuous")
     assert (again.train.gamma, again.env, again.base.family) == (0.25, {"size": None}, "continuous")
-    assert typed(again, "train.gamma") and again.origins["train.gamma"] == "keyword or dictionary"
+    assert (
+        is_explicit(again, "train.gamma")
+        and again.origins["train.gamma"] == "keyword or dictionary"
+    )
 
 
 @pytest.mark.parametrize(

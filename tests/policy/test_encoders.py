@@ -6,7 +6,7 @@ import pytest
 from native_envs import UPSTREAM_5_ROOT
 from running import TINY
 
-from puffer_mlx.config.dialects import has_own_network
+from puffer_mlx.config.releases import folder_has_cuda_network
 from puffer_mlx.policy.encoders.catalog import missing_encoder_note
 from puffer_mlx.policy.encoders.default import Linear
 
@@ -28,7 +28,7 @@ def test_missing_special_network_of_5_0_is_reported(script, here, capsys, monkey
     shutil.copytree(UPSTREAM_5_ROOT / "config", here / "config")
     (here / "config" / "glider.ini").rename(here / "config" / f"{name}.ini")
     (ocean / "gpu.cu").write_text("#define PUF_BACKEND PUF_GPU\n")  # an environment
-    assert has_own_network(ocean) == (name == "craftax")
+    assert folder_has_cuda_network(ocean) == (name == "craftax")
     if why != "its name":
         (ocean / "glider_policy.cu").write_text("")
     words = [*TINY[1:3], *TINY[5:], "--eval-episodes", "0"]  # without --env.size 3

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from puffer_mlx.config import load
-from puffer_mlx.config.notes import unread
+from puffer_mlx.config.notes import keys_without_effect
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo.schedules import adapted_rate, annealed
 
@@ -43,5 +43,5 @@ def test_contradicting_settings_are_refused_or_reported():
     with pytest.raises(UserError, match="anneal_lr False keeps the learning rate"):
         load("default", [*adaptive, "--train.anneal-lr", "0"])
     config = load("default", [*adaptive, "--train.min-lr-ratio", "0.1"])
-    assert unread(config) == ["train.min_lr_ratio"]
-    assert unread(load("default", adaptive[:2])) == ["train.desired_kl"]
+    assert keys_without_effect(config) == ["train.min_lr_ratio"]
+    assert keys_without_effect(load("default", adaptive[:2])) == ["train.desired_kl"]

@@ -146,7 +146,7 @@ def test_commands_run_from_the_wheel_alone(installed, tmp_path):
     run = only(tmp_path, "checkpoints/squared/*").name
     output("import", "w.safetensors", "squared", "--env.size", "3")
     resumed = output("train", "squared", "--resume", run)
-    assert f"going on with checkpoints/squared/{run}/" in resumed
+    assert f"resuming checkpoints/squared/{run}/" in resumed
     assert (tmp_path / f"checkpoints/squared/{run}/{EPOCHS * BATCH:016d}").is_dir()
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "logs", "w.safetensors"}
     python = installed.with_name("python")

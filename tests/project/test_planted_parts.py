@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from running import BATCH, EPOCHS, ROOT, TINY, copied_package, only
 
-from puffer_mlx.config.parts import network_folders
+from puffer_mlx.config.components import network_folders
 
 PLANTED = ROOT / "tests" / "planted"
 CLOSE = 2e-5  # float32, sums in another order

@@ -169,17 +169,17 @@ def refused(capsys, *words: str) -> str:
 
 BAD = {
     "--resume": "there is no sweep in sweeps/squared",
-    "--resume --name x": "--name and --resume are given",
+    "--resume --name x": "--name and --resume exclude each other",
     "--name a/b": "'a/b' isn't a valid name of a sweep",
     "--start-from none.ini": "none.ini",
     "--storage folder": "folder is a folder",
     "--storage nothing://x": "the storage nothing://x can't be used",
     "--storage redis://localhost:1": "pip install redis",
-    "--log-dir x": "--log-dir is given",
+    "--log-dir x": "--log-dir has no effect on a sweep",
     "--parallel 999": "--parallel 999 runs don't fit",
     "--sweep.method TP": "'TP' is not among Protein, ParetoGenetic, Random, TPE",
     "--sweep.max-rns 3": "did you mean --sweep.max-runs?",
-    "--sweep.nothing-like-it 3": "name a key that the environment's file has",
+    "--sweep.nothing-like-it 3": "use a key from a [sweep] section",
 }
 
 
@@ -198,7 +198,7 @@ RESUME, SHARED = ["--resume", "one"], ["--name", "one", "--storage", "s.log"]
     [
         (RESUME, ["--env.source", "evil", "--allow-code"], "C sources that would be compiled and"),
         (RESUME, ["--torch.network", "evil:Net"], "Python code that would be imported: evil:Net,"),
-        (SHARED, ["--profile", "mine.json"], "would have the file mine.json written"),
+        (SHARED, ["--profile", "mine.json"], "would write the file mine.json"),
     ],
 )
 def test_words_of_a_study_are_untrusted(tiny, capsys, monkeypatch, again, words, said):
@@ -206,7 +206,7 @@ def test_words_of_a_study_are_untrusted(tiny, capsys, monkeypatch, again, words,
     (tiny / "evil" / "binding.c").write_text("")
     (tiny / "evil.py").write_text('open("ran", "w").close()\n')
     storage = again[2:]
-    monkeypatch.setattr(sweep, "drive", lambda *_: 0)
+    monkeypatch.setattr(sweep, "run_trainings", lambda *_: 0)
     assert sweep.main(["tiny.ini", "--name", "one", *words, *storage]) == 0  # by another user
     message = refused(capsys, *again)
     assert "error: the sweep squared-one in " in message and said.format(here=tiny) in message
@@ -219,7 +219,7 @@ def test_words_of_a_study_are_untrusted(tiny, capsys, monkeypatch, again, words,
 
 def test_only_words_of_the_configuration_are_stored():
     words = ["--env.size=3", "--resume", "x", "--allow_code", "--start_from=a.ini", "--seed", "1"]
-    assert sweep.kept_words(words) == ["--env.size=3", "--seed", "1"]
+    assert sweep.resumed_words(words) == ["--env.size=3", "--seed", "1"]
 
 
 def test_locked_database_full_disk_and_missing_optuna_are_reported(tiny, capsys, monkeypatch):
@@ -250,4 +250,4 @@ def test_sweep_without_a_result_is_an_error():
     study = SimpleNamespace(best=lambda: None, runs=lambda *states: [])
     stored = sweep.StoredSweep("one", Path("one"), "one/journal.log", resumed=False)
     with pytest.raises(UserError, match="no run finished\n  hint: their output is in one/runs"):
-        sweep.say_result(study, stored, "env/score")
+        sweep.print_sweep_result(study, stored, "env/score")

@@ -3,7 +3,7 @@
 import pytest
 
 from puffer_mlx import config
-from puffer_mlx.cli.sweep_options import USED, add_options
+from puffer_mlx.cli.sweep_options import SWEEP_RUN_KEYS, add_options
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.reading import describe_space, read_sweep
 from puffer_mlx.sweep.settings import SweepSettings
@@ -23,7 +23,7 @@ def swept(tmp_path):
 
 
 def typed(*words, files=()):
-    return config.parse_command_line(words, add_options, files, used=USED)[0]
+    return config.parse_command_line(words, add_options, files, used=SWEEP_RUN_KEYS)[0]
 
 
 def parameter(sweep, name):

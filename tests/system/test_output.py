@@ -11,8 +11,8 @@ import pytest
 from running import ROOT, lose
 
 from puffer_mlx.cli.commands import COMMANDS
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import say_next
+from puffer_mlx.cli.exit_codes import with_exit_code
+from puffer_mlx.cli.options import print_next_commands
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output, verbosity
 from puffer_mlx.system.json_text import STANDARD_OUTPUT
@@ -21,7 +21,7 @@ from puffer_mlx.system.json_text import STANDARD_OUTPUT
 def test_reader_that_left_ends_a_script_quietly(monkeypatch, capsys):
     stream = lose(monkeypatch, errno.EPIPE, after=2)
 
-    @reported
+    @with_exit_code
     def main(argv: list[str]) -> None:
         try:
             for i in range(100):
@@ -37,9 +37,9 @@ def test_reader_that_left_ends_a_script_quietly(monkeypatch, capsys):
 SCRIPT = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 
-@reported
+@with_exit_code
 def main(argv):
     print("buffered until the end")
     if argv:
@@ -132,10 +132,10 @@ def test_output_of_a_signal_handler_in_the_middle_of_a_line_comes_after_it():
 JSON = """
 import os, subprocess, sys
 from pathlib import Path
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.system.json_text import write_json
 
-@reported
+@with_exit_code
 def main(argv):
     print("a table")
     os.write(1, b"C code\\n")
@@ -159,7 +159,7 @@ def test_json_is_all_of_standard_output(tmp_path, words):
 def test_json_for_a_reader_that_left_keeps_other_output(monkeypatch, capsys):
     lose(monkeypatch, errno.EPIPE)
 
-    @reported
+    @with_exit_code
     def main(argv: list[str]) -> None:
         print("a table")
         output.set_result("{}")
@@ -181,5 +181,5 @@ def test_commands_to_copy_are_not_broken_in_a_terminal(monkeypatch):
     monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stdout", stream)
     line = "puffer-mlx evaluate gym:CartPole-v1 latest --terminal"
-    say_next((line, "watch it"))
+    print_next_commands((line, "watch it"))
     assert stream.getvalue().startswith(f"next  {line}")

@@ -14,7 +14,7 @@ import mlx.core as mx
 import pytest
 from running import ROOT, TINY, run
 
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import devices, private_folders
 from puffer_mlx.system.compiler import compile_shared
@@ -193,7 +193,7 @@ def test_run_without_room_for_kernels_is_one_message(mine: Path):
 def test_mlxs_error_without_room_is_the_same_message(temporary: Path, capsys):
     (temporary / "mlx").write_text("")
 
-    @reported
+    @with_exit_code
     def main(argv: list[str]) -> None:
         raise RuntimeError("[Compile::eval_cpu] Failed to compile function f with error code 256")
 

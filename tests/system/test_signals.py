@@ -9,7 +9,7 @@ import pytest
 import running
 from running import started
 
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.system import signals
 from puffer_mlx.system.signals import STOPPING_MESSAGE
 
@@ -17,7 +17,7 @@ SCRIPT = f"""
 import ctypes, os, sys, threading, time
 sys.path.insert(0, {str(running.ROOT)!r})
 from puffer_mlx.system import signals
-from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.exit_codes import with_exit_code
 
 def hang():
     "Locks a mutex twice: no signal ends that."
@@ -37,7 +37,7 @@ def rescued():
 def lost():
     time.sleep(1000)
 
-@reported
+@with_exit_code
 def main(argv):
     if argv[0] == "plainly":
         hang()
@@ -177,7 +177,7 @@ def test_other_threads_change_no_handlers():
     def work() -> None:
         with signals.stop_gracefully(lambda: None, str):
             seen.append(signal.getsignal(signal.SIGINT))
-        seen.append(reported(lambda _: None)([]))
+        seen.append(with_exit_code(lambda _: None)([]))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -186,7 +186,7 @@ def test_other_threads_change_no_handlers():
 
 
 def test_one_ctrl_c_stops_a_script(capsys):
-    @reported
+    @with_exit_code
     def main(argv: list[str]) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         threading.Event().wait(60)
@@ -197,7 +197,7 @@ def test_one_ctrl_c_stops_a_script(capsys):
 
 
 def test_compiler_that_got_the_ctrl_c_is_no_traceback(capsys):
-    @reported
+    @with_exit_code
     def main(argv: list[str]) -> None:
         with signals.stop_gracefully(lambda: None, str):
             if argv:

@@ -16,7 +16,7 @@ import pytest
 from test_tracked_run import FAULTY, record
 
 from puffer_mlx import config as c
-from puffer_mlx.config.parts import trackers as names
+from puffer_mlx.config.components import trackers as names
 from puffer_mlx.evaluation.frames import Frame, gif_bytes
 from puffer_mlx.tracking.tracked_run import RunLog, Trackers
 from puffer_mlx.tracking.trackers import find_tracker

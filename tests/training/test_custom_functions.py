@@ -12,7 +12,7 @@ from oracles import flat, same
 from running import ROOT, TINY, cli, errors, learned, only, records
 
 import puffer_mlx
-from puffer_mlx.config.parts import algorithms
+from puffer_mlx.config.components import algorithms
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import implementation
 from puffer_mlx.ppo.advantage import advantages

@@ -8,7 +8,7 @@ REINFORCE = '''
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.config.parts import Facts
+from puffer_mlx.config.components import Facts
 from puffer_mlx.ops import take_rows
 from puffer_mlx.ppo.advantage import rollout_advantages
 from puffer_mlx.ppo.algorithms import Algorithm, AlgorithmStep, discounts
@@ -18,7 +18,7 @@ from puffer_mlx.system.devices import building
 FACTS = Facts(
     about="Williams's, by returns less a baseline",
     title="REINFORCE",
-    unread=("train.clip_coef", "train.gae_lambda", "train.vtrace"),
+    unused=("train.clip_coef", "train.gae_lambda", "train.vtrace"),
 )
 
 

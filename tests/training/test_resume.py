@@ -160,7 +160,7 @@ def test_resume_latest_appends_to_the_log_and_ends_with_the_same_checkpoint(whol
     run_folder = only(tmp_path, "checkpoints/squared/*")
     done = run("train", "squared", "--resume", "latest", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    shown = f"going on with checkpoints/squared/{run_folder.name}/{3 * BATCH:016d} after 3 epochs"
+    shown = f"resuming checkpoints/squared/{run_folder.name}/{3 * BATCH:016d} after 3 epochs"
     assert shown in done.stdout and "restarted" not in done.stdout
     assert list(map(learned, records(tmp_path))) == list(map(learned, records(whole)))
     assert final(tmp_path) == final(whole)
@@ -210,7 +210,7 @@ def test_latest_is_the_newest_checkpoint_of_the_branch_that_was_resumed_last(
     for path in run_folder.glob(f"{kept[-1]}/*"):
         path.touch()
     assert script.main(["squared", "--resume", "latest"]) == 0
-    latest = f"going on with checkpoints/squared/{run_folder.name}/{made[1]} after"
+    latest = f"resuming checkpoints/squared/{run_folder.name}/{made[1]} after"
     assert latest in capsys.readouterr().out
     assert list(map(learned, records(here))) == list(map(learned, records(whole)))
     assert final(here) == final(whole)
@@ -242,8 +242,8 @@ def test_options_change_a_resumed_run(whole, script, here):
     ("words", "message", "hint"),
     [
         ("squared --resume=", "name of the checkpoint is empty", "or latest"),
-        ("breakout --resume RUN", "is a run of squared, not of breakout", ""),
-        ("squared --resume latest --load-model-path latest", "are given", "one of"),
+        ("breakout --resume RUN", "was trained on squared, not breakout", ""),
+        ("squared --resume latest --load-model-path latest", "exclude each other", "use one of"),
         (
             "squared --resume latest --vec.total-agents 16",
             "state is of another configuration: recurrent.0.0: (4, 8), expected (8, 8)",

@@ -13,7 +13,7 @@ from puffer_mlx.check.items import (
     ok,
     warn,
 )
-from puffer_mlx.config.compatibility import LEFT_AT_0
+from puffer_mlx.config.compatibility import ZERO_OBSERVATIONS_OF_5
 
 MAX_OBSERVATION = 10.0  # networks learn badly from larger values
 MIN_REWARD = 1e-3  # the effect of smaller rewards on the loss is lost
@@ -69,7 +69,7 @@ def check_observations(env: EnvUnderTest) -> Findings:
         return [fail(text, "write the observations in reset and in every step")]
     low, high = observed.low.min(), observed.high.max()
     findings = [ok(f"from {format_number(low)} to {format_number(high)}, all finite")]
-    key, left_at_0 = LEFT_AT_0.get(env.config.env_name, ("", ()))
+    key, left_at_0 = ZERO_OBSERVATIONS_OF_5.get(env.config.env_name, ("", ()))
     if env.config.env.get(key):
         same[[*left_at_0]] = False
     if constant := np.flatnonzero(same & ~pixels).tolist():

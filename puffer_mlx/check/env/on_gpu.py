@@ -8,7 +8,7 @@ from puffer_mlx import vec
 from puffer_mlx.check.env.environment import EnvUnderTest
 from puffer_mlx.check.items import FAIL, OK, Finding, Findings, fail, ok, skip, warn
 from puffer_mlx.check.trajectories import compare_trajectories
-from puffer_mlx.config.dialects import folder_version
+from puffer_mlx.config.releases import folder_release
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu.text import FOLDER, EnvRules, in_namespace
 from puffer_mlx.rollout.on_gpu import device_env
@@ -165,7 +165,7 @@ def unsupported_features(folder: Path, unequal: bool = False) -> list[str]:
         folder: Folder with the environment's sources.
         unequal: True if its environments have different numbers of agents.
     """
-    if folder_version(folder) == "5.0":
+    if folder_release(folder) == "5.0":
         return ["only environments with PufferLib 4.0's interface can run on a GPU"]
     files = [path for path in environment_files(folder) if path.suffix in (".c", ".h")]
     code = "\n".join(path.read_text(errors="replace") for path in files)

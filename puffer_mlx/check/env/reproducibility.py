@@ -8,7 +8,7 @@ import numpy as np
 from puffer_mlx import vec
 from puffer_mlx.check.env.environment import EnvUnderTest, RandomRollout
 from puffer_mlx.check.items import Findings, fail, ok, skip, warn
-from puffer_mlx.config.dialects import main_source
+from puffer_mlx.config.releases import main_source
 from puffer_mlx.vec.base import Rows, VecEnv
 from puffer_mlx.vec.native.sources import environment_files
 

@@ -1,58 +1,57 @@
-"""Section [base]: the run as a whole. Its options have no section: `--seed 1`."""
+"""Section [base]: keys about the run. Their options need no section: `--seed 1`."""
 
 from dataclasses import dataclass
 
+from puffer_mlx.config.components import trackers
 from puffer_mlx.config.families import AUTO, FAMILIES
-from puffer_mlx.config.key import Named, key
-from puffer_mlx.config.parts import trackers
+from puffer_mlx.config.key import StrictFields, key
 
 NO_TRACKER = "none"
 
 
 @dataclass
-class Base(Named):
-    """The run; options without a section: `--seed 1`."""
+class Base(StrictFields):
+    """Section [base]: keys about the run. Their options need no section: `--seed 1`."""
 
     seed: int = key(
         73,
         "Seed of the initial weights and of action sampling.",
         ">= 0",
-        brief="of weights and of actions",
+        brief="seed of weights and action sampling",
     )
     device: str = key(
         "auto",
-        "Where MLX computes; auto is the GPU where MLX has one. puffer_mlx only.",
+        "Device that MLX uses; auto is the GPU if MLX has one. puffer_mlx only.",
         choices=("auto", "cpu", "gpu"),
-        brief="where MLX computes",
+        brief="device that MLX uses",
     )
     family: str = key(
         "auto",
-        "Settings with which a Python environment starts, after configs/python.ini:"
+        "Default settings of a Python environment, read after configs/python.ini:"
         " configs/discrete.ini, continuous.ini or images.ini; continuous_images is images.ini with"
-        " the action keys of continuous.ini; auto chooses by its spaces. puffer_mlx only.",
+        " the action keys of continuous.ini; auto chooses by the environment's spaces. puffer_mlx"
+        " only.",
         choices=(AUTO, *FAMILIES),
     )
     checkpoint_dir: str = key(
         "checkpoints",
         "Folder of checkpoints: DIR/ENV/RUN/STEP.",
         "path",
-        brief="where checkpoints are kept",
+        brief="folder of checkpoints",
     )
-    log_dir: str = key(
-        "logs", "Folder of logs: DIR/ENV/RUN.jsonl.", "path", brief="where logs are kept"
-    )
+    log_dir: str = key("logs", "Folder of logs: DIR/ENV/RUN.jsonl.", "path", brief="folder of logs")
     track: str = key(
         NO_TRACKER,
-        "Loggers of the run besides its log file, separated by commas: tensorboard,wandb."
-        " puffer_mlx only.",
+        "Trackers that receive the run's metrics, besides the log file; separated by commas:"
+        " tensorboard,wandb. puffer_mlx only.",
         choices=(NO_TRACKER, *trackers()),
         several=True,
-        brief="tensorboard, wandb, trackio",
+        brief="trackers: tensorboard, wandb, trackio",
     )
     wandb: bool = key(False, "True adds wandb to track.")
     wandb_project: str = key("puffer_mlx", "Project in wandb and trackio.")
     wandb_group: str = key("none", "Group of the run in wandb and trackio; none: no group.")
-    tag: str = key("none", "Tag of the run in loggers; none: no tag.")
+    tag: str = key("none", "Tag of the run in trackers; none: no tag.")
     checkpoint_interval: int = key(
         200,
         "Epochs between two checkpoints; 0 writes only the last one.",
@@ -67,52 +66,51 @@ class Base(Named):
     )
     eval_episodes: int = key(
         10_000,
-        "The evaluation after training ends when more episodes than this have finished (puffer5"
-        " and eval_interval: exactly this number; 0: no evaluation). With eval_interval the"
-        " default is 100.",
+        "Episodes to score after training, at least; 0: no evaluation. With puffer5, or with"
+        " eval_interval, exactly this number. With eval_interval the default is 100.",
         "episodes >= 0",
     )
     eval_agents: int = key(
         -1,
-        "Agents of that evaluation; -1: vec.total_agents, or with eval_interval as few as the"
-        " episodes need. Without eval_interval only puffer5 uses it: puffer4 evaluates with the"
-        " agents of training.",
+        "Agents in an evaluation; -1: vec.total_agents, or with eval_interval as few as the"
+        " episodes need. Without eval_interval only puffer5 uses this key: puffer4 evaluates with"
+        " the agents of training.",
         "agents >= -1",
     )
     eval_interval: int = key(
         0,
-        "Steps, summed over agents, between two evaluations during training; the final weights"
-        " are evaluated, too. Each plays eval_episodes whole episodes in separate environments."
-        " Their score selects the best checkpoint. 0: evaluate after training only, as PufferLib"
-        " does. puffer_mlx only.",
+        "Steps, summed over agents, between two evaluations during training. Each evaluation plays"
+        " eval_episodes complete episodes in separate environments; its score selects the best"
+        " checkpoint. The final weights are also evaluated. 0: evaluate only after training, as"
+        " PufferLib does. puffer_mlx only.",
         "steps >= 0",
-        brief="steps between two evaluations; 0 is none",
+        brief="steps between two evaluations; 0: none",
     )
     eval_video_interval: int = key(
         0,
-        "Evaluations of eval_interval between two videos: each is a GIF of an episode,"
-        " RUN/videos/STEP.gif beside the checkpoints; the last evaluation also makes one; 0 makes"
-        " none. The environment must be able to draw itself. puffer_mlx only.",
+        "Record a GIF of an episode at every n-th evaluation of eval_interval and at the last one,"
+        " in RUN/videos/STEP.gif beside the checkpoints. 0 records none. Needs an environment with"
+        " draw.py or a renderer. puffer_mlx only.",
         "evaluations >= 0",
     )
     eval_greedy: bool = key(
         False,
-        "Take the most probable action in the evaluations of eval_interval; False samples."
-        " puffer_mlx only.",
+        "Take the most probable action in the evaluations of eval_interval; False: sample"
+        " actions. puffer_mlx only.",
     )
     stop_at_score: float | str = key(
         "none",
         "End the run when an evaluation of eval_interval reaches this score (or a lower one, if"
         " [sweep] goal is minimize). puffer_mlx only.",
-        words=("none",),
+        special_values=("none",),
     )
     reset_state: bool = key(
         True,
-        "Zero the recurrent state when a rollout starts; False carries it over. PufferLib 5.0's"
-        " reset_every_horizon; puffer5 carries it.",
+        "Zero the recurrent state when a rollout starts; False: continue with the last state."
+        " PufferLib 5.0's reset_every_horizon, with default False for puffer5.",
     )
     profile: bool | str = key(
         True,
-        "Time the phases of every epoch; a file: also write a timeline for Perfetto.",
+        "Time the phases of every epoch. A file name: also write a timeline for Perfetto.",
         suffix=".json",
     )

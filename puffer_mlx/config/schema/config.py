@@ -1,4 +1,4 @@
-"""All sections together, and what follows from several of their keys."""
+"""The configuration of a run: all sections, and values that are derived from several keys."""
 
 import ctypes
 import re
@@ -6,44 +6,52 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from puffer_mlx.config.key import Key, Named, sections_of
-from puffer_mlx.config.parts import Facts, facts
+from puffer_mlx.config.components import Facts, facts
+from puffer_mlx.config.key import Key, StrictFields, sections_of
 from puffer_mlx.config.schema.base import Base
-from puffer_mlx.config.schema.policy import Policy, Torch, says_memory
-from puffer_mlx.config.schema.selfplay import AUTO, OF_4, OF_5, RELEASES, RULES, Selfplay
+from puffer_mlx.config.schema.policy import Policy, Torch, may_be_recurrent
+from puffer_mlx.config.schema.selfplay import (
+    AUTO_RULES,
+    RULE_KEYS,
+    RULES_OF_4,
+    RULES_OF_5,
+    RULES_RELEASE,
+    Selfplay,
+)
 from puffer_mlx.config.schema.train import Train
 from puffer_mlx.config.schema.vec import Vec, Wrap
 from puffer_mlx.config.values import unquoted
 
-RECORDED = "env", "eval", "loss", "memory", "perf", "pool", "util"  # groups of a record's numbers
-GOALS = {"maximize": 1, "minimize": -1}  # of [sweep], with their signs
-OLD_METRIC = "sweep.metric"  # PufferLib 3.0's section for metric and goal
+# First components of a metric's name in a record: env/score
+METRIC_GROUPS = "env", "eval", "loss", "memory", "perf", "pool", "util"
+GOALS = {"maximize": 1, "minimize": -1}  # values of [sweep] goal, with signs
+OLD_METRIC_SECTION = "sweep.metric"  # PufferLib 3.0's section for metric and goal
 
 
 @dataclass
-class Config(Named):
-    """All settings of a run.
+class Config(StrictFields):
+    """The complete configuration of a run.
 
     Args:
         env_name: Name of the environment.
-        base: Section [base]; vec, wrap, policy, torch, train and selfplay hold the other sections.
-        env: Parameters of the environment: floats; in Python also int, bool, str, None, and lists,
-            tuples and dictionaries of these.
+        base: Section [base]; vec, wrap, policy, torch, train and selfplay are the other sections.
+        env: Parameters of the environment: floats; for Python environments also int, bool, str,
+            None, and lists, tuples and dictionaries of these.
         bot_eval: Section [bot_eval]: parameters that differ against scripted opponents.
         source: Folder of C sources; empty for an environment that comes with puffer_mlx.
         sweep: Section name -> keys and texts, for [sweep] and every [sweep.*].
         unused: Names of accepted keys that have no effect.
         origins: Name of a key that was typed or differs from its default -> origin, such as
             "breakout.ini:12" or ``COMMAND_LINE``. Keys of [env] are listed only if typed.
-        files: Files that were read; later ones win.
-        named_by: C sources and Python objects that only a file names -> the file's line.
-            ``trust.permit`` refuses them.
-        allow_code: True to allow them: ``--allow-code``.
-        chosen_by: Reason for the trainer, as text; may be empty.
-        rate_for: Optimizer that a learning rate from a file was chosen for.
-        notes: Lines to print at the start.
-        again: A ``resolving.Again`` that reads the same files and options with the settings of a
-            family, or None if no family's settings count.
+        files: .ini files that were read; later ones win.
+        untrusted_code: C sources and Python objects that only a file names -> the file's line.
+            ``trust.refuse_untrusted_code`` refuses them.
+        allow_code: True to allow untrusted code: ``--allow-code``.
+        trainer_reason: Reason for the trainer, as text; may be empty.
+        rate_optimizer: Optimizer that a learning rate from a file was chosen for.
+        notes: Lines to print when the run starts.
+        family_reloader: A ``resolving.FamilyReloader``, which loads the configuration again with a
+            family's settings; None if no family's settings are used.
         factory: Function or class that makes the environment in Python, or None to import
             ``env_name``.
         objects: Objects that a program passed for keys that may name code, by section.key.
@@ -64,12 +72,12 @@ class Config(Named):
     unused: list[str] = field(default_factory=list, compare=False)
     origins: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
     files: list[str] = field(default_factory=list, compare=False, repr=False)
-    named_by: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    untrusted_code: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
     allow_code: bool = field(default=False, compare=False, repr=False)
-    chosen_by: str = field(default="", compare=False, repr=False)
-    rate_for: str = field(default="", compare=False, repr=False)
+    trainer_reason: str = field(default="", compare=False, repr=False)
+    rate_optimizer: str = field(default="", compare=False, repr=False)
     notes: list[str] = field(default_factory=list, compare=False, repr=False)
-    again: Any = field(default=None, compare=False, repr=False)
+    family_reloader: Any = field(default=None, compare=False, repr=False)
     factory: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
     objects: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -80,97 +88,97 @@ class Config(Named):
 
     @property
     def slug(self) -> str:
-        """The environment's name as a file's name: gym:ALE/Pong-v5 is gym-ALE-Pong-v5."""
+        """The environment's name for file names: gym-ALE-Pong-v5 for gym:ALE/Pong-v5."""
         return re.sub(r"[^\w.+=-]+", "-", self.env_name).strip("-.")
 
     @property
     def batch_size(self) -> int:
-        """N * T: environment steps of one epoch."""
+        """N * T: number of environment steps in an epoch."""
         return self.vec.total_agents * self.train.horizon
 
     @property
     def segments(self) -> int:
-        """S = M / T: segments of one minibatch."""
+        """S = M / T: number of segments in a minibatch."""
         return self.train.minibatch_size // self.train.horizon
 
     @property
     def facts(self) -> Facts:
-        """Properties of the algorithm.
+        """Properties of the training algorithm.
 
         Raises:
-            UserError: The algorithm doesn't exist.
+            UserError: If the algorithm doesn't exist.
         """
         return facts(self.train.algorithm)
 
     @property
     def shuffles_samples(self) -> bool:
-        """True if minibatches consist of samples, not segments."""
-        return self.facts.by_samples and not says_memory(self.torch.network)
+        """True if minibatches consist of shuffled samples instead of segments."""
+        return self.facts.by_samples and not may_be_recurrent(self.torch.network)
 
     @property
     def minibatches(self) -> int:
-        """K: minibatches of one epoch."""
+        """K: number of minibatches in an epoch."""
         return minibatches(self.train.replay_ratio, self.batch_size, self.train.minibatch_size)
 
     @property
     def epochs(self) -> int:
-        """E = total_timesteps / (N * T), rounded down: upstream's native rule."""
+        """E = total_timesteps / (N * T), rounded down: number of epochs, as in PufferLib."""
         return self.train.total_timesteps // self.batch_size
 
     @property
     def selfplay_rules(self) -> str:
-        """Release whose rules choose the opponents: ``OF_4`` or ``OF_5``.
+        """Rules for opponents in self-play: ``RULES_OF_4`` or ``RULES_OF_5``.
 
-        ``auto`` is the release whose key sets a number of opponents. If both or neither do, it is
-        the trainer's release.
+        ``auto`` means the release whose key sets a number of opponents. If both keys or neither do,
+        it means the trainer's release.
         """
-        if self.selfplay.rules != AUTO:
+        if self.selfplay.rules != AUTO_RULES:
             return self.selfplay.rules
-        by_4, by_5 = (self._opponents_by(rules) > 0 for rules in (OF_4, OF_5))
+        by_4, by_5 = (self._opponents_by(rules) > 0 for rules in (RULES_OF_4, RULES_OF_5))
         if by_4 == by_5:
-            return OF_5 if self.facts.release == RELEASES[OF_5] else OF_4
-        return OF_4 if by_4 else OF_5
+            return RULES_OF_5 if self.facts.release == RULES_RELEASE[RULES_OF_5] else RULES_OF_4
+        return RULES_OF_4 if by_4 else RULES_OF_5
 
     @property
     def opponents(self) -> int:
-        """B: opponents of the learner's at the same time; 0 without self-play."""
+        """B: number of opponents at the same time; 0 without self-play."""
         return self._opponents_by(self.selfplay_rules) if self.selfplay.enabled else 0
 
     def _opponents_by(self, rules: str) -> int:
-        return self.value(RULES[rules].count) - RULES[rules].none
+        return self.value(RULE_KEYS[rules].count) - RULE_KEYS[rules].count_without
 
     @property
     def metric(self) -> str:
-        """The number that ranks policies, by its name in a record: ``[sweep] metric``.
+        """Name of the metric that ranks policies, ``[sweep] metric``: ``env/score``, for example.
 
-        A name that doesn't begin with one of ``RECORDED`` is the environment's: ``score`` is
-        ``env/score``. PufferLib 3.0's form, ``environment/score`` or a section [sweep.metric],
-        means the same.
+        A name without one of ``METRIC_GROUPS`` is the environment's: ``score`` becomes
+        ``env/score``. PufferLib 3.0's names (``environment/score``, a section [sweep.metric]) also
+        work.
         """
-        name = self._of_sweep("metric", "name") or "score"
+        name = self._sweep_text("metric", "name") or "score"
         group, slash, rest = name.partition("/")
         if slash and group == "environment":
             return f"env/{rest}"
-        return name if slash and group in RECORDED else f"env/{name}"
+        return name if slash and group in METRIC_GROUPS else f"env/{name}"
 
     @property
     def evaluation_metric(self) -> str:
-        """The metric's name in an evaluation's record; empty if evaluations don't report it."""
+        """Name of the ranking metric in an evaluation's record; empty if evaluations lack it."""
         group, _, name = self.metric.partition("/")
         return f"eval/{name}" if group in ("env", "eval") else ""
 
     @property
     def goal(self) -> str:
-        """``[sweep] goal``; ``validate`` checks that it is one of ``GOALS``."""
-        return self._of_sweep("goal", "goal") or "maximize"
+        """Direction of the ranking metric, ``[sweep] goal``; checked by ``validate``."""
+        return self._sweep_text("goal", "goal") or "maximize"
 
     @property
     def sign(self) -> int:
-        """Factor that makes larger scores better: 1 or -1."""
+        """Factor for scores, 1 or -1, that makes larger values better."""
         return GOALS.get(self.goal, 1)
 
-    def _of_sweep(self, key: str, old_key: str) -> str:
-        old = self.sweep.get(OLD_METRIC, {}).get(old_key, "")
+    def _sweep_text(self, key: str, old_key: str) -> str:
+        old = self.sweep.get(OLD_METRIC_SECTION, {}).get(old_key, "")
         return unquoted(self.sweep.get("sweep", {}).get(key, old))
 
     def value(self, name: str) -> Any:
@@ -184,7 +192,7 @@ KEYS: dict[str, dict[str, Key]] = {
     section: {item.name: item.metadata["key"] for item in fields(cls)}
     for section, cls in SECTIONS.items()
 }
-DECLARED: dict[str, Key] = {  # the same by names with the section: "train.gamma"
+DECLARED: dict[str, Key] = {  # all keys by their names with the section: "train.gamma"
     f"{section}.{name}": declared
     for section, keys in KEYS.items()
     for name, declared in keys.items()
@@ -192,7 +200,10 @@ DECLARED: dict[str, Key] = {  # the same by names with the section: "train.gamma
 
 
 def minibatches(replay_ratio: float, batch_size: int, minibatch_size: int) -> int:
-    """K = trunc(replay_ratio * N * T / M), every step in float32: upstream's native rule."""
+    """Return K = trunc(replay_ratio * N * T / M), the number of minibatches in an epoch.
+
+    Every operation is in float32, as in PufferLib's CUDA trainer.
+    """
 
     def float32(value: float) -> float:
         return ctypes.c_float(value).value

@@ -1,27 +1,36 @@
-"""Section [selfplay]: opponents out of the run's own past."""
+"""Section [selfplay]: opponents that are earlier weights of the run."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from puffer_mlx.config.key import Named, key
+from puffer_mlx.config.key import StrictFields, key
 
-AUTO, OF_4, OF_5 = "auto", "puffer4", "puffer5"  # whose rules
-RELEASES = {OF_4: "4.0", OF_5: "5.0"}  # of PufferLib, that have them
+AUTO_RULES, RULES_OF_4, RULES_OF_5 = "auto", "puffer4", "puffer5"  # values of selfplay.rules
+RULES_RELEASE = {RULES_OF_4: "4.0", RULES_OF_5: "5.0"}  # rules -> PufferLib's release
 
 
 class Rules(NamedTuple):
-    """The keys of one release that set the opponents."""
+    """The keys that set the opponents in self-play by the rules of one PufferLib release.
+
+    Args:
+        count: Key of the number of opponents.
+        count_without: Value of ``count`` without opponents.
+        fraction: Key of the fraction of agents or environments for opponents.
+        sizes: Keys of the opponents' hidden size and number of layers.
+        further: Keys that have an effect only by these rules.
+        example: Values of ``count`` and ``fraction`` for hints.
+    """
 
     count: str
-    none: int  # value of ``count`` without opponents
-    part: str
-    sizes: tuple[str, str]  # keys of the opponents' hidden size and number of layers
-    further: tuple[str, ...]  # keys with an effect only under these rules
-    example: dict[str, float]  # values of ``count`` and ``part`` for hints
+    count_without: int
+    fraction: str
+    sizes: tuple[str, str]
+    further: tuple[str, ...]
+    example: dict[str, float]
 
 
-RULES = {
-    OF_4: Rules(
+RULE_KEYS = {
+    RULES_OF_4: Rules(
         "vec.num_frozen_banks",
         0,
         "vec.frozen_bank_pct",
@@ -29,7 +38,7 @@ RULES = {
         ("selfplay.swap_winrate", "selfplay.min_games", "selfplay.snapshot_interval"),
         {"vec.num_frozen_banks": 1, "vec.frozen_bank_pct": 0.25},
     ),
-    OF_5: Rules(
+    RULES_OF_5: Rules(
         "vec.num_policies",
         1,
         "vec.hist_policy_percent",
@@ -38,46 +47,48 @@ RULES = {
         {"vec.num_policies": 2, "vec.hist_policy_percent": 0.25},
     ),
 }
-OTHERS = {OF_4: OF_5, OF_5: OF_4}
+OTHER_RULES = {RULES_OF_4: RULES_OF_5, RULES_OF_5: RULES_OF_4}
 
 
 @dataclass
-class Selfplay(Named):
-    """Opponents out of the run's own past: a pool of earlier weights."""
+class Selfplay(StrictFields):
+    """Section [selfplay]: opponents are sampled from a pool of the learner's earlier weights."""
 
     enabled: bool = key(
         False,
-        "Some of the agents are opponents: they act by earlier weights of the learner, from a"
-        " pool, and aren't trained on.",
+        "Let earlier weights of the learner, from a pool, play some of the agents as opponents."
+        " Their steps aren't trained on.",
     )
     rules: str = key(
-        AUTO,
-        "puffer4: PufferLib 4.0's pool, which replaces opponents that were beaten; puffer5:"
-        " 5.0's, which samples new ones after opp_timeout_steps; auto: 5.0's with"
-        " vec.num_policies, 4.0's with vec.num_frozen_banks, else those of the trainer. puffer_mlx"
-        " only.",
-        choices=(AUTO, OF_4, OF_5),
+        AUTO_RULES,
+        "Rules for opponents. puffer4: as PufferLib 4.0, replace opponents that were beaten."
+        " puffer5: as 5.0, sample new opponents after opp_timeout_steps. auto: puffer5 with"
+        " vec.num_policies, puffer4 with vec.num_frozen_banks, else those of the trainer."
+        " puffer_mlx only.",
+        choices=(AUTO_RULES, RULES_OF_4, RULES_OF_5),
     )
     max_size: int = key(
         16,
-        "Maximum number of weights in the pool. Above it puffer4 drops every second one of the"
-        " older half, puffer5 the oldest.",
+        "Maximum number of entries (saved weights) in the pool. When it is full, puffer4 drops"
+        " every second entry of the older half, puffer5 the oldest entry.",
         "entries >= 1",
     )
     swap_winrate: float = key(
         0.8,
-        "Replace an opponent when the learner has won this fraction of min_games games against"
-        " it. puffer4 only.",
+        "Win rate of the learner, over at least min_games games, at which an opponent is replaced."
+        " puffer4 only.",
         "0 to 1",
     )
     min_games: int = key(
-        2048, "Games against an opponent before its win rate counts. puffer4 only.", "games >= 0"
+        2048,
+        "Games against an opponent before swap_winrate is checked. puffer4 only.",
+        "games >= 0",
     )
     elo_init: float = key(0.0, "Elo rating of the first weights.", "points")
     elo_k: float = key(
         16.0,
-        "Maximum change of a rating, in points, by an epoch's games against one opponent. Ratings"
-        " are only logged.",
+        "Maximum change of an Elo rating by an epoch's games against one opponent. Ratings are"
+        " only logged.",
         "points >= 0",
     )
     seed: int = key(42, "Seed for sampling from the pool.", ">= 0")
@@ -91,7 +102,7 @@ class Selfplay(Named):
     opp_timeout_steps: int = key(
         500_000_000,
         "Steps, summed over agents, after which an opponent is replaced even if it wasn't beaten:"
-        " with puffer4 after its games have ended, with puffer5 in the middle of them; 0: never.",
+        " with puffer4 after its games have ended, with puffer5 immediately; 0: never.",
         "steps 0 to 1e18",
     )
     train_on_opponents: bool = key(
@@ -101,20 +112,25 @@ class Selfplay(Named):
     )
     eval_pool_size: int = key(
         8,
-        "After training: number of the pool's oldest entries that the final weights play against.",
+        "Number of the pool's oldest entries that the final weights play against after training.",
         "entries >= 0",
     )
     eval_games: int = key(
-        0, "Games against each of them; their mean score is the run's score; 0: none.", "games >= 0"
+        0,
+        "Games after training against each entry of eval_pool_size. Their mean score becomes the"
+        " run's score. 0: no games.",
+        "games >= 0",
     )
     eval_bot_games: int = key(
         0,
-        "After training: games against each of the environment's scripted opponents, instead of"
-        " the pool; 0: none.",
+        "Games after training against each of the environment's scripted opponents, instead of"
+        " eval_games; 0: no games.",
         "games >= 0",
     )
-    eval_bots: str = key("0", "Numbers of those opponents, at most 16: 0, 1, 2.")
-    eval_bot_envs: int = key(8192, "Agents of the environments for these games.", "agents >= 1")
+    eval_bots: str = key(
+        "0", "Indices of the scripted opponents for eval_bot_games, at most 16: 0, 1, 2."
+    )
+    eval_bot_envs: int = key(8192, "Agents of the environments for eval_bot_games.", "agents >= 1")
     eval_bot_threads: int = key(
-        0, "Threads of these environments; 0: as in training.", "threads >= 0"
+        0, "Threads of the environments for eval_bot_games; 0: as in training.", "threads >= 0"
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.config.parts import encoder_files
+from puffer_mlx.config.components import encoder_files
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.networks import find_exports
 from puffer_mlx.policy.encoders import Weights

@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from puffer_mlx.config.parts import network_folders
+from puffer_mlx.config.components import network_folders
 from puffer_mlx.policy.networks.catalog import NETWORKS
 
 

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from puffer_mlx.config.parts import encoder_files
+from puffer_mlx.config.components import encoder_files
 from puffer_mlx.policy import custom
 from puffer_mlx.policy.encoders import NO_FACTS, Encoder, EncoderFacts
 from puffer_mlx.policy.encoders.default import Affine, AffineGelu, Linear

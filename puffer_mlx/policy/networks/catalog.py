@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from puffer_mlx.config.parts import network_folders
+from puffer_mlx.config.components import network_folders
 from puffer_mlx.policy import custom
 from puffer_mlx.policy.networks import NO_FACTS, Network, NetworkFacts
 

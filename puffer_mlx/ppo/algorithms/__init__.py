@@ -1,7 +1,7 @@
 """Training algorithms, one file or folder each.
 
-``train.algorithm`` names a file of this folder. Its ``FACTS`` (``config/parts.py``) are read before
-MLX is imported. Its ``make`` returns the ``Algorithm`` of a run. Other files don't import it.
+``train.algorithm`` names a file of this folder. Its ``FACTS`` (``config/components.py``) are read
+before MLX is imported. Its ``make`` returns the ``Algorithm`` of a run. Other files don't import it.
 
 A rollout has T steps of N agents. An epoch has K minibatches, each with T steps of S agents or with
 one step of M samples.
@@ -18,7 +18,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Config, Train
-from puffer_mlx.config.parts import facts
+from puffer_mlx.config.components import facts
 from puffer_mlx.config.schema.train import NORMALIZED
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy

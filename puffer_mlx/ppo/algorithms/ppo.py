@@ -16,7 +16,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.config import Config
-from puffer_mlx.config.parts import Facts
+from puffer_mlx.config.components import Facts
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import small_networks
 from puffer_mlx.ppo.advantage import Discounts, rollout_advantages
@@ -30,7 +30,7 @@ FACTS = Facts(
     about="standard PPO, advantages once per rollout, samples (recurrent networks: segments)"
     " shuffled in each pass",
     title="standard PPO",
-    unread=(
+    unused=(
         "train.prio_alpha",
         "train.prio_beta0",
         "train.advantage",

@@ -15,7 +15,7 @@ from functools import partial
 import mlx.core as mx
 
 from puffer_mlx.config import Config
-from puffer_mlx.config.parts import Facts
+from puffer_mlx.config.components import Facts
 from puffer_mlx.ops import take_targets
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import advantage, priority

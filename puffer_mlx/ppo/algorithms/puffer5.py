@@ -14,7 +14,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
-from puffer_mlx.config.parts import Facts
+from puffer_mlx.config.components import Facts
 from puffer_mlx.ops import split_rows
 from puffer_mlx.ops.gpu.launch import indices
 from puffer_mlx.policy.policy import Policy
@@ -31,8 +31,8 @@ FACTS = Facts(
     about="5.0's, segments in order, advantages from the values of the same forward pass",
     title="PufferLib 5.0's",
     release="5.0",
-    layer="puffer5.ini",
-    unread=("train.prio_alpha", "train.prio_beta0", "train.advantage"),
+    settings_file="puffer5.ini",
+    unused=("train.prio_alpha", "train.prio_beta0", "train.advantage"),
     limits=(1e6, -20.0, 2.0),
     in_order=True,
     lags=True,

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.config.schema import Wrap
-from puffer_mlx.config.validation import settled_wrappers
+from puffer_mlx.config.validation import wrapper_problems
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.spaces import CHANNELS_LAST, SMALLEST, image_of, kind_of
 
@@ -75,7 +75,7 @@ def of_game(
     Raises:
         UserError: A key asks for something that an argument of the game does.
     """
-    for _, message, hint in settled_wrappers(wrap, changed(wrap), by_id=True):
+    for _, message, hint in wrapper_problems(wrap, changed(wrap), by_id=True):
         raise UserError(f"{name}: {message}", hint)
     if wrap.preset == "none":
         return wrap, dict(arguments), []
@@ -101,7 +101,7 @@ def wrapped(name: str, env: Any, wrap: Wrap, channels: str = SMALLEST) -> Any:
     from gymnasium import wrappers
 
     keys_set = changed(wrap)
-    for _, message, hint in settled_wrappers(wrap, keys_set, by_id=False):
+    for _, message, hint in wrapper_problems(wrap, keys_set, by_id=False):
         raise UserError(f"{name}: {message}", hint)
     for keys, wrapper in _WRAPPERS.items():
         first = next((key for key in keys if key in keys_set), "")

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from puffer_mlx.config.dialects import folder_version
+from puffer_mlx.config.releases import folder_release
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.compiler import OBJECT, compile_shared, source_files
 from puffer_mlx.vec.native.raylib import INSTALL, find_raylib
@@ -75,7 +75,7 @@ def compile_environment(folder: Path | str, again: bool = False) -> Path:
     """Compile an environment's folder unless the cache has it. Return the shared library.
 
     Args:
-        folder: Folder in the form of PufferLib 4.0 or 5.0 (``puffer_mlx.config.dialects``). Only
+        folder: Folder in the form of PufferLib 4.0 or 5.0 (``puffer_mlx.config.releases``). Only
             ``binding.c`` or NAME.h and the files it includes are compiled. Raylib is linked if it
             is installed (``puffer_mlx.vec.native.raylib``).
         again: Compile even if the cache has the library.
@@ -112,7 +112,7 @@ def compiled_unit(folder: Path | str) -> Path:
     Raises:
         UserError: The folder is no environment.
     """
-    if folder_version(folder) == "5.0":
+    if folder_release(folder) == "5.0":
         return environments_folder() / "src" / "release_5" / "binding.c"
     return Path(folder).resolve() / "binding.c"
 
@@ -128,7 +128,7 @@ def environment_flags(folder: Path | str, asks: Needs | None = None) -> list[str
     asks = asks or needs(folder)
     include = environments_folder() / "include"
     flags = [*_FLAGS, _text_macro("PUFFER_FOLDER", folder)]
-    if folder_version(folder) == "5.0":  # keeps assertions
+    if folder_release(folder) == "5.0":  # keeps assertions
         flags.append(_text_macro("PUFFER_HEADER", folder / f"{folder.name}.h"))
     else:
         flags.append("-DNDEBUG")

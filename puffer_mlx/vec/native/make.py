@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from puffer_mlx.config.dialects import Version, folder_version, main_source
 from puffer_mlx.config.fit import Misfit
+from puffer_mlx.config.releases import ReleaseName, folder_release, main_source
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.system.compiler import load_compiled
@@ -51,7 +51,7 @@ def open_environment(folder: Path | str) -> ctypes.CDLL:
 def read_spec(folder: Path | str, library: ctypes.CDLL) -> EnvSpec:
     """Return the observations and actions of one agent, read from an environment's library."""
     name = Path(folder).resolve().name
-    source = f"{name}.h" if folder_version(folder) == "5.0" else "binding.c"
+    source = f"{name}.h" if folder_release(folder) == "5.0" else "binding.c"
     count = library.puffer_spec(None, 0)
     out = (ctypes.c_int * count)()
     library.puffer_spec(out, count)
@@ -90,7 +90,7 @@ def create(
     seed: int,
     vec: Mapping[str, Any],
     env: Mapping[str, Any],
-    version: Version,
+    version: ReleaseName,
     file: str,
 ) -> tuple[int, set[str]]:
     """Create the environments of a library.

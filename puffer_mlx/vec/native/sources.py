@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.config.dialects import folder_version, main_source
+from puffer_mlx.config.releases import folder_release, main_source
 from puffer_mlx.system.compiler import source_files
 from puffer_mlx.system.files import shipped_folder
 
@@ -86,7 +86,7 @@ def repository(folder: Path) -> Path | None:
 def our_headers(folder: Path) -> list[Path]:
     """Return the folders with the contract of an environment's release, to be searched first."""
     include = environments_folder() / "include"
-    return [include / "release_5", include] if folder_version(folder) == "5.0" else [include]
+    return [include / "release_5", include] if folder_release(folder) == "5.0" else [include]
 
 
 def include_folders(folder: Path) -> list[Path]:
@@ -179,7 +179,7 @@ def needs(folder: Path | str) -> Needs:
         UserError: The folder is no environment.
     """
     folder = Path(folder).resolve()
-    version = folder_version(folder)
+    version = folder_release(folder)
     main = main_source(folder)
     texts = [path.read_bytes() for path in _reached([main] if main else [], folder)]
     included = {os.fsdecode(name) for text in texts for name in _INCLUDE.findall(text)}

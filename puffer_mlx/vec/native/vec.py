@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.config.compatibility import ENV_OF_5
-from puffer_mlx.config.dialects import folder_version
 from puffer_mlx.config.memory_needs import refuse_step
+from puffer_mlx.config.releases import folder_release
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Collected, PreparedStep, Rows
 from puffer_mlx.vec.native.c_functions import (
@@ -88,7 +88,7 @@ class NativeVec:
     ) -> None:
         self._library = open_environment(folder)
         name = Path(folder).resolve().name
-        version = folder_version(folder)
+        version = folder_release(folder)
         self.spec = read_spec(folder, self._library)
         seen = self.spec.observation_size * self.spec.observation_dtype.itemsize
         refuse_step(self.spec, total_agents, seen + self.spec.mask_size)

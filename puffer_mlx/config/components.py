@@ -1,7 +1,7 @@
-"""Find the networks, encoders, algorithms, optimizers and trackers to choose from.
+"""List the available networks, encoders, algorithms, optimizers and trackers.
 
-Folders are listed and nothing is imported, so that this room doesn't load MLX. Therefore ``FACTS``
-of a file in ``ppo/algorithms`` must be a call of ``Facts`` with literal arguments.
+Files are listed and parsed but not imported, so that ``config`` doesn't load MLX. Therefore
+``FACTS`` in a file of ``ppo/algorithms`` must be a call of ``Facts`` with literal arguments.
 """
 
 import ast
@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 from puffer_mlx.errors import UserError
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 
 
 def network_folders() -> dict[str, Path]:
     """Return each network's folder by its name in ``torch.network``."""
-    return {name: file.parent for name, file in _named("networks/*/__init__.py").items()}
+    return {name: file.parent for name, file in _files_by_name("networks/*/__init__.py").items()}
 
 
 def encoder_files() -> dict[str, Path]:
     """Return each encoder's file by its name in ``torch.encoder``."""
-    return _named("encoders/*.py")
+    return _files_by_name("encoders/*.py")
 
 
 def algorithms() -> tuple[str, ...]:
@@ -40,15 +40,15 @@ def trackers() -> tuple[str, ...]:
     return _modules("tracking/trackers")
 
 
-def _modules(where: str) -> tuple[str, ...]:
-    return tuple(sorted(module.name for module in iter_modules([str(PACKAGE / where)])))
+def _modules(folder: str) -> tuple[str, ...]:
+    return tuple(sorted(module.name for module in iter_modules([str(PACKAGE_FOLDER / folder)])))
 
 
 @cache
-def _named(pattern: str) -> dict[str, Path]:
-    """Return files of policies by the value of ``NAME`` in them."""
+def _files_by_name(pattern: str) -> dict[str, Path]:
+    """Return the files of networks or encoders by the value of ``NAME`` in them."""
     files = {}
-    for file in sorted((PACKAGE / "policy").glob(pattern)):
+    for file in sorted((PACKAGE_FOLDER / "policy").glob(pattern)):
         for statement in ast.parse(file.read_text(encoding="utf-8")).body:
             match statement:
                 case ast.Assign([ast.Name("NAME")], ast.Constant(str(name))):
@@ -57,30 +57,30 @@ def _named(pattern: str) -> dict[str, Path]:
 
 
 class Facts(NamedTuple):
-    """Properties of an algorithm that other code needs without importing it.
+    """Properties of a training algorithm that other code needs without importing it.
 
     Args:
         about: Description of minibatches and advantages, for the help of ``train.algorithm``.
         title: Name of the trainer in the first line of a run.
-        release: PufferLib release that has this trainer; empty for other trainers.
-        layer: File of settings read after default.ini; empty for no file.
-        unread: Keys without an effect.
+        release: PufferLib release with this trainer; empty for other trainers.
+        settings_file: File of settings read after default.ini; empty for no file.
+        unused: Keys without an effect.
         limits: Arguments of ``policy.distributions.ActionBounds`` for continuous actions.
         carries_state: True to train from the recurrent states at the start of the rollout, False
             to train from initial states.
         in_order: True if minibatches are the next S agents, so that S must divide N.
         by_samples: True if minibatches consist of samples, not segments, without recurrent state.
-        stops_by_kl: True if ``train.target_kl`` may end the passes over a rollout early.
-        lags: True if it is made for ``train.overlap``, where rollouts use weights one update old.
+        stops_by_kl: True if ``train.target_kl`` may end an epoch's updates early.
+        lags: True if it tolerates ``train.overlap``: rollouts by weights that are one update old.
         evaluates_apart: True if the evaluation after training uses separate environments.
-        saves_after: Epochs by which a checkpoint comes earlier than 4.0's.
+        saves_after: Number of epochs by which checkpoints are saved earlier than in PufferLib 4.0.
     """
 
     about: str
     title: str
     release: str = ""
-    layer: str = ""
-    unread: tuple[str, ...] = ()
+    settings_file: str = ""
+    unused: tuple[str, ...] = ()
     limits: tuple[float, ...] = ()
     carries_state: bool = True
     in_order: bool = False
@@ -93,15 +93,15 @@ class Facts(NamedTuple):
 
 @cache
 def facts(name: str) -> Facts:
-    """Return the properties of an algorithm.
+    """Return the properties of a training algorithm.
 
     Raises:
-        UserError: The algorithm doesn't exist.
+        UserError: If the algorithm doesn't exist.
     """
     names = algorithms()
     if name not in names:
         raise UserError(f"train.algorithm {name} does not exist here", " or ".join(names))
-    folder = PACKAGE / "ppo" / "algorithms"
+    folder = PACKAGE_FOLDER / "ppo" / "algorithms"
     files = folder / f"{name}.py", folder / name / "__init__.py"
     file = next(path for path in files if path.is_file())
     for statement in ast.parse(file.read_text(encoding="utf-8")).body:
@@ -111,6 +111,6 @@ def facts(name: str) -> Facts:
     raise AssertionError(f"{file} has no FACTS = Facts(...)")
 
 
-def of_release(release: str) -> str:
+def trainer_of_release(release: str) -> str:
     """Return the name of the trainer of a PufferLib release."""
     return next(name for name in algorithms() if facts(name).release == release)
