@@ -263,7 +263,7 @@ class CodedVec:
     each step.
     """
 
-    unread, description, backend = [], "coded", "native"
+    unused, description, backend = [], "coded", "native"
 
     def __init__(
         self, agents: int, groups: int, sizes=(3,), masked=False, dtype=np.float32, finals=False

@@ -63,7 +63,7 @@ def write_statistics(statistics: Mapping[str, Any], path: Path) -> None:
 
 def current_statistics(vec: VecEnv) -> dict[str, Any]:
     """Return the current statistics of the environments; {} if they record no statistics."""
-    return vec.memory() if isinstance(vec, HasNormalizer) else {}
+    return vec.statistics() if isinstance(vec, HasNormalizer) else {}
 
 
 def with_saved_preprocessing(
@@ -188,14 +188,14 @@ def restore_statistics(
     """
     known = dict(read_statistics(path) if statistics is None else statistics)
     if isinstance(vec, HasNormalizer):
-        if normalization.normalises(vec.memory()) and not normalization.normalises(known):
+        if normalization.normalises(vec.statistics()) and not normalization.normalises(known):
             raise UserError(
                 f"{vec.spec.name} is to normalise observations, and the statistics are missing:"
                 f" {relative(path)} has none",
                 "--vec.normalize-observations 0 if the policy learned from them as they are;"
                 " else name its checkpoint's folder",
             )
-        vec.remember(known, frozen)
+        vec.restore_statistics(known, frozen)
     elif normalization.normalises(known):
         raise UserError(
             f"{relative(path)} is a policy of normalised observations,"
@@ -213,7 +213,7 @@ def copy_statistics(trained: VecEnv, vec: VecEnv) -> None:
             the statistics.
     """
     if isinstance(vec, HasNormalizer):
-        vec.remember(current_statistics(trained), frozen=True)
+        vec.restore_statistics(current_statistics(trained), frozen=True)
 
 
 def require_statistics(config: Config, spec: EnvSpec, statistics: Mapping[str, Any]) -> None:
@@ -225,5 +225,5 @@ def require_statistics(config: Config, spec: EnvSpec, statistics: Mapping[str, A
     if shows_normalised(config, spec) and not normalization.normalises(statistics):
         raise UserError(
             f"the statistics that observations are normalised by are missing ({KEY})",
-            "checkpoint.save(run, trainer) adds them; or pass statistics=environments.memory()",
+            "checkpoint.save(run, trainer) adds them; or pass statistics=environments.statistics()",
         )

@@ -20,7 +20,7 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.vec.normalize import can_normalise, deviation_inverse, normalise
+from puffer_mlx.vec.normalize import can_normalise, deviation_inverse, normalise_rows
 
 PREFIX = "normalization."
 REST = "observations.mean_rest"  # the mean's rounding error in float32
@@ -140,7 +140,7 @@ def apply(statistics: Statistics, observations: np.ndarray) -> np.ndarray:
         return observations
     rows = np.array(observations, np.float32)
     exact = observations if observations.dtype == np.float64 else None
-    normalise(rows, *_mean_and_scale(statistics), exact)
+    normalise_rows(rows, *_mean_and_scale(statistics), exact)
     return rows
 
 

@@ -194,7 +194,9 @@ def packages_table() -> Table:
     """Return the table of installed PettingZoo and PufferLib environments. Nothing is imported."""
     grid = table("", "")
     for group, names in zoo.parallel_names().items():
-        grid.add_row(Text(f"pettingzoo: {group}", "bold"), some(names, zoo.missing_package(group)))
+        grid.add_row(
+            Text(f"pettingzoo: {group}", "bold"), some(names, zoo.missing_group_package(group))
+        )
     if names := puffer.ocean_names():
         grid.add_row(Text("pufferlib:", "bold"), Text(", ".join(names)))
     return grid

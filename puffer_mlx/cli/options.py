@@ -139,7 +139,7 @@ def find_family(config: Config) -> str:
     from puffer_mlx import vec
 
     with contextlib.chdir("."):  # the environment may change it
-        return vec.find_family(config)
+        return vec.look_up_family(config)
 
 
 def say_config(config: Config) -> None:

@@ -63,7 +63,7 @@ def introduce(config: Config, environments: Environments) -> None:
     evaluator.refuse_agents(config, environments)
     refuse_undrawable(config, environments)
     voice.note(ladder.prepare(config, environments.spec))
-    if unused := vec.unused_keys(config, environments):
+    if unused := vec.unused_env_keys(config, environments):
         voice.note(f"unused here: {', '.join(unused)}")
     if config.python:
         voice.note(environments.description, family_note(config), images_note(environments))

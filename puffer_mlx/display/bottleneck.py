@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from puffer_mlx.display.run_view import PHASES, Logs
-from puffer_mlx.profiling.phases import WAITS
+from puffer_mlx.profiling.phases import WAIT_PHASES
 
 COMPILING = 2  # epochs after a start that compile: the first one, and the next with profiled phases
 WORTH = 0.2  # fraction of the time; shorter phases aren't worth an option
@@ -141,7 +141,7 @@ def find_bottleneck(logs: Logs, context: PerfContext) -> str:
     spent = {name: logs.get(f"perf/{name}", 0.0) for name, _, parent in PHASES if parent}
     if not sum(spent.values()) or logs.get("epoch", math.inf) - context.started <= COMPILING:
         return ""
-    busy = {name: seconds for name, seconds in spent.items() if name not in WAITS}
+    busy = {name: seconds for name, seconds in spent.items() if name not in WAIT_PHASES}
     rollout = sum(seconds for name, seconds in busy.items() if name.startswith("eval_"))
     train = sum(busy.values()) - rollout
     if _overlap_helps(context, rollout, train):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from puffer_mlx.profiling.phases import WAITS, duration
+from puffer_mlx.profiling.phases import WAIT_PHASES, duration
 from puffer_mlx.tracking.scores import EPISODES, EVALUATION, METRIC, SCORE, score_name
 
 Logs = dict[str, float]
@@ -249,9 +249,9 @@ class RunState:
             parts = [name for name, _, parent in PHASES if parent == whole]
             lanes[whole] = max(perf[whole], sum(perf[name] for name in parts))
             if whole in seconds:
-                busy = sum(perf[name] for name in parts if name not in WAITS)
+                busy = sum(perf[name] for name in parts if name not in WAIT_PHASES)
                 seconds[whole] = max(seconds[whole], busy)
-        overlapped = any(self._spent.get(f"perf/{name}", 0.0) > 0 for name in WAITS)
+        overlapped = any(self._spent.get(f"perf/{name}", 0.0) > 0 for name in WAIT_PHASES)
         epoch = max(lanes.values()) if overlapped else perf["rollout"] + perf["train"]
         epoch = self.logs.get("perf/epoch", epoch) or 1.0
         return [
@@ -265,7 +265,7 @@ class RunState:
         spent = {name: self._spent.get(f"perf/{name}", 0.0) for name, _, _ in PHASES}
         seen = [name for name in spent if spent[name] > 0]
         whole = {name: parent for name, _, parent in PHASES if parent}
-        kept = [name for name in seen if name in MISC or name in WAITS]
+        kept = [name for name in seen if name in MISC or name in WAIT_PHASES]
         parts = [name for name in seen if name not in (*kept, *MISC.values())]
         parts.sort(key=spent.__getitem__, reverse=True)
         for count in range(len(parts), -1, -1):

@@ -147,17 +147,17 @@ class Ranks(SingleProcess):
 
     def begin_statistics(self, vec: VecEnv) -> None:
         """Store the statistics as they are before this rank adds to them."""
-        self._measured = vec.memory() if isinstance(vec, HasNormalizer) else {}
+        self._measured = vec.statistics() if isinstance(vec, HasNormalizer) else {}
 
     def merge_statistics(self, vec: VecEnv) -> None:
         """Merge what all ranks added to the statistics since ``begin`` or the last call."""
         if not self._measured or not isinstance(vec, HasNormalizer):
             return
-        memories = self._all_bytes(to_bytes(vec.memory()))
+        memories = self._all_bytes(to_bytes(vec.statistics()))
         self._measured = exchange.merged_moments(
             self._measured, [from_bytes(data) for data in memories]
         )
-        vec.remember(self._measured)
+        vec.restore_statistics(self._measured)
 
     # ---- a checkpoint ----------------------------------------------------------------------------
 

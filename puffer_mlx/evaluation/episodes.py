@@ -199,7 +199,7 @@ class AgentStepper:
         """Act once and wait for the result."""
         chosen = self._actor.choose(self.rows)
         for group, agents in enumerate(self._groups):
-            self.vec.send(group, chosen[agents], self.rows.part(agents))
+            self.vec.send(group, chosen[agents], self.rows.select(agents))
         for group in range(len(self._groups)):
             self.vec.wait(group)
 

@@ -187,7 +187,7 @@ def play_ladder(
         def make_normalized(config: Config) -> Environments:
             environments = make(config)
             if isinstance(environments, HasNormalizer):
-                environments.remember(dict(memory), frozen=True)
+                environments.restore_statistics(dict(memory), frozen=True)
             return environments
 
         return play_bots(

@@ -136,9 +136,9 @@ class Graph:
 
 def normalised(graph: Graph, x: str, mean: str, variance: str) -> str:
     """Return normalized observations, as ``vec/normalize.py`` computes them."""
-    deviation = graph("Sqrt", graph("Add", variance, normalize.EPSILON))
+    deviation = graph("Sqrt", graph("Add", variance, normalize.VARIANCE_EPSILON))
     scaled = graph("Div", graph("Sub", x, mean), deviation)
-    return graph("Clip", scaled, -normalize.LIMIT, normalize.LIMIT)
+    return graph("Clip", scaled, -normalize.MAX_DEVIATIONS, normalize.MAX_DEVIATIONS)
 
 
 # ---- the decoder ---------------------------------------------------------------------------------

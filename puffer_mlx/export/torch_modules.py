@@ -30,7 +30,7 @@ from puffer_mlx.export.networks import TorchNetwork, export_forms_of
 from puffer_mlx.export.weight_layouts import layout_of, torch_unsupported_reason
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import ActionSpec
-from puffer_mlx.vec.normalize import EPSILON, LIMIT
+from puffer_mlx.vec.normalize import MAX_DEVIATIONS, VARIANCE_EPSILON
 
 Outputs = Any  # Tensor, or a tuple of two
 State = tuple[Tensor, ...]  # each (L, n, H)
@@ -129,8 +129,8 @@ class Composed(nn.Module):
         seen = observations.to(next(self.parameters()).dtype)
         if self.normalization is not None:
             moments = self.normalization.observations
-            seen = (seen - moments.mean) / torch.sqrt(moments.variance + EPSILON)
-            seen = seen.clamp(-LIMIT, LIMIT)
+            seen = (seen - moments.mean) / torch.sqrt(moments.variance + VARIANCE_EPSILON)
+            seen = seen.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
         return self._parts[0](seen)
 
     def decode(self, h: Tensor) -> tuple[Outputs, Tensor]:

@@ -167,7 +167,7 @@ class Trainer:
         objects, (source, settings) = without_objects({} if whole else config or {}, settings)
         source = _with_parts(config if whole else source, settings, policy)
         environment = None if ready else env
-        chosen = configured(source, environment, settings, find_family=vec.find_family)
+        chosen = configured(source, environment, settings, find_family=vec.look_up_family)
         chosen = with_objects(chosen, objects.named)
         for name, other in (("learning_rate", "lr_schedule"), ("ent_coef", "anneal_ent_coef")):
             if name in objects.schedules and typed(chosen, f"train.{other}"):
@@ -574,7 +574,7 @@ def _with_parts(config: Any, keywords: Mapping[str, Any], module: Any) -> Any:
 def _warn_of_unused(config: Config, environments: VecEnv, goes_on: bool, writes: bool) -> None:
     """Warn of settings from the user that have no effect."""
     lines = [*config.unused, *optimizers.unused_keys(config), *unread(config, goes_on)]
-    lines += vec.unused_keys(config, environments)
+    lines += vec.unused_env_keys(config, environments)
     if not writes:
         lines += [f"{name} (without checkpoint_dir)" for name in COMMANDS]
     if not writes and not tracker_names(config):

@@ -29,8 +29,8 @@ from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.trees import named
-from puffer_mlx.vec.base import Collected, WholeRollouts
-from puffer_mlx.vec.rollout_loop import ACT, PART
+from puffer_mlx.vec.base import Collected, CollectsRollouts
+from puffer_mlx.vec.rollout_loop import AGENTS_PER_CALL, ActFunction
 
 
 class RolloutBackend(Protocol):
@@ -91,7 +91,7 @@ def choose_acting(
     on_cpu = backend(device) == "cpu"
     plain = precision == "fp32"
     agents = environments.num_agents // few_parts(environments.num_groups)
-    whole = isinstance(environments, WholeRollouts)
+    whole = isinstance(environments, CollectsRollouts)
     if whole and device == mx.cpu and plain and (actor := make_actor(policy, seats)):
         return ActingInC(actor, timer)
     kernel = step_on_gpu(policy) if plain and not on_cpu and agents >= FEWEST else None
@@ -125,13 +125,13 @@ class FrozenEnvs:
         self, steps: int, act: tuple[int, int], actions: Any, out: Any, spans: int = 0
     ) -> Collected:
         """Act ``steps`` times for each part of the agents, in parallel."""
-        function = ACT(act[0])
+        function = ActFunction(act[0])
 
         def part(first: int) -> None:
             for t in range(steps):
-                function(act[1], t, first, min(PART, self.num_agents - first))
+                function(act[1], t, first, min(AGENTS_PER_CALL, self.num_agents - first))
 
-        list(self._pool.map(part, range(0, self.num_agents, PART)))
+        list(self._pool.map(part, range(0, self.num_agents, AGENTS_PER_CALL)))
         return Collected(0.0, 0.0, [])
 
 

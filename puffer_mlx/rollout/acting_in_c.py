@@ -28,7 +28,7 @@ from puffer_mlx.profiling.timeline import ACTING
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.trees import named
-from puffer_mlx.vec.base import WholeRollouts
+from puffer_mlx.vec.base import CollectsRollouts
 
 Shape = tuple[int, ...]
 Weights = Any  # tree of mx.array
@@ -53,7 +53,7 @@ class ActingInC:
     def collect(
         self,
         buffer: RolloutBuffer,
-        environments: WholeRollouts,
+        environments: CollectsRollouts,
         weights: Any,
         states: list[State],
         noise: mx.array,

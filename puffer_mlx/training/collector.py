@@ -36,7 +36,7 @@ from puffer_mlx.rollout.seats import WeightCache
 from puffer_mlx.system.devices import building, for_cpu
 from puffer_mlx.training.placement import Acting, Placement, rollout_cores
 from puffer_mlx.training.streams import acting_streams, learner_width, worker
-from puffer_mlx.vec.base import LastObservations
+from puffer_mlx.vec.base import FinalObservations
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Rollout:
     logs: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     scores: Any = None
-    last: LastObservations | None = None
+    last: FinalObservations | None = None
     unread: mx.array | None = None
     late: float = 0.0
     # The epoch that trains on it.

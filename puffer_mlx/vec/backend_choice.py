@@ -5,14 +5,14 @@ from typing import NamedTuple
 from puffer_mlx.config.fit import Misfit
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.instances import EnvFactory
-from puffer_mlx.vec.pool import pickled
-from puffer_mlx.vec.processes import ROUND_TRIP, cores
+from puffer_mlx.vec.pool import pickle_factory
+from puffer_mlx.vec.processes import ROUND_TRIP_SECONDS, cores
 
 
 class BackendChoice(NamedTuple):
     """The backend of each group of agents."""
 
-    form: str  # ``vector``, ``sync`` or ``async``
+    backend: str  # ``vector``, ``sync`` or ``async``
     description: str  # of all groups, one line
     count: int  # instances of a group
     num_envs: int | None  # environments of an instance; None: fixed
@@ -50,14 +50,14 @@ def choose_backend(
     parts = agents // smallest  # instances like the probed one, in a group
     if factory.by_environment:
         processes = agents
-    form, reason = _form(factory, backend, agents // each, processes, seed)
+    backend, reason = _select_backend(factory, backend, agents // each, processes, seed)
     count = parts
     num_envs = 1 if factory.scales else None
     workers = 0
-    if form == "vector":
+    if backend == "vector":
         count = 1
         num_envs = parts
-    elif form == "async":
+    elif backend == "async":
         most = max(1, processes // groups)
         workers = max(w for w in range(1, min(most, parts) + 1) if parts % w == 0)
         if factory.scales:
@@ -65,24 +65,24 @@ def choose_backend(
             num_envs = parts // workers
     number = count * groups
     running = f"{workers * groups} processes"
-    text = f"{form}: "
+    text = f"{backend}: "
     if not factory.by_environment:
         text += f"{number} instance{'s' if number > 1 else ''}"
         text += f" in {running}; " if workers else "; "
     elif workers:
         text += f"{running}; "
-    return BackendChoice(form, text + reason, count, num_envs, workers)
+    return BackendChoice(backend, text + reason, count, num_envs, workers)
 
 
-def _form(
+def _select_backend(
     factory: EnvFactory, backend: str, instances: int, processes: int, seed: int
 ) -> tuple[str, str]:
     """Return the form and a short reason."""
     if backend in ("sync", "async"):
         return backend, "as vec.backend says"
-    form, reason = factory.vector_form()
+    backend, reason = factory.vectorised_version()
     if not reason:
-        return "vector", form
+        return "vector", backend
     lost = f"{reason}; " if "(wrap." in reason else ""  # wrappers cost the vectorised form
     processes = min(processes, instances, cores())
     if processes < 2:
@@ -90,9 +90,9 @@ def _form(
     seconds = step_time(factory, seed)
     text = f"{lost}a step takes {_duration(seconds)}"
     at_once = seconds if factory.by_environment else seconds * instances
-    if at_once - at_once / processes > ROUND_TRIP:
+    if at_once - at_once / processes > ROUND_TRIP_SECONDS:
         try:
-            pickled(factory)
+            pickle_factory(factory)
         except UserError as error:
             return "sync", f"{text}, but {error.message.removeprefix(f'{factory.name}: ')}"
         return "async", text

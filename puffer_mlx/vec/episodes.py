@@ -145,7 +145,7 @@ class Episodes:
         with self._lock:
             self._ended.append(over)
 
-    def note(self, info: Mapping[str, float]) -> None:
+    def add_report(self, info: Mapping[str, float]) -> None:
         """Add numbers that an environment reported for several episodes, for ``log``.
 
         Args:
@@ -229,7 +229,7 @@ def _sums(over: _Ended) -> Iterator[tuple[dict[str, float], float]]:
         yield _record(total, steps, {}), len(over.agents)
 
 
-def numbers_of(info: Mapping[str, Any]) -> dict[str, float]:
+def scalar_metrics(info: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers in an info; those of nested dicts as ``outer/inner``.
 
     Truth values are 0 and 1. Arrays of several elements, texts and other objects are ignored, and
@@ -240,7 +240,7 @@ def numbers_of(info: Mapping[str, Any]) -> dict[str, float]:
     )
 
 
-def means_of(info: Any) -> dict[str, float]:
+def mean_metrics(info: Any) -> dict[str, float]:
     """Return the numbers of a dict, and means of arrays and lists; {} for another object."""
     means = {}
     for key, value in _flat(info) if isinstance(info, Mapping) else ():

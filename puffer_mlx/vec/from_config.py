@@ -15,11 +15,11 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import load_object
 from puffer_mlx.vec import puffer, zoo
-from puffer_mlx.vec.base import Environments, ShowsLast, VecEnv
+from puffer_mlx.vec.base import Environments, ReportsFinalObservations, VecEnv
 from puffer_mlx.vec.gym.make import GymFactory
-from puffer_mlx.vec.gym.wrapping import changed
+from puffer_mlx.vec.gym.wrapping import changed_keys
 from puffer_mlx.vec.instances import EnvFactory, OtherKind
-from puffer_mlx.vec.native.c_functions import load
+from puffer_mlx.vec.native.c_functions import load_library
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment, read_spec
 from puffer_mlx.vec.native.sources import environments_folder
@@ -28,8 +28,8 @@ from puffer_mlx.vec.normalize import Normalized, shows_normalised
 from puffer_mlx.vec.processes import cores
 from puffer_mlx.vec.python_vec import PythonVec
 
-GYM = "gym:"
-RESCALE, CHANNELS = "vec.rescale_actions", "vec.image_channels"
+GYM_PREFIX = "gym:"
+RESCALE_KEY, CHANNELS_KEY = "vec.rescale_actions", "vec.image_channels"
 
 
 def make(config: Config, threads: int, *, render: bool = False) -> Environments:
@@ -78,17 +78,17 @@ def settle_family(config: Config) -> None:
         UserError: As in ``make``, or options don't fit the family's settings.
     """
     if undecided(config):
-        take_family(config, find_family(config))
+        take_family(config, look_up_family(config))
 
 
-def find_family(config: Config) -> str:
+def look_up_family(config: Config) -> str:
     """Return the family of an environment in Python; make as few environments as possible.
 
     Raises:
         UserError: As in ``make``.
     """
     measure = config.vec.backend == "auto" and config.vec.total_agents > 1 and cores() > 1
-    return family_of(_probed(config, measure=measure).layout.spec)
+    return family_of(_probed_factory(config, measure=measure).layout.spec)
 
 
 def look_up_spec(config: Config) -> EnvSpec:
@@ -98,9 +98,9 @@ def look_up_spec(config: Config) -> EnvSpec:
         UserError: As in ``make``.
     """
     if config.python:
-        return _probed(config).layout.spec
+        return _probed_factory(config).layout.spec
     sources = source_folder(config)
-    return read_spec(sources, load(compile_environment(sources)))
+    return read_spec(sources, load_library(compile_environment(sources)))
 
 
 @contextlib.contextmanager
@@ -115,11 +115,11 @@ def probe(config: Config) -> Iterator[Environments]:
     Raises:
         UserError: As in ``make``.
     """
-    with contextlib.chdir("."), _few(config) as environments:
+    with contextlib.chdir("."), _open_probe(config) as environments:
         yield environments
 
 
-def _few(config: Config) -> Environments:
+def _open_probe(config: Config) -> Environments:
     """Make the environments of ``probe``."""
     if config.python:
         one = replace(config.vec, total_agents=1, num_buffers=1)
@@ -141,12 +141,12 @@ def _make(config: Config, threads: int, render: bool) -> Environments:
         if config.files:
             settings["file"] = config.files[-1]
         return NativeVec(source_folder(config), env=config.env, **settings)
-    factory = _probed(config, render)
+    factory = _probed_factory(config, render)
     settings |= {"backend": config.vec.backend, "timeout": config.vec.timeout}
     return PythonVec(factory, **settings)
 
 
-def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvFactory:
+def _probed_factory(config: Config, render: bool = False, measure: bool = False) -> EnvFactory:
     """Return the factory of a Python environment, after probing it.
 
     Args:
@@ -218,8 +218,8 @@ def python_factory(config: Config) -> Any:
         return zoo.find_parallel(name.removeprefix(zoo.PREFIX))
     if name.startswith(puffer.PREFIX):
         return puffer.find_ocean(name.removeprefix(puffer.PREFIX))
-    if name.startswith(GYM):
-        return name.removeprefix(GYM)
+    if name.startswith(GYM_PREFIX):
+        return name.removeprefix(GYM_PREFIX)
     try:
         return load_object(name)
     except UserError as error:
@@ -229,26 +229,28 @@ def python_factory(config: Config) -> Any:
         raise UserError(error.message, hint) from None
 
 
-def unused_keys(config: Config, vec: VecEnv) -> list[str]:
+def unused_env_keys(config: Config, vec: VecEnv) -> list[str]:
     """Return the keys that have no effect on these environments, with reasons."""
-    keys = [f"env.{key}" for key in vec.unread]
-    shown = vec.finals or (isinstance(vec, ShowsLast) and vec.shows_last)
+    keys = [f"env.{key}" for key in vec.unused]
+    shown = vec.finals or (
+        isinstance(vec, ReportsFinalObservations) and vec.reports_final_observations
+    )
     if config.train.bootstrap_truncated and not shown:
         keys.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
     if config.vec.normalize_observations and not shows_normalised(config, vec.spec):
         keys.append("vec.normalize_observations (bytes are on a scale that is known)")
     if typed(config, "policy.log_std_init") and not vec.spec.action.continuous:
         keys.append("policy.log_std_init (actions are discrete)")
-    wrapped = changed(config.wrap)
+    wrapped = changed_keys(config.wrap)
     factory = getattr(getattr(vec, "inner", vec), "factory", None)
     if wrapped and not isinstance(factory, GymFactory):
         keys += [f"wrap.{key} (for Gymnasium's)" for key in wrapped]
     if not config.python:
-        names = ("base.family", "vec.backend", "vec.timeout", RESCALE, CHANNELS)
+        names = ("base.family", "vec.backend", "vec.timeout", RESCALE_KEY, CHANNELS_KEY)
         keys += [f"{name} (for Python)" for name in names if name in config.origins]
         return keys
-    if typed(config, RESCALE) and config.vec.rescale_actions and not vec.spec.action.bounds:
-        keys.append(f"{RESCALE} (no action has finite bounds other than -1 and 1)")
-    if typed(config, CHANNELS) and not (vec.spec.observation_shape or vec.spec.image_parts):
-        keys.append(f"{CHANNELS} (observations hold no images of bytes)")
+    if typed(config, RESCALE_KEY) and config.vec.rescale_actions and not vec.spec.action.bounds:
+        keys.append(f"{RESCALE_KEY} (no action has finite bounds other than -1 and 1)")
+    if typed(config, CHANNELS_KEY) and not (vec.spec.observation_shape or vec.spec.image_parts):
+        keys.append(f"{CHANNELS_KEY} (observations hold no images of bytes)")
     return keys

@@ -14,10 +14,16 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import to_install
+from puffer_mlx.vec.env_failures import (
+    ENV_EXCEPTIONS,
+    EnvFailure,
+    describe_exception,
+    drawing_hint,
+    failure_of,
+)
 from puffer_mlx.vec.layout import SpaceLayout
-from puffer_mlx.vec.python_faults import RAISED, Fault, describe, failed, undrawable
 from puffer_mlx.vec.rows import random_actions
-from puffer_mlx.vec.spaces import SMALLEST
+from puffer_mlx.vec.spaces import CHANNELS_SMALLEST
 
 DRAWS = 'take a render_mode, and return pictures from render() if it is "rgb_array"'
 _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -25,9 +31,11 @@ _MEASURED_SECONDS = 0.05  # longest measurement of a step, made twice
 _MEASURED_STEPS = 100
 _CACHED_PROBES = 32
 
-Shapes = dict[str, tuple[tuple[int, ...], Any]]  # shape and dtype of each array of ``Buffers``
-_EMPTY = np.zeros(0)
-_REPORTED: set[str] = set()  # lines that `report_unclosed` printed
+BufferShapes = dict[
+    str, tuple[tuple[int, ...], Any]
+]  # shape and dtype of each array of ``Buffers``
+_EMPTY_ARRAY = np.zeros(0)
+_printed_lines: set[str] = set()  # lines that `report_unclosed` printed
 
 
 class Buffers(NamedTuple):
@@ -39,15 +47,19 @@ class Buffers(NamedTuple):
     terminals: np.ndarray  # (n,) bool
     truncations: np.ndarray  # (n,) bool
     present: np.ndarray  # (n,) bool: agents for which the step counts
-    last: np.ndarray = _EMPTY  # (n, D): last observations, where the same step begins an episode
-    legal: np.ndarray = _EMPTY  # (n, logits) uint8: legal actions, if the environment masks them
+    last: np.ndarray = (
+        _EMPTY_ARRAY  # (n, D): last observations, where the same step begins an episode
+    )
+    legal: np.ndarray = (
+        _EMPTY_ARRAY  # (n, logits) uint8: legal actions, if the environment masks them
+    )
 
-    def part(self, agents: slice) -> "Buffers":
+    def select(self, agents: slice) -> "Buffers":
         """Return the same arrays for some of the agents."""
         return Buffers(*(array[agents] for array in self))
 
     @staticmethod
-    def allocate(shapes: Shapes) -> "Buffers":
+    def allocate(shapes: BufferShapes) -> "Buffers":
         """Return buffers of zeros in this process."""
         return Buffers(**{key: np.zeros(*kind) for key, kind in shapes.items()})
 
@@ -138,8 +150,8 @@ class EnvFactory:
     Attributes:
         agents: Agents of one instance, after ``probe``; also ``environments`` and ``layout``.
         finals: True if an episode's last observation has a separate row (``VecEnv.finals``).
-        shows_last: True if last observations are reported beside the rows.
-        unread: Keywords without effect, each with the reason.
+        reports_final_observations: True if last observations are reported beside the rows.
+        unused: Keywords without effect, each with the reason.
         vectorised: True if instances are the environment's vectorised form.
         from_cache: True if the probe was found in the cache.
         by_environment: True if seeds and processes belong to environments, not to instances.
@@ -151,14 +163,14 @@ class EnvFactory:
     keywords: dict[str, Any] = field(default_factory=dict)
     render: bool = False
     rescale: bool = False
-    channels: str = SMALLEST
+    channels: str = CHANNELS_SMALLEST
     agents: int = field(default=1, init=False)
     environments: int = field(default=1, init=False)
     layout: Any = field(default=None, init=False)
     step_seconds: float | None = field(default=None, init=False)
     finals: bool = True
-    shows_last: bool = field(default=False, init=False)
-    unread: list[str] = field(default_factory=list, init=False)
+    reports_final_observations: bool = field(default=False, init=False)
+    unused: list[str] = field(default_factory=list, init=False)
     vectorised: bool = field(default=False, init=False)
     from_cache: bool = field(default=False, init=False)
     by_environment: ClassVar[bool] = False
@@ -185,7 +197,7 @@ class EnvFactory:
             if space != first:
                 close_if_possible(env)
                 text = f"its {what} space is {space}, that of environment 0 {first}"
-                fault = Fault("failed when it was made", text, number)
+                fault = EnvFailure("failed when it was made", text, number)
                 raise fault.report(self.name, 0, seed - number)
         return self.as_instance(env, buffers)
 
@@ -210,7 +222,7 @@ class EnvFactory:
         """True if one instance can hold any number of environments."""
         return False
 
-    def vector_form(self) -> tuple[str, str]:
+    def vectorised_version(self) -> tuple[str, str]:
         """Return the name of the vectorised form, and why it can't be used ("" if it can)."""
         return "", "it takes no num_envs"
 
@@ -227,7 +239,9 @@ class EnvFactory:
         Raises:
             UserError: The environment can't be made, fails, or has a space that rows can't hold.
         """
-        reason = self.vector_form()[1] if backend in ("auto", "vector") else "it isn't asked for"
+        reason = (
+            self.vectorised_version()[1] if backend in ("auto", "vector") else "it isn't asked for"
+        )
         if backend == "vector" and reason:
             fixed = "num_envs" in self.keywords
             raise UserError(
@@ -250,8 +264,8 @@ class EnvFactory:
                 self._apply(known)
                 if measure:
                     known.step_seconds = self.step_seconds = self._measure_step(env, seed)
-            except Fault as fault:
-                first = Fault(fault.what, fault.text, fault.index or 0, fault.hint)
+            except EnvFailure as fault:
+                first = EnvFailure(fault.what, fault.text, fault.index or 0, fault.hint)
                 raise first.report(self.name, 0, seed) from fault
             finally:
                 report_unclosed(self.name, close_if_possible(env))
@@ -311,18 +325,18 @@ class EnvFactory:
                     busy += time.perf_counter() - started
                     steps += 1
                 means.append(busy / steps)
-        except RAISED as error:
-            raise located("failed in step", error, 0) from error
+        except ENV_EXCEPTIONS as error:
+            raise locate_failure("failed in step", error, 0) from error
         return min(means)
 
     # ---- arrays and arguments --------------------------------------------------------------------
 
-    def shapes(self, n: int) -> Shapes:
+    def shapes(self, n: int) -> BufferShapes:
         """Return the shape and dtype of each array of the buffers of n agents."""
         spec = self.layout.spec
         observations = (n, spec.observation_size), self.layout.exact_dtype
         flags = (n,), np.bool_
-        shapes: Shapes = {
+        shapes: BufferShapes = {
             "observations": observations,
             "actions": ((n, spec.action.heads), np.float32),
             "rewards": ((n,), self.reward_dtype),
@@ -332,7 +346,7 @@ class EnvFactory:
         }
         if spec.mask_size:
             shapes["legal"] = (n, spec.mask_size), np.uint8
-        if self.shows_last:
+        if self.reports_final_observations:
             shapes["last"] = observations
         return shapes
 
@@ -344,12 +358,12 @@ class EnvFactory:
         """Return the arguments of the constructor."""
         return {**self.keywords, "render_mode": "rgb_array"} if self.render else self.keywords
 
-    def takes(self) -> list[str]:
+    def argument_names(self) -> list[str]:
         """Return the names of the constructor's arguments, for messages."""
         return named_parameters(self.constructor)
 
     @contextmanager
-    def explained(self, number: int | None = None, seed: int = 0) -> Iterator[None]:
+    def reporting_failures(self, number: int | None = None, seed: int = 0) -> Iterator[None]:
         """Report what goes wrong while instance ``number`` is made.
 
         Args:
@@ -365,20 +379,20 @@ class EnvFactory:
             raise
         except ModuleNotFoundError as error:
             raise UserError(f"{self.name}: {error}", to_install(error)) from None
-        except RAISED as error:
-            if hint := undrawable(error):
+        except ENV_EXCEPTIONS as error:
+            if hint := drawing_hint(error):
                 raise UserError(f"{self.name} can't be drawn: {error}", hint) from None
             word = _KEYWORD.search(str(error)) if isinstance(error, TypeError) else None
             if word and word[1] in self.arguments():
-                raise self.unknown(word[1]) from None
-            fault = Fault("failed when it was made", describe(error), number)
+                raise self.unknown_argument(word[1]) from None
+            fault = EnvFailure("failed when it was made", describe_exception(error), number)
             raise fault.report(self.name, 0, seed) from error
 
-    def unknown(self, key: str) -> UserError:
+    def unknown_argument(self, key: str) -> UserError:
         """Return the error for an argument that the constructor doesn't take."""
         if key == "render_mode" and key not in self.keywords:
             return UserError(f"{self.name}: it can't be drawn: it takes no render_mode", DRAWS)
-        names = ", ".join(self.takes())
+        names = ", ".join(self.argument_names())
         hint = f"it takes {names}" if names else "leave it out"
         return UserError(f"{self.name}: it takes no env.{key}", hint)
 
@@ -421,7 +435,7 @@ def close_if_possible(env: Any) -> str:
     try:
         if callable(close := getattr(env, "close", None)):
             close()
-    except RAISED as error:
+    except ENV_EXCEPTIONS as error:
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return ""
 
@@ -434,8 +448,8 @@ def report_unclosed(name: str, fault: str) -> None:
         fault: Result of ``close_if_possible``; nothing is printed for "".
     """
     line = f"puffer_mlx: {name}: close() of an environment failed, which is ignored: {fault}"
-    if fault and line not in _REPORTED:
-        _REPORTED.add(line)
+    if fault and line not in _printed_lines:
+        _printed_lines.add(line)
         print(line, file=sys.stderr)
 
 
@@ -476,15 +490,15 @@ class Instances:
         self._number = number
         self._seconds = 0.0
         n = len(buffers.rewards) // count
-        self._turns: list[tuple[int, Instance, slice]] = []  # index, instance, its agents
+        self._instances: list[tuple[int, Instance, slice]] = []  # index, instance, its agents
         buffers.present[:] = True
         buffers.legal[:] = 1
         try:
             for i in range(count):
                 current[0] = i
                 agents = slice(i * n, (i + 1) * n)
-                one = factory.make(seed + number + i, num_envs, buffers.part(agents), number + i)
-                self._turns.append((i, one, agents))
+                one = factory.make(seed + number + i, num_envs, buffers.select(agents), number + i)
+                self._instances.append((i, one, agents))
                 if one.num_agents != n:
                     wanted = "" if num_envs is None else f" with num_envs={num_envs}"
                     raise UserError(
@@ -505,12 +519,12 @@ class Instances:
         Raises:
             Fault: An instance failed.
         """
-        for i, one, _ in self._turns:
+        for i, one, _ in self._instances:
             self._current[0] = i
             try:
                 one.reset(None if seed is None else seed + self._number + i)
-            except RAISED as error:
-                raise located("failed in reset", error, i) from error
+            except ENV_EXCEPTIONS as error:
+                raise locate_failure("failed in reset", error, i) from error
         return []
 
     def step(self) -> list[EpisodeInfo]:
@@ -523,12 +537,12 @@ class Instances:
         infos: list[EpisodeInfo] = []
         current = self._current
         actions = self._factory.actions(self.buffers.actions)
-        for i, one, agents in self._turns:
+        for i, one, agents in self._instances:
             current[0] = i
             try:
                 news = one.step(actions[agents])
-            except RAISED as error:
-                raise located("failed in step", error, i) from error
+            except ENV_EXCEPTIONS as error:
+                raise locate_failure("failed in step", error, i) from error
             if news:
                 infos += [info.shifted(agents.start) for info in news]
         self._seconds += time.perf_counter() - began
@@ -542,24 +556,24 @@ class Instances:
             Fault: The instance failed.
         """
         try:
-            return self._turns[0][1].render()
+            return self._instances[0][1].render()
         except UserError as error:
             return error
-        except RAISED as error:
-            raise located("failed in render", error, 0) from error
+        except ENV_EXCEPTIONS as error:
+            raise locate_failure("failed in render", error, 0) from error
 
     def close_all(self) -> str:
         """Close all instances. Returns what the first failing ``close`` raised, "" if none did."""
-        turns = self._turns
-        self._turns = []
+        turns = self._instances
+        self._instances = []
         faults = [close_if_possible(one) for _, one, _ in turns]
         return next(filter(None, faults), "")
 
 
-def located(what: str, error: BaseException, index: int) -> Exception:
-    """Return an instance's failure as a ``Fault`` with its index, or an unchanged ``UserError``."""
+def locate_failure(what: str, error: BaseException, index: int) -> Exception:
+    """Return an instance's failure as a ``EnvFailure`` with its index, or an unchanged ``UserError``."""
     if isinstance(error, UserError):
         return error
-    fault = error if isinstance(error, Fault) else failed(what, error)
+    fault = error if isinstance(error, EnvFailure) else failure_of(what, error)
     index = index if fault.index is None else fault.index
-    return Fault(fault.what or what, fault.text, index, fault.hint)
+    return EnvFailure(fault.what or what, fault.text, index, fault.hint)

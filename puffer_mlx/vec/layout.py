@@ -20,20 +20,20 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec, ImagePart
-from puffer_mlx.vec.python_faults import Fault
+from puffer_mlx.vec.env_failures import EnvFailure
 from puffer_mlx.vec.spaces import (
-    SMALLEST,
-    UP_TO_4,
-    ObservationPart,
+    CHANNELS_SMALLEST,
+    CHANNELS_UP_TO_4,
+    ObservationComponent,
     Path,
-    action_parts,
+    action_components,
     action_spec,
     exact_dtype,
     from_text,
     image_of,
     kind_of,
     nested,
-    observation_parts,
+    observation_components,
     path_text,
     row_dtype,
     to_text,
@@ -70,15 +70,15 @@ class SpaceLayout:
         action_space: Any,
         mask: bool = False,
         rescale: bool = False,
-        channels: str = SMALLEST,
+        channels: str = CHANNELS_SMALLEST,
     ) -> None:
         self._name = name
         self._arguments = name, observation_space, action_space, mask, rescale, channels
-        self._observations = list(observation_parts(name, observation_space, channels))
+        self._observations = list(observation_components(name, observation_space, channels))
         self._channels = channels
         self._single = self._observations[0].path == ()  # no Dict, no Tuple
         self.exact_dtype = exact_dtype(self._observations)
-        self._heads = list(action_parts(name, action_space, rescale))
+        self._heads = list(action_components(name, action_space, rescale))
         self.spaces = observation_space, action_space
         action = action_spec(name, self._heads)
         if mask and action.continuous:
@@ -132,7 +132,7 @@ class SpaceLayout:
     def writer(self, row: np.ndarray) -> Callable[[Any], None]:
         """Return a function that writes an observation of one agent into its row, (D,).
 
-        The function raises a ``Fault`` if the observation has a wrong shape, dtype or choice. It
+        The function raises a ``EnvFailure`` if the observation has a wrong shape, dtype or choice. It
         doesn't check bounds.
         """
         targets = [
@@ -156,7 +156,7 @@ class SpaceLayout:
                 except (KeyError, IndexError, TypeError, ValueError):
                     text = f"{str(observation)[:200]} isn't in {leaf.space}"
                 where = f" at {path_text(path)}" if path else ""
-                raise Fault("", f"an observation{where} {text}")
+                raise EnvFailure("", f"an observation{where} {text}")
 
         return write
 
@@ -209,7 +209,7 @@ class SpaceLayout:
     def __reduce__(self) -> tuple[Any, ...]:
         return SpaceLayout, self._arguments
 
-    def _mismatch(self, leaf: ObservationPart, values: Any, n: int) -> UserError:
+    def _mismatch(self, leaf: ObservationComponent, values: Any, n: int) -> UserError:
         kind = f"{values.dtype} {values.shape}" if hasattr(values, "shape") else repr(values)
         where = f" of {path_text(leaf.path)}" if leaf.path else ""
         if (
@@ -226,7 +226,7 @@ class SpaceLayout:
         )
 
 
-def image_parts(parts: list[ObservationPart]) -> tuple[ImagePart, ...]:
+def image_parts(parts: list[ObservationComponent]) -> tuple[ImagePart, ...]:
     """Return the parts that are images, for ``EnvSpec.image_parts``."""
     images = [part for part in parts if part.image]
     return tuple(ImagePart(part.start, part.image, part.channels_first) for part in images)
@@ -241,10 +241,12 @@ def saved_layout(spec: EnvSpec) -> SpaceLayout | None:
     if not spec.spaces:
         return None
     try:
-        most = max(spec.observation_size, spec.action.heads)
-        seen, taken = from_text(spec.spaces, most)
+        max_elements = max(spec.observation_size, spec.action.heads)
+        seen, taken = from_text(spec.spaces, max_elements)
         rest = spec.name, seen, taken, spec.mask_size > 0, bool(spec.action.bounds)
-        layouts = [SpaceLayout(*rest, channels) for channels in (SMALLEST, UP_TO_4)]
+        layouts = [
+            SpaceLayout(*rest, channels) for channels in (CHANNELS_SMALLEST, CHANNELS_UP_TO_4)
+        ]
     except (ValueError, OverflowError, UserError) as error:
         fault = str(error)
     else:

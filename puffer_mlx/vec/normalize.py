@@ -26,25 +26,25 @@ from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.base import (
     Collected,
     Environments,
+    FinalObservations,
+    HasExactObservations,
     HasSeats,
-    LastObservations,
+    ReportsFinalObservations,
     ReportsScores,
     Rows,
-    ShowsExactly,
-    ShowsLast,
 )
-from puffer_mlx.vec.rows import not_finite
+from puffer_mlx.vec.rows import non_finite_mask
 
-LIMIT = 10.0  # limit of a normalised observation, in standard deviations
-EPSILON = 1e-8
+MAX_DEVIATIONS = 10.0  # limit of a normalised observation, in standard deviations
+VARIANCE_EPSILON = 1e-8
 
 
 def deviation_inverse(variance: np.ndarray) -> np.ndarray:
     """Return 1 / sqrt(variance + 1e-8), float64."""
-    return 1 / np.sqrt(variance + EPSILON)
+    return 1 / np.sqrt(variance + VARIANCE_EPSILON)
 
 
-def normalise(
+def normalise_rows(
     rows: np.ndarray, mean: np.ndarray, scale: np.ndarray, exact: np.ndarray | None = None
 ) -> None:
     """Normalise rows in place.
@@ -57,7 +57,7 @@ def normalise(
     """
     np.subtract(rows if exact is None else exact, mean, out=rows, casting="same_kind")
     np.multiply(rows, scale, out=rows, casting="same_kind")
-    np.clip(rows, -LIMIT, LIMIT, out=rows)
+    np.clip(rows, -MAX_DEVIATIONS, MAX_DEVIATIONS, out=rows)
 
 
 def can_normalise(spec: EnvSpec) -> bool:
@@ -129,7 +129,7 @@ class Normalized:
         self.finals = inner.finals
         self.num_agents, self.num_groups = inner.num_agents, inner.num_groups
         self.num_environments = inner.num_environments
-        self.unread = inner.unread
+        self.unused = inner.unused
         self.backend = inner.backend
         self.layout = getattr(inner, "layout", None)  # Python environments only
         what = [word for word, on in (("observations", observations), ("rewards", rewards)) if on]
@@ -142,15 +142,17 @@ class Normalized:
             self.scores = inner.scores
         if isinstance(inner, HasSeats):
             self.seats, self.set_tags = inner.seats, inner.set_tags
-        self._exactly = inner.exact_observations if isinstance(inner, ShowsExactly) else None
-        self._seen = Moments(spec.observation_size) if observations else None
-        self._return = Moments(1) if rewards else None
+        self._exactly = (
+            inner.exact_observations if isinstance(inner, HasExactObservations) else None
+        )
+        self._observation_moments = Moments(spec.observation_size) if observations else None
+        self._return_moments = Moments(1) if rewards else None
         self._gamma = gamma
         self._threads = threads
         self._frozen = False
         self._returns = np.zeros(inner.num_agents)  # G of each agent
         self._n = inner.num_agents // inner.num_groups
-        self._out: list[Rows | None] = [None] * inner.num_groups
+        self._pending_rows: list[Rows | None] = [None] * inner.num_groups
         self._warned = False  # of values that aren't finite
 
     def reset(self, out: Rows) -> None:
@@ -162,38 +164,41 @@ class Normalized:
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
         """Begin a step, as ``VecEnv.send`` does; ``wait`` normalises the rows."""
         self.inner.send(group, actions, out)
-        self._out[group] = out
+        self._pending_rows[group] = out
 
     def wait(self, group: int) -> None:
         """Wait for a step, as ``VecEnv.wait`` does, and normalise its rows."""
         self.inner.wait(group)
-        out, self._out[group] = self._out[group], None
+        out, self._pending_rows[group] = self._pending_rows[group], None
         if out is not None:
             self._normalise(out, slice(group * self._n, (group + 1) * self._n))
 
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
-        """Collect a rollout, as ``WholeRollouts.collect`` does, but step by step."""
+        """Collect a rollout, as ``CollectsRollouts.collect`` does, but step by step."""
         return rollout_loop.collect(self, steps, act, actions, out, spans, self._threads)
 
     @property
-    def shows_last(self) -> bool:
-        """True if the environments show last observations (``ShowsLast``)."""
-        return isinstance(self.inner, ShowsLast) and self.inner.shows_last
+    def reports_final_observations(self) -> bool:
+        """True if the environments show last observations (``ReportsFinalObservations``)."""
+        return (
+            isinstance(self.inner, ReportsFinalObservations)
+            and self.inner.reports_final_observations
+        )
 
-    def take_last(self) -> LastObservations:
-        """Return normalised last observations, as ``ShowsLast.take_last`` does."""
-        assert isinstance(self.inner, ShowsLast)
-        last = self.inner.take_last()
-        if self._seen is None:
+    def take_final_observations(self) -> FinalObservations:
+        """Return normalised last observations, as ``ReportsFinalObservations.take_final_observations`` does."""
+        assert isinstance(self.inner, ReportsFinalObservations)
+        last = self.inner.take_final_observations()
+        if self._observation_moments is None:
             return last
         rows = last.observations.astype(np.float32)
         exact = last.observations if last.observations.dtype == np.float64 else None
-        normalise(rows, self._seen.mean, self._seen.scale, exact)
+        normalise_rows(rows, self._observation_moments.mean, self._observation_moments.scale, exact)
         return last._replace(observations=rows)
 
-    def memory(self) -> dict[str, np.ndarray]:
+    def statistics(self) -> dict[str, np.ndarray]:
         """Return copies of the statistics (``HasNormalizer``)."""
         return {
             f"{name}.{key}": np.array(getattr(moments, key), np.float64)
@@ -202,49 +207,53 @@ class Normalized:
         }
 
     def _moments(self) -> dict[str, Moments]:
-        parts = {"observations": self._seen, "return": self._return}
+        parts = {"observations": self._observation_moments, "return": self._return_moments}
         return {name: moments for name, moments in parts.items() if moments}
 
-    def remember(self, memory: dict[str, np.ndarray], frozen: bool = False) -> None:
+    def restore_statistics(self, statistics: dict[str, np.ndarray], frozen: bool = False) -> None:
         """Restore statistics (``HasNormalizer``). If ``frozen``, rewards aren't normalised.
 
         Statistics of rewards may be missing and then start again, since a policy doesn't depend on
         them.
         """
         parts = self._moments()
-        if not any(name.startswith("return.") for name in memory):
+        if not any(name.startswith("return.") for name in statistics):
             parts.pop("return", None)
-        self._recall(parts, memory)
+        self._restore_moments(parts, statistics)
         self._frozen = frozen
 
-    def _recall(self, parts: dict[str, Moments], memory: dict[str, np.ndarray]) -> None:
-        """Restore some of the statistics; ``memory`` must contain all of them."""
-        current = self.memory()
+    def _restore_moments(
+        self, parts: dict[str, Moments], statistics: dict[str, np.ndarray]
+    ) -> None:
+        """Restore some of the statistics; ``statistics`` must contain all of them."""
+        current = self.statistics()
         names = [f"{name}.{key}" for name in parts for key in ("count", "mean", "variance")]
-        shapes = {name: getattr(memory.get(name), "shape", None) for name in names}
+        shapes = {name: getattr(statistics.get(name), "shape", None) for name in names}
         if wrong := [name for name in names if shapes[name] != current[name].shape]:
             raise UserError(
                 f"the statistics of {', '.join(wrong)} are missing, or of other environments",
                 "leave vec.normalize_observations and vec.normalize_rewards as they were",
             )
-        if "observations.mean" in memory and "observations" not in parts:
+        if "observations.mean" in statistics and "observations" not in parts:
             raise UserError(
                 "the policy wants normalised observations, and these aren't",
                 "--vec.normalize-observations 1",
             )
         for name, moments in parts.items():
-            moments.count = float(memory[f"{name}.count"])
-            moments.mean = np.array(memory[f"{name}.mean"], np.float64)
-            moments.variance = np.array(memory[f"{name}.variance"], np.float64)
+            moments.count = float(statistics[f"{name}.count"])
+            moments.mean = np.array(statistics[f"{name}.mean"], np.float64)
+            moments.variance = np.array(statistics[f"{name}.variance"], np.float64)
 
     def raw(self, observations: np.ndarray) -> np.ndarray:
         """Return normalised observations (..., D) on their original scale.
 
         Clipped values stay clipped.
         """
-        if self._seen is None:
+        if self._observation_moments is None:
             return observations
-        return (observations / self._seen.scale + self._seen.mean).astype(np.float32)
+        return (
+            observations / self._observation_moments.scale + self._observation_moments.mean
+        ).astype(np.float32)
 
     def state(self) -> np.ndarray | None:
         """Return the state of the environments and the statistics (``VecEnv.state``)."""
@@ -252,7 +261,7 @@ class Normalized:
         if inner is None:
             return None
         file = io.BytesIO()
-        np.savez(file, inner=inner, returns=self._returns, **self.memory())  # type: ignore
+        np.savez(file, inner=inner, returns=self._returns, **self.statistics())  # type: ignore
         return np.frombuffer(file.getvalue(), np.uint8)
 
     def restore(self, state: np.ndarray) -> None:
@@ -265,34 +274,36 @@ class Normalized:
                 f"the state isn't one of normalised environments: {error}",
                 "go on with the run's own vec.normalize_observations and vec.normalize_rewards",
             ) from None
-        self._recall(self._moments(), saved)
+        self._restore_moments(self._moments(), saved)
         self.inner.restore(saved["inner"])
         self._returns[:] = saved["returns"]
 
     def _normalise(self, out: Rows, agents: slice, rewarded: bool = True) -> None:
         """Normalise the rows of some agents in place, after updating the statistics."""
         first = agents.start
-        away = _absent_mask(out)
-        if self._seen is not None:
+        absent = _absent_mask(out)
+        if self._observation_moments is not None:
             rows = out.observations
             exact = self._exactly(agents) if self._exactly else None
             if not self._frozen:
                 seen = rows if exact is None else exact
-                bad = _or_masks(self._not_finite("an observation", rows, first), away)
-                self._seen.add(seen if bad is None else seen[~bad])
-            normalise(rows, self._seen.mean, self._seen.scale, exact)
-        if self._return is not None and rewarded and not self._frozen:
+                bad = _or_masks(self._warn_non_finite("an observation", rows, first), absent)
+                self._observation_moments.add(seen if bad is None else seen[~bad])
+            normalise_rows(
+                rows, self._observation_moments.mean, self._observation_moments.scale, exact
+            )
+        if self._return_moments is not None and rewarded and not self._frozen:
             G, rewards = self._returns[agents], out.rewards
-            bad = _or_masks(self._not_finite("a reward", rewards[:, None], first), away)
+            bad = _or_masks(self._warn_non_finite("a reward", rewards[:, None], first), absent)
             G *= self._gamma
             G += rewards if bad is None else np.where(bad, 0, rewards)
-            self._return.add(G[:, None] if bad is None else G[~bad, None])
-            np.multiply(rewards, self._return.scale, out=rewards, casting="same_kind")
+            self._return_moments.add(G[:, None] if bad is None else G[~bad, None])
+            np.multiply(rewards, self._return_moments.scale, out=rewards, casting="same_kind")
             G[out.terminals != 0] = 0
 
-    def _not_finite(self, what: str, rows: np.ndarray, first: int) -> np.ndarray | None:
+    def _warn_non_finite(self, what: str, rows: np.ndarray, first: int) -> np.ndarray | None:
         """Return a mask (n,) of rows (n, size) that aren't finite, or None; warns once."""
-        bad = not_finite(rows)
+        bad = non_finite_mask(rows)
         if bad is None:
             return None
         if not self._warned:
@@ -321,8 +332,8 @@ def _absent_mask(out: Rows) -> np.ndarray | None:
     """Return (n,) bool, True for absent agents; None: all are present."""
     if out.finals is None or not out.finals.any():
         return None
-    away = (out.finals > 0) & (out.terminals > 0)
-    return away if away.any() else None
+    absent = (out.finals > 0) & (out.terminals > 0)
+    return absent if absent.any() else None
 
 
 def _or_masks(some: np.ndarray | None, others: np.ndarray | None) -> np.ndarray | None:

@@ -27,36 +27,38 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import registries
+from puffer_mlx.vec.env_failures import EnvFailure, describe_exception
 from puffer_mlx.vec.instances import (
     Buffers,
+    BufferShapes,
     EnvFactory,
     EpisodeInfo,
     Instances,
-    Shapes,
     report_unclosed,
 )
 from puffer_mlx.vec.processes import (
-    CONTEXT,
+    START_METHOD,
     allow_children,
     begin_child,
-    how_it_ended,
+    describe_exit,
     starting_children,
 )
-from puffer_mlx.vec.python_faults import Fault, describe
 
-_STARTING = 60.0  # minimum seconds for a process to start and make its environments
-_MAKING = 4.0  # times vec.timeout: imports are slow when all processes start at once
+_MIN_START_TIMEOUT = 60.0  # minimum seconds for a process to start and make its environments
+_START_TIMEOUT_FACTOR = 4.0  # times vec.timeout: imports are slow when all processes start at once
 _CLOSE_TIMEOUT = 3.0  # seconds for environments to close
 _SHUTDOWN_TIMEOUT = 1.0  # seconds for a process to end, or to report where it hangs
-_WHY_DEAD = (
+_DEATH_HINT = (
     "was there too little memory (fewer vec.total_agents), or did compiled code crash"
     " (vec.backend = sync shows where)?"
 )
-_LOST = 76  # exit code of a process that can't answer
-_WHY_LOST = "an environment must not close all descriptors (os.closerange, code for daemons)"
+_EXIT_DISCONNECTED = 76  # exit code of a process that can't answer
+_DISCONNECTED_HINT = (
+    "an environment must not close all descriptors (os.closerange, code for daemons)"
+)
 _DUMP_SIGNAL = signal.SIGUSR1  # sent to a hanging process
-_CLOSE, _STEP = pickle.dumps(("close", ())), pickle.dumps(("step", ()))
-_NOTHING = pickle.dumps([])
+_CLOSE_TASK, _STEP_TASK = pickle.dumps(("close", ())), pickle.dumps(("step", ()))
+_EMPTY_RESULT = pickle.dumps([])
 
 
 class Unclosed(NamedTuple):
@@ -83,18 +85,18 @@ class SyncGroup(Instances):
     """
 
     def __init__(
-        self, shapes: Shapes, *, factory: EnvFactory, seed: int, number: int, **arguments: Any
+        self, shapes: BufferShapes, *, factory: EnvFactory, seed: int, number: int, **arguments: Any
     ) -> None:
-        self._place = factory.name, number, seed
+        self._origin = factory.name, number, seed
         buffers = Buffers.allocate(shapes)
         current, busy = np.zeros(1, int), np.zeros(1)
         super().__init__(factory, buffers, current, busy, seed=seed, number=number, **arguments)
 
-    def ask(self, what: str, *arguments: Any) -> None:
-        """Begin a ``step`` or a ``reset`` (with a seed or None), to be done in ``answer``."""
+    def submit(self, what: str, *arguments: Any) -> None:
+        """Begin a ``step`` or a ``reset`` (with a seed or None), to be done in ``wait``."""
         self._task = getattr(self, what), arguments
 
-    def answer(self) -> Any:
+    def wait(self) -> Any:
         """Execute the task and return its infos. The result is in the buffers.
 
         Raises:
@@ -103,17 +105,17 @@ class SyncGroup(Instances):
         method, arguments = self._task
         try:
             return method(*arguments)
-        except Fault as fault:
-            raise fault.report(*self._place) from None
+        except EnvFailure as fault:
+            raise fault.report(*self._origin) from None
 
     def render(self) -> Any:
         """Return the first environment's picture, or the ``UserError`` with the reason."""
-        self.ask("picture")
-        return self.answer()
+        self.submit("picture")
+        return self.wait()
 
     def close(self) -> None:
         """Close the environments; report one that can't be closed."""
-        report_unclosed(self._place[0], self.close_all())
+        report_unclosed(self._origin[0], self.close_all())
 
     def busy_seconds(self) -> float:
         """Return the seconds spent in steps."""
@@ -143,7 +145,7 @@ class AsyncGroup:
 
     def __init__(
         self,
-        shapes: Shapes,
+        shapes: BufferShapes,
         *,
         workers: int,
         timeout: float,
@@ -153,20 +155,20 @@ class AsyncGroup:
         number: int,
         **arguments: Any,
     ) -> None:
-        self._place = factory.name, number, seed
+        self._origin = factory.name, number, seed
         self._count = count // workers  # instances of a process
         self._pipes: list[Connection] = []
         self.processes: list[Any] = []
         # Also run when the program ends: multiprocessing would send SIGTERM, which they ignore.
         ending = factory.name, self._pipes, self.processes
-        self._end = Finalize(self, _end, ending, exitpriority=0)
-        context: Any = multiprocessing.get_context(CONTEXT)
+        self._end_processes = Finalize(self, _end_processes, ending, exitpriority=0)
+        context: Any = multiprocessing.get_context(START_METHOD)
         preload = [__name__, type(factory).__module__, "gymnasium"]
         shapes = {**shapes, "current": ((workers,), np.int64), "busy": ((workers,), np.float64)}
-        memory = {key: context.RawArray("b", _bytes(*kind)) for key, kind in shapes.items()}
-        self.buffers, self._current, self._busy = _view(memory, shapes)
+        memory = {key: context.RawArray("b", _byte_count(*kind)) for key, kind in shapes.items()}
+        self.buffers, self._current, self._busy = _view_buffers(memory, shapes)
         self._n = len(self.buffers.rewards) // workers
-        sent = pickled(factory)
+        sent = pickle_factory(factory)
         method = multiprocessing.get_start_method()
         try:
             for w in range(workers):
@@ -174,29 +176,29 @@ class AsyncGroup:
                 rest = {**arguments, "seed": seed, "count": self._count, "number": first}
                 pipe, end = context.Pipe()
                 what = w, self._n, end, method, sent, memory, shapes, rest
-                process = context.Process(target=_work, args=what, daemon=True)
+                process = context.Process(target=_run_worker, args=what, daemon=True)
                 with starting_children(preload):
                     process.start()
                 end.close()
                 self._pipes.append(pipe)
                 self.processes.append(process)
-            self._wait_at_most(max(_STARTING, _MAKING * timeout))
-            self.answer()
-            self._wait_at_most(timeout)
+            self._set_timeout(max(_MIN_START_TIMEOUT, _START_TIMEOUT_FACTOR * timeout))
+            self.wait()
+            self._set_timeout(timeout)
         except BaseException:
             self.close()
             raise
 
-    def ask(self, what: str, *arguments: Any) -> None:
+    def submit(self, what: str, *arguments: Any) -> None:
         """Begin a ``step`` or a ``reset`` (with a seed or None) of all environments."""
-        words = pickle.dumps((what, arguments)) if arguments else _STEP
+        words = pickle.dumps((what, arguments)) if arguments else _STEP_TASK
         for w, pipe in enumerate(self._pipes):
             try:
                 pipe.send_bytes(words)
             except OSError:
-                raise self._died(w) from None
+                raise self._death_error(w) from None
 
-    def answer(self) -> list[EpisodeInfo]:
+    def wait(self) -> list[EpisodeInfo]:
         """Wait for the task and return its infos. The result is in the buffers.
 
         Raises:
@@ -214,7 +216,7 @@ class AsyncGroup:
 
     def render(self) -> Any:
         """Return the first environment's picture, or the ``UserError`` with the reason."""
-        with suppress(OSError):  # dead; ``answer`` reports it
+        with suppress(OSError):  # dead; ``wait`` reports it
             self._pipes[0].send(("picture", ()))
         return self._receive(0)
 
@@ -224,9 +226,9 @@ class AsyncGroup:
 
     def close(self) -> None:
         """Ask all processes to end, and kill those that don't."""
-        self._end()
+        self._end_processes()
 
-    def _wait_at_most(self, seconds: float) -> None:
+    def _set_timeout(self, seconds: float) -> None:
         """Make reading from a process fail after some seconds (BlockingIOError).
 
         Calling ``poll`` before each read would take a tenth of a round trip.
@@ -243,52 +245,54 @@ class AsyncGroup:
         try:
             word = self._pipes[w].recv()
         except BlockingIOError:
-            raise self._hang(w) from None
+            raise self._hang_error(w) from None
         except (EOFError, OSError):
-            raise self._died(w) from None
-        if isinstance(word, Fault):
+            raise self._death_error(w) from None
+        if isinstance(word, EnvFailure):
             raise self._report(w, word)
         return word
 
-    def _report(self, w: int, fault: Fault) -> UserError:
-        name, number, seed = self._place
+    def _report(self, w: int, fault: EnvFailure) -> UserError:
+        name, number, seed = self._origin
         return fault.report(name, number + w * self._count, seed)
 
-    def _died(self, w: int) -> UserError:
+    def _death_error(self, w: int) -> UserError:
         process = self.processes[w]
         process.join(_SHUTDOWN_TIMEOUT)
         code = process.exitcode or 0
-        text, hint = f"its process {how_it_ended(code)}", _WHY_DEAD
-        if code == _LOST:
-            text, hint = "its process lost its connection to this one", _WHY_LOST
-        return self._report(w, Fault("died", text, int(self._current[w]), hint))
+        text, hint = f"its process {describe_exit(code)}", _DEATH_HINT
+        if code == _EXIT_DISCONNECTED:
+            text, hint = "its process lost its connection to this one", _DISCONNECTED_HINT
+        return self._report(w, EnvFailure("died", text, int(self._current[w]), hint))
 
-    def _hang(self, w: int) -> UserError:
+    def _hang_error(self, w: int) -> UserError:
         pipe = self._pipes[w]
         with suppress(ProcessLookupError):
             os.kill(self.processes[w].pid, _DUMP_SIGNAL)
         text = f"nothing came back for {self._timeout:g} seconds (vec.timeout)"
         with suppress(Exception):  # it may have died, or written half a message
             word = pipe.recv() if pipe.poll(_SHUTDOWN_TIMEOUT) else None
-            lines = word.text.partition("\n")[2] if isinstance(word, Fault) else ""
+            lines = word.text.partition("\n")[2] if isinstance(word, EnvFailure) else ""
             text += f"; it was at\n{lines}" if lines else ""
         hint = "raise vec.timeout if it is only slow"
-        return self._report(w, Fault("hangs", text, int(self._current[w]), hint))
+        return self._report(w, EnvFailure("hangs", text, int(self._current[w]), hint))
 
 
-def _end(name: str, pipes: list[Connection], processes: Sequence[Any]) -> None:
+def _end_processes(name: str, pipes: list[Connection], processes: Sequence[Any]) -> None:
     """End a group's processes, and report what ``close`` of the environments ``name`` raised."""
     try:
         for pipe in pipes:
             with suppress(OSError):  # its process has ended
-                pipe.send_bytes(_CLOSE)  # answered after the current step, whose result is unused
+                pipe.send_bytes(
+                    _CLOSE_TASK
+                )  # answered after the current step, whose result is unused
         _join(processes, _CLOSE_TIMEOUT)
     finally:  # also after a second Ctrl-C
         for process in processes:
             process.kill()
         _join(processes, _CLOSE_TIMEOUT)
         for pipe in pipes:
-            report_unclosed(name, _last_word(pipe))
+            report_unclosed(name, _close_error(pipe))
             pipe.close()
 
 
@@ -305,7 +309,7 @@ def _join(processes: Sequence[Any], timeout: float) -> None:
 
 
 def open_group(
-    shapes: Shapes, workers: int, timeout: float, **arguments: Any
+    shapes: BufferShapes, workers: int, timeout: float, **arguments: Any
 ) -> SyncGroup | AsyncGroup:
     """Return the environments of a group. They step in this process if ``workers`` is 0."""
     if workers:
@@ -313,42 +317,46 @@ def open_group(
     return SyncGroup(shapes, **arguments)
 
 
-def _work(
+def _run_worker(
     w: int,
     n: int,
     pipe: Connection,
     method: str,
     sent: bytes,
     memory: dict[str, Any],
-    shapes: Shapes,
+    shapes: BufferShapes,
     arguments: dict[str, Any],
 ) -> None:
     """Run a process: make environments and execute tasks until ``close``."""
     begin_child()
-    signal.signal(_DUMP_SIGNAL, _raise_hang)
+    signal.signal(_DUMP_SIGNAL, _raise_timeout)
     allow_children(pipe, method)
-    buffers, current, busy = _view(memory, shapes)
-    buffers, current = buffers.part(slice(w * n, (w + 1) * n)), current[w : w + 1]
+    buffers, current, busy = _view_buffers(memory, shapes)
+    buffers, current = buffers.select(slice(w * n, (w + 1) * n)), current[w : w + 1]
     instances = None
     try:
         registered, made = pickle.loads(sent)
         factory = pickle.loads(made)
         registries.receive(registered)  # replaces environments registered by imports
         instances = Instances(factory, buffers, current, busy[w : w + 1], **arguments)
-        pipe.send_bytes(_NOTHING)
+        pipe.send_bytes(_EMPTY_RESULT)
         while (task := _next_task(pipe))[0] != "close":
             result = getattr(instances, task[0])(*task[1])
             if isinstance(result, list) and not result:
-                pipe.send_bytes(_NOTHING)
+                pipe.send_bytes(_EMPTY_RESULT)
             else:
                 pipe.send(result)
     except BaseException as error:  # also if the factory can't be read, or a result can't be sent
-        known = isinstance(error, Fault | UserError)
-        word = error if known else Fault("failed in its process", describe(error), int(current[0]))
+        known = isinstance(error, EnvFailure | UserError)
+        word = (
+            error
+            if known
+            else EnvFailure("failed in its process", describe_exception(error), int(current[0]))
+        )
         try:
             pipe.send(word)
         except OSError:
-            sys.exit(_LOST)
+            sys.exit(_EXIT_DISCONNECTED)
     finally:
         if instances is not None and (fault := instances.close_all()):
             with suppress(OSError):
@@ -363,7 +371,7 @@ def _next_task(pipe: Connection) -> tuple[str, tuple[Any, ...]]:
         return "close", ()
 
 
-def _last_word(pipe: Connection) -> str:
+def _close_error(pipe: Connection) -> str:
     """Return what ``close`` raised in a process that has ended, "" if nothing."""
     fault = ""
     with suppress(EOFError, OSError):
@@ -373,16 +381,18 @@ def _last_word(pipe: Connection) -> str:
     return fault
 
 
-def _raise_hang(*_: Any) -> None:
+def _raise_timeout(*_: Any) -> None:
     """Signal handler: raise in the hanging frame, so that its lines of code are reported."""
     raise TimeoutError
 
 
-def _bytes(shape: Sequence[int], dtype: Any) -> int:
+def _byte_count(shape: Sequence[int], dtype: Any) -> int:
     return int(np.prod(shape)) * np.dtype(dtype).itemsize
 
 
-def _view(memory: dict[str, Any], shapes: Shapes) -> tuple[Buffers, np.ndarray, np.ndarray]:
+def _view_buffers(
+    memory: dict[str, Any], shapes: BufferShapes
+) -> tuple[Buffers, np.ndarray, np.ndarray]:
     """Return buffers in shared memory, and each process's current instance and seconds in steps."""
     arrays = {
         key: np.frombuffer(memory[key], dtype).reshape(shape)
@@ -392,7 +402,7 @@ def _view(memory: dict[str, Any], shapes: Shapes) -> tuple[Buffers, np.ndarray, 
     return Buffers(**arrays), current, busy
 
 
-def pickled(factory: EnvFactory) -> bytes:
+def pickle_factory(factory: EnvFactory) -> bytes:
     """Return a factory and the registered environments, pickled for a process.
 
     Raises:

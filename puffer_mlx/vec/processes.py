@@ -22,14 +22,18 @@ from types import ModuleType
 from puffer_mlx.system import output
 
 SAFE_PATH = "PYTHONSAFEPATH"  # don't import files of the working directory
-OURS = "puffer_mlx"  # its value if this program set it
-CONTEXT = "forkserver" if sys.platform == "linux" else "spawn"
-FOR_PARENT = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}  # signals that only the parent handles
+SAFE_PATH_MARK = "puffer_mlx"  # its value if this program set it
+START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+PARENT_SIGNALS = {
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGTERM,
+}  # signals that only the parent handles
 _PR_SET_PDEATHSIG = 1  # Linux's prctl: the signal when the parent ends
 # A separate fork server. The server of ``multiprocessing`` belongs to the program, whose processes
 # must begin without our blocked signals and modules.
 _SERVER = forkserver.ForkServer()
-ROUND_TRIP = 100e-6  # seconds that a step in a process costs the trainer: pipes and wake-up
+ROUND_TRIP_SECONDS = 100e-6  # seconds that a step in a process costs the trainer: pipes and wake-up
 
 
 def cores() -> int:
@@ -79,7 +83,7 @@ def starting_children(preload: list[str]) -> Iterator[None]:
     lack ``if __name__ == "__main__"``. ``multiprocessing`` also puts the working directory first on
     the path, where a ``random.py`` would replace the standard library's.
 
-    ``FOR_PARENT`` is blocked in the new processes: in a child until ``begin_child``, in the fork
+    ``PARENT_SIGNALS`` is blocked in the new processes: in a child until ``begin_child``, in the fork
     server and the resource tracker permanently.
     """
     main = sys.modules["__main__"]
@@ -88,11 +92,11 @@ def starting_children(preload: list[str]) -> Iterator[None]:
     _SERVER.set_forkserver_preload(preload)
     forkserver.connect_to_new_process = _SERVER.connect_to_new_process
     sys.modules["__main__"] = ModuleType("__main__")
-    os.environ[SAFE_PATH] = safe or OURS
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_PARENT)
+    os.environ[SAFE_PATH] = safe or SAFE_PATH_MARK
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENT_SIGNALS)
     try:
         resource_tracker.ensure_running()  # unblocks SIGINT and SIGTERM, which it ignores
-        signal.pthread_sigmask(signal.SIG_BLOCK, FOR_PARENT)
+        signal.pthread_sigmask(signal.SIG_BLOCK, PARENT_SIGNALS)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -109,7 +113,7 @@ def begin_child() -> None:
     environments until its epoch ends.
     """
     output.never_raise()
-    if os.environ.get(SAFE_PATH) == OURS:  # not for programs that an environment starts
+    if os.environ.get(SAFE_PATH) == SAFE_PATH_MARK:  # not for programs that an environment starts
         del os.environ[SAFE_PATH]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -120,7 +124,7 @@ def begin_child() -> None:
         after_in_parent=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGTERM}),
         after_in_child=_restore_sigterm,
     )
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_PARENT)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENT_SIGNALS)
     _end_with_parent()
 
 
@@ -129,7 +133,7 @@ def _restore_sigterm() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def how_it_ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Return a text for the exit code of a process."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"

@@ -35,7 +35,13 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import nearest
-from puffer_mlx.vec.episodes import means_of
+from puffer_mlx.vec.env_failures import (
+    ENV_EXCEPTIONS,
+    describe_exception,
+    raising_failure,
+    result_failure,
+)
+from puffer_mlx.vec.episodes import mean_metrics
 from puffer_mlx.vec.instances import (
     Buffers,
     EnvFactory,
@@ -45,17 +51,16 @@ from puffer_mlx.vec.instances import (
     parameters,
 )
 from puffer_mlx.vec.layout import SpaceLayout
-from puffer_mlx.vec.python_faults import RAISED, describe, failing, form_fault
 from puffer_mlx.vec.spaces import kind_of
 
 PREFIX = "pufferlib:"
-_BEGINNING = "puffer_"  # of its names
-_TABLE = "MAKE_FUNCTIONS"  # in the module
+_NAME_START = "puffer_"  # of its names
+_TABLE_NAME = "MAKE_FUNCTIONS"  # in the module
 _MODULE = "pufferlib.ocean.environment"
-_ARRAYS = ("observations", "rewards", "terminals", "truncations")
+_ARRAY_ATTRIBUTES = ("observations", "rewards", "terminals", "truncations")
 _ATTRIBUTES = ("single_observation_space", "single_action_space", "num_agents")
-_METHODS = ("reset", "step")
-_OURS = ("buf", "seed")  # arguments that aren't the user's
+_REQUIRED_METHODS = ("reset", "step")
+_RESERVED_ARGUMENTS = ("buf", "seed")  # arguments that aren't the user's
 
 
 def is_puffer_env(candidate: Any) -> bool:
@@ -68,7 +73,9 @@ def is_puffer_env(candidate: Any) -> bool:
         return True
     if isinstance(candidate, type) or not hasattr(candidate, "single_observation_space"):
         return callable(candidate) and "buf" in parameters(candidate)
-    return all(hasattr(candidate, name) for name in (*_ATTRIBUTES, *_ARRAYS, *_METHODS))
+    return all(
+        hasattr(candidate, name) for name in (*_ATTRIBUTES, *_ARRAY_ATTRIBUTES, *_REQUIRED_METHODS)
+    )
 
 
 @dataclass
@@ -88,24 +95,24 @@ class PufferFactory(EnvFactory):
                 f"{self.name}: it is an environment already, expected what makes one",
                 "name its class, or a function that returns an environment",
             )
-        for key in _OURS:
+        for key in _RESERVED_ARGUMENTS:
             if key in self.keywords:
                 raise UserError(f"{self.name}: env.{key} can't be set", "use vec.seed")
 
-    def takes(self) -> list[str]:
+    def argument_names(self) -> list[str]:
         """Return the names of the arguments that a user can set."""
-        return [name for name in parameters(self.constructor) if name not in _OURS]
+        return [name for name in parameters(self.constructor) if name not in _RESERVED_ARGUMENTS]
 
     @property
     def scales(self) -> bool:
         """True if one instance can hold any number of environments."""
         return "num_envs" in parameters(self.constructor) and "num_envs" not in self.keywords
 
-    def vector_form(self) -> tuple[str, str]:
+    def vectorised_version(self) -> tuple[str, str]:
         """Return the vectorised form's name, and why it can't be used ("" if it can)."""
         if "num_envs" in self.keywords:
             return "", "env.num_envs is given"
-        return ("it takes num_envs", "") if self.scales else super().vector_form()
+        return ("it takes num_envs", "") if self.scales else super().vectorised_version()
 
     def describe(self, env: Any, seed: int) -> Probe:
         """Return an environment's spaces and agents."""
@@ -177,9 +184,13 @@ class PufferFactory(EnvFactory):
             arguments.setdefault("render_mode", "rgb_array")
         given = ("buf", self._buf(count)), ("seed", seed)
         arguments |= {key: value for key, value in given if key in known}
-        with self.explained(number, seed - number):
+        with self.reporting_failures(number, seed - number):
             env = self.constructor(**arguments)
-        missing = [key for key in (*_ATTRIBUTES, *_ARRAYS, *_METHODS) if not hasattr(env, key)]
+        missing = [
+            key
+            for key in (*_ATTRIBUTES, *_ARRAY_ATTRIBUTES, *_REQUIRED_METHODS)
+            if not hasattr(env, key)
+        ]
         if missing:
             raise UserError(
                 f"{self.name}: the {type(env).__qualname__} it made has no {', '.join(missing)}",
@@ -241,7 +252,7 @@ class PufferInstance:
     def step(self, actions: np.ndarray) -> Sequence[EpisodeInfo]:
         """Step all agents, and reset an emulated environment that is done."""
         result = self._env.step(actions)
-        if fault := form_fault("step", result):
+        if fault := result_failure("step", result):
             raise fault
         buffers = self._buffers
         buffers.rewards[:] = self._array("rewards")
@@ -273,7 +284,7 @@ class PufferInstance:
             close()
 
     def _reset(self, seed: int | None) -> None:
-        with failing("failed in reset"):
+        with raising_failure("failed in reset"):
             self._env.reset(**({} if seed is None else {"seed": seed}))
             self._array("rewards")
 
@@ -315,7 +326,7 @@ class PufferInstance:
                 for place in np.flatnonzero(ended).tolist()
             ]
         for place, info in each:
-            if numbers := means_of(info):
+            if numbers := mean_metrics(info):
                 yield EpisodeInfo(place, numbers)
 
 
@@ -328,7 +339,9 @@ def ocean_names() -> list[str]:
     for folder in (spec and spec.submodule_search_locations) or ():
         path = Path(folder, "ocean", "environment.py")
         if path.is_file():
-            return sorted(_BEGINNING + key for key in _table_keys(path.read_text(encoding="utf-8")))
+            return sorted(
+                _NAME_START + key for key in _table_keys(path.read_text(encoding="utf-8"))
+            )
     return []
 
 
@@ -348,17 +361,17 @@ def find_ocean(name: str) -> Callable[..., Any]:
             "pip install 'puffer-mlx[pufferlib]', in an environment of its own: docs/install.md",
         )
     if name not in known:
-        whole = name if name.startswith(_BEGINNING) else _BEGINNING + name
+        whole = name if name.startswith(_NAME_START) else _NAME_START + name
         near = nearest(whole, known, PREFIX) or f"{PREFIX}{known[0]}, say: puffer-mlx list has all"
         raise UserError(f"{PREFIX}{name}: PufferLib has no such environment", near)
-    key = name.removeprefix(_BEGINNING)
+    key = name.removeprefix(_NAME_START)
     try:
-        factory = getattr(importlib.import_module(_MODULE), _TABLE)[key]
+        factory = getattr(importlib.import_module(_MODULE), _TABLE_NAME)[key]
         if isinstance(factory, str):
             factory = getattr(importlib.import_module(f"pufferlib.ocean.{key}.{key}"), factory)
-    except RAISED as error:
+    except ENV_EXCEPTIONS as error:
         raise UserError(
-            f"{PREFIX}{name} can't be imported: {describe(error)}",
+            f"{PREFIX}{name} can't be imported: {describe_exception(error)}",
             "its C is compiled when PufferLib is installed: did that succeed?",
         ) from None
     return factory
@@ -369,7 +382,7 @@ def _table_keys(text: str) -> list[str]:
     for node in ast.parse(text).body:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
             continue
-        if any(isinstance(to, ast.Name) and to.id == _TABLE for to in node.targets):
+        if any(isinstance(to, ast.Name) and to.id == _TABLE_NAME for to in node.targets):
             keys = [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
             return [key for key in keys if isinstance(key, str)]
     return []

@@ -15,17 +15,17 @@ from puffer_mlx.config.memory_needs import refuse_step
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.backend_choice import choose_backend
-from puffer_mlx.vec.base import TERMINATED, Collected, LastObservations, Rows
+from puffer_mlx.vec.base import TERMINATED, Collected, FinalObservations, Rows
 from puffer_mlx.vec.episodes import Episodes, EpisodeTracker
 from puffer_mlx.vec.instances import EnvFactory, EpisodeInfo
 from puffer_mlx.vec.pool import AsyncGroup, SyncGroup, open_group
 from puffer_mlx.vec.rows import RowShapes, check_finite, check_picture
 
 _INTERRUPT_TIMEOUT = 0.5  # seconds for the step in progress after Ctrl-C
-_SEEDS = 2**32  # Gymnasium takes none beyond
+_SEED_MODULUS = 2**32  # Gymnasium takes none beyond
 
 
-class _HeldInterrupt:
+class _DelayedInterrupt:
     """Hold back the KeyboardInterrupt of Ctrl-C until the end of a block, at most half a second.
 
     So the step in progress is completed if it ends soon, and the environments can be used again. A
@@ -35,22 +35,22 @@ class _HeldInterrupt:
 
     def __enter__(self) -> None:
         self._timer: threading.Timer | None = None
-        self._holds = (
+        self._delays = (
             _signal.getsignal(signal.SIGINT) is signal.default_int_handler
             and threading.current_thread() is threading.main_thread()
         )
-        if self._holds:
-            _signal.signal(signal.SIGINT, self._hold)
+        if self._delays:
+            _signal.signal(signal.SIGINT, self._delay)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._holds:
+        if self._delays:
             if self._timer is not None:
                 self._timer.cancel()
             _signal.signal(signal.SIGINT, signal.default_int_handler)
             if self._timer is not None and kind is None:
                 raise KeyboardInterrupt
 
-    def _hold(self, number: int, frame: FrameType | None) -> None:
+    def _delay(self, number: int, frame: FrameType | None) -> None:
         if self._timer is not None:
             signal.default_int_handler(number, frame)
         again = threading.get_ident(), number
@@ -110,7 +110,7 @@ class PythonVec:
         self.num_groups = num_buffers
         self.num_threads = num_threads
         self._name = factory.name
-        self._seed = seed % _SEEDS
+        self._seed = seed % _SEED_MODULUS
         self._resets = 0
         self._fresh = False  # whether instances were reset in advance
         self._envs: list[SyncGroup | AsyncGroup] = []  # one for each group; empty if closed
@@ -128,21 +128,25 @@ class PythonVec:
         factory, total, groups = self.factory, self.num_agents, self.num_groups
         factory.probe(backend, self._seed)
         chosen = choose_backend(factory, total, groups, backend, self.num_threads, self._seed)
-        self.backend = chosen.form
+        self.backend = chosen.backend
         self.description = chosen.description
         self._n = total // groups  # agents of a group
         self._per_environment = factory.agents // factory.environments
         self.num_environments = total // self._per_environment
         self.layout = factory.layout
         self.spec = factory.layout.spec
-        self.unread = factory.unread
+        self.unused = factory.unused
         self.finals = factory.finals
-        self.shows_last = factory.shows_last
+        self.reports_final_observations = factory.reports_final_observations
         arrays = factory.shapes(1).values()
         row_bytes = sum(math.prod(shape) * np.dtype(kind).itemsize for shape, kind in arrays)
         refuse_step(self.spec, total, row_bytes)
-        self._steps = [0] * groups  # steps of each group since the last call of ``take_last``
-        self._last: list[LastObservations] | None = None  # None before the first call
+        self._steps = [
+            0
+        ] * groups  # steps of each group since the last call of ``take_final_observations``
+        self._final_observations_list: list[FinalObservations] | None = (
+            None  # None before the first call
+        )
         self._ends = [EpisodeTracker(self._n, self.finals) for _ in range(groups)]
         self._episodes = Episodes(total, self._per_environment)
         self._rows = RowShapes(self.spec, self._n)
@@ -185,7 +189,7 @@ class PythonVec:
         with self._closing_on_failure():
             self._reset_environments()
             for group in range(self.num_groups):
-                self._begin_episodes(group, out.part(self._agents(group)))
+                self._begin_episodes(group, out.select(self._agents(group)))
 
     def _reset_environments(self) -> None:
         """Reset all instances, unless that was done to draw a picture before the first reset."""
@@ -196,9 +200,9 @@ class PythonVec:
         fresh = self._resets == 0 or self.factory.reseeds
         self._resets += 1
         for env in self._envs:
-            env.ask("reset", seed if fresh else None)
+            env.submit("reset", seed if fresh else None)
         for env in self._envs:
-            env.answer()
+            env.wait()
 
     def _begin_episodes(self, group: int, out: Rows) -> None:
         """Write the first rows of a group that was reset."""
@@ -229,9 +233,9 @@ class PythonVec:
         self._rows.check_actions(actions)
         self._rows.check(out)
         np.copyto(env.buffers.actions, actions)
-        with _HeldInterrupt():
+        with _DelayedInterrupt():
             try:
-                env.ask("step")
+                env.submit("step")
             except BaseException:
                 self.close()
                 raise
@@ -248,22 +252,22 @@ class PythonVec:
         out, self._in_progress[group] = self._in_progress[group], None
         if out is None:
             return
-        with _HeldInterrupt():
+        with _DelayedInterrupt():
             try:
-                self._arrive(group, env.answer(), out)
+                self._finish_step(group, env.wait(), out)
             except BaseException:
                 self.close()
                 raise
 
-    def _arrive(self, group: int, infos: list[EpisodeInfo], out: Rows) -> None:
+    def _finish_step(self, group: int, infos: list[EpisodeInfo], out: Rows) -> None:
         """Write the rows of a step, and count the episodes that it ended."""
         buffers = self._envs[group].buffers
         ends = self._ends[group]
         over, idle = ends.write(buffers.terminals, buffers.truncations, out)
         out.rewards[:] = rewards = buffers.rewards
         self._steps[group] += 1
-        if self._last is not None and ends.any_over:
-            self._keep_last(group)
+        if self._final_observations_list is not None and ends.any_over:
+            self._record_final_observations(group)
         if not self.finals and b"\0" in buffers.present.tobytes():
             idle = ~buffers.present
             rewards = np.where(idle, 0, rewards)
@@ -273,27 +277,27 @@ class PythonVec:
         self._episodes.add(rewards, ended, first=first, resets=idle, infos=reported)
         for info in infos:
             if info.agent < 0:
-                self._episodes.note(info.numbers)
+                self._episodes.add_report(info.numbers)
         self._write(group, out)
 
-    def _keep_last(self, group: int) -> None:
+    def _record_final_observations(self, group: int) -> None:
         """Copy last observations of episodes of a group that a time limit ended in this step."""
         buffers = self._envs[group].buffers
         first = group * self._n
         places = np.flatnonzero(buffers.truncations & ~buffers.terminals)
         rows = np.full(len(places), self._steps[group])
         seen = buffers.last[places]
-        assert self._last is not None
-        self._last.append(LastObservations(rows, first + places, seen))
+        assert self._final_observations_list is not None
+        self._final_observations_list.append(FinalObservations(rows, first + places, seen))
 
-    def take_last(self) -> LastObservations:
-        """Return last observations since the last call, not rounded: see ``ShowsLast``."""
+    def take_final_observations(self) -> FinalObservations:
+        """Return last observations since the last call, not rounded: see ``ReportsFinalObservations``."""
         empty = np.zeros(0, int)
-        none = LastObservations(empty, empty, np.zeros((0, self.spec.observation_size)))
-        parts = self._last or [none]
-        self._last = [] if self.shows_last else None
+        none = FinalObservations(empty, empty, np.zeros((0, self.spec.observation_size)))
+        parts = self._final_observations_list or [none]
+        self._final_observations_list = [] if self.reports_final_observations else None
         self._steps = [0] * self.num_groups
-        return LastObservations(*map(np.concatenate, zip(*parts, strict=True)))
+        return FinalObservations(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _write(self, group: int, out: Rows) -> None:
         """Write a group's observations and masks into rows, and check the rows."""
@@ -307,7 +311,7 @@ class PythonVec:
         )
 
     def exact_observations(self, agents: slice) -> np.ndarray | None:
-        """Return some agents' observations without rounding (``ShowsExactly``)."""
+        """Return some agents' observations without rounding (``HasExactObservations``)."""
         if self.layout.exact_dtype == self.spec.observation_dtype:
             return None
         groups = range(agents.start // self._n, agents.stop // self._n)
@@ -332,7 +336,7 @@ class PythonVec:
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
-        """Act and step all agents ``steps`` times, step by step: see ``WholeRollouts.collect``."""
+        """Act and step all agents ``steps`` times, step by step: see ``CollectsRollouts.collect``."""
         return rollout_loop.collect(self, steps, act, actions, out, spans, self.num_threads)
 
     def log(self) -> dict[str, float]:

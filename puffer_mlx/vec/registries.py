@@ -19,7 +19,7 @@ _REGISTRIES = (  # of a module, a dictionary: id -> specification
 )
 _MAIN = "__main__:"  # of an entry point's name: the program's own script
 _ENTRIES = "entry_point", "vector_entry_point"
-_received: list[tuple[str, str, dict[str, Any]]] = []  # in a process for environments
+_received_registries: list[tuple[str, str, dict[str, Any]]] = []  # in a process for environments
 
 
 def dumps(value: Any) -> bytes:
@@ -31,7 +31,7 @@ def dumps(value: Any) -> bytes:
     return pickler.dumps(value)
 
 
-class Later:
+class LazyConstructor:
     """Constructor that is unpickled on first use.
 
     So a process imports only the necessary modules, and can report an error.
@@ -75,13 +75,13 @@ class Later:
         return getattr(self.load(), name)
 
 
-def _refuse(name: str, reason: str, **_: Any) -> Any:
+def _raise_unpicklable(name: str, reason: str, **_: Any) -> Any:
     """Raise the reason why an environment can't be pickled, in place of its constructor."""
     message = f"{name} can't be sent to another process: {reason}"
     raise UserError(message, "set vec.backend to sync")
 
 
-def portable(specification: Any) -> Any:
+def portable_specification(specification: Any) -> Any:
     """Return a copy of a registered environment's specification that processes can use.
 
     Raises:
@@ -95,10 +95,10 @@ def portable(specification: Any) -> Any:
             for part in entry.removeprefix(_MAIN).split("."):
                 found = getattr(found, part, None)
             entry = entry if found is None else found
-        if callable(entry) and not isinstance(entry, Later):
-            entry = Later(entry)
+        if callable(entry) and not isinstance(entry, LazyConstructor):
+            entry = LazyConstructor(entry)
         if entry is not None:
-            _set(copied, name, entry)
+            _set_field(copied, name, entry)
     return copied
 
 
@@ -118,14 +118,14 @@ def registered() -> bytes:
 
 
 def _portable_or_not(specification: Any, whole: bool = False) -> Any:
-    """Return `portable`'s result, or a specification that raises the reason when it is used.
+    """Return `portable_specification`'s result, or a specification that raises the reason when it is used.
 
     Args:
         specification: Specification of a registered environment.
         whole: Try to pickle its arguments, too.
     """
     try:
-        copied = portable(specification)
+        copied = portable_specification(specification)
         if whole:
             dumps(copied)
     except Exception as error:
@@ -133,23 +133,23 @@ def _portable_or_not(specification: Any, whole: bool = False) -> Any:
         left_out = {"vector_entry_point": None, "additional_wrappers": (), "kwargs": {}}
         for name in left_out:
             if hasattr(copied, name):
-                _set(copied, name, left_out[name])
-        _set(copied, "entry_point", partial(_refuse, copied.id, str(error)))
+                _set_field(copied, name, left_out[name])
+        _set_field(copied, "entry_point", partial(_raise_unpicklable, copied.id, str(error)))
     return copied
 
 
-def _set(specification: Any, name: str, value: Any) -> None:
+def _set_field(specification: Any, name: str, value: Any) -> None:
     object.__setattr__(specification, name, value)  # PettingZoo's are frozen
 
 
 def receive(pickled: bytes) -> None:
     """Use another process's registries in this one."""
-    _received[:] = pickle.loads(pickled)
+    _received_registries[:] = pickle.loads(pickled)
     _register()
 
 
 def _register() -> None:
-    for module, name, specifications in _received:
+    for module, name, specifications in _received_registries:
         getattr(sys.modules[module], name).update(specifications)
 
 

@@ -14,10 +14,10 @@ import numpy as np
 from puffer_mlx.vec.base import Collected, Rows, VecEnv
 from puffer_mlx.vec.rows import allocate_rows, random_actions
 
-PART = 64  # agents per call of the C function, as in envs/src/collect.h
+AGENTS_PER_CALL = 64  # agents per call of the C function, as in envs/src/collect.h
 _WARM_UP_SECONDS = 0.5  # of ``measure_stepping``
 _ACTION_SETS = 16  # of ``measure_stepping``
-ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
+ActFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
 
 
 def collect(
@@ -29,7 +29,7 @@ def collect(
     spans: int = 0,
     threads: int = 1,
 ) -> Collected:
-    """Collect a rollout like ``WholeRollouts.collect``, for any environments, step by step.
+    """Collect a rollout like ``CollectsRollouts.collect``, for any environments, step by step.
 
     While the policy acts for a group, the others may step.
 
@@ -44,12 +44,12 @@ def collect(
     """
     N, Q = vec.num_agents, vec.num_groups
     groups = [slice(g * (N // Q), (g + 1) * (N // Q)) for g in range(Q)]
-    function = partial(ACT(act[0]), act[1])
-    notes: list[tuple[int, int, float, float]] = []
+    function = partial(ActFunction(act[0]), act[1])
+    recorded: list[tuple[int, int, float, float]] = []
     acting = 0.0
     busy = vec.busy_seconds()
-    parts = [_parts(agents) for agents in groups]
-    pool = ThreadPoolExecutor(threads) if threads > 1 and len(parts[0]) > 1 else None
+    chunks = [_agent_chunks(agents) for agents in groups]
+    pool = ThreadPoolExecutor(threads) if threads > 1 and len(chunks[0]) > 1 else None
     try:
         for t in range(steps):
             for g, agents in enumerate(groups):
@@ -57,27 +57,28 @@ def collect(
                     vec.wait(g)
                 began = time.perf_counter()
                 if pool is None:
-                    for first, count in parts[g]:
+                    for first, count in chunks[g]:
                         function(t, first, count)
                 else:
-                    list(pool.map(lambda part, t=t: function(t, *part), parts[g]))
+                    list(pool.map(lambda part, t=t: function(t, *part), chunks[g]))
                 ended = time.perf_counter()
                 acting += ended - began
-                if len(notes) < spans:
-                    notes.append((0, agents.start, began, ended))
-                vec.send(g, actions[t, agents], out.part(t + 1, agents))
+                if len(recorded) < spans:
+                    recorded.append((0, agents.start, began, ended))
+                vec.send(g, actions[t, agents], out.select(t + 1, agents))
         for g in range(Q):
             vec.wait(g)
     finally:
         if pool is not None:
             pool.shutdown()
-    return Collected(acting, vec.busy_seconds() - busy, notes)
+    return Collected(acting, vec.busy_seconds() - busy, recorded)
 
 
-def _parts(agents: slice) -> list[tuple[int, int]]:
+def _agent_chunks(agents: slice) -> list[tuple[int, int]]:
     """Return first agent and size of the parts of a group."""
     return [
-        (first, min(PART, agents.stop - first)) for first in range(agents.start, agents.stop, PART)
+        (first, min(AGENTS_PER_CALL, agents.stop - first))
+        for first in range(agents.start, agents.stop, AGENTS_PER_CALL)
     ]
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import MAX_LOGITS, ActionSpec, rescaling
 
-_KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
-SMALLEST, UP_TO_4 = "smallest", "up_to_4"  # values of vec.image_channels
-CHANNELS_LAST = "channels_last"  # attribute of a Box whose images have channels last
+_SPACE_KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
+CHANNELS_SMALLEST, CHANNELS_UP_TO_4 = "smallest", "up_to_4"  # values of vec.image_channels
+CHANNELS_LAST_ATTRIBUTE = "channels_last"  # attribute of a Box whose images have channels last
 
 Path = tuple[Any, ...]  # keys and indices that lead to a part of nested dicts and tuples
 
@@ -26,28 +26,30 @@ Path = tuple[Any, ...]  # keys and indices that lead to a part of nested dicts a
 def kind_of(space: Any) -> str:
     """Return the kind of a space, by the names of its classes; "" for an unknown kind."""
     for cls in type(space).__mro__:
-        if cls.__name__ in _KINDS:
+        if cls.__name__ in _SPACE_KINDS:
             return cls.__name__
     return ""
 
 
-def leaves(name: str, space: Any, what: str, path: Path = ()) -> Iterator[tuple[Path, Any, str]]:
+def leaf_spaces(
+    name: str, space: Any, what: str, path: Path = ()
+) -> Iterator[tuple[Path, Any, str]]:
     """Yield (path, space, kind) of every part that isn't a Dict or Tuple."""
     kind = kind_of(space)
     if not kind:
         where = f" at {path_text(path)}" if path else ""
         raise UserError(
             f"{name}: its {what} space{where} is {type(space).__name__}, which has no fixed size",
-            f"use one of {', '.join(_KINDS)}; a wrapper of Gymnasium can transform the others",
+            f"use one of {', '.join(_SPACE_KINDS)}; a wrapper of Gymnasium can transform the others",
         )
     if kind in ("Dict", "Tuple"):
-        for key, part in parts_of(space):
-            yield from leaves(name, part, what, (*path, key))
+        for key, part in subspaces(space):
+            yield from leaf_spaces(name, part, what, (*path, key))
     else:
         yield path, space, kind
 
 
-def parts_of(space: Any) -> Iterator[tuple[Any, Any]]:
+def subspaces(space: Any) -> Iterator[tuple[Any, Any]]:
     """Yield (key or index, space) of the parts of a Dict or Tuple, in Gymnasium's order."""
     yield from space.spaces.items() if kind_of(space) == "Dict" else enumerate(space.spaces)
 
@@ -63,9 +65,9 @@ def nested(space: Any, parts: dict[Path, Any], path: Path = ()) -> Any:
     """Return parts nested in the dicts and tuples of a space."""
     kind = kind_of(space)
     if kind == "Dict":
-        return {key: nested(part, parts, (*path, key)) for key, part in parts_of(space)}
+        return {key: nested(part, parts, (*path, key)) for key, part in subspaces(space)}
     if kind == "Tuple":
-        return tuple(nested(part, parts, (*path, key)) for key, part in parts_of(space))
+        return tuple(nested(part, parts, (*path, key)) for key, part in subspaces(space))
     return parts[path]
 
 
@@ -77,7 +79,7 @@ def path_text(path: Path) -> str:
 # ---- Observations --------------------------------------------------------------------------------
 
 
-class ObservationPart(NamedTuple):
+class ObservationComponent(NamedTuple):
     """A part of observations: columns ``[start, stop)`` of a row."""
 
     path: Path
@@ -97,11 +99,13 @@ class ObservationPart(NamedTuple):
         return lambda value: self.write(value[None], out[None])
 
 
-def observation_parts(name: str, space: Any, channels: str = SMALLEST) -> Iterator[ObservationPart]:
+def observation_components(
+    name: str, space: Any, channels: str = CHANNELS_SMALLEST
+) -> Iterator[ObservationComponent]:
     """Yield the parts of an observation, each with its columns; ``channels`` as in `image_of`."""
     start = 0
     single = kind_of(space) not in ("Dict", "Tuple")
-    for path, part, kind in leaves(name, space, "observation"):
+    for path, part, kind in leaf_spaces(name, space, "observation"):
         image, first = image_of(part, channels) if kind == "Box" else ((), False)
         turned = first and single
         if kind in ("Discrete", "MultiDiscrete"):
@@ -110,10 +114,12 @@ def observation_parts(name: str, space: Any, channels: str = SMALLEST) -> Iterat
         else:
             shape = tuple(int(n) for n in part.shape)
             size = math.prod(shape)
-            write, restore = (_turn, _turn_back(image)) if turned else (_copy, _reshape(shape))
+            write, restore = (
+                (_copy_transposed, _transpose_back(image)) if turned else (_copy, _reshape(shape))
+            )
         if size == 0:
             raise UserError(f"{name}: the space {part} holds no number", "leave it out")
-        yield ObservationPart(
+        yield ObservationComponent(
             path, start, start + size, part, image, first and not turned, write, restore
         )
         start += size
@@ -121,13 +127,13 @@ def observation_parts(name: str, space: Any, channels: str = SMALLEST) -> Iterat
         raise UserError(f"{name}: the observation space {space} is empty", "add a part to it")
 
 
-def row_dtype(parts: list[ObservationPart]) -> np.dtype:
+def row_dtype(parts: list[ObservationComponent]) -> np.dtype:
     """Return the dtype of rows: uint8 if all observations are bytes, else float32."""
     bytes_only = all(kind_of(p.space) == "Box" and p.space.dtype == np.uint8 for p in parts)
     return np.dtype(np.uint8 if bytes_only else np.float32)
 
 
-def exact_dtype(parts: list[ObservationPart]) -> np.dtype:
+def exact_dtype(parts: list[ObservationComponent]) -> np.dtype:
     """Return the dtype of rows that hold observations exactly: float64 where float32 rounds."""
     wide = any(
         kind_of(p.space) == "Box" and not np.can_cast(p.space.dtype, np.float32) for p in parts
@@ -135,13 +141,13 @@ def exact_dtype(parts: list[ObservationPart]) -> np.dtype:
     return np.dtype(np.float64) if wide else row_dtype(parts)
 
 
-def image_of(space: Any, channels: str = SMALLEST) -> tuple[tuple[int, ...], bool]:
+def image_of(space: Any, channels: str = CHANNELS_SMALLEST) -> tuple[tuple[int, ...], bool]:
     """Return the layout of the images of a Box.
 
     Args:
         space: A Box.
         channels: ``vec.image_channels``: channels come first if the first dimension is the
-            smallest, with ``UP_TO_4`` only if it is also at most 4; else they come last.
+            smallest, with ``CHANNELS_UP_TO_4`` only if it is also at most 4; else they come last.
 
     Returns:
         (height, width, channels), or () without images of bytes; and True if channels come first.
@@ -149,8 +155,8 @@ def image_of(space: Any, channels: str = SMALLEST) -> tuple[tuple[int, ...], boo
     shape = tuple(int(n) for n in space.shape)
     if space.dtype != np.uint8 or len(shape) != 3 or not all(shape):
         return (), False
-    few = channels == SMALLEST or shape[0] <= 4
-    if few and shape[0] < min(shape[1:]) and not hasattr(space, CHANNELS_LAST):
+    few = channels == CHANNELS_SMALLEST or shape[0] <= 4
+    if few and shape[0] < min(shape[1:]) and not hasattr(space, CHANNELS_LAST_ATTRIBUTE):
         return (*shape[1:], shape[0]), True
     return shape, False
 
@@ -163,13 +169,13 @@ def _copy(values: Any, out: np.ndarray) -> None:
     np.copyto(out, values)
 
 
-def _turn(values: Any, out: np.ndarray) -> None:
+def _copy_transposed(values: Any, out: np.ndarray) -> None:
     """Copy images with channels first, transposed to channels last."""
     _, channels, height, width = values.shape
     np.copyto(out.reshape(-1, height, width, channels), values.transpose(0, 2, 3, 1))
 
 
-def _turn_back(image: tuple[int, ...]) -> Callable[[Any], Any]:
+def _transpose_back(image: tuple[int, ...]) -> Callable[[Any], Any]:
     return lambda rows: rows.reshape(-1, *image).transpose(0, 3, 1, 2)
 
 
@@ -199,7 +205,7 @@ def _one_hot(sizes: tuple[int, ...], starts: tuple[int, ...]) -> Callable[[Any, 
 # ---- Actions -------------------------------------------------------------------------------------
 
 
-class ActionPart(NamedTuple):
+class ActionComponent(NamedTuple):
     """A part of actions: heads from ``start`` on, one for each of ``sizes``."""
 
     path: Path
@@ -210,7 +216,7 @@ class ActionPart(NamedTuple):
     bounds: tuple[tuple[float, float], ...]  # values of -1 and 1, for each of ``sizes``
 
 
-def action_parts(name: str, space: Any, rescale: bool = False) -> Iterator[ActionPart]:
+def action_components(name: str, space: Any, rescale: bool = False) -> Iterator[ActionComponent]:
     """Yield the parts of an action with their heads.
 
     Args:
@@ -219,25 +225,25 @@ def action_parts(name: str, space: Any, rescale: bool = False) -> Iterator[Actio
         rescale: Map -1 to 1 to the bounds of a Box.
     """
     start = 0
-    for path, part, kind in leaves(name, space, "action"):
+    for path, part, kind in leaf_spaces(name, space, "action"):
         bounds = ()
         if kind == "Box":
-            sizes = (1,) * _count(name, part, math.prod(part.shape))
-            bounds = _bounds(part) if rescale else ((-1.0, 1.0),) * len(sizes)
-            convert = _clipped(part, bounds)
+            sizes = (1,) * _checked_logits(name, part, math.prod(part.shape))
+            bounds = _bounds_of_box(part) if rescale else ((-1.0, 1.0),) * len(sizes)
+            convert = _box_converter(part, bounds)
         elif kind == "MultiBinary":
-            sizes = (2,) * (_count(name, part, 2 * math.prod(part.shape)) // 2)
-            convert = _chosen(sizes, (0,) * len(sizes), part)
+            sizes = (2,) * (_checked_logits(name, part, 2 * math.prod(part.shape)) // 2)
+            convert = _choice_converter(sizes, (0,) * len(sizes), part)
         else:
             sizes, starts = choices_of(part)
-            _count(name, part, sum(sizes))
-            convert = _chosen(sizes, starts, part)
+            _checked_logits(name, part, sum(sizes))
+            convert = _choice_converter(sizes, starts, part)
             sizes = tuple(size for size in sizes if size > 1)
-        yield ActionPart(path, start, sizes, part, convert, bounds)
+        yield ActionComponent(path, start, sizes, part, convert, bounds)
         start += len(sizes)
 
 
-def _count(name: str, space: Any, logits: int) -> int:
+def _checked_logits(name: str, space: Any, logits: int) -> int:
     """Return an action space's number of logits.
 
     Raises:
@@ -252,10 +258,10 @@ def _count(name: str, space: Any, logits: int) -> int:
     return logits
 
 
-def action_spec(name: str, parts: list[ActionPart]) -> ActionSpec:
+def action_spec(name: str, parts: list[ActionComponent]) -> ActionSpec:
     """Return the heads of all parts, which must be all discrete or all continuous."""
     sizes = tuple(size for part in parts for size in part.sizes)
-    _count(name, "of several parts", sum(sizes))
+    _checked_logits(name, "of several parts", sum(sizes))
     if not sizes:
         raise UserError(f"{name}: its action space leaves nothing to choose", "add an action")
     if 1 in sizes and max(sizes) > 1:
@@ -268,7 +274,7 @@ def action_spec(name: str, parts: list[ActionPart]) -> ActionSpec:
     return ActionSpec(sizes, bounds if any(each != (-1, 1) for each in bounds) else ())
 
 
-def _chosen(
+def _choice_converter(
     sizes: tuple[int, ...], starts: tuple[int, ...], space: Any
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function from choices of heads to actions; a head with one choice is filled in."""
@@ -291,7 +297,7 @@ def _chosen(
     return convert
 
 
-def _bounds(space: Any) -> tuple[tuple[float, float], ...]:
+def _bounds_of_box(space: Any) -> tuple[tuple[float, float], ...]:
     """Return the values of actions -1 and 1 for each number of a Box: its bounds, if finite.
 
     Elsewhere they are -1 and 1, also for equal bounds or a width that float32 can't hold.
@@ -301,10 +307,10 @@ def _bounds(space: Any) -> tuple[tuple[float, float], ...]:
         width = high - low
     usable = np.isfinite(width) & (width > 0)
     pairs = zip(np.where(usable, low, -1), np.where(usable, high, 1), strict=True)
-    return tuple((float(least), float(most)) for least, most in pairs)
+    return tuple((float(least), float(max_elements)) for least, max_elements in pairs)
 
 
-def _clipped(
+def _box_converter(
     space: Any, bounds: tuple[tuple[float, float], ...]
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function that maps -1 to 1 to ``bounds`` and clips to the bounds of a Box.
@@ -336,55 +342,55 @@ def _clipped(
 def to_text(*spaces: Any) -> str:
     """Return spaces as JSON, or "" if a Dict has keys other than texts and integers."""
     try:
-        return json.dumps([_data(space) for space in spaces])
+        return json.dumps([_space_data(space) for space in spaces])
     except TypeError:
         return ""
 
 
-def from_text(text: str, most: int) -> list[Any]:
+def from_text(text: str, max_elements: int) -> list[Any]:
     """Read spaces that ``to_text`` wrote, as objects that work without Gymnasium.
 
     Args:
         text: Text of a file, untrusted.
-        most: Largest number of elements of a part.
+        max_elements: Maximum number of elements of one space.
 
     Raises:
         ValueError: The text is damaged.
     """
     try:
-        return [_space(data, most) for data in json.loads(text)]
+        return [_space_from_data(data, max_elements) for data in json.loads(text)]
     except (KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
-def _data(space: Any) -> dict[str, Any]:
+def _space_data(space: Any) -> dict[str, Any]:
     kind = kind_of(space)
     if kind in ("Dict", "Tuple"):
-        parts = dict(parts_of(space))
+        parts = dict(subspaces(space))
         if any(type(key) not in (str, int) for key in parts):
             raise TypeError("a key that JSON doesn't have")
-        return {"kind": kind, "parts": [[key, _data(part)] for key, part in parts.items()]}
+        return {"kind": kind, "parts": [[key, _space_data(part)] for key, part in parts.items()]}
     data: dict[str, Any] = {"kind": kind, "dtype": np.dtype(space.dtype).name}
     data["shape"] = [int(size) for size in space.shape]
     if kind == "Box":
-        data |= {name: _numbers(np.asarray(getattr(space, name))) for name in ("low", "high")}
+        data |= {name: _bounds_data(np.asarray(getattr(space, name))) for name in ("low", "high")}
     elif kind != "MultiBinary":
         data["sizes"], data["starts"] = choices_of(space)
     return data
 
 
-def _numbers(bounds: np.ndarray) -> Any:
+def _bounds_data(bounds: np.ndarray) -> Any:
     """Return a Box's bounds: a list, or one number if all are equal."""
     first = bounds.ravel()[:1]
     return first.item() if bounds.size and (bounds == first).all() else bounds.ravel().tolist()
 
 
-def _space(data: dict[str, Any], most: int) -> Any:
+def _space_from_data(data: dict[str, Any], max_elements: int) -> Any:
     kind = data["kind"]
-    if kind not in _KINDS:
+    if kind not in _SPACE_KINDS:
         raise ValueError(f"a space of kind {kind!r}")
     if kind in ("Dict", "Tuple"):
-        parts = [(key, _space(part, most)) for key, part in data["parts"]]
+        parts = [(key, _space_from_data(part, max_elements)) for key, part in data["parts"]]
         fields = {"spaces": dict(parts) if kind == "Dict" else [part for _, part in parts]}
     else:
         dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])
@@ -395,8 +401,8 @@ def _space(data: dict[str, Any], most: int) -> Any:
             choices = (np.array(data[name], np.int64) for name in ("sizes", "starts"))
             sizes, starts = (each.reshape(shape) for each in choices)
             fields |= {"n": sizes, "nvec": sizes, "start": starts}
-        elif math.prod(shape) > most:
-            raise ValueError(f"{shape} numbers, more than {most}")
+        elif math.prod(shape) > max_elements:
+            raise ValueError(f"{shape} numbers, more than {max_elements}")
         elif kind == "Box":
             bounds = (np.array(data[name], dtype) for name in ("low", "high"))
             low, high = (each.reshape(shape if each.ndim else ()) for each in bounds)

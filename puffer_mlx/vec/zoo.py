@@ -41,8 +41,18 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import load_object, nearest
-from puffer_mlx.vec.episodes import means_of
-from puffer_mlx.vec.gym.agents import MASK, Masks
+from puffer_mlx.vec.env_failures import (
+    EnvFailure,
+    as_info,
+    describe_exception,
+    format_value,
+    one_flag,
+    one_number,
+    raising_failure,
+    result_failure,
+)
+from puffer_mlx.vec.episodes import mean_metrics
+from puffer_mlx.vec.gym.agents import MASK_KEY, Masks
 from puffer_mlx.vec.instances import (
     DRAWS,
     Buffers,
@@ -53,29 +63,19 @@ from puffer_mlx.vec.instances import (
     other_kind,
 )
 from puffer_mlx.vec.layout import SpaceLayout
-from puffer_mlx.vec.python_faults import (
-    Fault,
-    as_info,
-    describe,
-    failing,
-    form_fault,
-    one_flag,
-    one_number,
-    shown,
-)
 from puffer_mlx.vec.spaces import kind_of
 
 PREFIX = "pettingzoo:"
 _PACKAGES = ("mpe2", "pettingzoo")
 _MODULE = re.compile(r".+_v\d+\.py")
-_NEEDED = {  # module required by a group of PettingZoo
+_REQUIRED_MODULES = {  # module required by a group of PettingZoo
     "atari": "multi_agent_ale_py",
     "butterfly": "pymunk",
     "classic": "pygame",
     "sisl": "pymunk",
 }
-_RETURNED = "observations", "rewards", "terminations", "truncations", "infos"  # by step
-SEEN = "observation"  # beside the mask, in observations of PettingZoo that have one
+_STEP_RESULTS = "observations", "rewards", "terminations", "truncations", "infos"  # by step
+OBSERVATION_KEY = "observation"  # beside the mask, in observations of PettingZoo that have one
 
 
 def looks_parallel(env: Any) -> bool:
@@ -99,13 +99,13 @@ class ZooFactory(EnvFactory):
         Raises:
             UserError: It can't be made, or is of another kind.
         """
-        with self.explained(number, seed - number), _quiet():
+        with self.reporting_failures(number, seed - number), _suppress_warnings():
             env = self.constructor(**self.arguments())
         if looks_parallel(env):
             return env
         close_if_possible(env)
         if _looks_aec(env):
-            raise takes_turns(self.name)
+            raise turn_based_error(self.name)
         raise other_kind(self.name, env, "pettingzoo.ParallelEnv", "return one")
 
     def spaces_of(self, env: Any) -> tuple[Any, Any]:
@@ -122,7 +122,7 @@ class ZooFactory(EnvFactory):
         """
         spaces = AgentSpaces(self.name, env)
         _, infos = _reset(env, seed)
-        masked = spaces.masked or any(MASK in as_info(info) for info in infos.values())
+        masked = spaces.masked or any(MASK_KEY in as_info(info) for info in infos.values())
         return Probe((spaces.observation, spaces.action), len(spaces.agents), masked=masked)
 
     def as_instance(self, env: Any, buffers: Buffers) -> "ParallelInstance":
@@ -162,11 +162,11 @@ class AgentSpaces:
                         " supersuit.pad_action_space_v0 (pip install supersuit)",
                     )
         self.observation, self.action = env.observation_space(first), env.action_space(first)
-        self.masked = kind_of(self.observation) == "Dict" and {SEEN, MASK} <= set(
+        self.masked = kind_of(self.observation) == "Dict" and {OBSERVATION_KEY, MASK_KEY} <= set(
             self.observation.spaces
         )
         if self.masked:
-            self.observation = self.observation[SEEN]
+            self.observation = self.observation[OBSERVATION_KEY]
 
 
 class ParallelInstance:
@@ -223,7 +223,7 @@ class ParallelInstance:
         try:
             result = self._env.step(chosen)
         except KeyError as error:
-            self._explain(error)
+            self._raise_explained(error)
             raise
         seen, rewards, terminations, truncations, infos = _by_agent("step", result)
         there = set(self._env.agents)
@@ -245,7 +245,9 @@ class ParallelInstance:
         self._write(seen, infos)
         for place in np.flatnonzero(buffers.terminals | buffers.truncations).tolist():
             info = as_info(infos.get(self._agents[place]))
-            if numbers := means_of({key: each for key, each in info.items() if key != MASK}):
+            if numbers := mean_metrics(
+                {key: each for key, each in info.items() if key != MASK_KEY}
+            ):
                 reported.append(EpisodeInfo(place, numbers))
         self._over = there <= self._done
         return reported
@@ -255,14 +257,14 @@ class ParallelInstance:
         there = set(self._env.agents)
         for agent in there.difference(self._agents):
             what = f"has agent {agent} in its agents, which isn't in possible_agents"
-            raise Fault(what, "", None, "name all agents there may be in possible_agents")
+            raise EnvFailure(what, "", None, "name all agents there may be in possible_agents")
         if missing := there - self._done - seen.keys():
             first = min(missing, key=self._agents.index)
             what = f"returned no observation for agent {first}, which is in its agents"
             hint = "return one for each agent that acts next, or take the agent out of agents"
-            raise Fault(what, "", None, hint)
+            raise EnvFailure(what, "", None, hint)
 
-    def _explain(self, error: KeyError) -> None:
+    def _raise_explained(self, error: KeyError) -> None:
         """Explain a KeyError of an environment that needs the action of a dead agent.
 
         Raises:
@@ -272,8 +274,8 @@ class ParallelInstance:
         if agent in self._done and agent in self._env.agents:
             text = f"agent {agent} ended in an earlier step and is still in agents, so it gets no"
             hint = "take agents that ended out of agents; they may come back in a later step"
-            raise Fault(
-                "failed in step", f"{text} action: {describe(error)}", None, hint
+            raise EnvFailure(
+                "failed in step", f"{text} action: {describe_exception(error)}", None, hint
             ) from error
 
     def render(self) -> Any:
@@ -298,7 +300,7 @@ class ParallelInstance:
         for i, agent in enumerate(self._agents):
             buffers.present[i] = there = agent in seen
             if there:
-                self._writers[i](seen[agent][SEEN] if masked else seen[agent])
+                self._writers[i](seen[agent][OBSERVATION_KEY] if masked else seen[agent])
             else:
                 buffers.observations[i] = 0
                 buffers.terminals[i], buffers.truncations[i] = True, False
@@ -307,11 +309,13 @@ class ParallelInstance:
             if buffers.terminals[i] or buffers.truncations[i]:  # its agent doesn't act
                 buffers.legal[i] = 1
                 continue
-            mask = as_info((seen if masked else infos).get(agent)).get(MASK)
+            mask = as_info((seen if masked else infos).get(agent)).get(MASK_KEY)
             try:
                 self._masks.write(mask, buffers.legal[i])
-            except Fault as fault:
-                raise Fault("failed", f"agent {agent} {fault.what}", None, fault.hint) from None
+            except EnvFailure as fault:
+                raise EnvFailure(
+                    "failed", f"agent {agent} {fault.what}", None, fault.hint
+                ) from None
 
 
 def _reset(env: Any, seed: int | None) -> list[Mapping[Any, Any]]:
@@ -320,7 +324,7 @@ def _reset(env: Any, seed: int | None) -> list[Mapping[Any, Any]]:
     Raises:
         Fault: It failed, or returned something else.
     """
-    with failing("failed in reset"):
+    with raising_failure("failed in reset"):
         result = env.reset() if seed is None else env.reset(seed=seed)
     return _by_agent("reset", result)
 
@@ -331,17 +335,19 @@ def _by_agent(method: str, result: Any) -> list[Mapping[Any, Any]]:
     Raises:
         Fault: There are more or fewer of them, or another value is among them.
     """
-    if fault := form_fault(method, result):
+    if fault := result_failure(method, result):
         raise fault
-    names = _RETURNED if method == "step" else (_RETURNED[0], _RETURNED[-1])
+    names = _STEP_RESULTS if method == "step" else (_STEP_RESULTS[0], _STEP_RESULTS[-1])
     for name, each in zip(names, result, strict=True):
         if each is not None and not isinstance(each, Mapping):
-            what = f"returned {name} of {shown(each)}, expected a dict by agent"
-            raise Fault(what, "", None, "return a dict with an entry for each agent that acted")
+            what = f"returned {name} of {format_value(each)}, expected a dict by agent"
+            raise EnvFailure(
+                what, "", None, "return a dict with an entry for each agent that acted"
+            )
     return [{} if each is None else each for each in result]
 
 
-def _quiet() -> AbstractContextManager[Any]:
+def _suppress_warnings() -> AbstractContextManager[Any]:
     """Suppress the warnings of PettingZoo and pygame, which aren't for the user."""
     return warnings.catch_warnings(action="ignore")
 
@@ -349,7 +355,7 @@ def _quiet() -> AbstractContextManager[Any]:
 # ---- Names ---------------------------------------------------------------------------------------
 
 
-def takes_turns(name: str) -> UserError:
+def turn_based_error(name: str) -> UserError:
     """Return the error for an environment of PettingZoo's other kind, AEC."""
     return UserError(
         f"{name}: its agents take turns (AEC), expected a parallel one, in which all act at once",
@@ -376,9 +382,9 @@ def parallel_names() -> dict[str, list[str]]:
     return groups
 
 
-def missing_package(group: str) -> str:
+def missing_group_package(group: str) -> str:
     """Return the package to install for a group; "" if it is installed."""
-    module = _NEEDED.get(group)
+    module = _REQUIRED_MODULES.get(group)
     return f"pettingzoo[{group}]" if module and not importlib.util.find_spec(module) else ""
 
 
@@ -406,12 +412,12 @@ def find_parallel(name: str) -> Callable[..., Any]:
         try:
             pettingzoo.spec("parallel", name)
         except Exception:
-            raise _unknown(name, pettingzoo) from None
+            raise _unknown_id_error(name, pettingzoo) from None
         return partial(pettingzoo.make, "parallel", name)
     top = name.partition(".")[0]
-    if not _is_there(top):
+    if not _is_importable(top):
         if importlib.util.find_spec(f"pettingzoo.{top}") is None:
-            near = _near(name)
+            near = _nearest_name(name)
             raise UserError(
                 f"{PREFIX}{name}: there is no module {top}",
                 near
@@ -419,7 +425,7 @@ def find_parallel(name: str) -> Callable[..., Any]:
                 f" {PREFIX}classic/rps_v2",
             )
         name = f"pettingzoo.{name}"
-    with _quiet():
+    with _suppress_warnings():
         return _parallel_env(name)
 
 
@@ -431,8 +437,8 @@ def _parallel_env(module: str) -> Any:
     except UserError as error:
         loaded = sys.modules.get(module)
         if hasattr(loaded, "env"):  # what PettingZoo's modules of both kinds have
-            raise takes_turns(PREFIX + short) from None
-        near = "" if loaded or _is_module(module) else _near(short)
+            raise turn_based_error(PREFIX + short) from None
+        near = "" if loaded or _is_module(module) else _nearest_name(short)
         raise UserError(error.message, near or error.hint) from None
 
 
@@ -443,22 +449,22 @@ def _is_module(name: str) -> bool:
         return False
 
 
-def _unknown(name: str, pettingzoo: Any) -> UserError:
+def _unknown_id_error(name: str, pettingzoo: Any) -> UserError:
     """Return the error for an ID that isn't in PettingZoo's registry of parallel environments."""
     plain = name.replace("_v", "-v")
     if plain in pettingzoo.aec_registry:
-        return takes_turns(PREFIX + name)
+        return turn_based_error(PREFIX + name)
     near = nearest(plain, pettingzoo.parallel_registry, PREFIX)
     hint = near or "puffer-mlx list has what is installed"
     return UserError(f"{PREFIX}{name}: PettingZoo has no such parallel environment", hint)
 
 
-def _near(name: str) -> str:
+def _nearest_name(name: str) -> str:
     known = [each for group in parallel_names().values() for each in group]
     return nearest(name, known, PREFIX)
 
 
-def _is_there(top: str) -> bool:
+def _is_importable(top: str) -> bool:
     """Return True if a module of that name is installed or in the working directory."""
     local = importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd())])
     return (importlib.util.find_spec(top) or local) is not None

@@ -24,7 +24,7 @@ class Scripted:
     """
 
     finals = False
-    unread: list[str] = []
+    unused: list[str] = []
 
     def __init__(self, plans: Any, groups: int = 1, masked: bool = False, per_record: int = 1):
         self.plans = plans

@@ -129,7 +129,7 @@ def test_constructor_that_can_not_be_pickled_is_refused_or_stepped_here(monkeypa
 
 
 def test_module_of_another_file_in_a_process_is_refused(monkeypatch):
-    later = registries.Later(GymFactory)
+    later = registries.LazyConstructor(GymFactory)
     assert later.load() is GymFactory
     monkeypatch.setattr(sys.modules[GymFactory.__module__], "__file__", "/elsewhere/make.py")
     with pytest.raises(UserError, match=r"GymFactory is in .*make\.py, but a process imports /"):

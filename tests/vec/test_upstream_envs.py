@@ -25,7 +25,7 @@ from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.compiling import environment_flags
-from puffer_mlx.vec.native.sources import environment_files, needs
+from puffer_mlx.vec.native.sources import environment_files, find_requirements
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import random_actions
 
@@ -160,7 +160,7 @@ def test_openmp_is_linked_only_if_it_protects_data(tmp_path: Path):
     folder = squared(tmp_path / "sharing")
     critical = "    #pragma omp critical\n    env->tick += 1;\n"
     edit(folder / "squared.h", "    env->tick += 1;\n", critical)
-    assert needs(folder).openmp and "-fopenmp" in environment_flags(folder)
+    assert find_requirements(folder).openmp and "-fopenmp" in environment_flags(folder)
     assert "-fopenmp" not in environment_flags(UPSTREAM_ROOT / "ocean" / "orbit")
     try:
         with NativeVec(folder, total_agents=24, num_threads=2, env={"size": 5}) as vec:

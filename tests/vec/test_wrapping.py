@@ -18,11 +18,11 @@ from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.settings import changed
 from puffer_mlx.vec.base import TRUNCATED
-from puffer_mlx.vec.gym.installed import has_own_vector_forms
+from puffer_mlx.vec.gym.installed import has_vectorised_versions
 from puffer_mlx.vec.gym.make import GymFactory
 
 HEIGHT, WIDTH = 6, 8
-pytestmark = pytest.mark.skipif(not has_own_vector_forms(), reason="needs Gymnasium 1.1")
+pytestmark = pytest.mark.skipif(not has_vectorised_versions(), reason="needs Gymnasium 1.1")
 
 
 class Film(gymnasium.Env):
@@ -200,7 +200,7 @@ def test_preset_becomes_arguments_of_the_vectorized_form(atari):
         said = [
             f"env.{key} (wrap.preset atari: True)" for key in ("episodic_life", "reward_clipping")
         ]
-        assert vec.unused_keys(settings, made)[:2] == said
+        assert vec.unused_env_keys(settings, made)[:2] == said
     with pytest.raises(
         UserError, match=r"wrap\.frame_stack is not for Atari's games.*env\.stack_num"
     ):

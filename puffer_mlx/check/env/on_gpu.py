@@ -15,7 +15,7 @@ from puffer_mlx.rollout.on_gpu import device_env
 from puffer_mlx.system.backend import kernel_substitute
 from puffer_mlx.system.compiler import CompilerError, compile_shared
 from puffer_mlx.system.devices import has_gpu
-from puffer_mlx.vec.native.gpu_rules import WORD, GPURules
+from puffer_mlx.vec.native.gpu_rules import WORD_BYTES, GPURules
 from puffer_mlx.vec.native.sources import environment_files
 from puffer_mlx.vec.native.vec import NativeVec
 
@@ -109,7 +109,9 @@ def rules_program(rules: GPURules) -> str:
     text = text.replace("namespace game {\n", f'namespace game {{\n#line 1 "{header}"\n', 1)
     before = (path.read_text() for path in (HEADER, RULES))
     calls = "void one_step(Game ENV_PTR* env) { game::c_step(env); }\n"
-    layout = f'static_assert(sizeof(Game) == {WORD * rules.words}, "laid out in another way");\n'
+    layout = (
+        f'static_assert(sizeof(Game) == {WORD_BYTES * rules.words}, "laid out in another way");\n'
+    )
     return "".join((*before, WORDS, text, calls, layout))
 
 

@@ -12,7 +12,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.training.epoch_logs import Logs
 from puffer_mlx.training.run import Run
-from puffer_mlx.vec.processes import ROUND_TRIP
+from puffer_mlx.vec.processes import ROUND_TRIP_SECONDS
 from puffer_mlx.vec.rollout_loop import measure_stepping
 
 EPOCHS = 4  # the first one compiles
@@ -84,6 +84,6 @@ def speed_advice(env: EnvUnderTest) -> str:
     if env.full.description.startswith("async"):
         return "do less in step, or take more cores; the policy waits for it"
     return (
-        f"from about {number(1e6 * ROUND_TRIP)} us a step --vec.backend async, a process each,"
+        f"from about {number(1e6 * ROUND_TRIP_SECONDS)} us a step --vec.backend async, a process each,"
         " is faster; else do less in step, or write it in C"
     )

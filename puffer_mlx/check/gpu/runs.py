@@ -26,7 +26,7 @@ from puffer_mlx.check.trajectories import compare
 from puffer_mlx.checkpoint import State
 from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.ppo.precision import DTYPES
-from puffer_mlx.profiling.phases import WAITS
+from puffer_mlx.profiling.phases import WAIT_PHASES
 from puffer_mlx.rollout.on_gpu import RolloutsOnGPU
 from puffer_mlx.system.backend import backend
 from puffer_mlx.training.trainer import Logs, Trainer
@@ -239,6 +239,6 @@ def _measured(*options: str) -> str:
 
 def _work(logs: list[Logs], lane: str) -> float:
     """Return the median milliseconds of a lane's phases, without waits."""
-    waits = {f"perf/{name}" for name in WAITS}
+    waits = {f"perf/{name}" for name in WAIT_PHASES}
     names = [name for name in logs[0] if name.startswith(lane) and name not in waits]
     return 1000 * statistics.median(sum(record[name] for name in names) for record in logs)

@@ -6,32 +6,30 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.episodes import numbers_of
-from puffer_mlx.vec.gym.installed import gymnasium, quiet
-from puffer_mlx.vec.instances import Buffers, EpisodeInfo
-from puffer_mlx.vec.layout import SpaceLayout
-from puffer_mlx.vec.python_faults import (
-    RAISED,
-    UNKNOWN,
-    Fault,
+from puffer_mlx.vec.env_failures import (
+    ENV_EXCEPTIONS,
+    UNKNOWN_INDEX,
+    EnvFailure,
     all_flags,
     all_numbers,
     as_info,
-    failed,
-    failing,
-    form_fault,
+    drawing_hint,
+    failure_of,
     one_flag,
     one_number,
-    undrawable,
+    raising_failure,
+    result_failure,
 )
+from puffer_mlx.vec.episodes import scalar_metrics
+from puffer_mlx.vec.gym.installed import gymnasium, suppress_warnings
+from puffer_mlx.vec.instances import Buffers, EpisodeInfo
+from puffer_mlx.vec.layout import SpaceLayout
 from puffer_mlx.vec.spaces import choices_of, kind_of
 
-MASK = "action_mask"  # key of action masks in infos of Gymnasium's environments
-LAST = "final_obs"  # of Gymnasium's SAME_STEP mode
-NO_MASK = "gave no action mask"
-HINT = (
-    f'give info["{MASK}"] in every reset and step, for each choice of each head 1 where it is legal'
-)
+MASK_KEY = "action_mask"  # key of action masks in infos of Gymnasium's environments
+FINAL_OBSERVATION_KEY = "final_obs"  # of Gymnasium's SAME_STEP mode
+NO_MASK_MESSAGE = "gave no action mask"
+MASK_HINT = f'give info["{MASK_KEY}"] in every reset and step, for each choice of each head 1 where it is legal'
 
 
 class GymInstance:
@@ -80,7 +78,7 @@ class GymInstance:
             return ()
         result = self._env.step(actions[0])
         if (type(result) is not tuple or len(result) != 5) and (
-            fault := form_fault("step", result)
+            fault := result_failure("step", result)
         ):
             raise fault
         seen, reward, terminated, truncated, info = result
@@ -102,27 +100,27 @@ class GymInstance:
             self._legal[:] = 1  # no action counts
         else:
             self._begin()
-        return [EpisodeInfo(0, numbers)] if (numbers := numbers_of(info)) else ()
+        return [EpisodeInfo(0, numbers)] if (numbers := scalar_metrics(info)) else ()
 
     def render(self) -> Any:
         """Return its picture."""
-        return drawn(self._name, self._env)
+        return render_env(self._name, self._env)
 
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
 
     def _begin(self, **keywords: Any) -> None:
-        with failing("failed in reset"):
+        with raising_failure("failed in reset"):
             result = self._env.reset(**keywords)
-        if fault := form_fault("reset", result):
+        if fault := result_failure("reset", result):
             raise fault
         self._show(result[0], as_info(result[1]))
 
     def _show(self, seen: Any, info: Mapping[str, Any]) -> None:
         self._write(seen)
         if self._masks is not None:
-            self._masks.write(info.get(MASK), self._legal[0])
+            self._masks.write(info.get(MASK_KEY), self._legal[0])
 
 
 class VectorInstance:
@@ -154,12 +152,12 @@ class VectorInstance:
         Raises:
             Fault: It failed, or returned something else than observations and infos.
         """
-        with failing("failed in reset", UNKNOWN):
+        with raising_failure("failed in reset", UNKNOWN_INDEX):
             result = self._env.reset(seed=seed)
-        if fault := form_fault("reset", result, UNKNOWN):
+        if fault := result_failure("reset", result, UNKNOWN_INDEX):
             raise fault
         seen = result[0]
-        infos = as_info(result[1], UNKNOWN)
+        infos = as_info(result[1], UNKNOWN_INDEX)
         buffers = self._buffers
         buffers.rewards[:] = 0
         buffers.terminals[:] = buffers.truncations[:] = False
@@ -174,14 +172,14 @@ class VectorInstance:
         """
         try:  # no context manager: it takes a microsecond
             result = self._env.step(actions)
-        except RAISED as error:
-            raise failed("failed in step", error, UNKNOWN) from error
-        if fault := form_fault("step", result, UNKNOWN):
+        except ENV_EXCEPTIONS as error:
+            raise failure_of("failed in step", error, UNKNOWN_INDEX) from error
+        if fault := result_failure("step", result, UNKNOWN_INDEX):
             raise fault
         seen, rewards, terminated, truncated, infos = result
         n = self.num_agents
         buffers = self._buffers
-        infos = as_info(infos, UNKNOWN)
+        infos = as_info(infos, UNKNOWN_INDEX)
         buffers.rewards[:] = all_numbers(rewards, "rewards", n)
         buffers.terminals[:] = all_flags(terminated, "terminated", n)
         buffers.truncations[:] = all_flags(truncated, "truncated", n)
@@ -196,12 +194,13 @@ class VectorInstance:
         if not ended or not over.any():
             return ()
         return [
-            EpisodeInfo(place, numbers_of(info)) for place, info in ended_infos(ended, over).items()
+            EpisodeInfo(place, scalar_metrics(info))
+            for place, info in ended_infos(ended, over).items()
         ]
 
     def render(self) -> Any:
         """Return the picture of the first one."""
-        frames = drawn(self._name, self._env)
+        frames = render_env(self._name, self._env)
         return None if frames is None else frames[0]
 
     def close(self) -> None:
@@ -216,38 +215,44 @@ class VectorInstance:
         """
         buffers = self._buffers
         for place in np.flatnonzero(buffers.truncations & ~buffers.terminals).tolist():
-            seen = _of({LAST: infos[LAST]}, place).get(LAST) if LAST in infos else None
+            seen = (
+                _info_of({FINAL_OBSERVATION_KEY: infos[FINAL_OBSERVATION_KEY]}, place).get(
+                    FINAL_OBSERVATION_KEY
+                )
+                if FINAL_OBSERVATION_KEY in infos
+                else None
+            )
             if seen is None:
-                what = f'truncated an episode without its last observation, infos["{LAST}"]'
+                what = f'truncated an episode without its last observation, infos["{FINAL_OBSERVATION_KEY}"]'
                 hint = "give it, as SAME_STEP asks for; or --train.bootstrap-truncated 0"
-                raise Fault(what, "", UNKNOWN, hint)
+                raise EnvFailure(what, "", UNKNOWN_INDEX, hint)
             self._last[place](seen)
 
     def _show_legal(self, infos: Mapping[str, Any], last: np.ndarray) -> None:
         """Write masks; every action is legal at an episode's last observation."""
         if self._masks is None:
             return
-        has = infos.get(f"_{MASK}", np.full(len(last), MASK in infos))
+        has = infos.get(f"_{MASK_KEY}", np.full(len(last), MASK_KEY in infos))
         for place, row in enumerate(self._buffers.legal):
             if last[place]:
                 row[:] = 1
             else:
-                self._masks.write(infos[MASK][place] if has[place] else None, row, place)
+                self._masks.write(infos[MASK_KEY][place] if has[place] else None, row, place)
 
 
-def drawn(name: str, env: Any) -> Any:
+def render_env(name: str, env: Any) -> Any:
     """Return the result of an environment's ``render``.
 
     Raises:
         UserError: A package that it needs to draw is missing.
     """
     try:
-        with quiet():
+        with suppress_warnings():
             return env.render()
     except gymnasium().error.DependencyNotInstalled as error:
         raise UserError(f"{name} can't be drawn: {error}", "install that") from None
-    except RAISED as error:
-        if hint := undrawable(error):
+    except ENV_EXCEPTIONS as error:
+        if hint := drawing_hint(error):
             raise UserError(f"{name} can't be drawn: {error}", hint) from None
         raise
 
@@ -266,7 +271,7 @@ class Masks:
     def __init__(self, name: str, action_space: Any) -> None:
         if kind_of(action_space) not in ("Discrete", "MultiDiscrete"):
             raise UserError(
-                f'{name}: info["{MASK}"] is there, but actions are {action_space}',
+                f'{name}: info["{MASK_KEY}"] is there, but actions are {action_space}',
                 "masks are for Discrete and MultiDiscrete; leave it out",
             )
         sizes, _ = choices_of(action_space)
@@ -287,11 +292,11 @@ class Masks:
         """
         parts = mask if isinstance(mask, tuple | list) else (mask,)
         if mask is None or any(part is None for part in parts):
-            raise Fault(NO_MASK, "", index, HINT)
+            raise EnvFailure(NO_MASK_MESSAGE, "", index, MASK_HINT)
         row = np.concatenate([np.ravel(part) for part in parts])
         if row.shape != (self._choices,):
             what = f"gave an action mask of {row.size} numbers, expected {self._choices}"
-            raise Fault(what, "", index, HINT)
+            raise EnvFailure(what, "", index, MASK_HINT)
         np.not_equal(row[self._columns], 0, out=out)
 
 
@@ -302,17 +307,17 @@ def ended_infos(infos: Mapping[str, Any], over: np.ndarray) -> dict[int, dict[st
         infos: Merged infos of a vectorised form.
         over: (n,) bool, True where an episode ended.
     """
-    return {place: _of(infos, place) for place in np.flatnonzero(over).tolist()}
+    return {place: _info_of(infos, place) for place in np.flatnonzero(over).tolist()}
 
 
-def _of(infos: Mapping[str, Any], place: int) -> dict[str, Any]:
+def _info_of(infos: Mapping[str, Any], place: int) -> dict[str, Any]:
     """Return the info of one environment."""
     one = {}
     for key, values in infos.items():
         if f"_{key}" in infos and not infos[f"_{key}"][place]:
             continue
         if isinstance(values, Mapping):
-            one[key] = _of(values, place)
+            one[key] = _info_of(values, place)
         elif not (key.startswith("_") and key[1:] in infos) and len(values) > place:
             one[key] = values[place]
     return one

@@ -16,14 +16,15 @@ from puffer_mlx.config.memory_needs import refuse_observations
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import SUCCESSOR, add_to_path
+from puffer_mlx.vec.env_failures import UNKNOWN_INDEX, as_info, raising_failure, result_failure
 from puffer_mlx.vec.gym import wrapping
-from puffer_mlx.vec.gym.agents import MASK, GymInstance, VectorInstance
+from puffer_mlx.vec.gym.agents import MASK_KEY, GymInstance, VectorInstance
 from puffer_mlx.vec.gym.installed import (
     gymnasium,
-    has_own_vector_forms,
+    has_vectorised_versions,
     missing_package,
-    need_newer,
-    quiet,
+    require_newer,
+    suppress_warnings,
 )
 from puffer_mlx.vec.instances import (
     Buffers,
@@ -34,8 +35,7 @@ from puffer_mlx.vec.instances import (
     other_kind,
     parameters,
 )
-from puffer_mlx.vec.python_faults import UNKNOWN, as_info, failing, form_fault
-from puffer_mlx.vec.registries import Later, portable
+from puffer_mlx.vec.registries import LazyConstructor, portable_specification
 
 
 @dataclass
@@ -67,10 +67,10 @@ class GymFactory(EnvFactory):
         self._finals_wanted = self.finals
         if isinstance(self.constructor, str):
             self._check_wrappers()
-            with self.explained():
+            with self.reporting_failures():
                 self.specification = _specification(self.constructor)
             if self.specification.namespace == "ALE":
-                self.wrap, self.keywords, self.unread = wrapping.of_game(
+                self.wrap, self.keywords, self.unused = wrapping.split_atari_wrappers(
                     self.name, self.wrap, self.keywords
                 )
             if self.wrap.max_episode_steps:  # counted outside of the other wrappers
@@ -97,15 +97,15 @@ class GymFactory(EnvFactory):
         Raises:
             Fault: It failed.
         """
-        index = UNKNOWN if self.vectorised else None
-        next_step = _tells_finals(self.name, env) if self.vectorised else True
+        index = UNKNOWN_INDEX if self.vectorised else None
+        next_step = _has_final_rows(self.name, env) if self.vectorised else True
         spaces = self.spaces_of(env)
         self.layout_of(*spaces)  # refuse spaces before the environment is reset
-        with failing("failed in reset", index):
+        with raising_failure("failed in reset", index):
             result = env.reset(seed=seed)
-        if fault := form_fault("reset", result, index):
+        if fault := result_failure("reset", result, index):
             raise fault
-        masked = MASK in as_info(result[1], index)
+        masked = MASK_KEY in as_info(result[1], index)
         return Probe(spaces, masked=masked, next_step=next_step)
 
     def as_instance(self, env: Any, buffers: Buffers) -> GymInstance | VectorInstance:
@@ -127,7 +127,7 @@ class GymFactory(EnvFactory):
     def _apply(self, probe: Probe) -> None:
         super()._apply(probe)
         self.finals = probe.next_step if self.vectorised else self._finals_wanted
-        self.shows_last = self._finals_wanted and not self.finals
+        self.reports_final_observations = self._finals_wanted and not self.finals
 
     def single(self, number: int | None = None, seed: int = 0) -> Any:
         """Return a new ``gymnasium.Env`` with its wrappers.
@@ -139,7 +139,7 @@ class GymFactory(EnvFactory):
         Raises:
             UserError: It can't be made.
         """
-        with self.explained(number, seed):
+        with self.reporting_failures(number, seed):
             if isinstance(self.constructor, str):
                 arguments = {"disable_env_checker": True, **self.arguments()}
                 env = wrapping.make(self.specification, **arguments)
@@ -149,7 +149,7 @@ class GymFactory(EnvFactory):
             if isinstance(env, gym.Env) and not isinstance(env, gym.vector.VectorEnv):
                 self._check_wrappers()
                 self._refuse_spaces(env)
-                return wrapping.wrapped(self.name, env, self.wrap, self.channels)
+                return wrapping.apply_wrappers(self.name, env, self.wrap, self.channels)
         close_if_possible(env)
         hint = "a function that makes a gymnasium.vector.VectorEnv takes num_envs"
         if callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None)):
@@ -159,8 +159,8 @@ class GymFactory(EnvFactory):
 
     def _check_wrappers(self) -> None:
         """Refuse wrappers that the installed Gymnasium lacks."""
-        for key in wrapping.changed(self.wrap):
-            need_newer(f"{self.name}: wrap.{key}")
+        for key in wrapping.changed_keys(self.wrap):
+            require_newer(f"{self.name}: wrap.{key}")
 
     def vector(self, num_envs: int) -> Any:
         """Return the environment's own vectorised form, a ``gymnasium.vector.VectorEnv``.
@@ -168,7 +168,7 @@ class GymFactory(EnvFactory):
         Raises:
             UserError: It can't be made, or is of another kind.
         """
-        with self.explained():
+        with self.reporting_failures():
             if isinstance(self.constructor, str):
                 env = gymnasium().make_vec(
                     self.specification,
@@ -187,9 +187,9 @@ class GymFactory(EnvFactory):
             "with num_envs it must return a gymnasium.vector.VectorEnv of so many environments",
         )
 
-    def vector_form(self) -> tuple[str, str]:
+    def vectorised_version(self) -> tuple[str, str]:
         """Return the vectorised form's name, and why it can't be used ("" if it can)."""
-        if not has_own_vector_forms():
+        if not has_vectorised_versions():
             return "", f"Gymnasium {gymnasium().__version__} has none that say when episodes begin"
         form: Any = self.constructor
         if isinstance(form, str):
@@ -198,12 +198,12 @@ class GymFactory(EnvFactory):
                 return "", f"{specification.id} has no vectorised form of its own"
             if specification.additional_wrappers:
                 return "", "its vectorised form can't be wrapped"
-            with self.explained():
-                form = _loaded(specification.vector_entry_point)
+            with self.reporting_failures():
+                form = _load_entry_point(specification.vector_entry_point)
         known = parameters(form)
         if "num_envs" not in known and not isinstance(self.constructor, str):
             return "", "it doesn't take num_envs"
-        if keys := wrapping.changed(self.wrap):
+        if keys := wrapping.changed_keys(self.wrap):
             return "", f"its vectorised form can't be wrapped (wrap.{', wrap.'.join(keys)})"
         if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
             for key in self.arguments():
@@ -211,19 +211,19 @@ class GymFactory(EnvFactory):
                     return "", f"its vectorised form takes no {key!r}"
         return f"{getattr(form, '__name__', type(form).__name__)}, its own vectorised form", ""
 
-    def takes(self) -> list[str]:
+    def argument_names(self) -> list[str]:
         """Return the names of the arguments of the function or class that an id stands for."""
         if not isinstance(self.constructor, str):
-            return super().takes()
-        return named_parameters(_loaded(self.specification.entry_point))
+            return super().argument_names()
+        return named_parameters(_load_entry_point(self.specification.entry_point))
 
     @contextmanager
-    def explained(self, number: int | None = None, seed: int = 0) -> Iterator[None]:
-        """Report what goes wrong as ``EnvFactory.explained``, and Gymnasium's own errors."""
+    def reporting_failures(self, number: int | None = None, seed: int = 0) -> Iterator[None]:
+        """Report what goes wrong as ``EnvFactory.reporting_failures``, and Gymnasium's own errors."""
         errors = gymnasium().error
-        with super().explained(number, seed):
+        with super().reporting_failures(number, seed):
             try:
-                with quiet():
+                with suppress_warnings():
                     yield
             except errors.DependencyNotInstalled as error:
                 package = missing_package(f"gym:{self.constructor}")
@@ -231,7 +231,9 @@ class GymFactory(EnvFactory):
                 missing = str(error).partition(", ")[0] if package else error
                 raise UserError(f"{self.name}: {missing}", hint) from None
             except errors.Error as error:  # no such environment, or an outdated one
-                raise UserError(f"{self.name}: {error}", _where(str(self.constructor))) from None
+                raise UserError(
+                    f"{self.name}: {error}", _missing_id_hint(str(self.constructor))
+                ) from None
 
     def _refuse_spaces(self, env: Any) -> None:
         """Refuse an environment without spaces, or with observations beyond this machine's memory.
@@ -248,8 +250,8 @@ class GymFactory(EnvFactory):
         """Return the factory with what makes an environment, which is not looked up again."""
         state = dict(self.__dict__)
         if self.specification is None:
-            return {**state, "constructor": Later(self.constructor)}
-        return {**state, "specification": portable(self.specification)}
+            return {**state, "constructor": LazyConstructor(self.constructor)}
+        return {**state, "specification": portable_specification(self.specification)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -274,7 +276,7 @@ def _specification(name: str) -> Any:
         importlib.import_module("minigrid")
     elif name not in gym.registry and importlib.util.find_spec("ale_py"):
         if name.startswith("ALE/"):
-            need_newer(name)
+            require_newer(name)
         gym.register_envs(_silence_ale())
     namespace, base, version = registration.parse_env_id(name)
     if version is None and name not in gym.registry:
@@ -307,19 +309,19 @@ def declared_metadata(constructor: Any) -> dict[str, Any]:
         constructor: Gymnasium id, class or function.
     """
     if isinstance(constructor, str):
-        constructor = _loaded(_specification(constructor).entry_point)
+        constructor = _load_entry_point(_specification(constructor).entry_point)
     metadata = getattr(constructor, "metadata", None)
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _loaded(entry_point: Any) -> Any:
+def _load_entry_point(entry_point: Any) -> Any:
     """Return the function or class of an entry point, which may be its name."""
     from gymnasium.envs.registration import load_env_creator
 
     return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
 
 
-def _tells_finals(name: str, vector: Any) -> bool:
+def _has_final_rows(name: str, vector: Any) -> bool:
     """Return True if a vector environment has a separate row for an episode's last observation.
 
     Raises:
@@ -335,7 +337,7 @@ def _tells_finals(name: str, vector: Any) -> bool:
     )
 
 
-def _where(make: str) -> str:
+def _missing_id_hint(make: str) -> str:
     """Return a hint on an id that isn't registered."""
     near = gymnasium_id(make)
     outdated = near.rpartition("-v")[0] == f"gym:{make}".rpartition("-v")[0]

@@ -28,9 +28,9 @@ import numpy as np
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.config.validation import settled_wrappers
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.spaces import CHANNELS_LAST, SMALLEST, image_of, kind_of
+from puffer_mlx.vec.spaces import CHANNELS_LAST_ATTRIBUTE, CHANNELS_SMALLEST, image_of, kind_of
 
-_FORM = {  # arguments of the vectorised form, with their defaults
+_VECTOR_DEFAULTS = {  # arguments of the vectorised form, with their defaults
     "stack_num": 4,
     "img_height": 84,
     "img_width": 84,
@@ -42,9 +42,12 @@ _FORM = {  # arguments of the vectorised form, with their defaults
     "life_loss_info": False,
     "reward_clipping": True,
 }
-_ONLY = {"maxpool": True, "life_loss_info": False}  # arguments that Gymnasium's wrappers support
-ATARI = {  # the preset, as arguments of ale-py's vectorised form
-    **{key: value for key, value in _FORM.items() if key != "life_loss_info"},
+_FIXED_ARGUMENTS = {
+    "maxpool": True,
+    "life_loss_info": False,
+}  # arguments that Gymnasium's wrappers support
+ATARI_PRESET = {  # the preset, as arguments of ale-py's vectorised form
+    **{key: value for key, value in _VECTOR_DEFAULTS.items() if key != "life_loss_info"},
     "frameskip": 4,
     "episodic_life": True,
 }
@@ -53,13 +56,13 @@ ATARI = {  # the preset, as arguments of ale-py's vectorised form
 ImageOf = Callable[[Any], tuple[tuple[int, ...], bool]]  # `image_of` by vec.image_channels
 
 
-def changed(wrap: Wrap) -> list[str]:
+def changed_keys(wrap: Wrap) -> list[str]:
     """Return the names of the keys that ask for a wrapper."""
     plain = Wrap()
     return [f.name for f in fields(wrap) if getattr(wrap, f.name) != getattr(plain, f.name)]
 
 
-def of_game(
+def split_atari_wrappers(
     name: str, wrap: Wrap, arguments: Mapping[str, Any]
 ) -> tuple[Wrap, dict[str, Any], list[str]]:
     """Split section [wrap] for an Atari id into wrappers and arguments of the game.
@@ -75,17 +78,19 @@ def of_game(
     Raises:
         UserError: A key asks for something that an argument of the game does.
     """
-    for _, message, hint in settled_wrappers(wrap, changed(wrap), by_id=True):
+    for _, message, hint in settled_wrappers(wrap, changed_keys(wrap), by_id=True):
         raise UserError(f"{name}: {message}", hint)
     if wrap.preset == "none":
         return wrap, dict(arguments), []
-    differ = [key for key in ATARI if key in arguments and arguments[key] != ATARI[key]]
-    unread = [f"{key} (wrap.preset atari: {ATARI[key]})" for key in differ]
+    differ = [
+        key for key in ATARI_PRESET if key in arguments and arguments[key] != ATARI_PRESET[key]
+    ]
+    unused = [f"{key} (wrap.preset atari: {ATARI_PRESET[key]})" for key in differ]
     rest = Wrap(max_episode_steps=wrap.max_episode_steps)
-    return rest, {**arguments, **ATARI}, unread
+    return rest, {**arguments, **ATARI_PRESET}, unused
 
 
-def wrapped(name: str, env: Any, wrap: Wrap, channels: str = SMALLEST) -> Any:
+def apply_wrappers(name: str, env: Any, wrap: Wrap, channels: str = CHANNELS_SMALLEST) -> Any:
     """Return an environment with the requested wrappers.
 
     Args:
@@ -100,7 +105,7 @@ def wrapped(name: str, env: Any, wrap: Wrap, channels: str = SMALLEST) -> Any:
     """
     from gymnasium import wrappers
 
-    keys_set = changed(wrap)
+    keys_set = changed_keys(wrap)
     for _, message, hint in settled_wrappers(wrap, keys_set, by_id=False):
         raise UserError(f"{name}: {message}", hint)
     for keys, wrapper in _WRAPPERS.items():
@@ -115,17 +120,17 @@ def wrapped(name: str, env: Any, wrap: Wrap, channels: str = SMALLEST) -> Any:
     return env
 
 
-def _atari(env: Any, wrap: Wrap, *_: Any) -> Any:
+def _with_atari_preset(env: Any, wrap: Wrap, *_: Any) -> Any:
     if not hasattr(env.unwrapped, "ale"):
         raise TypeError(
             "it is for ALE's games; wrap.grayscale, wrap.resize_height and wrap.frame_stack are"
             " for any images"
         )
-    arguments = {key: value for key, value in ATARI.items() if key != "frameskip"}
-    return preprocessed(env, arguments, ATARI["frameskip"])
+    arguments = {key: value for key, value in ATARI_PRESET.items() if key != "frameskip"}
+    return preprocess_game(env, arguments, ATARI_PRESET["frameskip"])
 
 
-def _resized(env: Any, wrap: Wrap, wrappers: Any, image: ImageOf) -> Any:
+def _with_resized_images(env: Any, wrap: Wrap, wrappers: Any, image: ImageOf) -> Any:
     if len(env.observation_space.shape or ()) == 3 and image(env.observation_space)[1]:
         raise ValueError(f"its images are {env.observation_space.shape}, with channels first")
     size = wrap.resize_height or wrap.resize_width, wrap.resize_width or wrap.resize_height
@@ -135,10 +140,14 @@ def _resized(env: Any, wrap: Wrap, wrappers: Any, image: ImageOf) -> Any:
 def _with_channel(env: Any, *_: Any) -> Any:
     """Add a channel to an image (height, width)."""
     shape = env.observation_space.shape
-    return _shown(env, (*shape, 1), lambda seen: seen[..., None]) if len(shape) == 2 else env
+    return (
+        _with_image_shape(env, (*shape, 1), lambda seen: seen[..., None])
+        if len(shape) == 2
+        else env
+    )
 
 
-def _stacked(env: Any, wrap: Wrap, wrappers: Any, image: ImageOf) -> Any:
+def _with_stacked_frames(env: Any, wrap: Wrap, wrappers: Any, image: ImageOf) -> Any:
     one = env.observation_space
     k = wrap.frame_stack
     size, turned = image(one) if kind_of(one) == "Box" else ((), False)
@@ -147,32 +156,32 @@ def _stacked(env: Any, wrap: Wrap, wrappers: Any, image: ImageOf) -> Any:
         return env
     shape = (*size[:2], k * size[2])
     axes = (2, 3, 0, 1) if turned else (1, 2, 0, 3)  # to (height, width, k, channels)
-    return _shown(env, shape, lambda frames: frames.transpose(axes).reshape(shape))
+    return _with_image_shape(env, shape, lambda frames: frames.transpose(axes).reshape(shape))
 
 
-def _shown(env: Any, shape: tuple[int, ...], show: Callable[[Any], Any]) -> Any:
+def _with_image_shape(env: Any, shape: tuple[int, ...], show: Callable[[Any], Any]) -> Any:
     """Return an environment with images of another shape, (height, width, channels)."""
     from gymnasium.spaces import Box
     from gymnasium.wrappers import TransformObservation
 
     space = Box(0, 255, shape, np.uint8)
-    setattr(space, CHANNELS_LAST, True)  # frames of a small image are more than its rows
+    setattr(space, CHANNELS_LAST_ATTRIBUTE, True)  # frames of a small image are more than its rows
     return TransformObservation(env, show, space)
 
 
 _WRAPPERS: dict[
     tuple[str, ...], Callable[[Any, Wrap, Any, ImageOf], Any]
 ] = {  # by keys, innermost first
-    ("preset",): _atari,
+    ("preset",): _with_atari_preset,
     ("sticky_actions",): lambda env, wrap, of, _: of.StickyAction(env, wrap.sticky_actions),
     ("max_episode_steps",): lambda env, wrap, of, _: of.TimeLimit(env, wrap.max_episode_steps),
     ("grayscale",): lambda env, wrap, of, _: of.GrayscaleObservation(env),
-    ("resize_height", "resize_width"): _resized,
+    ("resize_height", "resize_width"): _with_resized_images,
     ("grayscale", "resize_height", "resize_width"): _with_channel,
     ("clip_rewards",): lambda env, wrap, of, _: of.ClipReward(
         env, -wrap.clip_rewards, wrap.clip_rewards
     ),
-    ("frame_stack",): _stacked,
+    ("frame_stack",): _with_stacked_frames,
 }
 
 
@@ -189,7 +198,7 @@ def make(specification: Any, **arguments: Any) -> Any:
     """
     import gymnasium
 
-    if specification.namespace == "ALE" and not _FORM.keys().isdisjoint(arguments):
+    if specification.namespace == "ALE" and not _VECTOR_DEFAULTS.keys().isdisjoint(arguments):
         return _atari_game(specification, arguments)
     env = gymnasium.make(specification, **arguments)
     if specification.id.startswith("MiniGrid-"):
@@ -206,19 +215,22 @@ def _atari_game(specification: Any, arguments: dict[str, Any]) -> Any:
     """
     import gymnasium
 
-    form = {**_FORM, **{key: arguments[key] for key in _FORM if key in arguments}}
-    for key, value in _ONLY.items():
+    form = {
+        **_VECTOR_DEFAULTS,
+        **{key: arguments[key] for key in _VECTOR_DEFAULTS if key in arguments},
+    }
+    for key, value in _FIXED_ARGUMENTS.items():
         if form[key] != value:
             raise UserError(
                 f"{specification.id}: env.{key} {form[key]} is for its vectorised form only",
                 f"leave it out, or vec.backend = vector; that can't be drawn: {value}",
             )
-    others = {key: value for key, value in arguments.items() if key not in _FORM}
+    others = {key: value for key, value in arguments.items() if key not in _VECTOR_DEFAULTS}
     skip = others.pop("frameskip", specification.kwargs.get("frameskip", 4))
-    return preprocessed(gymnasium.make(specification, frameskip=1, **others), form, skip)
+    return preprocess_game(gymnasium.make(specification, frameskip=1, **others), form, skip)
 
 
-def preprocessed(game: Any, form: dict[str, Any], skip: int) -> Any:
+def preprocess_game(game: Any, form: dict[str, Any], skip: int) -> Any:
     """Return a game with the preprocessing of the vectorised form.
 
     Args:
@@ -229,7 +241,7 @@ def preprocessed(game: Any, form: dict[str, Any], skip: int) -> Any:
     from gymnasium import wrappers
 
     game = wrappers.AtariPreprocessing(
-        _begun(game, form["noop_max"], form["use_fire_reset"]),
+        _with_start_actions(game, form["noop_max"], form["use_fire_reset"]),
         noop_max=0,
         frame_skip=skip,
         screen_size=(form["img_width"], form["img_height"]),
@@ -241,7 +253,7 @@ def preprocessed(game: Any, form: dict[str, Any], skip: int) -> Any:
     return wrappers.FrameStackObservation(game, form["stack_num"], padding_type="zero")
 
 
-def _begun(game: Any, most: int, fire: bool) -> Any:
+def _with_start_actions(game: Any, most: int, fire: bool) -> Any:
     """Add up to ``most`` frames without an action at the start, then FIRE, which begins some games.
 
     These are frames, not steps, as in the vectorised form.
@@ -251,7 +263,7 @@ def _begun(game: Any, most: int, fire: bool) -> Any:
     meanings = game.unwrapped.get_action_meanings()
     first = [meanings.index("FIRE")] if fire and "FIRE" in meanings else []
 
-    class Begun(gymnasium.Wrapper):
+    class StartActions(gymnasium.Wrapper):
         def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
             observation, info = self.env.reset(seed=seed, options=options)
             idle = int(self.unwrapped.np_random.integers(1, most + 1)) if most else 0
@@ -261,4 +273,4 @@ def _begun(game: Any, most: int, fire: bool) -> Any:
                     observation, info = self.env.reset(options=options)
             return observation, info
 
-    return Begun(game)
+    return StartActions(game)

@@ -25,11 +25,11 @@ ABI = 11  # PUFFER_ABI of envs/src/vec.h
 TEXT_BYTES = 4096  # bytes, of a message
 _MAX_LOG_KEYS = 256
 FLOAT32, UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
-SLICE_MS = 100  # milliseconds between two checks for signals
+POLL_MS = 100  # milliseconds between two checks for signals
 INTERRUPT_TIMEOUT_MS = 500  # timeout of a step in progress after an interrupt
-UNDER_WAY, OVER = -1, -2  # PUFFER_UNDER_WAY and PUFFER_OVER of envs/src/vec.h
+IN_PROGRESS, ENDED = -1, -2  # PUFFER_UNDER_WAY and PUFFER_OVER of envs/src/vec.h
 
-ABANDONED: list[Any] = []  # objects that threads which never end may still access
+_abandoned_objects: list[Any] = []  # objects that threads which never end may still access
 
 
 class Span(ctypes.Structure):
@@ -100,7 +100,7 @@ _FUNCTIONS = {  # (result, arguments); "pppp" are rows, "pz" the buffer of a mes
 }
 
 
-def load(path: Path) -> ctypes.CDLL:
+def load_library(path: Path) -> ctypes.CDLL:
     """Load a compiled environment and declare its functions.
 
     Raises:
@@ -121,7 +121,7 @@ def load(path: Path) -> ctypes.CDLL:
     return library
 
 
-def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+def float_values(values: Mapping[str, Any]) -> dict[str, float]:
     """Return the entries that can be converted to a float."""
     result = {}
     for key, value in values.items():
@@ -138,25 +138,25 @@ def keywords(values: Mapping[str, Any], texts: bool = False) -> Keywords:
         texts: Pass values that aren't numbers as their text and the number 0, as PufferLib 5.0
             does. Otherwise skip them, as 4.0 does.
     """
-    floats = numbers(values)
+    floats = float_values(values)
     names = list(values if texts else floats)
     count = len(names)
     return Keywords(
         count,
         (ctypes.c_char_p * count)(*(name.encode() for name in names)),
         (ctypes.c_double * count)(*(floats.get(name, 0.0) for name in names)),
-        (ctypes.c_char_p * count)(*(as_text(values[name]).encode() for name in names))
+        (ctypes.c_char_p * count)(*(parameter_text(values[name]).encode() for name in names))
         if texts
         else None,
     )
 
 
-def as_text(value: Any) -> str:
+def parameter_text(value: Any) -> str:
     """Return a parameter's value as a file of PufferLib 5.0 would contain it."""
     if isinstance(value, bool | int | float):
         return f"{float(value):.17g}"
     if isinstance(value, list | tuple):
-        return ",".join(map(as_text, value))
+        return ",".join(map(parameter_text, value))
     return str(value)
 
 
@@ -181,15 +181,15 @@ def read_means(name: str, function: Any, *arguments: Any) -> dict[str, float]:
     }
 
 
-def shapes(n: int, spec: EnvSpec) -> tuple[tuple[int, ...], ...]:
+def row_shapes(n: int, spec: EnvSpec) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of observations, of rewards and terminals, and of masks, for n agents."""
     return (n, spec.observation_size), (n,), (n, spec.mask_size)
 
 
-def addresses(
+def row_addresses(
     out: Rows, spec: EnvSpec, expected: tuple[tuple[int, ...], ...]
 ) -> tuple[int | None, ...]:
-    """Return the addresses of the arrays of ``out``, which must have the shapes from ``shapes``."""
+    """Return the addresses of the arrays of ``out``, which must have the shapes from ``row_shapes``."""
     observations, vector, masks = expected
     return (
         address(out.observations, observations, spec.observation_dtype, "observations"),
@@ -259,11 +259,11 @@ class OpenHandle:
             raise RuntimeError(f"{self._name}: the environments are closed")
         return self._address
 
-    def until_done(self, call: Callable[..., int], *arguments: Any) -> int:
+    def wait_for_step(self, call: Callable[..., int], *arguments: Any) -> int:
         """Call ``call(*arguments, milliseconds)`` until no step is in progress. Return its result.
 
         Args:
-            call: Returns ``UNDER_WAY``, ``OVER``, or the result.
+            call: Returns ``IN_PROGRESS``, ``ENDED``, or the result.
             arguments: Arguments before the timeout.
 
         Raises:
@@ -272,14 +272,14 @@ class OpenHandle:
                 that the environments can be used again or closed.
         """
         try:
-            while (result := call(*arguments, SLICE_MS)) == UNDER_WAY:
+            while (result := call(*arguments, POLL_MS)) == IN_PROGRESS:
                 pass
         except BaseException:
             self._interrupted = True
             self._library.puffer_stop(self._address)  # then the policy may be freed
             call(*arguments, INTERRUPT_TIMEOUT_MS)
             raise
-        if result == OVER:
+        if result == ENDED:
             raise self.ended()
         return result
 
@@ -296,13 +296,13 @@ class OpenHandle:
         if not address:
             return
         close = self._library.puffer_close
-        result = UNDER_WAY
+        result = IN_PROGRESS
         self._library.puffer_stop(address)
         try:
-            while not self._interrupted and (result := close(address, SLICE_MS)) == UNDER_WAY:
+            while not self._interrupted and (result := close(address, POLL_MS)) == IN_PROGRESS:
                 pass
         finally:
-            if result == UNDER_WAY and close(address, INTERRUPT_TIMEOUT_MS) == UNDER_WAY:
+            if result == IN_PROGRESS and close(address, INTERRUPT_TIMEOUT_MS) == IN_PROGRESS:
                 self._library.puffer_abandon(address)
                 abandon(self.held, self._name)
             self.held = []
@@ -310,6 +310,6 @@ class OpenHandle:
 
 def abandon(holder: Any, name: str) -> None:
     """Keep an object alive until the process exits, and print a warning."""
-    ABANDONED.append(holder)
+    _abandoned_objects.append(holder)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder))  # even when the interpreter clears modules
     print(f"puffer_mlx: {name}: a step doesn't end; it is left to itself", file=sys.stderr)

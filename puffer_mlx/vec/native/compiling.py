@@ -7,15 +7,15 @@ from pathlib import Path
 from puffer_mlx.config.dialects import folder_version
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.compiler import OBJECT, compile_shared, source_files
-from puffer_mlx.vec.native.raylib import INSTALL, find_raylib
+from puffer_mlx.vec.native.raylib import INSTALL_HINT, find_raylib
 from puffer_mlx.vec.native.sources import (
-    Needs,
+    Requirements,
+    contract_folders,
     environment_files,
     environments_folder,
+    find_requirements,
     include_folders,
-    needs,
-    our_headers,
-    repository,
+    repository_folder,
 )
 
 _FLAGS = [
@@ -30,9 +30,12 @@ _FLAGS = [
     *(f"-D{name}=puffer_exit" for name in ("_exit", "_Exit")),  # all flags: src/host.h
     "-lm",
 ]
-_PLAIN = [flag for flag in _FLAGS if flag != "-lm"]
-_HEARS = ("host.c", "vec.c")  # sources of the stepper that depend on an environment's flags
-_ELSEWHERE = (  # (compiler's message, its meaning, a hint)
+_COMPILE_FLAGS = [flag for flag in _FLAGS if flag != "-lm"]
+_FLAG_DEPENDENT_SOURCES = (
+    "host.c",
+    "vec.c",
+)  # sources of the stepper that depend on an environment's flags
+_KNOWN_ERRORS = (  # (compiler's message, its meaning, a hint)
     (
         r"pufferenv\.h",
         "that header is of PufferLib 5.0, where an environment is NAME.h, without a binding.c",
@@ -56,17 +59,17 @@ _ELSEWHERE = (  # (compiler's message, its meaning, a hint)
 )
 # Names in raylib's style: CamelCase, and the constants of its enumerations. Other words in capitals
 # are macros of an environment.
-_PREFIXES = (
+_CONSTANT_PREFIXES = (
     "BLEND BONE CAMERA CUBEMAP FLAG FONT GAMEPAD GESTURE KEY LOG MATERIAL_MAP MOUSE NPATCH"
     " PIXELFORMAT RL SHADER TEXTURE"
 )
-_NAME = rf"'((?:rl)?[A-Z]\w*[a-z]\w*|(?:{_PREFIXES.replace(' ', '|')})_\w+)'"
+_QUOTED_NAME = rf"'((?:rl)?[A-Z]\w*[a-z]\w*|(?:{_CONSTANT_PREFIXES.replace(' ', '|')})_\w+)'"
 _HEADER = r"(?:^|[\s'\"/])((?:ray|rl|rcamera|reasings|rres)\w*\.h)'?"
-_OLDER = re.compile(r"^[ \t]*#[ \t]*define[ \t]+OBS_TYPE\b", re.MULTILINE)
-_NOT_THERE = re.compile(r"error: (\S+): No such file|error: '([^']+)' file not found")
-_UNKNOWN = re.compile(
+_PRE_RELEASE_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+OBS_TYPE\b", re.MULTILINE)
+_MISSING_FILE = re.compile(r"error: (\S+): No such file|error: '([^']+)' file not found")
+_UNKNOWN_NAME = re.compile(
     rf"(?:implicit declaration of function|undeclared function|unknown type name|undeclared"
-    rf" identifier) {_NAME}|{_NAME} undeclared|{_HEADER}(?:: No such file| file not found)",
+    rf" identifier) {_QUOTED_NAME}|{_QUOTED_NAME} undeclared|{_HEADER}(?:: No such file| file not found)",
     re.MULTILINE,
 )
 
@@ -88,22 +91,24 @@ def compile_environment(folder: Path | str, again: bool = False) -> Path:
     root = environments_folder()
     stepper = [*source_files(root / "include"), *source_files(root / "src")]
     headers = [*environment_files(folder), *stepper]
-    asks = needs(folder)
+    requirements = find_requirements(folder)
     objects = [  # shared by all environments
-        compile_shared(f"stepper_{source.stem}", [source], _PLAIN, depends=stepper, kind=OBJECT)
+        compile_shared(
+            f"stepper_{source.stem}", [source], _COMPILE_FLAGS, depends=stepper, kind=OBJECT
+        )
         for source in sorted((root / "src").glob("*.c"))
-        if source.name not in _HEARS
+        if source.name not in _FLAG_DEPENDENT_SOURCES
     ]
     try:
         return compile_shared(
             folder.resolve().name,
-            [unit, *(root / "src" / name for name in _HEARS)],
-            [*environment_flags(folder, asks), *map(str, objects)],
+            [unit, *(root / "src" / name for name in _FLAG_DEPENDENT_SOURCES)],
+            [*environment_flags(folder, requirements), *map(str, objects)],
             depends=[path for path in headers if path != unit],
             again=again,
         )
     except UserError as error:
-        raise _older(folder) or _explained(error, asks, folder) from None
+        raise _pre_release_error(folder) or _explained_error(error, requirements, folder) from None
 
 
 def compiled_unit(folder: Path | str) -> Path:
@@ -117,27 +122,27 @@ def compiled_unit(folder: Path | str) -> Path:
     return Path(folder).resolve() / "binding.c"
 
 
-def environment_flags(folder: Path | str, asks: Needs | None = None) -> list[str]:
+def environment_flags(folder: Path | str, requirements: Requirements | None = None) -> list[str]:
     """Return compiler and linker flags for ``compiled_unit`` and the stepper.
 
     Args:
         folder: Folder of the environment.
-        asks: Result of ``needs(folder)``, or None to compute it.
+        asks: Result of ``find_requirements(folder)``, or None to compute it.
     """
     folder = Path(folder).resolve()
-    asks = asks or needs(folder)
+    requirements = requirements or find_requirements(folder)
     include = environments_folder() / "include"
     flags = [*_FLAGS, _text_macro("PUFFER_FOLDER", folder)]
     if folder_version(folder) == "5.0":  # keeps assertions
         flags.append(_text_macro("PUFFER_HEADER", folder / f"{folder.name}.h"))
     else:
         flags.append("-DNDEBUG")
-    flags += [f"-I{path}" for path in our_headers(folder)]
-    flags += ["-DPUFFER_MASKS"] if asks.masks else []
-    flags += ["-DPUFFER_RAND"] if asks.random else []
-    flags += ["-fopenmp"] if asks.openmp else [f"-I{include / 'compat'}"]
-    if asks.raylib:
-        root = repository(folder)
+    flags += [f"-I{path}" for path in contract_folders(folder)]
+    flags += ["-DPUFFER_MASKS"] if requirements.masks else []
+    flags += ["-DPUFFER_RAND"] if requirements.random else []
+    flags += ["-fopenmp"] if requirements.openmp else [f"-I{include / 'compat'}"]
+    if requirements.raylib:
+        root = repository_folder(folder)
         if raylib := find_raylib([] if root is None else [root, root / "vendor"]):
             flags += ["-DPUFFER_WINDOW", f"-I{include / 'raylib_window'}", *raylib.flags()]
         else:
@@ -149,11 +154,11 @@ def _text_macro(name: str, path: Path) -> str:
     return f"-D{name}={json.dumps(str(path), ensure_ascii=False)}"
 
 
-def _older(folder: Path) -> UserError | None:
+def _pre_release_error(folder: Path) -> UserError | None:
     """Return the error for a folder from before the release of PufferLib 4.0, or None."""
     binding = folder / "binding.c"
     text = binding.read_text(errors="replace") if binding.is_file() else ""
-    if not _OLDER.search(text) or "OBS_TENSOR_T" in text:
+    if not _PRE_RELEASE_MACRO.search(text) or "OBS_TENSOR_T" in text:
         return None
     return UserError(
         f"{folder.resolve().name}: its binding.c is of a time before PufferLib 4.0's release, with"
@@ -163,9 +168,9 @@ def _older(folder: Path) -> UserError | None:
     )
 
 
-def _missing(error: UserError, folder: Path) -> UserError | None:
+def _missing_file_error(error: UserError, folder: Path) -> UserError | None:
     """Return the error for a missing file that an environment includes, or None."""
-    match = _NOT_THERE.search(error.message)
+    match = _MISSING_FILE.search(error.message)
     if match is None:
         return None
     path = next(filter(None, match.groups()))
@@ -177,20 +182,20 @@ def _missing(error: UserError, folder: Path) -> UserError | None:
     )
 
 
-def _explained(error: UserError, asks: Needs, folder: Path) -> UserError:
+def _explained_error(error: UserError, requirements: Requirements, folder: Path) -> UserError:
     """Return the compiler's error with its cause added, if that is known."""
     message = error.message.replace("\u2018", "'").replace("\u2019", "'")
-    for pattern, meaning, hint in _ELSEWHERE:
+    for pattern, meaning, hint in _KNOWN_ERRORS:
         if re.search(pattern, message):
             return UserError(f"{error.message}\n  {meaning}", hint)
-    if asks.openmp and re.search(r"openmp|\bomp|gomp", message):
+    if requirements.openmp and re.search(r"openmp|\bomp|gomp", message):
         hint = "install OpenMP for the compiler (macOS: CC=gcc-14 of brew install gcc)"
         return UserError(f"{error.message}\n  it protects shared data with OpenMP", hint)
-    unknown = _UNKNOWN.search(message)
-    if asks.raylib and unknown:
+    unknown = _UNKNOWN_NAME.search(message)
+    if requirements.raylib and unknown:
         name = next(filter(None, unknown.groups()))
         return UserError(
             f"{error.message}\n  if {name} belongs to raylib: the one used here doesn't have it",
-            INSTALL,
+            INSTALL_HINT,
         )
-    return _missing(error, folder) or error
+    return _missing_file_error(error, folder) or error

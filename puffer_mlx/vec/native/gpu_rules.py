@@ -13,9 +13,15 @@ import numpy as np
 
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.base import Rows
-from puffer_mlx.vec.native.c_functions import FLOAT32, OpenHandle, address, addresses, shapes
+from puffer_mlx.vec.native.c_functions import (
+    FLOAT32,
+    OpenHandle,
+    address,
+    row_addresses,
+    row_shapes,
+)
 
-WORD = 4  # bytes
+WORD_BYTES = 4  # bytes
 
 
 class GPURules(NamedTuple):
@@ -44,7 +50,7 @@ def gpu_rules(folder: Path | str, library: ctypes.CDLL, spec: EnvSpec) -> GPURul
     struct, header = names.decode().split(" ", 1)
     size, log, logs = counts
     path = (Path(folder) / header).resolve()
-    return GPURules(path, struct, spec.mask_size > 0, size // WORD, log // WORD, logs)
+    return GPURules(path, struct, spec.mask_size > 0, size // WORD_BYTES, log // WORD_BYTES, logs)
 
 
 class GPUSide:
@@ -96,7 +102,7 @@ class GPUSide:
         int32 = np.dtype(np.int32)
         structs_at = address(structs, shape, int32, "structs", written=False)
         actions_at = address(actions, (N, spec.action.heads), FLOAT32, "actions", written=False)
-        rows_at = addresses(rows, spec, shapes(N, spec))
+        rows_at = row_addresses(rows, spec, row_shapes(N, spec))
         self._library.puffer_give_structs(self._handle.address(), structs_at, actions_at, *rows_at)
 
     def add_log(self, log: np.ndarray) -> None:

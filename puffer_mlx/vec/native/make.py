@@ -14,7 +14,7 @@ from puffer_mlx.config.fit import Misfit
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.system.compiler import load_compiled
-from puffer_mlx.vec.native.c_functions import ABI, TEXT_BYTES, keywords, load
+from puffer_mlx.vec.native.c_functions import ABI, TEXT_BYTES, keywords, load_library
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.sources import environments_folder
 
@@ -45,7 +45,7 @@ def open_environment(folder: Path | str) -> ctypes.CDLL:
     Raises:
         UserError: The environment can't be compiled or loaded.
     """
-    return load_compiled(functools.partial(compile_environment, folder), load)
+    return load_compiled(functools.partial(compile_environment, folder), load_library)
 
 
 def read_spec(folder: Path | str, library: ctypes.CDLL) -> EnvSpec:

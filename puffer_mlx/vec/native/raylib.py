@@ -13,19 +13,19 @@ from typing import NamedTuple
 
 from puffer_mlx.errors import UserError
 
-VARIABLE = "RAYLIB_PATH"
-INSTALL = (
+PATH_VARIABLE = "RAYLIB_PATH"
+INSTALL_HINT = (
     "install raylib 5.5 (macOS: brew install raylib; Linux: your distribution's package or a"
-    f" release from github.com/raysan5/raylib) or set {VARIABLE} to its folder"
+    f" release from github.com/raysan5/raylib) or set {PATH_VARIABLE} to its folder"
 )
-_PREFIXES = ("/opt/homebrew", "/usr/local", "/usr")
-_SHARED = ".dylib" if sys.platform == "darwin" else ".so"
-_SYSTEM = (  # libraries that a static libraylib.a needs
+_SYSTEM_PREFIXES = ("/opt/homebrew", "/usr/local", "/usr")
+_LIBRARY_SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
+_STATIC_LIBRARIES = (  # libraries that a static libraylib.a needs
     [word for name in ("Cocoa", "IOKit", "CoreVideo", "OpenGL") for word in ("-framework", name)]
     if sys.platform == "darwin"
     else ["-lGL", "-lX11", "-lm", "-lpthread", "-ldl", "-lrt"]
 )
-_NUMBER = re.compile(r"^\s*#\s*define\s+RAYLIB_VERSION\s+\"([^\"]+)\"", re.MULTILINE)
+_VERSION = re.compile(r"^\s*#\s*define\s+RAYLIB_VERSION\s+\"([^\"]+)\"", re.MULTILINE)
 
 
 class Raylib(NamedTuple):
@@ -39,7 +39,7 @@ class Raylib(NamedTuple):
         """Return compiler and linker flags."""
         include = f"-I{self.header.parent}"
         if self.library.suffix == ".a":
-            return [include, os.fspath(self.library), *_SYSTEM]
+            return [include, os.fspath(self.library), *_STATIC_LIBRARIES]
         folder = self.library.parent
         return [include, f"-L{folder}", "-lraylib", f"-Wl,-rpath,{folder}"]
 
@@ -57,19 +57,19 @@ def find_raylib(near: Iterable[Path] = ()) -> Raylib | None:
     Raises:
         UserError: ``$RAYLIB_PATH`` is set, but has no raylib.
     """
-    chosen = os.environ.get(VARIABLE)
+    chosen = os.environ.get(PATH_VARIABLE)
     if chosen:
         raylib = None if chosen == "none" else _in_prefix(Path(chosen).expanduser())
         if raylib is None and chosen != "none":
             raise UserError(
-                f"{VARIABLE} is {chosen}, where there is no raylib: include/raylib.h and"
-                f" lib/libraylib{_SHARED} or .a",
-                f"correct it, unset it, or set {VARIABLE}=none to do without windows",
+                f"{PATH_VARIABLE} is {chosen}, where there is no raylib: include/raylib.h and"
+                f" lib/libraylib{_LIBRARY_SUFFIX} or .a",
+                f"correct it, unset it, or set {PATH_VARIABLE}=none to do without windows",
             )
         return raylib
     unpacked = (path for folder in near for path in sorted(folder.glob("raylib*")))
-    for prefix in (*unpacked, *map(Path, _PREFIXES)):
-        if prefix == Path(_PREFIXES[0]) and (known := _of_pkg_config()):
+    for prefix in (*unpacked, *map(Path, _SYSTEM_PREFIXES)):
+        if prefix == Path(_SYSTEM_PREFIXES[0]) and (known := _from_pkg_config()):
             return known
         if raylib := _in_prefix(prefix):
             return raylib
@@ -88,15 +88,15 @@ def _in_folders(include: Path, folders: list[Path]) -> Raylib | None:
     header = include / "raylib.h"
     if not header.is_file():
         return None
-    names = [f"libraylib{suffix}" for suffix in (_SHARED, ".a")]
+    names = [f"libraylib{suffix}" for suffix in (_LIBRARY_SUFFIX, ".a")]
     for library in (folder / name for name in names for folder in folders):
         if library.is_file():
-            number = _NUMBER.search(header.read_text(errors="replace"))
+            number = _VERSION.search(header.read_text(errors="replace"))
             return Raylib(number[1] if number else "of unknown version", header, library)
     return None
 
 
-def _of_pkg_config() -> Raylib | None:
+def _from_pkg_config() -> Raylib | None:
     folders = []
     for variable in ("includedir", "libdir"):
         try:

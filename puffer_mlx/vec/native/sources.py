@@ -32,7 +32,7 @@ _PROTECTS = re.compile(
 
 # Digests of the code of environments in envs/, each with earlier versions whose saved states the
 # code resumes to the same bits.
-CONTINUES = {
+RESUMABLE_DIGESTS = {
     # breakout
     "d3bb6d55d3d2d1c84cf27404": ("6465bad7beea387f7953f58e", "865790bed67e1ea4481d61e8"),
     # cartpole
@@ -62,7 +62,7 @@ CONTINUES = {
 }
 
 
-class Needs(NamedTuple):
+class Requirements(NamedTuple):
     """Properties of the compiled C files that decide how to compile them."""
 
     raylib: bool  # include one of raylib's headers
@@ -76,30 +76,30 @@ def environments_folder() -> Path:
     return shipped("envs")
 
 
-def repository(folder: Path) -> Path | None:
+def repository_folder(folder: Path) -> Path | None:
     """Return the folder that contains ``ocean`` and the environment, or None."""
     folder = folder.resolve()
     above = list(folder.parents)[:4]
     return next((path.parent for path in above if path.name == "ocean"), None)
 
 
-def our_headers(folder: Path) -> list[Path]:
+def contract_folders(folder: Path) -> list[Path]:
     """Return the folders with the contract of an environment's release, to be searched first."""
     include = environments_folder() / "include"
     return [include / "release_5", include] if folder_version(folder) == "5.0" else [include]
 
 
 def include_folders(folder: Path) -> list[Path]:
-    """Return the include path after the file's folder and ``our_headers``."""
+    """Return the include path after the file's folder and ``contract_folders``."""
     folder = folder.resolve()
-    root = repository(folder)
+    root = repository_folder(folder)
     inside = [] if root is None else [root, root / "src", root / "vendor"]
     return [folder, *(path for path in inside if path.is_dir())]
 
 
-def _reached(begin: Iterable[Path], folder: Path) -> set[Path]:
-    """Return files and their direct and indirect includes, without those in ``our_headers``."""
-    ours = [place.resolve() for place in our_headers(folder)]
+def _included_files(begin: Iterable[Path], folder: Path) -> set[Path]:
+    """Return files and their direct and indirect includes, without those in ``contract_folders``."""
+    ours = [place.resolve() for place in contract_folders(folder)]
     reached = {path.resolve() for path in begin}
     waiting = sorted(reached)
     places = include_folders(folder)
@@ -124,7 +124,7 @@ def environment_files(folder: Path | str) -> list[Path]:
     environment may be a few lines around another one. The stepper's files aren't included.
     """
     folder = Path(folder).resolve()
-    files = _reached(source_files(folder), folder)
+    files = _included_files(source_files(folder), folder)
     return sorted(files, key=lambda path: os.path.relpath(path, folder))
 
 
@@ -148,7 +148,7 @@ def resumable_digests(folder: Path | str) -> tuple[str, ...]:
             header = f"{name} {len(text)}\0"
             digest.update(header.encode(errors="surrogateescape") + text)
     own = code.hexdigest()[:24]
-    return own, whole.hexdigest()[:24], *CONTINUES.get(own, ())
+    return own, whole.hexdigest()[:24], *RESUMABLE_DIGESTS.get(own, ())
 
 
 def without_comments(text: bytes) -> bytes:
@@ -172,7 +172,7 @@ def code_of(text: bytes) -> bytes:
     return b" ".join(tokens)
 
 
-def needs(folder: Path | str) -> Needs:
+def find_requirements(folder: Path | str) -> Requirements:
     """Return the needs of an environment's compiled file and its includes.
 
     Raises:
@@ -181,9 +181,9 @@ def needs(folder: Path | str) -> Needs:
     folder = Path(folder).resolve()
     version = folder_version(folder)
     main = main_source(folder)
-    texts = [path.read_bytes() for path in _reached([main] if main else [], folder)]
+    texts = [path.read_bytes() for path in _included_files([main] if main else [], folder)]
     included = {os.fsdecode(name) for text in texts for name in _INCLUDE.findall(text)}
-    return Needs(
+    return Requirements(
         raylib=version == "5.0" or bool(included & _RAYLIB),  # pufferenv.h includes it
         random=any(_RANDOM.search(text) for text in texts),
         openmp=any(_PROTECTS.search(text) for text in texts),

@@ -27,16 +27,16 @@ from puffer_mlx.vec.native.c_functions import (
     OpenHandle,
     Span,
     address,
-    addresses,
-    numbers,
+    float_values,
     read_means,
-    shapes,
+    row_addresses,
+    row_shapes,
 )
 from puffer_mlx.vec.native.gpu_rules import GPUSide, gpu_rules
 from puffer_mlx.vec.native.make import create, open_environment, read_spec
-from puffer_mlx.vec.native.raylib import INSTALL
-from puffer_mlx.vec.native.saved_state import pack, unpack
-from puffer_mlx.vec.native.sources import needs, resumable_digests
+from puffer_mlx.vec.native.raylib import INSTALL_HINT
+from puffer_mlx.vec.native.saved_state import pack_state, unpack_state
+from puffer_mlx.vec.native.sources import find_requirements, resumable_digests
 
 
 class NativeVec:
@@ -57,7 +57,7 @@ class NativeVec:
     Attributes:
         num_environments: Number of environments that share the N agents.
         num_threads: Number of threads, at most one per environment.
-        unread: Keys of ``env`` that no environment read, in the given order, without the defaults
+        unused: Keys of ``env`` that no environment read, in the given order, without the defaults
             that 5.0 passes to every environment.
         can_render: True if ``render`` opens a window: the environment draws with raylib, which is
             installed.
@@ -95,7 +95,7 @@ class NativeVec:
         self.num_agents = total_agents
         self.num_groups = num_buffers
 
-        at, unread = create(
+        at, unused = create(
             self._library,
             name,
             agents=total_agents,
@@ -108,10 +108,12 @@ class NativeVec:
             file=file,
         )
         self._handle = OpenHandle(self._library, self.spec.name, at, num_buffers + 1)
-        passed = dict(env) if version == "5.0" else numbers(env)  # parameters for the environments
-        read = set(passed) - unread
+        passed = (
+            dict(env) if version == "5.0" else float_values(env)
+        )  # parameters for the environments
+        read = set(passed) - unused
         common = ENV_OF_5 if version == "5.0" else {}  # few environments read these
-        self.unread = [key for key in env if key not in read and env[key] != common.get(key)]
+        self.unused = [key for key in env if key not in read and env[key] != common.get(key)]
         self._resumable = resumable_digests(folder)
         self._identity: dict[str, str | int] = {
             "environment": name,
@@ -119,7 +121,7 @@ class NativeVec:
             "machine": f"{sys.byteorder}-endian, {8 * ctypes.sizeof(ctypes.c_void_p)} bits",
             "vec.total_agents": total_agents,
             **{f"env.{key}": repr(passed[key]) for key in sorted(read)},
-            **{f"vec.{key}": repr(value) for key, value in sorted(numbers(vec or {}).items())},
+            **{f"vec.{key}": repr(value) for key, value in sorted(float_values(vec or {}).items())},
         }
         self.num_environments = int(self._library.puffer_environments(at))
         rules = gpu_rules(folder, self._library, self.spec)
@@ -127,14 +129,14 @@ class NativeVec:
         self.gpu_side = rules and GPUSide(rules, self._library, self._handle, self.spec, *counts)
         self.num_threads = int(self._library.puffer_threads(at))
         self.can_render = bool(self._library.puffer_can_render())
-        self._draws = self.can_render or needs(folder).raylib
+        self._draws = self.can_render or find_requirements(folder).raylib
         window = "" if not self._draws else ", in a window" if self.can_render else ", no raylib"
         self.description = f"C, {self.num_threads} threads{window}"
 
         n = total_agents // num_buffers
         self._action_shape = (n, self.spec.action.heads)
-        self._step_shapes = shapes(n, self.spec)
-        self._reset_shapes = shapes(total_agents, self.spec)
+        self._step_shapes = row_shapes(n, self.spec)
+        self._reset_shapes = row_shapes(total_agents, self.spec)
         self._send = self._library.puffer_send
         self._wait = self._library.puffer_wait
 
@@ -146,7 +148,7 @@ class NativeVec:
         Raises:
             UserError: An environment ended the process (exit, abort).
         """
-        rows_at = addresses(out, self.spec, self._reset_shapes)
+        rows_at = row_addresses(out, self.spec, self._reset_shapes)
         if self._library.puffer_reset(self._handle.address(), *rows_at):
             raise self._handle.ended()
 
@@ -165,7 +167,7 @@ class NativeVec:
         """
         handle = self._open(group)
         actions_at = address(actions, self._action_shape, FLOAT32, "actions", written=False)
-        rows_at = addresses(out, self.spec, self._step_shapes)
+        rows_at = row_addresses(out, self.spec, self._step_shapes)
         if self._send(handle, group, 1, actions_at, *rows_at):
             raise RuntimeError(f"group {group} is stepping already; wait({group}) first")
         self._handle.held[group] = out
@@ -180,7 +182,7 @@ class NativeVec:
         n = count * self.num_agents // self.num_groups
         shape = n, self.spec.action.heads
         actions_at = address(actions, shape, FLOAT32, "actions", written=False)
-        rows_at = addresses(out, self.spec, shapes(n, self.spec))
+        rows_at = row_addresses(out, self.spec, row_shapes(n, self.spec))
 
         def send() -> None:
             handle = self._handle.address()
@@ -189,7 +191,7 @@ class NativeVec:
             self._handle.held[first] = actions, out
 
         def wait() -> None:
-            self._handle.until_done(self._wait, self._handle.address(), first, count)
+            self._handle.wait_for_step(self._wait, self._handle.address(), first, count)
 
         return PreparedStep(send, wait)
 
@@ -203,7 +205,7 @@ class NativeVec:
             UserError: An environment ended the process (exit, abort). No environment steps any
                 more.
         """
-        self._handle.until_done(self._wait, self._open(group), group, 1)
+        self._handle.wait_for_step(self._wait, self._open(group), group, 1)
 
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
@@ -231,7 +233,7 @@ class NativeVec:
         N = self.num_agents
         actions_at = address(actions, (steps, N, self.spec.action.heads), FLOAT32, "actions")
         all_shapes = tuple((steps + 1, *shape) for shape in self._reset_shapes)
-        rows_at = addresses(out, self.spec, all_shapes)
+        rows_at = row_addresses(out, self.spec, all_shapes)
         seconds = (ctypes.c_double * 2)()
         notes = (Span * spans)()
         began, clock = time.perf_counter(), time.clock_gettime(time.CLOCK_MONOTONIC)
@@ -239,7 +241,7 @@ class NativeVec:
         if self._library.puffer_collect(handle, steps, *act, actions_at, *rows_at, notes, spans):
             raise RuntimeError("a group is stepping already; wait for all of them first")
         self._handle.held[-1] = actions, out, notes
-        count = self._handle.until_done(self._library.puffer_collected, handle, seconds)
+        count = self._handle.wait_for_step(self._library.puffer_collected, handle, seconds)
         self._handle.held[-1] = None
         ahead = began - clock  # of the clock that spans use
         times = [(n.thread, n.first, n.begin + ahead, n.end + ahead) for n in notes[:count]]
@@ -300,7 +302,7 @@ class NativeVec:
             body = np.empty(size, np.uint8)
             size = self._library.puffer_save(handle, body.ctypes.data, len(body))
             if size <= len(body):
-                return partial(pack, self._identity, body[:size])
+                return partial(pack_state, self._identity, body[:size])
 
     def restore(self, state: np.ndarray) -> None:
         """Resume from a result of ``state``, bit for bit, without a reset.
@@ -314,7 +316,7 @@ class NativeVec:
                 my_load_state failed: reset the environments after that.
         """
         handle = self._handle.address()
-        body = unpack(state, self._identity, self._resumable)
+        body = unpack_state(state, self._identity, self._resumable)
         text = ctypes.create_string_buffer(TEXT_BYTES)
         if self._library.puffer_load(handle, body.ctypes.data, len(body), text, len(text)):
             raise UserError(
@@ -346,7 +348,7 @@ class NativeVec:
             why = "raylib isn't installed" if self._draws else "its c_render doesn't use raylib"
             raise UserError(
                 f"{self.spec.name} can't open a window: {why}",
-                INSTALL if self._draws else "make pictures instead: draw.py in its folder",
+                INSTALL_HINT if self._draws else "make pictures instead: draw.py in its folder",
             )
         if sys.platform == "darwin" and threading.current_thread() is not threading.main_thread():
             raise UserError("macOS draws windows on the main thread only", "call render() there")

@@ -1,7 +1,7 @@
 """Errors of environments: the environment, the lines of its code, and a hint.
 
 `one_number`, `one_flag`, `all_numbers` and `as_info` accept every unambiguous form of a returned
-value, and raise a `Fault` for others.
+value, and raise a `EnvFailure` for others.
 """
 
 import os
@@ -17,30 +17,30 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 
-_FRAMES = 3  # lines of an environment's code in a message
+_MAX_FRAMES = 3  # lines of an environment's code in a message
 _LIBRARIES = ("gymnasium", "numpy", "puffer_mlx")
-_HINT = "mend the environment; with vec.backend = sync a debugger can stop where it fails"
+_DEFAULT_HINT = "mend the environment; with vec.backend = sync a debugger can stop where it fails"
 # Hints on environments that are written for gym before 0.26.
-_STEP = "return observation, reward, terminated, truncated, info: done is either of the two"
-_RESET = "def reset(self, *, seed=None, options=None), and return observation, info"
+_STEP_HINT = "return observation, reward, terminated, truncated, info: done is either of the two"
+_RESET_HINT = "def reset(self, *, seed=None, options=None), and return observation, info"
 _UNPACKED = re.compile(r"values to unpack \(expected ([25])(?:, got (\d+))?\)")
 _NO_SEED = re.compile(r"reset\(\) got an unexpected keyword argument '(seed|options)'")
 
 
-_SCALARS = int, float, np.floating, np.integer, np.bool_
-_INFO = "return a dict as info, {} if there is nothing to report"
+_SCALAR_TYPES = int, float, np.floating, np.integer, np.bool_
+_INFO_HINT = "return a dict as info, {} if there is nothing to report"
 
-UNKNOWN = -1  # index of an environment in a vectorised form
-RAISED = (Exception, SystemExit)  # ``sys.exit`` in an environment doesn't end the program
+UNKNOWN_INDEX = -1  # index of an environment in a vectorised form
+ENV_EXCEPTIONS = (Exception, SystemExit)  # ``sys.exit`` in an environment doesn't end the program
 
 
-class Fault(Exception):
+class EnvFailure(Exception):
     """Failure of an environment; can be sent between processes.
 
     Args:
         what: Event, for example "failed in step"; "" if the caller knows it.
-        text: Details, such as ``describe`` of an exception, or "".
-        index: Index of the environment in its group, ``UNKNOWN``, or None for a caller that knows
+        text: Details, such as ``describe_exception`` of an exception, or "".
+        index: Index of the environment in its group, ``UNKNOWN_INDEX``, or None for a caller that knows
             it.
         hint: Hint that replaces the usual one.
     """
@@ -59,13 +59,13 @@ class Fault(Exception):
         """
         which = "an environment"
         text = f": {self.text}" if self.text else ""
-        if self.index is not None and self.index != UNKNOWN:
+        if self.index is not None and self.index != UNKNOWN_INDEX:
             number = first + self.index
             which = f"environment {number} (seed {seed + number})"
-        return UserError(f"{name}: {which} {self.what}{text}", self.hint or _HINT)
+        return UserError(f"{name}: {which} {self.what}{text}", self.hint or _DEFAULT_HINT)
 
 
-def describe(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """Return an exception as a few lines: its type and message, and the last lines of code.
 
     Lines of Gymnasium, NumPy and the standard library are left out.
@@ -74,12 +74,12 @@ def describe(error: BaseException) -> str:
     head = f"{kind}: {error}" if str(error) else kind
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not _in_library(Path(frame.filename))]
-    lines = [f"  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in theirs[-_FRAMES:]]
+    lines = [f"  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in theirs[-_MAX_FRAMES:]]
     return "\n".join([head, *lines])
 
 
-def failed(what: str, error: BaseException, index: int | None = None) -> Fault:
-    """Return an environment's exception as a ``Fault``.
+def failure_of(what: str, error: BaseException, index: int | None = None) -> EnvFailure:
+    """Return an environment's exception as a ``EnvFailure``.
 
     Args:
         what: Event, for example "failed in step".
@@ -90,30 +90,32 @@ def failed(what: str, error: BaseException, index: int | None = None) -> Fault:
     if frame and _in_library(Path(frame.filename)):  # who called it couldn't take its result
         counts = _UNPACKED.search(str(error)) if isinstance(error, ValueError) else None
         if counts and counts[1] == "5":
-            return _old("step", f"{counts[2] or 'more than 5'} values, expected 5", index)
+            return _old_gym_failure(
+                "step", f"{counts[2] or 'more than 5'} values, expected 5", index
+            )
         if counts and "reset" in f"{frame.name} {frame.line}":
-            return _old("reset", "an observation alone", index)
+            return _old_gym_failure("reset", "an observation alone", index)
         if isinstance(error, TypeError) and (word := _NO_SEED.search(str(error))):
-            return Fault("failed in reset", f"it doesn't take {word[1]}", index, _RESET)
-    return Fault(what, describe(error), index)
+            return EnvFailure("failed in reset", f"it doesn't take {word[1]}", index, _RESET_HINT)
+    return EnvFailure(what, describe_exception(error), index)
 
 
 @contextmanager
-def failing(what: str, index: int | None = None) -> Iterator[None]:
-    """Raise an environment's exceptions in a block as a ``Fault``."""
+def raising_failure(what: str, index: int | None = None) -> Iterator[None]:
+    """Raise an environment's exceptions in a block as a ``EnvFailure``."""
     try:
         yield
-    except RAISED as error:
-        raise failed(what, error, index) from error
+    except ENV_EXCEPTIONS as error:
+        raise failure_of(what, error, index) from error
 
 
-def form_fault(method: str, result: Any, index: int | None = None) -> Fault | None:
+def result_failure(method: str, result: Any, index: int | None = None) -> EnvFailure | None:
     """Return the fault in a result of ``step`` or ``reset``; None: the result is valid.
 
     Args:
         method: ``step`` or ``reset``.
         result: The returned value.
-        index: Index of the environment, as in `Fault`.
+        index: Index of the environment, as in `EnvFailure`.
     """
     several = isinstance(result, tuple | list)
     if several and len(result) == (5 if method == "step" else 2):
@@ -121,10 +123,12 @@ def form_fault(method: str, result: Any, index: int | None = None) -> Fault | No
     if result is None:
         text, hint = ("it returned None, expected observation", "return the values in a tuple")
         text += ", reward, terminated, truncated, info" if method == "step" else ", info"
-        return Fault(f"failed in {method}", text, index, hint)
+        return EnvFailure(f"failed in {method}", text, index, hint)
     if method == "reset":
-        return _old("reset", "an observation alone", index)
-    return _old("step", f"{len(result)} values, expected 5" if several else shown(result), index)
+        return _old_gym_failure("reset", "an observation alone", index)
+    return _old_gym_failure(
+        "step", f"{len(result)} values, expected 5" if several else format_value(result), index
+    )
 
 
 def one_number(value: Any, what: str) -> Any:
@@ -137,24 +141,28 @@ def one_number(value: Any, what: str) -> Any:
     Raises:
         Fault: It isn't one number.
     """
-    if isinstance(value, _SCALARS):
+    if isinstance(value, _SCALAR_TYPES):
         return value
-    array = _array(value)
+    array = _numeric_array(value)
     if array is not None and array.size == 1:
         return array.item()
     hint = "return one number for each step, as in float(reward)"
-    raise Fault(f"returned {what} of {shown(value)}, expected one number", "", None, hint)
+    raise EnvFailure(
+        f"returned {what} of {format_value(value)}, expected one number", "", None, hint
+    )
 
 
 def one_flag(value: Any, what: str) -> Any:
     """Return ``terminated`` or ``truncated`` as a scalar, like `one_number`. None means False."""
-    if value is None or isinstance(value, _SCALARS):
+    if value is None or isinstance(value, _SCALAR_TYPES):
         return value or False
-    array = _array(value)
+    array = _numeric_array(value)
     if array is not None and array.size == 1:
         return array.item()
     hint = "return True or False for each step, as in bool(terminated)"
-    raise Fault(f"returned {what} of {shown(value)}, expected one truth value", "", None, hint)
+    raise EnvFailure(
+        f"returned {what} of {format_value(value)}, expected one truth value", "", None, hint
+    )
 
 
 def all_numbers(values: Any, what: str, n: int) -> np.ndarray:
@@ -170,13 +178,15 @@ def all_numbers(values: Any, what: str, n: int) -> np.ndarray:
     """
     if isinstance(values, np.ndarray) and values.shape == (n,) and values.dtype.kind in "biuf":
         return values
-    array = _array(values)
+    array = _numeric_array(values)
     if array is not None and array.ndim == 0:
         return array
     if array is not None and array.size == n == max(array.shape):
         return array.reshape(n)
-    text = f"returned {what} of {shown(values)}, expected ({n},) numbers"
-    raise Fault(text, "", UNKNOWN, "return an array with one number for each environment")
+    text = f"returned {what} of {format_value(values)}, expected ({n},) numbers"
+    raise EnvFailure(
+        text, "", UNKNOWN_INDEX, "return an array with one number for each environment"
+    )
 
 
 def all_flags(values: Any, what: str, n: int) -> np.ndarray:
@@ -189,7 +199,7 @@ def as_info(info: Any, index: int | None = None) -> Mapping[Any, Any]:
 
     Args:
         info: The returned value.
-        index: Index of the environment, as in `Fault`.
+        index: Index of the environment, as in `EnvFailure`.
 
     Raises:
         Fault: It is no dict.
@@ -198,17 +208,19 @@ def as_info(info: Any, index: int | None = None) -> Mapping[Any, Any]:
         return info
     if info is None:
         return {}
-    raise Fault(f"returned an info of {shown(info)}, expected a dict", "", index, _INFO)
+    raise EnvFailure(
+        f"returned an info of {format_value(info)}, expected a dict", "", index, _INFO_HINT
+    )
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return the dtype and shape of an array, or the start of another value's text."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{value.dtype} {tuple(value.shape)}"
     return f"{value!r:.60}"
 
 
-def _array(value: Any) -> np.ndarray | None:
+def _numeric_array(value: Any) -> np.ndarray | None:
     """Return an array of numbers, or None for another value."""
     try:
         array = np.asarray(value)
@@ -217,13 +229,15 @@ def _array(value: Any) -> np.ndarray | None:
     return array if array.dtype.kind in "biuf" else None
 
 
-def _old(method: str, text: str, index: int | None) -> Fault:
+def _old_gym_failure(method: str, text: str, index: int | None) -> EnvFailure:
     """Return the fault of an environment that returns values as gym before 0.26."""
     text = f"it returned {text}, as gym's environments did before 0.26"
-    return Fault(f"failed in {method}", text, index, _STEP if method == "step" else _RESET)
+    return EnvFailure(
+        f"failed in {method}", text, index, _STEP_HINT if method == "step" else _RESET_HINT
+    )
 
 
-def undrawable(error: BaseException) -> str:
+def drawing_hint(error: BaseException) -> str:
     """Return a hint on an exception from drawing with OpenGL, "" for another exception."""
     frames = traceback.extract_tb(error.__traceback__)
     parts = {part for frame in frames for part in Path(frame.filename).parts}
