@@ -91,7 +91,7 @@ class PhaseTimer:
         return self._last
 
     def split(self, phase: str, weights: dict[str, float]) -> None:
-        """Divide the time charged to one phase among several phases, starting at the last ``flush``.
+        """Divide the time charged to one phase among several phases, from the last ``flush`` on.
 
         Args:
             phase: Phase that laps are charged to.
@@ -105,7 +105,7 @@ class PhaseTimer:
             self._splits = {**self._splits, phase: fractions}
 
     def charge(self, phase: str, seconds: float) -> None:
-        """Add seconds to a phase that weren't measured by laps, such as a wait of the other lane."""
+        """Add seconds to a phase that laps didn't measure, such as a wait of the other lane."""
         if self.enabled:
             self._sums[phase] += seconds
 

@@ -144,8 +144,8 @@ class Trace:
 
     def _lost_note(self, lost: int) -> str:
         return (
-            f"the timeline contains the first {self.limit:,} spans; {lost:,} later ones were dropped:"
-            " record fewer epochs"
+            f"the timeline contains the first {self.limit:,} spans; {lost:,} later ones were"
+            " dropped: record fewer epochs"
         )
 
 

@@ -1,7 +1,7 @@
-"""Errors of environments: the environment, the lines of its code, and a hint.
+"""Errors of Python environments, reported with the environment, lines of its code, and a hint.
 
-`one_number`, `one_flag`, `all_numbers` and `as_info` accept every unambiguous form of a returned
-value, and raise a `EnvFailure` for others.
+`one_number`, `one_flag`, `all_numbers` and `as_info` convert values that an environment returned,
+and raise an `EnvFailure` for values that can't be converted.
 """
 
 import os
@@ -17,11 +17,13 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 
-_MAX_FRAMES = 3  # lines of an environment's code in a message
+_MAX_FRAMES = 3  # stack frames of an environment's code in a message
 _LIBRARIES = ("gymnasium", "numpy", "puffer_mlx")
-_DEFAULT_HINT = "mend the environment; with vec.backend = sync a debugger can stop where it fails"
+_DEFAULT_HINT = "fix the environment; with vec.backend = sync a debugger can stop where it fails"
 # Hints on environments that are written for gym before 0.26.
-_STEP_HINT = "return observation, reward, terminated, truncated, info: done is either of the two"
+_STEP_HINT = (
+    "return observation, reward, terminated, truncated, info: done is terminated or truncated"
+)
 _RESET_HINT = "def reset(self, *, seed=None, options=None), and return observation, info"
 _UNPACKED = re.compile(r"values to unpack \(expected ([25])(?:, got (\d+))?\)")
 _NO_SEED = re.compile(r"reset\(\) got an unexpected keyword argument '(seed|options)'")
@@ -30,19 +32,19 @@ _NO_SEED = re.compile(r"reset\(\) got an unexpected keyword argument '(seed|opti
 _SCALAR_TYPES = int, float, np.floating, np.integer, np.bool_
 _INFO_HINT = "return a dict as info, {} if there is nothing to report"
 
-UNKNOWN_INDEX = -1  # index of an environment in a vectorised form
+UNKNOWN_INDEX = -1  # index of the environment that failed in a vectorised environment
 ENV_EXCEPTIONS = (Exception, SystemExit)  # ``sys.exit`` in an environment doesn't end the program
 
 
 class EnvFailure(Exception):
-    """Failure of an environment; can be sent between processes.
+    """Failure of a Python environment, as an exception that can be sent between processes.
 
     Args:
-        what: Event, for example "failed in step"; "" if the caller knows it.
-        text: Details, such as ``describe_exception`` of an exception, or "".
-        index: Index of the environment in its group, ``UNKNOWN_INDEX``, or None for a caller that knows
-            it.
-        hint: Hint that replaces the usual one.
+        what: Event, for example "failed in step"; "" if the caller adds it.
+        text: Details, such as a result of ``describe_exception``, or "".
+        index: Index of the environment in its group, ``UNKNOWN_INDEX``, or None if the caller adds
+            the index.
+        hint: Hint that replaces the default one.
     """
 
     def __init__(self, what: str, text: str, index: int | None = None, hint: str = "") -> None:
@@ -50,7 +52,7 @@ class EnvFailure(Exception):
         self.what, self.text, self.index, self.hint = what, text, index, hint
 
     def report(self, name: str, first: int = 0, seed: int = 0) -> UserError:
-        """Return the error with its message.
+        """Return the environment's failure as a ``UserError`` with the environment and its seed.
 
         Args:
             name: Name of the environments.
@@ -66,20 +68,21 @@ class EnvFailure(Exception):
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return an exception as a few lines: its type and message, and the last lines of code.
+    """Describe an exception in a few lines: type, message, and the last lines of the user's code.
 
     Lines of Gymnasium, NumPy and the standard library are left out.
     """
     kind = type(error).__name__
     head = f"{kind}: {error}" if str(error) else kind
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not _in_library(Path(frame.filename))]
-    lines = [f"  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in theirs[-_MAX_FRAMES:]]
+    user_frames = [frame for frame in frames if not _in_library(Path(frame.filename))]
+    last = user_frames[-_MAX_FRAMES:]
+    lines = [f"  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in last]
     return "\n".join([head, *lines])
 
 
 def failure_of(what: str, error: BaseException, index: int | None = None) -> EnvFailure:
-    """Return an environment's exception as a ``EnvFailure``.
+    """Convert an exception of an environment to an ``EnvFailure``.
 
     Args:
         what: Event, for example "failed in step".
@@ -87,7 +90,7 @@ def failure_of(what: str, error: BaseException, index: int | None = None) -> Env
         index: Index of the environment.
     """
     frame = (traceback.extract_tb(error.__traceback__) or [None])[-1]
-    if frame and _in_library(Path(frame.filename)):  # who called it couldn't take its result
+    if frame and _in_library(Path(frame.filename)):  # a caller couldn't use the returned value
         counts = _UNPACKED.search(str(error)) if isinstance(error, ValueError) else None
         if counts and counts[1] == "5":
             return _old_gym_failure(
@@ -102,7 +105,7 @@ def failure_of(what: str, error: BaseException, index: int | None = None) -> Env
 
 @contextmanager
 def raising_failure(what: str, index: int | None = None) -> Iterator[None]:
-    """Raise an environment's exceptions in a block as a ``EnvFailure``."""
+    """Convert exceptions that an environment raises in a block to ``EnvFailure``."""
     try:
         yield
     except ENV_EXCEPTIONS as error:
@@ -110,12 +113,15 @@ def raising_failure(what: str, index: int | None = None) -> Iterator[None]:
 
 
 def result_failure(method: str, result: Any, index: int | None = None) -> EnvFailure | None:
-    """Return the fault in a result of ``step`` or ``reset``; None: the result is valid.
+    """Check the number of values that an environment's ``step`` or ``reset`` returned.
 
     Args:
         method: ``step`` or ``reset``.
         result: The returned value.
         index: Index of the environment, as in `EnvFailure`.
+
+    Returns:
+        The failure to raise, or None if the result is valid.
     """
     several = isinstance(result, tuple | list)
     if several and len(result) == (5 if method == "step" else 2):
@@ -132,14 +138,14 @@ def result_failure(method: str, result: Any, index: int | None = None) -> EnvFai
 
 
 def one_number(value: Any, what: str) -> Any:
-    """Return a reward as a scalar; it may come as an array or a list of one element.
+    """Convert a number that an environment returned to a scalar.
 
     Args:
-        value: The returned value.
+        value: Scalar, or an array or a list with one element.
         what: Name of the value, for the message: "a reward".
 
     Raises:
-        Fault: It isn't one number.
+        EnvFailure: The value isn't one number.
     """
     if isinstance(value, _SCALAR_TYPES):
         return value
@@ -153,7 +159,7 @@ def one_number(value: Any, what: str) -> Any:
 
 
 def one_flag(value: Any, what: str) -> Any:
-    """Return ``terminated`` or ``truncated`` as a scalar, like `one_number`. None means False."""
+    """Convert ``terminated`` or ``truncated`` to a scalar, as `one_number` does; None to False."""
     if value is None or isinstance(value, _SCALAR_TYPES):
         return value or False
     array = _numeric_array(value)
@@ -166,15 +172,15 @@ def one_flag(value: Any, what: str) -> Any:
 
 
 def all_numbers(values: Any, what: str, n: int) -> np.ndarray:
-    """Return one number for each of n environments, (n,), or one for all of them.
+    """Convert numbers that n environments returned to an array (n,), or () if all share one.
 
     Args:
-        values: The returned value: n numbers of any shape, or a scalar.
-        what: Name of the value, for the message: "rewards".
-        n: Environments.
+        values: Array or list of n numbers, or a scalar.
+        what: Name of the values, for the message: "rewards".
+        n: Number of environments.
 
     Raises:
-        Fault: They aren't n numbers.
+        EnvFailure: The values aren't n numbers.
     """
     if isinstance(values, np.ndarray) and values.shape == (n,) and values.dtype.kind in "biuf":
         return values
@@ -190,19 +196,19 @@ def all_numbers(values: Any, what: str, n: int) -> np.ndarray:
 
 
 def all_flags(values: Any, what: str, n: int) -> np.ndarray:
-    """Return one truth value for each of n environments, as `all_numbers`. None means False."""
+    """Convert truth values of n environments to an array, as `all_numbers` does; None to False."""
     return np.zeros(n, bool) if values is None else all_numbers(values, what, n)
 
 
 def as_info(info: Any, index: int | None = None) -> Mapping[Any, Any]:
-    """Return an info as a dict, {} for None.
+    """Check that an info that an environment returned is a dict, and return it; {} for None.
 
     Args:
         info: The returned value.
         index: Index of the environment, as in `EnvFailure`.
 
     Raises:
-        Fault: It is no dict.
+        EnvFailure: The info isn't a dict.
     """
     if isinstance(info, Mapping):
         return info
@@ -214,14 +220,14 @@ def as_info(info: Any, index: int | None = None) -> Mapping[Any, Any]:
 
 
 def format_value(value: Any) -> str:
-    """Return the dtype and shape of an array, or the start of another value's text."""
+    """Format a value for a message: dtype and shape of an array, or the start of its ``repr``."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{value.dtype} {tuple(value.shape)}"
     return f"{value!r:.60}"
 
 
 def _numeric_array(value: Any) -> np.ndarray | None:
-    """Return an array of numbers, or None for another value."""
+    """Convert a value to an array of numbers; None if it contains anything else."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):
@@ -230,7 +236,7 @@ def _numeric_array(value: Any) -> np.ndarray | None:
 
 
 def _old_gym_failure(method: str, text: str, index: int | None) -> EnvFailure:
-    """Return the fault of an environment that returns values as gym before 0.26."""
+    """Return the failure of an environment that is written for gym before 0.26."""
     text = f"it returned {text}, as gym's environments did before 0.26"
     return EnvFailure(
         f"failed in {method}", text, index, _STEP_HINT if method == "step" else _RESET_HINT
@@ -238,15 +244,16 @@ def _old_gym_failure(method: str, text: str, index: int | None) -> EnvFailure:
 
 
 def drawing_hint(error: BaseException) -> str:
-    """Return a hint on an exception from drawing with OpenGL, "" for another exception."""
+    """Return a hint if an exception comes from rendering with OpenGL, else ""."""
     frames = traceback.extract_tb(error.__traceback__)
     parts = {part for frame in frames for part in Path(frame.filename).parts}
     if not parts & {"OpenGL", "glfw", "mujoco_rendering.py", "gl_context.py"}:
         return ""
-    now = f"; it is {chosen!r} now" if (chosen := os.environ.get("MUJOCO_GL")) is not None else ""
+    backend = os.environ.get("MUJOCO_GL")
+    now = f"; it is {backend!r} now" if backend is not None else ""
     return (
-        "without a display, MUJOCO_GL=egl before the command (libegl1), or MUJOCO_GL=osmesa"
-        f" (libosmesa6){now}"
+        "without a display, put MUJOCO_GL=egl (needs libegl1) or MUJOCO_GL=osmesa (needs"
+        f" libosmesa6) before the command{now}"
     )
 
 

@@ -517,7 +517,7 @@ class Instances:
             seed: Seed of instance 0 of all groups, instance i has ``seed + i``; None: no new seeds.
 
         Raises:
-            Fault: An instance failed.
+            EnvFailure: An instance failed.
         """
         for i, one, _ in self._instances:
             self._current[0] = i
@@ -531,7 +531,7 @@ class Instances:
         """Step all instances with the actions in the buffers. Returns what they reported.
 
         Raises:
-            Fault: An instance failed.
+            EnvFailure: An instance failed.
         """
         began = time.perf_counter()
         infos: list[EpisodeInfo] = []
@@ -553,7 +553,7 @@ class Instances:
         """Return the first instance's picture, or the ``UserError`` with the reason.
 
         Raises:
-            Fault: The instance failed.
+            EnvFailure: The instance failed.
         """
         try:
             return self._instances[0][1].render()
@@ -571,7 +571,7 @@ class Instances:
 
 
 def locate_failure(what: str, error: BaseException, index: int) -> Exception:
-    """Return an instance's failure as a ``EnvFailure`` with its index, or an unchanged ``UserError``."""
+    """Return an instance's failure as an ``EnvFailure`` with its index, or an unchanged ``UserError``."""
     if isinstance(error, UserError):
         return error
     fault = error if isinstance(error, EnvFailure) else failure_of(what, error)

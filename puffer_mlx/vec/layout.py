@@ -132,7 +132,7 @@ class SpaceLayout:
     def writer(self, row: np.ndarray) -> Callable[[Any], None]:
         """Return a function that writes an observation of one agent into its row, (D,).
 
-        The function raises a ``EnvFailure`` if the observation has a wrong shape, dtype or choice. It
+        The function raises an ``EnvFailure`` if the observation has a wrong shape, dtype or choice. It
         doesn't check bounds.
         """
         targets = [

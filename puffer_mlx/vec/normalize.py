@@ -1,7 +1,7 @@
-"""Normalise observations and rewards by running statistics.
+"""Normalise observations and rewards of environments by running statistics.
 
-    observation = clip((observation - mean) / sqrt(variance + 1e-8), ±10)        of each number
-    reward = reward / sqrt(variance of G + 1e-8),  G = reward + gamma * G        of each agent
+    observation = clip((observation - mean) / sqrt(variance + 1e-8), ±10)        for each column
+    reward = reward / sqrt(variance of G + 1e-8),  G = reward + gamma * G        for each agent
 
 Source: OpenAI Baselines' VecNormalize. Statistics are over all rows so far, with every group's step
 as one batch (Chan's parallel update). Rewards aren't centred, so their sign stays.
@@ -9,7 +9,7 @@ as one batch (Chan's parallel update). Rewards aren't centred, so their sign sta
 The mean is subtracted before rows are rounded to float32, in which clock times of 1.7e9 and 1.7e9 +
 1 seconds are equal.
 
-Statistics skip rows and rewards that aren't finite, since one would spoil the entire run, and those
+Statistics skip non-finite observations and rewards, since one would spoil the entire run, and rows
 of absent agents (``VecEnv.finals``).
 """
 
@@ -47,13 +47,14 @@ def deviation_inverse(variance: np.ndarray) -> np.ndarray:
 def normalise_rows(
     rows: np.ndarray, mean: np.ndarray, scale: np.ndarray, exact: np.ndarray | None = None
 ) -> None:
-    """Normalise rows in place.
+    """Normalise and clip observations in place: ``(rows - mean) * scale``.
 
     Args:
         rows: (..., D) float32.
         mean: (D,) float64.
         scale: (D,) float64, 1 / standard deviation.
-        exact: (..., D) float64, the rows without rounding. None: ``rows`` are exact.
+        exact: (..., D) float64, observations before rounding to float32; None if rounding changed
+            nothing.
     """
     np.subtract(rows if exact is None else exact, mean, out=rows, casting="same_kind")
     np.multiply(rows, scale, out=rows, casting="same_kind")
@@ -61,17 +62,17 @@ def normalise_rows(
 
 
 def can_normalise(spec: EnvSpec) -> bool:
-    """Return True if observations can be normalised. Bytes can't: their scale is known."""
+    """Return True if an environment's observations can be normalised, so if they aren't bytes."""
     return spec.observation_dtype != np.uint8
 
 
 def shows_normalised(config: Config, spec: EnvSpec) -> bool:
-    """Return True if a policy of this configuration gets normalised observations."""
+    """Return True if a configuration normalises the observations of its environment."""
     return config.vec.normalize_observations and can_normalise(spec)
 
 
 class Moments:
-    """Running mean and variance of columns, float64.
+    """Running mean and variance of each column of batches, in float64.
 
     Args:
         size: Number of columns.
@@ -83,32 +84,35 @@ class Moments:
         self.variance = np.ones(size)  # before the first batch
 
     def add(self, rows: np.ndarray) -> None:
-        """Add a batch (n, size). An empty batch changes nothing."""
+        """Add a batch of rows, (n, size), to the running mean and variance."""
         n = len(rows)
         if not n:
             return
-        mean, variance = rows.mean(axis=0, dtype=np.float64), rows.var(axis=0, dtype=np.float64)
-        before, total = self.count, self.count + n
-        moved = mean - self.mean
-        squares = variance * n + np.square(moved) * (before * n / total)
-        if before:
-            squares += self.variance * before
-        self.mean = self.mean + moved * (n / total)
-        self.variance, self.count = squares / total, total
+        mean = rows.mean(axis=0, dtype=np.float64)
+        variance = rows.var(axis=0, dtype=np.float64)
+        old_count = self.count
+        total = old_count + n
+        difference = mean - self.mean
+        squares = variance * n + np.square(difference) * (old_count * n / total)
+        if old_count:
+            squares += self.variance * old_count
+        self.mean = self.mean + difference * (n / total)
+        self.variance = squares / total
+        self.count = total
 
     @property
     def scale(self) -> np.ndarray:
-        """1 / standard deviation, (size,)."""
+        """1 / standard deviation of each column, (size,)."""
         return deviation_inverse(self.variance)
 
 
 class Normalized:
-    """Environments with normalised rows; implements ``VecEnv``.
+    """Wrap environments (a ``VecEnv``) to normalise their observations and rewards.
 
     Logs and episodes contain the original rewards.
 
     Args:
-        inner: The environments; closed together with this object.
+        inner: The environments; ``close`` closes them too.
         observations: Normalise observations.
         rewards: Normalise rewards.
         gamma: Discount of the return whose deviation rewards are divided by.
@@ -123,7 +127,7 @@ class Normalized:
     ) -> None:
         spec = inner.spec
         if observations and not can_normalise(spec):
-            raise ValueError(f"{spec.name} shows bytes, which can't hold what is normalised")
+            raise ValueError(f"{spec.name} has observations of bytes, which can't be normalised")
         self.inner = inner
         self.spec = spec
         self.finals = inner.finals
@@ -153,21 +157,21 @@ class Normalized:
         self._returns = np.zeros(inner.num_agents)  # G of each agent
         self._n = inner.num_agents // inner.num_groups
         self._pending_rows: list[Rows | None] = [None] * inner.num_groups
-        self._warned = False  # of values that aren't finite
+        self._warned = False  # True after the warning about non-finite values
 
     def reset(self, out: Rows) -> None:
-        """Reset the environments, as ``VecEnv.reset`` does."""
+        """Reset the environments and normalise their first observations (``VecEnv.reset``)."""
         self.inner.reset(out)
         self._returns[:] = 0
         self._normalise(out, slice(0, self.num_agents), rewarded=False)
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
-        """Begin a step, as ``VecEnv.send`` does; ``wait`` normalises the rows."""
+        """Begin a step of a group (``VecEnv.send``); ``wait`` normalises its rows."""
         self.inner.send(group, actions, out)
         self._pending_rows[group] = out
 
     def wait(self, group: int) -> None:
-        """Wait for a step, as ``VecEnv.wait`` does, and normalise its rows."""
+        """Wait for the step of a group (``VecEnv.wait``), and normalise its rows."""
         self.inner.wait(group)
         out, self._pending_rows[group] = self._pending_rows[group], None
         if out is not None:
@@ -176,19 +180,19 @@ class Normalized:
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
-        """Collect a rollout, as ``CollectsRollouts.collect`` does, but step by step."""
+        """Collect a rollout step by step, with normalised rows (``CollectsRollouts.collect``)."""
         return rollout_loop.collect(self, steps, act, actions, out, spans, self._threads)
 
     @property
     def reports_final_observations(self) -> bool:
-        """True if the environments show last observations (``ReportsFinalObservations``)."""
+        """True if the environments report last observations (``ReportsFinalObservations``)."""
         return (
             isinstance(self.inner, ReportsFinalObservations)
             and self.inner.reports_final_observations
         )
 
     def take_final_observations(self) -> FinalObservations:
-        """Return normalised last observations, as ``ReportsFinalObservations.take_final_observations`` does."""
+        """Return last observations of ended episodes, normalised (``ReportsFinalObservations``)."""
         assert isinstance(self.inner, ReportsFinalObservations)
         last = self.inner.take_final_observations()
         if self._observation_moments is None:
@@ -199,7 +203,7 @@ class Normalized:
         return last._replace(observations=rows)
 
     def statistics(self) -> dict[str, np.ndarray]:
-        """Return copies of the statistics (``HasNormalizer``)."""
+        """Return copies of the normalization statistics by name (``HasNormalizer``)."""
         return {
             f"{name}.{key}": np.array(getattr(moments, key), np.float64)
             for name, moments in self._moments().items()
@@ -207,47 +211,49 @@ class Normalized:
         }
 
     def _moments(self) -> dict[str, Moments]:
-        parts = {"observations": self._observation_moments, "return": self._return_moments}
-        return {name: moments for name, moments in parts.items() if moments}
+        both = {"observations": self._observation_moments, "return": self._return_moments}
+        return {name: moments for name, moments in both.items() if moments}
 
     def restore_statistics(self, statistics: dict[str, np.ndarray], frozen: bool = False) -> None:
-        """Restore statistics (``HasNormalizer``). If ``frozen``, rewards aren't normalised.
+        """Restore normalization statistics. If ``frozen``, rewards aren't normalised any more.
 
-        Statistics of rewards may be missing and then start again, since a policy doesn't depend on
-        them.
+        Statistics of rewards may be missing, since a policy doesn't depend on them; they then start
+        again.
         """
-        parts = self._moments()
+        moments = self._moments()
         if not any(name.startswith("return.") for name in statistics):
-            parts.pop("return", None)
-        self._restore_moments(parts, statistics)
+            moments.pop("return", None)
+        self._restore_moments(moments, statistics)
         self._frozen = frozen
 
     def _restore_moments(
-        self, parts: dict[str, Moments], statistics: dict[str, np.ndarray]
+        self, moments_by_name: dict[str, Moments], statistics: dict[str, np.ndarray]
     ) -> None:
-        """Restore some of the statistics; ``statistics`` must contain all of them."""
+        """Set moments from statistics by name, which must contain all of them."""
         current = self.statistics()
-        names = [f"{name}.{key}" for name in parts for key in ("count", "mean", "variance")]
+        names = [
+            f"{name}.{key}" for name in moments_by_name for key in ("count", "mean", "variance")
+        ]
         shapes = {name: getattr(statistics.get(name), "shape", None) for name in names}
         if wrong := [name for name in names if shapes[name] != current[name].shape]:
             raise UserError(
-                f"the statistics of {', '.join(wrong)} are missing, or of other environments",
+                f"the statistics of {', '.join(wrong)} are missing or belong to other environments",
                 "leave vec.normalize_observations and vec.normalize_rewards as they were",
             )
-        if "observations.mean" in statistics and "observations" not in parts:
+        if "observations.mean" in statistics and "observations" not in moments_by_name:
             raise UserError(
-                "the policy wants normalised observations, and these aren't",
+                "the policy needs normalised observations, but these aren't normalised",
                 "--vec.normalize-observations 1",
             )
-        for name, moments in parts.items():
+        for name, moments in moments_by_name.items():
             moments.count = float(statistics[f"{name}.count"])
             moments.mean = np.array(statistics[f"{name}.mean"], np.float64)
             moments.variance = np.array(statistics[f"{name}.variance"], np.float64)
 
     def raw(self, observations: np.ndarray) -> np.ndarray:
-        """Return normalised observations (..., D) on their original scale.
+        """Convert normalised observations (..., D) back to their original scale.
 
-        Clipped values stay clipped.
+        Values that were clipped aren't restored.
         """
         if self._observation_moments is None:
             return observations
@@ -256,7 +262,7 @@ class Normalized:
         ).astype(np.float32)
 
     def state(self) -> np.ndarray | None:
-        """Return the state of the environments and the statistics (``VecEnv.state``)."""
+        """Return the state of the environments and the normalization statistics as bytes."""
         inner = self.inner.state()
         if inner is None:
             return None
@@ -265,21 +271,21 @@ class Normalized:
         return np.frombuffer(file.getvalue(), np.uint8)
 
     def restore(self, state: np.ndarray) -> None:
-        """Restore a state that ``state`` returned."""
+        """Restore environments and normalization statistics from a result of ``state``."""
         try:
             with np.load(io.BytesIO(state.tobytes()), allow_pickle=False) as file:
                 saved = dict(file)
         except (ValueError, OSError, EOFError, KeyError) as error:
             raise UserError(
-                f"the state isn't one of normalised environments: {error}",
-                "go on with the run's own vec.normalize_observations and vec.normalize_rewards",
+                f"the state doesn't belong to normalised environments: {error}",
+                "resume with the run's vec.normalize_observations and vec.normalize_rewards",
             ) from None
         self._restore_moments(self._moments(), saved)
         self.inner.restore(saved["inner"])
         self._returns[:] = saved["returns"]
 
     def _normalise(self, out: Rows, agents: slice, rewarded: bool = True) -> None:
-        """Normalise the rows of some agents in place, after updating the statistics."""
+        """Update the statistics with the rows of some agents, then normalise the rows in place."""
         first = agents.start
         absent = _absent_mask(out)
         if self._observation_moments is not None:
@@ -302,7 +308,7 @@ class Normalized:
             G[out.terminals != 0] = 0
 
     def _warn_non_finite(self, what: str, rows: np.ndarray, first: int) -> np.ndarray | None:
-        """Return a mask (n,) of rows (n, size) that aren't finite, or None; warns once."""
+        """Return a mask (n,) of rows with non-finite numbers, or None; print a warning once."""
         bad = non_finite_mask(rows)
         if bad is None:
             return None
@@ -311,14 +317,14 @@ class Normalized:
             row, column = np.argwhere(bad)[0].tolist()
             print(
                 f"puffer_mlx: {self.spec.name}: agent {first + row} got {what} of"
-                f" {rows[row, column]} at position {column}; what isn't finite is left out of the"
-                " statistics that normalise",
+                f" {rows[row, column]} at position {column}; non-finite numbers are left out of the"
+                " normalization statistics",
                 file=sys.stderr,
             )
         return np.any(bad, axis=1)
 
     def render(self) -> np.ndarray | bool:
-        """Draw environment 0, as ``Environments.render`` does."""
+        """Render environment 0 (``Environments.render``)."""
         return self.inner.render()
 
     def __enter__(self) -> Self:
@@ -329,7 +335,7 @@ class Normalized:
 
 
 def _absent_mask(out: Rows) -> np.ndarray | None:
-    """Return (n,) bool, True for absent agents; None: all are present."""
+    """Return a mask of absent agents, (n,) bool, or None if all are present."""
     if out.finals is None or not out.finals.any():
         return None
     absent = (out.finals > 0) & (out.terminals > 0)

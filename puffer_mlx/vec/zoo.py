@@ -117,7 +117,7 @@ class ZooFactory(EnvFactory):
         """Return an environment's agents, their spaces, and whether it masks actions.
 
         Raises:
-            Fault: The environment failed.
+            EnvFailure: The environment failed.
             UserError: Its agents have different spaces.
         """
         spaces = AgentSpaces(self.name, env)
@@ -198,7 +198,7 @@ class ParallelInstance:
         """Begin a new episode.
 
         Raises:
-            Fault: The environment failed, or returned something else than it should.
+            EnvFailure: The environment failed, or returned something else than it should.
         """
         seen, infos = _reset(self._env, seed)
         self._buffers.rewards[:] = 0
@@ -212,7 +212,7 @@ class ParallelInstance:
         """Step the present agents, or begin the next episode if none is left.
 
         Raises:
-            Fault: The environment returned an invalid result.
+            EnvFailure: The environment returned an invalid result.
         """
         if self._over:
             self.reset()
@@ -253,7 +253,7 @@ class ParallelInstance:
         return reported
 
     def _check(self, seen: Mapping[Any, Any]) -> None:
-        """Raise a Fault for present agents without an observation, and for unknown agents."""
+        """Raise an EnvFailure for present agents without an observation, and for unknown agents."""
         there = set(self._env.agents)
         for agent in there.difference(self._agents):
             what = f"has agent {agent} in its agents, which isn't in possible_agents"
@@ -268,7 +268,7 @@ class ParallelInstance:
         """Explain a KeyError of an environment that needs the action of a dead agent.
 
         Raises:
-            Fault: This is such an error.
+            EnvFailure: This is such an error.
         """
         agent = error.args[0] if error.args else None
         if agent in self._done and agent in self._env.agents:
@@ -322,7 +322,7 @@ def _reset(env: Any, seed: int | None) -> list[Mapping[Any, Any]]:
     """Reset a parallel environment. Returns observations and infos, by agent.
 
     Raises:
-        Fault: It failed, or returned something else.
+        EnvFailure: It failed, or returned something else.
     """
     with raising_failure("failed in reset"):
         result = env.reset() if seed is None else env.reset(seed=seed)
@@ -333,7 +333,7 @@ def _by_agent(method: str, result: Any) -> list[Mapping[Any, Any]]:
     """Return the dictionaries by agent that ``step`` or ``reset`` returned, {} for None.
 
     Raises:
-        Fault: There are more or fewer of them, or another value is among them.
+        EnvFailure: There are more or fewer of them, or another value is among them.
     """
     if fault := result_failure(method, result):
         raise fault

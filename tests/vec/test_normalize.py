@@ -174,7 +174,7 @@ def test_policy_normalizes_large_numbers_as_in_training():
 
 def test_state_and_statistics_of_another_environment_are_refused():
     env = coded()
-    with pytest.raises(UserError, match="isn't one of normalised"):
+    with pytest.raises(UserError, match="doesn't belong to normalised"):
         env.restore(np.zeros(100, np.uint8))
     for wrong in {}, env.statistics() | {"observations.mean": np.zeros(5)}:
         with pytest.raises(UserError, match=r"observations\.mean"):
@@ -312,6 +312,6 @@ def test_statistics_ignore_numbers_that_are_not_finite(groups, capsys):
         np.testing.assert_allclose(memory[f"{name}.mean"], rows_of.mean(axis=0), rtol=1e-6)
         np.testing.assert_allclose(memory[f"{name}.variance"], rows_of.var(axis=0), rtol=1e-5)
     assert capsys.readouterr().err == (
-        "puffer_mlx: coded: agent 2 got an observation of nan at position 1; what isn't finite"
-        " is left out of the statistics that normalise\n"
+        "puffer_mlx: coded: agent 2 got an observation of nan at position 1; non-finite"
+        " numbers are left out of the normalization statistics\n"
     )  # once

@@ -84,6 +84,7 @@ def speed_advice(env: EnvUnderTest) -> str:
     if env.full.description.startswith("async"):
         return "do less in step, or take more cores; the policy waits for it"
     return (
-        f"from about {number(1e6 * ROUND_TRIP_SECONDS)} us a step --vec.backend async, a process each,"
+        f"from about {number(1e6 * ROUND_TRIP_SECONDS)} us a step --vec.backend async, a process"
+        " each,"
         " is faster; else do less in step, or write it in C"
     )

@@ -71,7 +71,7 @@ class GymInstance:
         """Step the environment, or begin its next episode if the last step ended one.
 
         Raises:
-            Fault: It returned something else than a step's five values.
+            EnvFailure: It returned something else than a step's five values.
         """
         if self._over:
             self.reset()
@@ -150,7 +150,7 @@ class VectorInstance:
         """Start new episodes.
 
         Raises:
-            Fault: It failed, or returned something else than observations and infos.
+            EnvFailure: It failed, or returned something else than observations and infos.
         """
         with raising_failure("failed in reset", UNKNOWN_INDEX):
             result = self._env.reset(seed=seed)
@@ -168,7 +168,7 @@ class VectorInstance:
         """Step all environments.
 
         Raises:
-            Fault: One failed, or they returned something else than a step's five values.
+            EnvFailure: One failed, or they returned something else than a step's five values.
         """
         try:  # no context manager: it takes a microsecond
             result = self._env.step(actions)
@@ -211,7 +211,7 @@ class VectorInstance:
         """Write last observations of episodes that a time limit ended.
 
         Raises:
-            Fault: They aren't in infos.
+            EnvFailure: They aren't in infos.
         """
         buffers = self._buffers
         for place in np.flatnonzero(buffers.truncations & ~buffers.terminals).tolist():
@@ -288,7 +288,7 @@ class Masks:
             index: Index of the agent, for messages.
 
         Raises:
-            Fault: The mask is missing, or has another size.
+            EnvFailure: The mask is missing, or has another size.
         """
         parts = mask if isinstance(mask, tuple | list) else (mask,)
         if mask is None or any(part is None for part in parts):

@@ -95,7 +95,7 @@ class GymFactory(EnvFactory):
         """Return an environment's spaces, and whether it masks actions in its first reset.
 
         Raises:
-            Fault: It failed.
+            EnvFailure: It failed.
         """
         index = UNKNOWN_INDEX if self.vectorised else None
         next_step = _has_final_rows(self.name, env) if self.vectorised else True
