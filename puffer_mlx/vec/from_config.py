@@ -1,4 +1,4 @@
-"""Environments of a configuration: made, or probed for their spaces."""
+"""Make the environments that a configuration names, or read their spaces and family."""
 
 import contextlib
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from puffer_mlx.vec import puffer, zoo
 from puffer_mlx.vec.base import Environments, ReportsFinalObservations, VecEnv
 from puffer_mlx.vec.gym.make import GymFactory
 from puffer_mlx.vec.gym.wrapping import changed_keys
-from puffer_mlx.vec.instances import EnvFactory, OtherKind
+from puffer_mlx.vec.instances import EnvFactory, WrongEnvClass
 from puffer_mlx.vec.native.c_functions import load_library
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment, read_spec
@@ -33,15 +33,15 @@ RESCALE_KEY, CHANNELS_KEY = "vec.rescale_actions", "vec.image_channels"
 
 
 def make(config: Config, threads: int, *, render: bool = False) -> Environments:
-    """Return the environments of a configuration.
+    """Make the vectorised environments of a configuration.
 
     Args:
-        config: Configuration with the environment, its parameters, agents and buffers. Changed: the
-            settings of the environment's family are filled in. Agents and buffers from a file that
-            don't fit the environments are lowered, with a note (``config.fit.fit_agents``).
-        threads: Most threads that step environments; there may be fewer
+        config: Configuration with the environment, its parameters, agents and buffers. It is
+            changed: the settings of the environment's family are filled in, and agents and buffers
+            from a file that don't fit are lowered, with a note (``config.fit.fit_agents``).
+        threads: Maximum number of threads that step environments
             (``config.fit.rollout_threads``).
-        render: True to make a Python environment that can draw itself.
+        render: True to make a Python environment that can be rendered.
 
     Raises:
         UserError: The environment doesn't exist or doesn't compile, its parameters are wrong, or
@@ -52,50 +52,53 @@ def make(config: Config, threads: int, *, render: bool = False) -> Environments:
 
 
 def _make_settled(config: Config, threads: int, render: bool = False) -> Environments:
-    """Return the environments of a configuration whose family is settled."""
+    """Make the environments of a configuration whose family is known."""
     threads = rollout_threads(config, threads)
     try:
         environments = _make(config, threads, render)
     except Misfit as misfit:
         fit_agents(config, misfit.counts)
         environments = _make(config, threads, render)
-    normalized = shows_normalised(config, environments.spec), config.vec.normalize_rewards
-    if not any(normalized):
+    observations = shows_normalised(config, environments.spec)
+    rewards = config.vec.normalize_rewards
+    if not observations and not rewards:
         return environments
-    return Normalized(environments, *normalized, config.train.gamma, threads)
+    return Normalized(environments, observations, rewards, config.train.gamma, threads)
 
 
 def settle_family(config: Config) -> None:
-    """Fill in the settings of the family of an environment in Python (``config.families``).
+    """Fill in the settings of a Python environment's family in a configuration.
 
-    The family depends on the environment's spaces, so one environment is probed. Does nothing if
-    the family is known from a file, an option, or a run's configuration.
+    The family depends on the environment's spaces, so one environment is made. A family from a
+    file, an option, or a saved run isn't changed. See ``config.families``.
 
     Args:
         config: Configuration to change. Values that were changed since it was read stay.
 
     Raises:
-        UserError: As in ``make``, or options don't fit the family's settings.
+        UserError: The environment can't be made, or options don't fit the family's settings.
     """
     if undecided(config):
         take_family(config, look_up_family(config))
 
 
 def look_up_family(config: Config) -> str:
-    """Return the family of an environment in Python; make as few environments as possible.
+    """Return the family of a Python environment, such as ``atari``, from its spaces.
+
+    Makes one environment.
 
     Raises:
-        UserError: As in ``make``.
+        UserError: The environment can't be made.
     """
     measure = config.vec.backend == "auto" and config.vec.total_agents > 1 and cores() > 1
     return family_of(_probed_factory(config, measure=measure).layout.spec)
 
 
 def look_up_spec(config: Config) -> EnvSpec:
-    """Return the observations and actions of one agent of a configuration's environment.
+    """Return one agent's observations and actions (``EnvSpec``) in a configuration's environment.
 
     Raises:
-        UserError: As in ``make``.
+        UserError: The environment can't be made.
     """
     if config.python:
         return _probed_factory(config).layout.spec
@@ -105,26 +108,27 @@ def look_up_spec(config: Config) -> EnvSpec:
 
 @contextlib.contextmanager
 def probe(config: Config) -> Iterator[Environments]:
-    """Make environments to inspect them: in Python one if possible, else one group.
+    """Make as few environments as possible, to inspect them in a ``with`` block.
 
-    The working directory is restored afterwards, in case the environment changes it.
+    Makes one Python environment if possible, else one group. The working directory is restored
+    afterwards, in case the environment changes it.
 
     Args:
         config: Configuration with the environment. Its family may be unset.
 
     Raises:
-        UserError: As in ``make``.
+        UserError: The environment can't be made.
     """
     with contextlib.chdir("."), _open_probe(config) as environments:
         yield environments
 
 
 def _open_probe(config: Config) -> Environments:
-    """Make the environments of ``probe``."""
+    """Make the environments to inspect for ``probe``."""
     if config.python:
-        one = replace(config.vec, total_agents=1, num_buffers=1)
-        with contextlib.suppress(UserError):  # several agents share one, or it can't be made at all
-            return _make_settled(replace(config, vec=one, origins={}, notes=[]), 1)
+        single = replace(config.vec, total_agents=1, num_buffers=1)
+        with contextlib.suppress(UserError):  # several agents share one environment, for example
+            return _make_settled(replace(config, vec=single, origins={}, notes=[]), 1)
         return _make_settled(config, 1)
     group = replace(config.vec, num_buffers=1)
     return _make_settled(replace(config, vec=group, origins={}, notes=[]), 1)
@@ -147,11 +151,11 @@ def _make(config: Config, threads: int, render: bool) -> Environments:
 
 
 def _probed_factory(config: Config, render: bool = False, measure: bool = False) -> EnvFactory:
-    """Return the factory of a Python environment, after probing it.
+    """Return the factory of a Python environment after reading the environment's properties.
 
     Args:
         config: Configuration with the environment.
-        render: True to make environments that can draw themselves.
+        render: True to make environments that can be rendered.
         measure: True to measure the duration of a step.
 
     Raises:
@@ -177,18 +181,18 @@ def _probed_factory(config: Config, render: bool = False, measure: bool = False)
         gym = GymFactory(name, constructor, *arguments, **more, total=vec.total_agents)
         gym.probe(**probe)
         return gym
-    except OtherKind:
-        with contextlib.suppress(OtherKind):
+    except WrongEnvClass:
+        with contextlib.suppress(WrongEnvClass):
             parallel.probe(**probe)
             return parallel
         raise
 
 
 def source_folder(config: Config) -> Path:
-    """Return the folder of a native environment's sources.
+    """Return the folder with the sources of a configuration's C environment.
 
     Raises:
-        UserError: It doesn't exist, or only a file names it (``puffer_mlx.config.trust``).
+        UserError: The folder doesn't exist, or is untrusted code (``puffer_mlx.config.trust``).
     """
     if not config.source:
         return find_environment(config.env_name)
@@ -204,10 +208,11 @@ def has_own_network(config: Config) -> bool:
 
 
 def python_factory(config: Config) -> Any:
-    """Return the constructor of a Python environment: a Gymnasium id, or a given or named object.
+    """Return the constructor of a configuration's Python environment, or its Gymnasium id.
 
     Raises:
-        UserError: It doesn't exist, or only a file names it (``puffer_mlx.config.trust``).
+        UserError: The constructor doesn't exist, or is untrusted code
+            (``puffer_mlx.config.trust``).
     """
     if config.factory is not None:
         permit(config, "env")
@@ -225,20 +230,22 @@ def python_factory(config: Config) -> Any:
     except UserError as error:
         if name not in config.named_by:
             raise
-        hint = f"{error.hint}; or give it: in Python {as_argument(name)}"
+        hint = f"{error.hint}; or pass it: in Python {as_argument(name)}"
         raise UserError(error.message, hint) from None
 
 
 def unused_env_keys(config: Config, vec: VecEnv) -> list[str]:
-    """Return the keys that have no effect on these environments, with reasons."""
+    """Return the configuration keys that have no effect on these environments, with reasons."""
     keys = [f"env.{key}" for key in vec.unused]
     shown = vec.finals or (
         isinstance(vec, ReportsFinalObservations) and vec.reports_final_observations
     )
     if config.train.bootstrap_truncated and not shown:
-        keys.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
+        keys.append(
+            "train.bootstrap_truncated (episodes don't report that a time limit ended them)"
+        )
     if config.vec.normalize_observations and not shows_normalised(config, vec.spec):
-        keys.append("vec.normalize_observations (bytes are on a scale that is known)")
+        keys.append("vec.normalize_observations (bytes have a known scale)")
     if typed(config, "policy.log_std_init") and not vec.spec.action.continuous:
         keys.append("policy.log_std_init (actions are discrete)")
     wrapped = changed_keys(config.wrap)
@@ -252,5 +259,5 @@ def unused_env_keys(config: Config, vec: VecEnv) -> list[str]:
     if typed(config, RESCALE_KEY) and config.vec.rescale_actions and not vec.spec.action.bounds:
         keys.append(f"{RESCALE_KEY} (no action has finite bounds other than -1 and 1)")
     if typed(config, CHANNELS_KEY) and not (vec.spec.observation_shape or vec.spec.image_parts):
-        keys.append(f"{CHANNELS_KEY} (observations hold no images of bytes)")
+        keys.append(f"{CHANNELS_KEY} (observations contain no images of bytes)")
     return keys

@@ -1,12 +1,12 @@
-"""The environments in Python of one group of agents: stepped here, or by a pool of processes.
+"""Step the Python environments of one group of agents, in this process or in several processes.
 
 ``SyncGroup`` and ``AsyncGroup`` have the same methods. Agents and instances are numbered across
 processes, so both give the same rows.
 
 Processes share the buffers' memory with the trainer. They ignore Ctrl-C, SIGHUP and SIGTERM, which
-the trainer handles, and end when it ends. Each writes the index of the environment it is stepping
-to shared memory, for messages about one that dies or hangs. A hanging process is asked for its
-traceback. ``close`` ends all processes.
+the trainer handles, and end when the trainer ends. Each process writes the index of the environment
+that it is stepping to shared memory, for messages if it dies or hangs. A hanging process is sent a
+signal to report its traceback. ``close`` ends all processes.
 """
 
 import multiprocessing
@@ -52,7 +52,7 @@ _DEATH_HINT = (
     "was there too little memory (fewer vec.total_agents), or did compiled code crash"
     " (vec.backend = sync shows where)?"
 )
-_EXIT_DISCONNECTED = 76  # exit code of a process that can't answer
+_EXIT_DISCONNECTED = 76  # exit code of a process that can't send its result
 _DISCONNECTED_HINT = (
     "an environment must not close all descriptors (os.closerange, code for daemons)"
 )
@@ -62,19 +62,19 @@ _EMPTY_RESULT = pickle.dumps([])
 
 
 class Unclosed(NamedTuple):
-    """The last message of a process: what ``close`` of one of its environments raised."""
+    """Last message of a process in which ``close`` of an environment failed: the exception."""
 
-    fault: str
+    failure: str
 
 
 class SyncGroup(Instances):
-    """A group whose environments step in this process, one after another.
+    """A group of agents whose Python environments step in this process, one after another.
 
     Args:
         shapes: Shapes of its buffers.
         factory: Makes the instances.
         seed: Seed of instance 0 of all groups.
-        number: Number of the group's first instance.
+        number: Number of this group's first instance.
         arguments: Further arguments of ``Instances``.
 
     Attributes:
@@ -93,11 +93,11 @@ class SyncGroup(Instances):
         super().__init__(factory, buffers, current, busy, seed=seed, number=number, **arguments)
 
     def submit(self, what: str, *arguments: Any) -> None:
-        """Begin a ``step`` or a ``reset`` (with a seed or None), to be done in ``wait``."""
+        """Submit a ``step`` or a ``reset`` (with a seed or None); ``wait`` executes it."""
         self._task = getattr(self, what), arguments
 
     def wait(self) -> Any:
-        """Execute the task and return its infos. The result is in the buffers.
+        """Execute the submitted step or reset. Returns reports of episodes; rows are in buffers.
 
         Raises:
             UserError: An environment failed; close all.
@@ -105,25 +105,25 @@ class SyncGroup(Instances):
         method, arguments = self._task
         try:
             return method(*arguments)
-        except EnvFailure as fault:
-            raise fault.report(*self._origin) from None
+        except EnvFailure as failure:
+            raise failure.report(*self._origin) from None
 
     def render(self) -> Any:
-        """Return the first environment's picture, or the ``UserError`` with the reason."""
+        """Render the first environment. Returns a picture, or a ``UserError`` with the reason."""
         self.submit("picture")
         return self.wait()
 
     def close(self) -> None:
-        """Close the environments; report one that can't be closed."""
+        """Close the environments of this group. A failure is printed."""
         report_unclosed(self._origin[0], self.close_all())
 
     def busy_seconds(self) -> float:
-        """Return the seconds spent in steps."""
+        """Return the seconds that this group spent in environment steps."""
         return float(self._busy[0])
 
 
 class AsyncGroup:
-    """A group whose environments step in W processes, with the methods of ``SyncGroup``.
+    """A group of agents whose Python environments step in W processes.
 
     Args:
         shapes: Shapes of its buffers.
@@ -132,15 +132,15 @@ class AsyncGroup:
         factory: Makes the instances.
         seed: Seed of instance 0 of all groups.
         count: Number of instances in the group.
-        number: Number of the group's first instance.
+        number: Number of this group's first instance.
         arguments: Further arguments of ``Instances``.
 
     Attributes:
         buffers: Arrays of the group's agents.
 
     Raises:
-        UserError: The environments can't be made, or can't be sent to a process. No process is left
-            then.
+        UserError: The environments can't be made, or can't be sent to a process. All processes have
+            ended then.
     """
 
     def __init__(
@@ -190,48 +190,48 @@ class AsyncGroup:
             raise
 
     def submit(self, what: str, *arguments: Any) -> None:
-        """Begin a ``step`` or a ``reset`` (with a seed or None) of all environments."""
-        words = pickle.dumps((what, arguments)) if arguments else _STEP_TASK
+        """Send a ``step`` or a ``reset`` (with a seed or None) to all processes."""
+        task = pickle.dumps((what, arguments)) if arguments else _STEP_TASK
         for w, pipe in enumerate(self._pipes):
             try:
-                pipe.send_bytes(words)
+                pipe.send_bytes(task)
             except OSError:
                 raise self._death_error(w) from None
 
     def wait(self) -> list[EpisodeInfo]:
-        """Wait for the task and return its infos. The result is in the buffers.
+        """Wait for the submitted step or reset. Returns reports of episodes; rows are in buffers.
 
         Raises:
             UserError: An environment failed, died or hangs; close all.
         """
         infos: list[EpisodeInfo] = []
         for w in range(len(self._pipes)):
-            news = self._receive(w)
+            received = self._receive(w)
             first = w * self._n
-            if isinstance(news, UserError):
-                raise news
-            if news:
-                infos += [info.shifted(first) for info in news]
+            if isinstance(received, UserError):
+                raise received
+            if received:
+                infos += [info.shifted(first) for info in received]
         return infos
 
     def render(self) -> Any:
-        """Return the first environment's picture, or the ``UserError`` with the reason."""
-        with suppress(OSError):  # dead; ``wait`` reports it
+        """Render the first environment. Returns a picture, or a ``UserError`` with the reason."""
+        with suppress(OSError):  # the process died, which ``_receive`` reports
             self._pipes[0].send(("picture", ()))
         return self._receive(0)
 
     def busy_seconds(self) -> float:
-        """Return the seconds spent in steps, over all processes."""
+        """Return the seconds spent in environment steps, summed over this group's processes."""
         return float(self._busy.sum())
 
     def close(self) -> None:
-        """Ask all processes to end, and kill those that don't."""
+        """End all processes of this group; kill those that don't end in time."""
         self._end_processes()
 
     def _set_timeout(self, seconds: float) -> None:
-        """Make reading from a process fail after some seconds (BlockingIOError).
+        """Set the timeout for reading from processes, which then raises BlockingIOError.
 
-        Calling ``poll`` before each read would take a tenth of a round trip.
+        A socket option is faster than ``poll`` before each read, by a tenth of a round trip.
         """
         self._timeout = seconds
         whole = int(seconds)
@@ -241,20 +241,20 @@ class AsyncGroup:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, text)
 
     def _receive(self, w: int) -> Any:
-        """Return the answer of a process, or raise its error."""
+        """Receive a result from a process, or raise its error."""
         try:
-            word = self._pipes[w].recv()
+            message = self._pipes[w].recv()
         except BlockingIOError:
             raise self._hang_error(w) from None
         except (EOFError, OSError):
             raise self._death_error(w) from None
-        if isinstance(word, EnvFailure):
-            raise self._report(w, word)
-        return word
+        if isinstance(message, EnvFailure):
+            raise self._report(w, message)
+        return message
 
-    def _report(self, w: int, fault: EnvFailure) -> UserError:
+    def _report(self, w: int, failure: EnvFailure) -> UserError:
         name, number, seed = self._origin
-        return fault.report(name, number + w * self._count, seed)
+        return failure.report(name, number + w * self._count, seed)
 
     def _death_error(self, w: int) -> UserError:
         process = self.processes[w]
@@ -270,16 +270,16 @@ class AsyncGroup:
         with suppress(ProcessLookupError):
             os.kill(self.processes[w].pid, _DUMP_SIGNAL)
         text = f"nothing came back for {self._timeout:g} seconds (vec.timeout)"
-        with suppress(Exception):  # it may have died, or written half a message
-            word = pipe.recv() if pipe.poll(_SHUTDOWN_TIMEOUT) else None
-            lines = word.text.partition("\n")[2] if isinstance(word, EnvFailure) else ""
+        with suppress(Exception):  # the process may have died, or written half a message
+            message = pipe.recv() if pipe.poll(_SHUTDOWN_TIMEOUT) else None
+            lines = message.text.partition("\n")[2] if isinstance(message, EnvFailure) else ""
             text += f"; it was at\n{lines}" if lines else ""
         hint = "raise vec.timeout if it is only slow"
         return self._report(w, EnvFailure("hangs", text, int(self._current[w]), hint))
 
 
 def _end_processes(name: str, pipes: list[Connection], processes: Sequence[Any]) -> None:
-    """End a group's processes, and report what ``close`` of the environments ``name`` raised."""
+    """End the processes of a group, and print failures of ``close`` of its environments."""
     try:
         for pipe in pipes:
             with suppress(OSError):  # its process has ended
@@ -297,11 +297,11 @@ def _end_processes(name: str, pipes: list[Connection], processes: Sequence[Any])
 
 
 def _join(processes: Sequence[Any], timeout: float) -> None:
-    """Wait until processes have ended.
+    """Wait until processes have ended, or until a timeout.
 
     Args:
         processes: The processes.
-        timeout: Seconds for all of them together.
+        timeout: Seconds for all processes together.
     """
     deadline = time.monotonic() + timeout
     for process in processes:
@@ -311,7 +311,7 @@ def _join(processes: Sequence[Any], timeout: float) -> None:
 def open_group(
     shapes: BufferShapes, workers: int, timeout: float, **arguments: Any
 ) -> SyncGroup | AsyncGroup:
-    """Return the environments of a group. They step in this process if ``workers`` is 0."""
+    """Make the environments of a group: in this process if ``workers`` is 0, else in processes."""
     if workers:
         return AsyncGroup(shapes, workers=workers, timeout=timeout, **arguments)
     return SyncGroup(shapes, **arguments)
@@ -327,7 +327,7 @@ def _run_worker(
     shapes: BufferShapes,
     arguments: dict[str, Any],
 ) -> None:
-    """Run a process: make environments and execute tasks until ``close``."""
+    """Main function of a worker process: make environments and execute tasks until ``close``."""
     begin_child()
     signal.signal(_DUMP_SIGNAL, _raise_timeout)
     allow_children(pipe, method)
@@ -335,8 +335,8 @@ def _run_worker(
     buffers, current = buffers.select(slice(w * n, (w + 1) * n)), current[w : w + 1]
     instances = None
     try:
-        registered, made = pickle.loads(sent)
-        factory = pickle.loads(made)
+        registered, factory_bytes = pickle.loads(sent)
+        factory = pickle.loads(factory_bytes)
         registries.receive(registered)  # replaces environments registered by imports
         instances = Instances(factory, buffers, current, busy[w : w + 1], **arguments)
         pipe.send_bytes(_EMPTY_RESULT)
@@ -347,24 +347,22 @@ def _run_worker(
             else:
                 pipe.send(result)
     except BaseException as error:  # also if the factory can't be read, or a result can't be sent
-        known = isinstance(error, EnvFailure | UserError)
-        word = (
-            error
-            if known
-            else EnvFailure("failed in its process", describe_exception(error), int(current[0]))
-        )
+        message = error
+        if not isinstance(error, EnvFailure | UserError):
+            text = describe_exception(error)
+            message = EnvFailure("failed in its process", text, int(current[0]))
         try:
-            pipe.send(word)
+            pipe.send(message)
         except OSError:
             sys.exit(_EXIT_DISCONNECTED)
     finally:
-        if instances is not None and (fault := instances.close_all()):
+        if instances is not None and (failure := instances.close_all()):
             with suppress(OSError):
-                pipe.send(Unclosed(fault))
+                pipe.send(Unclosed(failure))
 
 
 def _next_task(pipe: Connection) -> tuple[str, tuple[Any, ...]]:
-    """Return the name of the next task and its arguments; ``close`` if the trainer has ended."""
+    """Receive the name and arguments of a worker's next task; ``close`` if the trainer ended."""
     try:
         return pipe.recv()
     except EOFError:
@@ -372,17 +370,17 @@ def _next_task(pipe: Connection) -> tuple[str, tuple[Any, ...]]:
 
 
 def _close_error(pipe: Connection) -> str:
-    """Return what ``close`` raised in a process that has ended, "" if nothing."""
-    fault = ""
+    """Return the text of the exception that ``close`` raised in an ended process, or ""."""
+    failure = ""
     with suppress(EOFError, OSError):
         while pipe.poll():
-            word = pipe.recv()
-            fault = word.fault if isinstance(word, Unclosed) else fault
-    return fault
+            message = pipe.recv()
+            failure = message.failure if isinstance(message, Unclosed) else failure
+    return failure
 
 
 def _raise_timeout(*_: Any) -> None:
-    """Signal handler: raise in the hanging frame, so that its lines of code are reported."""
+    """Raise ``TimeoutError`` in hanging code (a signal handler), so that its lines are reported."""
     raise TimeoutError
 
 
@@ -393,7 +391,10 @@ def _byte_count(shape: Sequence[int], dtype: Any) -> int:
 def _view_buffers(
     memory: dict[str, Any], shapes: BufferShapes
 ) -> tuple[Buffers, np.ndarray, np.ndarray]:
-    """Return buffers in shared memory, and each process's current instance and seconds in steps."""
+    """Return arrays that view shared memory: buffers, current instances and busy seconds.
+
+    The last two have one entry per process.
+    """
     arrays = {
         key: np.frombuffer(memory[key], dtype).reshape(shape)
         for key, (shape, dtype) in shapes.items()
@@ -403,16 +404,16 @@ def _view_buffers(
 
 
 def pickle_factory(factory: EnvFactory) -> bytes:
-    """Return a factory and the registered environments, pickled for a process.
+    """Pickle a factory and this process's registered environments, for a worker process.
 
     Raises:
-        UserError: If it can't be pickled.
+        UserError: The factory can't be pickled.
     """
     try:
-        made = registries.dumps(factory)
+        factory_bytes = registries.dumps(factory)
     except Exception as error:
         raise UserError(
-            f"{factory.name}: what makes it can't be sent to another process: {error}",
-            "name a class or function of a module, or set vec.backend to sync",
+            f"{factory.name}: its constructor can't be sent to another process: {error}",
+            "use a class or function of a module, or set vec.backend to sync",
         ) from None
-    return pickle.dumps((registries.registered(), made))
+    return pickle.dumps((registries.registered(), factory_bytes))

@@ -1,7 +1,6 @@
-"""Factory of PettingZoo's parallel environments: A agents each, one policy for all.
+"""Make and step PettingZoo's parallel environments: several agents each, one policy for all.
 
-Environments step one after another, or in several processes. Environment i is reset with ``seed +
-i``. Rows are in the order of ``possible_agents``.
+Environment i is reset with ``seed + i``. Rows are in the order of ``possible_agents``.
 
 A parallel environment has ``possible_agents``, a space for each of them, and a ``step`` that takes
 a dictionary of their actions.
@@ -11,8 +10,8 @@ is done, the next step begins its next episode.
 
 **Absent agents**, which died before the others or haven't joined yet, have rows of zeros, terminal
 1, ``TERMINATED`` in ``finals`` and reward 0. So nothing is learned from these rows, and they belong
-to no episode. An agent returns when ``agents`` lists it again after a step without it; it then
-begins a new episode, as an agent does that joins late. An agent that ended and stays in ``agents``
+to no episode. An agent returns when ``agents`` lists it again after a step without it. It then
+begins a new episode, as does an agent that joins late. An agent that ended and stays in ``agents``
 counts as dead.
 
 | agent | row |
@@ -54,13 +53,13 @@ from puffer_mlx.vec.env_failures import (
 from puffer_mlx.vec.episodes import mean_metrics
 from puffer_mlx.vec.gym.agents import MASK_KEY, Masks
 from puffer_mlx.vec.instances import (
-    DRAWS,
+    RENDER_HINT,
     Buffers,
     EnvFactory,
     EpisodeInfo,
     Probe,
     close_if_possible,
-    other_kind,
+    wrong_env_class,
 )
 from puffer_mlx.vec.layout import SpaceLayout
 from puffer_mlx.vec.spaces import kind_of
@@ -68,18 +67,18 @@ from puffer_mlx.vec.spaces import kind_of
 PREFIX = "pettingzoo:"
 _PACKAGES = ("mpe2", "pettingzoo")
 _MODULE = re.compile(r".+_v\d+\.py")
-_REQUIRED_MODULES = {  # module required by a group of PettingZoo
+_REQUIRED_MODULES = {  # group of PettingZoo -> module that its environments need
     "atari": "multi_agent_ale_py",
     "butterfly": "pymunk",
     "classic": "pygame",
     "sisl": "pymunk",
 }
-_STEP_RESULTS = "observations", "rewards", "terminations", "truncations", "infos"  # by step
-OBSERVATION_KEY = "observation"  # beside the mask, in observations of PettingZoo that have one
+_STEP_RESULTS = "observations", "rewards", "terminations", "truncations", "infos"
+OBSERVATION_KEY = "observation"  # key in observations that are a Dict of observation and mask
 
 
 def looks_parallel(env: Any) -> bool:
-    """Return True for an object with the attributes of a parallel environment."""
+    """Return True if an object has the attributes of a parallel environment of PettingZoo."""
     has = ("possible_agents", "observation_space", "action_space", "reset", "step")
     return all(hasattr(env, name) for name in has) and not _looks_aec(env)
 
@@ -91,13 +90,13 @@ def _looks_aec(env: Any) -> bool:
 
 @dataclass
 class ZooFactory(EnvFactory):
-    """Makes PettingZoo's parallel environments, from a function that returns one."""
+    """Make instances of a parallel environment of PettingZoo, from a function that returns one."""
 
     def open(self, seed: int, count: int | None, number: int) -> Any:
-        """Return a new parallel environment.
+        """Return a new parallel environment of PettingZoo.
 
         Raises:
-            UserError: It can't be made, or is of another kind.
+            UserError: The environment can't be made, or isn't a parallel one.
         """
         with self.reporting_failures(number, seed - number), _suppress_warnings():
             env = self.constructor(**self.arguments())
@@ -106,7 +105,7 @@ class ZooFactory(EnvFactory):
         close_if_possible(env)
         if _looks_aec(env):
             raise turn_based_error(self.name)
-        raise other_kind(self.name, env, "pettingzoo.ParallelEnv", "return one")
+        raise wrong_env_class(self.name, env, "pettingzoo.ParallelEnv", "return one")
 
     def spaces_of(self, env: Any) -> tuple[Any, Any]:
         """Return the observation space, without its mask, and the action space of one agent."""
@@ -114,7 +113,7 @@ class ZooFactory(EnvFactory):
         return spaces.observation, spaces.action
 
     def describe(self, env: Any, seed: int) -> Probe:
-        """Return an environment's agents, their spaces, and whether it masks actions.
+        """Return a new environment's agents, their spaces, and if it masks actions.
 
         Raises:
             EnvFailure: The environment failed.
@@ -126,12 +125,12 @@ class ZooFactory(EnvFactory):
         return Probe((spaces.observation, spaces.action), len(spaces.agents), masked=masked)
 
     def as_instance(self, env: Any, buffers: Buffers) -> "ParallelInstance":
-        """Return the environment as an instance."""
+        """Wrap an environment as an instance that writes into buffers."""
         return ParallelInstance(self.name, env, buffers, self.layout)
 
 
 class AgentSpaces:
-    """The spaces that all agents of an environment share.
+    """Observation and action space that all agents of a parallel environment share.
 
     Args:
         name: Name of the environment, for messages.
@@ -141,7 +140,7 @@ class AgentSpaces:
         agents: All possible agents.
         observation: Observation space of one agent, without its mask.
         action: Action space of one agent.
-        masked: True if observations contain masks.
+        masked: True if observations contain action masks.
 
     Raises:
         UserError: Agents have different spaces.
@@ -150,7 +149,7 @@ class AgentSpaces:
     def __init__(self, name: str, env: Any) -> None:
         self.agents = list(env.possible_agents)
         if not self.agents:
-            raise UserError(f"{name}: its possible_agents are none", "name all there may be")
+            raise UserError(f"{name}: possible_agents is empty", "list all agents there may be")
         first = self.agents[0]
         for what, space in (("sees", env.observation_space), ("does", env.action_space)):
             for other in self.agents[1:]:
@@ -158,7 +157,7 @@ class AgentSpaces:
                     raise UserError(
                         f"{name}: its agents differ: {first} {what} {space(first)},"
                         f" {other} {space(other)}; one policy is trained for all of them",
-                        "make them alike: supersuit.pad_observations_v0 and"
+                        "make their spaces equal: supersuit.pad_observations_v0 and"
                         " supersuit.pad_action_space_v0 (pip install supersuit)",
                     )
         self.observation, self.action = env.observation_space(first), env.action_space(first)
@@ -170,7 +169,7 @@ class AgentSpaces:
 
 
 class ParallelInstance:
-    """One environment and its A agents.
+    """Step one parallel environment and write the observations of its A agents into buffers.
 
     Args:
         name: Name of the environment, for messages.
@@ -195,10 +194,10 @@ class ParallelInstance:
         self._over = False
 
     def reset(self, seed: int | None = None) -> None:
-        """Begin a new episode.
+        """Begin a new episode of the parallel environment.
 
         Raises:
-            EnvFailure: The environment failed, or returned something else than it should.
+            EnvFailure: The environment failed, or returned an invalid result.
         """
         seen, infos = _reset(self._env, seed)
         self._buffers.rewards[:] = 0
@@ -209,7 +208,7 @@ class ParallelInstance:
         self._over = False
 
     def step(self, actions: list[Any]) -> Sequence[EpisodeInfo]:
-        """Step the present agents, or begin the next episode if none is left.
+        """Step the present agents, or begin the next episode if no agent is left.
 
         Raises:
             EnvFailure: The environment returned an invalid result.
@@ -217,8 +216,8 @@ class ParallelInstance:
         if self._over:
             self.reset()
             return []
-        before = set(self._env.agents)
-        acting = before - self._done
+        previous = set(self._env.agents)
+        acting = previous - self._done
         chosen = {a: x for a, x in zip(self._agents, actions, strict=True) if a in acting}
         try:
             result = self._env.step(chosen)
@@ -226,8 +225,8 @@ class ParallelInstance:
             self._raise_explained(error)
             raise
         seen, rewards, terminations, truncations, infos = _by_agent("step", result)
-        there = set(self._env.agents)
-        self._done -= there - before  # these return
+        present = set(self._env.agents)
+        self._done -= present - previous  # agents that return
         seen = {agent: each for agent, each in seen.items() if agent not in self._done}
         buffers = self._buffers
         reported: list[EpisodeInfo] = []
@@ -238,48 +237,52 @@ class ParallelInstance:
             terminated = one_flag(terminations.get(agent), f"terminated for agent {agent}")
             cut = one_flag(truncations.get(agent), f"truncated for agent {agent}")
             buffers.terminals[i], buffers.truncations[i] = terminated, cut
-            left = agent in acting and agent not in seen and agent not in there
+            left = agent in acting and agent not in seen and agent not in present
             if terminated or cut or left:
                 self._done.add(agent)
         self._check(seen)
         self._write(seen, infos)
-        for place in np.flatnonzero(buffers.terminals | buffers.truncations).tolist():
-            info = as_info(infos.get(self._agents[place]))
-            if numbers := mean_metrics(
+        for index in np.flatnonzero(buffers.terminals | buffers.truncations).tolist():
+            info = as_info(infos.get(self._agents[index]))
+            if metrics := mean_metrics(
                 {key: each for key, each in info.items() if key != MASK_KEY}
             ):
-                reported.append(EpisodeInfo(place, numbers))
-        self._over = there <= self._done
+                reported.append(EpisodeInfo(index, metrics))
+        self._over = present <= self._done
         return reported
 
     def _check(self, seen: Mapping[Any, Any]) -> None:
-        """Raise an EnvFailure for present agents without an observation, and for unknown agents."""
-        there = set(self._env.agents)
-        for agent in there.difference(self._agents):
+        """Raise an error for present agents without an observation, and for unknown agents.
+
+        Raises:
+            EnvFailure: There is such an agent.
+        """
+        present = set(self._env.agents)
+        for agent in present.difference(self._agents):
             what = f"has agent {agent} in its agents, which isn't in possible_agents"
-            raise EnvFailure(what, "", None, "name all agents there may be in possible_agents")
-        if missing := there - self._done - seen.keys():
+            raise EnvFailure(what, "", None, "list all agents there may be in possible_agents")
+        if missing := present - self._done - seen.keys():
             first = min(missing, key=self._agents.index)
             what = f"returned no observation for agent {first}, which is in its agents"
             hint = "return one for each agent that acts next, or take the agent out of agents"
             raise EnvFailure(what, "", None, hint)
 
     def _raise_explained(self, error: KeyError) -> None:
-        """Explain a KeyError of an environment that needs the action of a dead agent.
+        """Raise a better error if a KeyError comes from the missing action of a dead agent.
 
         Raises:
-            EnvFailure: This is such an error.
+            EnvFailure: The key is an agent that ended and is still in ``agents``.
         """
         agent = error.args[0] if error.args else None
         if agent in self._done and agent in self._env.agents:
             text = f"agent {agent} ended in an earlier step and is still in agents, so it gets no"
-            hint = "take agents that ended out of agents; they may come back in a later step"
+            hint = "remove agents that ended from agents; they may come back in a later step"
             raise EnvFailure(
                 "failed in step", f"{text} action: {describe_exception(error)}", None, hint
             ) from error
 
     def render(self) -> Any:
-        """Return a picture of the environment.
+        """Return a picture of the parallel environment.
 
         Raises:
             UserError: The environment can't be drawn; ``render`` is optional in PettingZoo.
@@ -287,7 +290,7 @@ class ParallelInstance:
         if hasattr(self._env, "render"):
             with suppress(NotImplementedError):
                 return self._env.render()
-        raise UserError(f"{self._name}: it can't be drawn: it has no render()", DRAWS)
+        raise UserError(f"{self._name}: it can't be drawn: it has no render()", RENDER_HINT)
 
     def close(self) -> None:
         """Close the environment."""
@@ -298,23 +301,23 @@ class ParallelInstance:
         buffers = self._buffers
         masked = self._spaces.masked
         for i, agent in enumerate(self._agents):
-            buffers.present[i] = there = agent in seen
-            if there:
+            buffers.present[i] = is_present = agent in seen
+            if is_present:
                 self._writers[i](seen[agent][OBSERVATION_KEY] if masked else seen[agent])
             else:
                 buffers.observations[i] = 0
                 buffers.terminals[i], buffers.truncations[i] = True, False
             if self._masks is None:
                 continue
-            if buffers.terminals[i] or buffers.truncations[i]:  # its agent doesn't act
+            if buffers.terminals[i] or buffers.truncations[i]:  # the agent doesn't act
                 buffers.legal[i] = 1
                 continue
             mask = as_info((seen if masked else infos).get(agent)).get(MASK_KEY)
             try:
                 self._masks.write(mask, buffers.legal[i])
-            except EnvFailure as fault:
+            except EnvFailure as failure:
                 raise EnvFailure(
-                    "failed", f"agent {agent} {fault.what}", None, fault.hint
+                    "failed", f"agent {agent} {failure.what}", None, failure.hint
                 ) from None
 
 
@@ -322,7 +325,7 @@ def _reset(env: Any, seed: int | None) -> list[Mapping[Any, Any]]:
     """Reset a parallel environment. Returns observations and infos, by agent.
 
     Raises:
-        EnvFailure: It failed, or returned something else.
+        EnvFailure: The environment failed, or returned an invalid result.
     """
     with raising_failure("failed in reset"):
         result = env.reset() if seed is None else env.reset(seed=seed)
@@ -330,13 +333,13 @@ def _reset(env: Any, seed: int | None) -> list[Mapping[Any, Any]]:
 
 
 def _by_agent(method: str, result: Any) -> list[Mapping[Any, Any]]:
-    """Return the dictionaries by agent that ``step`` or ``reset`` returned, {} for None.
+    """Check the dictionaries by agent that ``step`` or ``reset`` returned. Returns {} for None.
 
     Raises:
-        EnvFailure: There are more or fewer of them, or another value is among them.
+        EnvFailure: Their number is wrong, or one isn't a dict.
     """
-    if fault := result_failure(method, result):
-        raise fault
+    if failure := result_failure(method, result):
+        raise failure
     names = _STEP_RESULTS if method == "step" else (_STEP_RESULTS[0], _STEP_RESULTS[-1])
     for name, each in zip(names, result, strict=True):
         if each is not None and not isinstance(each, Mapping):
@@ -348,7 +351,7 @@ def _by_agent(method: str, result: Any) -> list[Mapping[Any, Any]]:
 
 
 def _suppress_warnings() -> AbstractContextManager[Any]:
-    """Suppress the warnings of PettingZoo and pygame, which aren't for the user."""
+    """Suppress the warnings of PettingZoo and pygame in a block."""
     return warnings.catch_warnings(action="ignore")
 
 
@@ -356,19 +359,18 @@ def _suppress_warnings() -> AbstractContextManager[Any]:
 
 
 def turn_based_error(name: str) -> UserError:
-    """Return the error for an environment of PettingZoo's other kind, AEC."""
+    """Return the error for an AEC environment of PettingZoo, in which agents take turns."""
     return UserError(
         f"{name}: its agents take turns (AEC), expected a parallel one, in which all act at once",
-        "name a function of yours that returns pettingzoo.utils.aec_to_parallel(env); that is for"
-        " environments whose agents could as well act at once",
+        "if agents could also act at once, use a function that"
+        " returns pettingzoo.utils.aec_to_parallel(env)",
     )
 
 
 def parallel_names() -> dict[str, list[str]]:
-    """Return the names for ``pettingzoo:NAME`` by group, such as ``sisl.pursuit_v5`` in ``sisl``.
+    """Return the installed parallel environments by group, such as ``sisl.pursuit_v5`` in ``sisl``.
 
-    Contains environments that can't be imported because a package is missing (``needs``), but none
-    whose agents act one after another.
+    Contains environments that need a missing package (``missing_group_package``).
     """
     groups: dict[str, list[str]] = {}
     for package in _PACKAGES:
@@ -383,7 +385,7 @@ def parallel_names() -> dict[str, list[str]]:
 
 
 def missing_group_package(group: str) -> str:
-    """Return the package to install for a group; "" if it is installed."""
+    """Return the package that a group of PettingZoo needs; "" if it is installed."""
     module = _REQUIRED_MODULES.get(group)
     return f"pettingzoo[{group}]" if module and not importlib.util.find_spec(module) else ""
 
@@ -406,8 +408,8 @@ def find_parallel(name: str) -> Callable[..., Any]:
     if "/" in name:
         if not hasattr(pettingzoo, "make"):
             raise UserError(
-                f"{PREFIX}{name}: PettingZoo {pettingzoo.__version__} knows no IDs",
-                f"{PREFIX}{name.replace('/', '.')}, its module",
+                f"{PREFIX}{name}: PettingZoo {pettingzoo.__version__} has no IDs",
+                f"use its module, {PREFIX}{name.replace('/', '.')}",
             )
         try:
             pettingzoo.spec("parallel", name)
@@ -430,13 +432,13 @@ def find_parallel(name: str) -> Callable[..., Any]:
 
 
 def _parallel_env(module: str) -> Any:
-    """Return a module's ``parallel_env``."""
+    """Import ``parallel_env`` from a module of PettingZoo."""
     short = module.removeprefix("pettingzoo.")
     try:
         return load_object(f"{module}:parallel_env")
     except UserError as error:
         loaded = sys.modules.get(module)
-        if hasattr(loaded, "env"):  # what PettingZoo's modules of both kinds have
+        if hasattr(loaded, "env"):  # an AEC environment of PettingZoo
             raise turn_based_error(PREFIX + short) from None
         near = "" if loaded or _is_module(module) else _nearest_name(short)
         raise UserError(error.message, near or error.hint) from None
@@ -445,12 +447,12 @@ def _parallel_env(module: str) -> Any:
 def _is_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):  # nor is the package that it would be in
+    except (ImportError, ValueError):  # the module's package isn't installed either
         return False
 
 
 def _unknown_id_error(name: str, pettingzoo: Any) -> UserError:
-    """Return the error for an ID that isn't in PettingZoo's registry of parallel environments."""
+    """Return the error for an ID that PettingZoo's registry of parallel environments lacks."""
     plain = name.replace("_v", "-v")
     if plain in pettingzoo.aec_registry:
         return turn_based_error(PREFIX + name)
@@ -460,11 +462,11 @@ def _unknown_id_error(name: str, pettingzoo: Any) -> UserError:
 
 
 def _nearest_name(name: str) -> str:
-    known = [each for group in parallel_names().values() for each in group]
-    return nearest(name, known, PREFIX)
+    names = [each for group in parallel_names().values() for each in group]
+    return nearest(name, names, PREFIX)
 
 
 def _is_importable(top: str) -> bool:
-    """Return True if a module of that name is installed or in the working directory."""
+    """Return True if a top-level module is installed or in the working directory."""
     local = importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd())])
     return (importlib.util.find_spec(top) or local) is not None

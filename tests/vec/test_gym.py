@@ -144,7 +144,7 @@ def test_masks_of_several_heads_are_concatenated():
 @NEEDS_1_1
 def test_auto_backend_prefers_vectorized_form():
     with make(CARTPOLE, 4, backend="auto") as vec:
-        assert vec.description == "vector: CartPoleVectorEnv, its own vectorised form"
+        assert vec.description == "vector: CartPoleVectorEnv, its vectorised version"
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,9 @@ def test_auto_backend_is_async_for_slow_steps(round_trips, agents, cores, expect
 @pytest.mark.parametrize(
     ("factory", "env", "message"),
     [
-        ("Pendulum-v1", {}, "Pendulum-v1 has no vectorised form"),
+        ("Pendulum-v1", {}, "Pendulum-v1 has no vectorised version"),
         (Walks, {"mode": "Disabled"}, r"\"autoreset_mode\"\] is Disabled"),
-        (lambda num_envs: Walks(3), {}, "asked for num_envs=1, it made a Walks of 3"),
+        (lambda num_envs: Walks(3), {}, "with num_envs=1 it made a Walks of 3"),
     ],
 )
 def test_missing_vectorized_form_is_reported(factory, env: dict, message: str):

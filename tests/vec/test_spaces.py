@@ -255,7 +255,7 @@ def test_mask_has_a_byte_for_each_choice():
     ("seen", "taken", "text"),
     [
         (spaces.Dict(a=spaces.Tuple((spaces.Sequence(SIGN),))), SIGN, r"space at a\.0 is Sequence"),
-        (spaces.Box(0, 1, (0,)), SIGN, "holds no number"),
+        (spaces.Box(0, 1, (0,)), SIGN, "contains no number"),
         (SIGN, spaces.Tuple((SIGN, spaces.Box(0, 1, (2,)))), "partly discrete and partly cont"),
         (SIGN, spaces.Discrete(1), "nothing to choose"),
     ],
@@ -315,5 +315,5 @@ def test_spec_without_spaces_has_no_layout():
 )
 def test_damaged_spaces_of_a_file_are_refused(text: str):
     spec = replace(SpaceLayout("toy", SIGN, SIGN).spec, spaces=text)
-    with pytest.raises(UserError, match=r"checkpoint's spaces of toy make no sense"):
+    with pytest.raises(UserError, match=r"checkpoint's spaces of toy are invalid"):
         saved_layout(spec)

@@ -295,7 +295,7 @@ def test_agents_that_take_turns_are_refused():
     ("name", "message"),
     [
         ("classic/rsp_v2", "PettingZoo has no such parallel.*\n.*pettingzoo:classic/rps-v2"),
-        ("classic/chess_v6", "its agents take turns.*\n.*name a function of yours that returns "),
+        ("classic/chess_v6", "its agents take turns.*\n.*use a function that returns "),
         ("quite/other_v1", "PettingZoo has no such parallel.*\n.*puffer-mlx list has what is "),
     ],
 )
