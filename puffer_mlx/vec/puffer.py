@@ -18,8 +18,8 @@ takes seconds, needs PyTorch, and makes a link ``resources`` in the working dire
 are looked up here, because ``env_creator`` of PufferLib 3.0 returns a text for environments whose C
 code isn't compiled.
 
-**Absent agents.** The rows of an agent that has left are passed on unchanged, as PufferLib's trainer
-does: the agent acts without effect, and its reward is what the environment writes. Such steps
+**Absent agents.** The rows of an agent that has left are passed on unchanged, as in PufferLib's
+trainer: the agent acts without effect, and its reward is what the environment writes. Such steps
 belong to no episode.
 """
 
@@ -128,7 +128,7 @@ class PufferFactory(EnvFactory):
         return Probe(self.spaces_of(env), agents, environments, packed=packed, buffered=buffered)
 
     def spaces_of(self, env: Any) -> tuple[Any, Any]:
-        """Return the observation space, before PufferLib packs observations, and the action space."""
+        """Return the observation space (of observations before packing) and the action space."""
         seen = env.single_observation_space
         if _packed_dtype(env) is not None:
             seen = getattr(env, "env_single_observation_space", None)
@@ -319,7 +319,7 @@ class PufferInstance:
         self._layout.write(seen, self._buffers.observations)
 
     def _reported(self, infos: Any) -> Iterable[EpisodeInfo]:
-        """Yield reports of episodes from a step's ``infos``: a list of dicts, or a dict (emulation)."""
+        """Yield reports of episodes from a step's ``infos``: a list of dicts, or a dict."""
         if not isinstance(infos, Mapping):
             each = [(-1, info) for info in infos]
         else:

@@ -41,8 +41,9 @@ def leaf_spaces(
     if not kind:
         location = f" at {path_text(path)}" if path else ""
         raise UserError(
-            f"{name}: its {what} space{location} is {type(space).__name__}, which has no fixed size",
-            f"use one of {', '.join(_SPACE_KINDS)}; a wrapper of Gymnasium can transform the others",
+            f"{name}: its {what} space{location} is {type(space).__name__}, which has no fixed"
+            " size",
+            f"use one of {', '.join(_SPACE_KINDS)}; a wrapper of Gymnasium can transform others",
         )
     if kind in ("Dict", "Tuple"):
         for key, component in subspaces(space):

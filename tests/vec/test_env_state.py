@@ -109,7 +109,7 @@ def test_state_of_another_environment_is_refused(name: str, keywords: dict, mess
         state = saved(vec)
     with make(name, **{"total_agents": 4, **keywords}) as vec:
         before = saved(vec)
-        with pytest.raises(UserError, match=message + r"\n.*hint: .*start anew"):
+        with pytest.raises(UserError, match=message + r"\n.*hint: .*--load-model-path"):
             vec.restore(state)
         np.testing.assert_array_equal(saved(vec), before)
 

@@ -145,7 +145,7 @@ def test_step_that_hangs_can_be_interrupted(work: str):
     code = f'vec = make("HANG_IN_STEP", num_threads=2)\n{work}\ninterrupted(work, vec)'
     status, out, err = python(code)
     assert (status, out) == (0, "interrupted\n"), err
-    assert "puffer_mlx: faulty: a step doesn't end; it is left to itself" in err
+    assert "puffer_mlx: faulty: a step doesn't end; its memory isn't freed" in err
 
 
 def test_training_that_hangs_is_saved_and_ended_by_two_signals(tmp_path: Path):

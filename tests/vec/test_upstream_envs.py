@@ -166,7 +166,7 @@ def test_openmp_is_linked_only_if_it_protects_data(tmp_path: Path):
         with NativeVec(folder, total_agents=24, num_threads=2, env={"size": 5}) as vec:
             play(vec, 20)
     except UserError as error:
-        assert "protects shared data with OpenMP" in error.message and "install" in error.hint
+        assert "the environment uses OpenMP" in error.message and "install" in error.hint
 
 
 # ---- What can't work ----------------------------------------------------------------------------
@@ -186,7 +186,7 @@ VECENV = '#include "vecenv.h"'
         ),
         (
             *("squared.h", "#ifndef ENV_FN", '#include "resources/levels.h"\n#ifndef ENV_FN'),
-            r"foreign: resources/levels\.h is missing, which its sources include\n.*copy it from",
+            r"foreign: its sources include resources/levels\.h, which is missing\n.*copy the file",
         ),
     ],
     ids=["5.0", "3.0", "reset", "double", "old", "data"],

@@ -155,7 +155,7 @@ def test_wrappers_exclude_the_vectorized_form():
     ("make", "env", "wrap", "said"),
     [
         (CARTPOLE, {}, Wrap(grayscale=True), r"wrap\.grayscale doesn't fit it: .*3 channels"),
-        (CARTPOLE, {}, Wrap(preset="atari"), r"wrap\.preset doesn't fit it: the preset is for ALE's"),
+        (CARTPOLE, {}, Wrap(preset="atari"), r"preset doesn't fit it: the preset is for ALE's"),
         (CARTPOLE, {"max_episode_steps": 9}, Wrap(max_episode_steps=8), "are both given"),
         (Film, {"first": True}, Wrap(resize_width=8), r"\(3, 6, 8\), with channels first"),
         (Film, {}, Wrap("atari", frame_stack=2), r"wrap\.preset atari and wrap\.frame_stack, wh"),

@@ -29,7 +29,10 @@ from puffer_mlx.vec.spaces import choices_of, kind_of
 MASK_KEY = "action_mask"  # key of action masks in infos of Gymnasium's environments
 FINAL_OBSERVATION_KEY = "final_obs"  # key of last observations in infos, in SAME_STEP mode
 NO_MASK_MESSAGE = "gave no action mask"
-MASK_HINT = f'give info["{MASK_KEY}"] in every reset and step, for each choice of each head 1 where it is legal'
+MASK_HINT = (
+    f'return info["{MASK_KEY}"] in every reset and step: 1 for each legal choice of each head, else'
+    " 0"
+)
 
 
 class GymInstance:
@@ -224,7 +227,10 @@ class VectorInstance:
                 else None
             )
             if seen is None:
-                what = f'truncated an episode without its last observation, infos["{FINAL_OBSERVATION_KEY}"]'
+                what = (
+                    "truncated an episode without its last observation,"
+                    f' infos["{FINAL_OBSERVATION_KEY}"]'
+                )
                 hint = "add it, as SAME_STEP requires; or set --train.bootstrap-truncated 0"
                 raise EnvFailure(what, "", UNKNOWN_INDEX, hint)
             self._last[index](seen)

@@ -1,6 +1,7 @@
-"""Find an installed raylib, the library that PufferLib's environments draw with.
+"""Find an installed raylib, the graphics library of PufferLib's environments.
 
-Training doesn't need raylib. Without it ``envs/include/raylib`` is used, which draws nothing.
+Training doesn't need raylib. Without it, environments are compiled with the empty functions of
+``envs/include/raylib``.
 """
 
 import os
@@ -29,14 +30,14 @@ _VERSION = re.compile(r"^\s*#\s*define\s+RAYLIB_VERSION\s+\"([^\"]+)\"", re.MULT
 
 
 class Raylib(NamedTuple):
-    """An installed raylib."""
+    """Version, header and library of an installed raylib."""
 
     version: str
     header: Path
     library: Path
 
     def flags(self) -> list[str]:
-        """Return compiler and linker flags."""
+        """Return the compiler and linker flags that link this raylib."""
         include = f"-I{self.header.parent}"
         if self.library.suffix == ".a":
             return [include, os.fspath(self.library), *_STATIC_LIBRARIES]
@@ -44,33 +45,33 @@ class Raylib(NamedTuple):
         return [include, f"-L{folder}", "-lraylib", f"-Wl,-rpath,{folder}"]
 
 
-def find_raylib(near: Iterable[Path] = ()) -> Raylib | None:
-    """Return the raylib to draw with, or None without an installed one.
+def find_raylib(folders: Iterable[Path] = ()) -> Raylib | None:
+    """Find an installed raylib. Returns None if there is none, or it is disabled.
 
     The search order is:
 
     1. ``$RAYLIB_PATH``, a folder with ``include`` and ``lib``; ``none`` disables raylib;
-    2. folders ``raylib*`` in the folders of ``near``, where PufferLib's build.sh unpacks raylib;
+    2. folders ``raylib*`` in ``folders``, where PufferLib's build.sh unpacks raylib;
     3. ``pkg-config``;
     4. the prefixes of Homebrew and of the system.
 
     Raises:
         UserError: ``$RAYLIB_PATH`` is set, but has no raylib.
     """
-    chosen = os.environ.get(PATH_VARIABLE)
-    if chosen:
-        raylib = None if chosen == "none" else _in_prefix(Path(chosen).expanduser())
-        if raylib is None and chosen != "none":
+    path = os.environ.get(PATH_VARIABLE)
+    if path:
+        raylib = None if path == "none" else _in_prefix(Path(path).expanduser())
+        if raylib is None and path != "none":
             raise UserError(
-                f"{PATH_VARIABLE} is {chosen}, where there is no raylib: include/raylib.h and"
+                f"{PATH_VARIABLE} is {path}, where there is no raylib: include/raylib.h and"
                 f" lib/libraylib{_LIBRARY_SUFFIX} or .a",
                 f"correct it, unset it, or set {PATH_VARIABLE}=none to do without windows",
             )
         return raylib
-    unpacked = (path for folder in near for path in sorted(folder.glob("raylib*")))
+    unpacked = (path for folder in folders for path in sorted(folder.glob("raylib*")))
     for prefix in (*unpacked, *map(Path, _SYSTEM_PREFIXES)):
-        if prefix == Path(_SYSTEM_PREFIXES[0]) and (known := _from_pkg_config()):
-            return known
+        if prefix == Path(_SYSTEM_PREFIXES[0]) and (packaged := _from_pkg_config()):
+            return packaged
         if raylib := _in_prefix(prefix):
             return raylib
     return None

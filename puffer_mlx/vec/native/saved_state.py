@@ -1,9 +1,9 @@
-"""Saved states of environments: bytes with a checksum and the identity of the environments.
+"""Format of saved states of C environments: checksum, identity of the environments, state bytes.
 
 | bytes | meaning |
 | --- | --- |
 | 8 | ``PUFENV01``: file type and version of the format |
-| 32 | SHA-256 of all following bytes |
+| 32 | SHA-256 of the remaining bytes |
 | 8 | length of the text in bytes, little-endian |
 | ... | JSON: the identity, a dictionary; padded with spaces to a multiple of 16 bytes |
 | ... | the state of the environments |
@@ -24,19 +24,17 @@ _DIGEST = slice(8, 40)
 _ALIGNMENT = 16  # alignment of the state in bytes, required by envs/src/vec.h
 
 _DAMAGED_HINT = "the file is damaged or cut off; use another checkpoint"
-_RESUME_HINT = (
-    "go on where that is the same; or with --load-model-path, whose environments start anew"
-)
+_RESUME_HINT = "resume with the same value, or load only the policy: --load-model-path"
 _SOURCES_HINT = "the environment's sources were changed since; " + _RESUME_HINT
 
 EnvIdentity = Mapping[str, str | int]
 
 
 def pack_state(identity: EnvIdentity, body: np.ndarray) -> np.ndarray:
-    """Prepend a header with the identity to a state.
+    """Add a header with checksum and identity to the state of environments.
 
     Args:
-        identity: Values that must be equal where the state is loaded, by readable names.
+        identity: Values by name that must be equal when the state is restored.
         body: State of the environments, (bytes,) uint8.
 
     Returns:
@@ -53,16 +51,18 @@ def pack_state(identity: EnvIdentity, body: np.ndarray) -> np.ndarray:
 def unpack_state(
     state: np.ndarray, identity: EnvIdentity, sources: Container[str] = ()
 ) -> np.ndarray:
-    """Return a copy of the ``body`` given to ``pack_state``, aligned for the C side.
+    """Check the header of a saved state and return the state of the environments after it.
 
     Args:
         state: Result of ``pack_state``.
         identity: Identity of the environments that resume from the state.
         sources: Further accepted values of the identity's ``sources``.
 
+    Returns:
+        Copy of the ``body`` of ``pack_state``, aligned for C.
+
     Raises:
-        UserError: The bytes are no state, are damaged, or have another identity. The message names
-            the first difference.
+        UserError: The bytes aren't a saved state, are damaged, or have another identity.
     """
     if state.dtype != np.uint8 or state.ndim != 1 or bytes(state[: len(_MAGIC)]) != _MAGIC:
         raise UserError(

@@ -1,6 +1,6 @@
-"""Native environments: PufferLib's C folders, compiled on first use, stepped by a thread pool.
+"""Vectorised C environments of PufferLib, compiled on first use and stepped by a thread pool.
 
-The C side is ``envs/include/vecenv.h`` (contract of 4.0), ``envs/include/release_5/pufferenv.h``
+The C side is ``envs/include/vecenv.h`` (interface of 4.0), ``envs/include/release_5/pufferenv.h``
 (5.0) and ``envs/src``. ctypes releases the interpreter lock during every call, so other Python
 threads run while one waits.
 """
@@ -40,30 +40,29 @@ from puffer_mlx.vec.native.sources import find_requirements, resumable_digests
 
 
 class NativeVec:
-    """N agents of a native environment in Q groups; implements ``VecEnv``.
+    """N agents of an environment in C, in Q groups; implements ``VecEnv``.
 
     Args:
         folder: Folder of the environment, as for ``compile_environment``.
         total_agents: Number of agents N, a multiple of Q and of the agents per environment.
         num_buffers: Number of groups Q.
-        num_threads: Threads that step environments, at least 1. The caller's thread never does.
+        num_threads: Threads that step environments, at least 1, besides the caller's thread.
         env: Parameters of the environment, section [env] of the configuration. As in PufferLib,
             environments of 4.0 get only values that convert to a float; those of 5.0 also get texts
             and lists.
-        seed: Environment i uses a random generator seeded with ``seed + i``. PufferLib's is 0.
+        seed: Environment i uses a random generator seeded with ``seed + i``. PufferLib uses 0.
         vec: Further parameters from section [vec], for environments that create themselves.
         file: File with the parameters, for messages.
 
     Attributes:
         num_environments: Number of environments that share the N agents.
         num_threads: Number of threads, at most one per environment.
-        unused: Keys of ``env`` that no environment read, in the given order, without the defaults
-            that 5.0 passes to every environment.
-        can_render: True if ``render`` opens a window: the environment draws with raylib, which is
+        unused: Keys of ``env`` that no environment read, in the order of ``env``, without the
+            defaults that 5.0 passes to every environment.
+        can_render: True if ``render`` can open a window: the environment uses raylib, and raylib is
             installed.
-        description: How environments are stepped, one line.
-        gpu_side: Structs for a GPU that steps the environments, or None if their rules compile for
-            a CPU only.
+        description: One line on how environments are stepped.
+        gpu_side: Access to the structs for a GPU, or None if the environments can't step on one.
 
     Raises:
         UserError: Compilation failed (see ``compile_environment``), keys are missing, or the
@@ -141,9 +140,10 @@ class NativeVec:
         self._wait = self._library.puffer_wait
 
     def reset(self, out: Rows) -> None:
-        """Start new episodes for all N agents and write their first rows (rewards and terminals 0).
+        """Start new episodes for all N agents and write their first observations into ``out``.
 
-        Waits for steps in progress, then resets environments in order on the calling thread.
+        Rewards and terminals of these rows are 0. Waits for steps in progress, then resets
+        environments in order on the calling thread.
 
         Raises:
             UserError: An environment ended the process (exit, abort).
@@ -153,12 +153,12 @@ class NativeVec:
             raise self._handle.ended()
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
-        """Start one step of a group and return at once.
+        """Begin one environment step of a group of agents and return at once.
 
         Args:
             group: 0 ≤ group < Q; it must not be stepping already.
             actions: (n, heads) float32, C-contiguous. Copied before the call returns.
-            out: Rows of the group's n agents, held until the group's next step.
+            out: Rows of the group's n agents; referenced until the group's next step.
 
         Raises:
             IndexError: There is no such group.
@@ -173,7 +173,7 @@ class NativeVec:
         self._handle.held[group] = out
 
     def prepare(self, groups: range, actions: np.ndarray, out: Rows) -> PreparedStep:
-        """Return a step of neighbouring groups as one call of C (``PreparesSteps``).
+        """Prepare a repeatable step of consecutive groups as one C call (``PreparesSteps``).
 
         Raises:
             ValueError: An array has another shape or dtype, or isn't C-contiguous.
@@ -196,10 +196,10 @@ class NativeVec:
         return PreparedStep(send, wait)
 
     def wait(self, group: int) -> None:
-        """Block until the group's step is done and its rows are written.
+        """Block until a group's environment step is done and its rows are written.
 
-        Signals are handled meanwhile. An exception of their handlers is raised here after at most
-        half a second; the group may still be stepping then.
+        Signals are handled meanwhile. An exception of a signal handler is raised after at most half
+        a second; the group may still be stepping then.
 
         Raises:
             UserError: An environment ended the process (exit, abort). No environment steps any
@@ -210,11 +210,11 @@ class NativeVec:
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
-        """Act and step all agents ``steps`` times without Python, and wait for the end.
+        """Collect a rollout: act and step ``steps`` times for all agents, in C threads.
 
-        Every thread takes some agents through all steps. The interpreter lock is free meanwhile.
-        Signals are handled as in ``wait``: an exception of their handlers ends the rollout after
-        the steps in progress, and ``act`` isn't called after it is raised.
+        Each thread steps some agents through the entire rollout. The interpreter lock is free
+        meanwhile. Signals are handled as in ``wait``: an exception of a signal handler ends the
+        rollout after the steps in progress, and ``act`` isn't called after it is raised.
 
         Args:
             steps: Number of steps T.
@@ -222,7 +222,7 @@ class NativeVec:
                 function reads rows and writes ``actions``.
             actions: (T, N, heads) float32, C-contiguous.
             out: (T + 1, N, ...) rows. Time 0 is input, the others are output.
-            spans: Most time spans of working threads to record.
+            spans: Maximum number of time spans of working threads to record.
 
         Raises:
             ValueError: An array has another shape or dtype, or isn't C-contiguous.
@@ -243,15 +243,15 @@ class NativeVec:
         self._handle.held[-1] = actions, out, notes
         count = self._handle.wait_for_step(self._library.puffer_collected, handle, seconds)
         self._handle.held[-1] = None
-        ahead = began - clock  # of the clock that spans use
-        times = [(n.thread, n.first, n.begin + ahead, n.end + ahead) for n in notes[:count]]
+        offset = began - clock  # between perf_counter and the clock of the spans
+        times = [(n.thread, n.first, n.begin + offset, n.end + offset) for n in notes[:count]]
         return Collected(seconds[0], seconds[1], times)
 
     def log(self) -> dict[str, float]:
-        """Return means over the episodes that ended since the last call, and their number ``n``.
+        """Return mean metrics of the episodes that ended since the last call, and their number.
 
-        Empty if no episode ended. May be called from any thread at any time: each group is read
-        between two of its steps.
+        The number is ``n``. The result is {} if no episode ended. May be called from any thread at
+        any time: each group is read between two of its steps.
 
         Raises:
             UserError: The environment's my_log sets more than 256 keys.
@@ -259,15 +259,15 @@ class NativeVec:
         return read_means(self.spec.name, self._library.puffer_log, self._handle.address())
 
     def episodes(self) -> list[dict[str, float]]:
-        """Return means over the ended episodes of each environment.
+        """Return mean metrics of ended episodes by environment.
 
-        If called after every step, the records of environments with one agent are single episodes.
+        If this is called after every step, the records of environments with one agent are single
+        episodes.
 
         Returns:
             One record per environment where an episode ended since the last call of ``episodes`` or
             ``log``, in the environments' order. A record has the keys of ``my_log``, as means over
             the environment's episodes; their number ``n``; and the environment's index ``env``.
-            Agents are numbered in the same order.
 
         Raises:
             UserError: The environment's my_log sets more than 256 keys.
@@ -281,10 +281,10 @@ class NativeVec:
         return records
 
     def state(self) -> np.ndarray | None:
-        """Return the state of all environments, or None if the sources have no MY_STATE macro.
+        """Return the state of all environments as bytes, or None without a MY_STATE macro.
 
-        Waits for steps in progress. Equal states are equal bytes for any number of threads and
-        groups. Contains the episodes that ``log`` hasn't reported.
+        Waits for steps in progress. The bytes don't depend on the number of threads and groups.
+        They contain the episodes that ``log`` hasn't reported.
 
         Returns:
             (bytes,) uint8, for ``restore``.
@@ -293,7 +293,10 @@ class NativeVec:
         return None if packed is None else packed()
 
     def snapshot(self) -> Callable[[], np.ndarray] | None:
-        """Copy the current state without its checksum: see ``TakesSnapshots``."""
+        """Copy the current state of all environments; the result computes the checksum later.
+
+        See ``TakesSnapshots``.
+        """
         handle = self._handle.address()
         size = self._library.puffer_save(handle, None, -1)
         if size < 0:
@@ -305,15 +308,15 @@ class NativeVec:
                 return partial(pack_state, self._identity, body[:size])
 
     def restore(self, state: np.ndarray) -> None:
-        """Resume from a result of ``state``, bit for bit, without a reset.
+        """Restore all environments from a result of ``state``, bit for bit, without a reset.
 
         Waits for steps in progress. The numbers of threads and groups may differ from those of the
-        saved run. Writes no rows: the caller has those from before the state was saved.
+        saved run. Writes no rows: the caller restores its copy of the last rows.
 
         Raises:
             UserError: The state is damaged, or belongs to another environment, other sources,
-                parameters, agents or kind of machine. Nothing has changed then, except if a
-                my_load_state failed: reset the environments after that.
+                parameters, agents or kind of machine. The environments are unchanged then, except
+                if a my_load_state failed: reset the environments after that.
         """
         handle = self._handle.address()
         body = unpack_state(state, self._identity, self._resumable)
@@ -321,7 +324,7 @@ class NativeVec:
         if self._library.puffer_load(handle, body.ctypes.data, len(body), text, len(text)):
             raise UserError(
                 f"{self.spec.name}: {text.value.decode(errors='replace')}",
-                "go on without the state: the environments start anew",
+                "resume without the state: the environments start new episodes",
             )
 
     def render(self, env: int = 0) -> bool:
@@ -335,7 +338,7 @@ class NativeVec:
             env: 0 ≤ env < num_environments.
 
         Returns:
-            False if the window was closed or Escape pressed. Don't draw again then.
+            True, or False if the window was closed or Escape pressed. Don't render again then.
 
         Raises:
             IndexError: There is no such environment.
@@ -345,9 +348,9 @@ class NativeVec:
         if not 0 <= env < self.num_environments:
             raise IndexError(f"environment {env}, expected 0 to {self.num_environments - 1}")
         if not self.can_render:
-            why = "raylib isn't installed" if self._draws else "its c_render doesn't use raylib"
+            reason = "raylib isn't installed" if self._draws else "its c_render doesn't use raylib"
             raise UserError(
-                f"{self.spec.name} can't open a window: {why}",
+                f"{self.spec.name} can't open a window: {reason}",
                 INSTALL_HINT if self._draws else "make pictures instead: draw.py in its folder",
             )
         if sys.platform == "darwin" and threading.current_thread() is not threading.main_thread():
@@ -388,14 +391,14 @@ class NativeVec:
         self._library.puffer_set_tags(self._handle.address(), tags.ctypes.data)
 
     def busy_seconds(self) -> float:
-        """Return thread-seconds spent in environment steps since creation."""
+        """Return the thread-seconds spent in environment steps since creation."""
         return float(self._library.puffer_busy_seconds(self._handle.address()))
 
     def close(self) -> None:
-        """Wait for steps in progress and free everything. Calling it twice is harmless.
+        """Close the environments after steps in progress, and free their memory.
 
-        After an exception of a signal handler it waits at most half a second; the memory of a step
-        that is still in progress then is never freed.
+        Calling ``close`` twice is harmless. After an exception of a signal handler it waits at most
+        half a second; the memory of a step that is still in progress then is never freed.
         """
         self._handle.close()
 
@@ -410,7 +413,7 @@ class NativeVec:
             self.close()
 
     def _open(self, group: int) -> int:
-        """Return the address of the environments after checking the group."""
+        """Return the address of the open environments, after checking the index of a group."""
         address = self._handle.address()
         if not 0 <= group < self.num_groups:
             raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
