@@ -10,12 +10,12 @@ from puffer_mlx.vec.processes import ROUND_TRIP_SECONDS, cores
 
 
 class BackendChoice(NamedTuple):
-    """How each group of agents steps its Python environments: backend, instances, processes."""
+    """The backend of each group of Python environments: kind, instances, processes."""
 
     backend: str  # ``vector``, ``sync`` or ``async``
     description: str  # one line for the user
     count: int  # instances per group
-    num_envs: int | None  # environments per instance; None if the number is fixed
+    num_envs: int | None  # environments per instance, or None when the number is fixed
     workers: int  # processes per group; 0 if groups step in this process
 
 

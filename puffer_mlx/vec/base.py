@@ -105,7 +105,7 @@ class HasExactObservations(Protocol):
             agents: Range of agents; must consist of entire groups.
 
         Returns:
-            (n, D) float64, or None if rounding to float32 changes nothing.
+            (n, D) float64, or None when rounding to float32 changes nothing.
         """
         ...
 
@@ -259,7 +259,7 @@ class VecEnv(Protocol):
         ...
 
     def state(self) -> np.ndarray | None:
-        """Return the state of all environments as bytes, or None if it can't be saved.
+        """Return the state of all environments as bytes, or None when it can't be saved.
 
         Waits for steps in progress. The state contains the episodes that ``log`` hasn't reported,
         but not the last rows, which belong to the caller.

@@ -42,8 +42,8 @@ class EnvFailure(Exception):
     Args:
         what: Event, for example "failed in step"; "" if the caller adds it.
         text: Details, such as a result of ``describe_exception``, or "".
-        index: Index of the environment in its group, ``UNKNOWN_INDEX``, or None if the caller adds
-            the index.
+        index: Index of the environment in its group, ``UNKNOWN_INDEX``, or None for the caller to
+            add it.
         hint: Hint that replaces the default one.
     """
 
@@ -121,7 +121,7 @@ def result_failure(method: str, result: Any, index: int | None = None) -> EnvFai
         index: Index of the environment, as in `EnvFailure`.
 
     Returns:
-        The failure to raise, or None if the result is valid.
+        The failure to raise, or None when the result is valid.
     """
     several = isinstance(result, tuple | list)
     if several and len(result) == (5 if method == "step" else 2):
@@ -159,7 +159,7 @@ def one_number(value: Any, what: str) -> Any:
 
 
 def one_flag(value: Any, what: str) -> Any:
-    """Convert ``terminated`` or ``truncated`` to a scalar, as `one_number` does; None to False."""
+    """Convert ``terminated`` or ``truncated`` to a scalar like `one_number`, and None to False."""
     if value is None or isinstance(value, _SCALAR_TYPES):
         return value or False
     array = _numeric_array(value)
@@ -196,7 +196,7 @@ def all_numbers(values: Any, what: str, n: int) -> np.ndarray:
 
 
 def all_flags(values: Any, what: str, n: int) -> np.ndarray:
-    """Convert truth values of n environments to an array, as `all_numbers` does; None to False."""
+    """Convert truth values of n environments to an array like `all_numbers`, and None to False."""
     return np.zeros(n, bool) if values is None else all_numbers(values, what, n)
 
 
@@ -227,7 +227,7 @@ def format_value(value: Any) -> str:
 
 
 def _numeric_array(value: Any) -> np.ndarray | None:
-    """Convert a value to an array of numbers; None if it contains anything else."""
+    """Convert a value to an array of numbers. Returns None when it contains anything else."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):

@@ -59,7 +59,7 @@ class EpisodeTracker:
 
         Returns:
             (n,) bool, True where an episode ended; and (n,) bool, True where the step only reset
-            the environment, or None if it reset none.
+            the environment, or None when it reset none.
         """
         previous_over = self.over
         any_previous = self.any_over

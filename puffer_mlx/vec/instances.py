@@ -286,7 +286,7 @@ class EnvFactory:
         return self._key() in _PROBES
 
     def _key(self) -> Any:
-        """Return this factory's key in the cache of probes, or None if it can't be cached.
+        """Return this factory's key in the cache of probes, or None when it can't be cached.
 
         Keywords with other objects than numbers and texts can't.
         """
@@ -449,11 +449,11 @@ def close_if_possible(env: Any) -> str:
 
 
 def report_unclosed(name: str, failure: str) -> None:
-    """Print a warning that ``close`` of an environment failed; the same warning only once.
+    """Print a warning that ``close`` of an environment failed, but each warning only once.
 
     Args:
         name: Name of the environments.
-        failure: Result of ``close_if_possible``; nothing is printed for "".
+        failure: Result of ``close_if_possible``. "" prints no warning.
     """
     line = f"puffer_mlx: {name}: close() of an environment failed, which is ignored: {failure}"
     if failure and line not in _printed_lines:

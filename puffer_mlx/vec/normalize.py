@@ -53,7 +53,7 @@ def normalise_rows(
         rows: (..., D) float32.
         mean: (D,) float64.
         scale: (D,) float64, 1 / standard deviation.
-        exact: (..., D) float64, observations before rounding to float32; None if rounding changed
+        exact: (..., D) float64, observations before rounding to float32; None when rounding changed
             nothing.
     """
     np.subtract(rows if exact is None else exact, mean, out=rows, casting="same_kind")
@@ -308,7 +308,7 @@ class Normalized:
             G[out.terminals != 0] = 0
 
     def _warn_non_finite(self, what: str, rows: np.ndarray, first: int) -> np.ndarray | None:
-        """Return a mask (n,) of rows with non-finite numbers, or None; print a warning once."""
+        """Find rows with non-finite numbers and warn once. Returns a mask (n,) or None."""
         bad = non_finite_mask(rows)
         if bad is None:
             return None
@@ -335,7 +335,7 @@ class Normalized:
 
 
 def _absent_mask(out: Rows) -> np.ndarray | None:
-    """Return a mask of absent agents, (n,) bool, or None if all are present."""
+    """Return a mask of absent agents, (n,) bool, or None when all are present."""
     if out.finals is None or not out.finals.any():
         return None
     absent = (out.finals > 0) & (out.terminals > 0)

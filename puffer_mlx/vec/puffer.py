@@ -206,7 +206,7 @@ class PufferFactory(EnvFactory):
 def _packed_dtype(env: Any) -> np.dtype | None:
     """Return the dtype into which PufferLib's emulation packs observations of a Dict or Tuple.
 
-    Returns None if observations aren't packed.
+    Returns None when observations aren't packed.
     """
     dtype = np.dtype(getattr(env, "obs_dtype", np.uint8))
     return dtype if getattr(env, "is_obs_emulated", False) and dtype.names else None

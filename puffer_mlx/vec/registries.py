@@ -123,7 +123,7 @@ def _portable_or_not(specification: Any, check_arguments: bool = False) -> Any:
 
     Args:
         specification: Specification of a registered environment.
-        check_arguments: Also try to pickle its arguments.
+        check_arguments: True to pickle its arguments as a test.
     """
     try:
         copied = portable_specification(specification)

@@ -39,7 +39,7 @@ def random_actions(
         source: Environments, or their layout; provides the action space.
         agents: Number of agents.
         rng: Random generator.
-        legal: (agents, logits), non-zero where a choice is legal. None if all choices are.
+        legal: (agents, logits), non-zero where a choice is legal. None when all choices are.
     """
     action = source.spec.action
     if action.continuous:
@@ -124,7 +124,7 @@ def check_picture(name: str, picture: Any) -> np.ndarray:
 
 
 def non_finite_mask(rows: np.ndarray) -> np.ndarray | None:
-    """Return a bool mask of the NaN and infinite numbers in an array, or None if all are finite."""
+    """Return a mask of the NaN and infinite numbers in an array, or None when all are finite."""
     # A finite sum of squares proves that all are finite. Squares of huge numbers may overflow.
     if math.isfinite(np.vdot(rows, rows)):
         return None

@@ -446,7 +446,7 @@ def _space_from_data(data: dict[str, Any], max_elements: int) -> Any:
 
 
 class _ReadSpace(SimpleNamespace):
-    """A space that was read from a checkpoint; its class is named after the kind of space."""
+    """A space that was read from a checkpoint. Its class is named after the kind of space."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _read_space, (type(self).__name__, vars(self))

@@ -117,7 +117,7 @@ class ZooFactory(EnvFactory):
 
         Raises:
             EnvFailure: The environment failed.
-            UserError: Its agents have different spaces.
+            UserError: The agents have different spaces.
         """
         spaces = AgentSpaces(self.name, env)
         _, infos = _reset(env, seed)
@@ -336,7 +336,7 @@ def _by_agent(method: str, result: Any) -> list[Mapping[Any, Any]]:
     """Check the dictionaries by agent that ``step`` or ``reset`` returned. Returns {} for None.
 
     Raises:
-        EnvFailure: Their number is wrong, or one isn't a dict.
+        EnvFailure: There are too few or too many values, or one isn't a dict.
     """
     if failure := result_failure(method, result):
         raise failure

@@ -176,7 +176,7 @@ VECENV = '#include "vecenv.h"'
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("binding.c", VECENV, '#include "pufferenv.h"', "without a binding"),  # 5.0
+        ("binding.c", VECENV, '#include "pufferenv.h"', "without binding"),  # 5.0
         ("binding.c", VECENV, '#include "../env_binding.h"', "PufferLib 3.0"),
         ("binding.c", "#define Env", "#define MY_VEC_RESET x\n#define Env", "MY_VEC_RESET"),
         ("squared.h", "(float) actions", "(double) actions", "actions must be float"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from puffer_mlx.errors import UserError
 
-# (pattern of environment names, required modules, package to install); the first match counts.
+# (pattern of environment names, required modules, package to install). The first match counts.
 _REQUIRED_MODULES = (
     (r"gym:ALE/", ("ale_py", "cv2", "gymnasium"), "puffer-mlx[atari]"),
     (r"gym:(minigrid:)?MiniGrid-", ("minigrid", "gymnasium"), "minigrid"),

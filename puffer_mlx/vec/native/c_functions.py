@@ -147,18 +147,18 @@ def keywords(values: Mapping[str, Any], texts: bool = False) -> Keywords:
         count,
         (ctypes.c_char_p * count)(*(name.encode() for name in names)),
         (ctypes.c_double * count)(*(floats.get(name, 0.0) for name in names)),
-        (ctypes.c_char_p * count)(*(parameter_text(values[name]).encode() for name in names))
+        (ctypes.c_char_p * count)(*(text_of_parameter(values[name]).encode() for name in names))
         if texts
         else None,
     )
 
 
-def parameter_text(value: Any) -> str:
+def text_of_parameter(value: Any) -> str:
     """Convert a parameter's value to text, as in a configuration file of PufferLib 5.0."""
     if isinstance(value, bool | int | float):
         return f"{float(value):.17g}"
     if isinstance(value, list | tuple):
-        return ",".join(map(parameter_text, value))
+        return ",".join(map(text_of_parameter, value))
     return str(value)
 
 

@@ -30,9 +30,9 @@ class GPURules(NamedTuple):
     header: Path
     struct: str  # name of the struct
     masked: bool  # True if the environment masks actions
-    words: int  # size of the struct in words of 4 bytes
-    log: int  # offset of the log in the struct, in words
-    logs: int  # size of the log in words
+    words: int  # size of the struct (1 word is 4 bytes)
+    log: int  # offset of the log (words)
+    logs: int  # size of the log (words)
 
 
 def gpu_rules(folder: Path | str, library: ctypes.CDLL, spec: EnvSpec) -> GPURules | None:

@@ -46,7 +46,7 @@ class Raylib(NamedTuple):
 
 
 def find_raylib(folders: Iterable[Path] = ()) -> Raylib | None:
-    """Find an installed raylib. Returns None if there is none, or it is disabled.
+    """Find an installed raylib. Returns None without one, or when it is disabled.
 
     The search order is:
 

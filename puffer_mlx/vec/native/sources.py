@@ -64,7 +64,7 @@ RESUMABLE_DIGESTS = {
 
 
 class Requirements(NamedTuple):
-    """What the C files of an environment use, which decides how they are compiled."""
+    """Libraries and macros that the C files of an environment use, which decide compiler flags."""
 
     raylib: bool  # one of raylib's headers
     random: bool  # the random generator of the C library or of raylib

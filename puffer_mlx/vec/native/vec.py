@@ -62,7 +62,7 @@ class NativeVec:
         can_render: True if ``render`` can open a window: the environment uses raylib, and raylib is
             installed.
         description: One line on how environments are stepped.
-        gpu_side: Access to the structs for a GPU, or None if the environments can't step on one.
+        gpu_side: Access to the structs for a GPU, or None when the environments can't step on one.
 
     Raises:
         UserError: Compilation failed (see ``compile_environment``), keys are missing, or the
@@ -293,9 +293,9 @@ class NativeVec:
         return None if packed is None else packed()
 
     def snapshot(self) -> Callable[[], np.ndarray] | None:
-        """Copy the current state of all environments; the result computes the checksum later.
+        """Copy the current state of all environments without its checksum (``TakesSnapshots``).
 
-        See ``TakesSnapshots``.
+        Returns a function that adds the checksum.
         """
         handle = self._handle.address()
         size = self._library.puffer_save(handle, None, -1)
@@ -328,7 +328,7 @@ class NativeVec:
             )
 
     def render(self, env: int = 0) -> bool:
-        """Draw an environment in its window; the first call opens it.
+        """Render an environment in its window. The first call opens the window.
 
         Call it once after every step, always from the same thread; on macOS from the main thread.
         Most environments wait for the next frame. Waits for steps in progress. ``close`` closes the
@@ -384,7 +384,7 @@ class NativeVec:
         return environments, None if none else policies
 
     def set_tags(self, tags: np.ndarray) -> None:
-        """Set the agents' tags (``HasSeats``); those of 4.0 need MY_USES_TAGS."""
+        """Pass a tag for self-play to each environment. Environments of 4.0 need MY_USES_TAGS."""
         tags = np.ascontiguousarray(tags, np.int32)
         if tags.shape != (self.num_environments,):
             raise ValueError(f"tags: expected ({self.num_environments},), found {tags.shape}")
