@@ -30,10 +30,10 @@ def duration(seconds: float) -> str:
     minutes, s = divmod(int(seconds), 60)
     hours, m = divmod(minutes, 60)
     days, h = divmod(hours, 24)
-    parts = [(days, "d"), (h, "h"), (m, "m"), (s, "s")]
-    while len(parts) > 1 and not parts[0][0]:
-        parts.pop(0)
-    return " ".join(f"{value}{unit}" for value, unit in parts)
+    units = [(days, "d"), (h, "h"), (m, "m"), (s, "s")]
+    while len(units) > 1 and not units[0][0]:
+        units.pop(0)
+    return " ".join(f"{value}{unit}" for value, unit in units)
 
 
 class PhaseTimer:
@@ -59,7 +59,9 @@ class PhaseTimer:
         self._sums: defaultdict[str, float] = defaultdict(float)  # phase -> seconds
         self._flushed: dict[str, float] = {}  # sums at the last flush
         self._divided: dict[str, float] = {}  # sums at the last apply_profiled_shares
-        self._shares: dict[str, float] = {}  # phase -> fraction of the last profiled epoch's time
+        self._fractions: dict[
+            str, float
+        ] = {}  # phase -> fraction of the last profiled epoch's time
         self._splits: dict[str, dict[str, float]] = {}  # phase -> fractions, set by ``split``
         self._last = self._clock()
 
@@ -127,11 +129,11 @@ class PhaseTimer:
         charged = {n: s - base[n] for n, s in self._sums.items() if n not in WAIT_PHASES}
         total = sum(charged.values())
         if profiled and total > 0:
-            self._shares = {name: seconds / total for name, seconds in charged.items()}
-        elif self._shares:
-            earlier = {name: base.get(name, 0.0) for name in (*charged, *self._shares)}
+            self._fractions = {name: seconds / total for name, seconds in charged.items()}
+        elif self._fractions:
+            earlier = {name: base.get(name, 0.0) for name in (*charged, *self._fractions)}
             total = max(0.0, total - other_lane_s)
-            divided = {n: s + total * self._shares.get(n, 0.0) for n, s in earlier.items()}
+            divided = {n: s + total * self._fractions.get(n, 0.0) for n, s in earlier.items()}
             self._sums = defaultdict(float, {**self._sums, **divided})
         self._divided = dict(self._sums)
 

@@ -64,7 +64,7 @@ class Trace:
         self._last = 0
         self._marks: list[tuple[int, float]] = []  # (epoch, start time)
         self._spans: list[tuple[str, str, float, float, dict[str, Any]]] = []
-        self._numbers = itertools.count()  # next() is atomic, so no lock is needed
+        self._span_counter = itertools.count()  # next() is atomic, so no lock is needed
 
     def begin(self, epoch: int) -> None:
         """Report that an epoch begins. Starts or ends the recording; its end writes the file."""
@@ -87,7 +87,7 @@ class Trace:
             end: End in seconds of the clock, at least ``begin``.
             args: Numbers and texts to show when the span is selected.
         """
-        if self.recording and next(self._numbers) < self.limit:
+        if self.recording and next(self._span_counter) < self.limit:
             self._spans.append((row, name, begin, end, args))
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class Trace:
             return
         self.recording = False
         self._done = True
-        lost = max(0, next(self._numbers) - self.limit)
+        lost = max(0, next(self._span_counter) - self.limit)
         if lost:
             print(f"puffer_mlx: {self.path}: {self._lost_note(lost)}", file=sys.stderr)
         try:

@@ -172,8 +172,8 @@ def _probed_factory(config: Config, render: bool = False, measure: bool = False)
         factory.probe(**probe)
         return factory
     parallel = zoo.ZooFactory(name, constructor, *arguments)
-    named = config.factory is None and name.startswith(zoo.PREFIX)
-    if named or parallel.is_probed():
+    has_zoo_prefix = config.factory is None and name.startswith(zoo.PREFIX)
+    if has_zoo_prefix or parallel.is_probed():
         parallel.probe(**probe)
         return parallel
     more = {"finals": config.train.bootstrap_truncated, "wrap": config.wrap}

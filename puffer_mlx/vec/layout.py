@@ -100,11 +100,11 @@ class SpaceLayout:
     def images(self) -> list[str]:
         """Describe each image in the observations: "84 x 84, 4 channels (channels last)"."""
         texts = []
-        for part in self._observations:
-            if part.image:
-                h, w, c = part.image
-                first = image_of(part.space, self._channels)[1]
-                location = f"at {path_text(part.path)} " if part.path else ""
+        for component in self._observations:
+            if component.image:
+                h, w, c = component.image
+                first = image_of(component.space, self._channels)[1]
+                location = f"at {path_text(component.path)} " if component.path else ""
                 count = f"{c} channel{'s' * (c > 1)} (channels {'first' if first else 'last'})"
                 texts.append(f"{location}{h} x {w}, {count}")
         return texts
@@ -228,8 +228,11 @@ class SpaceLayout:
 
 def image_parts(components: list[ObservationComponent]) -> tuple[ImagePart, ...]:
     """Return the images among the spaces of an observation, for ``EnvSpec.image_parts``."""
-    images = [part for part in components if part.image]
-    return tuple(ImagePart(part.start, part.image, part.channels_first) for part in images)
+    images = [component for component in components if component.image]
+    return tuple(
+        ImagePart(component.start, component.image, component.channels_first)
+        for component in images
+    )
 
 
 def saved_layout(spec: EnvSpec) -> SpaceLayout | None:

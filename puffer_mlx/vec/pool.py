@@ -234,8 +234,8 @@ class AsyncGroup:
         A socket option is faster than ``poll`` before each read, by a tenth of a round trip.
         """
         self._timeout = seconds
-        whole = int(seconds)
-        text = struct.pack("ll", whole, int((seconds - whole) * 1e6))
+        whole_seconds = int(seconds)
+        text = struct.pack("ll", whole_seconds, int((seconds - whole_seconds) * 1e6))
         for pipe in self._pipes:
             with socket.socket(fileno=os.dup(pipe.fileno())) as end:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, text)

@@ -60,7 +60,7 @@ def collect(
                     for first, count in chunks[g]:
                         function(t, first, count)
                 else:
-                    list(pool.map(lambda part, t=t: function(t, *part), chunks[g]))
+                    list(pool.map(lambda chunk, t=t: function(t, *chunk), chunks[g]))
                 ended = time.perf_counter()
                 acting += ended - began
                 if len(recorded) < spans:

@@ -103,8 +103,8 @@ class GymFactory(EnvFactory):
         self.layout_of(*spaces)  # refuse spaces before the environment is reset
         with raising_failure("failed in reset", index):
             result = env.reset(seed=seed)
-        if fault := result_failure("reset", result, index):
-            raise fault
+        if failure := result_failure("reset", result, index):
+            raise failure
         masked = MASK_KEY in as_info(result[1], index)
         return Probe(spaces, masked=masked, next_step=next_step)
 
