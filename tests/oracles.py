@@ -262,7 +262,7 @@ class CodedVec:
     legal except number k % A. `sent` keeps the actions of each step.
     """
 
-    unread, description, backend = [], "coded", "native"
+    unused, description, backend = [], "coded", "native"
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from native_envs import GROUP, folder_of, parameters
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.compiler import source_files
-from puffer_mlx.vec.native.c_functions import as_text
+from puffer_mlx.vec.native.c_functions import text_of_parameter
 from puffer_mlx.vec.native.compiling import compiled_unit, environment_flags
 from puffer_mlx.vec.native.sources import environment_files, environments_folder
 
@@ -91,5 +91,5 @@ def run_upstream(name: str, sanitizer: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def run_environment(driver: Path, name: str, steps: int) -> subprocess.CompletedProcess[str]:
-    keys = [f"{key}={as_text(value)}" for key, value in parameters(name).items()]
+    keys = [f"{key}={text_of_parameter(value)}" for key, value in parameters(name).items()]
     return sanitized([str(driver), str(4 * GROUP), "4", "3", str(steps), *keys])

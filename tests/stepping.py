@@ -10,7 +10,7 @@ from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.gym.make import GymFactory
 from puffer_mlx.vec.puffer import PufferFactory
 from puffer_mlx.vec.python_vec import PythonVec
-from puffer_mlx.vec.rollout_loop import ACT
+from puffer_mlx.vec.rollout_loop import ActFunction
 from puffer_mlx.vec.rows import allocate_rows, random_actions
 from puffer_mlx.vec.zoo import ZooFactory
 
@@ -47,7 +47,7 @@ def send(vec: Any, rows: Rows, actions: np.ndarray, *groups: int) -> None:
     """Begin a step of some groups, or of all."""
     for group in groups or range(vec.num_groups):
         agents = group_of(vec, group)
-        vec.send(group, actions[agents], rows.part(agents))
+        vec.send(group, actions[agents], rows.select(agents))
 
 
 def step(vec: Any, rows: Rows, actions: Any = 0) -> Rows:
@@ -74,13 +74,13 @@ def times_of(vec: Any, steps: int) -> Rows:
         None if array is None else np.zeros((steps + 1, *array.shape), array.dtype)
         for array in allocate_rows(vec, vec.num_agents)
     )
-    vec.reset(rows.part(0))
+    vec.reset(rows.select(0))
     return rows
 
 
 def address_of(act: Callable[[int, int, int], object]) -> tuple[int, int]:
     """Return a function of step, first agent and number of agents as ``collect`` takes it."""
-    function = ACT(lambda _, *numbers: act(*numbers))
+    function = ActFunction(lambda _, *numbers: act(*numbers))
     _FUNCTIONS.append(function)
     return ctypes.cast(function, ctypes.c_void_p).value or 0, 0
 
@@ -103,9 +103,9 @@ def whole_rollout(vec: Any, twin: Any, steps: int, seed: int) -> tuple[list, Any
     np.testing.assert_array_equal(actions, history)  # everybody acted
     if twin is not None:
         other = started(twin)
-        same(rows.part(0), other)
+        same(rows.select(0), other)
         for t, chosen in enumerate(history, 1):
-            same(rows.part(t), step(twin, other, chosen))
+            same(rows.select(t), step(twin, other, chosen))
     assert collected.acting > 0 and collected.stepping > 0 and collected.spans
     return calls, collected
 

@@ -70,7 +70,7 @@ def write_statistics(statistics: Mapping[str, Any], path: Path) -> None:
 
 def current_statistics(vec: VecEnv) -> dict[str, Any]:
     """Return the normalization statistics of environments; {} if they don't normalize."""
-    return vec.memory() if isinstance(vec, HasNormalizer) else {}
+    return vec.statistics() if isinstance(vec, HasNormalizer) else {}
 
 
 def with_saved_preprocessing(
@@ -203,14 +203,14 @@ def restore_statistics(
     """
     learned = dict(read_statistics(path) if statistics is None else statistics)
     if isinstance(vec, HasNormalizer):
-        if normalization.normalises(vec.memory()) and not normalization.normalises(learned):
+        if normalization.normalises(vec.statistics()) and not normalization.normalises(learned):
             raise UserError(
                 f"{vec.spec.name} normalises observations, but the statistics are missing:"
                 f" {relative(path)} has none",
                 "--vec.normalize-observations 0 if the policy was trained without;"
                 " else name its checkpoint's folder",
             )
-        vec.remember(learned, frozen)
+        vec.restore_statistics(learned, frozen)
     elif normalization.normalises(learned):
         raise UserError(
             f"{relative(path)} is a policy for normalised observations,"
@@ -228,7 +228,7 @@ def copy_statistics(trained: VecEnv, vec: VecEnv) -> None:
             the statistics.
     """
     if isinstance(vec, HasNormalizer):
-        vec.remember(current_statistics(trained), frozen=True)
+        vec.restore_statistics(current_statistics(trained), frozen=True)
 
 
 def require_statistics(config: Config, spec: EnvSpec, statistics: Mapping[str, Any]) -> None:
@@ -240,5 +240,5 @@ def require_statistics(config: Config, spec: EnvSpec, statistics: Mapping[str, A
     if shows_normalised(config, spec) and not normalization.normalises(statistics):
         raise UserError(
             f"the statistics that normalise observations are missing ({NORMALIZE_KEY})",
-            "checkpoint.save(run, trainer) adds them; or pass statistics=environments.memory()",
+            "checkpoint.save(run, trainer) adds them; or pass statistics=environments.statistics()",
         )

@@ -21,7 +21,7 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.vec.normalize import can_normalise, deviation_inverse, normalise
+from puffer_mlx.vec.normalize import can_normalise, deviation_inverse, normalise_rows
 
 PREFIX = "normalization."
 REST = "observations.mean_rest"
@@ -141,7 +141,7 @@ def normalize_observations(statistics: Statistics, observations: np.ndarray) -> 
         return observations
     rows = np.array(observations, np.float32)
     exact = observations if observations.dtype == np.float64 else None
-    normalise(rows, *_mean_and_scale(statistics), exact)
+    normalise_rows(rows, *_mean_and_scale(statistics), exact)
     return rows
 
 

@@ -203,7 +203,8 @@ def packages_table() -> Table:
     grid = empty_table("", "")
     for group, names in zoo.parallel_names().items():
         grid.add_row(
-            Text(f"pettingzoo: {group}", "bold"), shorten_ids(names, zoo.missing_package(group))
+            Text(f"pettingzoo: {group}", "bold"),
+            shorten_ids(names, zoo.missing_group_package(group)),
         )
     if names := puffer.ocean_names():
         grid.add_row(Text("pufferlib:", "bold"), Text(", ".join(names)))

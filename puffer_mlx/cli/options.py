@@ -136,7 +136,7 @@ def make_and_find_family(config: Config) -> str:
     from puffer_mlx import vec
 
     with contextlib.chdir("."):  # the environment may change the working directory
-        return vec.find_family(config)
+        return vec.look_up_family(config)
 
 
 def print_notes(config: Config) -> None:

@@ -63,7 +63,7 @@ def inspect_environments(config: Config, environments: Environments) -> None:
     evaluator.check_eval_agents(config, environments)
     check_drawable(config, environments)
     verbosity.note(ladder.check_ladder_config(config, environments.spec))
-    if unused := vec.unused_keys(config, environments):
+    if unused := vec.unused_env_keys(config, environments):
         verbosity.note(f"unused here: {', '.join(unused)}")
     if config.python:
         verbosity.note(environments.description, family_note(config), images_note(environments))

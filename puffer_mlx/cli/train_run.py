@@ -125,9 +125,9 @@ def start_run(
 def start_local_ranks(config: Config, argv: list[str]) -> int:
     """Start ``train.gpus`` ranks of this command on this machine. Returns the exit code."""
     partition(config, 0, config.train.gpus)  # report indivisible sizes once, not in each rank
-    verbosity = {verbosity.QUIET: ["-q"], verbosity.VERBOSE: ["-v"]}.get(verbosity.level(), [])
+    options = {verbosity.QUIET: ["-q"], verbosity.VERBOSE: ["-v"]}.get(verbosity.level(), [])
     on_gpus = launching.uses_gpus(config.base.device)
-    words = program.package_command("train", *argv, *verbosity)
+    words = program.package_command("train", *argv, *options)
     return launching.launch_ranks(config.train.gpus, words, on_gpus)
 
 

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from puffer_mlx.display.run_view import PHASES, Record
-from puffer_mlx.profiling.phases import WAITS
+from puffer_mlx.profiling.phases import WAIT_PHASES
 
 COMPILING_EPOCHS = 2  # at the start of a run: the first one, and the first with profiled phases
 MIN_FRACTION = 0.2  # of the time; no option is suggested for shorter phases
@@ -149,7 +149,7 @@ def find_bottleneck(logs: Record, context: PerfContext) -> str:
     spent = {name: logs.get(f"perf/{name}", 0.0) for name, _, parent in PHASES if parent}
     if not sum(spent.values()) or logs.get("epoch", math.inf) - context.started <= COMPILING_EPOCHS:
         return ""
-    busy = {name: seconds for name, seconds in spent.items() if name not in WAITS}
+    busy = {name: seconds for name, seconds in spent.items() if name not in WAIT_PHASES}
     rollout = sum(seconds for name, seconds in busy.items() if name.startswith("eval_"))
     train = sum(busy.values()) - rollout
     if _overlap_helps(context, rollout, train):

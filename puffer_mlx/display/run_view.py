@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from puffer_mlx.profiling.phases import WAITS, duration
+from puffer_mlx.profiling.phases import WAIT_PHASES, duration
 from puffer_mlx.tracking.scores import EVALUATION, METRIC, SCORE, SCORED_EPISODES, score_name
 
 Record = dict[str, float]  # values of an epoch or an evaluation by name
@@ -258,9 +258,9 @@ class RunState:
             members = [name for name, _, parent in PHASES if parent == lane]
             lanes[lane] = max(perf[lane], sum(perf[name] for name in members))
             if lane in seconds:
-                busy = sum(perf[name] for name in members if name not in WAITS)
+                busy = sum(perf[name] for name in members if name not in WAIT_PHASES)
                 seconds[lane] = max(seconds[lane], busy)
-        overlapped = any(self._spent.get(f"perf/{name}", 0.0) > 0 for name in WAITS)
+        overlapped = any(self._spent.get(f"perf/{name}", 0.0) > 0 for name in WAIT_PHASES)
         epoch = max(lanes.values()) if overlapped else perf["rollout"] + perf["train"]
         epoch = self.logs.get("perf/epoch", epoch) or 1.0
         return [
@@ -274,7 +274,7 @@ class RunState:
         spent = {name: self._spent.get(f"perf/{name}", 0.0) for name, _, _ in PHASES}
         measured = [name for name in spent if spent[name] > 0]
         parents = {name: parent for name, _, parent in PHASES if parent}
-        fixed = [name for name in measured if name in MISC_PHASES or name in WAITS]
+        fixed = [name for name in measured if name in MISC_PHASES or name in WAIT_PHASES]
         members = [name for name in measured if name not in (*fixed, *MISC_PHASES.values())]
         members.sort(key=spent.__getitem__, reverse=True)
         for count in range(len(members), -1, -1):

@@ -202,10 +202,10 @@ def _wait(ranks: Sequence[subprocess.Popen]) -> int:
         if not failed and (failed := next(filter(None, codes), 0)):
             since = time.monotonic()
             if failed < 0:  # otherwise the rank has printed the reason
-                from puffer_mlx.vec.processes import how_it_ended
+                from puffer_mlx.vec.processes import describe_exit
 
                 rank = codes.index(failed)
-                print(f"rank {rank} {how_it_ended(failed)}", file=sys.stderr, flush=True)
+                print(f"rank {rank} {describe_exit(failed)}", file=sys.stderr, flush=True)
         elif waited > TIMEOUT:
             break
         elif waited > NOTICE_TIMEOUT and not terminated:  # before training, ranks may wait forever

@@ -153,7 +153,7 @@ class Ranks(SingleProcess):
 
     def begin_statistics(self, vec: VecEnv) -> None:
         """Store the normalization statistics that all ranks have before they add samples."""
-        self._statistics = vec.memory() if isinstance(vec, HasNormalizer) else {}
+        self._statistics = vec.statistics() if isinstance(vec, HasNormalizer) else {}
 
     def merge_statistics(self, vec: VecEnv) -> None:
         """Merge the samples that all ranks added to the normalization statistics.
@@ -162,11 +162,11 @@ class Ranks(SingleProcess):
         """
         if not self._statistics or not isinstance(vec, HasNormalizer):
             return
-        messages = self._all_bytes(to_bytes(vec.memory()))
+        messages = self._all_bytes(to_bytes(vec.statistics()))
         self._statistics = exchange.merged_moments(
             self._statistics, [from_bytes(data) for data in messages]
         )
-        vec.remember(self._statistics)
+        vec.restore_statistics(self._statistics)
 
     # ---- a checkpoint ----------------------------------------------------------------------------
 

@@ -202,7 +202,7 @@ class AgentStepper:
         """Choose actions for all agents, step the environments and wait for the new rows."""
         actions = self._actor.choose(self.rows)
         for group, agents in enumerate(self._groups):
-            self.vec.send(group, actions[agents], self.rows.part(agents))
+            self.vec.send(group, actions[agents], self.rows.select(agents))
         for group in range(len(self._groups)):
             self.vec.wait(group)
 

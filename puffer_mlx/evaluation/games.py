@@ -101,7 +101,7 @@ class TwoPlayerGames:
     def step(self) -> None:
         """Let both players act in all environments, and wait for the new rows."""
         for agents, choose in zip(self._agents, self._choose, strict=True):
-            self.actions[agents] = choose(self.rows.part(agents))
+            self.actions[agents] = choose(self.rows.select(agents))
         self._vec.send(0, self.actions, self.rows)
         self._vec.wait(0)
 

@@ -192,7 +192,7 @@ def play_scripted_opponents(
         def make_normalized(config: Config) -> Environments:
             environments = make(config)
             if isinstance(environments, HasNormalizer):
-                environments.remember(dict(statistics), frozen=True)
+                environments.restore_statistics(dict(statistics), frozen=True)
             return environments
 
         return play_environment_bots(

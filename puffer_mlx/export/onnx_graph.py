@@ -146,9 +146,9 @@ class Graph:
 
 def normalized(graph: Graph, x: str, mean: str, variance: str) -> str:
     """Add the normalization of observations to an ONNX graph, as in ``vec/normalize.py``."""
-    deviation = graph("Sqrt", graph("Add", variance, normalize.EPSILON))
+    deviation = graph("Sqrt", graph("Add", variance, normalize.VARIANCE_EPSILON))
     scaled = graph("Div", graph("Sub", x, mean), deviation)
-    return graph("Clip", scaled, -normalize.LIMIT, normalize.LIMIT)
+    return graph("Clip", scaled, -normalize.MAX_DEVIATIONS, normalize.MAX_DEVIATIONS)
 
 
 # ---- the decoder ---------------------------------------------------------------------------------

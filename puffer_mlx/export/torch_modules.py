@@ -30,7 +30,7 @@ from puffer_mlx.export.networks import TorchNetwork, network_exports_of
 from puffer_mlx.export.weight_layouts import layout_of, torch_unsupported_reason
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import ActionSpec
-from puffer_mlx.vec.normalize import EPSILON, LIMIT
+from puffer_mlx.vec.normalize import MAX_DEVIATIONS, VARIANCE_EPSILON
 
 TorchOutputs = Any  # Tensor, or a tuple of two
 State = tuple[Tensor, ...]  # each (L, n, H)
@@ -132,8 +132,8 @@ class ComposedPolicy(nn.Module):
         inputs = observations.to(next(self.parameters()).dtype)
         if self.normalization is not None:
             moments = self.normalization.observations
-            inputs = (inputs - moments.mean) / torch.sqrt(moments.variance + EPSILON)
-            inputs = inputs.clamp(-LIMIT, LIMIT)
+            inputs = (inputs - moments.mean) / torch.sqrt(moments.variance + VARIANCE_EPSILON)
+            inputs = inputs.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
         return self._components[0](inputs)
 
     def decode(self, h: Tensor) -> tuple[TorchOutputs, Tensor]:

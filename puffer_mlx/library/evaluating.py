@@ -186,9 +186,9 @@ def _make(acting: Policy, config: Config, render: bool = False) -> Environments:
     try:
         check_compatible(acting, environments.spec, config.env_name)
         if isinstance(environments, HasNormalizer) and normalization.normalises(
-            environments.memory()
+            environments.statistics()
         ):
-            environments.remember(dict(acting.memory), frozen=True)
+            environments.restore_statistics(dict(acting.memory), frozen=True)
     except BaseException:
         environments.close()
         raise

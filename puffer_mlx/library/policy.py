@@ -26,7 +26,7 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.devices import building, refuse_forked
 from puffer_mlx.training.trainer import Trains
 from puffer_mlx.vec.layout import SpaceLayout, saved_layout
-from puffer_mlx.vec.spaces import kind_of, leaves, nested, path_text
+from puffer_mlx.vec.spaces import kind_of, leaf_spaces, nested, path_text
 
 
 class ObservationAdapter(Protocol):
@@ -53,8 +53,8 @@ class SpaceAdapter:
         observation_space, action_space = layout.spaces
         self._layout = layout
         self._spec = spec
-        self._leaf_spaces = list(leaves(spec.name, observation_space, "observation"))
-        self._action_paths = [path for path, _, _ in leaves(spec.name, action_space, "action")]
+        self._leaf_spaces = list(leaf_spaces(spec.name, observation_space, "observation"))
+        self._action_paths = [path for path, _, _ in leaf_spaces(spec.name, action_space, "action")]
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
         """Convert observations to rows (n, D). Also returns True for a single observation."""

@@ -167,7 +167,7 @@ class Trainer:
         objects, (source, settings) = without_objects({} if whole else config or {}, settings)
         source = _with_module_settings(config if whole else source, settings, policy)
         environment = None if ready else env
-        chosen = build_config(source, environment, settings, find_family=vec.find_family)
+        chosen = build_config(source, environment, settings, find_family=vec.look_up_family)
         chosen = with_objects(chosen, objects.by_name)
         for name, other in (("learning_rate", "lr_schedule"), ("ent_coef", "anneal_ent_coef")):
             if name in objects.schedules and is_explicit(chosen, f"train.{other}"):
@@ -606,7 +606,7 @@ def _warn_of_unused(config: Config, environments: VecEnv, is_resumed: bool, writ
         *optimizers.unused_optimizer_keys(config),
         *keys_without_effect(config, is_resumed),
     ]
-    lines += vec.unused_keys(config, environments)
+    lines += vec.unused_env_keys(config, environments)
     if not writes:
         lines += [f"{name} (without checkpoint_dir)" for name in FILE_SETTINGS]
     if not writes and not tracker_names(config):

@@ -1,11 +1,11 @@
 """Capture the GPU's work in an epoch, kernel by kernel, as a .gputrace file for Xcode (Metal only).
 
-A capture contains every command and every buffer of its epochs, which takes gigabytes and slows the
-epochs down. So it covers few epochs and starts after kernels are compiled. Metal allows captures
-only in processes started with ``MTL_CAPTURE_ENABLED=1``. Kernels have readable names in MLX builds
-with ``MLX_METAL_DEBUG=ON``, and numbers in others.
+A capture contains every GPU command and every buffer of the captured epochs, which takes gigabytes
+and slows the run down. So it covers few epochs and starts after kernels are compiled. Metal allows
+captures only in processes started with ``MTL_CAPTURE_ENABLED=1``. Kernels have readable names in
+MLX builds with ``MLX_METAL_DEBUG=ON``, and numbers in other builds.
 
-Written against MLX's documented interface and tested with a test double; not run on a Mac.
+Tested only with a substitute for MLX's functions, not on a Mac.
 """
 
 import os
@@ -17,13 +17,13 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 from puffer_mlx.system.files import check_writable
 
-VARIABLE = "MTL_CAPTURE_ENABLED"
+CAPTURE_VARIABLE = "MTL_CAPTURE_ENABLED"
 MAX_EPOCHS = 5
 WARMUP_EPOCHS = 2  # the first compiles, the second is profiled phase by phase
 
 
 class MetalCapture:
-    """Capture a few epochs of a run. Arguments and environment are validated up front.
+    """Capture the GPU work of a few epochs of a run in a file for Xcode.
 
     Args:
         path: File to write; ends in .gputrace and must not exist.
@@ -37,19 +37,19 @@ class MetalCapture:
         self.path = Path(path)
         self.epochs = epochs
         _refuse_arguments(self.path, epochs)
-        _refuse_machine()
+        _refuse_device()
         check_writable(self.path)
         self._seen = 0
         self._active = False
 
     def begin(self, epoch: int) -> None:
-        """Note that an epoch begins; starts the capture after ``WARMUP_EPOCHS`` epochs.
+        """Report that an epoch begins. Starts the GPU capture after ``WARMUP_EPOCHS`` epochs.
 
         Args:
             epoch: Number of the epoch, for the error message.
 
         Raises:
-            UserError: Metal refuses to capture.
+            UserError: Metal can't start the capture.
         """
         if self._seen == WARMUP_EPOCHS:
             try:
@@ -64,14 +64,14 @@ class MetalCapture:
         self._seen += 1
 
     def end(self) -> bool:
-        """Note that an epoch ended and is evaluated. Returns True if the capture ends with it."""
+        """Report that an epoch ended and was evaluated. Returns True if this ended the capture."""
         if self._active and self._seen == WARMUP_EPOCHS + self.epochs:
             self.close()
             return True
         return False
 
     def close(self) -> None:
-        """Stop a capture in progress, also when the run ends early or with an error."""
+        """Stop the GPU capture if it is in progress, also when the run ends with an error."""
         if self._active:
             self._active = False
             mx.synchronize()
@@ -82,7 +82,7 @@ def _refuse_arguments(path: Path, epochs: int) -> None:
     if not 1 <= epochs <= MAX_EPOCHS:
         raise UserError(
             f"a capture of {epochs} epochs, expected 1 to {MAX_EPOCHS}",
-            "1: an epoch's capture can take gigabytes",
+            "start with 1: one epoch can take gigabytes",
         )
     if path.suffix != ".gputrace":
         raise UserError(
@@ -95,18 +95,18 @@ def _refuse_arguments(path: Path, epochs: int) -> None:
         )
 
 
-def _refuse_machine() -> None:
+def _refuse_device() -> None:
     if not mx.metal.is_available():
         device = mx.default_device()
         name = mx.device_info(device).get("device_name", "unnamed")
         raise UserError(
-            f"a Metal capture needs Metal; MLX has {device.type.name} ({name}) here",
-            "a Mac with Apple silicon; elsewhere, a timeline: --profile run.json",
+            f"a Metal capture needs Metal, but MLX uses {device.type.name} ({name})",
+            "use a Mac with Apple silicon, or record a timeline: --profile run.json",
         )
-    if os.environ.get(VARIABLE) != "1":
-        command = f"{VARIABLE}=1 {program.full_command_line()}"
+    if os.environ.get(CAPTURE_VARIABLE) != "1":
+        command = f"{CAPTURE_VARIABLE}=1 {program.full_command_line()}"
         raise UserError(
-            f"Metal captures only what was started with {VARIABLE}=1,"
-            f" found {os.environ.get(VARIABLE, 'nothing')}",
+            f"Metal captures only programs started with {CAPTURE_VARIABLE}=1,"
+            f" found {os.environ.get(CAPTURE_VARIABLE, 'nothing')}",
             command,
         )

@@ -1,8 +1,8 @@
 """Record a timeline of a run for https://ui.perfetto.dev and chrome://tracing.
 
-A trace has rows for Python threads, streams and environments. Each lane of the profiler fills one
-row; ``span`` adds to any row, for example a graph from ``async_eval`` until it is evaluated. The
-format is Chrome's "Trace Event Format": complete events (``ph`` is X) in microseconds.
+A timeline has rows for Python threads, MLX streams and environments. Each ``PhaseTimer`` fills one
+row; ``span`` adds to any row, for example the time from ``async_eval`` to the end of the graph. The
+file format is Chrome's "Trace Event Format": complete events (``ph`` is X) in microseconds.
 """
 
 import itertools
@@ -16,17 +16,17 @@ from typing import Any
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import check_writable, publish
 
-LIMIT = 200_000  # spans; about 60 MB of memory and 25 MB of JSON
+MAX_SPANS = 200_000  # about 60 MB of memory and 25 MB of JSON
 ROLLOUT = "rollout (Python)"
 TRAIN = "train (Python)"
 ACTING = "acting stream"
 LEARNING = "learning stream"
 ENVIRONMENTS = "environments"
-ROWS = (ROLLOUT, TRAIN, ACTING, LEARNING, ENVIRONMENTS)  # from the top; streams have numbers
+TRACE_ROWS = (ROLLOUT, TRAIN, ACTING, LEARNING, ENVIRONMENTS)  # from the top; streams have numbers
 
 
 class Trace:
-    """Record spans for some epochs, then write the file.
+    """Record a timeline of some epochs, then write it to a file for Perfetto.
 
     Any thread may add spans; one thread starts and ends the recording.
 
@@ -34,9 +34,9 @@ class Trace:
         path: File to write.
         first: First epoch to record, counted from 0 (epoch 0 compiles).
         epochs: Number of epochs to record.
-        limit: Maximum number of spans. Later ones are left out, which the file and standard error
-            report.
-        clock: Returns seconds; spans use the same clock.
+        limit: Maximum number of spans. Further spans are dropped, with a note in the file and on
+            standard error.
+        clock: Function that returns the time in seconds, the same clock as for spans.
 
     Attributes:
         recording: True while spans are recorded.
@@ -50,7 +50,7 @@ class Trace:
         path: Path | str,
         first: int,
         epochs: int,
-        limit: int = LIMIT,
+        limit: int = MAX_SPANS,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.path = check_writable(path)
@@ -64,10 +64,10 @@ class Trace:
         self._last = 0
         self._marks: list[tuple[int, float]] = []  # (epoch, start time)
         self._spans: list[tuple[str, str, float, float, dict[str, Any]]] = []
-        self._numbers = itertools.count()  # next() is atomic, so no lock is needed
+        self._span_counter = itertools.count()  # next() is atomic, so no lock is needed
 
     def begin(self, epoch: int) -> None:
-        """Note that an epoch begins; starts the recording, or ends it and writes the file."""
+        """Report that an epoch begins. Starts or ends the recording; its end writes the file."""
         if not self._done and not self.recording and epoch >= self.first:
             self.recording = True
             self._origin = self._clock()
@@ -78,36 +78,36 @@ class Trace:
             self._marks.append((epoch, self._clock()))
 
     def span(self, row: str, name: str, begin: float, end: float, **args: Any) -> None:
-        """Add a span to a row.
+        """Add a time span to a row of the timeline.
 
         Args:
-            row: One of ``ROWS``, followed by a number if it has several; other rows go below.
+            row: One of ``TRACE_ROWS``, with a number if there are several; other rows go below.
             name: Label of the span.
-            begin: Clock time in seconds; cut off at the start of the recording.
-            end: Clock time in seconds, not before ``begin``.
+            begin: Start in seconds of the clock; cut off at the start of the recording.
+            end: End in seconds of the clock, at least ``begin``.
             args: Numbers and texts to show when the span is selected.
         """
-        if self.recording and next(self._numbers) < self.limit:
+        if self.recording and next(self._span_counter) < self.limit:
             self._spans.append((row, name, begin, end, args))
 
     def close(self) -> None:
-        """End the recording and write the file, even if the run ended early.
+        """End the recording of the timeline and write its file, even if the run ended early.
 
-        If the file can't be written (a full disk), a line on standard error says so and the run
+        If the file can't be written (a full disk), a line is printed on standard error and the run
         continues.
         """
         if self._done:
             return
         self.recording = False
         self._done = True
-        lost = max(0, next(self._numbers) - self.limit)
+        lost = max(0, next(self._span_counter) - self.limit)
         if lost:
-            print(f"puffer_mlx: {self.path}: {self._lost(lost)}", file=sys.stderr)
+            print(f"puffer_mlx: {self.path}: {self._lost_note(lost)}", file=sys.stderr)
         try:
             with publish(self.path, user_named=True) as path:
                 path.write_text(json.dumps(self._document(lost)) + "\n")
         except UserError as error:
-            print(f"puffer_mlx: no trace: {error.message}", file=sys.stderr)
+            print(f"puffer_mlx: timeline not written: {error.message}", file=sys.stderr)
         self._spans = []
 
     def _document(self, lost: int) -> dict[str, Any]:
@@ -136,20 +136,20 @@ class Trace:
             "spans left out": lost,
         }
         if lost:
-            summary["note"] = self._lost(lost)
+            summary["note"] = self._lost_note(lost)
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": summary}
 
     def _microseconds(self, when: float) -> float:
         return round(1e6 * max(0.0, when - self._origin), 3)
 
-    def _lost(self, lost: int) -> str:
+    def _lost_note(self, lost: int) -> str:
         return (
-            f"the trace holds the first {self.limit:,} spans; {lost:,} later ones were left out:"
-            " trace fewer epochs"
+            f"the timeline contains the first {self.limit:,} spans; {lost:,} later ones were"
+            " dropped: record fewer epochs"
         )
 
 
 def _order(row: str) -> tuple[int, str]:
-    """Return a row's sort key: the order of ``ROWS``, then the stream's number."""
-    index = next((i for i, known in enumerate(ROWS) if row.startswith(known)), len(ROWS))
+    """Return the sort key of a timeline row: its index in ``TRACE_ROWS``, then its name."""
+    index = next((i for i, name in enumerate(TRACE_ROWS) if row.startswith(name)), len(TRACE_ROWS))
     return index, row

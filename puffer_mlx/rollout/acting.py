@@ -29,8 +29,8 @@ from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.trees import named_arrays
-from puffer_mlx.vec.base import Collected, WholeRollouts
-from puffer_mlx.vec.rollout_loop import ACT, PART
+from puffer_mlx.vec.base import Collected, CollectsRollouts
+from puffer_mlx.vec.rollout_loop import AGENTS_PER_CALL, ActFunction
 
 
 class RolloutBackend(Protocol):
@@ -91,7 +91,7 @@ def choose_acting(
     on_cpu = backend(device) == "cpu"
     in_float32 = precision == "fp32"
     agents = environments.num_agents // few_shards(environments.num_groups)
-    collects = isinstance(environments, WholeRollouts)
+    collects = isinstance(environments, CollectsRollouts)
     if collects and device == mx.cpu and in_float32 and (actor := make_actor(policy, assignment)):
         return ActingInC(actor, timer)
     kernel = step_on_gpu(policy) if in_float32 and not on_cpu and agents >= MIN_ARRAY_SIZE else None
@@ -125,13 +125,13 @@ class FrozenEnvs:
         self, steps: int, act: tuple[int, int], actions: Any, out: Any, spans: int = 0
     ) -> Collected:
         """Call the C actor ``steps`` times for each block of agents; blocks run in parallel."""
-        function = ACT(act[0])
+        function = ActFunction(act[0])
 
         def act_for_block(first: int) -> None:
             for t in range(steps):
-                function(act[1], t, first, min(PART, self.num_agents - first))
+                function(act[1], t, first, min(AGENTS_PER_CALL, self.num_agents - first))
 
-        list(self._pool.map(act_for_block, range(0, self.num_agents, PART)))
+        list(self._pool.map(act_for_block, range(0, self.num_agents, AGENTS_PER_CALL)))
         return Collected(0.0, 0.0, [])
 
 

@@ -27,7 +27,7 @@ from puffer_mlx.profiling.timeline import ACTING
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.rollout.policy_assignment import PolicyAssignment
 from puffer_mlx.trees import named_arrays
-from puffer_mlx.vec.base import WholeRollouts
+from puffer_mlx.vec.base import CollectsRollouts
 
 Shape = tuple[int, ...]
 Weights = Any  # tree of mx.array
@@ -54,7 +54,7 @@ class ActingInC:
     def collect(
         self,
         buffer: RolloutBuffer,
-        environments: WholeRollouts,
+        environments: CollectsRollouts,
         weights: Any,
         states: list[State],
         noise: mx.array,

@@ -257,7 +257,7 @@ class RolloutBuffer:
         return float(np.mean(marks != UNWRITTEN_TERMINAL)) if marks.size else None
 
     def _rows(self, t: int, agents: slice = slice(None)) -> Rows:
-        return self.rows.part(t, agents)
+        return self.rows.select(t, agents)
 
     def reset(self, vec: VecEnv) -> None:
         """Reset all environments. The next rollout begins with the observations they return."""

@@ -1,8 +1,8 @@
 """Add the values of last observations to rewards, for environments that reset within a step.
 
 In Gymnasium's SAME_STEP mode the step that ends an episode returns the next episode's first
-observation, and the last observation separately (``ShowsLast``). If a time limit ended the episode,
-the value of the last observation is added to the reward of that step:
+observation, and the last observation separately (``ReportsFinalObservations``). If a time limit
+ended the episode, the value of the last observation is added to the reward of that step:
 
     reward = clip(reward, ±train.reward_clip) + gamma * V(last observation)
 
@@ -22,17 +22,23 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Config
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.rollout.buffer import RolloutBuffer
-from puffer_mlx.vec.base import LastObservations, ShowsLast, VecEnv
+from puffer_mlx.vec.base import FinalObservations, ReportsFinalObservations, VecEnv
 
 
-def env_with_last_observations(config: Config, vec: VecEnv) -> ShowsLast | None:
+def env_with_last_observations(config: Config, vec: VecEnv) -> ReportsFinalObservations | None:
     """Return the environments if ``add_last_values`` applies to them, else None.
 
     It applies with ``train.bootstrap_truncated`` to environments that report last observations
     outside the rows.
     """
     bootstrapped = config.train.bootstrap_truncated
-    return vec if bootstrapped and isinstance(vec, ShowsLast) and vec.shows_last else None
+    return (
+        vec
+        if bootstrapped
+        and isinstance(vec, ReportsFinalObservations)
+        and vec.reports_final_observations
+        else None
+    )
 
 
 def without_reward_clip(config: Config) -> Config:
@@ -42,7 +48,7 @@ def without_reward_clip(config: Config) -> Config:
 
 def add_last_values(
     buffer: RolloutBuffer,
-    last: LastObservations,
+    last: FinalObservations,
     policy: Policy,
     weights: Any,
     states: list[Any],
@@ -67,7 +73,7 @@ def add_last_values(
 
 
 def _values(
-    buffer: RolloutBuffer, last: LastObservations, policy: Policy, weights: Any, states: list[Any]
+    buffer: RolloutBuffer, last: FinalObservations, policy: Policy, weights: Any, states: list[Any]
 ) -> np.ndarray:
     """Return the policy's values of k last observations, (k,) float32."""
     agents = mx.array(last.agents)

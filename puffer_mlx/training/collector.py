@@ -36,7 +36,7 @@ from puffer_mlx.rollout.policy_assignment import WeightCache
 from puffer_mlx.system.devices import building, for_cpu
 from puffer_mlx.training.placement import Acting, Placement, rollout_cores
 from puffer_mlx.training.streams import acting_streams, configure_learner_stream, rollout_worker
-from puffer_mlx.vec.base import LastObservations
+from puffer_mlx.vec.base import FinalObservations
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Rollout:
     logs: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     scores: Any = None
-    last_observations: LastObservations | None = None
+    last_observations: FinalObservations | None = None
     gpu_log: mx.array | None = None
     remaining_seconds: float = 0.0
     # Set by the trainer.

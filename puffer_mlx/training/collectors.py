@@ -70,7 +70,7 @@ class HostCollector(Collector):
         """Fill the buffer of a rollout by stepping environments and policy, and set its logs."""
         buffer = rollout.buffer
         if self._shows_last is not None:
-            self._shows_last.take_last()  # discard final observations of an interrupted rollout
+            self._shows_last.take_final_observations()  # discard those of an interrupted rollout
         rollout.environments = self._snapshot() if self.overlap else None
         buffer.begin(self.buffer)
         buffer.mark()
@@ -80,7 +80,7 @@ class HostCollector(Collector):
         buffer.mark_last()
         after = self.acting.collect(buffer, self.vec, rollout.acting, rollout.states, rollout.noise)
         if self._shows_last is not None:
-            rollout.last_observations = self._shows_last.take_last()
+            rollout.last_observations = self._shows_last.take_final_observations()
         rollout.logs = self.vec.log()
         if self._reports_scores is not None:
             rollout.scores = self._reports_scores.scores()

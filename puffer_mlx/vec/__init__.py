@@ -1,25 +1,25 @@
-"""Environments, NumPy only: the contract, and three roads to it: C, Gymnasium, PufferLib 3.x."""
+"""Vectorised environments in C, of Gymnasium, PettingZoo and PufferLib 3.x. NumPy only."""
 
 from puffer_mlx.vec.from_config import (
-    find_family,
     has_cuda_network,
+    look_up_family,
     look_up_spec,
     make,
     probe,
     python_factory,
     settle_family,
     source_folder,
-    unused_keys,
+    unused_env_keys,
 )
 
 __all__ = [
-    "find_family",
     "has_cuda_network",
+    "look_up_family",
     "look_up_spec",
     "make",
     "probe",
     "python_factory",
     "settle_family",
     "source_folder",
-    "unused_keys",
+    "unused_env_keys",
 ]

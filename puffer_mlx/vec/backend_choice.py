@@ -1,35 +1,36 @@
-"""The choice of a backend: how many instances a group has, and where they step."""
+"""Choose the backend of Python environments: vectorised, in this process, or in processes."""
 
 from typing import NamedTuple
 
 from puffer_mlx.config.fit import Misfit
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.instances import EnvFactory
-from puffer_mlx.vec.pool import pickled
-from puffer_mlx.vec.processes import ROUND_TRIP, cores
+from puffer_mlx.vec.pool import pickle_factory
+from puffer_mlx.vec.processes import ROUND_TRIP_SECONDS, cores
 
 
 class BackendChoice(NamedTuple):
-    """The backend of each group of agents."""
+    """The backend of each group of Python environments: kind, instances, processes."""
 
-    form: str  # ``vector``, ``sync`` or ``async``
-    description: str  # of all groups, one line
-    count: int  # instances of a group
-    num_envs: int | None  # environments of an instance; None: fixed
-    workers: int  # processes of a group; 0 if it steps in this process
+    backend: str  # ``vector``, ``sync`` or ``async``
+    description: str  # one line for the user
+    count: int  # instances per group
+    num_envs: int | None  # environments per instance, or None when the number is fixed
+    workers: int  # processes per group; 0 if groups step in this process
 
 
 def choose_backend(
     factory: EnvFactory, agents: int, groups: int, backend: str, processes: int, seed: int
 ) -> BackendChoice:
-    """Return how the groups of a probed environment step.
+    """Choose how the groups of a Python environment step: backend, instances and processes.
 
     Args:
-        factory: Makes the instances; was probed.
+        factory: Makes the instances; must be probed.
         agents: Number of agents N.
         groups: Number of groups Q.
         backend: ``vector``, ``sync``, ``async`` or ``auto``.
-        processes: Most processes; each of Gymnasium's environments has its own.
+        processes: Maximum number of processes; unused for Gymnasium's environments, which have one
+            process each.
         seed: Seed of instance 0, to measure a step.
 
     Raises:
@@ -47,52 +48,55 @@ def choose_backend(
             f"{fitting} or {fitting + smallest} is",
             [each] * (agents // each or 1),
         )
-    parts = agents // smallest  # instances like the probed one, in a group
+    per_group = agents // smallest  # probed instances that fill a group
     if factory.by_environment:
         processes = agents
-    form, reason = _form(factory, backend, agents // each, processes, seed)
-    count = parts
+    backend, reason = _select_backend(factory, backend, agents // each, processes, seed)
+    count = per_group
     num_envs = 1 if factory.scales else None
     workers = 0
-    if form == "vector":
+    if backend == "vector":
         count = 1
-        num_envs = parts
-    elif form == "async":
+        num_envs = per_group
+    elif backend == "async":
         most = max(1, processes // groups)
-        workers = max(w for w in range(1, min(most, parts) + 1) if parts % w == 0)
+        workers = max(w for w in range(1, min(most, per_group) + 1) if per_group % w == 0)
         if factory.scales:
             count = workers
-            num_envs = parts // workers
+            num_envs = per_group // workers
     number = count * groups
     running = f"{workers * groups} processes"
-    text = f"{form}: "
+    text = f"{backend}: "
     if not factory.by_environment:
         text += f"{number} instance{'s' if number > 1 else ''}"
         text += f" in {running}; " if workers else "; "
     elif workers:
         text += f"{running}; "
-    return BackendChoice(form, text + reason, count, num_envs, workers)
+    return BackendChoice(backend, text + reason, count, num_envs, workers)
 
 
-def _form(
+def _select_backend(
     factory: EnvFactory, backend: str, instances: int, processes: int, seed: int
 ) -> tuple[str, str]:
-    """Return the form and a short reason."""
+    """Return the backend of Python environments, and the reason in a few words."""
     if backend in ("sync", "async"):
         return backend, "as vec.backend says"
-    form, reason = factory.vector_form()
+    version, reason = factory.vectorised_version()
     if not reason:
-        return "vector", form
-    lost = f"{reason}; " if "(wrap." in reason else ""  # wrappers cost the vectorised form
+        return "vector", version
+    # The user may prefer a vectorised version to a wrapper, so name the wrapper.
+    wrap_reason = f"{reason}; " if "(wrap." in reason else ""
     processes = min(processes, instances, cores())
     if processes < 2:
-        return "sync", lost + ("there is only one" if instances == 1 else "there is one core")
+        return "sync", wrap_reason + (
+            "there is only one" if instances == 1 else "there is one core"
+        )
     seconds = step_time(factory, seed)
-    text = f"{lost}a step takes {_duration(seconds)}"
-    at_once = seconds if factory.by_environment else seconds * instances
-    if at_once - at_once / processes > ROUND_TRIP:
+    text = f"{wrap_reason}a step takes {_duration(seconds)}"
+    sequential = seconds if factory.by_environment else seconds * instances
+    if sequential - sequential / processes > ROUND_TRIP_SECONDS:
         try:
-            pickled(factory)
+            pickle_factory(factory)
         except UserError as error:
             return "sync", f"{text}, but {error.message.removeprefix(f'{factory.name}: ')}"
         return "async", text
@@ -100,7 +104,7 @@ def _form(
 
 
 def step_time(factory: EnvFactory, seed: int = 0) -> float:
-    """Return the seconds that a step of one instance takes, measured once per environment.
+    """Return how long a step of one instance takes, in seconds; measured once per environment.
 
     Raises:
         UserError: The environment fails.

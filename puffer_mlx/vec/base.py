@@ -1,8 +1,8 @@
-"""The contract of a vectorised environment. NumPy only.
+"""The interface of vectorised environments (``VecEnv``) and its optional extensions. NumPy only.
 
 N agents form Q groups of n = N / Q; group q has agents ``[q * n, (q + 1) * n)``. Groups step
-independently and asynchronously, so a policy can act for one while others step. The order doesn't
-change the results.
+independently and asynchronously, so a policy can act for one group while others step. The order in
+which groups step doesn't change the results.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from puffer_mlx.spec import EnvSpec
 
 
 class Rows(NamedTuple):
-    """Arrays of n agents that environments write together, C-contiguous.
+    """Output of environments for n agents at one time: observations, rewards, terminals, masks.
 
-    ``terminals`` is 1 where the observation is the first of a new episode (environments reset
-    themselves).
+    All arrays are C-contiguous. ``terminals`` is 1 where the observation is the first of a new
+    episode (environments reset themselves).
     """
 
     observations: np.ndarray  # (n, D) uint8 or float32
@@ -26,8 +26,8 @@ class Rows(NamedTuple):
     masks: np.ndarray | None  # (n, mask_size) uint8, non-zero where an action is legal
     final_observations: np.ndarray | None = None  # (n,) float32: see ``VecEnv.final_observations``
 
-    def part(self, *index: Any) -> "Rows":
-        """Return the same part of every array."""
+    def select(self, *index: Any) -> "Rows":
+        """Return ``Rows`` with each array indexed by ``index``."""
         return Rows(*(None if array is None else array[index] for array in self))  # type: ignore
 
 
@@ -37,11 +37,11 @@ TERMINATED, TRUNCATED = (
 )  # values of ``final_observations`` at an episode's last observation
 
 
-class LastObservations(NamedTuple):
-    """Last observations of k episodes that time limits ended, where rows don't contain them.
+class FinalObservations(NamedTuple):
+    """Last observations of k episodes that time limits ended, if ``Rows`` don't contain them.
 
     Attributes:
-        rows: (k,) int, index of the row that arrived with the end; 1 is the first step.
+        rows: (k,) int, number of the step that ended the episode; 1 is the first step.
         agents: (k,) int, index of the agent.
         observations: (k, D), as a policy gets observations.
     """
@@ -52,7 +52,7 @@ class LastObservations(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """Measurements of ``collect``: thread-seconds, and when each thread was busy."""
+    """Time measured while a rollout was collected: thread-seconds, and when each thread acted."""
 
     acting: float
     stepping: float
@@ -60,18 +60,18 @@ class Collected(NamedTuple):
 
 
 @runtime_checkable
-class WholeRollouts(Protocol):
-    """Environments that collect a rollout without Python, if the policy's step is a C function."""
+class CollectsRollouts(Protocol):
+    """Environments that collect an entire rollout with a policy whose step is a C function."""
 
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
-        """Act and step all agents ``steps`` times: see ``native.vec.NativeVec.collect``."""
+        """Act and step ``steps`` times for all agents: see ``native.vec.NativeVec.collect``."""
         ...
 
 
 class PreparedStep(NamedTuple):
-    """A step of some groups with fixed memory.
+    """A repeatable environment step of some groups whose input and output arrays are fixed.
 
     Attributes:
         send: Begins the step, as ``VecEnv.send`` does for one group.
@@ -84,67 +84,71 @@ class PreparedStep(NamedTuple):
 
 @runtime_checkable
 class PreparesSteps(Protocol):
-    """Environments whose steps, made again and again with the same memory, are checked once."""
+    """Environments that check a step's arrays once and then repeat the step without checks."""
 
     def prepare(self, groups: range, actions: np.ndarray, out: Rows) -> PreparedStep:
-        """Prepare a step of neighbouring groups, whose agents' rows are one after the other.
+        """Prepare a repeatable environment step of consecutive groups.
 
         Args:
             groups: Indices of the groups.
-            actions: (n, heads) actions of the groups' n agents, see ``VecEnv.send``.
-            out: Rows of the same agents.
+            actions: (n, heads) float32, actions of the n agents in these groups.
+            out: Rows of the same n agents, written by the step.
         """
         ...
 
 
 @runtime_checkable
-class ShowsExactly(Protocol):
-    """Environments whose observations may be wider than rows of float32."""
+class HasExactObservations(Protocol):
+    """Environments whose float64 observations lose precision in float32 rows."""
 
     def exact_observations(self, agents: slice) -> np.ndarray | None:
-        """Return the newest observations of whole groups of agents, (n, D) float64.
+        """Return the current observations of some agents in float64, before rounding to float32.
 
         Args:
-            agents: Range of agents.
+            agents: Range of agents; must consist of entire groups.
 
         Returns:
-            The rows without rounding, or None where rows of float32 are exact.
+            (n, D) float64, or None when rounding to float32 changes nothing.
         """
         ...
 
 
 @runtime_checkable
-class ShowsLast(Protocol):
-    """Environments that may show an episode's last observation beside the rows.
+class ReportsFinalObservations(Protocol):
+    """Environments that report last observations of episodes separately from ``Rows``.
 
     Attributes:
-        shows_last: True if the step that ends an episode begins the next one.
+        reports_final_observations: True if these environments do so, because the step that ends an
+            episode also begins the next one.
     """
 
-    shows_last: bool
+    reports_final_observations: bool
 
-    def take_last(self) -> LastObservations:
-        """Return the last observations since the last call; recording starts at the first call."""
+    def take_final_observations(self) -> FinalObservations:
+        """Return the last observations of episodes that ended since the previous call.
+
+        Recording starts with the first call.
+        """
         ...
 
 
 @runtime_checkable
 class HasNormalizer(Protocol):
-    """Environments with running statistics that a policy depends on."""
+    """Environments that normalise observations or rewards by running statistics."""
 
-    def memory(self) -> dict[str, np.ndarray]:
-        """Return copies of the statistics, small arrays by name."""
+    def statistics(self) -> dict[str, np.ndarray]:
+        """Return copies of the normalization statistics by name."""
         ...
 
-    def remember(self, memory: dict[str, np.ndarray], frozen: bool = False) -> None:
-        """Restore statistics that ``memory`` returned.
+    def restore_statistics(self, statistics: dict[str, np.ndarray], frozen: bool = False) -> None:
+        """Restore normalization statistics from a result of ``statistics``.
 
         Args:
-            memory: The statistics.
-            frozen: Don't update them any more.
+            statistics: Arrays by name.
+            frozen: True to stop updating the statistics.
 
         Raises:
-            UserError: They belong to other environments.
+            UserError: The statistics belong to other environments.
         """
         ...
 
@@ -154,7 +158,7 @@ class ReportsScores(Protocol):
     """Environments that report each episode's score."""
 
     def scores(self) -> np.ndarray:
-        """Return the scores that the last ``log`` averaged, in order of time.
+        """Return the scores of single episodes that the last call of ``log`` averaged, by time.
 
         Returns:
             (k, 2) float64: a mean score and its number of episodes.
@@ -167,11 +171,11 @@ class TakesSnapshots(Protocol):
     """Environments that copy their state faster than ``VecEnv.state`` returns it."""
 
     def snapshot(self) -> Callable[[], np.ndarray] | None:
-        """Copy the current state.
+        """Copy the current state of all environments.
 
         Returns:
-            A function that returns the copied state in the form of ``VecEnv.state``, or None for
-            environments without saved states.
+            A function that returns the copy in the format of ``VecEnv.state``, or None for
+            environments that can't save their state.
         """
         ...
 
@@ -189,7 +193,9 @@ class DeclaresPolicies(Protocol):
         ...
 
     def set_tags(self, tags: np.ndarray) -> None:
-        """Pass each environment the largest number of an opponent in it; waits for steps.
+        """Pass a tag to each environment: the largest index of an opponent that plays in it.
+
+        Waits for steps in progress.
 
         Args:
             tags: (E,) int32, 0 for an environment without opponents.
@@ -198,7 +204,9 @@ class DeclaresPolicies(Protocol):
 
 
 class VecEnv(Protocol):
-    """N agents that step together. Reset before the first step; close once.
+    """Environments with N agents in Q groups that step together (vectorised environments).
+
+    Reset them before the first step, and close them once.
 
     Attributes:
         spec: Observations and actions of one agent.
@@ -212,7 +220,7 @@ class VecEnv(Protocol):
             episode, with terminal 1 and reward 0. Without such rows ``Rows.final_observations`` is
             None. An absent agent has rows of zeros, terminal 1 and ``TERMINATED`` until its
             environment is reset: nothing is learned from them.
-        unread: Parameters that the environment didn't read.
+        unused: Parameters without effect, because the environment doesn't read them.
         description: One line on how environments are stepped.
     """
 
@@ -221,18 +229,18 @@ class VecEnv(Protocol):
     num_groups: int
     num_environments: int
     final_observations: bool
-    unread: list[str]
+    unused: list[str]
     description: str
 
     def reset(self, out: Rows) -> None:
-        """Start new episodes for all N agents; write their first rows, rewards and terminals 0.
+        """Start new episodes for all N agents and write their first observations into ``out``.
 
-        Waits for steps in progress.
+        Rewards and terminals of these rows are 0. Waits for steps in progress.
         """
         ...
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
-        """Begin one step of a group and return at once.
+        """Begin one environment step of a group of agents and return at once.
 
         Args:
             group: Index of a group that isn't stepping, 0 ≤ group < Q.
@@ -243,18 +251,19 @@ class VecEnv(Protocol):
         ...
 
     def wait(self, group: int) -> None:
-        """Block until the group's step is done and its rows are written."""
+        """Block until a group's environment step is done and its rows are written."""
         ...
 
     def log(self) -> dict[str, float]:
-        """Return means over the episodes that ended since the last call, {} without any.
+        """Return means of the metrics of all episodes that ended since the previous call.
 
-        ``n`` is the number of episodes. May be called from any thread.
+        ``n`` is the number of episodes; the result is {} if none ended. May be called from any
+        thread.
         """
         ...
 
     def state(self) -> np.ndarray | None:
-        """Return the state of all environments, or None for environments without saved states.
+        """Return the state of all environments as bytes, or None when it can't be saved.
 
         Waits for steps in progress. The state contains the episodes that ``log`` hasn't reported,
         but not the last rows, which belong to the caller.
@@ -265,14 +274,13 @@ class VecEnv(Protocol):
         ...
 
     def restore(self, state: np.ndarray) -> None:
-        """Restore a state that ``state`` returned, bit for bit; instead of ``reset``, or later.
+        """Restore all environments from a result of ``state``, bit for bit, without a reset.
 
-        Writes no rows: the caller restores its copy of the rows that arrived before. Waits for
-        steps in progress.
+        Writes no rows: the caller restores its copy of the last rows. Waits for steps in progress.
 
         Raises:
-            UserError: The state is damaged or belongs to other environments, or environments can't
-                be restored.
+            UserError: The state is damaged or belongs to other environments, or these environments
+                can't be restored.
         """
         ...
 
@@ -281,27 +289,27 @@ class VecEnv(Protocol):
         ...
 
     def close(self) -> None:
-        """Free everything. Calling it twice is harmless."""
+        """Close all environments and free their memory. Calling ``close`` twice is harmless."""
         ...
 
 
 class ScoredVec(VecEnv, Protocol):
-    """Environments that report every episode."""
+    """Vectorised environments that also report the metrics of every single episode."""
 
     def episodes(self) -> list[dict[str, float]]:
-        """Return a record of each environment where an episode ended since the last call.
+        """Return episode metrics by environment, for episodes that ended since the previous call.
 
-        A record has the environment's index ``env`` and the number ``n`` of episodes that its
-        numbers are means of.
+        Each record has the environment's index ``env``, the number ``n`` of its episodes, and means
+        of their metrics.
         """
         ...
 
 
 class Environments(ScoredVec, Protocol):
-    """Result of ``vec.make``: a context manager that closes the environments, and can draw.
+    """Vectorised environments as ``vec.make`` returns them: a context manager that can render.
 
     Attributes:
-        backend: ``native``, in C; ``vector``, ``sync`` or ``async``, in Python.
+        backend: ``native`` for environments in C; ``vector``, ``sync`` or ``async`` in Python.
     """
 
     backend: str
@@ -311,11 +319,13 @@ class Environments(ScoredVec, Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def render(self) -> np.ndarray | bool:
-        """Return environment 0's picture (h, w, 3) uint8, or True if it drew in its window.
+        """Render environment 0: as a picture, or in its own window.
 
-        False means that the user closed the window: don't draw again.
+        Returns:
+            (h, w, 3) uint8; or True if the environment drew in its window, False if the user closed
+                that window. Don't render again then.
 
         Raises:
-            UserError: It can't be drawn.
+            UserError: The environment can't be rendered.
         """
         ...

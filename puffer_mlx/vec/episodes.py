@@ -1,13 +1,13 @@
-"""Episodes of agents that step in Python: where they end, their returns and lengths.
+"""Metrics of the episodes of Python environments: returns, lengths, and reported numbers.
 
-| number | of an episode |
+| metric | of an episode |
 | --- | --- |
 | ``episode_return`` | sum of its rewards, neither clipped nor discounted |
 | ``episode_length`` | number of its steps |
 | ``score`` | the environment's score, else the return |
 
-and every other number that the environment reports at the end. Reported numbers replace those
-computed here.
+Any other number that the environment reports at the end of an episode is a metric too. A reported
+number replaces a computed one of the same name.
 """
 
 import threading
@@ -18,7 +18,7 @@ import numpy as np
 
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 
-_RESERVED = ("n", "env")  # names that records use
+_RESERVED_NAMES = ("n", "env")  # keys of records that aren't metrics
 
 
 class EpisodeTracker:
@@ -50,7 +50,7 @@ class EpisodeTracker:
     def write(
         self, terminated: np.ndarray, truncated: np.ndarray, out: Rows
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Record which episodes a step ended, and write the ``terminals`` of its rows.
+        """Record which episodes a step ended; write the ``terminals`` of its rows.
 
         Also writes their ``final_observations``, if last observations have rows.
 
@@ -60,18 +60,18 @@ class EpisodeTracker:
             out: Rows of the step.
 
         Returns:
-            (n,) bool, True where an episode ended; and (n,) bool, True where the step only reset,
-            or None for a step without resets.
+            (n,) bool, True where an episode ended; and (n,) bool, True where the step only reset
+            the environment, or None when it reset none.
         """
-        before = self.over
-        any_before = self.any_over
+        previous_over = self.over
+        any_previous = self.any_over
         over = self.over = np.logical_or(terminated, truncated)
         self.any_over = b"\1" in over.tobytes()  # a fifth of the time of any()
         if not self._final_observations:
             out.terminals[:] = over
             return over, None
-        if any_before:
-            out.terminals[:] = before
+        if any_previous:
+            out.terminals[:] = previous_over
         else:
             out.terminals.fill(0)
         if out.final_observations is not None:
@@ -79,23 +79,24 @@ class EpisodeTracker:
             if self.any_over:
                 out.final_observations[truncated] = TRUNCATED
                 out.final_observations[terminated] = TERMINATED
-        return over, before if any_before else None
+        return over, previous_over if any_previous else None
 
 
-class _Ended(NamedTuple):
-    """k episodes that ended in the same step."""
+class _EndedEpisodes(NamedTuple):
+    """Metrics of k episodes that ended in the same step."""
 
-    agents: np.ndarray  # (k,)
+    agents: np.ndarray  # (k,) indices
     returns: np.ndarray  # (k,) float64
     lengths: np.ndarray  # (k,)
-    infos: list[dict[str, float]]  # (k,) reported numbers; empty without any
-    step: int  # of these agents' group
+    infos: list[dict[str, float]]  # k dicts of reported numbers; [] if none were reported
+    step: int  # number of the step, counted by group
 
 
 class Episodes:
-    """Accumulates returns and lengths of N agents in E = N / per_environment environments.
+    """Accumulate the metrics of episodes of N agents: returns, lengths, and reported numbers.
 
-    Different groups may be added from different threads; other methods may be called from any.
+    Steps of different groups may be added from different threads. Other methods may be called from
+    any thread.
 
     Args:
         num_agents: Number of agents N.
@@ -107,9 +108,9 @@ class Episodes:
         self._returns = np.zeros(num_agents)
         self._lengths = np.zeros(num_agents, np.int64)
         self._lock = threading.Lock()
-        self._ended: list[_Ended] = []
-        self._notes: list[tuple[dict[str, float], float]] = []  # means, number of episodes
-        self._steps: dict[int, int] = {}  # counted, by the first agent of a group
+        self._ended: list[_EndedEpisodes] = []
+        self._reports: list[tuple[dict[str, float], float]] = []  # means, number of episodes
+        self._steps: dict[int, int] = {}  # first agent of a group -> number of steps
         self._scores = np.zeros((0, 2))
 
     def add(
@@ -121,13 +122,13 @@ class Episodes:
         resets: np.ndarray | None = None,
         infos: Mapping[int, Mapping[str, float]] | None = None,
     ) -> None:
-        """Add one step of n agents.
+        """Add one step of n agents to the returns and lengths of their episodes.
 
         Args:
             rewards: (n,) rewards of the step.
-            ended: (n,) bool, or 0 and 1: whether the step was the last of an episode.
-            first: Index of the first of these agents.
-            resets: (n,) bool, True where the environment only reset.
+            ended: (n,) bool, or 0 and 1: True where the step was the last of an episode.
+            first: Index of the first of the n agents.
+            resets: (n,) bool, True where the environment was only reset.
             infos: Reported numbers of the episodes that ended, by index in ``ended``.
         """
         agents = slice(first, first + len(rewards))
@@ -137,51 +138,51 @@ class Episodes:
         step = self._steps[first] = self._steps.get(first, 0) + 1
         if not np.count_nonzero(ended):  # a fifth of the time of any()
             return
-        places = np.flatnonzero(ended)
-        numbers: list[dict[str, float]] = []
+        indices = np.flatnonzero(ended)
+        reported: list[dict[str, float]] = []
         if infos:
-            numbers = [_without_reserved(infos.get(place, {})) for place in places.tolist()]
-        over = _Ended(places + first, returns[places], lengths[places], numbers, step)
-        returns[places] = 0
-        lengths[places] = 0
+            reported = [_without_reserved(infos.get(i, {})) for i in indices.tolist()]
+        over = _EndedEpisodes(indices + first, returns[indices], lengths[indices], reported, step)
+        returns[indices] = 0
+        lengths[indices] = 0
         with self._lock:
             self._ended.append(over)
 
-    def note(self, info: Mapping[str, float]) -> None:
-        """Add numbers that an environment reported for several episodes, for ``log``.
+    def add_report(self, info: Mapping[str, float]) -> None:
+        """Add means over several episodes that an environment reported, for ``log``.
 
         Args:
-            info: The numbers; ``n`` is the number of episodes that the others are means of.
+            info: Means by name; ``n`` is the number of episodes.
         """
         with self._lock:
-            self._notes.append((_without_reserved(info), info.get("n", 1.0)))
+            self._reports.append((_without_reserved(info), info.get("n", 1.0)))
 
     def restart(self) -> None:
-        """Discard the unfinished episodes of all agents."""
+        """Discard the unfinished episodes of all agents, after a reset."""
         self._returns[:] = 0
         self._lengths[:] = 0
 
     def log(self) -> dict[str, float]:
-        """Return means over the episodes since the last call of this method or of ``take``.
+        """Return mean metrics of the episodes that ended since the last ``log`` or ``take``.
 
         Returns:
-            The numbers of the table, reported numbers, and the number of episodes ``n``; {} without
-            any. A number that only some episodes have is the mean over those.
+            Means by name, and the number of episodes ``n``; {} if no episode ended. A metric that
+            only some episodes have is averaged over these.
         """
-        ended, notes = self._drain()
-        self._scores = _scores(ended, notes)
-        means = _means(part for over in ended for part in _sums(over))
+        ended, reports = self._drain()
+        self._scores = _scores(ended, reports)
+        means = _means(sums for over in ended for sums in _sums(over))
         means |= _means(
-            ({key: count * x for key, x in numbers.items()}, count) for numbers, count in notes
+            ({key: count * x for key, x in report.items()}, count) for report, count in reports
         )
         if ended:
             means["n"] = float(sum(len(over.agents) for over in ended))
-        elif notes:
-            means["n"] = sum(count for _, count in notes)
+        elif reports:
+            means["n"] = sum(count for _, count in reports)
         return means
 
     def scores(self) -> np.ndarray:
-        """Return the scores that the last ``log`` averaged, ordered by time and then by agent.
+        """Return the scores of the episodes in the last ``log``, ordered by time and agent.
 
         Returns:
             (k, 2) float64: a mean score and its number of episodes.
@@ -189,11 +190,11 @@ class Episodes:
         return self._scores
 
     def take(self) -> list[dict[str, float]]:
-        """Return each episode that ended since the last call of this method or of ``log``.
+        """Return the metrics of each episode that ended since the last ``take`` or ``log``.
 
         Returns:
-            Records ordered by environment and then by time: the episode's numbers, the index of its
-            environment ``env``, and ``n`` 1.
+            One record per episode, ordered by environment and time: the metrics, the index of the
+            environment ``env``, and ``n`` = 1.
         """
         ended, _ = self._drain()
         records = [
@@ -203,26 +204,30 @@ class Episodes:
         ]
         return sorted(records, key=lambda record: record["env"])
 
-    def _drain(self) -> tuple[list[_Ended], list[tuple[dict[str, float], float]]]:
+    def _drain(self) -> tuple[list[_EndedEpisodes], list[tuple[dict[str, float], float]]]:
         with self._lock:
             ended, self._ended = self._ended, []
-            notes, self._notes = self._notes, []
-        return ended, notes
+            reports, self._reports = self._reports, []
+        return ended, reports
 
 
-def _means(parts: Iterable[tuple[dict[str, float], float]]) -> dict[str, float]:
-    """Return the mean of each number from sums over some episodes and the number of these."""
+def _means(partial_sums: Iterable[tuple[dict[str, float], float]]) -> dict[str, float]:
+    """Return the mean of each metric.
+
+    Args:
+        partial_sums: (sums of metrics over some episodes, number of these episodes) pairs.
+    """
     sums: dict[str, float] = {}
     counts: dict[str, float] = {}
-    for part, count in parts:
-        for key, x in part.items():
+    for metrics, count in partial_sums:
+        for key, x in metrics.items():
             sums[key] = sums.get(key, 0.0) + x
             counts[key] = counts.get(key, 0.0) + count
     return {key: x / counts[key] for key, x in sums.items() if counts[key]}
 
 
-def _sums(over: _Ended) -> Iterator[tuple[dict[str, float], float]]:
-    """Yield sums of numbers and the number of episodes: each episode apart if any reported some."""
+def _sums(over: _EndedEpisodes) -> Iterator[tuple[dict[str, float], float]]:
+    """Yield (sums of metrics, number of episodes); one pair per episode if any reported numbers."""
     if any(over.infos):
         yield from ((record, 1.0) for record in _records(over))
     else:
@@ -231,19 +236,22 @@ def _sums(over: _Ended) -> Iterator[tuple[dict[str, float], float]]:
         yield _record(total, steps, {}), len(over.agents)
 
 
-def numbers_of(info: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers in an info; those of nested dicts as ``outer/inner``.
+def scalar_metrics(info: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scalars in an environment's info as floats; nested dicts give ``outer/inner``.
 
     Truth values are 0 and 1. Arrays of several elements, texts and other objects are ignored, and
-    so are ``n`` and ``env``, which records use.
+    so are the reserved keys ``n`` and ``env``.
     """
     return _without_reserved(
         {key: float(np.asarray(x).item()) for key, x in _flat(info) if _is_number(x)}
     )
 
 
-def means_of(info: Any) -> dict[str, float]:
-    """Return the numbers of a dict, and means of arrays and lists; {} for another object."""
+def mean_metrics(info: Any) -> dict[str, float]:
+    """Return the numbers in an environment's info as floats; arrays and lists give their mean.
+
+    The result is {} if ``info`` isn't a dict.
+    """
     means = {}
     for key, value in _flat(info) if isinstance(info, Mapping) else ():
         try:
@@ -269,27 +277,29 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating)
 
 
-def _without_reserved(numbers: Mapping[str, float]) -> dict[str, float]:
-    return {key: x for key, x in numbers.items() if key not in _RESERVED}
+def _without_reserved(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {key: x for key, x in metrics.items() if key not in _RESERVED_NAMES}
 
 
-def _records(over: _Ended) -> Iterator[dict[str, float]]:
+def _records(over: _EndedEpisodes) -> Iterator[dict[str, float]]:
     infos = over.infos or [{}] * len(over.agents)
     for total, steps, info in zip(over.returns.tolist(), over.lengths.tolist(), infos, strict=True):
         yield _record(total, float(steps), info)
 
 
-def _scores(ended: list[_Ended], notes: list[tuple[dict[str, float], float]]) -> np.ndarray:
-    """Return ``Episodes.scores``; reported means replace computed ones, as in ``log``."""
-    if reports := [(means["score"], count) for means, count in notes if "score" in means]:
-        return np.array(reports)
+def _scores(
+    ended: list[_EndedEpisodes], reports: list[tuple[dict[str, float], float]]
+) -> np.ndarray:
+    """Return (score, number of episodes) pairs by time; reported means replace computed scores."""
+    if reported := [(means["score"], count) for means, count in reports if "score" in means]:
+        return np.array(reported)
     # Groups may end their steps in any order.
-    inorder = sorted(ended, key=lambda over: (over.step, over.agents[0]))
-    parts = [
+    ordered = sorted(ended, key=lambda over: (over.step, over.agents[0]))
+    by_step = [
         [record["score"] for record in _records(over)] if any(over.infos) else over.returns
-        for over in inorder
+        for over in ordered
     ]
-    scores = np.concatenate(parts) if parts else np.zeros(0)
+    scores = np.concatenate(by_step) if by_step else np.zeros(0)
     return np.stack([scores, np.ones_like(scores)], axis=1)
 
 

@@ -1,4 +1,4 @@
-"""Environments of a configuration: made, or probed for their spaces."""
+"""Make the environments that a configuration names, or read their spaces and family."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import load_object
 from puffer_mlx.vec import puffer, zoo
-from puffer_mlx.vec.base import Environments, ShowsLast, VecEnv
+from puffer_mlx.vec.base import Environments, ReportsFinalObservations, VecEnv
 from puffer_mlx.vec.gym.make import GymFactory
-from puffer_mlx.vec.gym.wrapping import changed
-from puffer_mlx.vec.instances import EnvFactory, OtherKind
-from puffer_mlx.vec.native.c_functions import load
+from puffer_mlx.vec.gym.wrapping import changed_keys
+from puffer_mlx.vec.instances import EnvFactory, WrongEnvClass
+from puffer_mlx.vec.native.c_functions import load_library
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment, read_spec
 from puffer_mlx.vec.native.sources import environments_folder
@@ -28,20 +28,20 @@ from puffer_mlx.vec.normalize import Normalized, shows_normalised
 from puffer_mlx.vec.processes import cores
 from puffer_mlx.vec.python_vec import PythonVec
 
-GYM = "gym:"
-RESCALE, CHANNELS = "vec.rescale_actions", "vec.image_channels"
+GYM_PREFIX = "gym:"
+RESCALE_KEY, CHANNELS_KEY = "vec.rescale_actions", "vec.image_channels"
 
 
 def make(config: Config, threads: int, *, render: bool = False) -> Environments:
-    """Return the environments of a configuration.
+    """Make the vectorised environments of a configuration.
 
     Args:
-        config: Configuration with the environment, its parameters, agents and buffers. Changed: the
-            settings of the environment's family are filled in. Agents and buffers from a file that
-            don't fit the environments are lowered, with a note (``config.fit.fit_agents``).
-        threads: Most threads that step environments; there may be fewer
+        config: Configuration with the environment, its parameters, agents and buffers. It is
+            changed: the settings of the environment's family are filled in, and agents and buffers
+            from a file that don't fit are lowered, with a note (``config.fit.fit_agents``).
+        threads: Maximum number of threads that step environments
             (``config.fit.rollout_threads``).
-        render: True to make a Python environment that can draw itself.
+        render: True to make a Python environment that can be rendered.
 
     Raises:
         UserError: The environment doesn't exist or doesn't compile, its parameters are wrong, or
@@ -52,79 +52,83 @@ def make(config: Config, threads: int, *, render: bool = False) -> Environments:
 
 
 def _make_settled(config: Config, threads: int, render: bool = False) -> Environments:
-    """Return the environments of a configuration whose family is settled."""
+    """Make the environments of a configuration whose family is known."""
     threads = rollout_threads(config, threads)
     try:
         environments = _make(config, threads, render)
     except Misfit as misfit:
         fit_agents(config, misfit.counts)
         environments = _make(config, threads, render)
-    normalized = shows_normalised(config, environments.spec), config.vec.normalize_rewards
-    if not any(normalized):
+    observations = shows_normalised(config, environments.spec)
+    rewards = config.vec.normalize_rewards
+    if not observations and not rewards:
         return environments
-    return Normalized(environments, *normalized, config.train.gamma, threads)
+    return Normalized(environments, observations, rewards, config.train.gamma, threads)
 
 
 def settle_family(config: Config) -> None:
-    """Fill in the settings of the family of an environment in Python (``config.families``).
+    """Fill in the settings of a Python environment's family in a configuration.
 
-    The family depends on the environment's spaces, so one environment is probed. Does nothing if
-    the family is known from a file, an option, or a run's configuration.
+    The family depends on the environment's spaces, so one environment is made. A family from a
+    file, an option, or a saved run isn't changed. See ``config.families``.
 
     Args:
         config: Configuration to change. Values that were changed since it was read stay.
 
     Raises:
-        UserError: As in ``make``, or options don't fit the family's settings.
+        UserError: The environment can't be made, or options don't fit the family's settings.
     """
     if needs_family(config):
-        take_family(config, find_family(config))
+        take_family(config, look_up_family(config))
 
 
-def find_family(config: Config) -> str:
-    """Return the family of an environment in Python; make as few environments as possible.
+def look_up_family(config: Config) -> str:
+    """Return the family of a Python environment, such as ``atari``, from its spaces.
+
+    Makes one environment.
 
     Raises:
-        UserError: As in ``make``.
+        UserError: The environment can't be made.
     """
     measure = config.vec.backend == "auto" and config.vec.total_agents > 1 and cores() > 1
-    return family_of(_probed(config, measure=measure).layout.spec)
+    return family_of(_probed_factory(config, measure=measure).layout.spec)
 
 
 def look_up_spec(config: Config) -> EnvSpec:
-    """Return the observations and actions of one agent of a configuration's environment.
+    """Return one agent's observations and actions (``EnvSpec``) in a configuration's environment.
 
     Raises:
-        UserError: As in ``make``.
+        UserError: The environment can't be made.
     """
     if config.python:
-        return _probed(config).layout.spec
+        return _probed_factory(config).layout.spec
     sources = source_folder(config)
-    return read_spec(sources, load(compile_environment(sources)))
+    return read_spec(sources, load_library(compile_environment(sources)))
 
 
 @contextlib.contextmanager
 def probe(config: Config) -> Iterator[Environments]:
-    """Make environments to inspect them: in Python one if possible, else one group.
+    """Make as few environments as possible, to inspect them in a ``with`` block.
 
-    The working directory is restored afterwards, in case the environment changes it.
+    Makes one Python environment if possible, else one group. The working directory is restored
+    afterwards, in case the environment changes it.
 
     Args:
         config: Configuration with the environment. Its family may be unset.
 
     Raises:
-        UserError: As in ``make``.
+        UserError: The environment can't be made.
     """
-    with contextlib.chdir("."), _few(config) as environments:
+    with contextlib.chdir("."), _open_probe(config) as environments:
         yield environments
 
 
-def _few(config: Config) -> Environments:
-    """Make the environments of ``probe``."""
+def _open_probe(config: Config) -> Environments:
+    """Make the environments to inspect for ``probe``."""
     if config.python:
-        one = replace(config.vec, total_agents=1, num_buffers=1)
-        with contextlib.suppress(UserError):  # several agents share one, or it can't be made at all
-            return _make_settled(replace(config, vec=one, origins={}, notes=[]), 1)
+        single = replace(config.vec, total_agents=1, num_buffers=1)
+        with contextlib.suppress(UserError):  # several agents share one environment, for example
+            return _make_settled(replace(config, vec=single, origins={}, notes=[]), 1)
         return _make_settled(config, 1)
     group = replace(config.vec, num_buffers=1)
     return _make_settled(replace(config, vec=group, origins={}, notes=[]), 1)
@@ -141,17 +145,17 @@ def _make(config: Config, threads: int, render: bool) -> Environments:
         if config.files:
             settings["file"] = config.files[-1]
         return NativeVec(source_folder(config), env=config.env, **settings)
-    factory = _probed(config, render)
+    factory = _probed_factory(config, render)
     settings |= {"backend": config.vec.backend, "timeout": config.vec.timeout}
     return PythonVec(factory, **settings)
 
 
-def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvFactory:
-    """Return the factory of a Python environment, after probing it.
+def _probed_factory(config: Config, render: bool = False, measure: bool = False) -> EnvFactory:
+    """Return the factory of a Python environment after reading the environment's properties.
 
     Args:
         config: Configuration with the environment.
-        render: True to make environments that can draw themselves.
+        render: True to make environments that can be rendered.
         measure: True to measure the duration of a step.
 
     Raises:
@@ -168,8 +172,8 @@ def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvF
         factory.probe(**probe)
         return factory
     parallel = zoo.ZooFactory(name, constructor, *arguments)
-    named = config.factory is None and name.startswith(zoo.PREFIX)
-    if named or parallel.is_probed():
+    has_zoo_prefix = config.factory is None and name.startswith(zoo.PREFIX)
+    if has_zoo_prefix or parallel.is_probed():
         parallel.probe(**probe)
         return parallel
     more = {"final_observations": config.train.bootstrap_truncated, "wrap": config.wrap}
@@ -177,18 +181,18 @@ def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvF
         gym = GymFactory(name, constructor, *arguments, **more, total=vec.total_agents)
         gym.probe(**probe)
         return gym
-    except OtherKind:
-        with contextlib.suppress(OtherKind):
+    except WrongEnvClass:
+        with contextlib.suppress(WrongEnvClass):
             parallel.probe(**probe)
             return parallel
         raise
 
 
 def source_folder(config: Config) -> Path:
-    """Return the folder of a native environment's sources.
+    """Return the folder with the sources of a configuration's C environment.
 
     Raises:
-        UserError: It doesn't exist, or only a file names it (``puffer_mlx.config.trust``).
+        UserError: The folder doesn't exist, or is untrusted code (``puffer_mlx.config.trust``).
     """
     if not config.source:
         return find_environment(config.env_name)
@@ -204,10 +208,11 @@ def has_cuda_network(config: Config) -> bool:
 
 
 def python_factory(config: Config) -> Any:
-    """Return the constructor of a Python environment: a Gymnasium id, or a given or named object.
+    """Return the constructor of a configuration's Python environment, or its Gymnasium id.
 
     Raises:
-        UserError: It doesn't exist, or only a file names it (``puffer_mlx.config.trust``).
+        UserError: The constructor doesn't exist, or is untrusted code
+            (``puffer_mlx.config.trust``).
     """
     if config.factory is not None:
         refuse_untrusted_code(config, "env")
@@ -218,37 +223,47 @@ def python_factory(config: Config) -> Any:
         return zoo.find_parallel(name.removeprefix(zoo.PREFIX))
     if name.startswith(puffer.PREFIX):
         return puffer.find_ocean(name.removeprefix(puffer.PREFIX))
-    if name.startswith(GYM):
-        return name.removeprefix(GYM)
+    if name.startswith(GYM_PREFIX):
+        return name.removeprefix(GYM_PREFIX)
     try:
         return load_object(name)
     except UserError as error:
         if name not in config.untrusted_code:
             raise
-        hint = f"{error.hint}; or give it: in Python {as_argument(name)}"
+        hint = f"{error.hint}; or pass it: in Python {as_argument(name)}"
         raise UserError(error.message, hint) from None
 
 
-def unused_keys(config: Config, vec: VecEnv) -> list[str]:
-    """Return the keys that have no effect on these environments, with reasons."""
-    keys = [f"env.{key}" for key in vec.unread]
-    shown = vec.final_observations or (isinstance(vec, ShowsLast) and vec.shows_last)
+def unused_env_keys(config: Config, vec: VecEnv) -> list[str]:
+    """Return the configuration keys that have no effect on these environments, with reasons."""
+    keys = [f"env.{key}" for key in vec.unused]
+    shown = vec.final_observations or (
+        isinstance(vec, ReportsFinalObservations) and vec.reports_final_observations
+    )
     if config.train.bootstrap_truncated and not shown:
-        keys.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
+        keys.append(
+            "train.bootstrap_truncated (episodes don't report that a time limit ended them)"
+        )
     if config.vec.normalize_observations and not shows_normalised(config, vec.spec):
-        keys.append("vec.normalize_observations (bytes are on a scale that is known)")
+        keys.append("vec.normalize_observations (bytes have a known scale)")
     if is_explicit(config, "policy.log_std_init") and not vec.spec.action.continuous:
         keys.append("policy.log_std_init (actions are discrete)")
-    wrapped = changed(config.wrap)
+    wrapped = changed_keys(config.wrap)
     factory = getattr(getattr(vec, "inner", vec), "factory", None)
     if wrapped and not isinstance(factory, GymFactory):
         keys += [f"wrap.{key} (for Gymnasium's)" for key in wrapped]
     if not config.python:
-        names = ("base.family", "vec.backend", "vec.timeout", RESCALE, CHANNELS)
+        names = ("base.family", "vec.backend", "vec.timeout", RESCALE_KEY, CHANNELS_KEY)
         keys += [f"{name} (for Python)" for name in names if name in config.origins]
         return keys
-    if is_explicit(config, RESCALE) and config.vec.rescale_actions and not vec.spec.action.bounds:
-        keys.append(f"{RESCALE} (no action has finite bounds other than -1 and 1)")
-    if is_explicit(config, CHANNELS) and not (vec.spec.observation_shape or vec.spec.image_parts):
-        keys.append(f"{CHANNELS} (observations hold no images of bytes)")
+    if (
+        is_explicit(config, RESCALE_KEY)
+        and config.vec.rescale_actions
+        and not vec.spec.action.bounds
+    ):
+        keys.append(f"{RESCALE_KEY} (no action has finite bounds other than -1 and 1)")
+    if is_explicit(config, CHANNELS_KEY) and not (
+        vec.spec.observation_shape or vec.spec.image_parts
+    ):
+        keys.append(f"{CHANNELS_KEY} (observations contain no images of bytes)")
     return keys

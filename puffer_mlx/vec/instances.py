@@ -1,4 +1,4 @@
-"""Environments in Python: the factory protocol, the agents' arrays, and sequential steps."""
+"""Make and step Python environments: factories, arrays of their agents, and step loops."""
 
 import contextlib
 import inspect
@@ -14,74 +14,82 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import install_hint
+from puffer_mlx.vec.env_failures import (
+    ENV_EXCEPTIONS,
+    EnvFailure,
+    describe_exception,
+    drawing_hint,
+    failure_of,
+)
 from puffer_mlx.vec.layout import SpaceLayout
-from puffer_mlx.vec.python_faults import RAISED, Fault, describe, failed, undrawable
 from puffer_mlx.vec.rows import random_actions
-from puffer_mlx.vec.spaces import SMALLEST
+from puffer_mlx.vec.spaces import CHANNELS_SMALLEST
 
-DRAWS = 'take a render_mode, and return pictures from render() if it is "rgb_array"'
+RENDER_HINT = 'take a render_mode, and return pictures from render() if it is "rgb_array"'
 _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
-_MEASURED_SECONDS = 0.05  # longest measurement of a step, made twice
-_MEASURED_STEPS = 100
-_CACHED_PROBES = 32
+_MEASURED_SECONDS = 0.05  # maximum duration of each of two measurements of a step
+_MEASURED_STEPS = 100  # maximum steps of a measurement
+_MAX_CACHED_PROBES = 32
 
-Shapes = dict[str, tuple[tuple[int, ...], Any]]  # shape and dtype of each array of ``Buffers``
-_EMPTY = np.zeros(0)
-_REPORTED: set[str] = set()  # lines that `report_unclosed` printed
+BufferShapes = dict[
+    str, tuple[tuple[int, ...], Any]
+]  # shape and dtype of each array of ``Buffers``
+_EMPTY_ARRAY = np.zeros(0)
+_printed_lines: set[str] = set()  # lines that `report_unclosed` printed
 
 
 class Buffers(NamedTuple):
-    """Arrays that n agents share with their environments, C-contiguous."""
+    """Arrays through which n agents exchange data with their environments, C-contiguous."""
 
     observations: np.ndarray  # (n, D), dtype ``SpaceLayout.exact_dtype``
     actions: np.ndarray  # (n, heads) float32
-    rewards: np.ndarray  # (n,) float32; of Gymnasium's environments float64
+    rewards: np.ndarray  # (n,) float32; float64 for Gymnasium's environments
     terminals: np.ndarray  # (n,) bool
     truncations: np.ndarray  # (n,) bool
-    present: np.ndarray  # (n,) bool: agents for which the step counts
-    last: np.ndarray = _EMPTY  # (n, D): last observations, where the same step begins an episode
-    legal: np.ndarray = _EMPTY  # (n, logits) uint8: legal actions, if the environment masks them
+    present: np.ndarray  # (n,) bool, False for absent agents
+    last: np.ndarray = _EMPTY_ARRAY  # (n, D), last observations reported separately
+    legal: np.ndarray = _EMPTY_ARRAY  # (n, logits) uint8, legal actions if they are masked
 
-    def part(self, agents: slice) -> "Buffers":
-        """Return the same arrays for some of the agents."""
+    def select(self, agents: slice) -> "Buffers":
+        """Return views of the buffers for some of the agents."""
         return Buffers(*(array[agents] for array in self))
 
     @staticmethod
-    def allocate(shapes: Shapes) -> "Buffers":
-        """Return buffers of zeros in this process."""
+    def allocate(shapes: BufferShapes) -> "Buffers":
+        """Allocate buffers of zeros in this process's memory."""
         return Buffers(**{key: np.zeros(*kind) for key, kind in shapes.items()})
 
 
 class EpisodeInfo(NamedTuple):
-    """Numbers that an environment reported for an episode, or for several episodes."""
+    """Metrics that an environment reported for one episode, or for several."""
 
     agent: int  # index of the agent whose episode ended; -1 for several episodes
-    numbers: dict[str, float]
+    metrics: dict[str, float]
 
     def shifted(self, first: int) -> "EpisodeInfo":
-        """Return the same numbers with the agent's index counted from ``first``."""
+        """Return a copy of this report with ``first`` added to the index of the agent."""
         return self._replace(agent=first + self.agent) if self.agent >= 0 else self
 
 
 class Instance(Protocol):
-    """One environment, or several in one object, whose agents write into ``Buffers``."""
+    """An object that steps one or several Python environments and fills the agents' ``Buffers``."""
 
     num_agents: int
 
     def reset(self, seed: int | None = None) -> None:
-        """Start new episodes."""
+        """Start new episodes in all environments of this instance."""
         ...
 
     def step(self, actions: Any) -> Sequence[EpisodeInfo]:
-        """Step all agents.
+        """Step the environments of this instance. Returns reports of episodes that ended.
 
         Args:
-            actions: The agents' part of the result of ``EnvFactory.actions``.
+            actions: Actions of this instance's agents, from ``EnvFactory.actions``.
         """
         ...
 
     def render(self) -> Any:
-        """Return a picture, or True if the environment draws in its own window.
+        """Return a picture of the environment, or True if it draws in its own window.
 
         Raises:
             UserError: The environment can't be drawn.
@@ -89,20 +97,21 @@ class Instance(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the environment."""
+        """Close the environments of this instance."""
         ...
 
 
 @dataclass
 class Probe:
-    """Properties of a new environment, found once and cached (``EnvFactory.probe``).
+    """Properties of a Python environment, read from a first instance (``EnvFactory.probe``).
 
     Args:
         spaces: Observation and action space of one agent.
         agents: Number of agents of one instance.
         environments: Number of environments of one instance, which share its agents.
         masked: True if it reports legal actions.
-        next_step: True if a vectorised form begins an episode in the step after the last one.
+        next_step: True if a vectorised environment begins an episode in the step after the last
+            one, False if in the same step.
         packed: Dtype of the packed observations of PufferLib's emulation, or None.
         buffered: Spaces of the arrays that PufferLib's environments write into.
         step_seconds: Measured duration of a step, or None.
@@ -118,14 +127,15 @@ class Probe:
     step_seconds: float | None = None
 
 
-_PROBES: dict[Any, tuple[Any, Probe]] = {}  # by `EnvFactory._key`, with the keyed constructor
+_PROBES: dict[Any, tuple[Any, Probe]] = {}  # `EnvFactory._key` -> (constructor, probe)
 
 
 @dataclass
 class EnvFactory:
-    """Makes instances of an environment; picklable by cloudpickle.
+    """Make instances of a Python environment. Base class, one subclass per library.
 
-    A subclass implements ``open``, ``spaces_of``, ``describe`` and ``as_instance``.
+    A subclass implements ``open``, ``spaces_of``, ``describe`` and ``as_instance``. Factories can
+    be pickled by cloudpickle.
 
     Args:
         name: Name of the environment, for messages.
@@ -138,12 +148,12 @@ class EnvFactory:
     Attributes:
         agents: Agents of one instance, after ``probe``; also ``environments`` and ``layout``.
         final_observations: True if an episode's last observation has a separate row (``VecEnv``).
-        shows_last: True if last observations are reported beside the rows.
-        unread: Keywords without effect, each with the reason.
-        vectorised: True if instances are the environment's vectorised form.
-        from_cache: True if the probe was found in the cache.
-        by_environment: True if seeds and processes belong to environments, not to instances.
-        reseeds: True if every reset of all environments has new seeds, not only the first.
+        reports_final_observations: True if last observations are reported beside the rows.
+        unused: Keywords without effect, each with the reason.
+        vectorised: True if instances are vectorised environments.
+        from_cache: True if the probe came from the cache.
+        by_environment: True if seeds and processes are counted by environment, False by instance.
+        reseeds: True if every reset of all environments uses new seeds, False if only the first.
     """
 
     name: str
@@ -151,14 +161,14 @@ class EnvFactory:
     keywords: dict[str, Any] = field(default_factory=dict)
     render: bool = False
     rescale: bool = False
-    channels: str = SMALLEST
+    channels: str = CHANNELS_SMALLEST
     agents: int = field(default=1, init=False)
     environments: int = field(default=1, init=False)
     layout: Any = field(default=None, init=False)
     step_seconds: float | None = field(default=None, init=False)
     final_observations: bool = True
-    shows_last: bool = field(default=False, init=False)
-    unread: list[str] = field(default_factory=list, init=False)
+    reports_final_observations: bool = field(default=False, init=False)
+    unused: list[str] = field(default_factory=list, init=False)
     vectorised: bool = field(default=False, init=False)
     from_cache: bool = field(default=False, init=False)
     by_environment: ClassVar[bool] = False
@@ -168,7 +178,7 @@ class EnvFactory:
     # ---- the protocol ----------------------------------------------------------------------------
 
     def make(self, seed: int, count: int | None, buffers: Buffers, number: int) -> Instance:
-        """Make an instance whose agents write into ``buffers``.
+        """Make an instance of the environment whose agents write into ``buffers``.
 
         Args:
             seed: Seed of its random generator.
@@ -177,20 +187,20 @@ class EnvFactory:
             number: Index of the instance, for messages.
 
         Raises:
-            UserError: It can't be made, or has other spaces than the environment that was probed.
+            UserError: The environment can't be made, or its spaces differ from the probed ones.
         """
         env = self.open(seed, count, number)
         spaces = zip(self.spaces_of(env), self.layout.spaces, strict=True)
         for what, (space, first) in zip(("observation", "action"), spaces, strict=True):
             if space != first:
                 close_if_possible(env)
-                text = f"its {what} space is {space}, that of environment 0 {first}"
-                fault = Fault("failed when it was made", text, number)
-                raise fault.report(self.name, 0, seed - number)
+                text = f"its {what} space is {space}, but environment 0 has {first}"
+                failure = EnvFailure("failed when it was made", text, number)
+                raise failure.report(self.name, 0, seed - number)
         return self.as_instance(env, buffers)
 
     def open(self, seed: int, count: int | None, number: int) -> Any:
-        """Return a new environment; arguments as of ``make``."""
+        """Return a new environment of the library, not wrapped; same arguments as ``make``."""
         raise NotImplementedError
 
     def spaces_of(self, env: Any) -> tuple[Any, Any]:
@@ -198,36 +208,41 @@ class EnvFactory:
         raise NotImplementedError
 
     def describe(self, env: Any, seed: int) -> Probe:
-        """Return what a new environment shows; may reset it."""
+        """Return the properties of a new environment; may reset it."""
         raise NotImplementedError
 
     def as_instance(self, env: Any, buffers: Buffers) -> Instance:
-        """Return an environment as an instance that writes into ``buffers``."""
+        """Wrap an environment as an instance that writes into ``buffers``."""
         raise NotImplementedError
 
     @property
     def scales(self) -> bool:
-        """True if one instance can hold any number of environments."""
+        """True if one instance can contain any number of environments."""
         return False
 
-    def vector_form(self) -> tuple[str, str]:
-        """Return the name of the vectorised form, and why it can't be used ("" if it can)."""
+    def vectorised_version(self) -> tuple[str, str]:
+        """Return the name of the environment's vectorised version, and a reason not to use it.
+
+        The reason is "" if the version can be used.
+        """
         return "", "it takes no num_envs"
 
-    # ---- what a new environment shows ------------------------------------------------------------
+    # ---- properties of the environment -----------------------------------------------------------
 
     def probe(self, backend: str = "sync", seed: int = 0, measure: bool = False) -> None:
-        """Make one environment to find its agents, spaces and action masks, or use the cache.
+        """Read the environment's agents, spaces and action masks from a first instance.
+
+        Properties of an environment that was probed before come from a cache.
 
         Args:
-            backend: ``vec.backend``: with ``auto`` and ``vector`` the vectorised form is probed.
+            backend: ``vec.backend``; with ``auto`` and ``vector`` a vectorised version is probed.
             seed: Seed of the environment.
-            measure: Measure the duration of a step, unless a vectorised form is used.
+            measure: Measure the duration of a step, unless a vectorised version is used.
 
         Raises:
-            UserError: The environment can't be made, fails, or has a space that rows can't hold.
+            UserError: The environment can't be made, fails, or has an unsupported space.
         """
-        reason = self.vector_form()[1] if backend in ("auto", "vector") else "it isn't asked for"
+        reason = self.vectorised_version()[1] if backend in ("auto", "vector") else "not requested"
         if backend == "vector" and reason:
             fixed = "num_envs" in self.keywords
             raise UserError(
@@ -237,50 +252,55 @@ class EnvFactory:
         self.vectorised = not reason
         measure = measure and not self.vectorised
         key = self._key()
-        _, known = _PROBES.get(key, (None, None)) if key else (None, None)
-        if known is not None and (known.step_seconds is not None or not measure):
+        _, probe = _PROBES.get(key, (None, None)) if key else (None, None)
+        if probe is not None and (probe.step_seconds is not None or not measure):
             self.from_cache = True
-            self._apply(known)
+            self._apply(probe)
             return
         self.from_cache = False
-        with contextlib.chdir("."):  # the environment may change the folder
+        with contextlib.chdir(
+            "."
+        ):  # restores the working directory, which an environment may change
             env = self.open(seed, 1 if self.scales or self.vectorised else None, 0)
             try:
-                known = self.describe(env, seed)
-                self._apply(known)
+                probe = self.describe(env, seed)
+                self._apply(probe)
                 if measure:
-                    known.step_seconds = self.step_seconds = self._measure_step(env, seed)
-            except Fault as fault:
-                first = Fault(fault.what, fault.text, fault.index or 0, fault.hint)
-                raise first.report(self.name, 0, seed) from fault
+                    probe.step_seconds = self.step_seconds = self._measure_step(env, seed)
+            except EnvFailure as failure:
+                first = EnvFailure(failure.what, failure.text, failure.index or 0, failure.hint)
+                raise first.report(self.name, 0, seed) from failure
             finally:
                 report_unclosed(self.name, close_if_possible(env))
         if key:
-            _PROBES[key] = self._identity(), known
-            if len(_PROBES) > _CACHED_PROBES:
+            _PROBES[key] = self._identity(), probe
+            if len(_PROBES) > _MAX_CACHED_PROBES:
                 del _PROBES[next(iter(_PROBES))]
 
     def forget_probe(self) -> None:
-        """Remove the probe from the cache, after the environment has changed."""
+        """Remove this environment's cached properties, after its code has changed."""
         _PROBES.pop(self._key(), None)
 
     def is_probed(self) -> bool:
-        """Return True if the cache has a probe."""
+        """Return True if this environment's properties are cached."""
         return self._key() in _PROBES
 
     def _key(self) -> Any:
-        """Return the key of the cache, or None for keywords that contain mutable objects."""
+        """Return this factory's key in the cache of probes, or None when it can't be cached.
+
+        Keywords with other objects than numbers and texts can't.
+        """
         if not _is_plain(self.keywords):
             return None
         arguments = repr(sorted(self.keywords.items())), self.render, self.vectorised
         return type(self), self.name, id(self._identity()), *arguments
 
     def _identity(self) -> Any:
-        """Return the object that identifies the constructor."""
+        """Return the object that identifies the environment's constructor in the cache."""
         return self.constructor
 
     def layout_of(self, observation: Any, action: Any, masked: bool = False) -> SpaceLayout:
-        """Return the layout of rows for the spaces of one agent."""
+        """Return the layout of rows for an observation space and an action space."""
         return SpaceLayout(self.name, observation, action, masked, self.rescale, self.channels)
 
     def _apply(self, probe: Probe) -> None:
@@ -290,7 +310,7 @@ class EnvFactory:
         self.layout = self.layout_of(*probe.spaces, probe.masked)
 
     def _measure_step(self, env: Any, seed: int) -> float:
-        """Return the seconds that a step takes with random legal actions, resets included."""
+        """Measure how long a step of an environment takes with random legal actions, in seconds."""
         buffers = Buffers.allocate(self.shapes(self.agents))
         instance = self.as_instance(env, buffers)
         legal = buffers.legal if buffers.legal.size else None
@@ -298,31 +318,31 @@ class EnvFactory:
         means = []
         try:
             instance.reset(seed)
-            for _ in range(2):  # another program may be busy during one of them
+            for _ in range(2):  # the minimum of two, since another program may be busy meanwhile
                 began = time.perf_counter()
                 steps = 0
                 busy = 0.0
                 while steps < _MEASURED_STEPS and (
                     steps == 0 or time.perf_counter() - began < _MEASURED_SECONDS
                 ):
-                    chosen = random_actions(self.layout, self.agents, rng, legal)
+                    sampled_actions = random_actions(self.layout, self.agents, rng, legal)
                     started = time.perf_counter()
-                    instance.step(self.actions(chosen))
+                    instance.step(self.actions(sampled_actions))
                     busy += time.perf_counter() - started
                     steps += 1
                 means.append(busy / steps)
-        except RAISED as error:
-            raise located("failed in step", error, 0) from error
+        except ENV_EXCEPTIONS as error:
+            raise locate_failure("failed in step", error, 0) from error
         return min(means)
 
     # ---- arrays and arguments --------------------------------------------------------------------
 
-    def shapes(self, n: int) -> Shapes:
+    def shapes(self, n: int) -> BufferShapes:
         """Return the shape and dtype of each array of the buffers of n agents."""
         spec = self.layout.spec
         observations = (n, spec.observation_size), self.layout.exact_dtype
         flags = (n,), np.bool_
-        shapes: Shapes = {
+        shapes: BufferShapes = {
             "observations": observations,
             "actions": ((n, spec.action.heads), np.float32),
             "rewards": ((n,), self.reward_dtype),
@@ -332,32 +352,32 @@ class EnvFactory:
         }
         if spec.mask_size:
             shapes["legal"] = (n, spec.mask_size), np.uint8
-        if self.shows_last:
+        if self.reports_final_observations:
             shapes["last"] = observations
         return shapes
 
     def actions(self, rows: np.ndarray) -> Any:
-        """Return (n, heads) actions of a policy as instances take them, indexable by agents."""
+        """Convert a policy's actions, (n, heads) float32, to what instances take, by agent."""
         return self.layout.each_action(rows)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of the constructor."""
+        """Return the keyword arguments to pass to the environment's constructor."""
         return {**self.keywords, "render_mode": "rgb_array"} if self.render else self.keywords
 
-    def takes(self) -> list[str]:
-        """Return the names of the constructor's arguments, for messages."""
+    def argument_names(self) -> list[str]:
+        """Return the names of the arguments that the environment's constructor takes."""
         return named_parameters(self.constructor)
 
     @contextmanager
-    def explained(self, number: int | None = None, seed: int = 0) -> Iterator[None]:
-        """Report what goes wrong while instance ``number`` is made.
+    def reporting_failures(self, number: int | None = None, seed: int = 0) -> Iterator[None]:
+        """Convert exceptions while an environment is made to ``UserError`` with a hint.
 
         Args:
             number: Number of the instance.
             seed: Seed of instance 0.
 
         Raises:
-            UserError: In place of the environment's error.
+            UserError: Replaces the environment's exception.
         """
         try:
             yield
@@ -365,26 +385,28 @@ class EnvFactory:
             raise
         except ModuleNotFoundError as error:
             raise UserError(f"{self.name}: {error}", install_hint(error)) from None
-        except RAISED as error:
-            if hint := undrawable(error):
+        except ENV_EXCEPTIONS as error:
+            if hint := drawing_hint(error):
                 raise UserError(f"{self.name} can't be drawn: {error}", hint) from None
             word = _KEYWORD.search(str(error)) if isinstance(error, TypeError) else None
             if word and word[1] in self.arguments():
-                raise self.unknown(word[1]) from None
-            fault = Fault("failed when it was made", describe(error), number)
-            raise fault.report(self.name, 0, seed) from error
+                raise self.unknown_argument(word[1]) from None
+            failure = EnvFailure("failed when it was made", describe_exception(error), number)
+            raise failure.report(self.name, 0, seed) from error
 
-    def unknown(self, key: str) -> UserError:
-        """Return the error for an argument that the constructor doesn't take."""
+    def unknown_argument(self, key: str) -> UserError:
+        """Return the error for an argument that the environment's constructor doesn't take."""
         if key == "render_mode" and key not in self.keywords:
-            return UserError(f"{self.name}: it can't be drawn: it takes no render_mode", DRAWS)
-        names = ", ".join(self.takes())
+            return UserError(
+                f"{self.name}: it can't be drawn: it takes no render_mode", RENDER_HINT
+            )
+        names = ", ".join(self.argument_names())
         hint = f"it takes {names}" if names else "leave it out"
         return UserError(f"{self.name}: it takes no env.{key}", hint)
 
 
 def _is_plain(value: Any) -> bool:
-    """Return True if a value consists of numbers, texts, lists and dictionaries."""
+    """Return True if a value consists only of numbers, texts, lists and dictionaries."""
     if isinstance(value, dict):
         return all(_is_plain(each) for each in [*value, *value.values()])
     if isinstance(value, list | tuple):
@@ -393,7 +415,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def parameters(constructor: Any) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a function or class; {} if they can't be found."""
+    """Return the parameters of a function or class by name; {} if Python can't inspect it."""
     try:
         return inspect.signature(constructor).parameters
     except (TypeError, ValueError):  # built in, or not callable
@@ -401,59 +423,61 @@ def parameters(constructor: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def named_parameters(constructor: Any) -> list[str]:
-    """Return the names of the parameters that can be given by name."""
+    """Return the names of a function's or class's parameters that can be passed by keyword."""
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     return [name for name, each in parameters(constructor).items() if each.kind in kinds]
 
 
-class OtherKind(UserError):
-    """Error for a constructor that made an object of another class than expected."""
+class WrongEnvClass(UserError):
+    """Error for a constructor that made an object of an unexpected class."""
 
 
-def other_kind(name: str, env: Any, expected: str, hint: str) -> OtherKind:
-    """Return the error for an object of another class than expected."""
+def wrong_env_class(name: str, env: Any, expected: str, hint: str) -> WrongEnvClass:
+    """Return the error for an environment that is an object of an unexpected class."""
     kind = f"{type(env).__module__}.{type(env).__qualname__}"
-    return OtherKind(f"{name}: it made a {kind}, expected a {expected}", hint)
+    return WrongEnvClass(f"{name}: it made a {kind}, expected a {expected}", hint)
 
 
 def close_if_possible(env: Any) -> str:
-    """Close an object that may be an environment. Returns what ``close`` raised, "" if nothing."""
+    """Close an environment if it has ``close``. Returns the exception's text, "" without one."""
     try:
         if callable(close := getattr(env, "close", None)):
             close()
-    except RAISED as error:
+    except ENV_EXCEPTIONS as error:
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return ""
 
 
-def report_unclosed(name: str, fault: str) -> None:
-    """Print a line about an environment that couldn't be closed; each line once.
+def report_unclosed(name: str, failure: str) -> None:
+    """Print a warning that ``close`` of an environment failed, but each warning only once.
 
     Args:
         name: Name of the environments.
-        fault: Result of ``close_if_possible``; nothing is printed for "".
+        failure: Result of ``close_if_possible``. "" prints no warning.
     """
-    line = f"puffer_mlx: {name}: close() of an environment failed, which is ignored: {fault}"
-    if fault and line not in _REPORTED:
-        _REPORTED.add(line)
+    line = f"puffer_mlx: {name}: close() of an environment failed, which is ignored: {failure}"
+    if failure and line not in _printed_lines:
+        _printed_lines.add(line)
         print(line, file=sys.stderr)
 
 
 class Instances:
-    """Instances that step one after another, each with an equal part of a group's n agents.
+    """Several instances of a Python environment, stepped one after another in this process.
+
+    Each instance has the same number of a group's n agents.
 
     Args:
         factory: Makes the instances.
         buffers: Arrays of the n agents.
-        current: (1,) int: receives the index of the running instance, for a process that dies.
-        busy: (1,) float64: receives the seconds spent in steps.
+        current: (1,) int, set to the index of the running instance, for messages if it crashes.
+        busy: (1,) float64, set to the seconds spent in steps.
         count: Number of instances.
         num_envs: Environments in each instance: see ``EnvFactory.make``.
         seed: Seed of instance 0 of all groups.
         number: Number of the first instance of this group.
 
     Raises:
-        UserError: An instance can't be made, or has another number of agents than expected.
+        UserError: An instance can't be made, or has an unexpected number of agents.
     """
 
     def __init__(
@@ -476,20 +500,20 @@ class Instances:
         self._number = number
         self._seconds = 0.0
         n = len(buffers.rewards) // count
-        self._turns: list[tuple[int, Instance, slice]] = []  # index, instance, its agents
+        self._instances: list[tuple[int, Instance, slice]] = []  # index, instance, its agents
         buffers.present[:] = True
         buffers.legal[:] = 1
         try:
             for i in range(count):
                 current[0] = i
                 agents = slice(i * n, (i + 1) * n)
-                one = factory.make(seed + number + i, num_envs, buffers.part(agents), number + i)
-                self._turns.append((i, one, agents))
+                one = factory.make(seed + number + i, num_envs, buffers.select(agents), number + i)
+                self._instances.append((i, one, agents))
                 if one.num_agents != n:
-                    wanted = "" if num_envs is None else f" with num_envs={num_envs}"
+                    wanted = "" if num_envs is None else f", made with num_envs={num_envs},"
                     raise UserError(
-                        f"{factory.name}: made{wanted} it has {one.num_agents} agents, expected"
-                        f" {n}",
+                        f"{factory.name}: an instance{wanted} has {one.num_agents} agents,"
+                        f" expected {n}",
                         "all instances must have the same number, in proportion to num_envs",
                     )
         except BaseException:
@@ -500,35 +524,36 @@ class Instances:
         """Reset all instances.
 
         Args:
-            seed: Seed of instance 0 of all groups, instance i has ``seed + i``; None: no new seeds.
+            seed: Seed of instance 0 of all groups; instance i gets ``seed + i``. None for no new
+                seeds.
 
         Raises:
-            Fault: An instance failed.
+            EnvFailure: An instance failed.
         """
-        for i, one, _ in self._turns:
+        for i, one, _ in self._instances:
             self._current[0] = i
             try:
                 one.reset(None if seed is None else seed + self._number + i)
-            except RAISED as error:
-                raise located("failed in reset", error, i) from error
+            except ENV_EXCEPTIONS as error:
+                raise locate_failure("failed in reset", error, i) from error
         return []
 
     def step(self) -> list[EpisodeInfo]:
-        """Step all instances with the actions in the buffers. Returns what they reported.
+        """Step all instances with the actions in the buffers. Returns reports of ended episodes.
 
         Raises:
-            Fault: An instance failed.
+            EnvFailure: An instance failed.
         """
         began = time.perf_counter()
         infos: list[EpisodeInfo] = []
         current = self._current
         actions = self._factory.actions(self.buffers.actions)
-        for i, one, agents in self._turns:
+        for i, one, agents in self._instances:
             current[0] = i
             try:
                 news = one.step(actions[agents])
-            except RAISED as error:
-                raise located("failed in step", error, i) from error
+            except ENV_EXCEPTIONS as error:
+                raise locate_failure("failed in step", error, i) from error
             if news:
                 infos += [info.shifted(agents.start) for info in news]
         self._seconds += time.perf_counter() - began
@@ -536,30 +561,33 @@ class Instances:
         return infos
 
     def picture(self) -> Any:
-        """Return the first instance's picture, or the ``UserError`` with the reason.
+        """Render the first instance. Returns a picture, or a ``UserError`` if it can't be rendered.
 
         Raises:
-            Fault: The instance failed.
+            EnvFailure: The instance failed.
         """
         try:
-            return self._turns[0][1].render()
+            return self._instances[0][1].render()
         except UserError as error:
             return error
-        except RAISED as error:
-            raise located("failed in render", error, 0) from error
+        except ENV_EXCEPTIONS as error:
+            raise locate_failure("failed in render", error, 0) from error
 
     def close_all(self) -> str:
-        """Close all instances. Returns what the first failing ``close`` raised, "" if none did."""
-        turns = self._turns
-        self._turns = []
-        faults = [close_if_possible(one) for _, one, _ in turns]
-        return next(filter(None, faults), "")
+        """Close all instances. Returns the text of the first exception of ``close``, or ""."""
+        turns = self._instances
+        self._instances = []
+        reasons = [close_if_possible(one) for _, one, _ in turns]
+        return next(filter(None, reasons), "")
 
 
-def located(what: str, error: BaseException, index: int) -> Exception:
-    """Return an instance's failure as a ``Fault`` with its index, or an unchanged ``UserError``."""
+def locate_failure(what: str, error: BaseException, index: int) -> Exception:
+    """Convert an exception of an instance to an ``EnvFailure`` with the instance's index.
+
+    A ``UserError`` is returned unchanged.
+    """
     if isinstance(error, UserError):
         return error
-    fault = error if isinstance(error, Fault) else failed(what, error)
-    index = index if fault.index is None else fault.index
-    return Fault(fault.what or what, fault.text, index, fault.hint)
+    failure = error if isinstance(error, EnvFailure) else failure_of(what, error)
+    index = index if failure.index is None else failure.index
+    return EnvFailure(failure.what or what, failure.text, index, failure.hint)

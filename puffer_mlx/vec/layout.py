@@ -1,16 +1,16 @@
-"""Gymnasium's spaces as flat rows of observations and as heads of actions. NumPy only.
+"""Convert between values of Gymnasium's spaces and flat rows (``SpaceLayout``). NumPy only.
 
-| space | in a row of observations | as actions |
+| space | in an observation row | as action |
 | --- | --- | --- |
-| Box | its numbers | continuous: one head per number, clipped to the bounds; -1 to 1 may be these |
-| Discrete | one-hot | a head of its choices |
-| MultiDiscrete | one-hot, number for number | a head for each number |
-| MultiBinary | its bits | a head of 2 for each bit |
-| Dict, Tuple | their parts, in Gymnasium's order | their parts, all discrete or all continuous |
+| Box | its numbers | one continuous head per number, clipped to the bounds or scaled to them |
+| Discrete | one-hot | one head with its choices |
+| MultiDiscrete | one-hot, one value after the other | one head per value |
+| MultiBinary | its bits | one head of 2 choices per bit |
+| Dict, Tuple | their spaces, in Gymnasium's order | their spaces, all discrete or all continuous |
 
 The order is that of ``gymnasium.spaces.flatten``, except that an image of (channels, height, width)
-is transposed to (height, width, channels). Images among the parts of a Dict or Tuple aren't
-transposed; ``EnvSpec.image_parts`` lists them for an encoder.
+is transposed to (height, width, channels). Images in a Dict or Tuple aren't transposed;
+``EnvSpec.image_parts`` lists them for an encoder.
 """
 
 from collections.abc import Callable
@@ -20,20 +20,20 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec, ImageSlice
-from puffer_mlx.vec.python_faults import Fault
+from puffer_mlx.vec.env_failures import EnvFailure
 from puffer_mlx.vec.spaces import (
-    SMALLEST,
-    UP_TO_4,
-    ObservationPart,
+    CHANNELS_SMALLEST,
+    CHANNELS_UP_TO_4,
+    ObservationComponent,
     Path,
-    action_parts,
+    action_components,
     action_spec,
     exact_dtype,
     from_text,
     image_of,
     kind_of,
     nested,
-    observation_parts,
+    observation_components,
     path_text,
     row_dtype,
     to_text,
@@ -41,26 +41,26 @@ from puffer_mlx.vec.spaces import (
 
 
 class SpaceLayout:
-    """Layout of one agent's observations and actions in rows.
+    """Convert one agent's observations and actions between Gymnasium's spaces and flat rows.
 
     Args:
         name: Name of the environment, for ``spec`` and messages.
         observation_space: Observation space of one agent.
-        action_space: Action space of one agent. A head with a single choice isn't a head of
-            ``spec.action``; ``actions`` fills it in.
-        mask: The environment reports which actions are legal.
-        rescale: Map -1 to 1 of a continuous action to its bounds, where both are finite.
+        action_space: Action space of one agent. Discrete values with a single choice get no head
+            in ``spec.action``; ``actions`` fills them in.
+        mask: True if the environment reports which actions are legal.
+        rescale: Map continuous actions from -1 to 1 to their bounds, where both are finite.
         channels: ``vec.image_channels``.
 
     Attributes:
         spaces: The observation and the action space.
-        spec: Description for a policy. Observations are uint8 if all parts are Boxes of uint8, else
-            float32.
-        exact_dtype: Dtype of rows without rounding: float64 if a space has numbers that float32
-            rounds, else ``spec.observation_dtype``.
+        spec: Description for a policy. Observations are uint8 if all spaces are Boxes of uint8,
+            else float32.
+        exact_dtype: Dtype that represents observations exactly: float64 if float32 would round
+            them, else ``spec.observation_dtype``.
 
     Raises:
-        UserError: A space has no layout; the message names the part.
+        UserError: A space isn't supported.
     """
 
     def __init__(
@@ -70,21 +70,21 @@ class SpaceLayout:
         action_space: Any,
         mask: bool = False,
         rescale: bool = False,
-        channels: str = SMALLEST,
+        channels: str = CHANNELS_SMALLEST,
     ) -> None:
         self._name = name
         self._arguments = name, observation_space, action_space, mask, rescale, channels
-        self._observations = list(observation_parts(name, observation_space, channels))
+        self._observations = list(observation_components(name, observation_space, channels))
         self._channels = channels
         self._single = self._observations[0].path == ()  # no Dict, no Tuple
         self.exact_dtype = exact_dtype(self._observations)
-        self._heads = list(action_parts(name, action_space, rescale))
+        self._heads = list(action_components(name, action_space, rescale))
         self.spaces = observation_space, action_space
         action = action_spec(name, self._heads)
         if mask and action.continuous:
             raise UserError(
                 f"{name}: it masks actions, but they are continuous",
-                "leave the mask out; only choices can be illegal",
+                "leave the mask out; only discrete actions can be masked",
             )
         self.spec = EnvSpec(
             name=name,
@@ -98,15 +98,15 @@ class SpaceLayout:
         )
 
     def images(self) -> list[str]:
-        """Describe how each image is read: "84 x 84, 4 channels (channels last)"."""
+        """Describe each image in the observations: "84 x 84, 4 channels (channels last)"."""
         texts = []
-        for part in self._observations:
-            if part.image:
-                h, w, c = part.image
-                first = image_of(part.space, self._channels)[1]
-                where = f"at {path_text(part.path)} " if part.path else ""
+        for component in self._observations:
+            if component.image:
+                h, w, c = component.image
+                first = image_of(component.space, self._channels)[1]
+                location = f"at {path_text(component.path)} " if component.path else ""
                 count = f"{c} channel{'s' * (c > 1)} (channels {'first' if first else 'last'})"
-                texts.append(f"{where}{h} x {w}, {count}")
+                texts.append(f"{location}{h} x {w}, {count}")
         return texts
 
     def write(self, batch: Any, out: np.ndarray) -> None:
@@ -132,8 +132,8 @@ class SpaceLayout:
     def writer(self, row: np.ndarray) -> Callable[[Any], None]:
         """Return a function that writes an observation of one agent into its row, (D,).
 
-        The function raises a ``Fault`` if the observation has a wrong shape, dtype or choice. It
-        doesn't check bounds.
+        The function raises an ``EnvFailure`` if the observation has a wrong shape, dtype or choice.
+        It doesn't check bounds.
         """
         targets = [
             (leaf, leaf.path, leaf.space.shape, leaf.space.dtype, leaf.writer(row))
@@ -155,33 +155,33 @@ class SpaceLayout:
                     text = f"is {array.dtype} {array.shape}, its space {dtype} {shape}"
                 except (KeyError, IndexError, TypeError, ValueError):
                     text = f"{str(observation)[:200]} isn't in {leaf.space}"
-                where = f" at {path_text(path)}" if path else ""
-                raise Fault("", f"an observation{where} {text}")
+                location = f" at {path_text(path)}" if path else ""
+                raise EnvFailure("", f"an observation{location} {text}")
 
         return write
 
     def restore(self, rows: Any) -> Any:
-        """Return the observations in rows, nested as the space is.
+        """Convert observation rows back to observations that are nested as the space is.
 
         Args:
-            rows: (n, D), an array of NumPy or MLX. It is sliced, reshaped and transposed.
+            rows: (n, D), an array of NumPy or MLX.
 
         Returns:
-            The argument of ``write``, with the dtype of ``rows``: an array, or nested dicts and
-                tuples of arrays. Discrete and MultiDiscrete parts stay one-hot, (n, choices).
+            An array, or nested dicts and tuples of arrays, with the dtype of ``rows``. Values of
+                Discrete and MultiDiscrete spaces stay one-hot, (n, choices).
         """
         if self._single:
             return self._observations[0].restore(rows)
-        parts = {
+        components = {
             leaf.path: leaf.restore(rows[:, leaf.start : leaf.stop]) for leaf in self._observations
         }
-        return nested(self.spaces[0], parts)
+        return nested(self.spaces[0], components)
 
     def actions(self, rows: np.ndarray) -> Any:
-        """Return the actions for a vector environment.
+        """Convert a policy's actions to actions for a vector environment.
 
         Args:
-            rows: (n, heads) float32, as a policy chose them.
+            rows: (n, heads) float32, actions of a policy.
 
         Returns:
             An array (n, ...) of the space's dtype, or nested dicts and tuples of arrays.
@@ -190,7 +190,7 @@ class SpaceLayout:
         return actions[()] if () in actions else nested(self.spaces[1], actions)
 
     def each_action(self, rows: np.ndarray) -> list[Any]:
-        """Return the action for each of n environments, from (n, heads) float32 rows."""
+        """Convert a policy's actions, (n, heads) float32, to a list of n environments' actions."""
         actions = self._chosen(rows)
         if () in actions:
             return list(actions[()])
@@ -200,7 +200,7 @@ class SpaceLayout:
         ]
 
     def _chosen(self, rows: np.ndarray) -> dict[Path, np.ndarray]:
-        """Return the actions of each part of the space, (n, ...)."""
+        """Convert a policy's actions to actions (n, ...) of each space within the action space."""
         return {
             head.path: head.convert(rows[:, head.start : head.start + len(head.sizes)])
             for head in self._heads
@@ -209,9 +209,9 @@ class SpaceLayout:
     def __reduce__(self) -> tuple[Any, ...]:
         return SpaceLayout, self._arguments
 
-    def _mismatch(self, leaf: ObservationPart, values: Any, n: int) -> UserError:
+    def _mismatch(self, leaf: ObservationComponent, values: Any, n: int) -> UserError:
         kind = f"{values.dtype} {values.shape}" if hasattr(values, "shape") else repr(values)
-        where = f" of {path_text(leaf.path)}" if leaf.path else ""
+        location = f" of {path_text(leaf.path)}" if leaf.path else ""
         if (
             isinstance(values, np.ndarray)
             and kind_of(leaf.space) == "Discrete"
@@ -220,33 +220,38 @@ class SpaceLayout:
             outside = [each for each in values.tolist() if not leaf.space.contains(each)]
             kind = str(outside[0]) if outside else kind
         return UserError(
-            f"{self._name}: observations{where} don't fit the space {leaf.space}: "
+            f"{self._name}: observations{location} don't fit the space {leaf.space}: "
             f"found {kind[:200]} for {n} agents",
             "the environment must return what its observation space describes",
         )
 
 
-def image_parts(parts: list[ObservationPart]) -> tuple[ImageSlice, ...]:
-    """Return the parts that are images, for ``EnvSpec.image_parts``."""
-    images = [part for part in parts if part.image]
-    return tuple(ImageSlice(part.start, part.image, part.channels_first) for part in images)
+def image_parts(components: list[ObservationComponent]) -> tuple[ImageSlice, ...]:
+    """Return the images among the spaces of an observation, for ``EnvSpec.image_parts``."""
+    images = [component for component in components if component.image]
+    return tuple(
+        ImageSlice(component.start, component.image, component.channels_first)
+        for component in images
+    )
 
 
 def saved_layout(spec: EnvSpec) -> SpaceLayout | None:
-    """Return the layout of the spaces in a checkpoint's spec, or None without spaces.
+    """Return the ``SpaceLayout`` of the spaces that a checkpoint contains, or None without spaces.
 
     Raises:
-        UserError: The spaces contradict the rest of the spec.
+        UserError: The spaces contradict the rest of the checkpoint's spec.
     """
     if not spec.spaces:
         return None
     try:
-        most = max(spec.observation_size, spec.action.heads)
-        seen, taken = from_text(spec.spaces, most)
+        max_elements = max(spec.observation_size, spec.action.heads)
+        seen, taken = from_text(spec.spaces, max_elements)
         rest = spec.name, seen, taken, spec.mask_size > 0, bool(spec.action.bounds)
-        layouts = [SpaceLayout(*rest, channels) for channels in (SMALLEST, UP_TO_4)]
+        layouts = [
+            SpaceLayout(*rest, channels) for channels in (CHANNELS_SMALLEST, CHANNELS_UP_TO_4)
+        ]
     except (ValueError, OverflowError, UserError) as error:
-        fault = str(error)
+        reason = str(error)
     else:
         for layout in layouts:
             if layout.spec == spec and layout.spec.image_parts == spec.image_parts:
@@ -254,7 +259,7 @@ def saved_layout(spec: EnvSpec) -> SpaceLayout | None:
         for layout in layouts:  # old checkpoints have no image parts
             if layout.spec == spec:
                 return layout
-        fault = "they are another environment's"
+        reason = "they belong to another environment"
     raise UserError(
-        f"the checkpoint's spaces of {spec.name} make no sense: {fault}", "the file is damaged"
+        f"the checkpoint's spaces of {spec.name} are invalid: {reason}", "the file is damaged"
     )

@@ -1,7 +1,7 @@
-"""Normalise observations and rewards by running statistics.
+"""Normalise observations and rewards of environments by running statistics.
 
-    observation = clip((observation - mean) / sqrt(variance + 1e-8), ±10)        of each number
-    reward = reward / sqrt(variance of G + 1e-8),  G = reward + gamma * G        of each agent
+    observation = clip((observation - mean) / sqrt(variance + 1e-8), ±10)        for each column
+    reward = reward / sqrt(variance of G + 1e-8),  G = reward + gamma * G        for each agent
 
 Source: OpenAI Baselines' VecNormalize. Statistics are over all rows so far, with every group's step
 as one batch (Chan's parallel update). Rewards aren't centred, so their sign stays.
@@ -9,7 +9,7 @@ as one batch (Chan's parallel update). Rewards aren't centred, so their sign sta
 The mean is subtracted before rows are rounded to float32, in which clock times of 1.7e9 and 1.7e9 +
 1 seconds are equal.
 
-Statistics skip rows and rewards that aren't finite, since one would spoil the entire run, and those
+Statistics skip non-finite observations and rewards, since one would spoil the entire run, and rows
 of absent agents (``VecEnv.final_observations``).
 """
 
@@ -27,51 +27,52 @@ from puffer_mlx.vec.base import (
     Collected,
     DeclaresPolicies,
     Environments,
-    LastObservations,
+    FinalObservations,
+    HasExactObservations,
+    ReportsFinalObservations,
     ReportsScores,
     Rows,
-    ShowsExactly,
-    ShowsLast,
 )
-from puffer_mlx.vec.rows import not_finite
+from puffer_mlx.vec.rows import non_finite_mask
 
-LIMIT = 10.0  # limit of a normalised observation, in standard deviations
-EPSILON = 1e-8
+MAX_DEVIATIONS = 10.0  # limit of a normalised observation, in standard deviations
+VARIANCE_EPSILON = 1e-8
 
 
 def deviation_inverse(variance: np.ndarray) -> np.ndarray:
     """Return 1 / sqrt(variance + 1e-8), float64."""
-    return 1 / np.sqrt(variance + EPSILON)
+    return 1 / np.sqrt(variance + VARIANCE_EPSILON)
 
 
-def normalise(
+def normalise_rows(
     rows: np.ndarray, mean: np.ndarray, scale: np.ndarray, exact: np.ndarray | None = None
 ) -> None:
-    """Normalise rows in place.
+    """Normalise and clip observations in place: ``(rows - mean) * scale``.
 
     Args:
         rows: (..., D) float32.
         mean: (D,) float64.
         scale: (D,) float64, 1 / standard deviation.
-        exact: (..., D) float64, the rows without rounding. None: ``rows`` are exact.
+        exact: (..., D) float64, observations before rounding to float32; None when rounding changed
+            nothing.
     """
     np.subtract(rows if exact is None else exact, mean, out=rows, casting="same_kind")
     np.multiply(rows, scale, out=rows, casting="same_kind")
-    np.clip(rows, -LIMIT, LIMIT, out=rows)
+    np.clip(rows, -MAX_DEVIATIONS, MAX_DEVIATIONS, out=rows)
 
 
 def can_normalise(spec: EnvSpec) -> bool:
-    """Return True if observations can be normalised. Bytes can't: their scale is known."""
+    """Return True if an environment's observations can be normalised, so if they aren't bytes."""
     return spec.observation_dtype != np.uint8
 
 
 def shows_normalised(config: Config, spec: EnvSpec) -> bool:
-    """Return True if a policy of this configuration gets normalised observations."""
+    """Return True if a configuration normalises the observations of its environment."""
     return config.vec.normalize_observations and can_normalise(spec)
 
 
 class Moments:
-    """Running mean and variance of columns, float64.
+    """Running mean and variance of each column of batches, in float64.
 
     Args:
         size: Number of columns.
@@ -83,32 +84,35 @@ class Moments:
         self.variance = np.ones(size)  # before the first batch
 
     def add(self, rows: np.ndarray) -> None:
-        """Add a batch (n, size). An empty batch changes nothing."""
+        """Add a batch of rows, (n, size), to the running mean and variance."""
         n = len(rows)
         if not n:
             return
-        mean, variance = rows.mean(axis=0, dtype=np.float64), rows.var(axis=0, dtype=np.float64)
-        before, total = self.count, self.count + n
-        moved = mean - self.mean
-        squares = variance * n + np.square(moved) * (before * n / total)
-        if before:
-            squares += self.variance * before
-        self.mean = self.mean + moved * (n / total)
-        self.variance, self.count = squares / total, total
+        mean = rows.mean(axis=0, dtype=np.float64)
+        variance = rows.var(axis=0, dtype=np.float64)
+        old_count = self.count
+        total = old_count + n
+        difference = mean - self.mean
+        squares = variance * n + np.square(difference) * (old_count * n / total)
+        if old_count:
+            squares += self.variance * old_count
+        self.mean = self.mean + difference * (n / total)
+        self.variance = squares / total
+        self.count = total
 
     @property
     def scale(self) -> np.ndarray:
-        """1 / standard deviation, (size,)."""
+        """1 / standard deviation of each column, (size,)."""
         return deviation_inverse(self.variance)
 
 
 class Normalized:
-    """Environments with normalised rows; implements ``VecEnv``.
+    """Wrap environments (a ``VecEnv``) to normalise their observations and rewards.
 
     Logs and episodes contain the original rewards.
 
     Args:
-        inner: The environments; closed together with this object.
+        inner: The environments; ``close`` closes them too.
         observations: Normalise observations.
         rewards: Normalise rewards.
         gamma: Discount of the return whose deviation rewards are divided by.
@@ -123,13 +127,13 @@ class Normalized:
     ) -> None:
         spec = inner.spec
         if observations and not can_normalise(spec):
-            raise ValueError(f"{spec.name} shows bytes, which can't hold what is normalised")
+            raise ValueError(f"{spec.name} has observations of bytes, which can't be normalised")
         self.inner = inner
         self.spec = spec
         self.final_observations = inner.final_observations
         self.num_agents, self.num_groups = inner.num_agents, inner.num_groups
         self.num_environments = inner.num_environments
-        self.unread = inner.unread
+        self.unused = inner.unused
         self.backend = inner.backend
         self.layout = getattr(inner, "layout", None)  # Python environments only
         what = [word for word, on in (("observations", observations), ("rewards", rewards)) if on]
@@ -143,59 +147,64 @@ class Normalized:
         if isinstance(inner, DeclaresPolicies):
             self.declared_policies = inner.declared_policies
             self.set_tags = inner.set_tags
-        self._exactly = inner.exact_observations if isinstance(inner, ShowsExactly) else None
-        self._seen = Moments(spec.observation_size) if observations else None
-        self._return = Moments(1) if rewards else None
+        self._exactly = (
+            inner.exact_observations if isinstance(inner, HasExactObservations) else None
+        )
+        self._observation_moments = Moments(spec.observation_size) if observations else None
+        self._return_moments = Moments(1) if rewards else None
         self._gamma = gamma
         self._threads = threads
         self._frozen = False
         self._returns = np.zeros(inner.num_agents)  # G of each agent
         self._n = inner.num_agents // inner.num_groups
-        self._out: list[Rows | None] = [None] * inner.num_groups
-        self._warned = False  # of values that aren't finite
+        self._pending_rows: list[Rows | None] = [None] * inner.num_groups
+        self._warned = False  # True after the warning about non-finite values
 
     def reset(self, out: Rows) -> None:
-        """Reset the environments, as ``VecEnv.reset`` does."""
+        """Reset the environments and normalise their first observations (``VecEnv.reset``)."""
         self.inner.reset(out)
         self._returns[:] = 0
         self._normalise(out, slice(0, self.num_agents), rewarded=False)
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
-        """Begin a step, as ``VecEnv.send`` does; ``wait`` normalises the rows."""
+        """Begin a step of a group (``VecEnv.send``); ``wait`` normalises its rows."""
         self.inner.send(group, actions, out)
-        self._out[group] = out
+        self._pending_rows[group] = out
 
     def wait(self, group: int) -> None:
-        """Wait for a step, as ``VecEnv.wait`` does, and normalise its rows."""
+        """Wait for the step of a group (``VecEnv.wait``), and normalise its rows."""
         self.inner.wait(group)
-        out, self._out[group] = self._out[group], None
+        out, self._pending_rows[group] = self._pending_rows[group], None
         if out is not None:
             self._normalise(out, slice(group * self._n, (group + 1) * self._n))
 
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
-        """Collect a rollout, as ``WholeRollouts.collect`` does, but step by step."""
+        """Collect a rollout step by step, with normalised rows (``CollectsRollouts.collect``)."""
         return rollout_loop.collect(self, steps, act, actions, out, spans, self._threads)
 
     @property
-    def shows_last(self) -> bool:
-        """True if the environments show last observations (``ShowsLast``)."""
-        return isinstance(self.inner, ShowsLast) and self.inner.shows_last
+    def reports_final_observations(self) -> bool:
+        """True if the environments report last observations (``ReportsFinalObservations``)."""
+        return (
+            isinstance(self.inner, ReportsFinalObservations)
+            and self.inner.reports_final_observations
+        )
 
-    def take_last(self) -> LastObservations:
-        """Return normalised last observations, as ``ShowsLast.take_last`` does."""
-        assert isinstance(self.inner, ShowsLast)
-        last = self.inner.take_last()
-        if self._seen is None:
+    def take_final_observations(self) -> FinalObservations:
+        """Return last observations of ended episodes, normalised (``ReportsFinalObservations``)."""
+        assert isinstance(self.inner, ReportsFinalObservations)
+        last = self.inner.take_final_observations()
+        if self._observation_moments is None:
             return last
         rows = last.observations.astype(np.float32)
         exact = last.observations if last.observations.dtype == np.float64 else None
-        normalise(rows, self._seen.mean, self._seen.scale, exact)
+        normalise_rows(rows, self._observation_moments.mean, self._observation_moments.scale, exact)
         return last._replace(observations=rows)
 
-    def memory(self) -> dict[str, np.ndarray]:
-        """Return copies of the statistics (``HasNormalizer``)."""
+    def statistics(self) -> dict[str, np.ndarray]:
+        """Return copies of the normalization statistics by name (``HasNormalizer``)."""
         return {
             f"{name}.{key}": np.array(getattr(moments, key), np.float64)
             for name, moments in self._moments().items()
@@ -203,97 +212,105 @@ class Normalized:
         }
 
     def _moments(self) -> dict[str, Moments]:
-        parts = {"observations": self._seen, "return": self._return}
-        return {name: moments for name, moments in parts.items() if moments}
+        both = {"observations": self._observation_moments, "return": self._return_moments}
+        return {name: moments for name, moments in both.items() if moments}
 
-    def remember(self, memory: dict[str, np.ndarray], frozen: bool = False) -> None:
-        """Restore statistics (``HasNormalizer``). If ``frozen``, rewards aren't normalised.
+    def restore_statistics(self, statistics: dict[str, np.ndarray], frozen: bool = False) -> None:
+        """Restore normalization statistics. If ``frozen``, rewards aren't normalised any more.
 
-        Statistics of rewards may be missing and then start again, since a policy doesn't depend on
-        them.
+        Statistics of rewards may be missing, since a policy doesn't depend on them; they then start
+        again.
         """
-        parts = self._moments()
-        if not any(name.startswith("return.") for name in memory):
-            parts.pop("return", None)
-        self._recall(parts, memory)
+        moments = self._moments()
+        if not any(name.startswith("return.") for name in statistics):
+            moments.pop("return", None)
+        self._restore_moments(moments, statistics)
         self._frozen = frozen
 
-    def _recall(self, parts: dict[str, Moments], memory: dict[str, np.ndarray]) -> None:
-        """Restore some of the statistics; ``memory`` must contain all of them."""
-        current = self.memory()
-        names = [f"{name}.{key}" for name in parts for key in ("count", "mean", "variance")]
-        shapes = {name: getattr(memory.get(name), "shape", None) for name in names}
+    def _restore_moments(
+        self, moments_by_name: dict[str, Moments], statistics: dict[str, np.ndarray]
+    ) -> None:
+        """Set moments from statistics by name, which must contain all of them."""
+        current = self.statistics()
+        names = [
+            f"{name}.{key}" for name in moments_by_name for key in ("count", "mean", "variance")
+        ]
+        shapes = {name: getattr(statistics.get(name), "shape", None) for name in names}
         if wrong := [name for name in names if shapes[name] != current[name].shape]:
             raise UserError(
-                f"the statistics of {', '.join(wrong)} are missing, or of other environments",
+                f"the statistics of {', '.join(wrong)} are missing or belong to other environments",
                 "leave vec.normalize_observations and vec.normalize_rewards as they were",
             )
-        if "observations.mean" in memory and "observations" not in parts:
+        if "observations.mean" in statistics and "observations" not in moments_by_name:
             raise UserError(
-                "the policy wants normalised observations, and these aren't",
+                "the policy needs normalised observations, but these aren't normalised",
                 "--vec.normalize-observations 1",
             )
-        for name, moments in parts.items():
-            moments.count = float(memory[f"{name}.count"])
-            moments.mean = np.array(memory[f"{name}.mean"], np.float64)
-            moments.variance = np.array(memory[f"{name}.variance"], np.float64)
+        for name, moments in moments_by_name.items():
+            moments.count = float(statistics[f"{name}.count"])
+            moments.mean = np.array(statistics[f"{name}.mean"], np.float64)
+            moments.variance = np.array(statistics[f"{name}.variance"], np.float64)
 
     def raw(self, observations: np.ndarray) -> np.ndarray:
-        """Return normalised observations (..., D) on their original scale.
+        """Convert normalised observations (..., D) back to their original scale.
 
-        Clipped values stay clipped.
+        Values that were clipped aren't restored.
         """
-        if self._seen is None:
+        if self._observation_moments is None:
             return observations
-        return (observations / self._seen.scale + self._seen.mean).astype(np.float32)
+        return (
+            observations / self._observation_moments.scale + self._observation_moments.mean
+        ).astype(np.float32)
 
     def state(self) -> np.ndarray | None:
-        """Return the state of the environments and the statistics (``VecEnv.state``)."""
+        """Return the state of the environments and the normalization statistics as bytes."""
         inner = self.inner.state()
         if inner is None:
             return None
         file = io.BytesIO()
-        np.savez(file, inner=inner, returns=self._returns, **self.memory())  # type: ignore
+        np.savez(file, inner=inner, returns=self._returns, **self.statistics())  # type: ignore
         return np.frombuffer(file.getvalue(), np.uint8)
 
     def restore(self, state: np.ndarray) -> None:
-        """Restore a state that ``state`` returned."""
+        """Restore environments and normalization statistics from a result of ``state``."""
         try:
             with np.load(io.BytesIO(state.tobytes()), allow_pickle=False) as file:
                 saved = dict(file)
         except (ValueError, OSError, EOFError, KeyError) as error:
             raise UserError(
-                f"the state isn't one of normalised environments: {error}",
-                "go on with the run's own vec.normalize_observations and vec.normalize_rewards",
+                f"the state doesn't belong to normalised environments: {error}",
+                "resume with the run's vec.normalize_observations and vec.normalize_rewards",
             ) from None
-        self._recall(self._moments(), saved)
+        self._restore_moments(self._moments(), saved)
         self.inner.restore(saved["inner"])
         self._returns[:] = saved["returns"]
 
     def _normalise(self, out: Rows, agents: slice, rewarded: bool = True) -> None:
-        """Normalise the rows of some agents in place, after updating the statistics."""
+        """Update the statistics with the rows of some agents, then normalise the rows in place."""
         first = agents.start
-        away = _absent_mask(out)
-        if self._seen is not None:
+        absent = _absent_mask(out)
+        if self._observation_moments is not None:
             rows = out.observations
             exact = self._exactly(agents) if self._exactly else None
             if not self._frozen:
                 seen = rows if exact is None else exact
-                bad = _or_masks(self._not_finite("an observation", rows, first), away)
-                self._seen.add(seen if bad is None else seen[~bad])
-            normalise(rows, self._seen.mean, self._seen.scale, exact)
-        if self._return is not None and rewarded and not self._frozen:
+                bad = _or_masks(self._warn_non_finite("an observation", rows, first), absent)
+                self._observation_moments.add(seen if bad is None else seen[~bad])
+            normalise_rows(
+                rows, self._observation_moments.mean, self._observation_moments.scale, exact
+            )
+        if self._return_moments is not None and rewarded and not self._frozen:
             G, rewards = self._returns[agents], out.rewards
-            bad = _or_masks(self._not_finite("a reward", rewards[:, None], first), away)
+            bad = _or_masks(self._warn_non_finite("a reward", rewards[:, None], first), absent)
             G *= self._gamma
             G += rewards if bad is None else np.where(bad, 0, rewards)
-            self._return.add(G[:, None] if bad is None else G[~bad, None])
-            np.multiply(rewards, self._return.scale, out=rewards, casting="same_kind")
+            self._return_moments.add(G[:, None] if bad is None else G[~bad, None])
+            np.multiply(rewards, self._return_moments.scale, out=rewards, casting="same_kind")
             G[out.terminals != 0] = 0
 
-    def _not_finite(self, what: str, rows: np.ndarray, first: int) -> np.ndarray | None:
-        """Return a mask (n,) of rows (n, size) that aren't finite, or None; warns once."""
-        bad = not_finite(rows)
+    def _warn_non_finite(self, what: str, rows: np.ndarray, first: int) -> np.ndarray | None:
+        """Find rows with non-finite numbers and warn once. Returns a mask (n,) or None."""
+        bad = non_finite_mask(rows)
         if bad is None:
             return None
         if not self._warned:
@@ -301,14 +318,14 @@ class Normalized:
             row, column = np.argwhere(bad)[0].tolist()
             print(
                 f"puffer_mlx: {self.spec.name}: agent {first + row} got {what} of"
-                f" {rows[row, column]} at position {column}; what isn't finite is left out of the"
-                " statistics that normalise",
+                f" {rows[row, column]} at position {column}; non-finite numbers are left out of the"
+                " normalization statistics",
                 file=sys.stderr,
             )
         return np.any(bad, axis=1)
 
     def render(self) -> np.ndarray | bool:
-        """Draw environment 0, as ``Environments.render`` does."""
+        """Render environment 0 (``Environments.render``)."""
         return self.inner.render()
 
     def __enter__(self) -> Self:
@@ -319,11 +336,11 @@ class Normalized:
 
 
 def _absent_mask(out: Rows) -> np.ndarray | None:
-    """Return (n,) bool, True for absent agents; None: all are present."""
+    """Return a mask of absent agents, (n,) bool, or None when all are present."""
     if out.final_observations is None or not out.final_observations.any():
         return None
-    away = (out.final_observations > 0) & (out.terminals > 0)
-    return away if away.any() else None
+    absent = (out.final_observations > 0) & (out.terminals > 0)
+    return absent if absent.any() else None
 
 
 def _or_masks(some: np.ndarray | None, others: np.ndarray | None) -> np.ndarray | None:

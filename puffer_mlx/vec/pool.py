@@ -1,12 +1,12 @@
-"""The environments in Python of one group of agents: stepped here, or by a pool of processes.
+"""Step the Python environments of one group of agents, in this process or in several processes.
 
 ``SyncGroup`` and ``AsyncGroup`` have the same methods. Agents and instances are numbered across
 processes, so both give the same rows.
 
 Processes share the buffers' memory with the trainer. They ignore Ctrl-C, SIGHUP and SIGTERM, which
-the trainer handles, and end when it ends. Each writes the index of the environment it is stepping
-to shared memory, for messages about one that dies or hangs. A hanging process is asked for its
-traceback. ``close`` ends all processes.
+the trainer handles, and end when the trainer ends. Each process writes the index of the environment
+that it is stepping to shared memory, for messages if it dies or hangs. A hanging process is sent a
+signal to report its traceback. ``close`` ends all processes.
 """
 
 import multiprocessing
@@ -27,52 +27,54 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import registries
+from puffer_mlx.vec.env_failures import EnvFailure, describe_exception
 from puffer_mlx.vec.instances import (
     Buffers,
+    BufferShapes,
     EnvFactory,
     EpisodeInfo,
     Instances,
-    Shapes,
     report_unclosed,
 )
 from puffer_mlx.vec.processes import (
-    CONTEXT,
+    START_METHOD,
     allow_children,
     begin_child,
-    how_it_ended,
+    describe_exit,
     starting_children,
 )
-from puffer_mlx.vec.python_faults import Fault, describe
 
-_STARTING = 60.0  # minimum seconds for a process to start and make its environments
-_MAKING = 4.0  # times vec.timeout: imports are slow when all processes start at once
+_MIN_START_TIMEOUT = 60.0  # minimum seconds for a process to start and make its environments
+_START_TIMEOUT_FACTOR = 4.0  # times vec.timeout: imports are slow when all processes start at once
 _CLOSE_TIMEOUT = 3.0  # seconds for environments to close
 _SHUTDOWN_TIMEOUT = 1.0  # seconds for a process to end, or to report where it hangs
-_WHY_DEAD = (
+_DEATH_HINT = (
     "was there too little memory (fewer vec.total_agents), or did compiled code crash"
     " (vec.backend = sync shows where)?"
 )
-_LOST = 76  # exit code of a process that can't answer
-_WHY_LOST = "an environment must not close all descriptors (os.closerange, code for daemons)"
+_EXIT_DISCONNECTED = 76  # exit code of a process that can't send its result
+_DISCONNECTED_HINT = (
+    "an environment must not close all descriptors (os.closerange, code for daemons)"
+)
 _DUMP_SIGNAL = signal.SIGUSR1  # sent to a hanging process
-_CLOSE, _STEP = pickle.dumps(("close", ())), pickle.dumps(("step", ()))
-_NOTHING = pickle.dumps([])
+_CLOSE_TASK, _STEP_TASK = pickle.dumps(("close", ())), pickle.dumps(("step", ()))
+_EMPTY_RESULT = pickle.dumps([])
 
 
 class Unclosed(NamedTuple):
-    """The last message of a process: what ``close`` of one of its environments raised."""
+    """Last message of a process in which ``close`` of an environment failed: the exception."""
 
-    fault: str
+    failure: str
 
 
 class SyncGroup(Instances):
-    """A group whose environments step in this process, one after another.
+    """A group of agents whose Python environments step in this process, one after another.
 
     Args:
         shapes: Shapes of its buffers.
         factory: Makes the instances.
         seed: Seed of instance 0 of all groups.
-        number: Number of the group's first instance.
+        number: Number of this group's first instance.
         arguments: Further arguments of ``Instances``.
 
     Attributes:
@@ -83,19 +85,19 @@ class SyncGroup(Instances):
     """
 
     def __init__(
-        self, shapes: Shapes, *, factory: EnvFactory, seed: int, number: int, **arguments: Any
+        self, shapes: BufferShapes, *, factory: EnvFactory, seed: int, number: int, **arguments: Any
     ) -> None:
-        self._place = factory.name, number, seed
+        self._origin = factory.name, number, seed
         buffers = Buffers.allocate(shapes)
         current, busy = np.zeros(1, int), np.zeros(1)
         super().__init__(factory, buffers, current, busy, seed=seed, number=number, **arguments)
 
-    def ask(self, what: str, *arguments: Any) -> None:
-        """Begin a ``step`` or a ``reset`` (with a seed or None), to be done in ``answer``."""
+    def submit(self, what: str, *arguments: Any) -> None:
+        """Submit a ``step`` or a ``reset`` (with a seed or None); ``wait`` executes it."""
         self._task = getattr(self, what), arguments
 
-    def answer(self) -> Any:
-        """Execute the task and return its infos. The result is in the buffers.
+    def wait(self) -> Any:
+        """Execute the submitted step or reset. Returns reports of episodes; rows are in buffers.
 
         Raises:
             UserError: An environment failed; close all.
@@ -103,25 +105,25 @@ class SyncGroup(Instances):
         method, arguments = self._task
         try:
             return method(*arguments)
-        except Fault as fault:
-            raise fault.report(*self._place) from None
+        except EnvFailure as failure:
+            raise failure.report(*self._origin) from None
 
     def render(self) -> Any:
-        """Return the first environment's picture, or the ``UserError`` with the reason."""
-        self.ask("picture")
-        return self.answer()
+        """Render the first environment. Returns a picture, or a ``UserError`` with the reason."""
+        self.submit("picture")
+        return self.wait()
 
     def close(self) -> None:
-        """Close the environments; report one that can't be closed."""
-        report_unclosed(self._place[0], self.close_all())
+        """Close the environments of this group. A failure is printed."""
+        report_unclosed(self._origin[0], self.close_all())
 
     def busy_seconds(self) -> float:
-        """Return the seconds spent in steps."""
+        """Return the seconds that this group spent in environment steps."""
         return float(self._busy[0])
 
 
 class AsyncGroup:
-    """A group whose environments step in W processes, with the methods of ``SyncGroup``.
+    """A group of agents whose Python environments step in W processes.
 
     Args:
         shapes: Shapes of its buffers.
@@ -130,20 +132,20 @@ class AsyncGroup:
         factory: Makes the instances.
         seed: Seed of instance 0 of all groups.
         count: Number of instances in the group.
-        number: Number of the group's first instance.
+        number: Number of this group's first instance.
         arguments: Further arguments of ``Instances``.
 
     Attributes:
         buffers: Arrays of the group's agents.
 
     Raises:
-        UserError: The environments can't be made, or can't be sent to a process. No process is left
-            then.
+        UserError: The environments can't be made, or can't be sent to a process. All processes have
+            ended then.
     """
 
     def __init__(
         self,
-        shapes: Shapes,
+        shapes: BufferShapes,
         *,
         workers: int,
         timeout: float,
@@ -153,20 +155,20 @@ class AsyncGroup:
         number: int,
         **arguments: Any,
     ) -> None:
-        self._place = factory.name, number, seed
+        self._origin = factory.name, number, seed
         self._count = count // workers  # instances of a process
         self._pipes: list[Connection] = []
         self.processes: list[Any] = []
         # Also run when the program ends: multiprocessing would send SIGTERM, which they ignore.
         ending = factory.name, self._pipes, self.processes
-        self._end = Finalize(self, _end, ending, exitpriority=0)
-        context: Any = multiprocessing.get_context(CONTEXT)
+        self._end_processes = Finalize(self, _end_processes, ending, exitpriority=0)
+        context: Any = multiprocessing.get_context(START_METHOD)
         preload = [__name__, type(factory).__module__, "gymnasium"]
         shapes = {**shapes, "current": ((workers,), np.int64), "busy": ((workers,), np.float64)}
-        memory = {key: context.RawArray("b", _bytes(*kind)) for key, kind in shapes.items()}
-        self.buffers, self._current, self._busy = _view(memory, shapes)
+        memory = {key: context.RawArray("b", _byte_count(*kind)) for key, kind in shapes.items()}
+        self.buffers, self._current, self._busy = _view_buffers(memory, shapes)
         self._n = len(self.buffers.rewards) // workers
-        sent = pickled(factory)
+        sent = pickle_factory(factory)
         method = multiprocessing.get_start_method()
         try:
             for w in range(workers):
@@ -174,130 +176,132 @@ class AsyncGroup:
                 rest = {**arguments, "seed": seed, "count": self._count, "number": first}
                 pipe, end = context.Pipe()
                 what = w, self._n, end, method, sent, memory, shapes, rest
-                process = context.Process(target=_work, args=what, daemon=True)
+                process = context.Process(target=_run_worker, args=what, daemon=True)
                 with starting_children(preload):
                     process.start()
                 end.close()
                 self._pipes.append(pipe)
                 self.processes.append(process)
-            self._wait_at_most(max(_STARTING, _MAKING * timeout))
-            self.answer()
-            self._wait_at_most(timeout)
+            self._set_timeout(max(_MIN_START_TIMEOUT, _START_TIMEOUT_FACTOR * timeout))
+            self.wait()
+            self._set_timeout(timeout)
         except BaseException:
             self.close()
             raise
 
-    def ask(self, what: str, *arguments: Any) -> None:
-        """Begin a ``step`` or a ``reset`` (with a seed or None) of all environments."""
-        words = pickle.dumps((what, arguments)) if arguments else _STEP
+    def submit(self, what: str, *arguments: Any) -> None:
+        """Send a ``step`` or a ``reset`` (with a seed or None) to all processes."""
+        task = pickle.dumps((what, arguments)) if arguments else _STEP_TASK
         for w, pipe in enumerate(self._pipes):
             try:
-                pipe.send_bytes(words)
+                pipe.send_bytes(task)
             except OSError:
-                raise self._died(w) from None
+                raise self._death_error(w) from None
 
-    def answer(self) -> list[EpisodeInfo]:
-        """Wait for the task and return its infos. The result is in the buffers.
+    def wait(self) -> list[EpisodeInfo]:
+        """Wait for the submitted step or reset. Returns reports of episodes; rows are in buffers.
 
         Raises:
             UserError: An environment failed, died or hangs; close all.
         """
         infos: list[EpisodeInfo] = []
         for w in range(len(self._pipes)):
-            news = self._receive(w)
+            received = self._receive(w)
             first = w * self._n
-            if isinstance(news, UserError):
-                raise news
-            if news:
-                infos += [info.shifted(first) for info in news]
+            if isinstance(received, UserError):
+                raise received
+            if received:
+                infos += [info.shifted(first) for info in received]
         return infos
 
     def render(self) -> Any:
-        """Return the first environment's picture, or the ``UserError`` with the reason."""
-        with suppress(OSError):  # dead; ``answer`` reports it
+        """Render the first environment. Returns a picture, or a ``UserError`` with the reason."""
+        with suppress(OSError):  # the process died, which ``_receive`` reports
             self._pipes[0].send(("picture", ()))
         return self._receive(0)
 
     def busy_seconds(self) -> float:
-        """Return the seconds spent in steps, over all processes."""
+        """Return the seconds spent in environment steps, summed over this group's processes."""
         return float(self._busy.sum())
 
     def close(self) -> None:
-        """Ask all processes to end, and kill those that don't."""
-        self._end()
+        """End all processes of this group; kill those that don't end in time."""
+        self._end_processes()
 
-    def _wait_at_most(self, seconds: float) -> None:
-        """Make reading from a process fail after some seconds (BlockingIOError).
+    def _set_timeout(self, seconds: float) -> None:
+        """Set the timeout for reading from processes, which then raises BlockingIOError.
 
-        Calling ``poll`` before each read would take a tenth of a round trip.
+        A socket option is faster than ``poll`` before each read, by a tenth of a round trip.
         """
         self._timeout = seconds
-        whole = int(seconds)
-        text = struct.pack("ll", whole, int((seconds - whole) * 1e6))
+        whole_seconds = int(seconds)
+        text = struct.pack("ll", whole_seconds, int((seconds - whole_seconds) * 1e6))
         for pipe in self._pipes:
             with socket.socket(fileno=os.dup(pipe.fileno())) as end:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, text)
 
     def _receive(self, w: int) -> Any:
-        """Return the answer of a process, or raise its error."""
+        """Receive a result from a process, or raise its error."""
         try:
-            word = self._pipes[w].recv()
+            message = self._pipes[w].recv()
         except BlockingIOError:
-            raise self._hang(w) from None
+            raise self._hang_error(w) from None
         except (EOFError, OSError):
-            raise self._died(w) from None
-        if isinstance(word, Fault):
-            raise self._report(w, word)
-        return word
+            raise self._death_error(w) from None
+        if isinstance(message, EnvFailure):
+            raise self._report(w, message)
+        return message
 
-    def _report(self, w: int, fault: Fault) -> UserError:
-        name, number, seed = self._place
-        return fault.report(name, number + w * self._count, seed)
+    def _report(self, w: int, failure: EnvFailure) -> UserError:
+        name, number, seed = self._origin
+        return failure.report(name, number + w * self._count, seed)
 
-    def _died(self, w: int) -> UserError:
+    def _death_error(self, w: int) -> UserError:
         process = self.processes[w]
         process.join(_SHUTDOWN_TIMEOUT)
         code = process.exitcode or 0
-        text, hint = f"its process {how_it_ended(code)}", _WHY_DEAD
-        if code == _LOST:
-            text, hint = "its process lost its connection to this one", _WHY_LOST
-        return self._report(w, Fault("died", text, int(self._current[w]), hint))
+        text, hint = f"its process {describe_exit(code)}", _DEATH_HINT
+        if code == _EXIT_DISCONNECTED:
+            text, hint = "its process lost its connection to this one", _DISCONNECTED_HINT
+        return self._report(w, EnvFailure("died", text, int(self._current[w]), hint))
 
-    def _hang(self, w: int) -> UserError:
+    def _hang_error(self, w: int) -> UserError:
         pipe = self._pipes[w]
         with suppress(ProcessLookupError):
             os.kill(self.processes[w].pid, _DUMP_SIGNAL)
         text = f"nothing came back for {self._timeout:g} seconds (vec.timeout)"
-        with suppress(Exception):  # it may have died, or written half a message
-            word = pipe.recv() if pipe.poll(_SHUTDOWN_TIMEOUT) else None
-            lines = word.text.partition("\n")[2] if isinstance(word, Fault) else ""
+        with suppress(Exception):  # the process may have died, or written half a message
+            message = pipe.recv() if pipe.poll(_SHUTDOWN_TIMEOUT) else None
+            lines = message.text.partition("\n")[2] if isinstance(message, EnvFailure) else ""
             text += f"; it was at\n{lines}" if lines else ""
         hint = "raise vec.timeout if it is only slow"
-        return self._report(w, Fault("hangs", text, int(self._current[w]), hint))
+        return self._report(w, EnvFailure("hangs", text, int(self._current[w]), hint))
 
 
-def _end(name: str, pipes: list[Connection], processes: Sequence[Any]) -> None:
-    """End a group's processes, and report what ``close`` of the environments ``name`` raised."""
+def _end_processes(name: str, pipes: list[Connection], processes: Sequence[Any]) -> None:
+    """End the processes of a group, and print failures of ``close`` of its environments."""
     try:
         for pipe in pipes:
             with suppress(OSError):  # its process has ended
-                pipe.send_bytes(_CLOSE)  # answered after the current step, whose result is unused
+                pipe.send_bytes(
+                    _CLOSE_TASK
+                )  # answered after the current step, whose result is unused
         _join(processes, _CLOSE_TIMEOUT)
     finally:  # also after a second Ctrl-C
         for process in processes:
             process.kill()
         _join(processes, _CLOSE_TIMEOUT)
         for pipe in pipes:
-            report_unclosed(name, _last_word(pipe))
+            report_unclosed(name, _close_error(pipe))
             pipe.close()
 
 
 def _join(processes: Sequence[Any], timeout: float) -> None:
-    """Wait until processes have ended.
+    """Wait until processes have ended, or until a timeout.
 
     Args:
         processes: The processes.
-        timeout: Seconds for all of them together.
+        timeout: Seconds for all processes together.
     """
     deadline = time.monotonic() + timeout
     for process in processes:
@@ -305,85 +309,92 @@ def _join(processes: Sequence[Any], timeout: float) -> None:
 
 
 def open_group(
-    shapes: Shapes, workers: int, timeout: float, **arguments: Any
+    shapes: BufferShapes, workers: int, timeout: float, **arguments: Any
 ) -> SyncGroup | AsyncGroup:
-    """Return the environments of a group. They step in this process if ``workers`` is 0."""
+    """Make the environments of a group: in this process if ``workers`` is 0, else in processes."""
     if workers:
         return AsyncGroup(shapes, workers=workers, timeout=timeout, **arguments)
     return SyncGroup(shapes, **arguments)
 
 
-def _work(
+def _run_worker(
     w: int,
     n: int,
     pipe: Connection,
     method: str,
     sent: bytes,
     memory: dict[str, Any],
-    shapes: Shapes,
+    shapes: BufferShapes,
     arguments: dict[str, Any],
 ) -> None:
-    """Run a process: make environments and execute tasks until ``close``."""
+    """Main function of a worker process: make environments and execute tasks until ``close``."""
     begin_child()
-    signal.signal(_DUMP_SIGNAL, _raise_hang)
+    signal.signal(_DUMP_SIGNAL, _raise_timeout)
     allow_children(pipe, method)
-    buffers, current, busy = _view(memory, shapes)
-    buffers, current = buffers.part(slice(w * n, (w + 1) * n)), current[w : w + 1]
+    buffers, current, busy = _view_buffers(memory, shapes)
+    buffers, current = buffers.select(slice(w * n, (w + 1) * n)), current[w : w + 1]
     instances = None
     try:
-        registered, made = pickle.loads(sent)
-        factory = pickle.loads(made)
+        registered, factory_bytes = pickle.loads(sent)
+        factory = pickle.loads(factory_bytes)
         registries.receive(registered)  # replaces environments registered by imports
         instances = Instances(factory, buffers, current, busy[w : w + 1], **arguments)
-        pipe.send_bytes(_NOTHING)
+        pipe.send_bytes(_EMPTY_RESULT)
         while (task := _next_task(pipe))[0] != "close":
             result = getattr(instances, task[0])(*task[1])
             if isinstance(result, list) and not result:
-                pipe.send_bytes(_NOTHING)
+                pipe.send_bytes(_EMPTY_RESULT)
             else:
                 pipe.send(result)
     except BaseException as error:  # also if the factory can't be read, or a result can't be sent
-        known = isinstance(error, Fault | UserError)
-        word = error if known else Fault("failed in its process", describe(error), int(current[0]))
+        message = error
+        if not isinstance(error, EnvFailure | UserError):
+            text = describe_exception(error)
+            message = EnvFailure("failed in its process", text, int(current[0]))
         try:
-            pipe.send(word)
+            pipe.send(message)
         except OSError:
-            sys.exit(_LOST)
+            sys.exit(_EXIT_DISCONNECTED)
     finally:
-        if instances is not None and (fault := instances.close_all()):
+        if instances is not None and (failure := instances.close_all()):
             with suppress(OSError):
-                pipe.send(Unclosed(fault))
+                pipe.send(Unclosed(failure))
 
 
 def _next_task(pipe: Connection) -> tuple[str, tuple[Any, ...]]:
-    """Return the name of the next task and its arguments; ``close`` if the trainer has ended."""
+    """Receive the name and arguments of a worker's next task; ``close`` if the trainer ended."""
     try:
         return pipe.recv()
     except EOFError:
         return "close", ()
 
 
-def _last_word(pipe: Connection) -> str:
-    """Return what ``close`` raised in a process that has ended, "" if nothing."""
-    fault = ""
+def _close_error(pipe: Connection) -> str:
+    """Return the text of the exception that ``close`` raised in an ended process, or ""."""
+    failure = ""
     with suppress(EOFError, OSError):
         while pipe.poll():
-            word = pipe.recv()
-            fault = word.fault if isinstance(word, Unclosed) else fault
-    return fault
+            message = pipe.recv()
+            failure = message.failure if isinstance(message, Unclosed) else failure
+    return failure
 
 
-def _raise_hang(*_: Any) -> None:
-    """Signal handler: raise in the hanging frame, so that its lines of code are reported."""
+def _raise_timeout(*_: Any) -> None:
+    """Raise ``TimeoutError`` in hanging code (a signal handler), so that its lines are reported."""
     raise TimeoutError
 
 
-def _bytes(shape: Sequence[int], dtype: Any) -> int:
+def _byte_count(shape: Sequence[int], dtype: Any) -> int:
     return int(np.prod(shape)) * np.dtype(dtype).itemsize
 
 
-def _view(memory: dict[str, Any], shapes: Shapes) -> tuple[Buffers, np.ndarray, np.ndarray]:
-    """Return buffers in shared memory, and each process's current instance and seconds in steps."""
+def _view_buffers(
+    memory: dict[str, Any], shapes: BufferShapes
+) -> tuple[Buffers, np.ndarray, np.ndarray]:
+    """Return arrays that view shared memory: buffers, current instances and busy seconds.
+
+    The last two have one entry per process.
+    """
     arrays = {
         key: np.frombuffer(memory[key], dtype).reshape(shape)
         for key, (shape, dtype) in shapes.items()
@@ -392,17 +403,17 @@ def _view(memory: dict[str, Any], shapes: Shapes) -> tuple[Buffers, np.ndarray, 
     return Buffers(**arrays), current, busy
 
 
-def pickled(factory: EnvFactory) -> bytes:
-    """Return a factory and the registered environments, pickled for a process.
+def pickle_factory(factory: EnvFactory) -> bytes:
+    """Pickle a factory and this process's registered environments, for a worker process.
 
     Raises:
-        UserError: If it can't be pickled.
+        UserError: The factory can't be pickled.
     """
     try:
-        made = registries.dumps(factory)
+        factory_bytes = registries.dumps(factory)
     except Exception as error:
         raise UserError(
-            f"{factory.name}: what makes it can't be sent to another process: {error}",
-            "name a class or function of a module, or set vec.backend to sync",
+            f"{factory.name}: its constructor can't be sent to another process: {error}",
+            "use a class or function of a module, or set vec.backend to sync",
         ) from None
-    return pickle.dumps((registries.registered(), made))
+    return pickle.dumps((registries.registered(), factory_bytes))

@@ -1,8 +1,8 @@
-"""Processes that environments step in: start them, and end them with their parent.
+"""Start worker processes for Python environments, and end them together with the trainer.
 
-They are forked from a server without the trainer's data, or started as new programs where forking
-is unsafe (macOS). They are never forked from the trainer, whose threads and device don't survive a
-fork.
+Processes are forked from a server without the trainer's data, or started as new programs where
+forking is unsafe (macOS). They are never forked from the trainer, whose threads and device don't
+survive a fork.
 """
 
 import ctypes
@@ -21,29 +21,33 @@ from types import ModuleType
 
 from puffer_mlx.system import output
 
-SAFE_PATH = "PYTHONSAFEPATH"  # don't import files of the working directory
-OURS = "puffer_mlx"  # its value if this program set it
-CONTEXT = "forkserver" if sys.platform == "linux" else "spawn"
-FOR_PARENT = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}  # signals that only the parent handles
+SAFE_PATH = "PYTHONSAFEPATH"  # variable: don't import files of the working directory
+SAFE_PATH_MARK = "puffer_mlx"  # the variable's value if this program set it
+START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+PARENT_SIGNALS = {
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGTERM,
+}  # signals that only the parent handles
 _PR_SET_PDEATHSIG = 1  # Linux's prctl: the signal when the parent ends
-# A separate fork server. The server of ``multiprocessing`` belongs to the program, whose processes
-# must begin without our blocked signals and modules.
+# A separate fork server: processes that the user's program starts through the server of
+# ``multiprocessing`` must not inherit our blocked signals and modules.
 _SERVER = forkserver.ForkServer()
-ROUND_TRIP = 100e-6  # seconds that a step in a process costs the trainer: pipes and wake-up
+ROUND_TRIP_SECONDS = 100e-6  # overhead of a step in another process: pipes and wake-up
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def allow_children(pipe: Connection, start_method: str) -> None:
-    """Let this daemon process have child processes, which an environment may need.
+    """Allow environments in this worker process to start child processes.
 
     On Linux, processes forked by its main thread end with this process. They don't inherit the
-    pipe: its closed end tells the parent that this process ended.
+    pipe, so that it closes, and the parent notices, when this process ends.
 
     Args:
         pipe: Child end of the pipe.
@@ -59,9 +63,9 @@ def allow_children(pipe: Connection, start_method: str) -> None:
         forks_from_main = threading.current_thread() is threading.main_thread()
 
     def after_in_child() -> None:
-        with suppress(OSError):  # code that makes daemons may have closed it
+        with suppress(OSError):  # code for daemons may have closed the pipe
             pipe.close()
-        if prctl is not None and forks_from_main:  # else it would end with that thread
+        if prctl is not None and forks_from_main:  # the signal comes when the forking thread ends
             prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     os.register_at_fork(before=before, after_in_child=after_in_child)
@@ -69,18 +73,17 @@ def allow_children(pipe: Connection, start_method: str) -> None:
 
 @contextmanager
 def starting_children(preload: list[str]) -> Iterator[None]:
-    """Start child processes without imports that they don't need.
+    """Set up ``multiprocessing`` to start worker processes that don't import the main script.
 
     Args:
         preload: Modules that the fork server imports when it starts, for all its processes.
 
-    ``multiprocessing`` would run the main script again in each child. Children don't need it,
-    because its objects are pickled by value. It may import MLX, which takes half a second, and may
-    lack ``if __name__ == "__main__"``. ``multiprocessing`` also puts the working directory first on
-    the path, where a ``random.py`` would replace the standard library's.
+    Workers don't need the main script, because its objects are pickled by value. The script may
+    import MLX, which takes half a second, and may lack ``if __name__ == "__main__"``. The working
+    directory isn't put on the path, where a ``random.py`` would replace the standard library's.
 
-    ``FOR_PARENT`` is blocked in the new processes: in a child until ``begin_child``, in the fork
-    server and the resource tracker permanently.
+    ``PARENT_SIGNALS`` are blocked in the new processes: in a worker until ``begin_child``, in the
+    fork server and the resource tracker permanently.
     """
     main = sys.modules["__main__"]
     safe = os.environ.get(SAFE_PATH)
@@ -88,14 +91,14 @@ def starting_children(preload: list[str]) -> Iterator[None]:
     _SERVER.set_forkserver_preload(preload)
     forkserver.connect_to_new_process = _SERVER.connect_to_new_process
     sys.modules["__main__"] = ModuleType("__main__")
-    os.environ[SAFE_PATH] = safe or OURS
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_PARENT)
+    os.environ[SAFE_PATH] = safe or SAFE_PATH_MARK
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, PARENT_SIGNALS)
     try:
         resource_tracker.ensure_running()  # unblocks SIGINT and SIGTERM, which it ignores
-        signal.pthread_sigmask(signal.SIG_BLOCK, FOR_PARENT)
+        signal.pthread_sigmask(signal.SIG_BLOCK, PARENT_SIGNALS)
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
         sys.modules["__main__"] = main
         forkserver.connect_to_new_process = connect
         if not safe:
@@ -103,24 +106,26 @@ def starting_children(preload: list[str]) -> Iterator[None]:
 
 
 def begin_child() -> None:
-    """Set up a new process: leave signals and lost output to the parent, and end when it ends.
+    """Set up a new worker process: ignore signals and lost output, and end with the parent.
 
-    A terminal and a batch system signal all processes at once, and the parent may need the
+    A terminal or a batch system signals all processes at once, but the parent may need the
     environments until its epoch ends.
     """
     output.never_raise()
-    if os.environ.get(SAFE_PATH) == OURS:  # not for programs that an environment starts
+    if (
+        os.environ.get(SAFE_PATH) == SAFE_PATH_MARK
+    ):  # programs that an environment starts don't get it
         del os.environ[SAFE_PATH]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # SIGTERM ends what an environment starts: programs don't inherit a handler, forks lose it.
+    # SIGTERM must end an environment's children: programs don't inherit a handler, forks reset it.
     signal.signal(signal.SIGTERM, lambda *_: None)
     os.register_at_fork(
         before=partial(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGTERM}),
         after_in_parent=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGTERM}),
         after_in_child=_restore_sigterm,
     )
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_PARENT)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENT_SIGNALS)
     _end_with_parent()
 
 
@@ -129,8 +134,8 @@ def _restore_sigterm() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def how_it_ended(code: int) -> str:
-    """Return a text for the exit code of a process."""
+def describe_exit(code: int) -> str:
+    """Describe how a process ended, from its exit code: "was killed by SIGKILL"."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"

@@ -1,26 +1,26 @@
-"""The factory of PufferLib 3.x's Python environments, with or without PufferLib.
+"""Make and step Python environments of PufferLib 3.x, with or without an installed PufferLib.
 
 PufferLib isn't imported: an environment is recognised by its attributes
 ``single_observation_space``, ``single_action_space`` and ``num_agents`` and its arrays
 ``observations, rewards, terminals, truncations``. ``masks`` marks the agents that are present; it
 isn't an action mask. Instance i is made and reset with ``seed + i``.
 
-``pufferlib.vector`` isn't used: it needs subclasses of PufferEnv, waits without end for a process
-that died, and ends episodes of emulated environments a step later than those of native ones.
+``pufferlib.vector`` isn't used: it needs subclasses of PufferEnv, waits forever for a process that
+died, and ends episodes of emulated environments a step later than those of native ones.
 
 **Episode ends.** Native environments (``pufferlib.PufferEnv``) begin the next episode in the step
-that ends one, and never show the last observation: an episode that a time limit ended counts as
-over. Emulated ones (``pufferlib.emulation``) show it, set ``done`` and wait for a reset. They are
-reset in the same step here, so both kinds give the same rows.
+that ends one and never return the last observation, so an episode that a time limit ended counts as
+terminated. Emulated ones (``pufferlib.emulation``) return it, set ``done`` and wait for a reset.
+They are reset in the same step here, so both kinds give the same rows.
 
 **Names** (``pufferlib:puffer_breakout``) are read from the text of PufferLib's module. Importing it
 takes seconds, needs PyTorch, and makes a link ``resources`` in the working directory. Constructors
 are looked up here, because ``env_creator`` of PufferLib 3.0 returns a text for environments whose C
 code isn't compiled.
 
-**Absent agents.** The rows of an agent that has left are passed on as they are, as PufferLib's
-trainer does: the agent acts without effect, and its reward is what the environment writes. Such
-steps belong to no episode.
+**Absent agents.** The rows of an agent that has left are passed on unchanged, as in PufferLib's
+trainer: the agent acts without effect, and its reward is what the environment writes. Such steps
+belong to no episode.
 """
 
 import ast
@@ -35,7 +35,13 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import nearest
-from puffer_mlx.vec.episodes import means_of
+from puffer_mlx.vec.env_failures import (
+    ENV_EXCEPTIONS,
+    describe_exception,
+    raising_failure,
+    result_failure,
+)
+from puffer_mlx.vec.episodes import mean_metrics
 from puffer_mlx.vec.instances import (
     Buffers,
     EnvFactory,
@@ -45,21 +51,20 @@ from puffer_mlx.vec.instances import (
     parameters,
 )
 from puffer_mlx.vec.layout import SpaceLayout
-from puffer_mlx.vec.python_faults import RAISED, describe, failing, form_fault
 from puffer_mlx.vec.spaces import kind_of
 
 PREFIX = "pufferlib:"
-_BEGINNING = "puffer_"  # of its names
-_TABLE = "MAKE_FUNCTIONS"  # in the module
+_NAME_START = "puffer_"  # prefix of the names of PufferLib's environments
+_TABLE_NAME = "MAKE_FUNCTIONS"  # table of constructors in ``_MODULE``
 _MODULE = "pufferlib.ocean.environment"
-_ARRAYS = ("observations", "rewards", "terminals", "truncations")
+_ARRAY_ATTRIBUTES = ("observations", "rewards", "terminals", "truncations")
 _ATTRIBUTES = ("single_observation_space", "single_action_space", "num_agents")
-_METHODS = ("reset", "step")
-_OURS = ("buf", "seed")  # arguments that aren't the user's
+_REQUIRED_METHODS = ("reset", "step")
+_RESERVED_ARGUMENTS = ("buf", "seed")  # arguments that a user can't set
 
 
 def is_puffer_env(candidate: Any) -> bool:
-    """Return True for an environment of PufferLib 3.x, its class, or a function that returns one.
+    """Return True if an object is an environment of PufferLib 3.x, or a constructor of one.
 
     Classes and functions have a parameter ``buf``, which PufferLib passes to all of them, or a base
     class named PufferEnv.
@@ -68,15 +73,17 @@ def is_puffer_env(candidate: Any) -> bool:
         return True
     if isinstance(candidate, type) or not hasattr(candidate, "single_observation_space"):
         return callable(candidate) and "buf" in parameters(candidate)
-    return all(hasattr(candidate, name) for name in (*_ATTRIBUTES, *_ARRAYS, *_METHODS))
+    return all(
+        hasattr(candidate, name) for name in (*_ATTRIBUTES, *_ARRAY_ATTRIBUTES, *_REQUIRED_METHODS)
+    )
 
 
 @dataclass
 class PufferFactory(EnvFactory):
-    """Makes environments of PufferLib 3.x, from their class or a function that returns one.
+    """Make instances of an environment of PufferLib 3.x, from a class or function.
 
     Raises:
-        UserError: It isn't a constructor, or an argument isn't the user's.
+        UserError: The constructor isn't callable, or a reserved argument is set.
     """
 
     final_observations: bool = field(default=False, init=False)
@@ -85,30 +92,33 @@ class PufferFactory(EnvFactory):
     def __post_init__(self) -> None:
         if not callable(self.constructor):
             raise UserError(
-                f"{self.name}: it is an environment already, expected what makes one",
-                "name its class, or a function that returns an environment",
+                f"{self.name}: it is an environment object, expected a class or function",
+                "use its class, or a function that returns an environment",
             )
-        for key in _OURS:
+        for key in _RESERVED_ARGUMENTS:
             if key in self.keywords:
                 raise UserError(f"{self.name}: env.{key} can't be set", "use vec.seed")
 
-    def takes(self) -> list[str]:
-        """Return the names of the arguments that a user can set."""
-        return [name for name in parameters(self.constructor) if name not in _OURS]
+    def argument_names(self) -> list[str]:
+        """Return the names of the constructor's arguments that a user can set."""
+        return [name for name in parameters(self.constructor) if name not in _RESERVED_ARGUMENTS]
 
     @property
     def scales(self) -> bool:
-        """True if one instance can hold any number of environments."""
+        """True if one instance can contain any number of environments."""
         return "num_envs" in parameters(self.constructor) and "num_envs" not in self.keywords
 
-    def vector_form(self) -> tuple[str, str]:
-        """Return the vectorised form's name, and why it can't be used ("" if it can)."""
+    def vectorised_version(self) -> tuple[str, str]:
+        """Return the name of the environment's vectorised version, and a reason not to use it.
+
+        The reason is "" if the version can be used.
+        """
         if "num_envs" in self.keywords:
-            return "", "env.num_envs is given"
-        return ("it takes num_envs", "") if self.scales else super().vector_form()
+            return "", "env.num_envs is set"
+        return ("it takes num_envs", "") if self.scales else super().vectorised_version()
 
     def describe(self, env: Any, seed: int) -> Probe:
-        """Return an environment's spaces and agents."""
+        """Return the agents and spaces of a new environment of PufferLib."""
         agents = int(env.num_agents)
         inside = self.keywords.get("num_envs", 1)
         counted = isinstance(inside, int) and inside > 0 and agents % inside == 0
@@ -118,7 +128,7 @@ class PufferFactory(EnvFactory):
         return Probe(self.spaces_of(env), agents, environments, packed=packed, buffered=buffered)
 
     def spaces_of(self, env: Any) -> tuple[Any, Any]:
-        """Return the observation space, of unpacked observations, and the action space."""
+        """Return the observation space (of observations before packing) and the action space."""
         seen = env.single_observation_space
         if _packed_dtype(env) is not None:
             seen = getattr(env, "env_single_observation_space", None)
@@ -130,15 +140,15 @@ class PufferFactory(EnvFactory):
         self._probe = probe
 
     def _buf(self, count: int | None) -> dict[str, np.ndarray] | None:
-        """Return arrays for a new instance to write into, or None before the first probe."""
+        """Return arrays that a new environment writes into, or None before the first probe."""
         if self._probe is None:
             return None
         n = self.agents * (count or 1)
         seen, action = self._probe.buffered
-        chosen = action.dtype if kind_of(action) == "Box" else np.int32
+        action_dtype = action.dtype if kind_of(action) == "Box" else np.int32
         return {
             "observations": np.zeros((n, *seen.shape), seen.dtype),
-            "actions": np.zeros((n, *action.shape), chosen),
+            "actions": np.zeros((n, *action.shape), action_dtype),
             "rewards": np.zeros(n, np.float32),
             "terminals": np.zeros(n, bool),
             "truncations": np.zeros(n, bool),
@@ -146,7 +156,7 @@ class PufferFactory(EnvFactory):
         }
 
     def _measure_step(self, env: Any, seed: int) -> float:
-        """Measure an environment that has buffers, unlike the first one."""
+        """Measure the duration of a step of a second environment, which has buffers."""
         env = self.open(seed, 1 if self.scales else None, 0)
         try:
             return super()._measure_step(env, seed)
@@ -154,32 +164,37 @@ class PufferFactory(EnvFactory):
             close_if_possible(env)
 
     def actions(self, rows: np.ndarray) -> np.ndarray:
-        """Return the actions as the space has them."""
+        """Convert a policy's actions to an array of the action space."""
         actions = self.layout.actions(rows)
         return actions if self.layout.spec.action.continuous else actions.astype(np.int32)
 
     def as_instance(self, env: Any, buffers: Buffers) -> "PufferInstance":
-        """Return the environment as an instance."""
+        """Wrap an environment as an instance that writes into buffers."""
         assert self._probe is not None
         return PufferInstance(env, buffers, self.layout, self._probe.packed)
 
     def open(self, seed: int, count: int | None, number: int) -> Any:
-        """Return a new environment of ``count`` environments.
+        """Return a new environment object of PufferLib that contains ``count`` environments.
 
         Raises:
-            UserError: It can't be made, or isn't such an environment.
+            UserError: The object can't be made, or lacks attributes of such an environment.
         """
         arguments = dict(self.keywords)
-        known = parameters(self.constructor)  # by name: a function may pass on its **kwargs
+        # Reserved arguments are passed only if declared: a function may pass on its **kwargs.
+        taken = parameters(self.constructor)
         if count is not None and self.scales:
             arguments["num_envs"] = count
-        if self.render and "render_mode" in known:
+        if self.render and "render_mode" in taken:
             arguments.setdefault("render_mode", "rgb_array")
-        given = ("buf", self._buf(count)), ("seed", seed)
-        arguments |= {key: value for key, value in given if key in known}
-        with self.explained(number, seed - number):
+        reserved = ("buf", self._buf(count)), ("seed", seed)
+        arguments |= {key: value for key, value in reserved if key in taken}
+        with self.reporting_failures(number, seed - number):
             env = self.constructor(**arguments)
-        missing = [key for key in (*_ATTRIBUTES, *_ARRAYS, *_METHODS) if not hasattr(env, key)]
+        missing = [
+            key
+            for key in (*_ATTRIBUTES, *_ARRAY_ATTRIBUTES, *_REQUIRED_METHODS)
+            if not hasattr(env, key)
+        ]
         if missing:
             raise UserError(
                 f"{self.name}: the {type(env).__qualname__} it made has no {', '.join(missing)}",
@@ -189,26 +204,26 @@ class PufferFactory(EnvFactory):
 
 
 def _packed_dtype(env: Any) -> np.dtype | None:
-    """Return the dtype of the bytes that PufferLib's emulation packs a Dict or Tuple into.
+    """Return the dtype into which PufferLib's emulation packs observations of a Dict or Tuple.
 
-    None means that observations aren't packed.
+    Returns None when observations aren't packed.
     """
     dtype = np.dtype(getattr(env, "obs_dtype", np.uint8))
     return dtype if getattr(env, "is_obs_emulated", False) and dtype.names else None
 
 
 def _unpacked(space: Any, packed: np.ndarray) -> Any:
-    """Return the parts of a structured array, (n,), nested as a space is."""
+    """Convert a structured array (n,) of packed observations to nested dicts and tuples."""
     kind = kind_of(space)
     if kind == "Dict":
-        return {key: _unpacked(part, packed[key]) for key, part in space.spaces.items()}
+        return {key: _unpacked(each, packed[key]) for key, each in space.spaces.items()}
     if kind == "Tuple":
-        return tuple(_unpacked(part, packed[f"f{i}"]) for i, part in enumerate(space.spaces))
+        return tuple(_unpacked(each, packed[f"f{i}"]) for i, each in enumerate(space.spaces))
     return packed
 
 
 class PufferInstance:
-    """An environment object of PufferLib 3.x, which may hold several environments.
+    """Step an environment object of PufferLib 3.x, which may contain several environments.
 
     Args:
         env: The environment.
@@ -228,7 +243,7 @@ class PufferInstance:
         self._running = np.zeros(self.num_agents, bool)  # agents whose episode has begun
 
     def reset(self, seed: int | None = None) -> None:
-        """Start new episodes."""
+        """Start new episodes in all environments of the PufferLib object."""
         self._reset(seed)
         buffers = self._buffers
         buffers.rewards[:] = self._array("rewards")
@@ -241,8 +256,8 @@ class PufferInstance:
     def step(self, actions: np.ndarray) -> Sequence[EpisodeInfo]:
         """Step all agents, and reset an emulated environment that is done."""
         result = self._env.step(actions)
-        if fault := form_fault("step", result):
-            raise fault
+        if failure := result_failure("step", result):
+            raise failure
         buffers = self._buffers
         buffers.rewards[:] = self._array("rewards")
         buffers.terminals[:] = self._array("terminals")
@@ -259,7 +274,7 @@ class PufferInstance:
         return infos
 
     def render(self) -> Any:
-        """Return its picture, or True if it draws in its own window."""
+        """Return a picture of the environment, or True if it draws in its own window."""
         picture = self._env.render()
         if isinstance(picture, np.ndarray | list):
             array = np.asarray(picture)
@@ -268,20 +283,20 @@ class PufferInstance:
         return True
 
     def close(self) -> None:
-        """Close it, if it can be closed."""
+        """Close the environment object, if it has ``close``."""
         if callable(close := getattr(self._env, "close", None)):
             close()
 
     def _reset(self, seed: int | None) -> None:
-        with failing("failed in reset"):
+        with raising_failure("failed in reset"):
             self._env.reset(**({} if seed is None else {"seed": seed}))
             self._array("rewards")
 
     def _array(self, name: str) -> np.ndarray:
-        """Return one of the environment's arrays of numbers, (n,).
+        """Return one of the environment's arrays with a number per agent, (n,).
 
         Raises:
-            ValueError: It has another shape.
+            ValueError: The array has another shape.
         """
         array = getattr(self._env, name)
         if np.shape(array) != (self.num_agents,):
@@ -289,13 +304,13 @@ class PufferInstance:
         return array
 
     def _present(self) -> np.ndarray:
-        """Return which agents are present, (n,) bool."""
+        """Return a mask of the present agents, (n,) bool."""
         if getattr(self._env, "masks", None) is None:
             return np.ones(self.num_agents, bool)
         return np.asarray(self._array("masks"), bool)
 
     def _show(self) -> None:
-        """Write the observations into rows."""
+        """Copy the environment's observations into buffers."""
         seen = np.asarray(self._env.observations)
         if self._packed is not None:
             seen = _unpacked(
@@ -304,36 +319,41 @@ class PufferInstance:
         self._layout.write(seen, self._buffers.observations)
 
     def _reported(self, infos: Any) -> Iterable[EpisodeInfo]:
-        """Return what a step's ``infos`` report: a list of dicts, or what emulation passes on."""
+        """Yield reports of episodes from a step's ``infos``: a list of dicts, or a dict."""
         if not isinstance(infos, Mapping):
             each = [(-1, info) for info in infos]
         else:
             agents = getattr(self._env, "possible_agents", None)
             ended = self._buffers.terminals | self._buffers.truncations
             each = [
-                (place, infos if agents is None else infos.get(agents[place], {}))
-                for place in np.flatnonzero(ended).tolist()
+                (index, infos if agents is None else infos.get(agents[index], {}))
+                for index in np.flatnonzero(ended).tolist()
             ]
-        for place, info in each:
-            if numbers := means_of(info):
-                yield EpisodeInfo(place, numbers)
+        for index, info in each:
+            if metrics := mean_metrics(info):
+                yield EpisodeInfo(index, metrics)
 
 
 # ---- Names ---------------------------------------------------------------------------------------
 
 
 def ocean_names() -> list[str]:
-    """Return the names in the installed PufferLib, such as ``puffer_breakout``; [] without it."""
+    """Return the environments of the installed PufferLib 3, such as ``puffer_breakout``.
+
+    Returns [] if PufferLib isn't installed.
+    """
     spec = importlib.util.find_spec("pufferlib")
     for folder in (spec and spec.submodule_search_locations) or ():
         path = Path(folder, "ocean", "environment.py")
         if path.is_file():
-            return sorted(_BEGINNING + key for key in _table_keys(path.read_text(encoding="utf-8")))
+            return sorted(
+                _NAME_START + key for key in _table_keys(path.read_text(encoding="utf-8"))
+            )
     return []
 
 
 def find_ocean(name: str) -> Callable[..., Any]:
-    """Return the constructor of ``pufferlib:NAME``: a class, or a function of its emulation.
+    """Return the constructor of ``pufferlib:NAME``: a class, or a function that emulates one.
 
     Args:
         name: NAME, such as ``puffer_breakout``.
@@ -341,35 +361,36 @@ def find_ocean(name: str) -> Callable[..., Any]:
     Raises:
         UserError: PufferLib isn't installed, has no such environment, or can't import it.
     """
-    known = ocean_names()
-    if not known:
+    names = ocean_names()
+    if not names:
         raise UserError(
             f"{PREFIX}{name}: PufferLib 3 isn't installed",
-            "pip install 'puffer-mlx[pufferlib]', in an environment of its own: docs/install.md",
+            "pip install 'puffer-mlx[pufferlib]', in a separate environment: docs/install.md",
         )
-    if name not in known:
-        whole = name if name.startswith(_BEGINNING) else _BEGINNING + name
-        near = nearest(whole, known, PREFIX) or f"{PREFIX}{known[0]}, say: puffer-mlx list has all"
+    if name not in names:
+        full_name = name if name.startswith(_NAME_START) else _NAME_START + name
+        example = f"for example {PREFIX}{names[0]}; puffer-mlx list shows all"
+        near = nearest(full_name, names, PREFIX) or example
         raise UserError(f"{PREFIX}{name}: PufferLib has no such environment", near)
-    key = name.removeprefix(_BEGINNING)
+    key = name.removeprefix(_NAME_START)
     try:
-        factory = getattr(importlib.import_module(_MODULE), _TABLE)[key]
+        factory = getattr(importlib.import_module(_MODULE), _TABLE_NAME)[key]
         if isinstance(factory, str):
             factory = getattr(importlib.import_module(f"pufferlib.ocean.{key}.{key}"), factory)
-    except RAISED as error:
+    except ENV_EXCEPTIONS as error:
         raise UserError(
-            f"{PREFIX}{name} can't be imported: {describe(error)}",
+            f"{PREFIX}{name} can't be imported: {describe_exception(error)}",
             "its C is compiled when PufferLib is installed: did that succeed?",
         ) from None
     return factory
 
 
 def _table_keys(text: str) -> list[str]:
-    """Return the keys of the table in a module's text."""
+    """Return the keys of PufferLib's table of constructors, from the text of its module."""
     for node in ast.parse(text).body:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
             continue
-        if any(isinstance(to, ast.Name) and to.id == _TABLE for to in node.targets):
+        if any(isinstance(to, ast.Name) and to.id == _TABLE_NAME for to in node.targets):
             keys = [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
             return [key for key in keys if isinstance(key, str)]
     return []

@@ -1,4 +1,4 @@
-"""Environments in Python as a ``VecEnv``: groups, episodes, rows."""
+"""Vectorised Python environments: groups, backends, episodes and rows (``PythonVec``)."""
 
 import _signal  # type: ignore  # ``signal`` takes 10 us a call: it converts to enumerations
 import math
@@ -15,42 +15,41 @@ from puffer_mlx.config.memory_needs import refuse_step
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.backend_choice import choose_backend
-from puffer_mlx.vec.base import TERMINATED, Collected, LastObservations, Rows
+from puffer_mlx.vec.base import TERMINATED, Collected, FinalObservations, Rows
 from puffer_mlx.vec.episodes import Episodes, EpisodeTracker
 from puffer_mlx.vec.instances import EnvFactory, EpisodeInfo
 from puffer_mlx.vec.pool import AsyncGroup, SyncGroup, open_group
 from puffer_mlx.vec.rows import RowShapes, check_finite, check_picture
 
 _INTERRUPT_TIMEOUT = 0.5  # seconds for the step in progress after Ctrl-C
-_SEEDS = 2**32  # Gymnasium takes none beyond
+_SEED_MODULUS = 2**32  # seeds of Gymnasium are smaller
 
 
-class _HeldInterrupt:
-    """Hold back the KeyboardInterrupt of Ctrl-C until the end of a block, at most half a second.
+class _DelayedInterrupt:
+    """Delay the KeyboardInterrupt of Ctrl-C until the end of a block, at most half a second.
 
-    So the step in progress is completed if it ends soon, and the environments can be used again. A
-    second Ctrl-C is raised at once. Works in the main thread under Python's own handler; another
-    handler decides itself.
+    So a step in progress is completed if it ends soon, and the environments can be used again. A
+    second Ctrl-C is raised at once. Only works in the main thread with Python's default handler.
     """
 
     def __enter__(self) -> None:
         self._timer: threading.Timer | None = None
-        self._holds = (
+        self._delays = (
             _signal.getsignal(signal.SIGINT) is signal.default_int_handler
             and threading.current_thread() is threading.main_thread()
         )
-        if self._holds:
-            _signal.signal(signal.SIGINT, self._hold)
+        if self._delays:
+            _signal.signal(signal.SIGINT, self._delay)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._holds:
+        if self._delays:
             if self._timer is not None:
                 self._timer.cancel()
             _signal.signal(signal.SIGINT, signal.default_int_handler)
             if self._timer is not None and kind is None:
                 raise KeyboardInterrupt
 
-    def _hold(self, number: int, frame: FrameType | None) -> None:
+    def _delay(self, number: int, frame: FrameType | None) -> None:
         if self._timer is not None:
             signal.default_int_handler(number, frame)
         again = threading.get_ident(), number
@@ -60,20 +59,19 @@ class _HeldInterrupt:
 
 
 class PythonVec:
-    """N agents of environments in Python, in Q groups; implements ``ScoredVec``.
+    """N agents of Python environments in Q groups; implements ``ScoredVec``.
 
-    Instances write rows. If an episode's last observation has a row (``final_observations``), the
-    next step begins the next episode. Otherwise the step that ends an episode also begins the next
-    one.
+    If an episode's last observation has a row (``final_observations``), the next step begins the
+    next episode. Otherwise the step that ends an episode also begins the next one.
 
     | backend | steps |
     | --- | --- |
-    | vector | all environments of a group at once, in their vectorised form |
+    | vector | all environments of a group at once, by the environment's vectorised version |
     | sync | one instance after the other, in this process |
     | async | instances in several processes |
 
     ``sync`` and ``async`` give the same rows, bit for bit. ``auto`` is ``vector`` if there is a
-    vectorised form, else ``async`` if a measured step is slow enough to be worth processes.
+    vectorised version, else ``async`` if a measured step is slow enough to be worth processes.
 
     Args:
         factory: Makes the instances.
@@ -82,7 +80,7 @@ class PythonVec:
         seed: Seed of environment 0.
         backend: ``vector``, ``sync``, ``async`` or ``auto``.
         timeout: Seconds after which the process of an environment counts as hanging.
-        num_threads: Most processes, and threads that may act for the policy in ``collect``.
+        num_threads: Maximum number of processes, and of threads that act in ``collect``.
 
     Attributes:
         factory: Factory of the instances.
@@ -90,8 +88,8 @@ class PythonVec:
             Tuples.
 
     Raises:
-        UserError: The environment can't be made, fails, or has a space that rows can't hold; or the
-            backend isn't possible.
+        UserError: The environment can't be made, fails, or has an unsupported space; or the backend
+            isn't possible.
         Misfit: The agents of the instances don't add up to N.
     """
 
@@ -111,9 +109,9 @@ class PythonVec:
         self.num_groups = num_buffers
         self.num_threads = num_threads
         self._name = factory.name
-        self._seed = seed % _SEEDS
+        self._seed = seed % _SEED_MODULUS
         self._resets = 0
-        self._fresh = False  # whether instances were reset in advance
+        self._fresh = False  # True if ``render`` reset the instances before the first ``reset``
         self._envs: list[SyncGroup | AsyncGroup] = []  # one for each group; empty if closed
         self._in_progress: list[Rows | None] = [None] * num_buffers
         try:
@@ -125,52 +123,57 @@ class PythonVec:
             self._make(backend, timeout)
 
     def _make(self, backend: str, timeout: float) -> None:
-        """Probe the environment, choose the backend and make all instances."""
+        """Probe the environment, choose the backend, and make all instances."""
         factory, total, groups = self.factory, self.num_agents, self.num_groups
         factory.probe(backend, self._seed)
-        chosen = choose_backend(factory, total, groups, backend, self.num_threads, self._seed)
-        self.backend = chosen.form
-        self.description = chosen.description
+        choice = choose_backend(factory, total, groups, backend, self.num_threads, self._seed)
+        self.backend = choice.backend
+        self.description = choice.description
         self._n = total // groups  # agents of a group
         self._per_environment = factory.agents // factory.environments
         self.num_environments = total // self._per_environment
         self.layout = factory.layout
         self.spec = factory.layout.spec
-        self.unread = factory.unread
+        self.unused = factory.unused
         self.final_observations = factory.final_observations
-        self.shows_last = factory.shows_last
+        self.reports_final_observations = factory.reports_final_observations
         arrays = factory.shapes(1).values()
         row_bytes = sum(math.prod(shape) * np.dtype(kind).itemsize for shape, kind in arrays)
         refuse_step(self.spec, total, row_bytes)
-        self._steps = [0] * groups  # steps of each group since the last call of ``take_last``
-        self._last: list[LastObservations] | None = None  # None before the first call
+        self._steps = [
+            0
+        ] * groups  # steps of each group since the last call of ``take_final_observations``
+        self._final_observations_list: list[FinalObservations] | None = (
+            None  # None before the first call
+        )
         self._ends = [EpisodeTracker(self._n, self.final_observations) for _ in range(groups)]
         self._episodes = Episodes(total, self._per_environment)
         self._rows = RowShapes(self.spec, self._n)
         self._all_rows = RowShapes(self.spec, total)
-        together = self._n // self._per_environment  # environments of a group
-        inside = 1 if factory.by_environment else together // chosen.count
-        self._seeds = [self._seed + i // inside for i in range(self.num_environments)]
-        apart = together // inside  # of the numbers of two groups' first instances
+        envs_per_group = self._n // self._per_environment
+        envs_per_seed = 1 if factory.by_environment else envs_per_group // choice.count
+        self._seeds = [self._seed + i // envs_per_seed for i in range(self.num_environments)]
+        seeds_per_group = envs_per_group // envs_per_seed
         with self._closing_on_failure():
             for group in range(groups):
                 opened = open_group(
                     factory.shapes(self._n),
-                    workers=chosen.workers,
+                    workers=choice.workers,
                     timeout=timeout,
                     factory=factory,
-                    count=chosen.count,
-                    num_envs=chosen.num_envs,
+                    count=choice.count,
+                    num_envs=choice.num_envs,
                     seed=self._seed,
-                    number=group * apart,
+                    number=group * seeds_per_group,
                 )
                 self._envs.append(opened)
 
     def reset(self, out: Rows) -> None:
-        """Start new episodes for all N agents; write their first rows, rewards and terminals 0.
+        """Start new episodes for all N agents and write their first observations into ``out``.
 
-        Waits for steps in progress. The k-th time (from 0) instance i gets the seed ``seed + i +
-        k * num_environments``; Gymnasium's environments get new seeds the first time only.
+        Rewards and terminals of these rows are 0. Waits for steps in progress. At the k-th reset
+        (from 0) instance i gets the seed ``seed + i + k * num_environments``; Gymnasium's
+        environments get a seed at the first reset only.
 
         Raises:
             UserError: An environment failed; all are closed then.
@@ -186,10 +189,10 @@ class PythonVec:
         with self._closing_on_failure():
             self._reset_environments()
             for group in range(self.num_groups):
-                self._begin_episodes(group, out.part(self._agents(group)))
+                self._begin_episodes(group, out.select(self._agents(group)))
 
     def _reset_environments(self) -> None:
-        """Reset all instances, unless that was done to draw a picture before the first reset."""
+        """Reset all instances, unless ``render`` did so before the first reset."""
         if self._fresh:
             self._fresh = False
             return
@@ -197,12 +200,12 @@ class PythonVec:
         fresh = self._resets == 0 or self.factory.reseeds
         self._resets += 1
         for env in self._envs:
-            env.ask("reset", seed if fresh else None)
+            env.submit("reset", seed if fresh else None)
         for env in self._envs:
-            env.answer()
+            env.wait()
 
     def _begin_episodes(self, group: int, out: Rows) -> None:
-        """Write the first rows of a group that was reset."""
+        """Write the first rows of a group whose environments were reset."""
         ends = self._ends[group]
         ends.reset(~self._envs[group].buffers.present)
         if out.final_observations is not None:
@@ -214,7 +217,7 @@ class PythonVec:
         return sum(env.busy_seconds() for env in self._envs)
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
-        """Begin one step of a group and return at once (``VecEnv.send``).
+        """Begin one environment step of a group of agents and return at once (``VecEnv.send``).
 
         Processes begin the step now; environments in this process step in ``wait``.
 
@@ -230,74 +233,80 @@ class PythonVec:
         self._rows.check_actions(actions)
         self._rows.check(out)
         np.copyto(env.buffers.actions, actions)
-        with _HeldInterrupt():
+        with _DelayedInterrupt():
             try:
-                env.ask("step")
+                env.submit("step")
             except BaseException:
                 self.close()
                 raise
             self._in_progress[group] = out
 
     def wait(self, group: int) -> None:
-        """Block until the group's step is done and its rows are written.
+        """Block until a group's environment step is done and its rows are written.
 
         Raises:
             UserError: An environment failed, or returned a non-finite number; all are closed then.
-            KeyboardInterrupt: Ctrl-C. The step is done; all are closed if it takes half a second.
+            KeyboardInterrupt: After Ctrl-C. The step is complete, or took more than half a second
+                and all environments are closed.
         """
         env = self._open(group)
         out, self._in_progress[group] = self._in_progress[group], None
         if out is None:
             return
-        with _HeldInterrupt():
+        with _DelayedInterrupt():
             try:
-                self._arrive(group, env.answer(), out)
+                self._finish_step(group, env.wait(), out)
             except BaseException:
                 self.close()
                 raise
 
-    def _arrive(self, group: int, infos: list[EpisodeInfo], out: Rows) -> None:
-        """Write the rows of a step, and count the episodes that it ended."""
+    def _finish_step(self, group: int, infos: list[EpisodeInfo], out: Rows) -> None:
+        """Write the rows of a completed step, and record the episodes that it ended."""
         buffers = self._envs[group].buffers
         ends = self._ends[group]
-        over, idle = ends.write(buffers.terminals, buffers.truncations, out)
+        over, only_reset = ends.write(buffers.terminals, buffers.truncations, out)
         out.rewards[:] = rewards = buffers.rewards
         self._steps[group] += 1
-        if self._last is not None and ends.any_over:
-            self._keep_last(group)
+        if self._final_observations_list is not None and ends.any_over:
+            self._record_final_observations(group)
         if not self.final_observations and b"\0" in buffers.present.tobytes():
-            idle = ~buffers.present
-            rewards = np.where(idle, 0, rewards)
-        ended = over if idle is None else over & ~idle  # idle: the step belongs to no episode
-        reported = {info.agent: info.numbers for info in infos if info.agent >= 0}
+            only_reset = ~buffers.present
+            rewards = np.where(only_reset, 0, rewards)
+        ended = (
+            over if only_reset is None else over & ~only_reset
+        )  # idle: the step belongs to no episode
+        reported = {info.agent: info.metrics for info in infos if info.agent >= 0}
         first = group * self._n
-        self._episodes.add(rewards, ended, first=first, resets=idle, infos=reported)
+        self._episodes.add(rewards, ended, first=first, resets=only_reset, infos=reported)
         for info in infos:
             if info.agent < 0:
-                self._episodes.note(info.numbers)
+                self._episodes.add_report(info.metrics)
         self._write(group, out)
 
-    def _keep_last(self, group: int) -> None:
-        """Copy last observations of episodes of a group that a time limit ended in this step."""
+    def _record_final_observations(self, group: int) -> None:
+        """Copy the last observations of episodes that a time limit ended in a group's last step."""
         buffers = self._envs[group].buffers
         first = group * self._n
-        places = np.flatnonzero(buffers.truncations & ~buffers.terminals)
-        rows = np.full(len(places), self._steps[group])
-        seen = buffers.last[places]
-        assert self._last is not None
-        self._last.append(LastObservations(rows, first + places, seen))
+        indices = np.flatnonzero(buffers.truncations & ~buffers.terminals)
+        rows = np.full(len(indices), self._steps[group])
+        seen = buffers.last[indices]
+        assert self._final_observations_list is not None
+        self._final_observations_list.append(FinalObservations(rows, first + indices, seen))
 
-    def take_last(self) -> LastObservations:
-        """Return last observations since the last call, not rounded: see ``ShowsLast``."""
+    def take_final_observations(self) -> FinalObservations:
+        """Return last observations of episodes since the previous call, in ``exact_dtype``.
+
+        See ``ReportsFinalObservations``.
+        """
         empty = np.zeros(0, int)
-        none = LastObservations(empty, empty, np.zeros((0, self.spec.observation_size)))
-        parts = self._last or [none]
-        self._last = [] if self.shows_last else None
+        none = FinalObservations(empty, empty, np.zeros((0, self.spec.observation_size)))
+        per_step = self._final_observations_list or [none]
+        self._final_observations_list = [] if self.reports_final_observations else None
         self._steps = [0] * self.num_groups
-        return LastObservations(*map(np.concatenate, zip(*parts, strict=True)))
+        return FinalObservations(*map(np.concatenate, zip(*per_step, strict=True)))
 
     def _write(self, group: int, out: Rows) -> None:
-        """Write a group's observations and masks into rows, and check the rows."""
+        """Copy a group's observations and action masks into rows, and check that all are finite."""
         buffers = self._envs[group].buffers
         np.copyto(out.observations, buffers.observations)
         if out.masks is not None:
@@ -308,17 +317,17 @@ class PythonVec:
         )
 
     def exact_observations(self, agents: slice) -> np.ndarray | None:
-        """Return some agents' observations without rounding (``ShowsExactly``)."""
+        """Return observations of some agents in float64, before they are rounded to float32."""
         if self.layout.exact_dtype == self.spec.observation_dtype:
             return None
         groups = range(agents.start // self._n, agents.stop // self._n)
         return np.concatenate([self._envs[group].buffers.observations for group in groups])
 
     def render(self) -> np.ndarray | bool:
-        """Return environment 0's picture (h, w, 3) uint8, or True if it drew in its own window.
+        """Render environment 0. Returns a picture (h, w, 3) uint8, or True if it drew in a window.
 
         Raises:
-            UserError: It can't be drawn.
+            UserError: The environment can't be rendered.
         """
         env = self._open(0)
         with self._closing_on_failure():
@@ -333,40 +342,40 @@ class PythonVec:
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
-        """Act and step all agents ``steps`` times, step by step: see ``WholeRollouts.collect``."""
+        """Collect a rollout of ``steps`` steps, step by step (``CollectsRollouts.collect``)."""
         return rollout_loop.collect(self, steps, act, actions, out, spans, self.num_threads)
 
     def log(self) -> dict[str, float]:
-        """Return means over the episodes since the last call: see ``Episodes.log``.
+        """Return mean metrics of the episodes since the previous call (``Episodes.log``).
 
         May be called from any thread.
         """
         return self._episodes.log()
 
     def scores(self) -> np.ndarray:
-        """Return the scores that the last ``log`` averaged: see ``ReportsScores``."""
+        """Return the scores of the episodes in the last ``log`` (``ReportsScores``)."""
         return self._episodes.scores()
 
     def episodes(self) -> list[dict[str, float]]:
-        """Return each episode that ended since the last call: see ``Episodes.take``."""
+        """Return the metrics of each episode that ended since the previous call."""
         return self._episodes.take()
 
     def state(self) -> None:
-        """Return None: environments in Python can't be saved."""
+        """Return None, because the state of Python environments can't be saved."""
 
     def restore(self, state: np.ndarray) -> None:
-        """Refuse a state.
+        """Raise an error, because the state of Python environments can't be restored.
 
         Raises:
             UserError: Always.
         """
         raise UserError(
-            f"{self._name}: environments in Python can't go on from a state",
-            "go on without it: the environments start anew",
+            f"{self._name}: environments in Python can't resume from a state",
+            "resume without it: the environments start new episodes",
         )
 
     def close(self) -> None:
-        """Close the environments and end their processes. Calling it twice is harmless."""
+        """Close the environments and end their processes. Calling ``close`` twice is harmless."""
         envs, self._envs = self._envs, []
         self._in_progress = [None] * len(self._in_progress)
         for env in envs:

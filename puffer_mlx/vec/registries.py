@@ -1,7 +1,7 @@
-"""Registered environments of this program, for the processes that step them.
+"""Send the environments that a program registered to the worker processes that step them.
 
-A process starts without the registrations of the program. It would not find an id, or would find
-another environment. So the registries of Gymnasium and PettingZoo are sent to it.
+A process starts without the program's registrations in Gymnasium and PettingZoo, so it wouldn't
+find an id, or would find another environment.
 """
 
 import copy
@@ -12,18 +12,18 @@ from typing import Any
 
 from puffer_mlx.errors import UserError
 
-_REGISTRIES = (  # of a module, a dictionary: id -> specification
+_REGISTRIES = (  # (module, name of its dictionary id -> specification)
     ("gymnasium.envs.registration", "registry"),
     ("pettingzoo.env_registry.registration", "parallel_registry"),
     ("pettingzoo.env_registry.registration", "aec_registry"),
 )
-_MAIN = "__main__:"  # of an entry point's name: the program's own script
+_MAIN = "__main__:"  # start of the name of an entry point in the program's script
 _ENTRIES = "entry_point", "vector_entry_point"
-_received: list[tuple[str, str, dict[str, Any]]] = []  # in a process for environments
+_received_registries: list[tuple[str, str, dict[str, Any]]] = []  # filled in worker processes
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value. Uses cloudpickle, which Gymnasium requires, for the script's functions."""
+    """Pickle a value, with cloudpickle if it is installed, to include the script's functions."""
     try:
         import cloudpickle as pickler
     except ImportError:
@@ -31,16 +31,16 @@ def dumps(value: Any) -> bytes:
     return pickler.dumps(value)
 
 
-class Later:
-    """Constructor that is unpickled on first use.
+class LazyConstructor:
+    """A constructor of environments that is unpickled on first use.
 
-    So a process imports only the necessary modules, and can report an error.
+    So a process imports only the modules that it needs, and can report an error.
 
     Args:
         make: A class or a function.
 
     Raises:
-        Exception: It can't be pickled.
+        Exception: The constructor can't be pickled.
     """
 
     def __init__(self, make: Any) -> None:
@@ -50,10 +50,10 @@ class Later:
         self._file = _file_of(self._module)
 
     def load(self) -> Any:
-        """Return the constructor of the environment.
+        """Unpickle and return the constructor.
 
         Raises:
-            UserError: Its module is another file in this process.
+            UserError: In this process, the constructor's module is another file.
         """
         make = pickle.loads(self._pickled)
         file = _file_of(self._module)
@@ -66,7 +66,7 @@ class Later:
         return make
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Make an environment."""
+        """Unpickle the constructor and make an environment."""
         return self.load()(*arguments, **keywords)
 
     def __getattr__(self, name: str) -> Any:  # Gymnasium reads a class's metadata
@@ -75,14 +75,14 @@ class Later:
         return getattr(self.load(), name)
 
 
-def _refuse(name: str, reason: str, **_: Any) -> Any:
-    """Raise the reason why an environment can't be pickled, in place of its constructor."""
+def _raise_unpicklable(name: str, reason: str, **_: Any) -> Any:
+    """Raise the reason why an environment can't be pickled; replaces its constructor."""
     message = f"{name} can't be sent to another process: {reason}"
     raise UserError(message, "set vec.backend to sync")
 
 
-def portable(specification: Any) -> Any:
-    """Return a copy of a registered environment's specification that processes can use.
+def portable_specification(specification: Any) -> Any:
+    """Copy the specification of a registered environment so that worker processes can use it.
 
     Raises:
         Exception: The constructor can't be pickled.
@@ -91,65 +91,66 @@ def portable(specification: Any) -> Any:
     for name in _ENTRIES:
         entry = getattr(copied, name, None)
         if isinstance(entry, str) and entry.startswith(_MAIN):
-            found: Any = sys.modules["__main__"]
-            for part in entry.removeprefix(_MAIN).split("."):
-                found = getattr(found, part, None)
-            entry = entry if found is None else found
-        if callable(entry) and not isinstance(entry, Later):
-            entry = Later(entry)
+            target: Any = sys.modules["__main__"]
+            for name_part in entry.removeprefix(_MAIN).split("."):
+                target = getattr(target, name_part, None)
+            entry = entry if target is None else target
+        if callable(entry) and not isinstance(entry, LazyConstructor):
+            entry = LazyConstructor(entry)
         if entry is not None:
-            _set(copied, name, entry)
+            _set_field(copied, name, entry)
     return copied
 
 
 def registered() -> bytes:
-    """Return the registries of this process, for ``receive``."""
-    found = []
+    """Pickle this process's registered environments, for ``receive`` in a worker process."""
+    registries = []
     for module, name in _REGISTRIES:
         if registry := getattr(sys.modules.get(module), name, None):
-            found.append((module, name, {key: _portable_or_not(registry[key]) for key in registry}))
+            specifications = {key: _portable_or_not(registry[key]) for key in registry}
+            registries.append((module, name, specifications))
     try:
-        return dumps(found)
-    except Exception:  # one of many, perhaps unused
-        for _, _, specifications in found:
+        return dumps(registries)
+    except Exception:  # replace the environments that can't be pickled, which may be unused
+        for _, _, specifications in registries:
             for key, each in specifications.items():
-                specifications[key] = _portable_or_not(each, whole=True)
-        return dumps(found)
+                specifications[key] = _portable_or_not(each, check_arguments=True)
+        return dumps(registries)
 
 
-def _portable_or_not(specification: Any, whole: bool = False) -> Any:
-    """Return `portable`'s result, or a specification that raises the reason when it is used.
+def _portable_or_not(specification: Any, check_arguments: bool = False) -> Any:
+    """Copy a specification for worker processes, or return one that raises the reason when used.
 
     Args:
         specification: Specification of a registered environment.
-        whole: Try to pickle its arguments, too.
+        check_arguments: True to pickle its arguments as a test.
     """
     try:
-        copied = portable(specification)
-        if whole:
+        copied = portable_specification(specification)
+        if check_arguments:
             dumps(copied)
     except Exception as error:
         copied = copy.copy(specification)
         left_out = {"vector_entry_point": None, "additional_wrappers": (), "kwargs": {}}
         for name in left_out:
             if hasattr(copied, name):
-                _set(copied, name, left_out[name])
-        _set(copied, "entry_point", partial(_refuse, copied.id, str(error)))
+                _set_field(copied, name, left_out[name])
+        _set_field(copied, "entry_point", partial(_raise_unpicklable, copied.id, str(error)))
     return copied
 
 
-def _set(specification: Any, name: str, value: Any) -> None:
+def _set_field(specification: Any, name: str, value: Any) -> None:
     object.__setattr__(specification, name, value)  # PettingZoo's are frozen
 
 
 def receive(pickled: bytes) -> None:
-    """Use another process's registries in this one."""
-    _received[:] = pickle.loads(pickled)
+    """Register another process's environments in this process, from a result of ``registered``."""
+    _received_registries[:] = pickle.loads(pickled)
     _register()
 
 
 def _register() -> None:
-    for module, name, specifications in _received:
+    for module, name, specifications in _received_registries:
         getattr(sys.modules[module], name).update(specifications)
 
 

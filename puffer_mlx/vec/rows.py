@@ -1,4 +1,4 @@
-"""Arrays of rows and actions: allocate them, draw random actions, and check them."""
+"""Allocate and check the arrays that environments read and write (``Rows``, actions)."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from puffer_mlx.vec.base import Rows, VecEnv
 
 
 class HasSpec(Protocol):
-    """An object with an ``EnvSpec``."""
+    """An object with the description of an environment, ``spec``."""
 
     spec: EnvSpec
 
@@ -31,17 +31,17 @@ def allocate_rows(vec: VecEnv, agents: int) -> Rows:
 
 
 def random_actions(
-    of: HasSpec, agents: int, rng: np.random.Generator, legal: np.ndarray | None = None
+    source: HasSpec, agents: int, rng: np.random.Generator, legal: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return random actions (agents, heads) float32: uniform choices, or N(0, 1) if continuous.
+    """Return random legal actions, (agents, heads) float32: uniform choices, or N(0, 1) values.
 
     Args:
-        of: Environments, or their layout.
+        source: Environments, or their layout; provides the action space.
         agents: Number of agents.
         rng: Random generator.
-        legal: (agents, logits), non-zero where a choice is legal. None: all are legal.
+        legal: (agents, logits), non-zero where a choice is legal. None when all choices are.
     """
-    action = of.spec.action
+    action = source.spec.action
     if action.continuous:
         return rng.standard_normal((agents, action.heads), np.float32)
     if legal is None:
@@ -52,7 +52,7 @@ def random_actions(
 
 
 class RowShapes:
-    """Shapes and dtypes of rows of n agents. Checking takes a microsecond.
+    """Check shapes and dtypes of the rows and actions of n agents, in about a microsecond.
 
     Args:
         spec: Observations and actions of one agent.
@@ -66,9 +66,9 @@ class RowShapes:
         self._actions = n, spec.action.heads
 
     def check(self, out: Rows) -> None:
-        """Check the shapes and dtypes of rows.
+        """Check shape and dtype of each array in ``Rows``.
 
-        ``final_observations`` may be None, and ``masks`` is None without a mask.
+        ``final_observations`` may be None. ``masks`` must be None without action masks.
 
         Raises:
             ValueError: An array has another shape or dtype.
@@ -95,10 +95,10 @@ class RowShapes:
             )
 
     def check_actions(self, actions: np.ndarray) -> None:
-        """Check an array of actions.
+        """Check the shape and dtype of an array of actions.
 
         Raises:
-            ValueError: It has another shape or dtype.
+            ValueError: The array has another shape or dtype.
         """
         if actions.shape != self._actions or actions.dtype != np.float32:
             raise ValueError(
@@ -107,28 +107,28 @@ class RowShapes:
 
 
 def check_picture(name: str, picture: Any) -> np.ndarray:
-    """Return the result of ``render`` if it is a picture (height, width, 3) uint8.
+    """Check that a result of ``render`` is a picture, (height, width, 3) uint8. Returns an array.
 
     Args:
         name: Name of the environments.
-        picture: The result.
+        picture: Result of ``render``.
 
     Raises:
-        UserError: It isn't a picture.
+        UserError: The result isn't a picture.
     """
     frame = None if picture is None else np.asarray(picture)
     if frame is None or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
         what = "None" if frame is None else f"{frame.dtype} {frame.shape}"
         raise UserError(
             f"{name}: its picture is {what}, expected uint8 (height, width, 3)",
-            'return that from render() if render_mode is "rgb_array"',
+            'return such an array from render() if render_mode is "rgb_array"',
         )
     return frame
 
 
-def not_finite(rows: np.ndarray) -> np.ndarray | None:
-    """Return a mask of the non-finite numbers, or None for rows without any."""
-    # The sum is usually enough. It may overflow for huge numbers, so check those one by one.
+def non_finite_mask(rows: np.ndarray) -> np.ndarray | None:
+    """Return a mask of the NaN and infinite numbers in an array, or None when all are finite."""
+    # A finite sum of squares proves that all are finite. Squares of huge numbers may overflow.
     if math.isfinite(np.vdot(rows, rows)):
         return None
     bad = np.logical_not(np.isfinite(rows))
@@ -143,7 +143,7 @@ def check_finite(
     seeds: Sequence[int],
     per_environment: int = 1,
 ) -> None:
-    """Refuse rows with numbers that aren't finite, since one of them would spoil all weights.
+    """Refuse observations and rewards that contain NaN or infinity, which would spoil all weights.
 
     Args:
         name: Name of the environment.
@@ -160,7 +160,7 @@ def check_finite(
     if observations.dtype.kind == "f":
         checked.append(("observations", observations))
     for what, rows in checked:
-        bad = not_finite(rows)
+        bad = non_finite_mask(rows)
         if bad is not None:
             rows = rows.reshape(len(rows), -1)
             row, column = np.argwhere(bad.reshape(rows.shape))[0].tolist()
@@ -172,5 +172,5 @@ def check_finite(
             raise UserError(
                 f"{name}: {whose} returned {what} of {rows[row, column]}{at}",
                 "divisions by zero, logarithms and exponents in the environment are likely causes; "
-                "it can be had again with that seed",
+                "this seed reproduces it",
             )

@@ -1,7 +1,7 @@
-"""Gymnasium's spaces: their parts, columns of rows, heads of actions, and texts. NumPy only.
+"""Convert Gymnasium's spaces to columns of observation rows and to action heads. NumPy only.
 
-Spaces are recognised by the names of their classes, so Gymnasium may be missing, and spaces of its
-forks work too.
+Spaces are recognised by the names of their classes, so Gymnasium needn't be installed, and spaces
+of its forks work too. Spaces can also be written to and read from checkpoints as text.
 """
 
 import json
@@ -16,160 +16,185 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import MAX_LOGITS, ActionSpec, rescaling
 
-_KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
-SMALLEST, UP_TO_4 = "smallest", "up_to_4"  # values of vec.image_channels
-CHANNELS_LAST = "channels_last"  # attribute of a Box whose images have channels last
+_SPACE_KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
+# Values of vec.image_channels: which images have channels first.
+CHANNELS_SMALLEST = "smallest"
+CHANNELS_UP_TO_4 = "up_to_4"
+CHANNELS_LAST_ATTRIBUTE = "channels_last"  # attribute of a Box whose images have channels last
 
-Path = tuple[Any, ...]  # keys and indices that lead to a part of nested dicts and tuples
+Path = tuple[Any, ...]  # keys and indices of a value in nested dicts and tuples
 
 
 def kind_of(space: Any) -> str:
-    """Return the kind of a space, by the names of its classes; "" for an unknown kind."""
+    """Return the kind of a Gymnasium space, such as "Box"; "" for an unsupported kind."""
     for cls in type(space).__mro__:
-        if cls.__name__ in _KINDS:
+        if cls.__name__ in _SPACE_KINDS:
             return cls.__name__
     return ""
 
 
-def leaves(name: str, space: Any, what: str, path: Path = ()) -> Iterator[tuple[Path, Any, str]]:
-    """Yield (path, space, kind) of every part that isn't a Dict or Tuple."""
+def leaf_spaces(
+    name: str, space: Any, what: str, path: Path = ()
+) -> Iterator[tuple[Path, Any, str]]:
+    """Yield (path, space, kind) of each space in nested Dicts and Tuples that is neither."""
     kind = kind_of(space)
     if not kind:
-        where = f" at {path_text(path)}" if path else ""
+        location = f" at {path_text(path)}" if path else ""
         raise UserError(
-            f"{name}: its {what} space{where} is {type(space).__name__}, which has no fixed size",
-            f"use one of {', '.join(_KINDS)}; a wrapper of Gymnasium can transform the others",
+            f"{name}: its {what} space{location} is {type(space).__name__}, which has no fixed"
+            " size",
+            f"use one of {', '.join(_SPACE_KINDS)}; a wrapper of Gymnasium can transform others",
         )
     if kind in ("Dict", "Tuple"):
-        for key, part in parts_of(space):
-            yield from leaves(name, part, what, (*path, key))
+        for key, component in subspaces(space):
+            yield from leaf_spaces(name, component, what, (*path, key))
     else:
         yield path, space, kind
 
 
-def parts_of(space: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield (key or index, space) of the parts of a Dict or Tuple, in Gymnasium's order."""
+def subspaces(space: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield (key or index, space) for each space in a Dict or Tuple, in Gymnasium's order."""
     yield from space.spaces.items() if kind_of(space) == "Dict" else enumerate(space.spaces)
 
 
 def choices_of(space: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the numbers of choices and the first choices of a Discrete or MultiDiscrete, flat."""
+    """Return the choices of a Discrete or MultiDiscrete space: (number of choices, first choice).
+
+    Each is a flat tuple with one entry per discrete value.
+    """
     sizes = np.atleast_1d(space.n if kind_of(space) == "Discrete" else space.nvec).ravel()
     starts = np.broadcast_to(np.ravel(getattr(space, "start", 0)), sizes.shape)
     return tuple(sizes.tolist()), tuple(starts.tolist())
 
 
-def nested(space: Any, parts: dict[Path, Any], path: Path = ()) -> Any:
-    """Return parts nested in the dicts and tuples of a space."""
+def nested(space: Any, components: dict[Path, Any], path: Path = ()) -> Any:
+    """Arrange values by path in nested dicts and tuples, as a space is nested."""
     kind = kind_of(space)
     if kind == "Dict":
-        return {key: nested(part, parts, (*path, key)) for key, part in parts_of(space)}
+        return {
+            key: nested(component, components, (*path, key)) for key, component in subspaces(space)
+        }
     if kind == "Tuple":
-        return tuple(nested(part, parts, (*path, key)) for key, part in parts_of(space))
-    return parts[path]
+        return tuple(
+            nested(component, components, (*path, key)) for key, component in subspaces(space)
+        )
+    return components[path]
 
 
 def path_text(path: Path) -> str:
-    """Return a path for messages: ``outer.inner.0``."""
+    """Format the path to a nested space for messages: ``outer.inner.0``."""
     return ".".join(str(key) for key in path)
 
 
 # ---- Observations --------------------------------------------------------------------------------
 
 
-class ObservationPart(NamedTuple):
-    """A part of observations: columns ``[start, stop)`` of a row."""
+class ObservationComponent(NamedTuple):
+    """A space within an observation space, and its columns ``[start, stop)`` in a row."""
 
     path: Path
     start: int
     stop: int
     space: Any
-    image: tuple[int, ...]  # (height, width, channels) of an image
-    channels_first: bool  # of an image's columns
-    write: Callable[[Any, np.ndarray], None]  # (n, ...) values into (n, stop - start) columns
-    restore: Callable[[Any], Any]  # the inverse; also for arrays of MLX
+    image: tuple[int, ...]  # (height, width, channels) of an image, () for other spaces
+    channels_first: bool  # True if an image's columns have channels first
+    write: Callable[[Any, np.ndarray], None]  # writes (n, ...) values to (n, stop - start) columns
+    restore: Callable[[Any], Any]  # inverse of ``write``; also for MLX arrays
 
     def writer(self, row: np.ndarray) -> Callable[[np.ndarray], None]:
-        """Return a function that writes one value into its columns of a row (D,)."""
+        """Return a function that writes one value of this space into its columns of a row (D,)."""
         out = row[self.start : self.stop]
         if self.write is _copy:
             return partial(np.copyto, out.reshape(self.space.shape))
         return lambda value: self.write(value[None], out[None])
 
 
-def observation_parts(name: str, space: Any, channels: str = SMALLEST) -> Iterator[ObservationPart]:
-    """Yield the parts of an observation, each with its columns; ``channels`` as in `image_of`."""
+def observation_components(
+    name: str, space: Any, channels: str = CHANNELS_SMALLEST
+) -> Iterator[ObservationComponent]:
+    """Yield the spaces within an observation space, each with its columns in a row.
+
+    Args:
+        name: Name of the environment, for messages.
+        space: Observation space of one agent.
+        channels: ``vec.image_channels``, see `image_of`.
+    """
     start = 0
     single = kind_of(space) not in ("Dict", "Tuple")
-    for path, part, kind in leaves(name, space, "observation"):
-        image, first = image_of(part, channels) if kind == "Box" else ((), False)
-        turned = first and single
+    for path, component, kind in leaf_spaces(name, space, "observation"):
+        image, first = image_of(component, channels) if kind == "Box" else ((), False)
+        transposed = first and single
         if kind in ("Discrete", "MultiDiscrete"):
-            sizes, starts = choices_of(part)
+            sizes, starts = choices_of(component)
             size, write, restore = sum(sizes), _one_hot(sizes, starts), _unchanged
         else:
-            shape = tuple(int(n) for n in part.shape)
+            shape = tuple(int(n) for n in component.shape)
             size = math.prod(shape)
-            write, restore = (_turn, _turn_back(image)) if turned else (_copy, _reshape(shape))
+            write, restore = (
+                (_copy_transposed, _transpose_back(image))
+                if transposed
+                else (_copy, _reshape(shape))
+            )
         if size == 0:
-            raise UserError(f"{name}: the space {part} holds no number", "leave it out")
-        yield ObservationPart(
-            path, start, start + size, part, image, first and not turned, write, restore
+            raise UserError(f"{name}: the space {component} contains no number", "leave it out")
+        yield ObservationComponent(
+            path, start, start + size, component, image, first and not transposed, write, restore
         )
         start += size
     if start == 0:
-        raise UserError(f"{name}: the observation space {space} is empty", "add a part to it")
+        raise UserError(f"{name}: the observation space {space} is empty", "add a space to it")
 
 
-def row_dtype(parts: list[ObservationPart]) -> np.dtype:
-    """Return the dtype of rows: uint8 if all observations are bytes, else float32."""
-    bytes_only = all(kind_of(p.space) == "Box" and p.space.dtype == np.uint8 for p in parts)
+def row_dtype(components: list[ObservationComponent]) -> np.dtype:
+    """Return the dtype of observation rows: uint8 if all observations are bytes, else float32."""
+    bytes_only = all(kind_of(p.space) == "Box" and p.space.dtype == np.uint8 for p in components)
     return np.dtype(np.uint8 if bytes_only else np.float32)
 
 
-def exact_dtype(parts: list[ObservationPart]) -> np.dtype:
-    """Return the dtype of rows that hold observations exactly: float64 where float32 rounds."""
-    wide = any(
-        kind_of(p.space) == "Box" and not np.can_cast(p.space.dtype, np.float32) for p in parts
+def exact_dtype(components: list[ObservationComponent]) -> np.dtype:
+    """Return the dtype that represents observations exactly: float64 where float32 would round."""
+    rounds = any(
+        kind_of(p.space) == "Box" and not np.can_cast(p.space.dtype, np.float32) for p in components
     )
-    return np.dtype(np.float64) if wide else row_dtype(parts)
+    return np.dtype(np.float64) if rounds else row_dtype(components)
 
 
-def image_of(space: Any, channels: str = SMALLEST) -> tuple[tuple[int, ...], bool]:
-    """Return the layout of the images of a Box.
+def image_of(space: Any, channels: str = CHANNELS_SMALLEST) -> tuple[tuple[int, ...], bool]:
+    """Return the size of the image that a Box describes, and where its channels are.
 
     Args:
         space: A Box.
-        channels: ``vec.image_channels``: channels come first if the first dimension is the
-            smallest, with ``UP_TO_4`` only if it is also at most 4; else they come last.
+        channels: ``vec.image_channels``. Channels come first if the first dimension is the
+            smallest, with ``CHANNELS_UP_TO_4`` only if it is also at most 4; else they come last.
 
     Returns:
-        (height, width, channels), or () without images of bytes; and True if channels come first.
+        (height, width, channels), or () if the Box isn't an image of bytes; and True if channels
+            come first.
     """
     shape = tuple(int(n) for n in space.shape)
     if space.dtype != np.uint8 or len(shape) != 3 or not all(shape):
         return (), False
-    few = channels == SMALLEST or shape[0] <= 4
-    if few and shape[0] < min(shape[1:]) and not hasattr(space, CHANNELS_LAST):
+    may_be_first = channels == CHANNELS_SMALLEST or shape[0] <= 4
+    if may_be_first and shape[0] < min(shape[1:]) and not hasattr(space, CHANNELS_LAST_ATTRIBUTE):
         return (*shape[1:], shape[0]), True
     return shape, False
 
 
 def _copy(values: Any, out: np.ndarray) -> None:
-    """Copy numbers, flattened."""
+    """Copy values to an array of another shape and the same size."""
     values = np.asarray(values)
     if values.shape != out.shape:
         values = values.reshape(out.shape)
     np.copyto(out, values)
 
 
-def _turn(values: Any, out: np.ndarray) -> None:
-    """Copy images with channels first, transposed to channels last."""
+def _copy_transposed(values: Any, out: np.ndarray) -> None:
+    """Copy images with channels first to rows with channels last."""
     _, channels, height, width = values.shape
     np.copyto(out.reshape(-1, height, width, channels), values.transpose(0, 2, 3, 1))
 
 
-def _turn_back(image: tuple[int, ...]) -> Callable[[Any], Any]:
+def _transpose_back(image: tuple[int, ...]) -> Callable[[Any], Any]:
     return lambda rows: rows.reshape(-1, *image).transpose(0, 3, 1, 2)
 
 
@@ -182,7 +207,7 @@ def _unchanged(rows: Any) -> Any:
 
 
 def _one_hot(sizes: tuple[int, ...], starts: tuple[int, ...]) -> Callable[[Any, np.ndarray], None]:
-    """Write 1 in the column of each number's choice, 0 in its others."""
+    """Return a function that writes discrete values one-hot: 1 in the column of the choice."""
     offsets = np.cumsum((0, *sizes[:-1])) - starts
     bounds = np.array(starts), np.array(starts) + sizes
 
@@ -199,19 +224,19 @@ def _one_hot(sizes: tuple[int, ...], starts: tuple[int, ...]) -> Callable[[Any, 
 # ---- Actions -------------------------------------------------------------------------------------
 
 
-class ActionPart(NamedTuple):
-    """A part of actions: heads from ``start`` on, one for each of ``sizes``."""
+class ActionComponent(NamedTuple):
+    """A space within an action space, and its heads: one for each of ``sizes``."""
 
     path: Path
     start: int
     sizes: tuple[int, ...]
     space: Any
-    convert: Callable[[np.ndarray], np.ndarray]  # (n, len(sizes)) float32 into (n, ...) of its type
-    bounds: tuple[tuple[float, float], ...]  # values of -1 and 1, for each of ``sizes``
+    convert: Callable[[np.ndarray], np.ndarray]  # (n, len(sizes)) float32 to (n, ...) of the space
+    bounds: tuple[tuple[float, float], ...]  # for each of ``sizes``: values that -1 and 1 map to
 
 
-def action_parts(name: str, space: Any, rescale: bool = False) -> Iterator[ActionPart]:
-    """Yield the parts of an action with their heads.
+def action_components(name: str, space: Any, rescale: bool = False) -> Iterator[ActionComponent]:
+    """Yield the spaces within an action space, each with its heads.
 
     Args:
         name: Name of the environment, for messages.
@@ -219,26 +244,26 @@ def action_parts(name: str, space: Any, rescale: bool = False) -> Iterator[Actio
         rescale: Map -1 to 1 to the bounds of a Box.
     """
     start = 0
-    for path, part, kind in leaves(name, space, "action"):
+    for path, component, kind in leaf_spaces(name, space, "action"):
         bounds = ()
         if kind == "Box":
-            sizes = (1,) * _count(name, part, math.prod(part.shape))
-            bounds = _bounds(part) if rescale else ((-1.0, 1.0),) * len(sizes)
-            convert = _clipped(part, bounds)
+            sizes = (1,) * _checked_logits(name, component, math.prod(component.shape))
+            bounds = _bounds_of_box(component) if rescale else ((-1.0, 1.0),) * len(sizes)
+            convert = _box_converter(component, bounds)
         elif kind == "MultiBinary":
-            sizes = (2,) * (_count(name, part, 2 * math.prod(part.shape)) // 2)
-            convert = _chosen(sizes, (0,) * len(sizes), part)
+            sizes = (2,) * (_checked_logits(name, component, 2 * math.prod(component.shape)) // 2)
+            convert = _choice_converter(sizes, (0,) * len(sizes), component)
         else:
-            sizes, starts = choices_of(part)
-            _count(name, part, sum(sizes))
-            convert = _chosen(sizes, starts, part)
+            sizes, starts = choices_of(component)
+            _checked_logits(name, component, sum(sizes))
+            convert = _choice_converter(sizes, starts, component)
             sizes = tuple(size for size in sizes if size > 1)
-        yield ActionPart(path, start, sizes, part, convert, bounds)
+        yield ActionComponent(path, start, sizes, component, convert, bounds)
         start += len(sizes)
 
 
-def _count(name: str, space: Any, logits: int) -> int:
-    """Return an action space's number of logits.
+def _checked_logits(name: str, space: Any, logits: int) -> int:
+    """Return the number of logits of an action space if a policy can have that many.
 
     Raises:
         UserError: There are too many.
@@ -247,82 +272,86 @@ def _count(name: str, space: Any, logits: int) -> int:
         raise UserError(
             f"{name}: its action space {str(space)[:200]} needs {logits:,} action logits, one for"
             f" each choice or number, and a policy has at most {MAX_LOGITS:,}",
-            "make the action space smaller: several choices instead of one, say",
+            "make the action space smaller, for example with several choices instead of one",
         )
     return logits
 
 
-def action_spec(name: str, parts: list[ActionPart]) -> ActionSpec:
-    """Return the heads of all parts, which must be all discrete or all continuous."""
-    sizes = tuple(size for part in parts for size in part.sizes)
-    _count(name, "of several parts", sum(sizes))
+def action_spec(name: str, components: list[ActionComponent]) -> ActionSpec:
+    """Return the ``ActionSpec`` with the heads of all spaces: all discrete or all continuous."""
+    sizes = tuple(size for component in components for size in component.sizes)
+    _checked_logits(name, "of several spaces", sum(sizes))
     if not sizes:
         raise UserError(f"{name}: its action space leaves nothing to choose", "add an action")
     if 1 in sizes and max(sizes) > 1:
-        spaces = ", ".join(str(part.space) for part in parts)
+        spaces = ", ".join(str(component.space) for component in components)
         raise UserError(
             f"{name}: its actions are partly discrete and partly continuous: {spaces}",
             "turn one kind into the other: a Box into choices, or Discrete into a Box",
         )
-    bounds = tuple(each for part in parts for each in part.bounds)
+    bounds = tuple(each for component in components for each in component.bounds)
     return ActionSpec(sizes, bounds if any(each != (-1, 1) for each in bounds) else ())
 
 
-def _chosen(
+def _choice_converter(
     sizes: tuple[int, ...], starts: tuple[int, ...], space: Any
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function from choices of heads to actions; a head with one choice is filled in."""
+    """Return a function that converts choices of heads, (n, heads), to actions of a space.
+
+    Discrete values with a single choice have no head; the function fills them in.
+    """
     dtype, shape = np.dtype(space.dtype), tuple(space.shape)
-    open_ = [i for i, size in enumerate(sizes) if size > 1]
-    whole = len(open_) == len(sizes)
+    heads = [i for i, size in enumerate(sizes) if size > 1]
+    all_have_heads = len(heads) == len(sizes)
     first = np.array(starts, dtype)
-    shifted = bool(first.any())
+    has_offset = bool(first.any())
     flat = shape == (len(sizes),)
 
     def convert(rows: np.ndarray) -> np.ndarray:
-        chosen = rows.astype(dtype)
-        if not whole:
-            some, chosen = chosen, np.zeros((len(rows), len(sizes)), dtype)
-            chosen[:, open_] = some
-        if shifted:
-            chosen += first
-        return chosen if flat else chosen.reshape(-1, *shape)
+        actions = rows.astype(dtype)
+        if not all_have_heads:
+            choices = actions
+            actions = np.zeros((len(rows), len(sizes)), dtype)
+            actions[:, heads] = choices
+        if has_offset:
+            actions += first
+        return actions if flat else actions.reshape(-1, *shape)
 
     return convert
 
 
-def _bounds(space: Any) -> tuple[tuple[float, float], ...]:
-    """Return the values of actions -1 and 1 for each number of a Box: its bounds, if finite.
+def _bounds_of_box(space: Any) -> tuple[tuple[float, float], ...]:
+    """Return the values that actions -1 and 1 map to, for each number of a Box: its finite bounds.
 
-    Elsewhere they are -1 and 1, also for equal bounds or a width that float32 can't hold.
+    The values are -1 and 1 for infinite or equal bounds, or if float32 can't represent the width.
     """
     low, high = (np.asarray(bound, np.float32).ravel() for bound in (space.low, space.high))
     with np.errstate(over="ignore", invalid="ignore"):
         width = high - low
     usable = np.isfinite(width) & (width > 0)
     pairs = zip(np.where(usable, low, -1), np.where(usable, high, 1), strict=True)
-    return tuple((float(least), float(most)) for least, most in pairs)
+    return tuple((float(low_value), float(max_elements)) for low_value, max_elements in pairs)
 
 
-def _clipped(
+def _box_converter(
     space: Any, bounds: tuple[tuple[float, float], ...]
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that maps -1 to 1 to ``bounds`` and clips to the bounds of a Box.
+    """Return a function that converts continuous actions, (n, numbers), to values of a Box.
 
-    Infinite bounds don't clip.
+    Actions from -1 to 1 are mapped to ``bounds``, then clipped to the finite bounds of the Box.
     """
     dtype, shape = np.dtype(space.dtype), tuple(int(n) for n in space.shape)
     low, high = np.asarray(space.low), np.asarray(space.high)
     bounded = bool((np.isfinite(low) | np.isfinite(high)).any())
-    whole = np.issubdtype(dtype, np.integer)
+    is_integer = np.issubdtype(dtype, np.integer)
     centre, half = rescaling(bounds)
-    moved = bool(centre.any() or (half != 1).any())
+    is_rescaled = bool(centre.any() or (half != 1).any())
 
     def convert(rows: np.ndarray) -> np.ndarray:
-        if moved:
+        if is_rescaled:
             rows = centre + rows.astype(np.float64) * half
         values = rows.reshape(-1, *shape)
-        if whole:
+        if is_integer:
             return np.clip(np.rint(values.astype(np.float64)), low, high).astype(dtype)
         values = values.astype(dtype)
         return np.clip(values, low, high, out=values) if bounded else values
@@ -334,58 +363,70 @@ def _clipped(
 
 
 def to_text(*spaces: Any) -> str:
-    """Return spaces as JSON, or "" if a Dict has keys other than texts and integers."""
+    """Convert spaces to JSON text for a checkpoint, or "" if a Dict has unusual keys.
+
+    Keys must be texts or integers.
+    """
     try:
-        return json.dumps([_data(space) for space in spaces])
+        return json.dumps([_space_data(space) for space in spaces])
     except TypeError:
         return ""
 
 
-def from_text(text: str, most: int) -> list[Any]:
+def from_text(text: str, max_elements: int) -> list[Any]:
     """Read spaces that ``to_text`` wrote, as objects that work without Gymnasium.
 
     Args:
         text: Text of a file, untrusted.
-        most: Largest number of elements of a part.
+        max_elements: Maximum number of elements of one space.
 
     Raises:
         ValueError: The text is damaged.
     """
     try:
-        return [_space(data, most) for data in json.loads(text)]
+        return [_space_from_data(data, max_elements) for data in json.loads(text)]
     except (KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
-def _data(space: Any) -> dict[str, Any]:
+def _space_data(space: Any) -> dict[str, Any]:
     kind = kind_of(space)
     if kind in ("Dict", "Tuple"):
-        parts = dict(parts_of(space))
-        if any(type(key) not in (str, int) for key in parts):
+        components = dict(subspaces(space))
+        if any(type(key) not in (str, int) for key in components):
             raise TypeError("a key that JSON doesn't have")
-        return {"kind": kind, "parts": [[key, _data(part)] for key, part in parts.items()]}
+        return {
+            "kind": kind,
+            "parts": [[key, _space_data(component)] for key, component in components.items()],
+        }
     data: dict[str, Any] = {"kind": kind, "dtype": np.dtype(space.dtype).name}
     data["shape"] = [int(size) for size in space.shape]
     if kind == "Box":
-        data |= {name: _numbers(np.asarray(getattr(space, name))) for name in ("low", "high")}
+        data |= {name: _bounds_data(np.asarray(getattr(space, name))) for name in ("low", "high")}
     elif kind != "MultiBinary":
         data["sizes"], data["starts"] = choices_of(space)
     return data
 
 
-def _numbers(bounds: np.ndarray) -> Any:
-    """Return a Box's bounds: a list, or one number if all are equal."""
+def _bounds_data(bounds: np.ndarray) -> Any:
+    """Convert the bounds of a Box for JSON: a list, or one number if all are equal."""
     first = bounds.ravel()[:1]
     return first.item() if bounds.size and (bounds == first).all() else bounds.ravel().tolist()
 
 
-def _space(data: dict[str, Any], most: int) -> Any:
+def _space_from_data(data: dict[str, Any], max_elements: int) -> Any:
     kind = data["kind"]
-    if kind not in _KINDS:
+    if kind not in _SPACE_KINDS:
         raise ValueError(f"a space of kind {kind!r}")
     if kind in ("Dict", "Tuple"):
-        parts = [(key, _space(part, most)) for key, part in data["parts"]]
-        fields = {"spaces": dict(parts) if kind == "Dict" else [part for _, part in parts]}
+        components = [
+            (key, _space_from_data(component, max_elements)) for key, component in data["parts"]
+        ]
+        fields = {
+            "spaces": dict(components)
+            if kind == "Dict"
+            else [component for _, component in components]
+        }
     else:
         dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])
         if dtype.kind not in "biuf" or min(shape, default=0) < 0:
@@ -395,8 +436,8 @@ def _space(data: dict[str, Any], most: int) -> Any:
             choices = (np.array(data[name], np.int64) for name in ("sizes", "starts"))
             sizes, starts = (each.reshape(shape) for each in choices)
             fields |= {"n": sizes, "nvec": sizes, "start": starts}
-        elif math.prod(shape) > most:
-            raise ValueError(f"{shape} numbers, more than {most}")
+        elif math.prod(shape) > max_elements:
+            raise ValueError(f"{shape} numbers, more than {max_elements}")
         elif kind == "Box":
             bounds = (np.array(data[name], dtype) for name in ("low", "high"))
             low, high = (each.reshape(shape if each.ndim else ()) for each in bounds)
@@ -405,7 +446,7 @@ def _space(data: dict[str, Any], most: int) -> Any:
 
 
 class _ReadSpace(SimpleNamespace):
-    """Space read from a file. A subclass is named after the kind of space."""
+    """A space that was read from a checkpoint. Its class is named after the kind of space."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _read_space, (type(self).__name__, vars(self))

@@ -1,7 +1,6 @@
-"""Factory of PettingZoo's parallel environments: A agents each, one policy for all.
+"""Make and step PettingZoo's parallel environments: several agents each, one policy for all.
 
-Environments step one after another, or in several processes. Environment i is reset with ``seed +
-i``. Rows are in the order of ``possible_agents``.
+Environment i is reset with ``seed + i``. Rows are in the order of ``possible_agents``.
 
 A parallel environment has ``possible_agents``, a space for each of them, and a ``step`` that takes
 a dictionary of their actions.
@@ -11,8 +10,8 @@ environment is done, the next step begins its next episode.
 
 **Absent agents**, which died before the others or haven't joined yet, have rows of zeros, terminal
 1, ``TERMINATED`` in ``final_observations`` and reward 0. So nothing is learned from these rows, and
-they belong to no episode. An agent returns when ``agents`` lists it again after a step without it;
-it then begins a new episode, as an agent does that joins late. An agent that ended and stays in
+they belong to no episode. An agent returns when ``agents`` lists it again after a step without it.
+It then begins a new episode, as does an agent that joins late. An agent that ended and stays in
 ``agents`` counts as dead.
 
 | agent | row |
@@ -41,45 +40,45 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import load_object, nearest
-from puffer_mlx.vec.episodes import means_of
-from puffer_mlx.vec.gym.agents import MASK, Masks
+from puffer_mlx.vec.env_failures import (
+    EnvFailure,
+    as_info,
+    describe_exception,
+    format_value,
+    one_flag,
+    one_number,
+    raising_failure,
+    result_failure,
+)
+from puffer_mlx.vec.episodes import mean_metrics
+from puffer_mlx.vec.gym.agents import MASK_KEY, Masks
 from puffer_mlx.vec.instances import (
-    DRAWS,
+    RENDER_HINT,
     Buffers,
     EnvFactory,
     EpisodeInfo,
     Probe,
     close_if_possible,
-    other_kind,
+    wrong_env_class,
 )
 from puffer_mlx.vec.layout import SpaceLayout
-from puffer_mlx.vec.python_faults import (
-    Fault,
-    as_info,
-    describe,
-    failing,
-    form_fault,
-    one_flag,
-    one_number,
-    shown,
-)
 from puffer_mlx.vec.spaces import kind_of
 
 PREFIX = "pettingzoo:"
 _PACKAGES = ("mpe2", "pettingzoo")
 _MODULE = re.compile(r".+_v\d+\.py")
-_NEEDED = {  # module required by a group of PettingZoo
+_REQUIRED_MODULES = {  # group of PettingZoo -> module that its environments need
     "atari": "multi_agent_ale_py",
     "butterfly": "pymunk",
     "classic": "pygame",
     "sisl": "pymunk",
 }
-_RETURNED = "observations", "rewards", "terminations", "truncations", "infos"  # by step
-SEEN = "observation"  # beside the mask, in observations of PettingZoo that have one
+_STEP_RESULTS = "observations", "rewards", "terminations", "truncations", "infos"
+OBSERVATION_KEY = "observation"  # key in observations that are a Dict of observation and mask
 
 
 def looks_parallel(env: Any) -> bool:
-    """Return True for an object with the attributes of a parallel environment."""
+    """Return True if an object has the attributes of a parallel environment of PettingZoo."""
     has = ("possible_agents", "observation_space", "action_space", "reset", "step")
     return all(hasattr(env, name) for name in has) and not _looks_aec(env)
 
@@ -91,22 +90,22 @@ def _looks_aec(env: Any) -> bool:
 
 @dataclass
 class ZooFactory(EnvFactory):
-    """Makes PettingZoo's parallel environments, from a function that returns one."""
+    """Make instances of a parallel environment of PettingZoo, from a function that returns one."""
 
     def open(self, seed: int, count: int | None, number: int) -> Any:
-        """Return a new parallel environment.
+        """Return a new parallel environment of PettingZoo.
 
         Raises:
-            UserError: It can't be made, or is of another kind.
+            UserError: The environment can't be made, or isn't a parallel one.
         """
-        with self.explained(number, seed - number), _quiet():
+        with self.reporting_failures(number, seed - number), _suppress_warnings():
             env = self.constructor(**self.arguments())
         if looks_parallel(env):
             return env
         close_if_possible(env)
         if _looks_aec(env):
-            raise takes_turns(self.name)
-        raise other_kind(self.name, env, "pettingzoo.ParallelEnv", "return one")
+            raise turn_based_error(self.name)
+        raise wrong_env_class(self.name, env, "pettingzoo.ParallelEnv", "return one")
 
     def spaces_of(self, env: Any) -> tuple[Any, Any]:
         """Return the observation space, without its mask, and the action space of one agent."""
@@ -114,24 +113,24 @@ class ZooFactory(EnvFactory):
         return spaces.observation, spaces.action
 
     def describe(self, env: Any, seed: int) -> Probe:
-        """Return an environment's agents, their spaces, and whether it masks actions.
+        """Return a new environment's agents, their spaces, and if it masks actions.
 
         Raises:
-            Fault: The environment failed.
-            UserError: Its agents have different spaces.
+            EnvFailure: The environment failed.
+            UserError: The agents have different spaces.
         """
         spaces = AgentSpaces(self.name, env)
         _, infos = _reset(env, seed)
-        masked = spaces.masked or any(MASK in as_info(info) for info in infos.values())
+        masked = spaces.masked or any(MASK_KEY in as_info(info) for info in infos.values())
         return Probe((spaces.observation, spaces.action), len(spaces.agents), masked=masked)
 
     def as_instance(self, env: Any, buffers: Buffers) -> "ParallelInstance":
-        """Return the environment as an instance."""
+        """Wrap an environment as an instance that writes into buffers."""
         return ParallelInstance(self.name, env, buffers, self.layout)
 
 
 class AgentSpaces:
-    """The spaces that all agents of an environment share.
+    """Observation and action space that all agents of a parallel environment share.
 
     Args:
         name: Name of the environment, for messages.
@@ -141,7 +140,7 @@ class AgentSpaces:
         agents: All possible agents.
         observation: Observation space of one agent, without its mask.
         action: Action space of one agent.
-        masked: True if observations contain masks.
+        masked: True if observations contain action masks.
 
     Raises:
         UserError: Agents have different spaces.
@@ -150,7 +149,7 @@ class AgentSpaces:
     def __init__(self, name: str, env: Any) -> None:
         self.agents = list(env.possible_agents)
         if not self.agents:
-            raise UserError(f"{name}: its possible_agents are none", "name all there may be")
+            raise UserError(f"{name}: possible_agents is empty", "list all agents there may be")
         first = self.agents[0]
         for what, space in (("sees", env.observation_space), ("does", env.action_space)):
             for other in self.agents[1:]:
@@ -158,19 +157,19 @@ class AgentSpaces:
                     raise UserError(
                         f"{name}: its agents differ: {first} {what} {space(first)},"
                         f" {other} {space(other)}; one policy is trained for all of them",
-                        "make them alike: supersuit.pad_observations_v0 and"
+                        "make their spaces equal: supersuit.pad_observations_v0 and"
                         " supersuit.pad_action_space_v0 (pip install supersuit)",
                     )
         self.observation, self.action = env.observation_space(first), env.action_space(first)
-        self.masked = kind_of(self.observation) == "Dict" and {SEEN, MASK} <= set(
+        self.masked = kind_of(self.observation) == "Dict" and {OBSERVATION_KEY, MASK_KEY} <= set(
             self.observation.spaces
         )
         if self.masked:
-            self.observation = self.observation[SEEN]
+            self.observation = self.observation[OBSERVATION_KEY]
 
 
 class ParallelInstance:
-    """One environment and its A agents.
+    """Step one parallel environment and write the observations of its A agents into buffers.
 
     Args:
         name: Name of the environment, for messages.
@@ -195,10 +194,10 @@ class ParallelInstance:
         self._over = False
 
     def reset(self, seed: int | None = None) -> None:
-        """Begin a new episode.
+        """Begin a new episode of the parallel environment.
 
         Raises:
-            Fault: The environment failed, or returned something else than it should.
+            EnvFailure: The environment failed, or returned an invalid result.
         """
         seen, infos = _reset(self._env, seed)
         self._buffers.rewards[:] = 0
@@ -209,25 +208,25 @@ class ParallelInstance:
         self._over = False
 
     def step(self, actions: list[Any]) -> Sequence[EpisodeInfo]:
-        """Step the present agents, or begin the next episode if none is left.
+        """Step the present agents, or begin the next episode if no agent is left.
 
         Raises:
-            Fault: The environment returned an invalid result.
+            EnvFailure: The environment returned an invalid result.
         """
         if self._over:
             self.reset()
             return []
-        before = set(self._env.agents)
-        acting = before - self._done
+        previous = set(self._env.agents)
+        acting = previous - self._done
         chosen = {a: x for a, x in zip(self._agents, actions, strict=True) if a in acting}
         try:
             result = self._env.step(chosen)
         except KeyError as error:
-            self._explain(error)
+            self._raise_explained(error)
             raise
         seen, rewards, terminations, truncations, infos = _by_agent("step", result)
-        there = set(self._env.agents)
-        self._done -= there - before  # these return
+        present = set(self._env.agents)
+        self._done -= present - previous  # agents that return
         seen = {agent: each for agent, each in seen.items() if agent not in self._done}
         buffers = self._buffers
         reported: list[EpisodeInfo] = []
@@ -238,46 +237,52 @@ class ParallelInstance:
             terminated = one_flag(terminations.get(agent), f"terminated for agent {agent}")
             cut = one_flag(truncations.get(agent), f"truncated for agent {agent}")
             buffers.terminals[i], buffers.truncations[i] = terminated, cut
-            left = agent in acting and agent not in seen and agent not in there
+            left = agent in acting and agent not in seen and agent not in present
             if terminated or cut or left:
                 self._done.add(agent)
         self._check(seen)
         self._write(seen, infos)
-        for place in np.flatnonzero(buffers.terminals | buffers.truncations).tolist():
-            info = as_info(infos.get(self._agents[place]))
-            if numbers := means_of({key: each for key, each in info.items() if key != MASK}):
-                reported.append(EpisodeInfo(place, numbers))
-        self._over = there <= self._done
+        for index in np.flatnonzero(buffers.terminals | buffers.truncations).tolist():
+            info = as_info(infos.get(self._agents[index]))
+            if metrics := mean_metrics(
+                {key: each for key, each in info.items() if key != MASK_KEY}
+            ):
+                reported.append(EpisodeInfo(index, metrics))
+        self._over = present <= self._done
         return reported
 
     def _check(self, seen: Mapping[Any, Any]) -> None:
-        """Raise a Fault for present agents without an observation, and for unknown agents."""
-        there = set(self._env.agents)
-        for agent in there.difference(self._agents):
+        """Raise an error for present agents without an observation, and for unknown agents.
+
+        Raises:
+            EnvFailure: There is such an agent.
+        """
+        present = set(self._env.agents)
+        for agent in present.difference(self._agents):
             what = f"has agent {agent} in its agents, which isn't in possible_agents"
-            raise Fault(what, "", None, "name all agents there may be in possible_agents")
-        if missing := there - self._done - seen.keys():
+            raise EnvFailure(what, "", None, "list all agents there may be in possible_agents")
+        if missing := present - self._done - seen.keys():
             first = min(missing, key=self._agents.index)
             what = f"returned no observation for agent {first}, which is in its agents"
             hint = "return one for each agent that acts next, or take the agent out of agents"
-            raise Fault(what, "", None, hint)
+            raise EnvFailure(what, "", None, hint)
 
-    def _explain(self, error: KeyError) -> None:
-        """Explain a KeyError of an environment that needs the action of a dead agent.
+    def _raise_explained(self, error: KeyError) -> None:
+        """Raise a better error if a KeyError comes from the missing action of a dead agent.
 
         Raises:
-            Fault: This is such an error.
+            EnvFailure: The key is an agent that ended and is still in ``agents``.
         """
         agent = error.args[0] if error.args else None
         if agent in self._done and agent in self._env.agents:
             text = f"agent {agent} ended in an earlier step and is still in agents, so it gets no"
-            hint = "take agents that ended out of agents; they may come back in a later step"
-            raise Fault(
-                "failed in step", f"{text} action: {describe(error)}", None, hint
+            hint = "remove agents that ended from agents; they may come back in a later step"
+            raise EnvFailure(
+                "failed in step", f"{text} action: {describe_exception(error)}", None, hint
             ) from error
 
     def render(self) -> Any:
-        """Return a picture of the environment.
+        """Return a picture of the parallel environment.
 
         Raises:
             UserError: The environment can't be drawn; ``render`` is optional in PettingZoo.
@@ -285,7 +290,7 @@ class ParallelInstance:
         if hasattr(self._env, "render"):
             with suppress(NotImplementedError):
                 return self._env.render()
-        raise UserError(f"{self._name}: it can't be drawn: it has no render()", DRAWS)
+        raise UserError(f"{self._name}: it can't be drawn: it has no render()", RENDER_HINT)
 
     def close(self) -> None:
         """Close the environment."""
@@ -296,73 +301,76 @@ class ParallelInstance:
         buffers = self._buffers
         masked = self._spaces.masked
         for i, agent in enumerate(self._agents):
-            buffers.present[i] = there = agent in seen
-            if there:
-                self._writers[i](seen[agent][SEEN] if masked else seen[agent])
+            buffers.present[i] = is_present = agent in seen
+            if is_present:
+                self._writers[i](seen[agent][OBSERVATION_KEY] if masked else seen[agent])
             else:
                 buffers.observations[i] = 0
                 buffers.terminals[i], buffers.truncations[i] = True, False
             if self._masks is None:
                 continue
-            if buffers.terminals[i] or buffers.truncations[i]:  # its agent doesn't act
+            if buffers.terminals[i] or buffers.truncations[i]:  # the agent doesn't act
                 buffers.legal[i] = 1
                 continue
-            mask = as_info((seen if masked else infos).get(agent)).get(MASK)
+            mask = as_info((seen if masked else infos).get(agent)).get(MASK_KEY)
             try:
                 self._masks.write(mask, buffers.legal[i])
-            except Fault as fault:
-                raise Fault("failed", f"agent {agent} {fault.what}", None, fault.hint) from None
+            except EnvFailure as failure:
+                raise EnvFailure(
+                    "failed", f"agent {agent} {failure.what}", None, failure.hint
+                ) from None
 
 
 def _reset(env: Any, seed: int | None) -> list[Mapping[Any, Any]]:
     """Reset a parallel environment. Returns observations and infos, by agent.
 
     Raises:
-        Fault: It failed, or returned something else.
+        EnvFailure: The environment failed, or returned an invalid result.
     """
-    with failing("failed in reset"):
+    with raising_failure("failed in reset"):
         result = env.reset() if seed is None else env.reset(seed=seed)
     return _by_agent("reset", result)
 
 
 def _by_agent(method: str, result: Any) -> list[Mapping[Any, Any]]:
-    """Return the dictionaries by agent that ``step`` or ``reset`` returned, {} for None.
+    """Check the dictionaries by agent that ``step`` or ``reset`` returned. Returns {} for None.
 
     Raises:
-        Fault: There are more or fewer of them, or another value is among them.
+        EnvFailure: There are too few or too many values, or one isn't a dict.
     """
-    if fault := form_fault(method, result):
-        raise fault
-    names = _RETURNED if method == "step" else (_RETURNED[0], _RETURNED[-1])
+    if failure := result_failure(method, result):
+        raise failure
+    names = _STEP_RESULTS if method == "step" else (_STEP_RESULTS[0], _STEP_RESULTS[-1])
     for name, each in zip(names, result, strict=True):
         if each is not None and not isinstance(each, Mapping):
-            what = f"returned {name} of {shown(each)}, expected a dict by agent"
-            raise Fault(what, "", None, "return a dict with an entry for each agent that acted")
+            what = f"returned {name} of {format_value(each)}, expected a dict by agent"
+            raise EnvFailure(
+                what, "", None, "return a dict with an entry for each agent that acted"
+            )
     return [{} if each is None else each for each in result]
 
 
-def _quiet() -> AbstractContextManager[Any]:
-    """Suppress the warnings of PettingZoo and pygame, which aren't for the user."""
+def _suppress_warnings() -> AbstractContextManager[Any]:
+    """Suppress the warnings of PettingZoo and pygame in a block."""
     return warnings.catch_warnings(action="ignore")
 
 
 # ---- Names ---------------------------------------------------------------------------------------
 
 
-def takes_turns(name: str) -> UserError:
-    """Return the error for an environment of PettingZoo's other kind, AEC."""
+def turn_based_error(name: str) -> UserError:
+    """Return the error for an AEC environment of PettingZoo, in which agents take turns."""
     return UserError(
         f"{name}: its agents take turns (AEC), expected a parallel one, in which all act at once",
-        "name a function of yours that returns pettingzoo.utils.aec_to_parallel(env); that is for"
-        " environments whose agents could as well act at once",
+        "if agents could also act at once, use a function that"
+        " returns pettingzoo.utils.aec_to_parallel(env)",
     )
 
 
 def parallel_names() -> dict[str, list[str]]:
-    """Return the names for ``pettingzoo:NAME`` by group, such as ``sisl.pursuit_v5`` in ``sisl``.
+    """Return the installed parallel environments by group, such as ``sisl.pursuit_v5`` in ``sisl``.
 
-    Contains environments that can't be imported because a package is missing (``needs``), but none
-    whose agents act one after another.
+    Contains environments that need a missing package (``missing_group_package``).
     """
     groups: dict[str, list[str]] = {}
     for package in _PACKAGES:
@@ -376,9 +384,9 @@ def parallel_names() -> dict[str, list[str]]:
     return groups
 
 
-def missing_package(group: str) -> str:
-    """Return the package to install for a group; "" if it is installed."""
-    module = _NEEDED.get(group)
+def missing_group_package(group: str) -> str:
+    """Return the package that a group of PettingZoo needs; "" if it is installed."""
+    module = _REQUIRED_MODULES.get(group)
     return f"pettingzoo[{group}]" if module and not importlib.util.find_spec(module) else ""
 
 
@@ -400,18 +408,18 @@ def find_parallel(name: str) -> Callable[..., Any]:
     if "/" in name:
         if not hasattr(pettingzoo, "make"):
             raise UserError(
-                f"{PREFIX}{name}: PettingZoo {pettingzoo.__version__} knows no IDs",
-                f"{PREFIX}{name.replace('/', '.')}, its module",
+                f"{PREFIX}{name}: PettingZoo {pettingzoo.__version__} has no IDs",
+                f"use its module, {PREFIX}{name.replace('/', '.')}",
             )
         try:
             pettingzoo.spec("parallel", name)
         except Exception:
-            raise _unknown(name, pettingzoo) from None
+            raise _unknown_id_error(name, pettingzoo) from None
         return partial(pettingzoo.make, "parallel", name)
     top = name.partition(".")[0]
-    if not _is_there(top):
+    if not _is_importable(top):
         if importlib.util.find_spec(f"pettingzoo.{top}") is None:
-            near = _near(name)
+            near = _nearest_name(name)
             raise UserError(
                 f"{PREFIX}{name}: there is no module {top}",
                 near
@@ -419,46 +427,46 @@ def find_parallel(name: str) -> Callable[..., Any]:
                 f" {PREFIX}classic/rps_v2",
             )
         name = f"pettingzoo.{name}"
-    with _quiet():
+    with _suppress_warnings():
         return _parallel_env(name)
 
 
 def _parallel_env(module: str) -> Any:
-    """Return a module's ``parallel_env``."""
+    """Import ``parallel_env`` from a module of PettingZoo."""
     short = module.removeprefix("pettingzoo.")
     try:
         return load_object(f"{module}:parallel_env")
     except UserError as error:
         loaded = sys.modules.get(module)
-        if hasattr(loaded, "env"):  # what PettingZoo's modules of both kinds have
-            raise takes_turns(PREFIX + short) from None
-        near = "" if loaded or _is_module(module) else _near(short)
+        if hasattr(loaded, "env"):  # an AEC environment of PettingZoo
+            raise turn_based_error(PREFIX + short) from None
+        near = "" if loaded or _is_module(module) else _nearest_name(short)
         raise UserError(error.message, near or error.hint) from None
 
 
 def _is_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):  # nor is the package that it would be in
+    except (ImportError, ValueError):  # the module's package isn't installed either
         return False
 
 
-def _unknown(name: str, pettingzoo: Any) -> UserError:
-    """Return the error for an ID that isn't in PettingZoo's registry of parallel environments."""
+def _unknown_id_error(name: str, pettingzoo: Any) -> UserError:
+    """Return the error for an ID that PettingZoo's registry of parallel environments lacks."""
     plain = name.replace("_v", "-v")
     if plain in pettingzoo.aec_registry:
-        return takes_turns(PREFIX + name)
+        return turn_based_error(PREFIX + name)
     near = nearest(plain, pettingzoo.parallel_registry, PREFIX)
     hint = near or "puffer-mlx list has what is installed"
     return UserError(f"{PREFIX}{name}: PettingZoo has no such parallel environment", hint)
 
 
-def _near(name: str) -> str:
-    known = [each for group in parallel_names().values() for each in group]
-    return nearest(name, known, PREFIX)
+def _nearest_name(name: str) -> str:
+    names = [each for group in parallel_names().values() for each in group]
+    return nearest(name, names, PREFIX)
 
 
-def _is_there(top: str) -> bool:
-    """Return True if a module of that name is installed or in the working directory."""
+def _is_importable(top: str) -> bool:
+    """Return True if a top-level module is installed or in the working directory."""
     local = importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd())])
     return (importlib.util.find_spec(top) or local) is not None

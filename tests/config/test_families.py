@@ -232,5 +232,5 @@ def test_a_run_names_its_family_once_and_saves_it(screen, script, capsys):
 def test_the_family_is_unused_for_environments_in_c():
     config = c.load("squared", ["--family", "images", "--vec.rescale-actions", "1"])
     with vec.make(config, 1) as made:
-        unused = vec.unused_keys(config, made)
+        unused = vec.unused_env_keys(config, made)
     assert {"base.family (for Python)", "vec.rescale_actions (for Python)"} <= set(unused)

@@ -25,7 +25,7 @@ from puffer_mlx.rollout.policy_assignment import (
 from puffer_mlx.training.streams import acting_streams
 from puffer_mlx.trees import leaves
 
-ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
+ActFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
 CPU = mx.Device(mx.cpu)
 T = 12
 ENVIRONMENTS = {  # bytes and masks; agents who change places; two heads, floats, teams
@@ -94,7 +94,7 @@ class Game:
         states = tree_map(np.copy, self.before)
         function, context = actor.bind(own, np.asarray(self.noise), states)
         for t in range(T):
-            ACT(function)(context, t, 0, views.values.shape[1])
+            ActFunction(function)(context, t, 0, views.values.shape[1])
         return self.of(policy, own, states)
 
     def of(self, policy: int, views: Views, states: Any) -> list[np.ndarray]:

@@ -30,7 +30,7 @@ class Scripted:
     """
 
     final_observations = False
-    unread: list[str] = []
+    unused: list[str] = []
 
     def __init__(self, plans: Any, groups: int = 1, masked: bool = False, per_record: int = 1):
         self.plans = plans

@@ -141,11 +141,11 @@ def test_evaluations_use_the_trainings_statistics_and_do_not_change_them():
     with make(config) as environments:
         trainer = Trainer(config, environments)
         trainer.step()
-        before = environments.memory()  # type: ignore
+        before = environments.statistics()  # type: ignore
         assert Evaluator(trainer, keeping(made)).after_epoch()
         assert list(evaluate_after_training(trainer, keeping(made)))
         for each in [environments, *made]:
-            found = each.memory()  # type: ignore
+            found = each.statistics()  # type: ignore
             assert found.keys() == before.keys() and found
             for name, array in before.items():
                 np.testing.assert_array_equal(found[name], array)

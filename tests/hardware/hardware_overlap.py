@@ -19,7 +19,7 @@ from puffer_mlx.check.gpu.tools import (
     require,
     trainer,
 )
-from puffer_mlx.display.run_view import MISC_PHASES, WAITS
+from puffer_mlx.display.run_view import MISC_PHASES, WAIT_PHASES
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
 from puffer_mlx.training.trainer import Trainer
 
@@ -28,7 +28,7 @@ from halves import Halves  # pyright: ignore[reportMissingImports]
 
 TOGETHER = 1.15  # longest overlapped iteration, relative to the longer half
 MEETING = 0.2  # least share of the shorter half's time with work in the other half
-IDLE = {*WAITS, *MISC_PHASES.values(), "train_copy"}  # handing weights over is no training
+IDLE = {*WAIT_PHASES, *MISC_PHASES.values(), "train_copy"}  # handing weights over is no training
 
 Spans = list[tuple[float, float]]
 

@@ -17,7 +17,7 @@ from puffer_mlx.check.gpu.tools import (
     trainer,
 )
 from puffer_mlx.check.items import Skipped
-from puffer_mlx.profiling.metal_capture import VARIABLE, WARMUP_EPOCHS, MetalCapture
+from puffer_mlx.profiling.metal_capture import CAPTURE_VARIABLE, WARMUP_EPOCHS, MetalCapture
 from puffer_mlx.profiling.phases import PROFILE_EVERY
 
 GROWTH = 1 << 20  # bytes, over a run
@@ -70,8 +70,8 @@ def capture(quick: bool) -> str:
     """Check that Metal records an epoch's commands for Xcode."""
     if not mx.metal.is_available():
         raise Skipped("captures are Metal's")
-    if os.environ.get(VARIABLE) != "1":
-        raise Skipped(f"{VARIABLE}=1 python tests/hardware --only capture")
+    if os.environ.get(CAPTURE_VARIABLE) != "1":
+        raise Skipped(f"{CAPTURE_VARIABLE}=1 python tests/hardware --only capture")
     with tempfile.TemporaryDirectory() as folder, trainer() as run:
         taken = MetalCapture(Path(folder) / "check.gputrace")
         try:

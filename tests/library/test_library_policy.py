@@ -75,7 +75,7 @@ def test_predict_equals_the_actions_of_the_policy_on_real_rows(settings):
         rows = allocate_rows(trainer.vec, 2)
         env = gymnasium.make("Pendulum-v1")
         policy, vec = puffer_mlx.Policy(trainer), cast(Any, trainer.vec)
-        vec.remember(policy.memory, frozen=True)
+        vec.restore_statistics(policy.memory, frozen=True)
         vec.reset(rows)
         observations = vec.raw(rows.observations)
         states = trainer.policy.initial_state(2)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from puffer_mlx.profiling.phases import PROFILE_EVERY, WAITS, PhaseTimer, Profiler
+from puffer_mlx.profiling.phases import PROFILE_EVERY, WAIT_PHASES, PhaseTimer, Profiler
 from puffer_mlx.profiling.timeline import Trace
 
 
@@ -50,7 +50,7 @@ def test_a_lap_is_the_time_since_the_previous_one(lane, clock):
 def test_phases_add_up_after_random_calls(lane, clock):
     """No phase is negative."""
     rng = random.Random(0)
-    phases = ["train_a", "train_b", "train_c", "train_misc", *WAITS]
+    phases = ["train_a", "train_b", "train_c", "train_misc", *WAIT_PHASES]
     whole = taken = 0.0
     total: dict[str, float] = {}
     for _ in range(3000):
@@ -72,7 +72,7 @@ def test_phases_add_up_after_random_calls(lane, clock):
             whole += duration
             lane.lap(rng.choice(phases))
     assert sum(total.values()) == pytest.approx(taken, abs=1e-6) and taken > 900
-    assert min(total[name] for name in WAITS) > 50 and total["train_d"] > 10
+    assert min(total[name] for name in WAIT_PHASES) > 50 and total["train_d"] > 10
 
 
 def test_the_profiled_epochs_shares_divide_the_following_ones(lane, clock):

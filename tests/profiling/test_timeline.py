@@ -106,7 +106,7 @@ def test_spans_beyond_the_limit_are_counted_and_reported(tmp_path, capsys):
     assert len(rows[ROLLOUT]) == facts["spans"] == 5 and facts["spans left out"] == 7
     said = capsys.readouterr().err
     assert said == f"puffer_mlx: {trace.path}: {facts['note']}\n"
-    assert "first 5 spans; 7 later ones were left out" in said
+    assert "first 5 spans; 7 later ones were dropped" in said
 
 
 def test_a_trace_that_can_not_be_written_does_not_end_the_run(tmp_path, capsys, monkeypatch):
@@ -117,7 +117,9 @@ def test_a_trace_that_can_not_be_written_does_not_end_the_run(tmp_path, capsys, 
     trace.begin(0)
     monkeypatch.setattr(Path, "write_text", fail)
     trace.begin(1)
-    assert "no trace: can't write" in capsys.readouterr().err and files(tmp_path) == set()
+    assert (
+        "timeline not written: can't write" in capsys.readouterr().err and files(tmp_path) == set()
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from puffer_mlx.rollout.acting_in_c import make_actor
 from puffer_mlx.rollout.buffer import Views
 from puffer_mlx.system.compiler import source_files
 
-ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
+ActFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
 NETWORKS = ["MinGRU", "LSTM", "GRU", "MLP"]
 T, N = 8, 77  # N: no multiple of anything that rows are taken by
 pytestmark = pytest.mark.usefixtures("extension")
@@ -59,7 +59,7 @@ class Case:
     def bind(self):
         """Return the C function with its context bound."""
         function, context = self.actor.bind(self.views, self.noise, self.states)
-        return lambda *where: ACT(function)(context, *where)
+        return lambda *where: ActFunction(function)(context, *where)
 
     def run(self) -> "Case":
         act = self.bind()

@@ -14,10 +14,10 @@ from stepping import gym_vec, started, step
 import puffer_mlx
 from puffer_mlx import vec
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym.installed import has_own_vector_forms
+from puffer_mlx.vec.gym.installed import has_vectorised_versions
 from puffer_mlx.vec.normalize import Normalized
 
-pytestmark = pytest.mark.skipif(not has_own_vector_forms(), reason="needs Gymnasium 1.1")
+pytestmark = pytest.mark.skipif(not has_vectorised_versions(), reason="needs Gymnasium 1.1")
 T, N, GAMMA, CLIP, REWARD = 16, 4, 0.9, 2.0, 3.0
 SETTINGS: dict[str, Any] = {
     "total_agents": N,
@@ -118,14 +118,14 @@ def limited(factory=same_step, final_observations=True):
 def test_take_last_returns_the_last_observations_since_the_previous_call():
     """The first call begins the recording. Each group counts its steps."""
     with limited() as inner, Normalized(inner, True, True, GAMMA) as env:
-        assert inner.shows_last and not env.final_observations
+        assert inner.reports_final_observations and not env.final_observations
         rows = started(env)
         for _ in range(5):
             step(env, rows)
-        assert len(env.take_last().rows) == 0
+        assert len(env.take_final_observations().rows) == 0
         for _ in range(10):
             step(env, rows)
-        last = env.take_last()
+        last = env.take_final_observations()
         assert last.rows.tolist() == [5, 5, 10, 10] and last.agents.tolist() == [1, 3, 1, 3]
         expected = [[5, 2], [5, 2], [5, 3], [5, 3]]
         np.testing.assert_allclose(env.raw(last.observations), expected, rtol=1e-5)
@@ -149,7 +149,9 @@ def test_a_missing_last_observation_is_an_error_if_it_is_used(final_observations
 
 def test_bootstrap_truncated_is_used_and_can_be_switched_off():
     with puffer_mlx.Trainer(SETTINGS, same_step) as trainer:
-        assert not any("bootstrap" in key for key in vec.unused_keys(trainer.config, trainer.vec))
+        assert not any(
+            "bootstrap" in key for key in vec.unused_env_keys(trainer.config, trainer.vec)
+        )
     with puffer_mlx.Trainer(SETTINGS | {"bootstrap_truncated": 0}, same_step) as trainer:
         next(iter(trainer))
         assert abs(trainer.collector.buffer.rows.rewards).max() == REWARD  # training clips them

@@ -59,8 +59,8 @@ def test_scores_average_to_the_logged_score():
     assert episodes.log()["score"] == 6.0
     assert episodes.scores().tolist() == [[5.0, 1.0], [7.0, 1.0]]
     episodes.add(np.ones(2), np.ones(2, bool))
-    episodes.note({"score": 3.0, "n": 8})
-    episodes.note({"other": 3.0})
+    episodes.add_report({"score": 3.0, "n": 8})
+    episodes.add_report({"other": 3.0})
     assert episodes.log()["score"] == 3.0
     assert episodes.scores().tolist() == [[3.0, 8.0]]
 

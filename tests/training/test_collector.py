@@ -67,7 +67,7 @@ class Through:
         self.inner, self.before = inner, before
         self.spec, self.num_agents = inner.spec, inner.num_agents
         self.num_groups, self.final_observations = inner.num_groups, inner.final_observations
-        self.num_environments, self.unread = inner.num_environments, inner.unread
+        self.num_environments, self.unused = inner.num_environments, inner.unused
         self.description = inner.description
         self.reset, self.log, self.state = inner.reset, inner.log, inner.state
         self.restore, self.close = inner.restore, inner.close
@@ -442,16 +442,16 @@ def test_an_interrupted_rollout_in_c_is_dropped_and_the_run_resumes(monkeypatch)
     rollouts, undisturbed = watch_rollouts(trainer), watch_rollouts(whole)
     list(whole)
     trainer.step()
-    until_done = OpenHandle.until_done
+    wait_for_step = OpenHandle.wait_for_step
 
     def interrupted(handle, call, *arguments):
-        monkeypatch.setattr(OpenHandle, "until_done", until_done)
+        monkeypatch.setattr(OpenHandle, "wait_for_step", wait_for_step)
         first = trainer.collector.buffer.views.terminals[1]
         while not np.any(first == 0):  # no agent has made a step
             time.sleep(0.001)
-        return until_done(handle, once(call, 1, KeyboardInterrupt()), *arguments)
+        return wait_for_step(handle, once(call, 1, KeyboardInterrupt()), *arguments)
 
-    monkeypatch.setattr(OpenHandle, "until_done", interrupted)
+    monkeypatch.setattr(OpenHandle, "wait_for_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trainer.step()
     other = start_in_c(sleep_ms=5)

@@ -14,8 +14,13 @@ from native_envs import GROUP, SHIPPED, Stepper, make, parameters
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment
-from puffer_mlx.vec.native.saved_state import pack, unpack
-from puffer_mlx.vec.native.sources import CONTINUES, code_of, environment_files, sources_digest
+from puffer_mlx.vec.native.saved_state import pack_state, unpack_state
+from puffer_mlx.vec.native.sources import (
+    RESUMABLE_DIGESTS,
+    code_of,
+    environment_files,
+    sources_digest,
+)
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import random_actions
 
@@ -104,7 +109,7 @@ def test_state_of_another_environment_is_refused(name: str, keywords: dict, mess
         state = saved(vec)
     with make(name, **{"total_agents": 4, **keywords}) as vec:
         before = saved(vec)
-        with pytest.raises(UserError, match=message + r"\n.*hint: .*start anew"):
+        with pytest.raises(UserError, match=message + r"\n.*hint: .*--load-model-path"):
             vec.restore(state)
         np.testing.assert_array_equal(saved(vec), before)
 
@@ -164,8 +169,8 @@ def test_states_with_a_digest_of_all_bytes_are_accepted():
         for path in sorted(folder.glob("*.[ch]")):
             content = path.read_bytes()
             digest.update(f"{path.name} {len(content)}\0".encode() + content)
-        body = unpack(saved(vec), vec._identity)
-        vec.restore(pack({**vec._identity, "sources": digest.hexdigest()[:24]}, body))
+        body = unpack_state(saved(vec), vec._identity)
+        vec.restore(pack_state({**vec._identity, "sources": digest.hexdigest()[:24]}, body))
 
 
 def test_code_of_shipped_environments_lists_states_it_resumes():
@@ -175,7 +180,7 @@ def test_code_of_shipped_environments_lists_states_it_resumes():
     remove the environment from the table.
     """
     digests = {name: sources_digest(find_environment(name)) for name in SHIPPED}
-    assert [name for name, digest in digests.items() if digest not in CONTINUES] == []
+    assert [name for name, digest in digests.items() if digest not in RESUMABLE_DIGESTS] == []
 
 
 @pytest.fixture(scope="module")
@@ -204,14 +209,14 @@ def test_records_are_checked_even_if_the_checksum_is_right():
     with make("relay", total_agents=12) as vec:
         stepper = Stepper(vec)
         play(stepper, history(vec, 3))
-        body = unpack(saved(vec), vec._identity)
+        body = unpack_state(saved(vec), vec._identity)
         state = saved(vec)
         with pytest.raises(UserError, match=r"relay: .*ends early"):
-            vec.restore(pack(vec._identity, body[:40]))
+            vec.restore(pack_state(vec._identity, body[:40]))
         np.testing.assert_array_equal(saved(vec), state)  # nothing was changed
         body[48:56].view(np.int32)[1] = 1000  # receipts of the first environment
         with pytest.raises(UserError, match=r"relay: .*environment 0 can't load its"):
-            vec.restore(pack(vec._identity, body))
+            vec.restore(pack_state(vec._identity, body))
         vec.reset(stepper.rows)
         play(stepper, history(vec, 10))
 
@@ -223,7 +228,7 @@ def test_environment_without_state_macro_can_not_be_saved():
     with NativeVec(folder, total_agents=4, env=env) as vec:
         assert vec.state() is None
         with pytest.raises(UserError, match="neither MY_STATE_PLAIN nor MY_STATE"):
-            vec.restore(pack(vec._identity, np.zeros(32, np.uint8)))
+            vec.restore(pack_state(vec._identity, np.zeros(32, np.uint8)))
     folder = changed(
         "binding.c", "#define MY_STATE_PLAIN ", "#define MY_STATE_PLAIN\n#define MY_STATE "
     )

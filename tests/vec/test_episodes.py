@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.episodes import Episodes, numbers_of
+from puffer_mlx.vec.episodes import Episodes, scalar_metrics
 from puffer_mlx.vec.rows import check_finite
 
 
@@ -82,21 +82,21 @@ def test_reported_values_override_computed_ones():
 
 def test_notes_are_averaged_by_their_n():
     episodes = Episodes(1)
-    episodes.note({"score": 1.0, "n": 3})
-    episodes.note({"score": 5.0, "n": 1, "speed": 2})
+    episodes.add_report({"score": 1.0, "n": 3})
+    episodes.add_report({"score": 5.0, "n": 1, "speed": 2})
     assert episodes.log() == {"score": 2, "speed": pytest.approx(2), "n": 4}
     assert episodes.log() == {}
     add(episodes, [7], [1])
-    episodes.note({"score": 1.0, "n": 3})
+    episodes.add_report({"score": 1.0, "n": 3})
     assert episodes.log() == {"episode_return": 7, "episode_length": 1, "score": 1, "n": 1}
-    episodes.note({"score": 1.0, "n": 0})
+    episodes.add_report({"score": 1.0, "n": 0})
     assert "score" not in episodes.log()
 
 
 def test_only_numbers_of_an_info_are_recorded():
     info = {"a": True, "b": np.float32(4), "c": np.array([[5]]), "d": {"e": {"f": 6}}}
     others = {"text": "x", "nothing": None, "many": np.zeros(2), "complex": 1j, "n": 3, "env": 4}
-    assert numbers_of(info | others) == {"a": 1, "b": 4, "c": 5, "d/e/f": 6}
+    assert scalar_metrics(info | others) == {"a": 1, "b": 4, "c": 5, "d/e/f": 6}
 
 
 def test_no_episode_is_lost_between_threads_that_add_and_read():

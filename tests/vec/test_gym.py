@@ -21,7 +21,9 @@ Walk, Walks = gym_walk.Walk, gym_walk.Walks
 
 RIGHT, STAY = 2, 1  # the numbers of choices
 CARTPOLE = "CartPole-v1"
-NEEDS_1_1 = pytest.mark.skipif(not installed.has_own_vector_forms(), reason="needs Gymnasium 1.1")
+NEEDS_1_1 = pytest.mark.skipif(
+    not installed.has_vectorised_versions(), reason="needs Gymnasium 1.1"
+)
 
 
 def make(factory: Any = Walk, agents=6, **keywords) -> PythonVec:
@@ -146,7 +148,7 @@ def test_masks_of_several_heads_are_concatenated():
 @NEEDS_1_1
 def test_auto_backend_prefers_vectorized_form():
     with make(CARTPOLE, 4, backend="auto") as vec:
-        assert vec.description == "vector: CartPoleVectorEnv, its own vectorised form"
+        assert vec.description == "vector: CartPoleVectorEnv, its vectorised version"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_auto_backend_prefers_vectorized_form():
     ],
 )
 def test_auto_backend_is_async_for_slow_steps(round_trips, agents, cores, expected, monkeypatch):
-    seconds = round_trips * backend_choice.ROUND_TRIP
+    seconds = round_trips * backend_choice.ROUND_TRIP_SECONDS
     monkeypatch.setattr(backend_choice, "step_time", lambda *_: seconds)
     monkeypatch.setattr(backend_choice, "cores", lambda: cores)
     factory = GymFactory("walk", Walk)
@@ -172,9 +174,9 @@ def test_auto_backend_is_async_for_slow_steps(round_trips, agents, cores, expect
 @pytest.mark.parametrize(
     ("factory", "env", "message"),
     [
-        ("Pendulum-v1", {}, "Pendulum-v1 has no vectorised form"),
+        ("Pendulum-v1", {}, "Pendulum-v1 has no vectorised version"),
         (Walks, {"mode": "Disabled"}, r"\"autoreset_mode\"\] is Disabled"),
-        (lambda num_envs: Walks(3), {}, "asked for num_envs=1, it made a Walks of 3"),
+        (lambda num_envs: Walks(3), {}, "with num_envs=1 it made a Walks of 3"),
     ],
 )
 def test_missing_vectorized_form_is_reported(factory, env: dict, message: str):
@@ -282,11 +284,11 @@ def test_render_shows_first_environment_or_says_why_not(backend):
 )
 def test_gymnasium_must_be_supported(version: str, message: str, monkeypatch):
     monkeypatch.setattr(gymnasium, "__version__", "1.10")
-    installed.need_newer("x")
+    installed.require_newer("x")
     monkeypatch.setattr(gymnasium, "__version__", version)
     with pytest.raises(UserError, match=message):
         installed.gymnasium()
-        installed.need_newer("x")
+        installed.require_newer("x")
 
 
 def test_vectorized_form_needs_a_newer_gymnasium(monkeypatch):

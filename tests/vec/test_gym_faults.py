@@ -20,14 +20,14 @@ from stepping import alike, gym_vec, played, send, started, step
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import instances, pool
-from puffer_mlx.vec.gym.installed import has_own_vector_forms
+from puffer_mlx.vec.gym.installed import has_vectorised_versions
 from puffer_mlx.vec.python_vec import PythonVec
 
 TESTS = Path(__file__).parents[1]
 HERE = TESTS / "envs" / "python"
 Faulty, FaultyWalks = gym_faults.Faulty, gym_faults.FaultyWalks
 Walk, Walks = gym_faults.Walk, gym_faults.Walks
-NEEDS_1_1 = pytest.mark.skipif(not has_own_vector_forms(), reason="needs Gymnasium 1.1")
+NEEDS_1_1 = pytest.mark.skipif(not has_vectorised_versions(), reason="needs Gymnasium 1.1")
 
 STAY = np.ones((4, 1), np.float32)
 
@@ -166,7 +166,7 @@ def test_close_that_fails_is_reported_in_one_line(nothing_left, capfd, monkeypat
             if self.used:
                 raise RuntimeError("the simulator doesn't answer\nsecond line")
 
-    monkeypatch.setattr(instances, "_REPORTED", set())
+    monkeypatch.setattr(instances, "_printed_lines", set())
     with gym_vec(Unclosed, name="late", total_agents=4, num_buffers=2, backend="async") as vec:
         play(vec, 1)
     said = "close() of an environment failed, which is ignored: RuntimeError: the simulator"
@@ -193,7 +193,7 @@ def changed(base: Any, step_change: Any, reset_change: Any = None) -> PythonVec:
             result = super().step(action)
             return step_change(*result) if step_change else result
 
-    if base is Walks and not has_own_vector_forms():
+    if base is Walks and not has_vectorised_versions():
         pytest.skip("needs Gymnasium 1.1")
     backend = "vector" if base is Walks else "sync"
     env = {"size": 99, "limit": 5}

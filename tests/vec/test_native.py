@@ -42,7 +42,7 @@ def test_threads_and_groups_do_not_change_rows(name: str):
         with make(name, total_agents=8 * GROUP, **counts) as vec:
             histories.append(played(vec, 200))
             logs.append(vec.log())
-            assert (vec.spec.name, vec.unread) == (name, [])
+            assert (vec.spec.name, vec.unused) == (name, [])
     assert alike(histories[0], histories[1]) and alike(histories[0], histories[2])
     assert logs[0] == logs[1] == logs[2] and logs[0]["n"] > 20
 
@@ -227,12 +227,12 @@ def test_parameters_and_counts_that_do_not_fit_are_refused(name, keywords, messa
 def test_unknown_keys_are_reported_and_strings_and_booleans_are_numbers():
     env = {"backend": "Serial", "size": "11", "speed": 3, "flag": True}
     with make("squared", total_agents=4, env=env) as vec:
-        assert vec.unread == ["backend", "speed", "flag"]
+        assert vec.unused == ["backend", "speed", "flag"]
     with make("squared", total_agents=4) as vec:
-        assert vec.unread == []
+        assert vec.unused == []
     env = {**BREAKOUT, "continuous": True, "num_agents": 1}
     with make("breakout", total_agents=1, env=env) as vec:
-        assert vec.unread == ["num_agents"]
+        assert vec.unused == ["num_agents"]
         stepper = Stepper(vec)
         x = stepper.step(np.array([[-0.5]], np.float32)).observations[0, 0] * 576
         assert x == pytest.approx(257 - 4 * 0.5 * 620 / 60, abs=1e-3)  # the launch frame moves too

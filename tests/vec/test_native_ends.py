@@ -61,7 +61,9 @@ def test_exit_is_reported_and_ends_stepping(fault: str, agents: int, message: st
 def test_reason_is_complete_while_a_thread_writes_it(monkeypatch: pytest.MonkeyPatch):
     """Waiting returns after a tenth of a second, and the reason is complete after half a second."""
     header = ROOT / "tests" / "c" / "slow_ending.h"
-    monkeypatch.setattr(compiling, "_PLAIN", [*compiling._PLAIN, "-include", str(header)])
+    monkeypatch.setattr(
+        compiling, "_COMPILE_FLAGS", [*compiling._COMPILE_FLAGS, "-include", str(header)]
+    )
     with make("EXIT_IN_STEP", 1) as vec, pytest.raises(UserError, match=r"called exit\(3\) while"):
         step(vec, 10)
 
@@ -110,7 +112,7 @@ from test_native_ends import make, step
 def interrupted(work, vec):
     """Ctrl-C while a step is waited for, once."""
     def handle(number, frame):
-        if frame.f_code.co_name == "until_done":
+        if frame.f_code.co_name == "wait_for_step":
             signal.setitimer(signal.ITIMER_REAL, 0)
             raise KeyboardInterrupt
     signal.signal(signal.SIGALRM, handle)
@@ -143,7 +145,7 @@ def test_step_that_hangs_can_be_interrupted(work: str):
     code = f'vec = make("HANG_IN_STEP", num_threads=2)\n{work}\ninterrupted(work, vec)'
     status, out, err = python(code)
     assert (status, out) == (0, "interrupted\n"), err
-    assert "puffer_mlx: faulty: a step doesn't end; it is left to itself" in err
+    assert "puffer_mlx: faulty: a step doesn't end; its memory isn't freed" in err
 
 
 def test_training_that_hangs_is_saved_and_ended_by_two_signals(tmp_path: Path):

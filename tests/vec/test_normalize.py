@@ -19,7 +19,7 @@ from puffer_mlx.checkpoint import environment_statistics
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.episodes import AgentStepper, score_episodes
 from puffer_mlx.export.exporting import ExportFormat, export
-from puffer_mlx.vec.normalize import EPSILON, LIMIT, Normalized
+from puffer_mlx.vec.normalize import MAX_DEVIATIONS, VARIANCE_EPSILON, Normalized
 
 N, GAMMA = 12, 0.9
 
@@ -64,18 +64,18 @@ def test_rows_are_normalized_by_statistics_of_all_rows_so_far():
     for k, observations, rewards, terminals, seen, returns in everything(20):
         if k:
             step(env, rows)
-            scale = np.sqrt(returns.var() + EPSILON)
+            scale = np.sqrt(returns.var() + VARIANCE_EPSILON)
             np.testing.assert_allclose(rows.rewards, rewards / scale, rtol=1e-5)
-        expected = (observations - seen.mean(axis=0)) / np.sqrt(seen.var(axis=0) + EPSILON)
-        expected = np.clip(expected, -LIMIT, LIMIT)
+        expected = (observations - seen.mean(axis=0)) / np.sqrt(seen.var(axis=0) + VARIANCE_EPSILON)
+        expected = np.clip(expected, -MAX_DEVIATIONS, MAX_DEVIATIONS)
         np.testing.assert_allclose(rows.observations, expected, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(rows.terminals, terminals)
     assert abs(rows.observations).max() < 5 and 0.1 < abs(rows.rewards).max() < 5
     np.testing.assert_allclose(env.raw(rows.observations), observations, rtol=1e-4, atol=1e-3)
-    memory = env.memory()
+    memory = env.statistics()
     far = {"variance": np.full(4, 1e-6), "count": np.array(1e9)}
-    env.remember(memory | {f"observations.{key}": value for key, value in far.items()})
-    assert abs(step(env, rows).observations).max() == LIMIT  # far ones are clipped
+    env.restore_statistics(memory | {f"observations.{key}": value for key, value in far.items()})
+    assert abs(step(env, rows).observations).max() == MAX_DEVIATIONS  # far ones are clipped
 
 
 @pytest.mark.parametrize("which", ["observations", "rewards"])
@@ -87,22 +87,24 @@ def test_observations_and_rewards_are_normalized_separately(which):
     (other,) = plain.keys() - {which}
     np.testing.assert_allclose(getattr(one, other), plain[other], rtol=1e-6)
     assert which in env.description and other not in env.description
-    names = {name.partition(".")[0] for name in env.memory()}
+    names = {name.partition(".")[0] for name in env.statistics()}
     assert names == {which.replace("rewards", "return")}
 
 
 def test_frozen_statistics_stay_and_rewards_are_unchanged():
     env, other = coded(), coded()
     played(env, 5)
-    memory = env.memory()
-    other.remember(memory, frozen=True)
+    memory = env.statistics()
+    other.restore_statistics(memory, frozen=True)
     rows = step(other, started(other))
-    assert all(np.array_equal(array, memory[name]) for name, array in other.memory().items())
+    assert all(np.array_equal(array, memory[name]) for name, array in other.statistics().items())
     observations, rewards, _ = raw(1)
     np.testing.assert_allclose(rows.rewards, rewards, rtol=1e-6)
-    deviation = np.sqrt(memory["observations.variance"] + EPSILON)
+    deviation = np.sqrt(memory["observations.variance"] + VARIANCE_EPSILON)
     expected = (observations - memory["observations.mean"]) / deviation
-    np.testing.assert_allclose(rows.observations, expected.clip(-LIMIT, LIMIT), rtol=1e-5)
+    np.testing.assert_allclose(
+        rows.observations, expected.clip(-MAX_DEVIATIONS, MAX_DEVIATIONS), rtol=1e-5
+    )
 
 
 def test_restored_statistics_continue_bit_for_bit():
@@ -152,7 +154,7 @@ def test_large_numbers_are_normalized_in_float64_also_in_files(tmp_path, factory
         for rows in played(made, 20):
             first, second = rows.observations.T
             np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-5)
-        memory = made.memory()
+        memory = made.statistics()
     assert memory["observations.variance"][0] > 1
     environment_statistics.write_statistics(memory, tmp_path / "normalization.safetensors")
     found = environment_statistics.read_statistics(tmp_path)
@@ -172,11 +174,11 @@ def test_policy_normalizes_large_numbers_as_in_training():
 
 def test_state_and_statistics_of_another_environment_are_refused():
     env = coded()
-    with pytest.raises(UserError, match="isn't one of normalised"):
+    with pytest.raises(UserError, match="doesn't belong to normalised"):
         env.restore(np.zeros(100, np.uint8))
-    for wrong in {}, env.memory() | {"observations.mean": np.zeros(5)}:
+    for wrong in {}, env.statistics() | {"observations.mean": np.zeros(5)}:
         with pytest.raises(UserError, match=r"observations\.mean"):
-            env.remember(wrong)
+            env.restore_statistics(wrong)
 
 
 def test_bytes_are_not_normalized():
@@ -184,12 +186,12 @@ def test_bytes_are_not_normalized():
     settings.vec.normalize_observations = True
     with vec.make(settings, 1) as env:
         assert not isinstance(env, Normalized)
-        assert any("normalize_observations" in line for line in vec.unused_keys(settings, env))
+        assert any("normalize_observations" in line for line in vec.unused_env_keys(settings, env))
         environment_statistics.require_statistics(settings, env.spec, {})
     settings.vec.normalize_rewards = True
     with vec.make(settings, 1) as env:
         assert isinstance(env, Normalized)
-        assert set(env.memory()) == {"return.count", "return.mean", "return.variance"}
+        assert set(env.statistics()) == {"return.count", "return.mean", "return.variance"}
 
 
 # ---- files of a policy of normalised observations ------------------------------------------------
@@ -257,7 +259,7 @@ def test_training_continues_statistics_of_an_exported_file(run, here, scripts, c
 def test_policy_is_not_saved_without_its_statistics(run, here):
     _, trainer, saved = run
     written = environment_statistics.read_statistics(saved)
-    for name, array in trainer.vec.memory().items():
+    for name, array in trainer.vec.statistics().items():
         np.testing.assert_allclose(written[name], array, rtol=1e-6)
     manager = checkpoint.CheckpointManager(here / "other", trainer.config)
     with pytest.raises(UserError, match="are missing"):
@@ -306,12 +308,12 @@ def test_statistics_ignore_numbers_that_are_not_finite(groups, capsys):
             step(env, rows)
         assert np.isfinite(np.delete(rows.observations, bad(k)[0], 0)).all()
     step(env, rows)
-    memory = env.memory()
+    memory = env.statistics()
     for name, rows_of in zip(("observations", "return"), steps[-1][-2:], strict=True):
         assert memory[f"{name}.count"] == len(rows_of)
         np.testing.assert_allclose(memory[f"{name}.mean"], rows_of.mean(axis=0), rtol=1e-6)
         np.testing.assert_allclose(memory[f"{name}.variance"], rows_of.var(axis=0), rtol=1e-5)
     assert capsys.readouterr().err == (
-        "puffer_mlx: coded: agent 2 got an observation of nan at position 1; what isn't finite"
-        " is left out of the statistics that normalise\n"
+        "puffer_mlx: coded: agent 2 got an observation of nan at position 1; non-finite"
+        " numbers are left out of the normalization statistics\n"
     )  # once

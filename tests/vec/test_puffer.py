@@ -104,7 +104,7 @@ def test_backend_and_number_of_instances_follow_the_settings(keywords, descripti
         ({"factory": single, "backend": "vector"}, "it takes no num_envs", "sync or async"),
         ({"env": {"sings": 3}}, "takes no env.sings", "num_envs, signs, length"),
         ({"env": {"seed": 3}}, "env.seed can't be set", "vec.seed"),
-        ({"factory": Pairs()}, "is an environment already", "class"),
+        ({"factory": Pairs()}, "it is an environment object", "class"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(keywords, message: str, hint: str):

@@ -263,8 +263,10 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Hide what is installed on this machine."""
     monkeypatch.delenv("RAYLIB_PATH", raising=False)
     monkeypatch.setenv("PKG_CONFIG_LIBDIR", str(tmp_path / "nothing"))
-    monkeypatch.setattr(raylib, "_PREFIXES", (str(tmp_path / "homebrew"), str(tmp_path / "usr")))
-    monkeypatch.setattr(raylib, "_SYSTEM", [])
+    monkeypatch.setattr(
+        raylib, "_SYSTEM_PREFIXES", (str(tmp_path / "homebrew"), str(tmp_path / "usr"))
+    )
+    monkeypatch.setattr(raylib, "_STATIC_LIBRARIES", [])
 
 
 OF_5_0 = """

@@ -124,12 +124,12 @@ def test_constructor_that_can_not_be_pickled_is_refused_or_stepped_here(monkeypa
     monkeypatch.setattr(backend_choice, "step_time", lambda *_: 1.0)
     monkeypatch.setattr(backend_choice, "cores", lambda: 2)
     chosen = backend_choice.choose_backend(GymFactory("it", make), 2, 1, "auto", 2, 0)
-    said = "sync: a step takes 1 s, but what makes it can't be sent to another process: "
+    said = "sync: a step takes 1 s, but its constructor can't be sent to another process: "
     assert chosen.description.startswith(said) and "\n" not in chosen.description
 
 
 def test_module_of_another_file_in_a_process_is_refused(monkeypatch):
-    later = registries.Later(GymFactory)
+    later = registries.LazyConstructor(GymFactory)
     assert later.load() is GymFactory
     monkeypatch.setattr(sys.modules[GymFactory.__module__], "__file__", "/elsewhere/make.py")
     with pytest.raises(UserError, match=r"GymFactory is in .*make\.py, but a process imports /"):

@@ -114,7 +114,7 @@ def test_environment_gets_rescaled_actions(tasks, words, expected):
     settings = config.load(WORD, [*sizes, "--vec.normalize-rewards", "0", *words])
     with vec.make(settings, 1) as env:
         rows = step(env, started(env), [[0.5, -0.25]])
-        assert "rescale" not in str(vec.unused_keys(settings, env))
+        assert "rescale" not in str(vec.unused_env_keys(settings, env))
     paid = -abs(expected[0] - 5) - abs(expected[1] - 10)
     np.testing.assert_allclose(rows.rewards, [paid] * 2)
 
@@ -122,7 +122,7 @@ def test_environment_gets_rescaled_actions(tasks, words, expected):
 def test_setting_without_effect_is_reported():
     settings = config.load("gym:CartPole-v1", ("--vec.rescale-actions", "1"))
     with vec.make(settings, 1) as env:
-        (line,) = vec.unused_keys(settings, env)
+        (line,) = vec.unused_env_keys(settings, env)
     assert line == "vec.rescale_actions (no action has finite bounds other than -1 and 1)"
 
 

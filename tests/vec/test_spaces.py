@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from puffer_mlx.config.families import family_of
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import MAX_LOGITS, EnvSpec
+from puffer_mlx.vec.env_failures import EnvFailure
 from puffer_mlx.vec.layout import SpaceLayout, saved_layout
-from puffer_mlx.vec.python_faults import Fault
 from puffer_mlx.vec.spaces import kind_of, to_text
 
 N = 7
@@ -164,7 +164,7 @@ def test_observation_that_does_not_fit_the_space_is_reported():
     layout = SpaceLayout("toy", spaces.Discrete(5, start=-2), SIGN)
     with pytest.raises(UserError, match=r"toy: observations don't fit the space Discrete"):
         layout.write(np.full(N, 3), np.zeros((N, 5), np.float32))
-    with pytest.raises(Fault, match=r"an observation -3 isn't in Discrete"):
+    with pytest.raises(EnvFailure, match=r"an observation -3 isn't in Discrete"):
         layout.writer(np.zeros(5, np.float32))(-3)
     bytes_of = spaces.Box(0, 255, (2,), np.uint8)
     layout = SpaceLayout("toy", spaces.Dict(x=bytes_of, y=bytes_of), SIGN)
@@ -175,7 +175,7 @@ def test_observation_that_does_not_fit_the_space_is_reported():
         written(layout, {"x": np.zeros((N, 5), np.uint8), "y": two})
     with pytest.raises(UserError, match=r"of x .* float64"):
         written(layout, {"x": two.astype(float), "y": two})
-    with pytest.raises(Fault, match=r"an observation at x .* its space"):
+    with pytest.raises(EnvFailure, match=r"an observation at x .* its space"):
         layout.writer(np.zeros(4, np.uint8))({"x": np.zeros(5, np.uint8), "y": two[0]})
 
 
@@ -255,7 +255,7 @@ def test_mask_has_a_byte_for_each_choice():
     ("seen", "taken", "text"),
     [
         (spaces.Dict(a=spaces.Tuple((spaces.Sequence(SIGN),))), SIGN, r"space at a\.0 is Sequence"),
-        (spaces.Box(0, 1, (0,)), SIGN, "holds no number"),
+        (spaces.Box(0, 1, (0,)), SIGN, "contains no number"),
         (SIGN, spaces.Tuple((SIGN, spaces.Box(0, 1, (2,)))), "partly discrete and partly cont"),
         (SIGN, spaces.Discrete(1), "nothing to choose"),
     ],
@@ -315,5 +315,5 @@ def test_spec_without_spaces_has_no_layout():
 )
 def test_damaged_spaces_of_a_file_are_refused(text: str):
     spec = replace(SpaceLayout("toy", SIGN, SIGN).spec, spaces=text)
-    with pytest.raises(UserError, match=r"checkpoint's spaces of toy make no sense"):
+    with pytest.raises(UserError, match=r"checkpoint's spaces of toy are invalid"):
         saved_layout(spec)

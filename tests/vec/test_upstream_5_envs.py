@@ -27,7 +27,7 @@ from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.compiling import compile_environment, environment_flags
 from puffer_mlx.vec.native.make import find_environment
-from puffer_mlx.vec.native.sources import environment_files, needs
+from puffer_mlx.vec.native.sources import environment_files, find_requirements
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import random_actions
 
@@ -96,7 +96,7 @@ def test_masks_are_ones_until_written_and_then_stay():
 @pytest.mark.parametrize(("use", "masks"), [("= 0", False), ("[1] = 0", True)])
 def test_masks_exist_only_if_the_code_uses_them(use: str, masks: bool):
     text = f"void clear(Env* env) {{ env->agents[0].action_mask{use}; }}\nstatic void fall_back("
-    assert needs(edited("peloton", ("static void fall_back(", text))).masks == masks
+    assert find_requirements(edited("peloton", ("static void fall_back(", text))).masks == masks
 
 
 def test_environment_i_draws_with_seed_i():
@@ -148,7 +148,7 @@ def test_unknown_keys_are_reported_except_defaults_of_5_0():
     given = {**parameters("glider"), "num_agents": 3.0, "map": "a"}
     assert given["dr"] == given["num_bots"] == 0
     with make("glider", total_agents=4, env=given) as vec:
-        assert vec.unread == ["num_agents", "map"]
+        assert vec.unused == ["num_agents", "map"]
 
 
 # ---- What goes wrong ----------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.compiling import environment_flags
-from puffer_mlx.vec.native.sources import environment_files, needs
+from puffer_mlx.vec.native.sources import environment_files, find_requirements
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import random_actions
 
@@ -160,13 +160,13 @@ def test_openmp_is_linked_only_if_it_protects_data(tmp_path: Path):
     folder = squared(tmp_path / "sharing")
     critical = "    #pragma omp critical\n    env->tick += 1;\n"
     edit(folder / "squared.h", "    env->tick += 1;\n", critical)
-    assert needs(folder).openmp and "-fopenmp" in environment_flags(folder)
+    assert find_requirements(folder).openmp and "-fopenmp" in environment_flags(folder)
     assert "-fopenmp" not in environment_flags(UPSTREAM_ROOT / "ocean" / "orbit")
     try:
         with NativeVec(folder, total_agents=24, num_threads=2, env={"size": 5}) as vec:
             play(vec, 20)
     except UserError as error:
-        assert "protects shared data with OpenMP" in error.message and "install" in error.hint
+        assert "the environment uses OpenMP" in error.message and "install" in error.hint
 
 
 # ---- What can't work ----------------------------------------------------------------------------
@@ -176,7 +176,7 @@ VECENV = '#include "vecenv.h"'
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("binding.c", VECENV, '#include "pufferenv.h"', "without a binding"),  # 5.0
+        ("binding.c", VECENV, '#include "pufferenv.h"', "without binding"),  # 5.0
         ("binding.c", VECENV, '#include "../env_binding.h"', "PufferLib 3.0"),
         ("binding.c", "#define Env", "#define MY_VEC_RESET x\n#define Env", "MY_VEC_RESET"),
         ("squared.h", "(float) actions", "(double) actions", "actions must be float"),
@@ -186,7 +186,7 @@ VECENV = '#include "vecenv.h"'
         ),
         (
             *("squared.h", "#ifndef ENV_FN", '#include "resources/levels.h"\n#ifndef ENV_FN'),
-            r"foreign: resources/levels\.h is missing, which its sources include\n.*copy it from",
+            r"foreign: its sources include resources/levels\.h, which is missing\n.*copy the file",
         ),
     ],
     ids=["5.0", "3.0", "reset", "double", "old", "data"],

@@ -27,8 +27,8 @@ from stepping import (
 
 from puffer_mlx import vec as vectorised
 from puffer_mlx.config import Config, Vec
-from puffer_mlx.vec.base import TERMINATED, TRUNCATED, ScoredVec, WholeRollouts
-from puffer_mlx.vec.gym.installed import has_own_vector_forms
+from puffer_mlx.vec.base import TERMINATED, TRUNCATED, CollectsRollouts, ScoredVec
+from puffer_mlx.vec.gym.installed import has_vectorised_versions
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.python_vec import PythonVec
@@ -65,7 +65,7 @@ KINDS: dict[str, Callable[..., Any]] = {
         pairs.Pairs, name="pairs", total_agents=N, backend="async", num_threads=2, **k
     ),
     NORMALIZED: lambda **k: Normalized(
-        gym(**CARTPOLE, backend="vector" if has_own_vector_forms() else "sync", **k),
+        gym(**CARTPOLE, backend="vector" if has_vectorised_versions() else "sync", **k),
         *(True, True, 0.9),
     ),
 }
@@ -96,7 +96,7 @@ def actions_of(vec: ScoredVec, rng: np.random.Generator) -> np.ndarray:
 
 def test_properties_describe_the_rows_that_a_reset_writes(vec):
     assert (vec.num_agents, vec.num_groups) == (N, 2)
-    assert N % vec.num_environments == 0 and vec.unread == []
+    assert N % vec.num_environments == 0 and vec.unused == []
     assert vec.description and "\n" not in vec.description
     assert vec.spec.mask_size in (0, vec.spec.action.logits)
     played(vec, 1)
@@ -110,7 +110,7 @@ def test_properties_describe_the_rows_that_a_reset_writes(vec):
     assert rows.final_observations is None or not rows.final_observations.any()
     assert (rows.final_observations is None) != vec.final_observations
     assert rows.masks is None or (rows.masks < 2).all()
-    assert isinstance(vec, WholeRollouts)
+    assert isinstance(vec, CollectsRollouts)
 
 
 def test_episodes_end_as_rows_say(vec):
@@ -165,7 +165,7 @@ def test_group_steps_alone(pair):
     rows, other, rng = started(vec), started(twin), np.random.default_rng(2)
     for _ in range(4):
         history = [actions_of(vec, rng) for _ in range(3)]
-        before = copied(rows.part(group_of(vec, 0)))
+        before = copied(rows.select(group_of(vec, 0)))
         for group in (1, 0):
             for actions in history:
                 mine = actions.copy()
@@ -174,7 +174,7 @@ def test_group_steps_alone(pair):
                 mine.fill(0)  # a step uses its own copy
                 vec.wait(group)
             if group:
-                same(rows.part(group_of(vec, 0)), before)
+                same(rows.select(group_of(vec, 0)), before)
         for actions in history:
             step(twin, other, actions)
         same(rows, other)
@@ -187,7 +187,7 @@ def test_whole_rollout_equals_steps(pair, kind: str):
 
 def test_wrong_group_or_arrays_are_refused(vec):
     rows, actions = started(vec), np.zeros((N, vec.spec.action.heads), np.float32)
-    half, mine = rows.part(slice(0, N // 2)), actions[: N // 2]
+    half, mine = rows.select(slice(0, N // 2)), actions[: N // 2]
     with pytest.raises(IndexError, match=r"group 2, expected 0 to 1"):
         vec.send(2, mine, half)
     with pytest.raises(ValueError, match=r"actions: expected .*float32"):

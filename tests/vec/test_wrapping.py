@@ -18,11 +18,11 @@ from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.settings import with_settings
 from puffer_mlx.vec.base import TRUNCATED
-from puffer_mlx.vec.gym.installed import has_own_vector_forms
+from puffer_mlx.vec.gym.installed import has_vectorised_versions
 from puffer_mlx.vec.gym.make import GymFactory
 
 HEIGHT, WIDTH = 6, 8
-pytestmark = pytest.mark.skipif(not has_own_vector_forms(), reason="needs Gymnasium 1.1")
+pytestmark = pytest.mark.skipif(not has_vectorised_versions(), reason="needs Gymnasium 1.1")
 
 
 class Film(gymnasium.Env):
@@ -142,9 +142,9 @@ def test_wrapped_backends_give_equal_rows():
 
 
 def test_wrappers_exclude_the_vectorized_form():
-    said = r"its vectorised form can't be wrapped \(wrap\.max_episode_steps, wrap\.frame_stack\)"
+    said = r"its vectorised version can't be wrapped \(wrap\.max_episode_steps, wrap\.frame_stack\)"
     assert re.search(said, shown("auto")[1])
-    with pytest.raises(UserError, match=r"backend is vector, but its vectorised form can't be wr"):
+    with pytest.raises(UserError, match=r"backend is vector, but its vectorised version can't"):
         shown("vector")
 
 
@@ -155,7 +155,7 @@ def test_wrappers_exclude_the_vectorized_form():
     ("make", "env", "wrap", "said"),
     [
         (CARTPOLE, {}, Wrap(grayscale=True), r"wrap\.grayscale doesn't fit it: .*3 channels"),
-        (CARTPOLE, {}, Wrap(preset="atari"), r"wrap\.preset doesn't fit it: it is for ALE's"),
+        (CARTPOLE, {}, Wrap(preset="atari"), r"preset doesn't fit it: the preset is for ALE's"),
         (CARTPOLE, {"max_episode_steps": 9}, Wrap(max_episode_steps=8), "are both given"),
         (Film, {"first": True}, Wrap(resize_width=8), r"\(3, 6, 8\), with channels first"),
         (Film, {}, Wrap("atari", frame_stack=2), r"wrap\.preset atari and wrap\.frame_stack, wh"),
@@ -200,7 +200,7 @@ def test_preset_becomes_arguments_of_the_vectorized_form(atari):
         said = [
             f"env.{key} (wrap.preset atari: True)" for key in ("episodic_life", "reward_clipping")
         ]
-        assert vec.unused_keys(settings, made)[:2] == said
+        assert vec.unused_env_keys(settings, made)[:2] == said
     with pytest.raises(
         UserError, match=r"wrap\.frame_stack is not for Atari's games.*env\.stack_num"
     ):
@@ -253,7 +253,7 @@ def test_single_game_begins_at_random_and_may_be_unwrapped(atari):
     starts = {game.reset(seed=seed)[1]["frame_number"] for seed in range(6)}
     assert len(starts) > 2 and max(starts) <= 31
     game.close()
-    with pytest.raises(UserError, match=r"env\.life_loss_info True is for its vectorised form"):
+    with pytest.raises(UserError, match=r"env\.life_loss_info True needs the vectorised env"):
         single({"life_loss_info": True})
     assert single().observation_space.shape == (210, 160, 3)
 

@@ -16,7 +16,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.python_vec import PythonVec
-from puffer_mlx.vec.zoo import find_parallel, missing_package, parallel_names
+from puffer_mlx.vec.zoo import find_parallel, missing_group_package, parallel_names
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -236,7 +236,7 @@ def test_statistics_ignore_absent_agents():
             step(env, rows)
         seen = [[0, i] for i in range(3)] + [[1, i] for i in range(3)]
         seen += [[2, 0], [2, 2], [3, 2], [4, 2]]
-        found = env.memory()
+        found = env.statistics()
         assert found["observations.count"] == len(seen)
         np.testing.assert_allclose(found["observations.mean"], np.mean(seen, 0))
         np.testing.assert_allclose(found["observations.variance"], np.var(seen, 0))
@@ -257,7 +257,7 @@ def test_environment_is_found_by_name_and_total_agents_lowered_to_a_multiple():
             True,
         )
         assert (env.num_agents, config.vec.total_agents) == (6, 6)
-        assert vec.unused_keys(config, env) == ["wrap.frame_stack (for Gymnasium's)"]
+        assert vec.unused_env_keys(config, env) == ["wrap.frame_stack (for Gymnasium's)"]
     assert any("vec.total_agents 8" in note and "lowered to 6" in note for note in config.notes)
 
 
@@ -303,7 +303,7 @@ def test_agents_that_take_turns_are_refused():
     ("name", "message"),
     [
         ("classic/rsp_v2", "PettingZoo has no such parallel.*\n.*pettingzoo:classic/rps-v2"),
-        ("classic/chess_v6", "its agents take turns.*\n.*name a function of yours that returns "),
+        ("classic/chess_v6", "its agents take turns.*\n.*use a function that returns "),
         ("quite/other_v1", "PettingZoo has no such parallel.*\n.*puffer-mlx list has what is "),
     ],
 )
@@ -331,7 +331,9 @@ def test_names_are_read_without_an_import(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "pettingzoo", raising=False)
     monkeypatch.delitem(sys.modules, "mpe2", raising=False)
     assert parallel_names() == {"mpe2": ["mpe2.simple_v3"], "sisl": ["sisl.pursuit_v5"]}
-    assert missing_package("sisl") == "pettingzoo[sisl]" and missing_package("mpe2") == ""
+    assert (
+        missing_group_package("sisl") == "pettingzoo[sisl]" and missing_group_package("mpe2") == ""
+    )
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -12,7 +12,7 @@ from puffer_mlx import vec
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation.games import without_normalization
-from puffer_mlx.vec.base import TRUNCATED, Rows, ScoredVec, ShowsExactly, VecEnv
+from puffer_mlx.vec.base import TRUNCATED, HasExactObservations, Rows, ScoredVec, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import allocate_rows, random_actions
 
@@ -156,7 +156,7 @@ class RandomRollout:
         actions = self.actions() if actions is None else actions
         for group in range(self.vec.num_groups):
             agents = slice(group * self._n, (group + 1) * self._n)
-            self.vec.send(group, actions[agents], self.rows.part(agents))
+            self.vec.send(group, actions[agents], self.rows.select(agents))
         for group in range(self.vec.num_groups):
             self.vec.wait(group)
         return self.rows
@@ -164,7 +164,7 @@ class RandomRollout:
     def observations(self) -> np.ndarray:
         """Return the observations of all agents, (N, D): float64 where float32 would round."""
         exact = None
-        if isinstance(self.vec, ShowsExactly):
+        if isinstance(self.vec, HasExactObservations):
             exact = self.vec.exact_observations(slice(0, self.vec.num_agents))
         return self.rows.observations if exact is None else exact
 

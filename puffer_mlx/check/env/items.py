@@ -23,8 +23,8 @@ def check_loads(env: EnvUnderTest) -> Findings:
     findings = [
         ok(f"{full.num_agents:,} agents in {full.num_environments:,} environments in training{how}")
     ]
-    if full.unread:
-        keys = ", ".join(f"env.{key}" for key in full.unread)
+    if full.unused:
+        keys = ", ".join(f"env.{key}" for key in full.unused)
         hint = "remove the key, or correct its name"
         findings.append(warn(f"the environment doesn't read {keys}", hint))
     return findings

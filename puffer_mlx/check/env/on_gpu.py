@@ -15,7 +15,7 @@ from puffer_mlx.rollout.on_gpu import device_env
 from puffer_mlx.system.backend import kernel_substitute
 from puffer_mlx.system.compiler import CompilerError, compile_shared
 from puffer_mlx.system.devices import has_gpu
-from puffer_mlx.vec.native.gpu_rules import WORD, GPURules
+from puffer_mlx.vec.native.gpu_rules import WORD_BYTES, GPURules
 from puffer_mlx.vec.native.sources import environment_files
 from puffer_mlx.vec.native.vec import NativeVec
 
@@ -111,7 +111,7 @@ def rules_program(rules: GPURules) -> str:
     program = program.replace("namespace game {\n", f'namespace game {{\n#line 1 "{header}"\n', 1)
     headers = (path.read_text() for path in (DECLARATIONS, RULES_HEADER))
     calls = "void one_step(Game ENV_PTR* env) { game::c_step(env); }\n"
-    size = WORD * rules.words
+    size = WORD_BYTES * rules.words
     layout_check = f'static_assert(sizeof(Game) == {size}, "a different size than on the CPU");\n'
     return "".join((*headers, FORBIDDEN_FEATURES, program, calls, layout_check))
 

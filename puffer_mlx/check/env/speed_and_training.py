@@ -12,7 +12,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.training.epoch_logs import Logs
 from puffer_mlx.training.run import Run
-from puffer_mlx.vec.processes import ROUND_TRIP
+from puffer_mlx.vec.processes import ROUND_TRIP_SECONDS
 from puffer_mlx.vec.rollout_loop import measure_stepping
 
 TRAINED_EPOCHS = 4  # the first one compiles
@@ -105,7 +105,7 @@ def speed_advice(env: EnvUnderTest) -> str:
         return "more cores, or less work in c_step; the policy waits for the environment"
     if env.full.description.startswith("async"):
         return "less work in step, or more cores; the policy waits for the environment"
-    round_trip = format_number(1e6 * ROUND_TRIP)
+    round_trip = format_number(1e6 * ROUND_TRIP_SECONDS)
     return (
         f"if a step takes more than about {round_trip} us, --vec.backend async, which uses one"
         " process per environment, is faster; else do less work in step, or write it in C"

@@ -26,7 +26,7 @@ from puffer_mlx.check.trajectories import compare_trajectories
 from puffer_mlx.checkpoint import SavedState
 from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.ppo.precision import DTYPES
-from puffer_mlx.profiling.phases import WAITS
+from puffer_mlx.profiling.phases import WAIT_PHASES
 from puffer_mlx.rollout.on_gpu import RolloutsOnGPU
 from puffer_mlx.system.backend import backend
 from puffer_mlx.training.trainer import Logs, Trainer
@@ -264,6 +264,6 @@ def _busy_milliseconds(logs: list[Logs], lane: str) -> float:
         logs: Records of the measured epochs.
         lane: Prefix of the phases: rollout (``perf/eval_``) or training (``perf/train_``).
     """
-    waits = {f"perf/{name}" for name in WAITS}
+    waits = {f"perf/{name}" for name in WAIT_PHASES}
     names = [name for name in logs[0] if name.startswith(lane) and name not in waits]
     return 1000 * statistics.median(sum(record[name] for name in names) for record in logs)

@@ -1,7 +1,7 @@
 """Training algorithms, one file or folder each.
 
 ``train.algorithm`` names a file of this folder. Its ``FACTS`` (``config/components.py``) are read
-before MLX is imported. Its ``make`` returns the ``Algorithm`` of a run. Other files don't import it.
+before MLX is imported. Its ``make`` returns the ``Algorithm`` of a run. No other file imports it.
 
 A rollout has T steps of N agents. An epoch has K minibatches, each with T steps of S agents or with
 one step of M samples.

@@ -1,1 +1,1 @@
-"""Gymnasium's environments: making them, and stepping them here or in processes."""
+"""Gymnasium's environments: make them, wrap them, and step them as instances."""

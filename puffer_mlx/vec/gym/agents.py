@@ -1,4 +1,4 @@
-"""Gymnasium's environments as instances: a single one, or a vectorised form."""
+"""Step Gymnasium's environments as instances, single or vectorised, with action masks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,36 +6,37 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.episodes import numbers_of
-from puffer_mlx.vec.gym.installed import gymnasium, quiet
-from puffer_mlx.vec.instances import Buffers, EpisodeInfo
-from puffer_mlx.vec.layout import SpaceLayout
-from puffer_mlx.vec.python_faults import (
-    RAISED,
-    UNKNOWN,
-    Fault,
+from puffer_mlx.vec.env_failures import (
+    ENV_EXCEPTIONS,
+    UNKNOWN_INDEX,
+    EnvFailure,
     all_flags,
     all_numbers,
     as_info,
-    failed,
-    failing,
-    form_fault,
+    drawing_hint,
+    failure_of,
     one_flag,
     one_number,
-    undrawable,
+    raising_failure,
+    result_failure,
 )
+from puffer_mlx.vec.episodes import scalar_metrics
+from puffer_mlx.vec.gym.installed import gymnasium, suppress_warnings
+from puffer_mlx.vec.instances import Buffers, EpisodeInfo
+from puffer_mlx.vec.layout import SpaceLayout
 from puffer_mlx.vec.spaces import choices_of, kind_of
 
-MASK = "action_mask"  # key of action masks in infos of Gymnasium's environments
-LAST = "final_obs"  # of Gymnasium's SAME_STEP mode
-NO_MASK = "gave no action mask"
-HINT = (
-    f'give info["{MASK}"] in every reset and step, for each choice of each head 1 where it is legal'
+MASK_KEY = "action_mask"  # key of action masks in infos of Gymnasium's environments
+FINAL_OBSERVATION_KEY = "final_obs"  # key of last observations in infos, in SAME_STEP mode
+NO_MASK_MESSAGE = "gave no action mask"
+MASK_HINT = (
+    f'return info["{MASK_KEY}"] in every reset and step: 1 for each legal choice of each head, else'
+    " 0"
 )
 
 
 class GymInstance:
-    """One ``gymnasium.Env``, whose agent writes its row.
+    """Step one ``gymnasium.Env`` and write the observations of its agent into buffers.
 
     Args:
         name: Name of the environment, for messages.
@@ -63,7 +64,7 @@ class GymInstance:
         self._over = False
 
     def reset(self, seed: int | None = None) -> None:
-        """Start an episode."""
+        """Start an episode of the environment."""
         self._over = False
         self._rewards[0] = 0
         self._terminals[0] = self._truncations[0] = False
@@ -73,16 +74,16 @@ class GymInstance:
         """Step the environment, or begin its next episode if the last step ended one.
 
         Raises:
-            Fault: It returned something else than a step's five values.
+            EnvFailure: The environment returned something else than the five values of a step.
         """
         if self._over:
             self.reset()
             return ()
         result = self._env.step(actions[0])
         if (type(result) is not tuple or len(result) != 5) and (
-            fault := form_fault("step", result)
+            failure := result_failure("step", result)
         ):
-            raise fault
+            raise failure
         seen, reward, terminated, truncated, info = result
         # Check the usual types inline: calls would slow down cheap environments.
         self._rewards[0] = reward if type(reward) is float else one_number(reward, "a reward")
@@ -99,34 +100,34 @@ class GymInstance:
         if self._final_observations:
             self._over = True
             self._write(seen)
-            self._legal[:] = 1  # no action counts
+            self._legal[:] = 1  # the next action is ignored
         else:
             self._begin()
-        return [EpisodeInfo(0, numbers)] if (numbers := numbers_of(info)) else ()
+        return [EpisodeInfo(0, metrics)] if (metrics := scalar_metrics(info)) else ()
 
     def render(self) -> Any:
-        """Return its picture."""
-        return drawn(self._name, self._env)
+        """Return a picture of the environment."""
+        return render_env(self._name, self._env)
 
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
 
     def _begin(self, **keywords: Any) -> None:
-        with failing("failed in reset"):
+        with raising_failure("failed in reset"):
             result = self._env.reset(**keywords)
-        if fault := form_fault("reset", result):
-            raise fault
+        if failure := result_failure("reset", result):
+            raise failure
         self._show(result[0], as_info(result[1]))
 
     def _show(self, seen: Any, info: Mapping[str, Any]) -> None:
         self._write(seen)
         if self._masks is not None:
-            self._masks.write(info.get(MASK), self._legal[0])
+            self._masks.write(info.get(MASK_KEY), self._legal[0])
 
 
 class VectorInstance:
-    """A ``gymnasium.vector.VectorEnv``, whose agents write their rows.
+    """Step a ``gymnasium.vector.VectorEnv`` and write the observations of its agents into buffers.
 
     Args:
         name: Name of the environments, for messages.
@@ -149,17 +150,17 @@ class VectorInstance:
         self._masks = Masks(name, env.single_action_space) if layout.spec.mask_size else None
 
     def reset(self, seed: int | None = None) -> None:
-        """Start new episodes.
+        """Start new episodes in all environments of the ``VectorEnv``.
 
         Raises:
-            Fault: It failed, or returned something else than observations and infos.
+            EnvFailure: The reset failed, or returned something else than observations and infos.
         """
-        with failing("failed in reset", UNKNOWN):
+        with raising_failure("failed in reset", UNKNOWN_INDEX):
             result = self._env.reset(seed=seed)
-        if fault := form_fault("reset", result, UNKNOWN):
-            raise fault
+        if failure := result_failure("reset", result, UNKNOWN_INDEX):
+            raise failure
         seen = result[0]
-        infos = as_info(result[1], UNKNOWN)
+        infos = as_info(result[1], UNKNOWN_INDEX)
         buffers = self._buffers
         buffers.rewards[:] = 0
         buffers.terminals[:] = buffers.truncations[:] = False
@@ -167,21 +168,22 @@ class VectorInstance:
         self._show_legal(infos, buffers.terminals)
 
     def step(self, actions: Any) -> Sequence[EpisodeInfo]:
-        """Step all environments.
+        """Step all environments of the ``VectorEnv``. Returns reports of episodes that ended.
 
         Raises:
-            Fault: One failed, or they returned something else than a step's five values.
+            EnvFailure: An environment failed, or returned something else than the five values of a
+                step.
         """
-        try:  # no context manager: it takes a microsecond
+        try:  # a context manager would take a microsecond
             result = self._env.step(actions)
-        except RAISED as error:
-            raise failed("failed in step", error, UNKNOWN) from error
-        if fault := form_fault("step", result, UNKNOWN):
-            raise fault
+        except ENV_EXCEPTIONS as error:
+            raise failure_of("failed in step", error, UNKNOWN_INDEX) from error
+        if failure := result_failure("step", result, UNKNOWN_INDEX):
+            raise failure
         seen, rewards, terminated, truncated, infos = result
         n = self.num_agents
         buffers = self._buffers
-        infos = as_info(infos, UNKNOWN)
+        infos = as_info(infos, UNKNOWN_INDEX)
         buffers.rewards[:] = all_numbers(rewards, "rewards", n)
         buffers.terminals[:] = all_flags(terminated, "terminated", n)
         buffers.truncations[:] = all_flags(truncated, "truncated", n)
@@ -196,64 +198,74 @@ class VectorInstance:
         if not ended or not over.any():
             return ()
         return [
-            EpisodeInfo(place, numbers_of(info)) for place, info in ended_infos(ended, over).items()
+            EpisodeInfo(index, scalar_metrics(info))
+            for index, info in ended_infos(ended, over).items()
         ]
 
     def render(self) -> Any:
-        """Return the picture of the first one."""
-        frames = drawn(self._name, self._env)
+        """Return a picture of the first environment of the ``VectorEnv``."""
+        frames = render_env(self._name, self._env)
         return None if frames is None else frames[0]
 
     def close(self) -> None:
-        """Close the environments."""
+        """Close all environments of the ``VectorEnv``."""
         self._env.close()
 
     def _show_last(self, infos: Mapping[str, Any]) -> None:
-        """Write last observations of episodes that a time limit ended.
+        """Copy the last observations of episodes that a time limit ended from infos to buffers.
 
         Raises:
-            Fault: They aren't in infos.
+            EnvFailure: Infos don't contain them.
         """
         buffers = self._buffers
-        for place in np.flatnonzero(buffers.truncations & ~buffers.terminals).tolist():
-            seen = _of({LAST: infos[LAST]}, place).get(LAST) if LAST in infos else None
+        for index in np.flatnonzero(buffers.truncations & ~buffers.terminals).tolist():
+            seen = (
+                _info_of({FINAL_OBSERVATION_KEY: infos[FINAL_OBSERVATION_KEY]}, index).get(
+                    FINAL_OBSERVATION_KEY
+                )
+                if FINAL_OBSERVATION_KEY in infos
+                else None
+            )
             if seen is None:
-                what = f'truncated an episode without its last observation, infos["{LAST}"]'
-                hint = "give it, as SAME_STEP asks for; or --train.bootstrap-truncated 0"
-                raise Fault(what, "", UNKNOWN, hint)
-            self._last[place](seen)
+                what = (
+                    "truncated an episode without its last observation,"
+                    f' infos["{FINAL_OBSERVATION_KEY}"]'
+                )
+                hint = "add it, as SAME_STEP requires; or set --train.bootstrap-truncated 0"
+                raise EnvFailure(what, "", UNKNOWN_INDEX, hint)
+            self._last[index](seen)
 
     def _show_legal(self, infos: Mapping[str, Any], last: np.ndarray) -> None:
-        """Write masks; every action is legal at an episode's last observation."""
+        """Write action masks into buffers; after an episode's last observation all are legal."""
         if self._masks is None:
             return
-        has = infos.get(f"_{MASK}", np.full(len(last), MASK in infos))
-        for place, row in enumerate(self._buffers.legal):
-            if last[place]:
+        has = infos.get(f"_{MASK_KEY}", np.full(len(last), MASK_KEY in infos))
+        for index, row in enumerate(self._buffers.legal):
+            if last[index]:
                 row[:] = 1
             else:
-                self._masks.write(infos[MASK][place] if has[place] else None, row, place)
+                self._masks.write(infos[MASK_KEY][index] if has[index] else None, row, index)
 
 
-def drawn(name: str, env: Any) -> Any:
-    """Return the result of an environment's ``render``.
+def render_env(name: str, env: Any) -> Any:
+    """Render an environment. Returns the result of its ``render``.
 
     Raises:
-        UserError: A package that it needs to draw is missing.
+        UserError: A package or a display that it needs is missing.
     """
     try:
-        with quiet():
+        with suppress_warnings():
             return env.render()
     except gymnasium().error.DependencyNotInstalled as error:
-        raise UserError(f"{name} can't be drawn: {error}", "install that") from None
-    except RAISED as error:
-        if hint := undrawable(error):
+        raise UserError(f"{name} can't be drawn: {error}", "install the package") from None
+    except ENV_EXCEPTIONS as error:
+        if hint := drawing_hint(error):
             raise UserError(f"{name} can't be drawn: {error}", hint) from None
         raise
 
 
 class Masks:
-    """Writes the action masks of environments.
+    """Convert action masks that environments return to the layout of a policy's logits.
 
     Args:
         name: Name of the environment, for messages.
@@ -266,53 +278,53 @@ class Masks:
     def __init__(self, name: str, action_space: Any) -> None:
         if kind_of(action_space) not in ("Discrete", "MultiDiscrete"):
             raise UserError(
-                f'{name}: info["{MASK}"] is there, but actions are {action_space}',
-                "masks are for Discrete and MultiDiscrete; leave it out",
+                f'{name}: info contains "{MASK_KEY}", but actions are {action_space}',
+                "masks are for Discrete and MultiDiscrete; leave the mask out",
             )
         sizes, _ = choices_of(action_space)
-        # a policy has no head for a single choice
+        # Values with a single choice have no head.
         self._columns = np.flatnonzero(np.repeat(np.array(sizes) > 1, sizes))
         self._choices = sum(sizes)
 
     def write(self, mask: Any, out: np.ndarray, index: int | None = None) -> None:
-        """Write the mask of one agent.
+        """Write the action mask of one agent to an array.
 
         Args:
             mask: Array, or a list of arrays by head; None is an error.
-            out: (logits,) uint8.
+            out: (logits,) uint8; 1 where an action is legal.
             index: Index of the agent, for messages.
 
         Raises:
-            Fault: The mask is missing, or has another size.
+            EnvFailure: The mask is missing, or has another size.
         """
-        parts = mask if isinstance(mask, tuple | list) else (mask,)
-        if mask is None or any(part is None for part in parts):
-            raise Fault(NO_MASK, "", index, HINT)
-        row = np.concatenate([np.ravel(part) for part in parts])
+        by_head = mask if isinstance(mask, tuple | list) else (mask,)
+        if mask is None or any(each is None for each in by_head):
+            raise EnvFailure(NO_MASK_MESSAGE, "", index, MASK_HINT)
+        row = np.concatenate([np.ravel(each) for each in by_head])
         if row.shape != (self._choices,):
             what = f"gave an action mask of {row.size} numbers, expected {self._choices}"
-            raise Fault(what, "", index, HINT)
+            raise EnvFailure(what, "", index, MASK_HINT)
         np.not_equal(row[self._columns], 0, out=out)
 
 
 def ended_infos(infos: Mapping[str, Any], over: np.ndarray) -> dict[int, dict[str, Any]]:
-    """Return the infos of environments whose episode ended, by index.
+    """Split the infos of a ``VectorEnv``: one dict for each environment whose episode ended.
 
     Args:
-        infos: Merged infos of a vectorised form.
+        infos: Merged infos of all environments.
         over: (n,) bool, True where an episode ended.
     """
-    return {place: _of(infos, place) for place in np.flatnonzero(over).tolist()}
+    return {index: _info_of(infos, index) for index in np.flatnonzero(over).tolist()}
 
 
-def _of(infos: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """Return the info of one environment."""
+def _info_of(infos: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Return the info of one environment from the merged infos of a ``VectorEnv``."""
     one = {}
     for key, values in infos.items():
-        if f"_{key}" in infos and not infos[f"_{key}"][place]:
+        if f"_{key}" in infos and not infos[f"_{key}"][index]:
             continue
         if isinstance(values, Mapping):
-            one[key] = _of(values, place)
-        elif not (key.startswith("_") and key[1:] in infos) and len(values) > place:
-            one[key] = values[place]
+            one[key] = _info_of(values, index)
+        elif not (key.startswith("_") and key[1:] in infos) and len(values) > index:
+            one[key] = values[index]
     return one

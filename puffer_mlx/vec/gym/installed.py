@@ -1,8 +1,4 @@
-"""The installed Gymnasium: 1.1 or newer, or 0.29, which PufferLib 3 needs.
-
-``need_newer`` refuses features that only 1.1 has. ``missing_package`` names the package that an
-environment needs.
-"""
+"""Check the installed Gymnasium (1.1 or newer, or 0.29 for PufferLib 3) and required packages."""
 
 import re
 import warnings
@@ -13,7 +9,8 @@ from typing import Any
 
 from puffer_mlx.errors import UserError
 
-_NEEDED = (  # (pattern of names, modules, package with them); the first match counts
+# (pattern of environment names, required modules, package to install). The first match counts.
+_REQUIRED_MODULES = (
     (r"gym:ALE/", ("ale_py", "cv2", "gymnasium"), "puffer-mlx[atari]"),
     (r"gym:(minigrid:)?MiniGrid-", ("minigrid", "gymnasium"), "minigrid"),
     (r"gym:(BipedalWalker|CarRacing|LunarLander)", ("Box2D", "gymnasium"), "gymnasium[box2d]"),
@@ -27,14 +24,16 @@ _NEEDED = (  # (pattern of names, modules, package with them); the first match c
     (r"pettingzoo:mpe2\.", ("mpe2", "pettingzoo"), "mpe2"),
     (r"pettingzoo:", ("pettingzoo",), "puffer-mlx[pettingzoo]"),
 )
-_NEWER = "pip install 'gymnasium>=1.1'; in an environment without PufferLib 3, which needs 0.29"
+_UPGRADE_HINT = (
+    "pip install 'gymnasium>=1.1'; in an environment without PufferLib 3, which needs 0.29"
+)
 
 
 def gymnasium() -> Any:
-    """Return the package.
+    """Import Gymnasium and return its module.
 
     Raises:
-        UserError: It isn't installed, or its version isn't supported.
+        UserError: Gymnasium isn't installed, or its version isn't supported.
     """
     try:
         import gymnasium
@@ -53,20 +52,20 @@ def gymnasium() -> Any:
 
 
 def missing_package(name: str) -> str:
-    """Return the package to install for ``gym:ID`` or ``pettingzoo:NAME``; "" without need."""
-    for pattern, modules, package in _NEEDED:
+    """Return the missing package of ``gym:ID`` or ``pettingzoo:NAME``, "" if all are installed."""
+    for pattern, modules, package in _REQUIRED_MODULES:
         if re.match(pattern, name):
             return "" if all(map(find_spec, modules)) else package
     return ""
 
 
-def has_own_vector_forms() -> bool:
-    """Return True if vectorised forms report when the next episode begins (Gymnasium 1.1)."""
+def has_vectorised_versions() -> bool:
+    """Return True if Gymnasium's vectorised environments report when episodes begin (from 1.1)."""
     return _version(gymnasium()) >= (1, 1)
 
 
-def need_newer(what: str) -> None:
-    """Refuse a feature that Gymnasium 0.29 lacks.
+def require_newer(what: str) -> None:
+    """Raise an error for a feature that the installed Gymnasium lacks, because it is 0.29.
 
     Args:
         what: Name of the feature, such as "wrap.grayscale".
@@ -74,16 +73,19 @@ def need_newer(what: str) -> None:
     Raises:
         UserError: Gymnasium is older than 1.1.
     """
-    if not has_own_vector_forms():
+    if not has_vectorised_versions():
         version = gymnasium().__version__
-        raise UserError(f"{what} needs Gymnasium 1.1 or newer, {version} is installed", _NEWER)
+        raise UserError(
+            f"{what} needs Gymnasium 1.1 or newer, {version} is installed", _UPGRADE_HINT
+        )
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress the warnings of Gymnasium, which each process would repeat, and of GLFW.
+def suppress_warnings() -> Iterator[None]:
+    """Suppress the warnings of Gymnasium and GLFW.
 
-    GLFW warns of a missing display; drawing raises an error in that case.
+    Each process would repeat Gymnasium's. GLFW warns of a missing display, but rendering raises an
+    error in that case.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"(gymnasium|glfw)(\.|$)")

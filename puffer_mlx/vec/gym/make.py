@@ -1,4 +1,4 @@
-"""The factory of Gymnasium's environments: by id or by a function, single or vectorised."""
+"""Make Gymnasium's environments from an id or a function, single or vectorised."""
 
 import importlib
 import importlib.util
@@ -16,14 +16,15 @@ from puffer_mlx.config.memory_needs import refuse_observations
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import SUCCESSOR, add_to_path
+from puffer_mlx.vec.env_failures import UNKNOWN_INDEX, as_info, raising_failure, result_failure
 from puffer_mlx.vec.gym import wrapping
-from puffer_mlx.vec.gym.agents import MASK, GymInstance, VectorInstance
+from puffer_mlx.vec.gym.agents import MASK_KEY, GymInstance, VectorInstance
 from puffer_mlx.vec.gym.installed import (
     gymnasium,
-    has_own_vector_forms,
+    has_vectorised_versions,
     missing_package,
-    need_newer,
-    quiet,
+    require_newer,
+    suppress_warnings,
 )
 from puffer_mlx.vec.instances import (
     Buffers,
@@ -31,27 +32,26 @@ from puffer_mlx.vec.instances import (
     Probe,
     close_if_possible,
     named_parameters,
-    other_kind,
     parameters,
+    wrong_env_class,
 )
-from puffer_mlx.vec.python_faults import UNKNOWN, as_info, failing, form_fault
-from puffer_mlx.vec.registries import Later, portable
+from puffer_mlx.vec.registries import LazyConstructor, portable_specification
 
 
 @dataclass
 class GymFactory(EnvFactory):
-    """Makes Gymnasium's environments.
+    """Make instances of a Gymnasium environment.
 
-    The constructor is a Gymnasium id, or returns a ``gymnasium.Env`` or, given ``num_envs``, a
-    ``gymnasium.vector.VectorEnv``.
+    The constructor is a Gymnasium id, or a function that returns a ``gymnasium.Env`` or, if it
+    takes ``num_envs``, a ``gymnasium.vector.VectorEnv``.
 
     Args:
         final_observations: True if an episode's last observation shall have a separate row.
-        wrap: Gymnasium's wrappers around each environment.
-        total: Number of environments to be made, to check the memory of their observations.
+        wrap: Section [wrap]: Gymnasium's wrappers around each environment.
+        total: Number of environments that will be made, to check the memory of their observations.
 
     Attributes:
-        specification: Gymnasium's specification of an id; None for another constructor.
+        specification: Gymnasium's specification of an id; None for a function.
     """
 
     final_observations: bool = False
@@ -67,10 +67,10 @@ class GymFactory(EnvFactory):
         self._final_observations_wanted = self.final_observations
         if isinstance(self.constructor, str):
             self._check_wrappers()
-            with self.explained():
+            with self.reporting_failures():
                 self.specification = _specification(self.constructor)
             if self.specification.namespace == "ALE":
-                self.wrap, self.keywords, self.unread = wrapping.of_game(
+                self.wrap, self.keywords, self.unused = wrapping.split_atari_wrappers(
                     self.name, self.wrap, self.keywords
                 )
             if self.wrap.max_episode_steps:  # counted outside of the other wrappers
@@ -80,41 +80,41 @@ class GymFactory(EnvFactory):
                 self.keywords = {**self.keywords, "max_episode_steps": -1}
 
     def open(self, seed: int, count: int | None, number: int) -> Any:
-        """Return a new environment, or a vectorised form of ``count``."""
+        """Return a new Gymnasium environment, or a ``VectorEnv`` of ``count`` environments."""
         if self.vectorised:
             return self.vector(count or 1)
         return self.single(number, seed - number)
 
     def spaces_of(self, env: Any) -> tuple[Any, Any]:
-        """Return the observation space and the action space of one agent."""
+        """Return the observation space and the action space of one environment."""
         if self.vectorised:
             return env.single_observation_space, env.single_action_space
         return env.observation_space, env.action_space
 
     def describe(self, env: Any, seed: int) -> Probe:
-        """Return an environment's spaces, and whether it masks actions in its first reset.
+        """Return a new environment's spaces, and if its first reset contains an action mask.
 
         Raises:
-            Fault: It failed.
+            EnvFailure: The environment failed.
         """
-        index = UNKNOWN if self.vectorised else None
-        next_step = _reports_final_observations(self.name, env) if self.vectorised else True
+        index = UNKNOWN_INDEX if self.vectorised else None
+        next_step = _has_final_rows(self.name, env) if self.vectorised else True
         spaces = self.spaces_of(env)
         self.layout_of(*spaces)  # refuse spaces before the environment is reset
-        with failing("failed in reset", index):
+        with raising_failure("failed in reset", index):
             result = env.reset(seed=seed)
-        if fault := form_fault("reset", result, index):
-            raise fault
-        masked = MASK in as_info(result[1], index)
+        if failure := result_failure("reset", result, index):
+            raise failure
+        masked = MASK_KEY in as_info(result[1], index)
         return Probe(spaces, masked=masked, next_step=next_step)
 
     def as_instance(self, env: Any, buffers: Buffers) -> GymInstance | VectorInstance:
-        """Return the environment as an instance."""
+        """Wrap an environment as an instance that writes into buffers."""
         kind = VectorInstance if self.vectorised else GymInstance
         return kind(self.name, env, buffers, self.layout, self.final_observations)
 
     def actions(self, rows: np.ndarray) -> Any:
-        """Return actions as instances take them: a vectorised form takes one array."""
+        """Convert a policy's actions: to one array for a ``VectorEnv``, else to a list."""
         return self.layout.actions(rows) if self.vectorised else self.layout.each_action(rows)
 
     def _key(self) -> Any:
@@ -129,19 +129,21 @@ class GymFactory(EnvFactory):
         self.final_observations = (
             probe.next_step if self.vectorised else self._final_observations_wanted
         )
-        self.shows_last = self._final_observations_wanted and not self.final_observations
+        self.reports_final_observations = (
+            self._final_observations_wanted and not self.final_observations
+        )
 
     def single(self, number: int | None = None, seed: int = 0) -> Any:
-        """Return a new ``gymnasium.Env`` with its wrappers.
+        """Make one ``gymnasium.Env`` with its wrappers.
 
         Args:
             number: Number of the environment, for messages.
-            seed: Seed of number 0, for messages.
+            seed: Seed of environment 0, for messages.
 
         Raises:
-            UserError: It can't be made.
+            UserError: The environment can't be made.
         """
-        with self.explained(number, seed):
+        with self.reporting_failures(number, seed):
             if isinstance(self.constructor, str):
                 arguments = {"disable_env_checker": True, **self.arguments()}
                 env = wrapping.make(self.specification, **arguments)
@@ -151,26 +153,26 @@ class GymFactory(EnvFactory):
             if isinstance(env, gym.Env) and not isinstance(env, gym.vector.VectorEnv):
                 self._check_wrappers()
                 self._refuse_spaces(env)
-                return wrapping.wrapped(self.name, env, self.wrap, self.channels)
+                return wrapping.apply_wrappers(self.name, env, self.wrap, self.channels)
         close_if_possible(env)
-        hint = "a function that makes a gymnasium.vector.VectorEnv takes num_envs"
+        hint = "a function that makes a gymnasium.vector.VectorEnv must take num_envs"
         if callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None)):
             old = any(kind.__module__.partition(".")[0] == "gym" for kind in type(env).__mro__)
             hint = SUCCESSOR if old else "derive it from gymnasium.Env"
-        raise other_kind(self.name, env, "gymnasium.Env", hint)
+        raise wrong_env_class(self.name, env, "gymnasium.Env", hint)
 
     def _check_wrappers(self) -> None:
-        """Refuse wrappers that the installed Gymnasium lacks."""
-        for key in wrapping.changed(self.wrap):
-            need_newer(f"{self.name}: wrap.{key}")
+        """Raise an error for requested wrappers that the installed Gymnasium lacks."""
+        for key in wrapping.changed_keys(self.wrap):
+            require_newer(f"{self.name}: wrap.{key}")
 
     def vector(self, num_envs: int) -> Any:
-        """Return the environment's own vectorised form, a ``gymnasium.vector.VectorEnv``.
+        """Make the environment's vectorised version, a ``gymnasium.vector.VectorEnv``.
 
         Raises:
-            UserError: It can't be made, or is of another kind.
+            UserError: The version can't be made, or has an unexpected class or size.
         """
-        with self.explained():
+        with self.reporting_failures():
             if isinstance(self.constructor, str):
                 env = gymnasium().make_vec(
                     self.specification,
@@ -184,48 +186,52 @@ class GymFactory(EnvFactory):
         if isinstance(env, gymnasium().vector.VectorEnv) and size == num_envs:
             return env
         raise UserError(
-            f"{self.name}: asked for num_envs={num_envs}, it made a {type(env).__qualname__}"
+            f"{self.name}: with num_envs={num_envs} it made a {type(env).__qualname__}"
             + (f" of {size}" if size is not None else ""),
-            "with num_envs it must return a gymnasium.vector.VectorEnv of so many environments",
+            "with num_envs=n it must return a gymnasium.vector.VectorEnv of n environments",
         )
 
-    def vector_form(self) -> tuple[str, str]:
-        """Return the vectorised form's name, and why it can't be used ("" if it can)."""
-        if not has_own_vector_forms():
-            return "", f"Gymnasium {gymnasium().__version__} has none that say when episodes begin"
-        form: Any = self.constructor
-        if isinstance(form, str):
+    def vectorised_version(self) -> tuple[str, str]:
+        """Return the name of the environment's vectorised version, and a reason not to use it.
+
+        The reason is "" if the version can be used.
+        """
+        if not has_vectorised_versions():
+            return "", f"Gymnasium {gymnasium().__version__} has none that report episode ends"
+        constructor: Any = self.constructor
+        if isinstance(constructor, str):
             specification = self.specification
             if specification.vector_entry_point is None:
-                return "", f"{specification.id} has no vectorised form of its own"
+                return "", f"{specification.id} has no vectorised version"
             if specification.additional_wrappers:
-                return "", "its vectorised form can't be wrapped"
-            with self.explained():
-                form = _loaded(specification.vector_entry_point)
-        known = parameters(form)
-        if "num_envs" not in known and not isinstance(self.constructor, str):
+                return "", "its vectorised version can't be wrapped"
+            with self.reporting_failures():
+                constructor = _load_entry_point(specification.vector_entry_point)
+        taken = parameters(constructor)
+        if "num_envs" not in taken and not isinstance(self.constructor, str):
             return "", "it doesn't take num_envs"
-        if keys := wrapping.changed(self.wrap):
-            return "", f"its vectorised form can't be wrapped (wrap.{', wrap.'.join(keys)})"
-        if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        if keys := wrapping.changed_keys(self.wrap):
+            return "", f"its vectorised version can't be wrapped (wrap.{', wrap.'.join(keys)})"
+        if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
             for key in self.arguments():
-                if key not in known:
-                    return "", f"its vectorised form takes no {key!r}"
-        return f"{getattr(form, '__name__', type(form).__name__)}, its own vectorised form", ""
+                if key not in taken:
+                    return "", f"its vectorised version takes no {key!r}"
+        name = getattr(constructor, "__name__", type(constructor).__name__)
+        return f"{name}, its vectorised version", ""
 
-    def takes(self) -> list[str]:
-        """Return the names of the arguments of the function or class that an id stands for."""
+    def argument_names(self) -> list[str]:
+        """Return the names of the arguments that the environment's constructor takes."""
         if not isinstance(self.constructor, str):
-            return super().takes()
-        return named_parameters(_loaded(self.specification.entry_point))
+            return super().argument_names()
+        return named_parameters(_load_entry_point(self.specification.entry_point))
 
     @contextmanager
-    def explained(self, number: int | None = None, seed: int = 0) -> Iterator[None]:
-        """Report what goes wrong as ``EnvFactory.explained``, and Gymnasium's own errors."""
+    def reporting_failures(self, number: int | None = None, seed: int = 0) -> Iterator[None]:
+        """Convert exceptions while an environment is made to ``UserError``, also Gymnasium's."""
         errors = gymnasium().error
-        with super().explained(number, seed):
+        with super().reporting_failures(number, seed):
             try:
-                with quiet():
+                with suppress_warnings():
                     yield
             except errors.DependencyNotInstalled as error:
                 package = missing_package(f"gym:{self.constructor}")
@@ -233,12 +239,14 @@ class GymFactory(EnvFactory):
                 missing = str(error).partition(", ")[0] if package else error
                 raise UserError(f"{self.name}: {missing}", hint) from None
             except errors.Error as error:  # no such environment, or an outdated one
-                raise UserError(f"{self.name}: {error}", _where(str(self.constructor))) from None
+                raise UserError(
+                    f"{self.name}: {error}", _missing_id_hint(str(self.constructor))
+                ) from None
 
     def _refuse_spaces(self, env: Any) -> None:
-        """Refuse an environment without spaces, or with observations beyond this machine's memory.
+        """Raise an error for an environment without spaces, or if observations exceed the memory.
 
-        Gymnasium would allocate an array of all observations before the space is read here.
+        Gymnasium would allocate an array of all observations before other checks.
         """
         for name in "observation_space", "action_space":
             if not isinstance(getattr(env, name, None), gymnasium().Space):
@@ -247,11 +255,11 @@ class GymFactory(EnvFactory):
         refuse_observations(self.name, env.observation_space, self.total)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the factory with what makes an environment, which is not looked up again."""
+        """Return this factory's fields for pickling, with a constructor that processes can load."""
         state = dict(self.__dict__)
         if self.specification is None:
-            return {**state, "constructor": Later(self.constructor)}
-        return {**state, "specification": portable(self.specification)}
+            return {**state, "constructor": LazyConstructor(self.constructor)}
+        return {**state, "specification": portable_specification(self.specification)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -260,9 +268,9 @@ class GymFactory(EnvFactory):
 
 
 def _specification(name: str) -> Any:
-    """Return the specification of an id, which may begin with a module to import (MODULE:ID).
+    """Look up Gymnasium's specification of an environment id.
 
-    Modules of the working directory are found, too.
+    The id may begin with a module to import, also from the working directory (MODULE:ID).
     """
     from gymnasium.envs import registration
 
@@ -276,7 +284,7 @@ def _specification(name: str) -> Any:
         importlib.import_module("minigrid")
     elif name not in gym.registry and importlib.util.find_spec("ale_py"):
         if name.startswith("ALE/"):
-            need_newer(name)
+            require_newer(name)
         gym.register_envs(_silence_ale())
     namespace, base, version = registration.parse_env_id(name)
     if version is None and name not in gym.registry:
@@ -286,14 +294,14 @@ def _specification(name: str) -> Any:
 
 
 def _silence_ale() -> Any:
-    """Import Atari's package and keep it from greeting in each process; return it."""
+    """Import Atari's package without its greeting, which each process would print. Returns it."""
     ale = importlib.import_module("ale_py")
     ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)
     return ale
 
 
 def declared_fps(constructor: Any) -> float | None:
-    """Return the ``render_fps`` of an environment's metadata, or None without a usable one.
+    """Return the frames per second that an environment declares (``render_fps``), or None.
 
     Args:
         constructor: Gymnasium id, class or function.
@@ -303,29 +311,29 @@ def declared_fps(constructor: Any) -> float | None:
 
 
 def declared_metadata(constructor: Any) -> dict[str, Any]:
-    """Return an environment's ``metadata`` without making the environment; empty without one.
+    """Return the ``metadata`` of an environment's class, without making the environment, or {}.
 
     Args:
         constructor: Gymnasium id, class or function.
     """
     if isinstance(constructor, str):
-        constructor = _loaded(_specification(constructor).entry_point)
+        constructor = _load_entry_point(_specification(constructor).entry_point)
     metadata = getattr(constructor, "metadata", None)
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _loaded(entry_point: Any) -> Any:
-    """Return the function or class of an entry point, which may be its name."""
+def _load_entry_point(entry_point: Any) -> Any:
+    """Return the function or class of a Gymnasium entry point, or import it by its name."""
     from gymnasium.envs.registration import load_env_creator
 
     return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
 
 
-def _reports_final_observations(name: str, vector: Any) -> bool:
-    """Return True if a vector environment has a separate row for an episode's last observation.
+def _has_final_rows(name: str, vector: Any) -> bool:
+    """Return True if a vector environment returns last observations in a separate step.
 
     Raises:
-        UserError: It doesn't begin the next episode itself, or doesn't report when.
+        UserError: The environment doesn't begin the next episode, or doesn't report when.
     """
     autoreset = vector.metadata.get("autoreset_mode")
     mode = getattr(autoreset, "value", autoreset)
@@ -333,12 +341,12 @@ def _reports_final_observations(name: str, vector: Any) -> bool:
         return mode == "NextStep"
     raise UserError(
         f'{name}: its metadata["autoreset_mode"] is {autoreset}, expected NEXT_STEP or SAME_STEP',
-        "begin the next episode by itself, and say when: gymnasium.vector.AutoresetMode.NEXT_STEP",
+        "begin the next episode automatically: gymnasium.vector.AutoresetMode.NEXT_STEP",
     )
 
 
-def _where(make: str) -> str:
-    """Return a hint on an id that isn't registered."""
+def _missing_id_hint(make: str) -> str:
+    """Return a hint on a Gymnasium id that isn't registered: a similar id, or a package."""
     near = gymnasium_id(make)
     outdated = near.rpartition("-v")[0] == f"gym:{make}".rpartition("-v")[0]
     if outdated and near != f"gym:{make}":
@@ -353,32 +361,34 @@ def _where(make: str) -> str:
 
 
 def wrap_instance(env: Any) -> Callable[..., Any]:
-    """Return a constructor that returns an existing environment, once at a time.
+    """Return a constructor that returns an existing environment instead of a new one.
+
+    The constructor raises an error while the environment is in use.
 
     Args:
         env: A ``gymnasium.Env``. It is never closed.
     """
     name = type(env.unwrapped).__name__
-    out: list[Any] = []
+    in_use: list[Any] = []
 
     class Existing(gymnasium().Wrapper):
         def close(self) -> None:
-            if self in out:
-                out.remove(self)
+            if self in in_use:
+                in_use.remove(self)
 
     def make(render_mode: str | None = None) -> Any:
-        if out:
-            again = f'"gym:{env.spec.id}"' if env.spec else f"{name}, or lambda: {name}(…)"
+        if in_use:
+            constructor = f'"gym:{env.spec.id}"' if env.spec else f"{name}, or lambda: {name}(…)"
             raise UserError(
-                f"{name} is one environment, an object, and the run takes several",
-                f"give what makes it: {again}; or with this one: total_agents=1",
+                f"{name} is one environment object, and the run needs several environments",
+                f"pass its constructor: {constructor}; or use one environment: total_agents=1",
             )
         if render_mode is not None and env.render_mode != render_mode:
             raise UserError(
                 f"{name} can't be drawn: its render_mode is {env.render_mode}",
                 f'make it with render_mode="{render_mode}"',
             )
-        out.append(Existing(env))
-        return out[0]
+        in_use.append(Existing(env))
+        return in_use[0]
 
     return make

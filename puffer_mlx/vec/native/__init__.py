@@ -1,1 +1,1 @@
-"""Environments in C: PufferLib's environment folders, compiled on first use."""
+"""Environments in C: compile, load and step PufferLib's environment folders."""

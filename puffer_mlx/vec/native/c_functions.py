@@ -1,7 +1,7 @@
-"""Functions of a compiled environment library: their declarations, arguments and calls that wait.
+"""Declare and call the C functions of a compiled environment library.
 
-``envs/src/vec.h`` lists the functions. ``envs/include/vecenv.h`` is the contract of environments of
-PufferLib 4.0, ``release_5/pufferenv.h`` beside it that of 5.0.
+``envs/src/vec.h`` lists the functions. Environments of PufferLib 4.0 implement
+``envs/include/vecenv.h``, those of 5.0 ``envs/include/release_5/pufferenv.h``.
 
 Python runs signal handlers only between two bytecode instructions. So a call that waits for C code
 returns regularly and is repeated, and Ctrl-C works even if a step never ends.
@@ -22,18 +22,20 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.base import Rows
 
 ABI = 11  # PUFFER_ABI of envs/src/vec.h
-TEXT_BYTES = 4096  # bytes, of a message
+TEXT_BYTES = 4096  # size of the buffer for a message
 _MAX_LOG_KEYS = 256
 FLOAT32, UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
-SLICE_MS = 100  # milliseconds between two checks for signals
+POLL_MS = 100  # milliseconds between two checks for signals
 INTERRUPT_TIMEOUT_MS = 500  # timeout of a step in progress after an interrupt
-UNDER_WAY, OVER = -1, -2  # PUFFER_UNDER_WAY and PUFFER_OVER of envs/src/vec.h
+# Results of C functions that wait: PUFFER_UNDER_WAY and PUFFER_OVER of envs/src/vec.h.
+IN_PROGRESS = -1
+ENDED = -2
 
-ABANDONED: list[Any] = []  # objects that threads which never end may still access
+_abandoned_objects: list[Any] = []  # objects that C threads without end may still access
 
 
 class Span(ctypes.Structure):
-    """PufferSpan of envs/src/vec.h."""
+    """Time span in which a thread worked: C struct PufferSpan of envs/src/vec.h."""
 
     _fields_ = (
         ("thread", ctypes.c_int),
@@ -44,7 +46,7 @@ class Span(ctypes.Structure):
 
 
 class Keywords(ctypes.Structure):
-    """PufferKeywords of envs/src/vec.h."""
+    """Named parameters of an environment: C struct PufferKeywords of envs/src/vec.h."""
 
     _fields_ = (
         ("count", ctypes.c_int),
@@ -100,8 +102,8 @@ _FUNCTIONS = {  # (result, arguments); "pppp" are rows, "pz" the buffer of a mes
 }
 
 
-def load(path: Path) -> ctypes.CDLL:
-    """Load a compiled environment and declare its functions.
+def load_library(path: Path) -> ctypes.CDLL:
+    """Load a compiled environment library and declare its functions.
 
     Raises:
         UserError: The library can't be loaded or lacks a function.
@@ -112,7 +114,7 @@ def load(path: Path) -> ctypes.CDLL:
     except (OSError, AttributeError) as error:
         raise UserError(
             f"the compiled environment can't be loaded: {error}",
-            f"define every function that vecenv.h asks for; if they are all there, delete {path}",
+            f"define every function that vecenv.h requires; if none is missing, delete {path}",
         ) from None
     for name, (result, *arguments) in _FUNCTIONS.items():
         function = getattr(library, f"puffer_{name}")
@@ -121,8 +123,8 @@ def load(path: Path) -> ctypes.CDLL:
     return library
 
 
-def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the entries that can be converted to a float."""
+def float_values(values: Mapping[str, Any]) -> dict[str, float]:
+    """Convert the values of a dict to floats; leave out those that can't be converted."""
     result = {}
     for key, value in values.items():
         with suppress(TypeError, ValueError):
@@ -131,42 +133,42 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def keywords(values: Mapping[str, Any], texts: bool = False) -> Keywords:
-    """Convert parameters to the struct that C functions take.
+    """Convert an environment's parameters to the struct that C functions take.
 
     Args:
         values: Parameters by name.
-        texts: Pass values that aren't numbers as their text and the number 0, as PufferLib 5.0
-            does. Otherwise skip them, as 4.0 does.
+        texts: True to pass values that aren't numbers as text and the number 0, as PufferLib 5.0
+            does; False to skip them, as 4.0 does.
     """
-    floats = numbers(values)
+    floats = float_values(values)
     names = list(values if texts else floats)
     count = len(names)
     return Keywords(
         count,
         (ctypes.c_char_p * count)(*(name.encode() for name in names)),
         (ctypes.c_double * count)(*(floats.get(name, 0.0) for name in names)),
-        (ctypes.c_char_p * count)(*(as_text(values[name]).encode() for name in names))
+        (ctypes.c_char_p * count)(*(text_of_parameter(values[name]).encode() for name in names))
         if texts
         else None,
     )
 
 
-def as_text(value: Any) -> str:
-    """Return a parameter's value as a file of PufferLib 5.0 would contain it."""
+def text_of_parameter(value: Any) -> str:
+    """Convert a parameter's value to text, as in a configuration file of PufferLib 5.0."""
     if isinstance(value, bool | int | float):
         return f"{float(value):.17g}"
     if isinstance(value, list | tuple):
-        return ",".join(map(as_text, value))
+        return ",".join(map(text_of_parameter, value))
     return str(value)
 
 
 def read_means(name: str, function: Any, *arguments: Any) -> dict[str, float]:
-    """Call a library function that fills the keys and values of a log. Return them.
+    """Call a C function that writes the keys and values of an environment's log. Returns them.
 
     Args:
         name: Name of the environment, for messages.
         function: Function of the library.
-        arguments: Its first arguments.
+        arguments: First arguments of the function.
 
     Raises:
         UserError: The log has more than 256 keys.
@@ -181,15 +183,21 @@ def read_means(name: str, function: Any, *arguments: Any) -> dict[str, float]:
     }
 
 
-def shapes(n: int, spec: EnvSpec) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of observations, of rewards and terminals, and of masks, for n agents."""
+def row_shapes(n: int, spec: EnvSpec) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of n agents' observations, of their rewards and terminals, and masks."""
     return (n, spec.observation_size), (n,), (n, spec.mask_size)
 
 
-def addresses(
+def row_addresses(
     out: Rows, spec: EnvSpec, expected: tuple[tuple[int, ...], ...]
 ) -> tuple[int | None, ...]:
-    """Return the addresses of the arrays of ``out``, which must have the shapes from ``shapes``."""
+    """Return the memory addresses of the arrays in ``Rows``, after checking their shapes.
+
+    Args:
+        out: The arrays.
+        spec: Observations and actions of one agent.
+        expected: Result of ``row_shapes``.
+    """
     observations, vector, masks = expected
     return (
         address(out.observations, observations, spec.observation_dtype, "observations"),
@@ -202,7 +210,9 @@ def addresses(
 def address(
     array: Any, shape: tuple[int, ...], dtype: np.dtype, what: str, written: bool = True
 ) -> int:
-    """Return the address of a C-contiguous NumPy array, faster than ``array.ctypes.data``.
+    """Return the memory address of a C-contiguous NumPy array, after checking the array.
+
+    This is faster than ``array.ctypes.data``.
 
     Args:
         array: The array; None is an error.
@@ -230,27 +240,27 @@ def address(
 
 
 class OpenHandle:
-    """Address of environments that ``create`` made, until they are closed.
+    """Handle of open C environments: their address, and the arrays that C code accesses.
 
     Args:
         library: Library of the environments.
         name: Name of the environment, for messages.
-        address: First argument of the library's functions.
-        places: Number of entries in ``held``.
+        address: Address of the environments, the first argument of the library's functions.
+        slots: Number of entries in ``held``.
 
     Attributes:
-        held: Arrays that C accesses while a step is in progress; keeps them alive.
+        held: Arrays that C accesses while a step is in progress; the list keeps them alive.
     """
 
-    def __init__(self, library: ctypes.CDLL, name: str, address: int, places: int) -> None:
+    def __init__(self, library: ctypes.CDLL, name: str, address: int, slots: int) -> None:
         self._address: int | None = address
-        self.held: list[Any] = [None] * places
+        self.held: list[Any] = [None] * slots
         self._library = library
         self._name = name
         self._interrupted = False  # True after a signal during a step
 
     def address(self) -> int:
-        """First argument of the library's functions.
+        """Return the address of the environments, the first argument of the library's functions.
 
         Raises:
             RuntimeError: The environments are closed.
@@ -259,57 +269,63 @@ class OpenHandle:
             raise RuntimeError(f"{self._name}: the environments are closed")
         return self._address
 
-    def until_done(self, call: Callable[..., int], *arguments: Any) -> int:
-        """Call ``call(*arguments, milliseconds)`` until no step is in progress. Return its result.
+    def wait_for_step(self, call: Callable[..., int], *arguments: Any) -> int:
+        """Wait for steps in progress: repeat ``call(*arguments, milliseconds)`` until it is done.
 
         Args:
-            call: Returns ``UNDER_WAY``, ``OVER``, or the result.
+            call: C function that returns ``IN_PROGRESS``, ``ENDED``, or the result.
             arguments: Arguments before the timeout.
 
+        Returns:
+            The result of the last call.
+
         Raises:
-            UserError: An environment ended the process (exit, abort).
-            BaseException: A signal handler raised it. A step that ends soon is waited for first, so
-                that the environments can be used again or closed.
+            UserError: An environment called exit or abort.
+            BaseException: A signal handler raised an exception. If the step in progress ends within
+                half a second, the environments can be used again.
         """
         try:
-            while (result := call(*arguments, SLICE_MS)) == UNDER_WAY:
+            while (result := call(*arguments, POLL_MS)) == IN_PROGRESS:
                 pass
         except BaseException:
             self._interrupted = True
-            self._library.puffer_stop(self._address)  # then the policy may be freed
+            self._library.puffer_stop(self._address)  # C code doesn't call the policy any more
             call(*arguments, INTERRUPT_TIMEOUT_MS)
             raise
-        if result == OVER:
+        if result == ENDED:
             raise self.ended()
         return result
 
     def ended(self) -> UserError:
-        """Return the exception for environments that can't step any more."""
+        """Return the exception for environments that can't step any more after exit or abort."""
         text = ctypes.create_string_buffer(TEXT_BYTES)
         self._library.puffer_ended(self._address, text, len(text))
         message, _, hint = text.value.decode(errors="replace").partition("\n")
         return UserError(f"{self._name}: {message}", hint)
 
     def close(self) -> None:
-        """Close the environments, as ``NativeVec.close`` does."""
+        """Close the environments after steps in progress: see ``NativeVec.close``."""
         address, self._address = self._address, None
         if not address:
             return
         close = self._library.puffer_close
-        result = UNDER_WAY
+        result = IN_PROGRESS
         self._library.puffer_stop(address)
         try:
-            while not self._interrupted and (result := close(address, SLICE_MS)) == UNDER_WAY:
+            while not self._interrupted and (result := close(address, POLL_MS)) == IN_PROGRESS:
                 pass
         finally:
-            if result == UNDER_WAY and close(address, INTERRUPT_TIMEOUT_MS) == UNDER_WAY:
+            if result == IN_PROGRESS and close(address, INTERRUPT_TIMEOUT_MS) == IN_PROGRESS:
                 self._library.puffer_abandon(address)
                 abandon(self.held, self._name)
             self.held = []
 
 
 def abandon(holder: Any, name: str) -> None:
-    """Keep an object alive until the process exits, and print a warning."""
-    ABANDONED.append(holder)
+    """Keep objects alive until the process exits, because a step of C code doesn't end.
+
+    Prints a warning.
+    """
+    _abandoned_objects.append(holder)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder))  # even when the interpreter clears modules
-    print(f"puffer_mlx: {name}: a step doesn't end; it is left to itself", file=sys.stderr)
+    print(f"puffer_mlx: {name}: a step doesn't end; its memory isn't freed", file=sys.stderr)

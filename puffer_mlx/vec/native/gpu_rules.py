@@ -1,8 +1,8 @@
-"""Native environments that a GPU steps: their rules, and transfer of their structs.
+"""C environments that can step on a GPU: read their rules, and transfer their structs.
 
 If an environment's ``binding.c`` defines MY_GPU, its rules also compile for a GPU
-(``envs/include/vecenv.h``). Between two rollouts the environment is only the bytes of its struct,
-so it can move between CPU and GPU.
+(``envs/include/vecenv.h``). Between two rollouts the environment consists only of the bytes of its
+struct, so it can move between CPU and GPU.
 """
 
 import ctypes
@@ -13,24 +13,30 @@ import numpy as np
 
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.base import Rows
-from puffer_mlx.vec.native.c_functions import FLOAT32, OpenHandle, address, addresses, shapes
+from puffer_mlx.vec.native.c_functions import (
+    FLOAT32,
+    OpenHandle,
+    address,
+    row_addresses,
+    row_shapes,
+)
 
-WORD = 4  # bytes
+WORD_BYTES = 4
 
 
 class GPURules(NamedTuple):
-    """Rules of an environment, as a GPU's compiler needs them."""
+    """Header and struct layout of a C environment, to compile it for a GPU."""
 
     header: Path
     struct: str  # name of the struct
-    masked: bool
-    words: int  # in the struct
-    log: int  # words before the log
-    logs: int  # words in the log
+    masked: bool  # True if the environment masks actions
+    words: int  # size of the struct (1 word is 4 bytes)
+    log: int  # offset of the log (words)
+    logs: int  # size of the log (words)
 
 
 def gpu_rules(folder: Path | str, library: ctypes.CDLL, spec: EnvSpec) -> GPURules | None:
-    """Return the rules of a folder's environment, or None if they compile for a CPU only.
+    """Return what a GPU needs to compile and step a C environment, or None without MY_GPU.
 
     Args:
         folder: Folder with ``binding.c``.
@@ -44,11 +50,11 @@ def gpu_rules(folder: Path | str, library: ctypes.CDLL, spec: EnvSpec) -> GPURul
     struct, header = names.decode().split(" ", 1)
     size, log, logs = counts
     path = (Path(folder) / header).resolve()
-    return GPURules(path, struct, spec.mask_size > 0, size // WORD, log // WORD, logs)
+    return GPURules(path, struct, spec.mask_size > 0, size // WORD_BYTES, log // WORD_BYTES, logs)
 
 
 class GPUSide:
-    """Structs of environments, which a GPU may step between two steps on the CPU.
+    """Copy the structs of C environments to and from a GPU that steps them.
 
     Args:
         rules: Rules of the environments.
@@ -75,18 +81,18 @@ class GPUSide:
         self._agents, self._environments = agents, environments
 
     def take(self) -> np.ndarray:
-        """Return all structs, (E, words) int32."""
+        """Return the structs of all environments, (E, words) int32, for a GPU."""
         structs = np.empty((self._environments, self.rules.words), np.int32)
         self._library.puffer_take_structs(self._handle.address(), structs.ctypes.data)
         return structs
 
     def give(self, structs: np.ndarray, actions: np.ndarray, rows: Rows) -> None:
-        """Continue from structs that a GPU stepped.
+        """Replace the structs of all environments by those that a GPU stepped.
 
         Args:
             structs: (E, words) int32.
-            actions: Last actions, (N, heads) float32.
-            rows: Rows of the last step, N agents.
+            actions: (N, heads) float32, actions of the last step.
+            rows: Rows of the last step, of N agents.
 
         Raises:
             ValueError: An array has another shape or dtype, or isn't C-contiguous.
@@ -96,7 +102,7 @@ class GPUSide:
         int32 = np.dtype(np.int32)
         structs_at = address(structs, shape, int32, "structs", written=False)
         actions_at = address(actions, (N, spec.action.heads), FLOAT32, "actions", written=False)
-        rows_at = addresses(rows, spec, shapes(N, spec))
+        rows_at = row_addresses(rows, spec, row_shapes(N, spec))
         self._library.puffer_give_structs(self._handle.address(), structs_at, actions_at, *rows_at)
 
     def add_log(self, log: np.ndarray) -> None:

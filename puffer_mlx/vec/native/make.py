@@ -1,4 +1,4 @@
-"""Find, compile and load a native environment, and read its spec."""
+"""Find, compile and load an environment in C, read its spec, and create environments."""
 
 import ctypes
 import difflib
@@ -14,15 +14,15 @@ from puffer_mlx.config.releases import ReleaseName, folder_release, main_source
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.system.compiler import load_compiled
-from puffer_mlx.vec.native.c_functions import ABI, TEXT_BYTES, keywords, load
+from puffer_mlx.vec.native.c_functions import ABI, TEXT_BYTES, keywords, load_library
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.sources import environments_folder
 
-_MAX_COUNTS = 1 << 20  # environments whose agents are counted for the hint on sizes that fit
+_MAX_COUNTS = 1 << 20  # maximum environments whose agents are counted to suggest sizes that fit
 
 
 def find_environment(name: str) -> Path:
-    """Return the folder of a native environment that comes with puffer_mlx.
+    """Return the folder of an environment in C that is included in puffer_mlx.
 
     Raises:
         UserError: No environment has this name. The message lists the names.
@@ -40,12 +40,12 @@ def find_environment(name: str) -> Path:
 
 
 def open_environment(folder: Path | str) -> ctypes.CDLL:
-    """Compile and load an environment. Compile again if the cached library can't be loaded.
+    """Compile and load an environment in C; compile again if the cached library can't be loaded.
 
     Raises:
         UserError: The environment can't be compiled or loaded.
     """
-    return load_compiled(functools.partial(compile_environment, folder), load)
+    return load_compiled(functools.partial(compile_environment, folder), load_library)
 
 
 def read_spec(folder: Path | str, library: ctypes.CDLL) -> EnvSpec:
@@ -63,7 +63,7 @@ def read_spec(folder: Path | str, library: ctypes.CDLL) -> EnvSpec:
     except ValueError as error:
         raise UserError(
             f"{name}: ACT_SIZES in {source}: {error}",
-            "all sizes 1 is a continuous space; a discrete one has no head of size 1",
+            "if all sizes are 1, actions are continuous; a discrete space has no head of size 1",
         ) from None
     if mask_size not in (0, action.logits):
         raise UserError(
@@ -76,7 +76,7 @@ def read_spec(folder: Path | str, library: ctypes.CDLL) -> EnvSpec:
     except ValueError as error:
         raise UserError(
             f"{name}: MY_OBS_SHAPE in {source}: {error}",
-            "it is {height, width, channels} of the observation, whose product is OBS_SIZE",
+            "set it to {height, width, channels} of the observation; the product is OBS_SIZE",
         ) from None
 
 
@@ -93,7 +93,7 @@ def create(
     version: ReleaseName,
     file: str,
 ) -> tuple[int, set[str]]:
-    """Create the environments of a library.
+    """Create the C environments of a loaded library.
 
     Args:
         library: Library from ``open_environment``.
@@ -104,7 +104,7 @@ def create(
         seed: Seed of environment 0, 32 bits.
         vec: Parameters for environments that create themselves.
         env: Parameters of the environment.
-        version: PufferLib's release; 4.0 passes only numbers.
+        version: PufferLib's release. Environments of 4.0 get only numbers as parameters.
         file: File with the parameters, for messages.
 
     Returns:

@@ -1,6 +1,7 @@
-"""Find an installed raylib, the library that PufferLib's environments draw with.
+"""Find an installed raylib, the graphics library of PufferLib's environments.
 
-Training doesn't need raylib. Without it ``envs/include/raylib`` is used, which draws nothing.
+Training doesn't need raylib. Without it, environments are compiled with the empty functions of
+``envs/include/raylib``.
 """
 
 import os
@@ -13,64 +14,64 @@ from typing import NamedTuple
 
 from puffer_mlx.errors import UserError
 
-VARIABLE = "RAYLIB_PATH"
-INSTALL = (
+PATH_VARIABLE = "RAYLIB_PATH"
+INSTALL_HINT = (
     "install raylib 5.5 (macOS: brew install raylib; Linux: your distribution's package or a"
-    f" release from github.com/raysan5/raylib) or set {VARIABLE} to its folder"
+    f" release from github.com/raysan5/raylib) or set {PATH_VARIABLE} to its folder"
 )
-_PREFIXES = ("/opt/homebrew", "/usr/local", "/usr")
-_SHARED = ".dylib" if sys.platform == "darwin" else ".so"
-_SYSTEM = (  # libraries that a static libraylib.a needs
+_SYSTEM_PREFIXES = ("/opt/homebrew", "/usr/local", "/usr")
+_LIBRARY_SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
+_STATIC_LIBRARIES = (  # libraries that a static libraylib.a needs
     [word for name in ("Cocoa", "IOKit", "CoreVideo", "OpenGL") for word in ("-framework", name)]
     if sys.platform == "darwin"
     else ["-lGL", "-lX11", "-lm", "-lpthread", "-ldl", "-lrt"]
 )
-_NUMBER = re.compile(r"^\s*#\s*define\s+RAYLIB_VERSION\s+\"([^\"]+)\"", re.MULTILINE)
+_VERSION = re.compile(r"^\s*#\s*define\s+RAYLIB_VERSION\s+\"([^\"]+)\"", re.MULTILINE)
 
 
 class Raylib(NamedTuple):
-    """An installed raylib."""
+    """Version, header and library of an installed raylib."""
 
     version: str
     header: Path
     library: Path
 
     def flags(self) -> list[str]:
-        """Return compiler and linker flags."""
+        """Return the compiler and linker flags that link this raylib."""
         include = f"-I{self.header.parent}"
         if self.library.suffix == ".a":
-            return [include, os.fspath(self.library), *_SYSTEM]
+            return [include, os.fspath(self.library), *_STATIC_LIBRARIES]
         folder = self.library.parent
         return [include, f"-L{folder}", "-lraylib", f"-Wl,-rpath,{folder}"]
 
 
-def find_raylib(near: Iterable[Path] = ()) -> Raylib | None:
-    """Return the raylib to draw with, or None without an installed one.
+def find_raylib(folders: Iterable[Path] = ()) -> Raylib | None:
+    """Find an installed raylib. Returns None without one, or when it is disabled.
 
     The search order is:
 
     1. ``$RAYLIB_PATH``, a folder with ``include`` and ``lib``; ``none`` disables raylib;
-    2. folders ``raylib*`` in the folders of ``near``, where PufferLib's build.sh unpacks raylib;
+    2. folders ``raylib*`` in ``folders``, where PufferLib's build.sh unpacks raylib;
     3. ``pkg-config``;
     4. the prefixes of Homebrew and of the system.
 
     Raises:
         UserError: ``$RAYLIB_PATH`` is set, but has no raylib.
     """
-    chosen = os.environ.get(VARIABLE)
-    if chosen:
-        raylib = None if chosen == "none" else _in_prefix(Path(chosen).expanduser())
-        if raylib is None and chosen != "none":
+    path = os.environ.get(PATH_VARIABLE)
+    if path:
+        raylib = None if path == "none" else _in_prefix(Path(path).expanduser())
+        if raylib is None and path != "none":
             raise UserError(
-                f"{VARIABLE} is {chosen}, where there is no raylib: include/raylib.h and"
-                f" lib/libraylib{_SHARED} or .a",
-                f"correct it, unset it, or set {VARIABLE}=none to do without windows",
+                f"{PATH_VARIABLE} is {path}, where there is no raylib: include/raylib.h and"
+                f" lib/libraylib{_LIBRARY_SUFFIX} or .a",
+                f"correct it, unset it, or set {PATH_VARIABLE}=none to do without windows",
             )
         return raylib
-    unpacked = (path for folder in near for path in sorted(folder.glob("raylib*")))
-    for prefix in (*unpacked, *map(Path, _PREFIXES)):
-        if prefix == Path(_PREFIXES[0]) and (known := _of_pkg_config()):
-            return known
+    unpacked = (path for folder in folders for path in sorted(folder.glob("raylib*")))
+    for prefix in (*unpacked, *map(Path, _SYSTEM_PREFIXES)):
+        if prefix == Path(_SYSTEM_PREFIXES[0]) and (packaged := _from_pkg_config()):
+            return packaged
         if raylib := _in_prefix(prefix):
             return raylib
     return None
@@ -88,15 +89,15 @@ def _in_folders(include: Path, folders: list[Path]) -> Raylib | None:
     header = include / "raylib.h"
     if not header.is_file():
         return None
-    names = [f"libraylib{suffix}" for suffix in (_SHARED, ".a")]
+    names = [f"libraylib{suffix}" for suffix in (_LIBRARY_SUFFIX, ".a")]
     for library in (folder / name for name in names for folder in folders):
         if library.is_file():
-            number = _NUMBER.search(header.read_text(errors="replace"))
+            number = _VERSION.search(header.read_text(errors="replace"))
             return Raylib(number[1] if number else "of unknown version", header, library)
     return None
 
 
-def _of_pkg_config() -> Raylib | None:
+def _from_pkg_config() -> Raylib | None:
     folders = []
     for variable in ("includedir", "libdir"):
         try:

@@ -1,9 +1,9 @@
-"""Saved states of environments: bytes with a checksum and the identity of the environments.
+"""Format of saved states of C environments: checksum, identity of the environments, state bytes.
 
 | bytes | meaning |
 | --- | --- |
 | 8 | ``PUFENV01``: file type and version of the format |
-| 32 | SHA-256 of all following bytes |
+| 32 | SHA-256 of the remaining bytes |
 | 8 | length of the text in bytes, little-endian |
 | ... | JSON: the identity, a dictionary; padded with spaces to a multiple of 16 bytes |
 | ... | the state of the environments |
@@ -19,59 +19,61 @@ import numpy as np
 from puffer_mlx.errors import UserError
 
 _MAGIC = b"PUFENV01"
-_HEAD = struct.Struct("<8s32sQ")
+_HEADER = struct.Struct("<8s32sQ")
 _DIGEST = slice(8, 40)
 _ALIGNMENT = 16  # alignment of the state in bytes, required by envs/src/vec.h
 
-_DAMAGED = "the file is damaged or cut off; use another checkpoint"
-_OTHERWISE = (
-    "go on where that is the same; or with --load-model-path, whose environments start anew"
-)
-_SOURCES = "the environment's sources were changed since; " + _OTHERWISE
+_DAMAGED_HINT = "the file is damaged or cut off; use another checkpoint"
+_RESUME_HINT = "resume with the same value, or load only the policy: --load-model-path"
+_SOURCES_HINT = "the environment's sources were changed since; " + _RESUME_HINT
 
-Identity = Mapping[str, str | int]
+EnvIdentity = Mapping[str, str | int]
 
 
-def pack(identity: Identity, body: np.ndarray) -> np.ndarray:
-    """Prepend a header with the identity to a state.
+def pack_state(identity: EnvIdentity, body: np.ndarray) -> np.ndarray:
+    """Add a header with checksum and identity to the state of environments.
 
     Args:
-        identity: Values that must be equal where the state is loaded, by readable names.
+        identity: Values by name that must be equal when the state is restored.
         body: State of the environments, (bytes,) uint8.
 
     Returns:
         (bytes,) uint8, equal for equal arguments.
     """
     text = json.dumps(dict(identity)).encode()
-    text = text.ljust(len(text) + -(_HEAD.size + len(text)) % _ALIGNMENT)
-    head = bytearray(_HEAD.pack(_MAGIC, b"", len(text)))
+    text = text.ljust(len(text) + -(_HEADER.size + len(text)) % _ALIGNMENT)
+    head = bytearray(_HEADER.pack(_MAGIC, b"", len(text)))
     state = np.concatenate([np.frombuffer(head + text, np.uint8), body])
     state[_DIGEST] = np.frombuffer(_digest(state), np.uint8)
     return state
 
 
-def unpack(state: np.ndarray, identity: Identity, sources: Container[str] = ()) -> np.ndarray:
-    """Return a copy of the ``body`` given to ``pack``, aligned for the C side.
+def unpack_state(
+    state: np.ndarray, identity: EnvIdentity, sources: Container[str] = ()
+) -> np.ndarray:
+    """Check the header of a saved state and return the state of the environments after it.
 
     Args:
-        state: Result of ``pack``.
+        state: Result of ``pack_state``.
         identity: Identity of the environments that resume from the state.
         sources: Further accepted values of the identity's ``sources``.
 
+    Returns:
+        Copy of the ``body`` of ``pack_state``, aligned for C.
+
     Raises:
-        UserError: The bytes are no state, are damaged, or have another identity. The message names
-            the first difference.
+        UserError: The bytes aren't a saved state, are damaged, or have another identity.
     """
     if state.dtype != np.uint8 or state.ndim != 1 or bytes(state[: len(_MAGIC)]) != _MAGIC:
         raise UserError(
             "the state of the environments isn't in the format of this version",
-            f"it begins with {_MAGIC.decode()}; " + _OTHERWISE,
+            f"it begins with {_MAGIC.decode()}; " + _RESUME_HINT,
         )
     state = np.ascontiguousarray(state)
     if _digest(state) != bytes(state[_DIGEST]):
-        raise UserError("the state of the environments doesn't match its checksum", _DAMAGED)
-    *_, length = _HEAD.unpack(bytes(state[: _HEAD.size]))
-    saved = json.loads(bytes(state[_HEAD.size : _HEAD.size + length]))
+        raise UserError("the state of the environments doesn't match its checksum", _DAMAGED_HINT)
+    *_, length = _HEADER.unpack(bytes(state[: _HEADER.size]))
+    saved = json.loads(bytes(state[_HEADER.size : _HEADER.size + length]))
     if saved.get("sources") in sources:
         saved["sources"] = identity["sources"]
     for key in {**identity, **saved}:
@@ -79,9 +81,9 @@ def unpack(state: np.ndarray, identity: Identity, sources: Container[str] = ()) 
             raise UserError(
                 f"the state of the environments was saved with {key} {saved.get(key, 'absent')}, "
                 f"expected {identity.get(key, 'absent')}",
-                _SOURCES if key == "sources" else _OTHERWISE,
+                _SOURCES_HINT if key == "sources" else _RESUME_HINT,
             )
-    return state[_HEAD.size + length :].copy()
+    return state[_HEADER.size + length :].copy()
 
 
 def _digest(state: np.ndarray) -> bytes:

@@ -1,4 +1,4 @@
-"""Files of a native environment: list them, hash them, and find what they need.
+"""List and hash the source files of a C environment, and find the libraries that they need.
 
 An environment of PufferLib is in ``REPOSITORY/ocean/NAME``. It may include files of the
 repository's ``src`` and ``vendor``.
@@ -21,7 +21,8 @@ _RANDOM = re.compile(rb"\b(?:s?rand|GetRandomValue|LoadRandomSequence|SetRandomS
 _SPLICE = re.compile(rb"\\[ \t]*\n")
 _LITERAL = rb'"(?:\\.|[^"\\\n])*"|' + rb"'(?:\\.|[^'\\\n])*'"
 _LITERAL_OR_COMMENT = re.compile(_LITERAL + rb"|//[^\n]*|/\*.*?\*/", re.DOTALL)
-_DIRECTIVE = re.compile(rb"\s*#\s*(define\s+[\w$]+\(?)?")  # in A(b) the bracket follows at once
+# The bracket of a macro with arguments follows its name without a space.
+_DIRECTIVE = re.compile(rb"\s*#\s*(define\s+[\w$]+\(?)?")
 _NUMBER = rb"\.?[0-9](?:[eEpP][+-]|[\w.])*"
 _OPERATOR = rb"\.\.\.|<<=|>>=|->|\+\+|--|<<|>>|&&|\|\||##|::|[-+*/%&|^<>=!]="
 _TOKEN = re.compile(rb"%b|%b|[\w$\x80-\xff]+|%b|\S" % (_LITERAL, _NUMBER, _OPERATOR))
@@ -30,9 +31,9 @@ _PROTECTS = re.compile(
     rb"^[ \t]*#[ \t]*pragma[ \t]+omp[ \t]+(?:critical|atomic)|\bomp_\w*lock\b", re.MULTILINE
 )
 
-# Digests of the code of environments in envs/, each with earlier versions whose saved states the
-# code resumes to the same bits.
-CONTINUES = {
+# Digest of a shipped environment's code -> digests of earlier versions whose saved states it can
+# resume, bit for bit.
+RESUMABLE_DIGESTS = {
     # breakout
     "d3bb6d55d3d2d1c84cf27404": ("6465bad7beea387f7953f58e", "865790bed67e1ea4481d61e8"),
     # cartpole
@@ -62,105 +63,108 @@ CONTINUES = {
 }
 
 
-class Needs(NamedTuple):
-    """Properties of the compiled C files that decide how to compile them."""
+class Requirements(NamedTuple):
+    """Libraries and macros that the C files of an environment use, which decide compiler flags."""
 
-    raylib: bool  # include one of raylib's headers
-    random: bool  # use the random generator of the C library or of raylib
-    openmp: bool  # use OpenMP to protect data shared by environments
-    masks: bool = False  # use action_mask (5.0)
+    raylib: bool  # one of raylib's headers
+    random: bool  # the random generator of the C library or of raylib
+    openmp: bool  # OpenMP, to protect data that environments share
+    masks: bool = False  # action_mask (5.0)
 
 
 def environments_folder() -> Path:
-    """Return the folder ``envs`` of puffer_mlx."""
+    """Return the folder with the environments that are included in puffer_mlx."""
     return shipped_folder("envs")
 
 
-def repository(folder: Path) -> Path | None:
-    """Return the folder that contains ``ocean`` and the environment, or None."""
+def repository_folder(folder: Path) -> Path | None:
+    """Return the repository of an environment of PufferLib, which contains ``ocean``, or None."""
     folder = folder.resolve()
-    above = list(folder.parents)[:4]
-    return next((path.parent for path in above if path.name == "ocean"), None)
+    parents = list(folder.parents)[:4]
+    return next((path.parent for path in parents if path.name == "ocean"), None)
 
 
-def our_headers(folder: Path) -> list[Path]:
-    """Return the folders with the contract of an environment's release, to be searched first."""
+def contract_folders(folder: Path) -> list[Path]:
+    """Return the folders with our headers for an environment's release, searched before others."""
     include = environments_folder() / "include"
     return [include / "release_5", include] if folder_release(folder) == "5.0" else [include]
 
 
 def include_folders(folder: Path) -> list[Path]:
-    """Return the include path after the file's folder and ``our_headers``."""
+    """Return the folders in which an environment's includes are searched after our headers."""
     folder = folder.resolve()
-    root = repository(folder)
+    root = repository_folder(folder)
     inside = [] if root is None else [root, root / "src", root / "vendor"]
     return [folder, *(path for path in inside if path.is_dir())]
 
 
-def _reached(begin: Iterable[Path], folder: Path) -> set[Path]:
-    """Return files and their direct and indirect includes, without those in ``our_headers``."""
-    ours = [place.resolve() for place in our_headers(folder)]
-    reached = {path.resolve() for path in begin}
-    waiting = sorted(reached)
-    places = include_folders(folder)
-    while waiting:
-        file = waiting.pop()
+def _included_files(sources: Iterable[Path], folder: Path) -> set[Path]:
+    """Return C files with their direct and indirect includes, except our headers."""
+    our_folders = [path.resolve() for path in contract_folders(folder)]
+    files = {path.resolve() for path in sources}
+    unread = sorted(files)
+    search_path = include_folders(folder)
+    while unread:
+        file = unread.pop()
         for name in map(os.fsdecode, _INCLUDE.findall(file.read_bytes())):
-            headers = ((place, (place / name).resolve()) for place in ours)
-            if any(path.is_file() and path.is_relative_to(place) for place, path in headers):
+            headers = ((ours, (ours / name).resolve()) for ours in our_folders)
+            if any(path.is_file() and path.is_relative_to(ours) for ours, path in headers):
                 continue
-            candidates = ((place / name).resolve() for place in (file.parent, *places))
+            candidates = ((each / name).resolve() for each in (file.parent, *search_path))
             path = next(filter(Path.is_file, candidates), None)
-            if path and path not in reached:
-                reached.add(path)
-                waiting.append(path)
-    return reached
+            if path and path not in files:
+                files.add(path)
+                unread.append(path)
+    return files
 
 
 def environment_files(folder: Path | str) -> list[Path]:
-    """Return an environment's sources and headers, sorted by paths relative to its folder.
+    """Return a C environment's sources and headers, sorted by paths relative to its folder.
 
-    Contains all sources in the folder and their direct and indirect includes from elsewhere: an
-    environment may be a few lines around another one. The stepper's files aren't included.
+    Contains all sources in the folder, and their direct and indirect includes also from other
+    folders, but not the stepper's files.
     """
     folder = Path(folder).resolve()
-    files = _reached(source_files(folder), folder)
+    files = _included_files(source_files(folder), folder)
     return sorted(files, key=lambda path: os.path.relpath(path, folder))
 
 
 def sources_digest(folder: Path | str) -> str:
-    """Return a hash of an environment's code. Comments and the location don't change it."""
+    """Return a hash of a C environment's code, independent of comments and of its location."""
     return resumable_digests(folder)[0]
 
 
 def resumable_digests(folder: Path | str) -> tuple[str, ...]:
-    """Return the digests of sources whose saved states an environment can resume.
+    """Return the digests of source versions whose saved states a C environment can resume.
 
-    The first is the environment's digest. The second hashes all bytes of the files, comments
-    included, as older saved states did. Digests of earlier versions of shipped environments follow.
+    The first is the environment's current digest. The second hashes all bytes of the files,
+    comments included, as older saved states did. Digests of earlier versions of shipped
+    environments follow.
     """
     folder = Path(folder).resolve()
-    code, whole = hashlib.sha256(), hashlib.sha256()
+    code = hashlib.sha256()
+    all_bytes = hashlib.sha256()
     for path in environment_files(folder):
         content = path.read_bytes()
         name = Path(os.path.relpath(path, folder)).as_posix()
-        for digest, text in (code, code_of(content)), (whole, content):
+        for digest, text in (code, code_of(content)), (all_bytes, content):
             header = f"{name} {len(text)}\0"
             digest.update(header.encode(errors="surrogateescape") + text)
-    own = code.hexdigest()[:24]
-    return own, whole.hexdigest()[:24], *CONTINUES.get(own, ())
+    current = code.hexdigest()[:24]
+    return current, all_bytes.hexdigest()[:24], *RESUMABLE_DIGESTS.get(current, ())
 
 
 def without_comments(text: bytes) -> bytes:
-    """Return C text with continued lines joined and each comment replaced by a space."""
+    """Replace each comment in C code by a space, and join continued lines."""
     text = _SPLICE.sub(b"", text.replace(b"\r\n", b"\n"))
-    return _LITERAL_OR_COMMENT.sub(lambda found: b" " if found[0][:1] == b"/" else found[0], text)
+    return _LITERAL_OR_COMMENT.sub(lambda match: b" " if match[0][:1] == b"/" else match[0], text)
 
 
 def code_of(text: bytes) -> bytes:
-    """Return the tokens of C text, equal for texts that differ only in comments and white space.
+    """Return C code as tokens separated by spaces, without comments.
 
-    Literals are unchanged. A preprocessor directive ends with its line.
+    Texts that differ only in comments and white space give the same result. Literals are unchanged.
+    A preprocessor directive ends with its line.
     """
     tokens: list[bytes] = []
     for line in without_comments(text).split(b"\n"):
@@ -172,18 +176,18 @@ def code_of(text: bytes) -> bytes:
     return b" ".join(tokens)
 
 
-def needs(folder: Path | str) -> Needs:
-    """Return the needs of an environment's compiled file and its includes.
+def find_requirements(folder: Path | str) -> Requirements:
+    """Find the libraries and macros that a C environment's sources need.
 
     Raises:
-        UserError: The folder is no environment.
+        UserError: The folder isn't an environment.
     """
     folder = Path(folder).resolve()
     version = folder_release(folder)
     main = main_source(folder)
-    texts = [path.read_bytes() for path in _reached([main] if main else [], folder)]
+    texts = [path.read_bytes() for path in _included_files([main] if main else [], folder)]
     included = {os.fsdecode(name) for text in texts for name in _INCLUDE.findall(text)}
-    return Needs(
+    return Requirements(
         raylib=version == "5.0" or bool(included & _RAYLIB),  # pufferenv.h includes it
         random=any(_RANDOM.search(text) for text in texts),
         openmp=any(_PROTECTS.search(text) for text in texts),

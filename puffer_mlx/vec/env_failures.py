@@ -1,0 +1,263 @@
+"""Errors of Python environments, reported with the environment, lines of its code, and a hint.
+
+`one_number`, `one_flag`, `all_numbers` and `as_info` convert values that an environment returned,
+and raise an `EnvFailure` for values that can't be converted.
+"""
+
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from puffer_mlx.errors import UserError
+
+_MAX_FRAMES = 3  # stack frames of an environment's code in a message
+_LIBRARIES = ("gymnasium", "numpy", "puffer_mlx")
+_DEFAULT_HINT = "fix the environment; with vec.backend = sync a debugger can stop where it fails"
+# Hints on environments that are written for gym before 0.26.
+_STEP_HINT = (
+    "return observation, reward, terminated, truncated, info: done is terminated or truncated"
+)
+_RESET_HINT = "def reset(self, *, seed=None, options=None), and return observation, info"
+_UNPACKED = re.compile(r"values to unpack \(expected ([25])(?:, got (\d+))?\)")
+_NO_SEED = re.compile(r"reset\(\) got an unexpected keyword argument '(seed|options)'")
+
+
+_SCALAR_TYPES = int, float, np.floating, np.integer, np.bool_
+_INFO_HINT = "return a dict as info, {} if there is nothing to report"
+
+UNKNOWN_INDEX = -1  # index of the environment that failed in a vectorised environment
+ENV_EXCEPTIONS = (Exception, SystemExit)  # ``sys.exit`` in an environment doesn't end the program
+
+
+class EnvFailure(Exception):
+    """Failure of a Python environment, as an exception that can be sent between processes.
+
+    Args:
+        what: Event, for example "failed in step"; "" if the caller adds it.
+        text: Details, such as a result of ``describe_exception``, or "".
+        index: Index of the environment in its group, ``UNKNOWN_INDEX``, or None for the caller to
+            add it.
+        hint: Hint that replaces the default one.
+    """
+
+    def __init__(self, what: str, text: str, index: int | None = None, hint: str = "") -> None:
+        super().__init__(what, text, index, hint)
+        self.what, self.text, self.index, self.hint = what, text, index, hint
+
+    def report(self, name: str, first: int = 0, seed: int = 0) -> UserError:
+        """Return the environment's failure as a ``UserError`` with the environment and its seed.
+
+        Args:
+            name: Name of the environments.
+            first: Number of the group's first environment.
+            seed: Seed of environment 0.
+        """
+        which = "an environment"
+        text = f": {self.text}" if self.text else ""
+        if self.index is not None and self.index != UNKNOWN_INDEX:
+            number = first + self.index
+            which = f"environment {number} (seed {seed + number})"
+        return UserError(f"{name}: {which} {self.what}{text}", self.hint or _DEFAULT_HINT)
+
+
+def describe_exception(error: BaseException) -> str:
+    """Describe an exception in a few lines: type, message, and the last lines of the user's code.
+
+    Lines of Gymnasium, NumPy and the standard library are left out.
+    """
+    kind = type(error).__name__
+    head = f"{kind}: {error}" if str(error) else kind
+    frames = traceback.extract_tb(error.__traceback__)
+    user_frames = [frame for frame in frames if not _in_library(Path(frame.filename))]
+    last = user_frames[-_MAX_FRAMES:]
+    lines = [f"  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in last]
+    return "\n".join([head, *lines])
+
+
+def failure_of(what: str, error: BaseException, index: int | None = None) -> EnvFailure:
+    """Convert an exception of an environment to an ``EnvFailure``.
+
+    Args:
+        what: Event, for example "failed in step".
+        error: The exception.
+        index: Index of the environment.
+    """
+    frame = (traceback.extract_tb(error.__traceback__) or [None])[-1]
+    if frame and _in_library(Path(frame.filename)):  # a caller couldn't use the returned value
+        counts = _UNPACKED.search(str(error)) if isinstance(error, ValueError) else None
+        if counts and counts[1] == "5":
+            return _old_gym_failure(
+                "step", f"{counts[2] or 'more than 5'} values, expected 5", index
+            )
+        if counts and "reset" in f"{frame.name} {frame.line}":
+            return _old_gym_failure("reset", "an observation alone", index)
+        if isinstance(error, TypeError) and (word := _NO_SEED.search(str(error))):
+            return EnvFailure("failed in reset", f"it doesn't take {word[1]}", index, _RESET_HINT)
+    return EnvFailure(what, describe_exception(error), index)
+
+
+@contextmanager
+def raising_failure(what: str, index: int | None = None) -> Iterator[None]:
+    """Convert exceptions that an environment raises in a block to ``EnvFailure``."""
+    try:
+        yield
+    except ENV_EXCEPTIONS as error:
+        raise failure_of(what, error, index) from error
+
+
+def result_failure(method: str, result: Any, index: int | None = None) -> EnvFailure | None:
+    """Check the number of values that an environment's ``step`` or ``reset`` returned.
+
+    Args:
+        method: ``step`` or ``reset``.
+        result: The returned value.
+        index: Index of the environment, as in `EnvFailure`.
+
+    Returns:
+        The failure to raise, or None when the result is valid.
+    """
+    several = isinstance(result, tuple | list)
+    if several and len(result) == (5 if method == "step" else 2):
+        return None
+    if result is None:
+        text, hint = ("it returned None, expected observation", "return the values in a tuple")
+        text += ", reward, terminated, truncated, info" if method == "step" else ", info"
+        return EnvFailure(f"failed in {method}", text, index, hint)
+    if method == "reset":
+        return _old_gym_failure("reset", "an observation alone", index)
+    return _old_gym_failure(
+        "step", f"{len(result)} values, expected 5" if several else format_value(result), index
+    )
+
+
+def one_number(value: Any, what: str) -> Any:
+    """Convert a number that an environment returned to a scalar.
+
+    Args:
+        value: Scalar, or an array or a list with one element.
+        what: Name of the value, for the message: "a reward".
+
+    Raises:
+        EnvFailure: The value isn't one number.
+    """
+    if isinstance(value, _SCALAR_TYPES):
+        return value
+    array = _numeric_array(value)
+    if array is not None and array.size == 1:
+        return array.item()
+    hint = "return one number for each step, as in float(reward)"
+    raise EnvFailure(
+        f"returned {what} of {format_value(value)}, expected one number", "", None, hint
+    )
+
+
+def one_flag(value: Any, what: str) -> Any:
+    """Convert ``terminated`` or ``truncated`` to a scalar like `one_number`, and None to False."""
+    if value is None or isinstance(value, _SCALAR_TYPES):
+        return value or False
+    array = _numeric_array(value)
+    if array is not None and array.size == 1:
+        return array.item()
+    hint = "return True or False for each step, as in bool(terminated)"
+    raise EnvFailure(
+        f"returned {what} of {format_value(value)}, expected one truth value", "", None, hint
+    )
+
+
+def all_numbers(values: Any, what: str, n: int) -> np.ndarray:
+    """Convert numbers that n environments returned to an array (n,), or () if all share one.
+
+    Args:
+        values: Array or list of n numbers, or a scalar.
+        what: Name of the values, for the message: "rewards".
+        n: Number of environments.
+
+    Raises:
+        EnvFailure: The values aren't n numbers.
+    """
+    if isinstance(values, np.ndarray) and values.shape == (n,) and values.dtype.kind in "biuf":
+        return values
+    array = _numeric_array(values)
+    if array is not None and array.ndim == 0:
+        return array
+    if array is not None and array.size == n == max(array.shape):
+        return array.reshape(n)
+    text = f"returned {what} of {format_value(values)}, expected ({n},) numbers"
+    raise EnvFailure(
+        text, "", UNKNOWN_INDEX, "return an array with one number for each environment"
+    )
+
+
+def all_flags(values: Any, what: str, n: int) -> np.ndarray:
+    """Convert truth values of n environments to an array like `all_numbers`, and None to False."""
+    return np.zeros(n, bool) if values is None else all_numbers(values, what, n)
+
+
+def as_info(info: Any, index: int | None = None) -> Mapping[Any, Any]:
+    """Check that an info that an environment returned is a dict, and return it; {} for None.
+
+    Args:
+        info: The returned value.
+        index: Index of the environment, as in `EnvFailure`.
+
+    Raises:
+        EnvFailure: The info isn't a dict.
+    """
+    if isinstance(info, Mapping):
+        return info
+    if info is None:
+        return {}
+    raise EnvFailure(
+        f"returned an info of {format_value(info)}, expected a dict", "", index, _INFO_HINT
+    )
+
+
+def format_value(value: Any) -> str:
+    """Format a value for a message: dtype and shape of an array, or the start of its ``repr``."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{value.dtype} {tuple(value.shape)}"
+    return f"{value!r:.60}"
+
+
+def _numeric_array(value: Any) -> np.ndarray | None:
+    """Convert a value to an array of numbers. Returns None when it contains anything else."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+def _old_gym_failure(method: str, text: str, index: int | None) -> EnvFailure:
+    """Return the failure of an environment that is written for gym before 0.26."""
+    text = f"it returned {text}, as gym's environments did before 0.26"
+    return EnvFailure(
+        f"failed in {method}", text, index, _STEP_HINT if method == "step" else _RESET_HINT
+    )
+
+
+def drawing_hint(error: BaseException) -> str:
+    """Return a hint if an exception comes from rendering with OpenGL, else ""."""
+    frames = traceback.extract_tb(error.__traceback__)
+    parts = {part for frame in frames for part in Path(frame.filename).parts}
+    if not parts & {"OpenGL", "glfw", "mujoco_rendering.py", "gl_context.py"}:
+        return ""
+    backend = os.environ.get("MUJOCO_GL")
+    now = f"; it is {backend!r} now" if backend is not None else ""
+    return (
+        "without a display, put MUJOCO_GL=egl (needs libegl1) or MUJOCO_GL=osmesa (needs"
+        f" libosmesa6) before the command{now}"
+    )
+
+
+def _in_library(path: Path) -> bool:
+    if {*path.parts} & {*_LIBRARIES} or str(path).startswith("<frozen"):
+        return True
+    return path.is_relative_to(sysconfig.get_path("stdlib")) and "site-packages" not in path.parts
