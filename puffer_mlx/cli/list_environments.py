@@ -24,6 +24,7 @@ from puffer_mlx.vec.native.sources import environments_folder
 
 OTHERS = (  # how to name other environments
     ("gym:ID", "one of Gymnasium's, or of a package that registers its own"),
+    ("envpool:ID", "one of EnvPool's in C++: Gymnasium's MuJoCo, Atari, Procgen, dm_control, ..."),
     ("pettingzoo:NAME", "a parallel environment of PettingZoo's, or of a package like mpe2"),
     ("pufferlib:puffer_NAME", "one of PufferLib 3's own, where it is installed"),
     ("module:factory", "Python: what makes one of Gymnasium's, PettingZoo's or PufferLib 3's"),

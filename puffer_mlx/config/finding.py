@@ -4,6 +4,7 @@ breakout              an environment that comes with puffer_mlx, else one that h
                       ./configs
 breakout-a            another file about it, breakout-a.ini
 gym:CartPole-v1       one of Gymnasium's
+envpool:CartPole-v1   one of EnvPool's, with the files about gym:CartPole-v1
 module:factory        Python: also path/to/file.py:factory
 path/to/ocean/NAME    a folder in PufferLib's form, with its config/NAME.ini if it has one, or the
                       only .ini file in it, whatever its name
@@ -45,6 +46,7 @@ from puffer_mlx.system import program
 from puffer_mlx.system.files import shipped
 
 FAMILY, NETWORK = "base.family", "torch.network"
+GYM, ENVPOOL = "gym:", "envpool:"  # beginnings of names
 PYTHON = "python.ini"  # what all Python environments begin with; then their family's files
 _OF_ALGORITHMS = [file for name in algorithms() if (file := facts(name).layer)]
 LAYERS = PYTHON, *FILES, *_OF_ALGORITHMS  # shared files: they belong to no single environment
@@ -335,15 +337,18 @@ def _files_about(word: str) -> list[Path]:
     """Return the files of an environment in Python: one about several environments, then its own.
 
     The package's files come first: those about ``gym:ID`` are in its folder ``configs/gym``. Files
-    of ./configs are read only if the package has no file for the environment alone.
+    of ./configs are read only if the package has no file for the environment alone. The files about
+    ``gym:ID`` also count for ``envpool:ID``.
     """
-    kind = word.partition(":")[0]
+    kind, _, name = word.partition(":")
+    twin = f"{GYM}{name}" if f"{kind}:" == ENVPOOL else word
+    kind = twin.partition(":")[0]
     files = sorted((shipped("configs") / kind).rglob("*.ini")) if kind.isidentifier() else []
-    if not any(word in env_names(path) for path in files):
+    if not any(twin in env_names(path) for path in files):
         others = [folder for folder in config_folders() if folder != shipped("configs")]
         files += [path for folder in others for path in sorted(folder.rglob("*.ini"))]
-    own = [path for path in files if word in env_names(path)]
-    several = [path for path in files if _is_one_of(word, path)]
+    own = [path for path in files if {word, twin} & set(env_names(path))]
+    several = [path for path in files if _is_one_of(twin, path)]
     return [*several[:1], *own[:1]]
 
 

@@ -28,7 +28,7 @@ from puffer_mlx.system.import_string import folder_of
 
 Allowed = bool | frozenset[str]  # True: all code; False: none; a set: code with these names
 OBJECT = re.compile(r"[\w./~-]+:[A-Za-z_][\w./-]*")  # a text that may name an object
-GYM, ZOO = "gym:", "pettingzoo:"
+GYM, ENVPOOL, ZOO = "gym:", "envpool:", "pettingzoo:"
 NAMING = [name for name, declared in DECLARED.items() if declared.custom]
 
 
@@ -150,7 +150,7 @@ def _refusal(key: str, name: str, code: Code, origin: str) -> UserError:
 def as_argument(name: str) -> str:
     """Return the argument that passes an environment in Python, for hints; "" for one in C."""
     kind, _, path = name.rpartition(":")
-    if name.startswith((GYM, ZOO)):
+    if name.startswith((GYM, ENVPOOL, ZOO)):
         return f"env={name!r}"
     return f"env={path.rpartition('.')[2]}" if kind else ""
 
@@ -163,6 +163,8 @@ def _resolved(key: str, name: str) -> Code | None:
     if key == "env.source":
         folder = Path(name).resolve()
         return Code("", str(folder)) if folder.is_dir() else None
+    if key == "base.env_name" and name.startswith(ENVPOOL):  # an ID, never a module
+        return None
     bare = name.removeprefix(GYM) if key == "base.env_name" else name
     folder = folder_of(name)
     path = _module_path(bare.rpartition(":")[0], folder)

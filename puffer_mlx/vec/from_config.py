@@ -16,6 +16,7 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import load_object
 from puffer_mlx.vec import puffer, zoo
 from puffer_mlx.vec.base import Environments, ShowsLast, VecEnv
+from puffer_mlx.vec.gym import envpool
 from puffer_mlx.vec.gym.make import GymFactory
 from puffer_mlx.vec.gym.wrapping import changed
 from puffer_mlx.vec.instances import EnvFactory, OtherKind
@@ -141,18 +142,21 @@ def _make(config: Config, threads: int, render: bool) -> Environments:
         if config.files:
             settings["file"] = config.files[-1]
         return NativeVec(source_folder(config), env=config.env, **settings)
-    factory = _probed(config, render)
+    factory = _probed(config, render, threads=threads)
     settings |= {"backend": config.vec.backend, "timeout": config.vec.timeout}
     return PythonVec(factory, **settings)
 
 
-def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvFactory:
+def _probed(
+    config: Config, render: bool = False, measure: bool = False, threads: int = 1
+) -> EnvFactory:
     """Return the factory of a Python environment, after probing it.
 
     Args:
         config: Configuration with the environment.
         render: True to make environments that can draw themselves.
         measure: True to measure the duration of a step.
+        threads: Threads of EnvPool's pools.
 
     Raises:
         UserError: The environment can't be made.
@@ -173,6 +177,12 @@ def _probed(config: Config, render: bool = False, measure: bool = False) -> EnvF
         parallel.probe(**probe)
         return parallel
     more = {"finals": config.train.bootstrap_truncated, "wrap": config.wrap}
+    if config.factory is None and name.startswith(envpool.PREFIX):
+        pools = envpool.EnvPoolFactory(
+            name, constructor, *arguments, **more, total=vec.total_agents, threads=threads
+        )
+        pools.probe(**probe)
+        return pools
     try:
         gym = GymFactory(name, constructor, *arguments, **more, total=vec.total_agents)
         gym.probe(**probe)
@@ -218,6 +228,8 @@ def python_factory(config: Config) -> Any:
         return zoo.find_parallel(name.removeprefix(zoo.PREFIX))
     if name.startswith(puffer.PREFIX):
         return puffer.find_ocean(name.removeprefix(puffer.PREFIX))
+    if name.startswith(envpool.PREFIX):
+        return envpool.find_pool(name.removeprefix(envpool.PREFIX))
     if name.startswith(GYM):
         return name.removeprefix(GYM)
     try:

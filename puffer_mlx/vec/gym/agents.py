@@ -1,7 +1,7 @@
 """Gymnasium's environments as instances: a single one, or a vectorised form."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -134,7 +134,12 @@ class VectorInstance:
         buffers: Arrays of their agents.
         layout: Layout of rows.
         finals: True if an episode's last observation has a separate row.
+
+    Attributes:
+        bookkeeping: Keys of infos that aren't numbers of an episode.
     """
+
+    bookkeeping: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self, name: str, env: Any, buffers: Buffers, layout: SpaceLayout, finals: bool
@@ -196,8 +201,12 @@ class VectorInstance:
         if not ended or not over.any():
             return ()
         return [
-            EpisodeInfo(place, numbers_of(info)) for place, info in ended_infos(ended, over).items()
+            EpisodeInfo(place, numbers_of(self._without_bookkeeping(info)))
+            for place, info in ended_infos(ended, over).items()
         ]
+
+    def _without_bookkeeping(self, info: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in info.items() if key not in self.bookkeeping}
 
     def render(self) -> Any:
         """Return the picture of the first one."""

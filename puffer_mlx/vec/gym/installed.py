@@ -24,6 +24,7 @@ _NEEDED = (  # (pattern of names, modules, package with them); the first match c
     ),
     (r"gym:(phys2d|tabular)/", ("jax", "gymnasium"), "gymnasium[jax]"),
     (r"gym:", ("gymnasium",), "puffer-mlx[gym]"),
+    (r"envpool:", ("envpool",), "puffer-mlx[envpool]"),
     (r"pettingzoo:mpe2\.", ("mpe2", "pettingzoo"), "mpe2"),
     (r"pettingzoo:", ("pettingzoo",), "puffer-mlx[pettingzoo]"),
 )
@@ -53,7 +54,7 @@ def gymnasium() -> Any:
 
 
 def missing_package(name: str) -> str:
-    """Return the package to install for ``gym:ID`` or ``pettingzoo:NAME``; "" without need."""
+    """Return the package to install for an environment such as ``gym:ID``; "" without need."""
     for pattern, modules, package in _NEEDED:
         if re.match(pattern, name):
             return "" if all(map(find_spec, modules)) else package

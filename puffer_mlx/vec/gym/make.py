@@ -102,11 +102,15 @@ class GymFactory(EnvFactory):
         spaces = self.spaces_of(env)
         self.layout_of(*spaces)  # refuse spaces before the environment is reset
         with failing("failed in reset", index):
-            result = env.reset(seed=seed)
+            result = self.first_reset(env, seed)
         if fault := form_fault("reset", result, index):
             raise fault
         masked = MASK in as_info(result[1], index)
         return Probe(spaces, masked=masked, next_step=next_step)
+
+    def first_reset(self, env: Any, seed: int) -> Any:
+        """Reset a new environment. Returns its result."""
+        return env.reset(seed=seed)
 
     def as_instance(self, env: Any, buffers: Buffers) -> GymInstance | VectorInstance:
         """Return the environment as an instance."""
