@@ -39,6 +39,12 @@ _RESERVED = {  # arguments of envpool.make, and the keys that set them
 _BOOKKEEPING = frozenset(
     ("elapsed_step", "env_id", "lives", "players", "ram", "reward", "terminated")
 )
+_DRAWING = """
+import sys, envpool
+env = envpool.make(sys.argv[1], env_type="gymnasium", num_envs=1, render_mode="rgb_array")
+env.reset()
+env.render()
+"""
 _DRAWING_SECONDS = 60.0
 
 
@@ -173,12 +179,8 @@ def _try_to_draw(name: str, task: str) -> None:
     Raises:
         UserError: It can't be drawn.
     """
-    code = (
-        "import sys, envpool; env = envpool.make(sys.argv[1], env_type='gymnasium', num_envs=1, "
-        "render_mode='rgb_array'); env.reset(); env.render()"
-    )
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, task],
+        [sys.executable, "-W", "ignore", "-c", _DRAWING, task],
         capture_output=True,
         text=True,
         timeout=_DRAWING_SECONDS,
