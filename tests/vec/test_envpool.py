@@ -121,6 +121,7 @@ def test_a_file_may_name_an_environment_without_permission(tmp_path):
         ("it takes no env.foo", "CartPole-v1", ("--env.foo", "1")),
         ("env.num_threads can't be set", "CartPole-v1", ("--env.num_threads", "2")),
         ("vec.backend is sync", "CartPole-v1", ("--vec.backend", "sync")),
+        ("wrap.frame_stack is for Gymnasium", "Pong-v5", ("--wrap.frame-stack", "2")),
     ],
 )
 def test_wrong_words_are_one_error(said, name, words):

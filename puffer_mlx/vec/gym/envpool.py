@@ -24,6 +24,7 @@ from puffer_mlx.system.import_string import nearest
 from puffer_mlx.vec.gym.agents import VectorInstance
 from puffer_mlx.vec.gym.installed import quiet
 from puffer_mlx.vec.gym.make import GymFactory
+from puffer_mlx.vec.gym.wrapping import changed
 from puffer_mlx.vec.instances import Buffers
 
 PREFIX = "envpool:"
@@ -101,6 +102,11 @@ class EnvPoolFactory(GymFactory):
         for key in self.keywords.keys() & _RESERVED.keys():
             hint = f"use {_RESERVED[key]}" if _RESERVED[key] else "leave it out"
             raise UserError(f"{self.name}: env.{key} can't be set", hint)
+        if keys := changed(self.wrap):
+            raise UserError(
+                f"{self.name}: wrap.{keys[0]} is for Gymnasium's environments",
+                f"EnvPool has arguments instead: {', '.join(self.takes())}",
+            )
 
     def probe(self, backend: str = "vector", seed: int = 0, measure: bool = False) -> None:
         """Make a pool of one environment to find its spaces: see ``EnvFactory.probe``.
