@@ -10,14 +10,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from learning_peers import Job, curve
 from learning_processes import log_of, measured, process, side_by_side
-from learning_record import Run, keep, read, record_path, refuse_other
+from learning_record import Run, keep, read, record_path, refuse_other, versions
 from learning_tasks import OURS, PARTIAL, PLACE, Task, find, metric
 
 from puffer_mlx.errors import UserError
@@ -151,7 +150,7 @@ def ours(run: Run, place: Place, cores: set[int]) -> dict[str, Any]:
             process(words, cores, here)
             played = json.loads((here / "scores.json").read_text())["episodes"]
     found = {"steps": steps, "CPU s": round(spent.cpu, 2), "seconds": round(spent.wall, 2)}
-    found["versions"] = {package: version(package) for package in ("mlx", "numpy")}
+    found["versions"] = versions(task.environment)
     if task.python:
         returns = [episode["episode_return"] for episode in played]
         means = [(r["agent_steps"], r["env/score_100"]) for r in records if "env/score_100" in r]
