@@ -23,7 +23,8 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,21 @@ class Run(NamedTuple):
     name: str
     trainer: str
     seed: int
+
+
+def versions(environment: str) -> dict[str, str]:
+    """Return the installed versions of the packages that decide a run's results.
+
+    Args:
+        environment: First word of the run's command line. For environments in Python the packages
+            with their physics and games are among them: MuJoCo 4 differs from 3 on equal actions.
+    """
+    python = ("gymnasium", "mujoco", "ale-py", "box2d", "envpool") if ":" in environment else ()
+    found = {}
+    for package in ("mlx", "numpy", *python):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def record_path(run: Run, out: Path) -> Path:

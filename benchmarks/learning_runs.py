@@ -10,14 +10,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from learning_peers import Job, curve
 from learning_processes import log_of, measured, process, side_by_side
-from learning_record import Run, check_settings, keep, read, record_path
+from learning_record import Run, check_settings, keep, read, record_path, versions
 from learning_tasks import PARTIAL, PUFFER_MLX, RECORDED_UPSTREAM, Task, find, metric
 
 from puffer_mlx.errors import UserError
@@ -170,7 +169,7 @@ def run_puffer_mlx(run: Run, run_options: RunOptions, cores: set[int]) -> dict[s
             process([*script("evaluate"), *arguments], cores, working_folder)
             played = json.loads((working_folder / "scores.json").read_text())["episodes"]
     results = {"steps": steps, "CPU s": round(spent.cpu, 2), "seconds": round(spent.wall, 2)}
-    results["versions"] = {package: version(package) for package in ("mlx", "numpy")}
+    results["versions"] = versions(task.environment)
     if task.python:
         returns = [episode["episode_return"] for episode in played]
         means = [(r["agent_steps"], r["env/score_100"]) for r in records if "env/score_100" in r]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from learning_processes import log_of
+from learning_record import versions
 from learning_tasks import metric
 
 from puffer_mlx.cli.exit_codes import with_exit_code
@@ -104,6 +105,7 @@ def main(argv: list[str]) -> None:
         "date": datetime.date.today().isoformat(),
         "cores": os.cpu_count(),
         "score": options.score,
+        "versions": {task: versions(task) for task in options.tasks},
         "runs": runs,
     }
     if options.json:

@@ -24,6 +24,7 @@ from puffer_mlx.vec.native.sources import environments_folder
 
 OTHER_NAMES = (  # kinds of names of other environments
     ("gym:ID", "a Gymnasium environment, also from a package that registers some"),
+    ("envpool:ID", "one of EnvPool's in C++: Gymnasium's MuJoCo, Atari, Procgen, dm_control, ..."),
     ("pettingzoo:NAME", "a parallel PettingZoo environment, also from a package like mpe2"),
     ("pufferlib:puffer_NAME", "a PufferLib 3 environment, if PufferLib is installed"),
     ("module:factory", "a class or function that makes a Gymnasium, PettingZoo or PufferLib 3 one"),

@@ -3,6 +3,7 @@
 breakout              an environment that comes with puffer_mlx, or one with a file in ./configs
 breakout-a            the same environment with other settings, breakout-a.ini
 gym:CartPole-v1       a Gymnasium environment
+envpool:CartPole-v1   one of EnvPool's, with the files about gym:CartPole-v1
 module:factory        a Python environment; also path/to/file.py:factory
 path/to/ocean/NAME    a folder with C sources in PufferLib's layout, and its config/NAME.ini if it
                       exists, or the only .ini file in the folder
@@ -44,6 +45,7 @@ from puffer_mlx.system import program
 from puffer_mlx.system.files import shipped_folder
 
 FAMILY, NETWORK = "base.family", "torch.network"
+GYM_PREFIX, ENVPOOL_PREFIX, ZOO_PREFIX = "gym:", "envpool:", "pettingzoo:"
 PYTHON_FILE = "python.ini"  # settings of all Python environments, read before their family's
 _ALGORITHM_FILES = [file for name in algorithms() if (file := facts(name).settings_file)]
 SHARED_FILES = PYTHON_FILE, *FAMILY_FILES, *_ALGORITHM_FILES  # files of no single environment
@@ -353,15 +355,18 @@ def _python_files(word: str) -> list[Path]:
     """Return a Python environment's files: one for several environments, then one for it alone.
 
     The package's files come first; those for ``gym:ID`` are in ``configs/gym``. Files in ./configs
-    are read only if the package has no file for the environment alone.
+    are read only if the package has no file for the environment alone. The files about
+    ``gym:ID`` also count for ``envpool:ID``.
     """
-    kind = word.partition(":")[0]
+    kind, _, name = word.partition(":")
+    twin = f"{GYM_PREFIX}{name}" if f"{kind}:" == ENVPOOL_PREFIX else word
+    kind = twin.partition(":")[0]
     files = sorted((shipped_folder("configs") / kind).rglob("*.ini")) if kind.isidentifier() else []
-    if not any(word in env_names(path) for path in files):
+    if not any(twin in env_names(path) for path in files):
         folders = [folder for folder in config_folders() if folder != shipped_folder("configs")]
         files += [path for folder in folders for path in sorted(folder.rglob("*.ini"))]
-    env_files = [path for path in files if word in env_names(path)]
-    pattern_files = [path for path in files if _matches_pattern(word, path)]
+    env_files = [path for path in files if {word, twin} & set(env_names(path))]
+    pattern_files = [path for path in files if _matches_pattern(twin, path)]
     return [*pattern_files[:1], *env_files[:1]]
 
 

@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from puffer_mlx.config.finding import ENVPOOL_PREFIX, GYM_PREFIX, ZOO_PREFIX
 from puffer_mlx.config.option_names import how_to_set
 from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, Config
 from puffer_mlx.errors import UserError
@@ -28,7 +29,6 @@ from puffer_mlx.system.import_string import search_folder
 
 Allowed = bool | frozenset[str]  # True: all code; False: none; a set: code with these names
 OBJECT_NAME = re.compile(r"[\w./~-]+:[A-Za-z_][\w./-]*")  # a text that may name a Python object
-GYM, ZOO = "gym:", "pettingzoo:"
 CODE_KEYS = [name for name, declared in DECLARED.items() if declared.custom]
 
 
@@ -149,7 +149,7 @@ def _untrusted_code_error(key: str, name: str, code: CodeLocation, origin: str) 
 def as_argument(name: str) -> str:
     """Return the keyword argument that selects a Python environment, for hints; "" for C."""
     kind, _, path = name.rpartition(":")
-    if name.startswith((GYM, ZOO)):
+    if name.startswith((GYM_PREFIX, ENVPOOL_PREFIX, ZOO_PREFIX)):
         return f"env={name!r}"
     return f"env={path.rpartition('.')[2]}" if kind else ""
 
@@ -162,11 +162,13 @@ def _locate_code(key: str, name: str) -> CodeLocation | None:
     if key == "env.source":
         folder = Path(name).resolve()
         return CodeLocation("", str(folder)) if folder.is_dir() else None
-    bare = name.removeprefix(GYM) if key == "base.env_name" else name
+    if key == "base.env_name" and name.startswith(ENVPOOL_PREFIX):  # an ID, never a module
+        return None
+    bare = name.removeprefix(GYM_PREFIX) if key == "base.env_name" else name
     folder = search_folder(name)
     path = _module_path(bare.rpartition(":")[0], folder)
-    if key == "base.env_name" and name.startswith(ZOO):  # a module's parallel_env, or an ID
-        path = _module_path(name.removeprefix(ZOO), folder) or path
+    if key == "base.env_name" and name.startswith(ZOO_PREFIX):  # a module's parallel_env, or an ID
+        path = _module_path(name.removeprefix(ZOO_PREFIX), folder) or path
     return CodeLocation(name, path) if path else None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from puffer_mlx.config import Config, releases
 from puffer_mlx.config.families import family_of
+from puffer_mlx.config.finding import ENVPOOL_PREFIX, GYM_PREFIX
 from puffer_mlx.config.fit import Misfit, fit_agents, is_explicit, rollout_threads
 from puffer_mlx.config.resolving import needs_family, take_family
 from puffer_mlx.config.trust import as_argument, refuse_untrusted_code
@@ -16,6 +17,7 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import load_object
 from puffer_mlx.vec import puffer, zoo
 from puffer_mlx.vec.base import Environments, ReportsFinalObservations, VecEnv
+from puffer_mlx.vec.gym import envpool
 from puffer_mlx.vec.gym.make import GymFactory
 from puffer_mlx.vec.gym.wrapping import changed_keys
 from puffer_mlx.vec.instances import EnvFactory, WrongEnvClass
@@ -28,7 +30,6 @@ from puffer_mlx.vec.normalize import Normalized, shows_normalised
 from puffer_mlx.vec.processes import cores
 from puffer_mlx.vec.python_vec import PythonVec
 
-GYM_PREFIX = "gym:"
 RESCALE_KEY, CHANNELS_KEY = "vec.rescale_actions", "vec.image_channels"
 
 
@@ -145,18 +146,21 @@ def _make(config: Config, threads: int, render: bool) -> Environments:
         if config.files:
             settings["file"] = config.files[-1]
         return NativeVec(source_folder(config), env=config.env, **settings)
-    factory = _probed_factory(config, render)
+    factory = _probed_factory(config, render, threads=threads)
     settings |= {"backend": config.vec.backend, "timeout": config.vec.timeout}
     return PythonVec(factory, **settings)
 
 
-def _probed_factory(config: Config, render: bool = False, measure: bool = False) -> EnvFactory:
+def _probed_factory(
+    config: Config, render: bool = False, measure: bool = False, threads: int = 1
+) -> EnvFactory:
     """Return the factory of a Python environment after reading the environment's properties.
 
     Args:
         config: Configuration with the environment.
         render: True to make environments that can be rendered.
         measure: True to measure the duration of a step.
+        threads: Threads of EnvPool's pools.
 
     Raises:
         UserError: The environment can't be made.
@@ -177,6 +181,12 @@ def _probed_factory(config: Config, render: bool = False, measure: bool = False)
         parallel.probe(**probe)
         return parallel
     more = {"final_observations": config.train.bootstrap_truncated, "wrap": config.wrap}
+    if config.factory is None and name.startswith(ENVPOOL_PREFIX):
+        pools = envpool.EnvPoolFactory(
+            name, constructor, *arguments, **more, total=vec.total_agents, threads=threads
+        )
+        pools.probe(**probe)
+        return pools
     try:
         gym = GymFactory(name, constructor, *arguments, **more, total=vec.total_agents)
         gym.probe(**probe)
@@ -223,6 +233,8 @@ def python_factory(config: Config) -> Any:
         return zoo.find_parallel(name.removeprefix(zoo.PREFIX))
     if name.startswith(puffer.PREFIX):
         return puffer.find_ocean(name.removeprefix(puffer.PREFIX))
+    if name.startswith(ENVPOOL_PREFIX):
+        return envpool.find_envpool(name.removeprefix(ENVPOOL_PREFIX))
     if name.startswith(GYM_PREFIX):
         return name.removeprefix(GYM_PREFIX)
     try:

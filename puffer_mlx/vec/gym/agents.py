@@ -1,7 +1,7 @@
 """Step Gymnasium's environments as instances, single or vectorised, with action masks."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -135,7 +135,12 @@ class VectorInstance:
         buffers: Arrays of their agents.
         layout: Layout of rows.
         final_observations: True if an episode's last observation has a separate row.
+
+    Attributes:
+        bookkeeping: Keys of infos that aren't numbers of an episode.
     """
+
+    bookkeeping: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self, name: str, env: Any, buffers: Buffers, layout: SpaceLayout, final_observations: bool
@@ -198,9 +203,12 @@ class VectorInstance:
         if not ended or not over.any():
             return ()
         return [
-            EpisodeInfo(index, scalar_metrics(info))
+            EpisodeInfo(index, scalar_metrics(self._without_bookkeeping(info)))
             for index, info in ended_infos(ended, over).items()
         ]
+
+    def _without_bookkeeping(self, info: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in info.items() if key not in self.bookkeeping}
 
     def render(self) -> Any:
         """Return a picture of the first environment of the ``VectorEnv``."""

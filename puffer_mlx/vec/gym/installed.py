@@ -21,6 +21,7 @@ _REQUIRED_MODULES = (
     ),
     (r"gym:(phys2d|tabular)/", ("jax", "gymnasium"), "gymnasium[jax]"),
     (r"gym:", ("gymnasium",), "puffer-mlx[gym]"),
+    (r"envpool:", ("envpool",), "puffer-mlx[envpool]"),
     (r"pettingzoo:mpe2\.", ("mpe2", "pettingzoo"), "mpe2"),
     (r"pettingzoo:", ("pettingzoo",), "puffer-mlx[pettingzoo]"),
 )
@@ -52,7 +53,7 @@ def gymnasium() -> Any:
 
 
 def missing_package(name: str) -> str:
-    """Return the missing package of ``gym:ID`` or ``pettingzoo:NAME``, "" if all are installed."""
+    """Return the missing package of an environment such as ``gym:ID``, "" if all are installed."""
     for pattern, modules, package in _REQUIRED_MODULES:
         if re.match(pattern, name):
             return "" if all(map(find_spec, modules)) else package

@@ -102,11 +102,15 @@ class GymFactory(EnvFactory):
         spaces = self.spaces_of(env)
         self.layout_of(*spaces)  # refuse spaces before the environment is reset
         with raising_failure("failed in reset", index):
-            result = env.reset(seed=seed)
+            result = self.first_reset(env, seed)
         if failure := result_failure("reset", result, index):
             raise failure
         masked = MASK_KEY in as_info(result[1], index)
         return Probe(spaces, masked=masked, next_step=next_step)
+
+    def first_reset(self, env: Any, seed: int) -> Any:
+        """Reset a new environment. Returns its result."""
+        return env.reset(seed=seed)
 
     def as_instance(self, env: Any, buffers: Buffers) -> GymInstance | VectorInstance:
         """Wrap an environment as an instance that writes into buffers."""
