@@ -83,7 +83,11 @@ def test_scores_contain_no_bookkeeping():
 def test_last_observation_has_a_row_that_names_the_end(name, end, length):
     with make(name, 1, "--train.bootstrap-truncated", "1") as environments:
         rows = started(environments)
-        ends = [int(step(environments, rows, LEFT).final_observations[0]) for _ in range(210)]
+        ends = []
+        for _ in range(210):
+            flags = step(environments, rows, LEFT).final_observations
+            assert flags is not None
+            ends.append(int(flags[0]))
         assert environments.final_observations and set(ends) == {0, end}
         assert length is None or ends.index(end) == length - 1
 
