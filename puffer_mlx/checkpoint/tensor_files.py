@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeGuard
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.config.memory_needs import refuse_file
+from puffer_mlx.config.memory_needs import refuse_large_file
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import open_file, publish
 from puffer_mlx.system.json_text import is_count
@@ -118,7 +118,7 @@ def read_tensors(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
     with open_file(path) as file:
         header = _header(path, file)
         size = max((entry.end for entry in header.tensors.values()), default=0)
-        refuse_file(path, size)
+        refuse_large_file(path, size)
         data = file.read(size)
     if len(data) != size:
         raise _damaged(path, "it ends early")

@@ -4,19 +4,33 @@ import argparse
 
 from puffer_mlx.cli.commands import add_common_options
 from puffer_mlx.cli.exit_codes import with_exit_code
-from puffer_mlx.cli.options import add_table, make_and_find_family, number_type, reject_unused
+from puffer_mlx.cli.options import (
+    add_option_table,
+    make_and_find_family,
+    number_type,
+    reject_unused,
+)
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 
 TRAINING_KEYS = (  # keys that the training of a benchmark uses
-    *("base.seed", "base.device", "base.reset_state", "base.profile"),
-    *("vec", "wrap", "policy", "torch", "train", "selfplay"),
+    "base.seed",
+    "base.device",
+    "base.reset_state",
+    "base.profile",
+    "vec",
+    "wrap",
+    "policy",
+    "torch",
+    "train",
+    "selfplay",
 )
 STEPPING_KEYS = "vec", "wrap", "train.bootstrap_truncated"  # keys that --env-only uses
-TRAINING_DEFAULTS = {"epochs": 20, "warm_up": 3}  # defaults of the training options
-STEPPING_DEFAULTS = {"seconds": 5.0, "repeat": 3}  # defaults of the --env-only options
+# Defaults of the options for measuring training, and of those for --env-only
+TRAINING_DEFAULTS = {"epochs": 20, "warm_up": 3}
+STEPPING_DEFAULTS = {"seconds": 5.0, "repeat": 3}
 OPTIONS = f"""
 --epochs EPOCHS  epochs to measure (default {TRAINING_DEFAULTS["epochs"]})
 --warm-up WARM_UP  epochs before the measurement (default {TRAINING_DEFAULTS["warm_up"]})
@@ -35,7 +49,7 @@ TYPES = {
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_common_options(parser, "bench")
-    add_table(parser, "this benchmark", OPTIONS, types=TYPES)
+    add_option_table(parser, "this benchmark", OPTIONS, types=TYPES)
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -44,10 +58,14 @@ def option_parser() -> argparse.ArgumentParser:
 
 def parse_bench(argv: list[str]) -> tuple[Config, argparse.Namespace]:
     """Return the configuration to measure and the options of ``bench``."""
-    trains = "--env-only" not in argv
-    used = *(TRAINING_KEYS if trains else STEPPING_KEYS), "base.family", "base.device"
+    measures_training = "--env-only" not in argv
+    keys = TRAINING_KEYS if measures_training else STEPPING_KEYS
     return parse_command_line(
-        argv, add_options, used=used, training=trains, find_family=make_and_find_family
+        argv,
+        add_options,
+        used=(*keys, "base.family", "base.device"),
+        training=measures_training,
+        find_family=make_and_find_family,
     )
 
 
@@ -68,9 +86,9 @@ def set_bench_defaults(options: argparse.Namespace, config: Config) -> None:
             "leave out one of them",
         )
     if options.env_only:
-        reject_unused(options, TRAINING_DEFAULTS, "with --env-only")
+        reject_unused(options, TRAINING_DEFAULTS.keys(), "with --env-only")
     else:
-        reject_unused(options, STEPPING_DEFAULTS, "without --env-only")
+        reject_unused(options, STEPPING_DEFAULTS.keys(), "without --env-only")
     for name, default in (TRAINING_DEFAULTS | STEPPING_DEFAULTS).items():
         if getattr(options, name) is None:
             setattr(options, name, default)

@@ -26,7 +26,7 @@ from puffer_mlx.check.items import (
 )
 from puffer_mlx.cli.commands import add_common_options
 from puffer_mlx.cli.exit_codes import with_exit_code
-from puffer_mlx.cli.options import add_table, print_next_commands, print_notes
+from puffer_mlx.cli.options import add_option_table, print_next_commands, print_notes
 from puffer_mlx.config import parse_command_line
 from puffer_mlx.config.command_line import build_parser, typed_options
 from puffer_mlx.config.schema import KEYS
@@ -38,8 +38,14 @@ from puffer_mlx.system.version import version_text
 
 VERDICT_STYLES = {OK: "green", WARN: "yellow", FAIL: "bold red", SKIP: "dim"}
 CHECK_KEYS = (  # keys with an effect: the check trains for a few epochs
-    *("base.seed", "base.device", "base.family", "base.reset_state", "vec", "wrap"),
-    *("policy", "torch"),
+    "base.seed",
+    "base.device",
+    "base.family",
+    "base.reset_state",
+    "vec",
+    "wrap",
+    "policy",
+    "torch",
     *(f"train.{key}" for key in KEYS["train"] if key != "total_timesteps"),
 )
 WORKER_OPTION = "--worker"  # option of the process that runs the checks
@@ -57,7 +63,7 @@ OPTIONS = """
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_common_options(parser, "check-env")
-    add_table(parser, "this check", OPTIONS)
+    add_option_table(parser, "this check", OPTIONS)
     parser.add_argument(WORKER_OPTION, help=argparse.SUPPRESS)
     parser.set_defaults(seconds=3.0, timeout=120.0)
 

@@ -36,7 +36,7 @@ from puffer_mlx.check.items import (
 )
 from puffer_mlx.cli.commands import add_common_options
 from puffer_mlx.cli.exit_codes import with_exit_code
-from puffer_mlx.cli.options import add_table
+from puffer_mlx.cli.options import add_option_table
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.system import program, verbosity
 from puffer_mlx.system.devices import select_device
@@ -62,7 +62,7 @@ OPTIONS = """
 def option_parser() -> Parser:
     parser = Parser(description=(__doc__ or "").partition("\n\n")[2])
     add_common_options(parser, "check-gpu")
-    group = add_table(parser, "this check", OPTIONS)
+    group = add_option_table(parser, "this check", OPTIONS)
     devices = ("auto", "cpu", "gpu")
     group.add_argument("--device", choices=devices, default="auto", help="device to check")
     parser.add_argument(WORKER_SWITCH, action="store_true", help=argparse.SUPPRESS)

@@ -17,11 +17,11 @@ from puffer_mlx.cli.match import (
     DEFAULT_PYTHON_GAMES,
     as_options,
     default_games,
-    note_unused,
+    note_python_keys,
     progress_bar,
 )
 from puffer_mlx.cli.options import (
-    add_table,
+    add_option_table,
     make_and_find_family,
     number_type,
     print_next_commands,
@@ -48,11 +48,14 @@ if TYPE_CHECKING:  # imports MLX
 LADDER_KEYS = ("selfplay.eval_bots", "selfplay.eval_bot_envs", "selfplay.eval_bot_threads")
 EVALUATION_KEYS = (  # keys with an effect
     *match.MATCH_KEYS,
-    *("vec.normalize_observations", "vec.normalize_rewards", *LADDER_KEYS),
+    "vec.normalize_observations",
+    "vec.normalize_rewards",
+    *LADDER_KEYS,
 )
 PYTHON_EVALUATION_KEYS = (  # keys with an effect only for Python environments
     *match.PYTHON_MATCH_KEYS,
-    *("train.bootstrap_truncated", *(f"wrap.{key}" for key in KEYS["wrap"])),
+    "train.bootstrap_truncated",
+    *(f"wrap.{key}" for key in KEYS["wrap"]),
 )
 DEFAULT_EPISODES = 1000
 DEFAULT_PYTHON_EPISODES = 100
@@ -99,10 +102,10 @@ TYPES = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_common_options(parser, "evaluate")
     parser.usage = "%(prog)s ENV PATH [--against PLAYER ... | --ladder] [options]"
-    add_table(parser, "this evaluation", OPTIONS, types=TYPES)
+    add_option_table(parser, "this evaluation", OPTIONS, types=TYPES)
     players = "PLAYER: see puffer-mlx match --help."
-    add_table(parser, "play against others instead of scoring", GAME_OPTIONS, players, TYPES)
-    add_table(parser, RARE_OPTIONS, RARE_EVALUATE_OPTIONS)
+    add_option_table(parser, "play against others instead of scoring", GAME_OPTIONS, players, TYPES)
+    add_option_table(parser, RARE_OPTIONS, RARE_EVALUATE_OPTIONS)
 
 
 def parse_evaluate(
@@ -121,7 +124,7 @@ def parse_evaluate(
         training=False,
         find_family=make_and_find_family if is_weights_file else None,
     )
-    note_unused(config, PYTHON_EVALUATION_KEYS)
+    note_python_keys(config, PYTHON_EVALUATION_KEYS)
     typed_keys = [name for name in LADDER_KEYS if is_explicit(config, name)]
     if typed_keys and not options.ladder:
         config.notes.append(f"unused here: {', '.join(typed_keys)} (for --ladder)")
@@ -164,18 +167,18 @@ def set_evaluate_defaults(options: argparse.Namespace, config: Config) -> None:
         options, ["games"], "without --against or --ladder", "--episodes, or --against random"
     )
     files = options.gif or options.mp4
-    shown = options.shown = files or options.terminal or options.window
-    if shown and options.headless:
+    shows_episodes = options.shows_episodes = files or options.terminal or options.window
+    if shows_episodes and options.headless:
         message = "--headless excludes --gif, --mp4, --terminal and --window"
         raise UserError(message, "use one of them")
     if options.steps and options.seconds:
         raise UserError("--steps and --seconds exclude each other", "use one of them")
     if options.episodes is None:
         default = DEFAULT_PYTHON_EPISODES if config.python else DEFAULT_EPISODES
-        options.episodes = 0 if shown else default
+        options.episodes = 0 if shows_episodes else default
     for required, flags, names in (
         (options.episodes, "--episodes", ("json", "max_steps")),
-        (shown, "--gif, --mp4, --terminal or --window", ("steps", "seconds")),
+        (shows_episodes, "--gif, --mp4, --terminal or --window", ("steps", "seconds")),
         (files or options.terminal, "--gif, --mp4 or --terminal", ("fps",)),
         (files, "--gif or --mp4", ("scale",)),
     ):
@@ -252,7 +255,7 @@ def main(argv: list[str]) -> None:
         find_draw(source_folder(config))  # report a missing draw.py before scoring
     if options.episodes:
         score_policy(policy, options, env)
-    if options.shown:
+    if options.shows_episodes:
         set_speed(options, policy.config)
         show_episodes(policy, options)
         if options.terminal:
@@ -277,7 +280,7 @@ def score_policy(policy: "Policy", options: argparse.Namespace, env: str) -> Non
     print(scores_table(policy.config, scores))
     if options.json:
         write_json(evaluating.scores_record(policy, options.load_model_path, scores), options.json)
-    if not options.shown:
+    if not options.shows_episodes:
         print_next_steps(policy, env, options.load_model_path)
 
 
@@ -394,7 +397,7 @@ def play_against(policy: "Policy", options: argparse.Namespace, configure: "Conf
     learner = policy.as_player(name, options.deterministic)
     record = match.run_match(config, options, options.against, configure, learner)
     table = match.pair_table(record, "games against each opponent")
-    print("\n".join([*table, *match.repeated_notes(record, config)]))
+    print("\n".join([*table, *match.repeated_games_notes(record, config)]))
     if options.json:
         write_json(record, options.json)
 

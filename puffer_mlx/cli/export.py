@@ -12,7 +12,7 @@ from typing import Any
 from puffer_mlx import checkpoint
 from puffer_mlx.cli.commands import add_common_options
 from puffer_mlx.cli.exit_codes import with_exit_code
-from puffer_mlx.cli.options import add_table, reject_unused
+from puffer_mlx.cli.options import add_option_table, reject_unused
 from puffer_mlx.config import ALLOW_CODE, Base, Config
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.errors import UserError
@@ -51,8 +51,8 @@ def option_parser() -> Parser:
     parser.add_argument("--dialect", choices=list(layouts), help=text)
     parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
     parser.set_defaults(checkpoint_dir=Base().checkpoint_dir)
-    add_table(parser, "this export", OPTIONS, types={"--out": Path})
-    add_table(parser, f"--to {HUB}", HUB_OPTIONS)
+    add_option_table(parser, "this export", OPTIONS, types={"--out": Path})
+    add_option_table(parser, f"--to {HUB}", HUB_OPTIONS)
     for name, file in file_formats.items():
         group = parser.add_argument_group(f"--to {name}")  # argparse hides empty groups
         for option in file.options:

@@ -17,7 +17,7 @@ from puffer_mlx.checkpoint.environment_statistics import NORMALIZE_KEY, RESCALE_
 from puffer_mlx.cli.commands import add_common_options
 from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.cli.export import add_option, chosen_options
-from puffer_mlx.cli.options import add_table, make_and_find_family, print_origins
+from puffer_mlx.cli.options import add_option_table, make_and_find_family, print_origins
 from puffer_mlx.config import Config, parse_command_line, write_ini
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.compatibility import ZERO_OBSERVATIONS_OF_5
@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s FILE ENV [options]"
     file_formats = formats.by_name().values()
     kinds = "; ".join(f"{', '.join(file.suffixes)}: {file.purpose}" for file in file_formats)
-    group = add_table(parser, "this import", OPTIONS, f"FILE: {kinds}")
+    group = add_option_table(parser, "this import", OPTIONS, f"FILE: {kinds}")
     for each in (each for file in file_formats for each in file.options if each.import_help):
         add_option(group, each, each.import_help)
 
@@ -128,9 +128,15 @@ def import_file(argv: list[str]) -> None:
 
 
 def zero_observations_note(source: PolicyFile, config: Config) -> str:
-    """Return a note if PufferLib 5.0's policy may have been trained with some observations at 0.
+    """Return a note if a policy may need a key of [env] that sets some observations to 0, or "".
 
-    Flat files of 4.0 and 5.0 with discrete actions are identical, so the release is unknown.
+    PufferLib 5.0's version of some environments never sets certain observations, so its policies
+    have never seen them. The note is for all flat files that may be from 5.0: files of 4.0 and 5.0
+    with discrete actions are identical.
+
+    Args:
+        source: The imported policy file.
+        config: Configuration of the imported policy.
     """
     key, indices = ZERO_OBSERVATIONS_OF_5.get(config.env_name, ("", ()))
     may_be_from_5 = source.kind == "bin" and config.policy.dialect == "native"

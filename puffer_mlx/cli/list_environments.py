@@ -160,12 +160,14 @@ def variants_table() -> Table:
 
 def python_table(with_file: bool) -> Table:
     """Return the table of Python environments that have a configuration file."""
-    grid = empty_table("in Python", "agents", "package", *["file"] * with_file)
+    file_header = ["file"] if with_file else []
+    grid = empty_table("in Python", "agents", "package", *file_header)
     for name in (name for name in all_env_names() if ":" in name):
         row = load_listed(name)
         file = Text(row.file or row.error, "dim")
         package = installed_cell(missing_package(name))
-        grid.add_row(name, row.agents, package, *[file] * with_file)
+        file_cell = [file] if with_file else []
+        grid.add_row(name, row.agents, package, *file_cell)
     return grid
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from puffer_mlx.cli.commands import add_common_options
 from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.cli.options import (
-    add_table,
+    add_option_table,
     make_and_find_family,
     number_type,
     print_notes,
@@ -29,12 +29,22 @@ if TYPE_CHECKING:  # imports MLX
     from puffer_mlx.library.evaluating import Configure
 
 MATCH_KEYS = (  # keys with an effect
-    *("base.seed", "base.device", "base.checkpoint_dir", "policy", "torch", "vec.seed"),
-    *("vec.num_threads", "vec.max_threads"),
+    "base.seed",
+    "base.device",
+    "base.checkpoint_dir",
+    "policy",
+    "torch",
+    "vec.seed",
+    "vec.num_threads",
+    "vec.max_threads",
     "train.algorithm",  # for a policy file: decides if states are reset after episodes
 )
 PYTHON_MATCH_KEYS = (  # keys with an effect only for Python environments
-    *("base.family", "vec.total_agents", "vec.backend", "vec.timeout", "vec.rescale_actions"),
+    "base.family",
+    "vec.total_agents",
+    "vec.backend",
+    "vec.timeout",
+    "vec.rescale_actions",
     "vec.image_channels",
 )
 DEFAULT_GAMES = 4096  # PufferLib's default
@@ -48,7 +58,8 @@ from 0 to 1, default 1). A player may play against itself: name it twice."""
 
 
 OPTIONS = f"""
---players PLAYER...  the players; may be typed without the option, after ENV. Each plays each other
+--players PLAYER...  the players; may be typed without the option, after ENV. All pairs of them
+    play
 --games N  games of each pair, at least, half on either side (default {DEFAULT_GAMES},
     {DEFAULT_PYTHON_GAMES} in Python)
 --deterministic, --greedy  policies take the most probable action instead of sampling
@@ -63,7 +74,7 @@ TYPES = {"--games": number_type(int, 2, 1e9), "--fps": number_type(float, 0.1, 5
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_common_options(parser, "match")
     parser.usage = "%(prog)s ENV PLAYER PLAYER [PLAYER ...] [options]"
-    add_table(parser, "this match", OPTIONS, PLAYERS_HELP, TYPES)
+    add_option_table(parser, "this match", OPTIONS, PLAYERS_HELP, TYPES)
 
 
 def parse_match(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
@@ -83,13 +94,13 @@ def parse_match(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
         training=False,
         find_family=make_and_find_family,
     )
-    note_unused(config, PYTHON_MATCH_KEYS)
+    note_python_keys(config, PYTHON_MATCH_KEYS)
     options.games = options.games or default_games(config)
     options.max_steps = options.max_steps or MAX_STEPS
     if not options.gif:
         reject_unused(options, ["fps"], "without --gif", "add it")
     options.fps = options.fps or GIF_FPS
-    options.scale = 1
+    options.scale = 1  # of the GIF; ``evaluate`` has an option for it
     if len(options.players) < 2:
         raise UserError(
             f"a match needs two players, and {len(options.players)} were named",
@@ -98,15 +109,20 @@ def parse_match(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
     return config, options
 
 
-def note_unused(config: Config, keys: Sequence[str]) -> None:
-    """Add a note to a configuration about typed keys that have no effect on C environments."""
+def note_python_keys(config: Config, keys: Sequence[str]) -> None:
+    """Add a note to a C environment's configuration about typed keys that have no effect on it.
+
+    Args:
+        config: Configuration.
+        keys: Keys that have an effect only on Python environments.
+    """
     unused = [name for name in keys if is_explicit(config, name) and not config.python]
     if unused:
         config.notes.append(f"unused here: {', '.join(unused)} (for Python)")
 
 
 def default_games(config: Config) -> int:
-    """Return the default number of games per pair of players."""
+    """Return the default of ``--games``, per pair of players: fewer for Python environments."""
     return DEFAULT_PYTHON_GAMES if config.python else DEFAULT_GAMES
 
 
@@ -118,9 +134,14 @@ def insert_players_option(argv: Sequence[str]) -> list[str]:
     Raises:
         UserError: If players are typed with and without the option.
     """
-    start = next((i for i, word in enumerate(argv) if i and not word.startswith("-")), len(argv))
-    end = next((i for i in range(start, len(argv)) if argv[i].startswith("-")), len(argv))
-    if start == end or argv[0].startswith("-") or any("=" not in word for word in argv[1:start]):
+    if not argv or argv[0].startswith("-"):  # no ENV
+        return list(argv)
+    start = 1
+    while start < len(argv) and argv[start].startswith("-"):
+        if "=" not in argv[start]:  # the next word may be this option's value
+            return list(argv)
+        start += 1
+    if start == len(argv):
         return list(argv)
     if any(word.partition("=")[0] == "--players" for word in argv):
         raise UserError("players are named after ENV and with --players", "use one of them")
@@ -140,14 +161,14 @@ def main(argv: list[str]) -> None:
     env, *words = insert_players_option(argv)
 
     def configure(settings: Mapping[str, str], files: Sequence[Path]) -> Config:
+        # A player's files aren't read: the match has one environment for all players.
         return parse_match([env, *as_options(settings), *words])[0]
 
     select_device(config.base.device)
     record = run_match(config, options, options.players, configure)
-    print("\n".join([match_tables(record), *repeated_notes(record, config)]))
-    verbosity.note(
-        "" if options.gif else "next  add --gif FILE to watch a game of the first two players"
-    )
+    print("\n".join([match_tables(record), *repeated_games_notes(record, config)]))
+    if not options.gif:
+        verbosity.note("next  add --gif FILE to watch a game of the first two players")
     if options.json:
         write_json(record, options.json)
 
@@ -170,7 +191,8 @@ def run_match(
         config: Configuration of the environment.
         options: Parsed options of the command.
         names: Names of the players.
-        configure: Function that returns the user's configuration with a policy file's settings.
+        configure: Function that returns the user's configuration, changed by the settings of a
+            player's policy file.
         learner: Player that plays each of the others; None for games of every pair, with ratings.
 
     Returns:
@@ -206,11 +228,11 @@ def run_match(
             pairs,
             config,
             agents,
-            options.games,
-            evaluating.make_plain,
-            config.base.seed,
-            options.max_steps or MAX_STEPS,
-            progress,
+            games=options.games,
+            make=evaluating.make_plain,
+            seed=config.base.seed,
+            max_steps=options.max_steps or MAX_STEPS,
+            progress=progress,
         )
     record = evaluating.games_record(players, results, config, deterministic)
     if learner is None:
@@ -225,13 +247,20 @@ def run_match(
 def write_game(
     players: Sequence["Player"], config: Config, agents: int, options: argparse.Namespace
 ) -> None:
-    """Write a GIF of one game between the first two players."""
+    """Write a GIF of one game between the first two players.
+
+    Args:
+        players: At least two players.
+        config: Configuration of the environment.
+        agents: Number of agents per environment.
+        options: Parsed options with the file, its frame rate and its scale.
+    """
     from puffer_mlx.evaluation.frames import write_gif
     from puffer_mlx.library.evaluating import game_frames
 
     path = options.gif
-    hold = max(1, round(RESULT_SECONDS * options.fps))
-    frames = game_frames(players[0], players[1], config, agents, hold)
+    final_frames = max(1, round(RESULT_SECONDS * options.fps))
+    frames = game_frames(players[0], players[1], config, agents, final_frames)
     write_gif(frames, path, options.fps, options.scale)
     print(f"wrote {relative(path)}, {path.stat().st_size / 1000:,.0f} kB")
 
@@ -243,11 +272,12 @@ def write_game(
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar on the terminal until the context ends. Yields its update function."""
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
     console = Console(stderr=True)
     with Progress(
-        *(what, *Progress.get_default_columns()[1:2]),
+        what,
+        BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=console,
@@ -269,7 +299,12 @@ def match_tables(record: dict[str, Any]) -> str:
 
 
 def pair_table(record: dict[str, Any], games: str = "games of each pair") -> list[str]:
-    """Return the lines of a table of games between pairs, grouped by the first player."""
+    """Return the lines of a table of games between pairs, grouped by the first player.
+
+    Args:
+        record: Results of the games as a record for JSON.
+        games: Text after the number of games in the heading.
+    """
     pairs = record["pairs"]
     how = "deterministic" if record["deterministic"] else "sampled actions"
     width = max(20, *(len(pair["second"]) for pair in pairs))
@@ -294,8 +329,9 @@ def _interval_text(pair: dict[str, Any]) -> str:
     return f"{pair['low']:.3f} to {pair['high']:.3f}"
 
 
-def repeated_notes(record: dict[str, Any], config: Config) -> list[str]:
-    """Return notes about pairs of players that repeated the same games, each with a hint."""
+def repeated_games_notes(record: dict[str, Any], config: Config) -> list[str]:
+    """Return a note with a hint about each pair of players that repeated the same games."""
+    # An environment may have a number of random moves at the start, for example opening_moves.
     opening = next((key for key in config.env if key.startswith("opening")), None)
     hint = "leave out --deterministic for different games"
     if opening and config.env[opening]:

@@ -52,7 +52,7 @@ OPTION_TYPES: dict[str, OptionType] = {  # types by option or metavar
 }
 
 
-def add_table(
+def add_option_table(
     parser: argparse.ArgumentParser,
     title: str,
     table: str,

@@ -5,6 +5,7 @@ has a separate panel.
 """
 
 import io
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 
 from puffer_mlx.cli.commands import add_common_options
 from puffer_mlx.cli.exit_codes import with_exit_code
-from puffer_mlx.cli.options import add_table
+from puffer_mlx.cli.options import add_option_table
 from puffer_mlx.cli.runs import FOLDER_OPTIONS, SavedRun, find_runs
 from puffer_mlx.config import Base
 from puffer_mlx.config.command_line import Parser
@@ -80,7 +81,7 @@ def draw_figure(runs: list[SavedRun], x: str, key: str, out: Path | None) -> Any
     for run in runs:
         environments.setdefault(run.environment, []).append(run)
     columns = min(MAX_COLUMNS, len(environments))
-    rows = -(-len(environments) // columns)
+    rows = math.ceil(len(environments) / columns)
     figure: Any = Figure((PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows), layout="constrained")
     figure._repr_png_ = partial(_png_bytes, figure)  # for notebooks
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -114,14 +115,16 @@ def find_selected_runs(words: list[str], logs: Path, checkpoints: Path) -> list[
         matches = [
             run
             for run in all_runs
-            if word in (run.environment, run.typed, run.folder.name)
+            if word in (run.environment, run.env_argument, run.folder.name)
             or path in (run.folder.resolve(), run.log.resolve())
         ]
         if word == "latest":
             matches = all_runs[:1]
         if not matches and path.suffix == ".jsonl":  # in another folder, such as a sweep's
+            # LOGS/ENV/RUN.jsonl has its checkpoints in CHECKPOINTS/ENV/RUN beside LOGS.
             folder = path.parents[2] / checkpoints.name / path.parent.name / path.stem
-            matches = list(filter(None, [SavedRun(folder, path)]))
+            run = SavedRun(folder, path)
+            matches = [run] if run.has_data else []
         if not matches:
             names = ", ".join(sorted({run.environment for run in all_runs}))
             hint = f"there are runs of {names}" if names else f"none in {checkpoints} and {logs}"
@@ -139,19 +142,26 @@ def draw_environment(axes: Any, runs: list[SavedRun], x: str, key: str) -> None:
     for run in runs:
         groups.setdefault(repr(_hyperparameters(run)), []).append(run)
     for group, label in zip(groups.values(), _labels(list(groups.values())), strict=True):
-        curves = [_mean_curve(run.values(name), x) for run in group if run.values(name)]
+        points = [run.values(name) for run in group]
+        curves = [_mean_curve(each, x) for each in points if each]
         if not curves:
             continue
-        right = np.unique(np.concatenate([curve[0] for curve in curves]))
-        rows = [np.interp(right, *curve, left=np.nan, right=np.nan) for curve in curves]
-        line = axes.plot(right, np.nanmedian(rows, axis=0), label=label)[0]
-        if len(rows) > 1:
-            low, high = np.nanmin(rows, axis=0), np.nanmax(rows, axis=0)
-            axes.fill_between(right, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+        # The runs have points at different steps: interpolate each curve at the steps of all.
+        all_x = np.unique(np.concatenate([curve_x for curve_x, _ in curves]))
+        all_y = [
+            np.interp(all_x, curve_x, curve_y, left=np.nan, right=np.nan)
+            for curve_x, curve_y in curves
+        ]
+        line = axes.plot(all_x, np.nanmedian(all_y, axis=0), label=label)[0]
+        if len(all_y) > 1:
+            low, high = np.nanmin(all_y, axis=0), np.nanmax(all_y, axis=0)
+            axes.fill_between(all_x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set_xlabel(LABELS[x])
     axes.set_ylabel("score, mean of 100 episodes" if name == SCORE else name.removeprefix("env/"))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda x, _: f"{x:g}" if x < 1e3 else format_short(x))
+        axis.set_major_formatter(
+            lambda number, _: f"{number:g}" if number < 1e3 else format_short(number)
+        )
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=8, frameon=False)
@@ -169,8 +179,10 @@ def _metric_name(key: str, runs: list[SavedRun]) -> str:
         raise UserError(f"no run of {runs[0].environment} has a score yet", "--key loss/entropy")
     names = {name for run in runs for record in run.records[-1:] for name in record}
     matches = [name for name in names if name == key or name.endswith(f"/{key}")]
-    if len(matches) == 1 or key in matches:
-        return key if key in matches else matches[0]
+    if key in matches:
+        return key
+    if len(matches) == 1:
+        return matches[0]
     similar = closest(key, sorted(names))
     hint = f"did you mean {similar}?" if similar else f"one of {', '.join(sorted(names))}"
     raise UserError(f"the logs have no {key}", hint)
@@ -188,12 +200,14 @@ def _hyperparameters(run: SavedRun) -> dict[str, Any]:
 
 def _labels(groups: Sequence[list[SavedRun]]) -> list[str]:
     """Return the labels of the lines: the settings that differ, and the number of runs."""
-    settings = [_hyperparameters(group[0]) for group in groups]
-    names = {name: None for each in settings for name in each}
-    differing = [name for name in names if len({repr(each.get(name)) for each in settings}) > 1]
+    group_settings = [_hyperparameters(group[0]) for group in groups]
+    names = dict.fromkeys(name for settings in group_settings for name in settings)
+    differing = [
+        name for name in names if len({repr(settings.get(name)) for settings in group_settings}) > 1
+    ]
     labels = []
-    for group, each in zip(groups, settings, strict=True):
-        words = [f"{name.rpartition('.')[2]} {each.get(name)}" for name in differing[:3]]
+    for group, settings in zip(groups, group_settings, strict=True):
+        words = [f"{name.rpartition('.')[2]} {settings.get(name)}" for name in differing[:3]]
         count = len(group)
         words.append(
             f"median and range of {count} runs" if count > 1 else f"run {group[0].folder.name}"
@@ -203,11 +217,17 @@ def _labels(groups: Sequence[list[SavedRun]]) -> list[str]:
 
 
 def _mean_curve(points: list[tuple[float, float, float]], x: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return x and y of a learning curve, averaged to at most ``MAX_CURVE_POINTS`` points."""
+    """Return x and y of a learning curve, averaged to at most ``MAX_CURVE_POINTS`` points.
+
+    Args:
+        points: (steps, seconds, value) of the run's records.
+        x: "steps" or "seconds".
+    """
     rows = np.array(points)
     chunks = np.array_split(rows, min(MAX_CURVE_POINTS, len(rows)))
     means = np.array([chunk.mean(axis=0) for chunk in chunks])
-    return means[:, 1 if x == "seconds" else 0], means[:, 2]
+    steps, seconds, values = means.T
+    return (seconds if x == "seconds" else steps), values
 
 
 def option_parser() -> Parser:
@@ -215,7 +235,7 @@ def option_parser() -> Parser:
     add_common_options(parser, "plot")
     text = "an environment (all its runs), a RUN_ID, a run's folder or log, or latest"
     parser.add_argument("runs", metavar="RUN", nargs="+", help=text)
-    add_table(parser, "this plot", OPTIONS, types={"--out": check_writable})
+    add_option_table(parser, "this plot", OPTIONS, types={"--out": check_writable})
     base = Base()
     parser.set_defaults(x="steps", key="", checkpoint_dir=base.checkpoint_dir, log_dir=base.log_dir)
     return parser

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from puffer_mlx.cli.commands import add_common_options
 from puffer_mlx.cli.exit_codes import with_exit_code
-from puffer_mlx.cli.options import add_table, print_next_commands
+from puffer_mlx.cli.options import add_option_table, print_next_commands
 from puffer_mlx.config import Base, Config, load_saved
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.display.notebook import format_short
@@ -62,8 +62,9 @@ class SavedRun:
         except (UserError, OSError):
             self.config = None
 
-    def __bool__(self) -> bool:
-        """Return True if the run has a log or a configuration."""
+    @property
+    def has_data(self) -> bool:
+        """True if the run has records in its log, or a readable configuration."""
         return bool(self.records or self.config)
 
     @property
@@ -72,7 +73,7 @@ class SavedRun:
         return self.config.env_name if self.config else self.folder.parent.name
 
     @property
-    def typed(self) -> str:
+    def env_argument(self) -> str:
         """The run's environment for command lines: its name, or the path of its sources."""
         if not (self.config and self.config.source):
             return self.environment
@@ -82,8 +83,9 @@ class SavedRun:
     @cached_property
     def started(self) -> float:
         """Start time of the run in seconds since 1970."""
-        if self.folder.name.isdecimal() and len(self.folder.name) == 13:
-            return int(self.folder.name) / 1000
+        run_id = self.folder.name
+        if run_id.isdecimal() and len(run_id) == 13:  # milliseconds since 1970
+            return int(run_id) / 1000
         return (self.log if self.log.exists() else self.folder).stat().st_mtime
 
     @cached_property
@@ -138,8 +140,9 @@ class SavedRun:
         except UserError:  # the folder can't be read
             saved = []
             resumable = []
-        logged = [int(record["agent_steps"]) for record in self.records[-1:]]
-        steps = max([0, *logged, *(each.step for each in saved[-1:])])
+        logged_steps = int(self.records[-1]["agent_steps"]) if self.records else 0
+        saved_steps = saved[-1].step if saved else 0
+        steps = max(0, logged_steps, saved_steps)
         if is_locked(self.folder):
             return steps, RUNNING
         if self.config and steps >= self.config.epochs * self.config.batch_size:
@@ -152,12 +155,14 @@ class SavedRun:
 def find_runs(logs: Path, checkpoints: Path) -> list[SavedRun]:
     """Return the runs with a log or checkpoints, the newest first."""
     names = {(path.parent.name, path.stem) for path in logs.glob("*/*.jsonl")}
-    names |= {path.parts[-3:-1] for path in checkpoints.glob("*/*/config.ini")}
+    configurations = checkpoints.glob("*/*/config.ini")  # CHECKPOINTS/ENV/RUN/config.ini
+    names |= {(path.parent.parent.name, path.parent.name) for path in configurations}
     runs = [
         SavedRun(checkpoints / env / run_id, logs / env / f"{run_id}.jsonl")
         for env, run_id in names
     ]
-    return sorted(filter(None, runs), key=lambda run: run.started, reverse=True)
+    existing = (run for run in runs if run.has_data)
+    return sorted(existing, key=lambda run: run.started, reverse=True)
 
 
 def runs_table(runs: list[dict[str, Any]], with_environment: bool) -> Table:
@@ -173,7 +178,9 @@ def runs_table(runs: list[dict[str, Any]], with_environment: bool) -> Table:
         if run["wanted"] and run["ended"] != FINISHED:
             steps += f" of {format_short(run['wanted'])}"
         row = [run["run"], age(run["started"]), steps, best_text(run), run["ended"]]
-        grid.add_row(*row, *[run["environment"]] * with_environment)
+        if with_environment:
+            row.append(run["environment"])
+        grid.add_row(*row)
     return grid
 
 
@@ -186,7 +193,8 @@ def score_text(score: float | None) -> str:
 
 def best_text(run: dict[str, Any]) -> str:
     """Format the best score of a run, followed by " e" if it is from an evaluation."""
-    return score_text(run["best"]) + " e" * run["metric"].startswith(EVALUATION)
+    suffix = " e" if run["metric"].startswith(EVALUATION) else ""
+    return score_text(run["best"]) + suffix
 
 
 def age(started: float) -> str:
@@ -196,22 +204,28 @@ def age(started: float) -> str:
     return f"{seconds // size:.0f} {unit}"
 
 
-def print_run_hints(runs: list[SavedRun], facts: list[dict[str, Any]]) -> None:
-    """Explain the words in the table of runs, and print the next commands."""
+def print_run_hints(runs: list[SavedRun], summaries: list[dict[str, Any]]) -> None:
+    """Explain the words in the table of runs, and print the next commands.
+
+    Args:
+        runs: The runs in the table, at least one, the newest first.
+        summaries: Their summaries.
+    """
     for word, meaning in END_MEANINGS.items():
-        if any(each["ended"] == word for each in facts):
+        if any(each["ended"] == word for each in summaries):
             verbosity.note(f"{word}: {meaning}")
-    if any(each["best"] is not None for each in facts):
+    if any(each["best"] is not None for each in summaries):
         verbosity.note("best: best score in training; e: in an evaluation")
     commands = []
     saved = [run for run in runs if any(run.folder.glob("[0-9]*/weights.safetensors"))]
     if saved:
-        arguments = f"{saved[0].typed} {saved[0].folder.name}"
+        arguments = f"{saved[0].env_argument} {saved[0].folder.name}"
         commands.append((f"{program.command('evaluate')} {arguments} --terminal", "watch it"))
     commands.append((f"{program.command('plot')} {runs[0].environment}", "learning curves"))
-    if facts[0]["ended"] in (STOPPED, RESUMABLE):
-        arguments = f"{runs[0].typed} --resume {runs[0].folder.name}"
-        arguments += " --stop-at-score none" * runs[0].reached_target
+    if summaries[0]["ended"] in (STOPPED, RESUMABLE):
+        arguments = f"{runs[0].env_argument} --resume {runs[0].folder.name}"
+        if runs[0].reached_target:
+            arguments += " --stop-at-score none"
         commands.append((f"{program.command('train')} {arguments}", "resume it"))
     print_next_commands(*commands)
 
@@ -226,7 +240,7 @@ def option_parser() -> Parser:
         default="",
         help="list only the runs of this environment",
     )
-    add_table(parser, "this list", OPTIONS)
+    add_option_table(parser, "this list", OPTIONS)
     base = Base()
     parser.set_defaults(checkpoint_dir=base.checkpoint_dir, log_dir=base.log_dir)
     return parser
@@ -236,14 +250,16 @@ def option_parser() -> Parser:
 def main(argv: list[str]) -> None:
     options = option_parser().parse(argv)
     runs = find_runs(Path(options.log_dir), Path(options.checkpoint_dir))
-    selected = [run for run in runs if options.environment in ("", run.environment, run.typed)]
-    facts = [run.summary() for run in selected]
+    selected = [
+        run for run in runs if options.environment in ("", run.environment, run.env_argument)
+    ]
+    summaries = [run.summary() for run in selected]
     if options.json:
-        write_json(facts, options.json)
-    if facts:
+        write_json(summaries, options.json)
+    if summaries:
         width = None if sys.stdout.isatty() else UNLIMITED_COLUMNS
-        Console(highlight=False, width=width).print(runs_table(facts, not options.environment))
-        print_run_hints(selected, facts)
+        Console(highlight=False, width=width).print(runs_table(summaries, not options.environment))
+        print_run_hints(selected, summaries)
     elif runs:
         names = ", ".join(sorted({run.environment for run in runs}))
         verbosity.note(f"no run of {options.environment}; there are runs of {names}")

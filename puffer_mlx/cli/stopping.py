@@ -41,8 +41,8 @@ class RunEnding:
     """
 
     def __init__(self, run: Run, evaluator: Evaluator) -> None:
-        self.result: list[str] = []
-        self.next: list[str] = []
+        self.result_lines: list[str] = []
+        self.next_lines: list[str] = []
         self._run = run
         self._trainer = run.trainer
         self._evaluator = evaluator
@@ -116,13 +116,15 @@ class RunEnding:
             output.print_important(self.rescue(resumable))
             return
         if verbosity.is_quiet():
-            print(*self.result[1:], sep="\n", flush=True)  # without the steps
+            print(*self.result_lines[1:], sep="\n", flush=True)  # without the steps
         else:
-            verbosity.note(*self.result)
+            verbosity.note(*self.result_lines)
         output.print_important(self.saved_line())
         if not verbosity.is_quiet():
             output.print_important(f"log   {relative(self._run.log.path)}")
-            print(*self.next, sep="\n", flush=True)  # not wrapped, because users copy these lines
+            print(
+                *self.next_lines, sep="\n", flush=True
+            )  # not wrapped, because users copy these lines
 
 
 class StopRequests:
@@ -150,7 +152,7 @@ class StopRequests:
             return None
         return f"{epoch.text(self.trainer.epoch + 1, stopping=True)}; again to stop at once"
 
-    def lost(self, error: OSError) -> str:
+    def handle_lost_output(self, error: OSError) -> str:
         """Handle a failed write to standard output. Returns a message for the user.
 
         If the reader has closed the pipe, the run stops; otherwise it continues.

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from puffer_mlx.cli.commands import add_common_options
-from puffer_mlx.cli.options import add_table, number_type
+from puffer_mlx.cli.options import add_option_table, number_type
 from puffer_mlx.config import Config
 from puffer_mlx.config.command_line import Parser, normalize_options
 from puffer_mlx.config.fit import is_explicit
@@ -23,7 +23,13 @@ Keys of [sweep] and ranges are also options: --sweep.method TPE,
 --sweep.train.gamma.min 0.9. --help all explains the keys of [sweep]. A typed key, such
 as --train.gamma 0.99, isn't searched unless its range is typed too."""
 SWEEP_RUN_KEYS = (  # keys and sections with an effect
-    *("vec", "wrap", "policy", "torch", "train", "selfplay", "sweep"),
+    "vec",
+    "wrap",
+    "policy",
+    "torch",
+    "train",
+    "selfplay",
+    "sweep",
     *(f"base.{key}" for key in KEYS["base"] if key not in ("checkpoint_dir", "log_dir")),
 )
 RUN_FOLDER_OPTIONS = "--checkpoint-dir", "--log-dir"
@@ -43,19 +49,20 @@ OPTIONS = f"""
 
 def add_options(parser: Parser) -> None:
     add_common_options(parser, "sweep")
-    _add_options(parser)
+    _add_table_options(parser)
     for key, declared in settings.KEYS.items():
         default = f" (default {declared.default})" if declared.default != "" else ""
         text = f"{declared.help}{default}" if declared.help else argparse.SUPPRESS
         parser.keys[f"sweep.{key}"] = text
-    for name in dict.fromkeys([*settings.RANGES_4, *settings.RANGES_5]):
+    searched_keys = dict.fromkeys([*settings.RANGES_4, *settings.RANGES_5])  # each one once
+    for name in searched_keys:
         for key in RANGE_KEYS:
             parser.keys[f"sweep.{name}.{key}"] = argparse.SUPPRESS
 
 
-def _add_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def _add_table_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     parser.set_defaults(parallel=0, hang=HANG_TIMEOUT, dir=SWEEPS_FOLDER)
-    return add_table(parser, "this sweep", OPTIONS, SWEEP_HELP, TYPES)
+    return add_option_table(parser, "this sweep", OPTIONS, SWEEP_HELP, TYPES)
 
 
 def refuse_unknown_method(config: Config) -> None:
@@ -76,7 +83,7 @@ def split_sweep_options(words: Sequence[str]) -> tuple[argparse.Namespace, list[
         UserError: If options contradict each other, or a folder for runs is typed.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    _add_options(parser)
+    _add_table_options(parser)
     options, remaining = parser.parse_known_args(normalize_options(words))
     options.resume = LATEST_SWEEP if options.resume == "" else options.resume
     if options.name and options.resume:
@@ -93,11 +100,11 @@ def split_sweep_options(words: Sequence[str]) -> tuple[argparse.Namespace, list[
 def without_sweep_options(words: Sequence[str]) -> list[str]:
     """Return a command line without the options for keys of [sweep]."""
     result: list[str] = []
-    option = ""  # the option that the next word may belong to
+    is_value = False  # of a [sweep] option: its value is the next word
     for word in words:
-        option = word if word.startswith("--") else option
-        if not option.startswith("--sweep."):
+        is_option = word.startswith("--")
+        is_sweep_option = word.startswith("--sweep.")
+        if not (is_sweep_option or (is_value and not is_option)):
             result.append(word)
-        if "=" in word or not word.startswith("--"):
-            option = ""
+        is_value = is_sweep_option and "=" not in word
     return result

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 
 from puffer_mlx.cli.commands import add_common_options
 from puffer_mlx.cli.exit_codes import with_exit_code
-from puffer_mlx.cli.options import add_table, make_and_find_family, number_type, reject_unused
+from puffer_mlx.cli.options import (
+    add_option_table,
+    make_and_find_family,
+    number_type,
+    reject_unused,
+)
 from puffer_mlx.config import Config, parse_command_line, trust
 from puffer_mlx.config.command_line import build_parser, typed_options
 from puffer_mlx.config.help import RARE_OPTIONS
@@ -45,8 +50,8 @@ TYPES = {"--stop-at": number_type(int, 1), "--gpu-capture": Path}
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_common_options(parser, "train")
-    add_table(parser, "this run", OPTIONS, types=TYPES)
-    add_table(parser, RARE_OPTIONS, RARE_TRAIN_OPTIONS, types=TYPES)
+    add_option_table(parser, "this run", OPTIONS, types=TYPES)
+    add_option_table(parser, RARE_OPTIONS, RARE_TRAIN_OPTIONS, types=TYPES)
 
 
 def configure_run(argv: list[str], run: Path | None) -> tuple[Config, argparse.Namespace]:
@@ -137,7 +142,10 @@ def main(argv: list[str]) -> int | None:
         which = next((each.text for each in reversed(typed) if each.option == "--resume"), None)
         if which is not None and not program.asks_for_help(argv):
             words = [
-                word for each in typed if each.full in RESUME_LOOKUP_OPTIONS for word in each.argv
+                word
+                for each in typed
+                if each.with_section in RESUME_LOOKUP_OPTIONS
+                for word in each.argv
             ]
             resumed, newest = find_resumed(which, [argv[0], *words], lock)
         config, options = configure_run(argv, resumed and resumed.folder / "config.ini")

@@ -1,6 +1,7 @@
 """Messages of the command ``train``, and its dashboard."""
 
 import contextlib
+import math
 import shlex
 import shutil
 import sys
@@ -15,7 +16,7 @@ from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint.branches import checkpoint_info
 from puffer_mlx.config import Base, Config, take_notes
 from puffer_mlx.config.fit import rollout_threads
-from puffer_mlx.config.notes import best_score, family_note, missing_steps
+from puffer_mlx.config.notes import best_score, family_note, missing_steps_text
 from puffer_mlx.config.releases import main_source
 from puffer_mlx.config.schema import COMMAND_LINE
 from puffer_mlx.display.bottleneck import PerfContext
@@ -102,7 +103,7 @@ def resumed_notes(run: Run, newest: Path | None) -> Iterator[str]:
         yield f"{SCORE} restarts: the checkpoint lacks the scores of the last episodes"
 
 
-def refuse_shorter(run: Run) -> None:
+def refuse_shorter_run(run: Run) -> None:
     """Raise a UserError if a resumed run already has more steps than requested."""
     trainer = run.trainer
     if trainer.epoch > trainer.config.epochs:
@@ -139,7 +140,8 @@ def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:
     trainer, size = run.trainer, run.trainer.config.batch_size
     total = trainer.config.epochs * size
     if stop_at:  # a run resumed after STEP trains one more epoch
-        total = min(total, max(-(-stop_at // size) * size, trainer.global_step + size))
+        stop_epoch = math.ceil(stop_at / size)
+        total = min(total, max(stop_epoch * size, trainer.global_step + size))
     console = Console(quiet=True, force_terminal=False) if verbosity.is_quiet() else None
     header = {**run_summary(trainer), "Device": device_description(trainer), "Run": run.folder.name}
     in_progress = partial(progress_line, trainer)
@@ -240,7 +242,9 @@ def steps_line(trainer: Trainer, uptime: float) -> str:
         uptime: Duration of the training in seconds.
     """
     steps = trainer.epoch * trainer.config.batch_size
-    return f"steps {steps:,} in {duration(uptime)}{missing_steps(trainer.config, trainer.epoch)}"
+    return (
+        f"steps {steps:,} in {duration(uptime)}{missing_steps_text(trainer.config, trainer.epoch)}"
+    )
 
 
 def score_lines(run: Run, state: RunState, last: dict[str, float]) -> Iterator[str]:
@@ -293,7 +297,7 @@ def next_steps(run: Run, argv: Sequence[str]) -> list[str]:
     trainer = run.trainer
     config = trainer.config
     default = config.base.checkpoint_dir == Base().checkpoint_dir
-    allow = ["--allow-code"] * ("--allow-code" in argv)
+    allow = ["--allow-code"] if "--allow-code" in argv else []
     folder = "latest" if default else relative(run.folder)
     evaluate = [argv[0], folder, *allow]
     gif_options: list[str] = []

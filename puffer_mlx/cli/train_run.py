@@ -17,7 +17,7 @@ from puffer_mlx.cli.train_output import (
     next_steps,
     rate_note,
     reached_note,
-    refuse_shorter,
+    refuse_shorter_run,
     resumed_notes,
     score_lines,
     steps_line,
@@ -146,7 +146,7 @@ def train_rank(
     config = with_training_preprocessing(config, path)
     stop_requests = StopRequests()
     with (
-        output.continue_if_lost(stop_requests.lost),
+        output.continue_if_lost(stop_requests.handle_lost_output),
         Run.open(
             config,
             weights=path,
@@ -156,7 +156,7 @@ def train_rank(
         ) as run,
     ):
         trainer, config = run.trainer, run.trainer.config
-        refuse_shorter(run)
+        refuse_shorter_run(run)
         record = ProfileFiles(trainer, options)
         verbosity.note(*resumed_notes(run, options.newest))
         stop_requests.trainer = trainer
@@ -184,8 +184,8 @@ def train_rank(
             last = finish_run(run, evaluator, ending, dashboard)
             state = dashboard.run
             uptime = state.logs.get("uptime", 0.0)
-            ending.result = [steps_line(trainer, uptime), *score_lines(run, state, last)]
-            ending.next = next_steps(run, argv) if ending.saved else []
+            ending.result_lines = [steps_line(trainer, uptime), *score_lines(run, state, last)]
+            ending.next_lines = next_steps(run, argv) if ending.saved else []
         return stop_requests.status or (watch.status if watch.signum == signal.SIGHUP else 0)
 
 

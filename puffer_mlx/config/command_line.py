@@ -68,7 +68,7 @@ def build_parser(
     group = groups.get(RARE_OPTIONS) or parser.add_argument_group(RARE_OPTIONS)
     group.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
     other_options = parser._option_string_actions
-    parser.shown = [
+    parser.help_keys = [
         name
         for name in DECLARED
         if is_used(used, name) and option(*name.split(".", 1)) not in other_options
@@ -91,7 +91,7 @@ class TypedOption(NamedTuple):
     argv: list[str]
 
     @property
-    def full(self) -> str:
+    def with_section(self) -> str:
         """The option with the section of its key: ``--train.gamma`` for ``--gamma``."""
         name = KEY_OPTIONS.get(self.option)
         return option(*name.split(".", 1)) if name else self.option
@@ -146,7 +146,7 @@ def parse_options(
     Args:
         parser: Parser of the command's other options.
         typed: Options on the command line.
-        keys: Option -> name of the key that it sets.
+        keys: Names (``section.key``) of the keys that options set, by option.
         used: Sections and keys that hints may name; None for all.
 
     Raises:
@@ -194,8 +194,9 @@ def normalize_options(argv: Sequence[str]) -> list[str]:
         elif word.startswith("--"):
             name = name.replace("_", "-")
             without_base = re.sub("^--base[.]", "--", name)
-            section = KEY_OPTIONS.get(without_base, "base.").partition(".")[0]
-            words.append((without_base if section == "base" else name) + equals + value)
+            # ``--base.gamma`` stays unknown: ``--gamma`` would set train.gamma.
+            key = KEY_OPTIONS.get(without_base, "base.")
+            words.append((without_base if key.startswith("base.") else name) + equals + value)
         else:
             words.append(word)
     return words
@@ -226,13 +227,16 @@ def _unknown_option(
     Args:
         parser: Parser of the command's other options.
         typed: The unknown option.
-        keys: Option -> name of the key that it sets.
+        keys: Names (``section.key``) of the keys that options set, by option.
         used: Sections and keys that the hint may name; None for all.
     """
     name = typed.option
-    key = typed.option.rpartition(".")[2].lstrip("-").replace("-", "_")
-    full = (each for each, name in keys.items() if each == option(*name.split(".", 1)))
-    options = [word[2:] for word in full if is_used(used, keys[word])]
+    key = name.rpartition(".")[2].lstrip("-").replace("-", "_")
+    options = [
+        key_option.removeprefix("--")
+        for key_option, key_name in keys.items()
+        if key_option == option(*key_name.split(".", 1)) and is_used(used, key_name)
+    ]
     options += [word[2:] for word in parser._option_string_actions if word.startswith("--")]
     hint = ALL_HINT
     if name.startswith("--sweep."):  # min and max at its end are not names of keys
@@ -240,7 +244,8 @@ def _unknown_option(
         hint = "use a key from a [sweep] section of the environment's file, or one of PufferLib's"
     else:
         similar = closest(name[2:], options)
-    if name.removeprefix("--") == key.replace("_", "-") and key in OTHER_LIBRARY_OPTIONS:
+    has_no_section = name == "--" + key.replace("_", "-")
+    if has_no_section and key in OTHER_LIBRARY_OPTIONS:
         hint = OTHER_LIBRARY_OPTIONS[key]
     elif (our_key := OTHER_LIBRARY_KEYS.get(key)) and is_used(used, our_key):
         hint = f"use {option(*our_key.split('.'))}"

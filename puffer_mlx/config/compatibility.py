@@ -103,14 +103,32 @@ ENV_OF_5 = {"dr": 0.0, "num_agents": 1.0, "num_bots": 0.0}  # parameters of ever
 ZERO_OBSERVATIONS_OF_5 = {"breakout": ("hide_balls_and_width", (8, 9))}
 BOT_EVAL = "bot_eval"  # 5.0's section of [env] values for games against scripted opponents
 _SWEPT = (  # keys searched by PufferLib 5.0's default.ini
-    *("vec.total_agents", "policy.hidden_size", "policy.num_layers"),
-    *["train.total_timesteps", "train.horizon", "train.minibatch_size", "train.learning_rate"],
-    *["train.ent_coef", "train.gamma", "train.gae_lambda", "train.replay_ratio", "train.clip_coef"],
-    *("train.vf_clip_coef", "train.vf_coef", "train.max_grad_norm", "train.momentum"),
+    "vec.total_agents",
+    "policy.hidden_size",
+    "policy.num_layers",
+    "train.total_timesteps",
+    "train.horizon",
+    "train.minibatch_size",
+    "train.learning_rate",
+    "train.ent_coef",
+    "train.gamma",
+    "train.gae_lambda",
+    "train.replay_ratio",
+    "train.clip_coef",
+    "train.vf_clip_coef",
+    "train.vf_coef",
+    "train.max_grad_norm",
+    "train.momentum",
 )
 SWEEP_KEYS = (  # keys of 5.0's [sweep] sections, also options on the command line
-    *("sweep.metric", "sweep.metric_distribution", "sweep.goal", "sweep.max_suggestion_cost"),
-    *("sweep.max_runs", "sweep.gpus", "sweep.downsample", "sweep.prune_pareto"),
+    "sweep.metric",
+    "sweep.metric_distribution",
+    "sweep.goal",
+    "sweep.max_suggestion_cost",
+    "sweep.max_runs",
+    "sweep.gpus",
+    "sweep.downsample",
+    "sweep.prune_pareto",
     "sweep.early_stop_quantile",
     *(f"sweep.{name}.{key}" for name in _SWEPT for key in ("distribution", "min", "max", "scale")),
 )

@@ -60,7 +60,7 @@ class Facts(NamedTuple):
     """Properties of a training algorithm that other code needs without importing it.
 
     Args:
-        about: Description of minibatches and advantages, for the help of ``train.algorithm``.
+        summary: Description of minibatches and advantages, for the help of ``train.algorithm``.
         title: Name of the trainer in the first line of a run.
         release: PufferLib release with this trainer; empty for other trainers.
         settings_file: File of settings read after default.ini; empty for no file.
@@ -76,7 +76,7 @@ class Facts(NamedTuple):
         saves_after: Number of epochs by which checkpoints are saved earlier than in PufferLib 4.0.
     """
 
-    about: str
+    summary: str
     title: str
     release: str = ""
     settings_file: str = ""

@@ -12,14 +12,14 @@ path/to/file.ini      the environment in the file's [base] env_name, which may n
 Files in the working directory never change the meaning of a name that comes with puffer_mlx: only
 the package's files are read for it. Sources in the working directory need a path, ``./NAME``.
 
-A file configures the environments in its [base] env_name, or without env_name the environment with
-the file's name. For a Python environment these files are read, later ones win: those of its family
-(``families.py``), a file about several environments (its env_name is a pattern like ``gym:ALE/*``),
-and the environment's file.
+A file configures the environments that its [base] env_name lists. Without env_name it configures
+the environment with the file's name. For a Python environment these files are read, later ones win:
+those of its family (``families.py``), a file about several environments (its env_name is a pattern
+like ``gym:ALE/*``), and the environment's file.
 
 In PufferLib's repository, environments are in REPO/ocean/NAME and their files below REPO/config.
-Given one of the two, the other is found: for 5.0 REPO/config/NAME.ini, for 4.0 any file whose
-[base] env_name contains the name.
+From the folder the file is found, and from the file the folder. The file is REPO/config/NAME.ini
+for 5.0, and for 4.0 any file whose [base] env_name contains the name.
 """
 
 import re
@@ -96,7 +96,10 @@ def env_names(path: Path) -> list[str]:
 
 
 def variants() -> dict[str, Path]:
-    """Return the files with other settings for an environment by name, such as ``breakout-a``."""
+    """Return the variants of environments: .ini files by name, such as ``breakout-a``.
+
+    A variant has other settings for the environment before the hyphen.
+    """
     paths: dict[str, Path] = {}
     for path in all_files():
         if path.stem not in paths and _is_variant(path):
@@ -184,20 +187,20 @@ def gymnasium_id(name: str) -> str:
     return f"gym:{similar[0]}" if similar else ""
 
 
-def refuse_without_version(word: str) -> None:
-    """Refuse a Gymnasium name without version (``gym:NAME`` for ``gym:NAME-v1``).
+def refuse_missing_version(env_name: str) -> None:
+    """Raise a UserError if a Gymnasium environment's version is missing: ``gym:NAME``, not -v1.
 
     Settings, runs and checkpoints need the full name.
 
     Raises:
         UserError: If the version is missing and Gymnasium has a version of that name.
     """
-    prefix, _, name = word.partition(":")
+    prefix, _, name = env_name.partition(":")
     if prefix != "gym" or ":" in name or VERSION.search(name):
         return
     full_name = gymnasium_id(name)
-    if full_name not in ("", word):
-        raise UserError(f"{word} has no version", f"the newest one is {full_name}")
+    if full_name not in ("", env_name):
+        raise UserError(f"{env_name} has no version", f"the newest one is {full_name}")
 
 
 def local_paths(name: str) -> list[str]:
@@ -256,26 +259,30 @@ class ConfiguredEnvironment(NamedTuple):
 class FamilyChoice(NamedTuple):
     """The settings that choose which family's files a Python environment uses.
 
+    A typed family wins over the one in the environment's files, which wins over the family of the
+    spaces. ``auto`` means the family of the spaces.
+
     Args:
         family: Family of the environment's spaces; empty before they are known.
-        typed: Typed ``base.family``; may be empty. It wins over the environment's files, which
-            win over the spaces. ``auto`` means the spaces.
-        network: Typed ``torch.network``; empty to use the files' value.
-        complete: True if a run's saved configuration is read too. It sets every key, so the
-            family's files are left out.
+        typed_family: Typed ``base.family``; may be empty.
+        typed_network: Typed ``torch.network``; empty to use the files' value.
+        has_complete_file: True if a run's saved configuration is read too. It sets every key, so
+            the family's files are left out.
     """
 
     family: str = ""
-    typed: str = ""
-    network: str = ""
-    complete: bool = False
+    typed_family: str = ""
+    typed_network: str = ""
+    has_complete_file: bool = False
 
 
 NO_CHOICE = FamilyChoice()
 
 
-def find_files(word: str, choice: FamilyChoice = NO_CHOICE) -> ConfiguredEnvironment:
-    """Return the environment with a name or path, and the .ini files that configure it.
+def find_configured_environment(
+    word: str, choice: FamilyChoice = NO_CHOICE
+) -> ConfiguredEnvironment:
+    """Find an environment by name or path. Returns it with the .ini files that configure it.
 
     Args:
         word: Name or path; the module's docstring lists the kinds.
@@ -300,20 +307,23 @@ def find_files(word: str, choice: FamilyChoice = NO_CHOICE) -> ConfiguredEnviron
 
 
 def shadow_note(word: str, environment: ConfiguredEnvironment) -> str:
-    """Return a note if a shipped environment is used although ./ has one with the same name, or "".
+    """Return a note if a shipped environment is used although ./ has one with its name, or "".
 
     Args:
-        word: First word of a command line.
-        environment: The environment of that name.
+        word: Name or path of the environment, as typed.
+        environment: The environment that was found for it.
     """
     shipped_folders = shipped_folder("configs"), shipped_folder("envs")
     if environment.source or not environment.files:
         return ""
     if not environment.files[-1].is_relative_to(shipped_folders[0]):
         return ""
+    paths = local_paths(word)
     file = f"./configs/{word}.ini"
-    for path in [*local_paths(word), *[file] * Path(file).is_file()]:
-        if not any(map(Path(path).resolve().is_relative_to, shipped_folders)):
+    if Path(file).is_file():
+        paths.append(file)
+    for path in paths:
+        if not any(Path(path).resolve().is_relative_to(folder) for folder in shipped_folders):
             return f"using puffer_mlx's {word}; to use {path}, type that path"
     return ""
 
@@ -328,7 +338,8 @@ def resolve_file(path: Path, choice: FamilyChoice = NO_CHOICE) -> ConfiguredEnvi
     if "*" in name:
         raise UserError(f"{path} is for all of {name}", f"name one: {name.replace('*', 'NAME')}")
     if ":" in name:
-        choice = choice._replace(complete=choice.complete or is_complete(path))
+        complete = choice.has_complete_file or is_complete(path)
+        choice = choice._replace(has_complete_file=complete)
         return _python_environment(name, [path], choice)
     return ConfiguredEnvironment(name, "", [*_defaults(), path])
 
@@ -337,13 +348,15 @@ def _python_environment(
     name: str, env_files: list[Path], choice: FamilyChoice
 ) -> ConfiguredEnvironment:
     """Return a Python environment with the files of its family, followed by its own files."""
-    word = choice.typed or last_value(FAMILY, env_files)
-    family_name = choice.family if word in ("", AUTO) else word
-    if choice.complete:  # The run didn't have keys that were added to a family's files later.
+    explicit_family = choice.typed_family or last_value(FAMILY, env_files)
+    family_name = choice.family if explicit_family in ("", AUTO) else explicit_family
+    if (
+        choice.has_complete_file
+    ):  # The run didn't have keys that were added to a family's files later.
         return ConfiguredEnvironment(name, "", [*_defaults(), *env_files], family_name)
     # A wrong name is refused when the keys are read.
     family = FAMILIES.get(family_name) or FAMILIES[DEFAULT_FAMILY]
-    recurrent = may_be_recurrent(choice.network or last_value(NETWORK, env_files))
+    recurrent = may_be_recurrent(choice.typed_network or last_value(NETWORK, env_files))
     names = PYTHON_FILE, *family.files_for(recurrent)
     shared = [path for file in names for path in shipped_file(file)]
     partial_files = frozenset(path for path in shared if path.name in family.partial_files)
@@ -355,18 +368,21 @@ def _python_files(word: str) -> list[Path]:
     """Return a Python environment's files: one for several environments, then one for it alone.
 
     The package's files come first; those for ``gym:ID`` are in ``configs/gym``. Files in ./configs
-    are read only if the package has no file for the environment alone. The files about
-    ``gym:ID`` also count for ``envpool:ID``.
+    are read only if the package has no file for the environment alone. Files for ``gym:ID`` are
+    also used for ``envpool:ID``.
+
+    Args:
+        word: Name of the environment: ``gym:ID``, ``envpool:ID`` or ``module:factory``.
     """
     kind, _, name = word.partition(":")
-    twin = f"{GYM_PREFIX}{name}" if f"{kind}:" == ENVPOOL_PREFIX else word
-    kind = twin.partition(":")[0]
+    gym_word = f"{GYM_PREFIX}{name}" if f"{kind}:" == ENVPOOL_PREFIX else word
+    kind = gym_word.partition(":")[0]
     files = sorted((shipped_folder("configs") / kind).rglob("*.ini")) if kind.isidentifier() else []
-    if not any(twin in env_names(path) for path in files):
+    if not any(gym_word in env_names(path) for path in files):
         folders = [folder for folder in config_folders() if folder != shipped_folder("configs")]
         files += [path for folder in folders for path in sorted(folder.rglob("*.ini"))]
-    env_files = [path for path in files if {word, twin} & set(env_names(path))]
-    pattern_files = [path for path in files if _matches_pattern(twin, path)]
+    env_files = [path for path in files if {word, gym_word} & set(env_names(path))]
+    pattern_files = [path for path in files if _matches_pattern(gym_word, path)]
     return [*pattern_files[:1], *env_files[:1]]
 
 
@@ -377,37 +393,52 @@ def _upstream_environment(path: Path) -> ConfiguredEnvironment | None:
     name the environment, but not by a path, which could lead to any sources.
     """
     names = [name for name in (*env_names(path), path.stem) if re.fullmatch(r"\w[\w.+-]*", name)]
-    for configs in (above for above in path.resolve().parents if above.name == UPSTREAM_CONFIG):
-        for folder in (configs.parent / OCEAN / name for name in names):
-            if main_source(folder):
-                names_itself = RELEASES[folder_release(folder)].names_itself
-                if names_itself or path.resolve() == configs / f"{folder.name}.ini":
-                    return _with_upstream_defaults(folder, configs, path)
+    for configs in path.resolve().parents:
+        if configs.name != UPSTREAM_CONFIG:
+            continue
+        for name in names:
+            folder = configs.parent / OCEAN / name
+            if not main_source(folder):
+                continue
+            env_name_in_file = RELEASES[folder_release(folder)].env_name_in_file
+            if env_name_in_file or path.resolve() == configs / f"{name}.ini":
+                return _with_upstream_defaults(folder, configs, path)
     return None
 
 
 def _with_upstream_defaults(folder: Path, configs: Path, path: Path) -> ConfiguredEnvironment:
-    """Return an environment with an .ini file and the default.ini of a ``config`` folder."""
-    upstream_defaults = [file for file in [configs / "default.ini"] if file.is_file()]
-    files = [*_defaults(), *upstream_defaults, path]
-    return ConfiguredEnvironment(folder.name, str(folder), files)
+    """Return an environment with an .ini file and the default.ini of a ``config`` folder.
+
+    Args:
+        folder: Folder of the environment's sources.
+        configs: The ``config`` folder, whose default.ini may be missing.
+        path: The .ini file.
+    """
+    files = _defaults()
+    if (configs / "default.ini").is_file():
+        files.append(configs / "default.ini")
+    return ConfiguredEnvironment(folder.name, str(folder), [*files, path])
 
 
 def _folder_environment(word: str) -> ConfiguredEnvironment:
     """Return the environment in a folder; its .ini file is there or in a ``config`` folder above.
 
+    Args:
+        word: Path of the folder, as typed.
+
     Raises:
-        UserError: If it isn't an environment's folder, or none of several files is for it.
+        UserError: If it isn't an environment's folder, or the folder has several .ini files and
+            none is for its environment.
     """
     if VERSION.search(word) and not Path(word).exists():
         raise UserError(
             f"there is no folder {word}", f"did you mean {gymnasium_id(word)}? {env_hint()}"
         )
-    names_itself = RELEASES[folder_release(word)].names_itself
+    env_name_in_file = RELEASES[folder_release(word)].env_name_in_file
     folder = Path(word).resolve()
 
     def matching(paths: Iterable[Path]) -> list[Path]:
-        if names_itself:
+        if env_name_in_file:
             return [path for path in paths if folder.name in env_names(path)]
         return [path for path in paths if path.name == f"{folder.name}.ini"]
 
@@ -416,7 +447,7 @@ def _folder_environment(word: str) -> ConfiguredEnvironment:
         return ConfiguredEnvironment(folder.name, str(folder), [*_defaults(), files[0]])
     for configs in (above / name for above in folder.parents for name in CONFIG_FOLDERS):
         if configs.is_dir():
-            below = configs.rglob("*.ini") if names_itself else configs.glob("*.ini")
+            below = configs.rglob("*.ini") if env_name_in_file else configs.glob("*.ini")
             if files := matching(sorted(below)):
                 return _with_upstream_defaults(folder, configs, files[0])
     if len(inside) > 1:
@@ -424,7 +455,7 @@ def _folder_environment(word: str) -> ConfiguredEnvironment:
         raise UserError(
             f"none of the files in {word} is for {folder.name}: {names}",
             f"rename one to {folder.name}.ini"
-            + (f", or set [base] env_name = {folder.name} in it" if names_itself else ""),
+            + (f", or set [base] env_name = {folder.name} in it" if env_name_in_file else ""),
         )
     return ConfiguredEnvironment(folder.name, str(folder), [*_defaults(), *inside])
 

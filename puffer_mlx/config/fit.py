@@ -5,6 +5,7 @@ doesn't check that they fit. So a size from a file is lowered to the next valid 
 typed size is never changed: if it doesn't fit, it is refused.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -23,7 +24,7 @@ EPISODES_WHILE_TRAINING = 100  # per evaluation, as in python.ini
 
 
 class Misfit(UserError):
-    """The error that environments don't fill their groups of agents exactly.
+    """Error of a configuration whose environments don't fill their groups of agents exactly.
 
     Args:
         counts: Number of agents of each environment, in order.
@@ -56,17 +57,21 @@ def fit_minibatch(config: Config) -> None:
     It is lowered to the size of an epoch, or raised to a multiple of the segment length if
     minibatches consist of segments. A size from another file isn't changed.
     """
-    size, epoch, T = config.train.minibatch_size, config.batch_size, config.train.horizon
+    size, horizon = config.train.minibatch_size, config.train.horizon
+    epoch_steps = config.batch_size
     file = config.origins.get(MINIBATCH, "").rpartition(":")[0]
-    if Path(file).name not in (PYTHON_FILE, *FAMILY_FILES) or size < 1 or epoch < 1:
+    if Path(file).name not in (PYTHON_FILE, *FAMILY_FILES) or size < 1 or epoch_steps < 1:
         return
     text = _setting(config, MINIBATCH, size)
-    if epoch < size:
-        config.train.minibatch_size = epoch
-        config.notes.append(f"{text} is more than an epoch: lowered to {epoch}")
-    elif not config.shuffles_samples and size % T:
-        config.train.minibatch_size = raised = min(epoch, -(-size // T) * T)
-        config.notes.append(f"{text} isn't a multiple of train.horizon {T}: raised to {raised}")
+    if epoch_steps < size:
+        config.train.minibatch_size = epoch_steps
+        config.notes.append(f"{text} is more than an epoch: lowered to {epoch_steps}")
+    elif not config.shuffles_samples and size % horizon:
+        raised = min(epoch_steps, math.ceil(size / horizon) * horizon)
+        config.train.minibatch_size = raised
+        config.notes.append(
+            f"{text} isn't a multiple of train.horizon {horizon}: raised to {raised}"
+        )
 
 
 def fit_evaluations(config: Config) -> None:
@@ -85,7 +90,8 @@ def fit_evaluations(config: Config) -> None:
 def fit_agents(config: Config, counts: Sequence[int]) -> None:
     """Lower a file's ``vec.num_buffers`` or ``vec.total_agents`` so that all groups are full.
 
-    Fewer groups are tried first, then fewer agents.
+    The agents are divided into ``vec.num_buffers`` groups of equal size. All agents of an
+    environment must be in one group. Fewer groups are tried first, then fewer agents.
 
     Args:
         config: Configuration, changed with a note.
@@ -97,25 +103,32 @@ def fit_agents(config: Config, counts: Sequence[int]) -> None:
     """
     vec = config.vec
     agents, groups = vec.total_agents, vec.num_buffers
-    fewer = [groups] if is_explicit(config, BUFFERS) else range(groups, 0, -1)
+    group_numbers = [groups] if is_explicit(config, BUFFERS) else range(groups, 0, -1)
     ends = set(accumulate(counts))
-    fitting = [(agents, q) for q in fewer if _fills(ends, agents, q)]
+    fitting = [(agents, number) for number in group_numbers if _fills(ends, agents, number)]
     trains = not find_problems(config)  # False for an evaluation with sizes that can't train
     if not fitting and not is_explicit(config, AGENTS):
-        sizes = ((q, n * q) for q in fewer for n in range(agents // q, 0, -1))
-        fits = [(N, q) for q, N in sizes if _fills(ends, N, q)]
-        slices = config.segments if trains and config.facts.in_order else 1
-        fitting = [fit for fit in fits if fit[0] % slices == 0][:1] or fits[:1]
+        fitting = [
+            (size * number, number)
+            for number in group_numbers
+            for size in range(agents // number, 0, -1)
+            if _fills(ends, size * number, number)
+        ]
+        if (
+            trains and config.facts.in_order
+        ):  # a minibatch must be a fraction of the agents' segments
+            preferred = [fit for fit in fitting if fit[0] % config.segments == 0]
+            fitting = preferred or fitting
     if not fitting:
         raise _misfit_error(config, counts)
     each = f"{counts[0]} agents" if len(set(counts)) == 1 else "different numbers of agents"
-    doesnt = f"doesn't fit environments of {each}"
+    problem = f"doesn't fit environments of {each}"
     new_agents, new_groups = fitting[0]
     if new_agents != agents:
-        text = f"{_setting(config, AGENTS, agents)} {doesnt} in {new_groups} groups"
+        text = f"{_setting(config, AGENTS, agents)} {problem} in {new_groups} groups"
         config.notes.append(f"{text}: lowered to {new_agents}")
     if new_groups != groups:
-        text = f"{_setting(config, BUFFERS, groups)} {doesnt}, {new_agents} in all"
+        text = f"{_setting(config, BUFFERS, groups)} {problem}, {new_agents} in all"
         config.notes.append(f"{text}: lowered to {new_groups}")
     vec.total_agents, vec.num_buffers = new_agents, new_groups
     if trains:
@@ -130,10 +143,11 @@ def rollout_threads(config: Config, cores: int) -> int:
     depend on the number.
     """
     vec = config.vec
-    policy = config.torch
+    classes = config.torch
     if vec.max_threads:
         return min(vec.max_threads, cores)
-    acts_in_c = policy.encoder in ("DefaultEncoder", "auto") and ":" not in policy.network
+    # C code computes neither convolutions nor custom networks (module:Class).
+    acts_in_c = classes.encoder in ("DefaultEncoder", "auto") and ":" not in classes.network
     if acts_in_c and config.train.rollout_device != "gpu":
         return cores
     return min(vec.num_buffers * max(1, vec.num_threads // vec.num_buffers), cores)
@@ -154,7 +168,8 @@ def _fills(ends: set[int], agents: int, groups: int) -> bool:
 def _misfit_error(config: Config, counts: Sequence[int]) -> UserError:
     """Return the error that the environments' agents don't fit the groups, with valid sizes."""
     agents, groups = config.vec.total_agents, config.vec.num_buffers
-    origins = dict.fromkeys(config.origins[n] for n in (AGENTS, BUFFERS) if n in config.origins)
+    set_keys = [key for key in (AGENTS, BUFFERS) if key in config.origins]
+    origins = dict.fromkeys(config.origins[key] for key in set_keys)  # each one once
     origin = f" ({'; '.join(origins)})" if origins else ""
     if len(set(counts)) == 1:
         each = f"the {counts[0]} agents of an environment"

@@ -30,7 +30,7 @@ class HelpAction(argparse.Action):
         super().__init__(option_strings, argparse.SUPPRESS, **how)
 
     def __call__(self, parser: Any, namespace, values, option_string=None) -> None:
-        """Print the help and exit."""
+        """Print the help of the parser's command and exit; all keys for ``--help all``."""
         print(page(parser, values == ALL_KEYS), end="")
         parser.exit()
 
@@ -39,7 +39,7 @@ class HelpParser(argparse.ArgumentParser):
     """An argument parser whose help shows configuration keys; accepts no abbreviated options.
 
     Attributes:
-        shown: Names of the keys in the help; empty for a command without a configuration.
+        help_keys: Names of the keys in the help; empty for a command without a configuration.
         values: Texts of keys in an environment's files, shown as defaults.
         keys: Help of further keys that a command adds, by name.
     """
@@ -48,7 +48,7 @@ class HelpParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, add_help=False, **how)
         text = f"show this help; {ALL_KEYS}: every key and option"
         self.add_argument("-h", "--help", action=HelpAction, help=text)
-        self.shown: list[str] = []
+        self.help_keys: list[str] = []
         self.values: dict[str, str] = {}
         self.keys: dict[str, str] = {}
 
@@ -77,25 +77,25 @@ def page(parser: HelpParser, everything: bool) -> str:
     for paragraph in (parser.description or "").split("\n\n"):
         formatter.add_text(paragraph)
     for title, text, actions in _all_sections(parser) if everything else _sections(parser):
-        shown = [each for each in actions if each.help != argparse.SUPPRESS]
-        if shown or (text and not title):
+        visible_actions = [each for each in actions if each.help != argparse.SUPPRESS]
+        if visible_actions or (text and not title):
             formatter.start_section(title)
             formatter.add_text(text)
-            formatter.add_arguments(shown)
+            formatter.add_arguments(visible_actions)
             formatter.end_section()
     text = formatter.format_help()
-    return f"{text}\n{_other_names()}" if everything and parser.shown else text
+    return f"{text}\n{_other_names()}" if everything and parser.help_keys else text
 
 
 def _sections(parser: HelpParser) -> Iterator[Section]:
     """Yield the sections of a command's ``--help``."""
     *groups, general = _option_groups(parser)
     yield from (section for section in groups if section[0] != RARE_OPTIONS)
-    common = [name for name in parser.shown if DECLARED[name].brief]
+    common = [name for name in parser.help_keys if DECLARED[name].brief]
     yield COMMON_KEYS, None, [_common_option(name, parser.values) for name in common]
     parameters = (name for name in parser.values if name.startswith("env."))
     texts = [f"{option(*name.split('.', 1))} {parser.values[name]}" for name in parameters]
-    if texts and parser.shown:
+    if texts and parser.help_keys:
         yield None, f"environment parameters: {', '.join(texts)}".replace("%", "%%"), []
     yield general
 
@@ -103,12 +103,12 @@ def _sections(parser: HelpParser) -> Iterator[Section]:
 def _all_sections(parser: HelpParser) -> Iterator[Section]:
     """Yield the sections of a command's ``--help all``."""
     yield from _option_groups(parser)
-    if not parser.shown:
+    if not parser.help_keys:
         return
     options = {action.dest: action for action in key_help(parser)}
     for section in KEYS:
         text = SECTIONS[section].__doc__
-        yield f"[{section}]", text, [options[n] for n in parser.shown if _in(n, section)]
+        yield f"[{section}]", text, [options[n] for n in parser.help_keys if _in(n, section)]
     text = "Parameters of the environment; type ENV to see them."
     yield "[env]", text, [each for name, each in options.items() if _in(name, "env")]
     yield "[sweep]", None, [options[name] for name in parser.keys]
@@ -128,7 +128,7 @@ def _option_groups(parser: HelpParser) -> list[Section]:
 def key_help(parser: HelpParser) -> list[argparse.Action]:
     """Return argparse actions that describe all keys in a command's help."""
     actions = []
-    for name in parser.shown:
+    for name in parser.help_keys:
         declared = DECLARED[name]
         default = f"default {parser.values.get(name, declared.default)}"
         facts = "; ".join(filter(None, (declared.unit, declared.bounds, default)))

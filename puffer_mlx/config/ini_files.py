@@ -1,11 +1,12 @@
 """Read `.ini` files of PufferLib 4.0 and 5.0 into lists of `Setting`.
 
 `releases.py` finds the release of a file. Files of 4.0 follow the rules of Python's
-`configparser`: a comment fills a line, ``=`` and ``:`` separate, indented lines continue a value,
-and no section or key may be repeated. In files of 5.0
+`configparser`: a comment fills a line, ``=`` or ``:`` is between key and value, indented lines
+continue a value, and no section or key may be repeated. In files of 5.0:
 
 - a comment begins at ``#`` or ``;`` anywhere outside of quotes,
-- quotes around a value aren't part of it, keys keep their capitals, and only ``=`` separates,
+- quotes around a value aren't part of it, keys keep their capitals, and only ``=``
+  is between key and value,
 - sections and keys may be repeated; the last value of a key wins,
 - numbers may have underscores, white space and exponents, and may be hexadecimal; values of integer
   keys and switches are truncated towards zero.
@@ -30,10 +31,10 @@ from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import read_text
 
-CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\U0010ffff]")
+CONTROL_CHARACTER = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\U0010ffff]")
 DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 HEXADECIMAL = re.compile(r"[+-]?0[xX]([\da-fA-F]+\.?[\da-fA-F]*|\.[\da-fA-F]+)([pP][+-]?\d+)?")
-OPTION = re.compile(r"(.*?)\s*[=:]\s*(.*)")
+KEY_VALUE = re.compile(r"(.*?)\s*[=:]\s*(.*)")  # a line of 4.0: key and value
 MIN_AGE_NS = 2e9  # a younger file isn't cached: it may change without a new time stamp
 INDENTED = re.compile(r"^[ \t]+[^\s#;]", re.MULTILINE)
 SECTION_HINT = "begin with a section, for example [train]"
@@ -59,7 +60,7 @@ class IniFile:
     """The text of an .ini file, parsed when needed and cached.
 
     Args:
-        text: The text; bytes that aren't UTF-8 are surrogates.
+        text: The text, decoded with ``surrogateescape``, so that a wrong byte can be reported.
     """
 
     def __init__(self, text: str) -> None:
@@ -67,22 +68,26 @@ class IniFile:
 
     @cached_property
     def raw(self) -> dict[str, str]:
-        """The file's values by ``section.key`` in lower case. A header has the value ""."""
+        """The file's values by ``section.key`` in lower case, whatever its release.
+
+        A header of a section is included as ``section.`` with the value "". Characters that
+        ``checked_text`` refuses are replaced.
+        """
         values: dict[str, str] = {}
-        text = CONTROL.sub(" ", self.text).encode("utf-8", "surrogateescape")
-        for line in lines_of_5(text.decode("utf-8", "replace"), "=:"):
+        encoded = CONTROL_CHARACTER.sub(" ", self.text).encode("utf-8", "surrogateescape")
+        for line in lines_of_5(encoded.decode("utf-8", "replace"), "=:"):
             if not line.key or line.text is not None:
                 values[f"{line.section}.{line.key.lower()}"] = line.text or ""
         return values
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        """The file's values without quotes, by ``section.key`` in lower case."""
+        """The values of ``raw`` without quotes, by ``section.key`` in lower case."""
         return {name: unquoted(text) for name, text in self.raw.items()}
 
     @cached_property
-    def is_indented(self) -> bool:
-        """True if a line is indented. It continues a value in 4.0, and is a setting in 5.0."""
+    def has_indented_lines(self) -> bool:
+        """True if a line is indented: it continues a value in 4.0, and is a setting in 5.0."""
         return bool(INDENTED.search(self.text))
 
 
@@ -96,11 +101,11 @@ def ini_file(path: Path) -> IniFile:
     stamp = status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino
     if time.time_ns() - status.st_ctime_ns < MIN_AGE_NS:
         return IniFile(read_text(path, "surrogateescape"))
-    return _cached(path.absolute(), stamp)
+    return _read_cached(path.absolute(), stamp)
 
 
 @lru_cache(maxsize=256)
-def _cached(path: Path, stamp: tuple[int, ...]) -> IniFile:
+def _read_cached(path: Path, stamp: tuple[int, ...]) -> IniFile:
     """Read an .ini file. The cache's key is ``stamp``, which changes with the file."""
     return IniFile(read_text(path, "surrogateescape"))
 
@@ -128,21 +133,23 @@ def checked_text(path: Path) -> str:
         ) from None
     if re.search(r"[\ud800-\udfff]", text):
         raise UserError(f"{name} is not a text file", "name an .ini file in UTF-8")
-    if match := CONTROL.search(text):  # printed in a message, it could control the terminal
+    if match := CONTROL_CHARACTER.search(
+        text
+    ):  # printed in a message, it could control the terminal
         number = text.count("\n", 0, match.start()) + 1
         message = f"there is a control character, {match[0]!r} ({name}:{number})"
         raise UserError(message, "remove it")
     return text
 
 
-def read_ini(path: Path, capitals: bool = False) -> list[Setting]:
+def read_ini(path: Path, keep_capitals: bool = False) -> list[Setting]:
     """Return the settings of an .ini file by PufferLib 4.0's rules, in the order of its lines.
 
     Keys are in lower case. A key in quotes keeps its capitals: ``"maxSteps" = 5``.
 
     Args:
         path: The file.
-        capitals: True if all keys keep their capitals, as in PufferLib 5.0's environments.
+        keep_capitals: True if all keys keep their capitals, as in PufferLib 5.0's environments.
 
     Raises:
         UserError: If the file can't be read, isn't an .ini file, or has an unknown section.
@@ -159,7 +166,7 @@ def read_ini(path: Path, capitals: bool = False) -> list[Setting]:
         if value is None:
             headers[section] = number
             continue
-        if not capitals and key == unquoted(key):
+        if not keep_capitals and key == unquoted(key):
             key = key.lower()
         if (section, key) in settings:
             raise UserError(
@@ -184,28 +191,34 @@ def lines_of_4(text: str, name: str) -> list[Line]:
     """
     entries: list[tuple[int, str, str, list[str]]] = []  # number, section, key, lines of the value
     section = ""
-    indent = 0  # of the first line of the last value
+    value_lines: list[str] | None = None  # of the last key; None after a header
+    indent = 0  # number of blanks before the last header or key
     for number, line in enumerate(text.split("\n"), 1):
         word = line.strip()
         if word.startswith(("#", ";")):
             continue
         spaces = len(line) - len(line.lstrip())
-        if entries and entries[-1][2] and (not word or spaces > indent):
-            entries[-1][3].append(word)
+        if value_lines is not None and (not word or spaces > indent):
+            value_lines.append(word)
             continue
         if not word:
             continue
         indent = spaces
         if header := re.match(r"\[(.+)\]", word):
             section = header[1]
+            value_lines = None
             entries.append((number, section, "", []))
         elif not section:
             raise UserError(f"{word!r} is before any section ({name}:{number})", SECTION_HINT)
-        elif (pair := OPTION.fullmatch(word)) and pair[1]:
-            entries.append((number, section, pair[1], [pair[2]]))
+        elif (pair := KEY_VALUE.fullmatch(word)) and pair[1]:
+            value_lines = [pair[2]]
+            entries.append((number, section, pair[1], value_lines))
         else:
             raise UserError(f"{word!r} has no value ({name}:{number})", "write key = value")
-    return [Line(n, s, key, "\n".join(v).rstrip() if key else None) for n, s, key, v in entries]
+    return [
+        Line(number, section, key, "\n".join(value).rstrip() if key else None)
+        for number, section, key, value in entries
+    ]
 
 
 def check_section(section: str, location: str) -> None:
@@ -272,7 +285,7 @@ def lines_of_5(text: str, separators: str) -> Iterator[Line]:
             yield Line(number, section, "", None)
             continue
         at = min((line.find(sign) for sign in separators if sign in line), default=0)
-        if at:
+        if at > 0:  # at 0 there is no key, so the line is one without a separator
             yield Line(number, section, line[:at].strip(), line[at + 1 :].strip())
         elif line:
             yield Line(number, section, line, None)
@@ -292,7 +305,13 @@ def uncommented(line: str) -> str:
 
 
 def _with_python_number(setting: Setting) -> Setting:
-    """Return a setting of PufferLib 5.0 with its number as in Python; other values don't change."""
+    """Return a setting of PufferLib 5.0 with its number spelled for Python, such as 0x10 as 16.0.
+
+    Settings without a number are unchanged, except that those of [sweep] lose their quotes.
+
+    Raises:
+        UserError: If a switch is ``yes``, ``no``, ``on`` or ``off``.
+    """
     key = _declaration(setting)
     if key and key.kind is str:
         return setting
@@ -305,8 +324,11 @@ def _with_python_number(setting: Setting) -> Setting:
         if not number and text.lower() in ("yes", "no", "on", "off"):
             message = f"{setting} is neither true nor false ({setting.origin})"
             raise UserError(message, "true or false; PufferLib 5.0 reads it as 0")
-        return setting._replace(text=str(int(int(float(word)) != 0)) if number else text)
-    if setting.section.partition(".")[0] == "sweep":
+        if not number:
+            return setting._replace(text=text)
+        truncated = int(float(word))  # as 5.0 does: 0.5 is false
+        return setting._replace(text="1" if truncated else "0")
+    if setting.section.partition(".")[0] == "sweep":  # its texts are read as they are
         return setting._replace(text=word if number else text)
     return setting._replace(text=word) if number else setting
 

@@ -78,13 +78,15 @@ def load(
         raise UserError(message, env_hint())
     typed = typed_options(argv)
     settings = [setting_of_program(key, value) for key, value in (keywords or {}).items()]
-    early = typed_values(typed) | {setting.name: unquoted(setting.text) for setting in settings}
+    typed_texts = typed_values(typed) | {
+        setting.name: unquoted(setting.text) for setting in settings
+    }
     request = Request(
         name,
-        early,
+        typed_texts,
         tuple(map(Path, files)),
         training=training,
-        allow_code=allow_code or "--allow-code" in early,
+        allow_code=allow_code or "--allow-code" in typed_texts,
         factory=factory,
     )
     scanned = scan_files(request, family)
@@ -117,7 +119,7 @@ def load_saved(path: Path, allow_code: Allowed = False) -> Config:
     """
     scanned = scan_files(Request("", {}, run=path, training=False, allow_code=allow_code is True))
     if not isinstance(allow_code, bool):
-        scanned = scanned._replace(typed_names=allow_code)
+        scanned = scanned._replace(typed_code=allow_code)
     return fit_and_validate(apply_settings(scanned), training=False)
 
 
@@ -152,15 +154,17 @@ def parse_command_line(
     """
     name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
     typed = typed_options(words)
-    early = typed_values(typed)
-    shows_help = asks_for_help(early)
+    typed_texts = typed_values(typed)
+    shows_help = asks_for_help(typed_texts)
     if not name and not shows_help:
         message = f"the first argument must be an environment ({COMMAND_LINE})"
         raise UserError(message, env_hint())
-    allow_code = "--allow-code" in early
-    request = Request(name, early, tuple(map(Path, files)), run, training, allow_code=allow_code)
+    allow_code = "--allow-code" in typed_texts
+    request = Request(
+        name, typed_texts, tuple(map(Path, files)), run, training, allow_code=allow_code
+    )
     scanned = scan_files(request, family)
-    parser = build_parser(add_options, used, scanned.read.settings)
+    parser = build_parser(add_options, used, scanned.file_settings.settings)
     if shows_help:
         parser.values = {**_constructor_defaults(name), **parser.values}
     arguments, options = parse_options(
@@ -203,8 +207,8 @@ def _key_options(
         typed: Options of the command line; Python environments take any key of [env].
         further: Names of keys that a command adds.
     """
-    env_keys = [f"env.{key}" for key in scanned.read.release.env]
+    env_keys = [f"env.{key}" for key in scanned.file_settings.release.env]
     if scanned.environment.python:
         words = (each.option.removeprefix("--env.") for each in typed)
         env_keys += (f"env.{key.replace('-', '_')}" for key in words if not key.startswith("-"))
-    return options_that_set_keys(scanned.read.settings, [*env_keys, *further])
+    return options_that_set_keys(scanned.file_settings.settings, [*env_keys, *further])

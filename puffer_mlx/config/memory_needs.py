@@ -30,7 +30,8 @@ class Need(NamedTuple):
     """Estimated memory of one component of a run, such as its rollouts.
 
     Attributes:
-        cause: Component and the keys that make it large, for the message.
+        cause: Keys and the component that they make large: the message's text before the size, such
+            as "vec.total_agents 4096 with train.horizon 64 makes rollouts".
         size: Minimum number of bytes.
         hint: Keys to lower.
     """
@@ -51,7 +52,7 @@ def machine_memory() -> int:
     return total
 
 
-def refuse_file(path: Path, size: int) -> None:
+def refuse_large_file(path: Path, size: int) -> None:
     """Raise a UserError if reading a file needs more than the free memory.
 
     Args:
@@ -65,7 +66,7 @@ def refuse_file(path: Path, size: int) -> None:
         )
 
 
-def refuse_policy(config: Config, spec: EnvSpec | None = None, copies: int = 1) -> None:
+def refuse_large_policy(config: Config, spec: EnvSpec | None = None, copies: int = 1) -> None:
     """Raise a UserError if a policy's weights don't fit into memory.
 
     Args:
@@ -73,10 +74,10 @@ def refuse_policy(config: Config, spec: EnvSpec | None = None, copies: int = 1) 
         spec: Environment's spec; None before the environment is made.
         copies: Number of copies of the weights.
     """
-    _refuse_large([_weights_need(config, spec, copies)], machine_memory())
+    _refuse_needs([_weights_need(config, spec, copies)], machine_memory())
 
 
-def refuse_observations(name: str, space: Any, agents: int) -> None:
+def refuse_large_observations(name: str, space: Any, agents: int) -> None:
     """Raise a UserError if one observation per agent doesn't fit into memory.
 
     Args:
@@ -88,10 +89,10 @@ def refuse_observations(name: str, space: Any, agents: int) -> None:
         size = agents * math.prod(space.shape) * space.dtype.itemsize
         what = f"{name}: observations of shape {space.shape} for {agents} agents make arrays"
         hint = f"choose fewer {how_to_set('vec.total_agents')}, or a smaller observation_space"
-        _refuse_large([Need(what, size, hint)], machine_memory())
+        _refuse_needs([Need(what, size, hint)], machine_memory())
 
 
-def refuse_step(spec: EnvSpec, agents: int, size: int) -> None:
+def refuse_large_step(spec: EnvSpec, agents: int, size: int) -> None:
     """Raise a UserError if the environments' arrays for one step don't fit into memory.
 
     Args:
@@ -102,16 +103,17 @@ def refuse_step(spec: EnvSpec, agents: int, size: int) -> None:
     Raises:
         UserError: If they don't fit, or an observation exceeds the maximum size of an array.
     """
-    _refuse_dimension(f"{spec.name}: an agent's observation", spec.observation_size, "")
+    smaller = "choose a smaller observation_space"
+    _refuse_dimension(f"{spec.name}: an agent's observation", spec.observation_size, smaller)
     what = f"{spec.name}: observations of {spec.observation_size} numbers and"
     what += f" {spec.action.logits} action logits for {agents} agents make arrays"
     hint = f"choose fewer {how_to_set('vec.total_agents')},"
     hint += " or a smaller observation or action space"
     copies = 2  # in the environments, and in the policy's inputs
-    _refuse_large([Need(what, copies * agents * size, hint)], machine_memory())
+    _refuse_needs([Need(what, copies * agents * size, hint)], machine_memory())
 
 
-def refuse_training(
+def refuse_large_training(
     config: Config, spec: EnvSpec | None = None, state_copies: int = 1, gpu_memory: int = 0
 ) -> None:
     """Raise a UserError if rollouts, policy, optimizer and minibatches don't fit into memory.
@@ -126,40 +128,41 @@ def refuse_training(
     memory = machine_memory()
     vec, train, selfplay = config.vec, config.train, config.selfplay
     rollouts = _rollout_need("vec.total_agents", vec.total_agents, config, spec)
+    steps = vec.total_agents * train.horizon
     learner = [
         _weights_need(config, spec, TRAINED_COPIES + state_copies + _pool_entries(config)),
         _minibatch_need(config, spec),
     ]
-    steps = vec.total_agents * train.horizon
     if gpu_memory:
-        _refuse_large(learner, gpu_memory, "the GPU")
-        _refuse_large([rollouts], max(memory, gpu_memory))
+        _refuse_needs(learner, gpu_memory, "the GPU")
+        # Rollouts are in either memory: the larger one is the lower bound.
+        _refuse_needs([rollouts], max(memory, gpu_memory))
     else:
-        _refuse_large([rollouts, *learner], memory)
+        _refuse_needs([rollouts, *learner], memory)
     _refuse_dimension("an epoch of vec.total_agents x train.horizon steps", steps, rollouts.hint)
     if config.facts.evaluates_apart and config.base.eval_episodes:
         agents = max(0, config.base.eval_agents)
-        _refuse_large([_rollout_need("base.eval_agents", agents, config, spec)], memory)
+        _refuse_needs([_rollout_need("base.eval_agents", agents, config, spec)], memory)
     if selfplay.eval_bot_games:
         agents = selfplay.eval_bot_envs
         what = f"selfplay.eval_bot_envs {agents} makes observations"
         size = agents * _observation_bytes(spec)
         hint = f"choose fewer {how_to_set('selfplay.eval_bot_envs')}"
-        _refuse_large([Need(what, size, hint)], memory)
+        _refuse_needs([Need(what, size, hint)], memory)
 
 
-def refuse_state(size: int, gpu_memory: int = 0) -> None:
+def refuse_large_state(size: int, gpu_memory: int = 0) -> None:
     """Raise a UserError if weights and optimizer state don't fit into memory.
 
     Args:
-        size: Bytes of all arrays.
+        size: Bytes of the weights and the optimizer state together.
         gpu_memory: Bytes of GPU memory; 0 to use the machine's memory.
     """
     what = "the policy makes weights and optimizer state"
     hint = f"choose a smaller {how_to_set('policy.hidden_size')}, another"
     hint += f" {how_to_set('torch.encoder')}, or smaller observations"
     device = "the GPU" if gpu_memory else "this machine"
-    _refuse_large([Need(what, size, hint)], gpu_memory or machine_memory(), device)
+    _refuse_needs([Need(what, size, hint)], gpu_memory or machine_memory(), device)
 
 
 def _weights_need(config: Config, spec: EnvSpec | None, copies: int) -> Need:
@@ -221,8 +224,14 @@ def _observation_bytes(spec: EnvSpec | None) -> int:
     return spec.observation_size * spec.observation_dtype.itemsize if spec else 1
 
 
-def _refuse_large(needs: Iterable[Need], memory: int, device: str = "this machine") -> None:
-    """Raise a UserError if the sum of needs exceeds ``memory``; it names the largest one."""
+def _refuse_needs(needs: Iterable[Need], memory: int, device: str = "this machine") -> None:
+    """Raise a UserError if the sum of needs exceeds ``memory``. The message names the largest need.
+
+    Args:
+        needs: Needs of components that are in memory at the same time.
+        memory: Available bytes.
+        device: The memory's owner, for the message.
+    """
     needs = list(needs)
     total = sum(need.size for need in needs)
     if total <= memory:
@@ -241,6 +250,7 @@ def _gigabytes(size: int) -> str:
 
 
 def _refuse_dimension(what: str, size: int, hint: str) -> None:
+    """Raise a UserError if an array would have more numbers than MLX allows in one dimension."""
     if size > INT_MAX:
         message = f"{what} has {size:,} numbers, more than an array's dimension may have"
-        raise UserError(f"{message} ({INT_MAX:,})", hint or "choose a smaller observation_space")
+        raise UserError(f"{message} ({INT_MAX:,})", hint)

@@ -23,14 +23,15 @@ def trainer_note(config: Config) -> str:
     Args:
         config: Valid configuration.
     """
-    why = config.trainer_reason.removesuffix(" says train.algorithm")
-    why = f" ({why})" if why else ""
+    # Of the reason "FILE says train.algorithm", the file is enough beside the trainer's name.
+    reason = config.trainer_reason.removesuffix(" says train.algorithm")
+    reason = f" ({reason})" if reason else ""
     trainer = f"trainer {config.train.algorithm}, {config.facts.title}"
-    return f"{config.env_name}: {trainer}{why}{_opponents(config)}"
+    return f"{config.env_name}: {trainer}{reason}{_opponents_text(config)}"
 
 
-def _opponents(config: Config) -> str:
-    """Return the text about the opponents of a run, or "" without self-play."""
+def _opponents_text(config: Config) -> str:
+    """Return the end of a trainer's line about the opponents of a run, or "" without self-play."""
     if not (count := config.opponents):
         return ""
     opponents = "an opponent" if count == 1 else f"{count} opponents"
@@ -44,21 +45,21 @@ def keys_without_effect(config: Config, resumed: bool = False) -> list[str]:
         config: Valid configuration.
         resumed: True for a resumed run.
     """
-    names = config.facts.unused
+    names = list(config.facts.unused)
     if config.selfplay.enabled:
-        other = RULE_KEYS[OTHER_RULES[config.selfplay_rules]]
-        names += other.count, other.fraction, *other.further
+        unused_rules = RULE_KEYS[OTHER_RULES[config.selfplay_rules]]
+        names += [unused_rules.count, unused_rules.fraction, *unused_rules.further]
     else:
         names += SELFPLAY_KEYS
     adaptive = config.train.lr_schedule == "adaptive"
-    names = *names, "train.min_lr_ratio" if adaptive else "train.desired_kl"
+    names.append("train.min_lr_ratio" if adaptive else "train.desired_kl")
     if not (config.facts.evaluates_apart or config.base.eval_interval):
-        names = "base.eval_agents", *names
+        names.insert(0, "base.eval_agents")
     if ":" in config.train.advantage:  # a custom function works with any trainer
-        names = tuple(name for name in names if name != "train.advantage")
+        names = [name for name in names if name != "train.advantage"]
     keys = [key for key in names if key in config.origins]
     if resumed and is_explicit(config, "base.seed"):
-        keys.append("base.seed (a resumed run has its random keys)")
+        keys.append("base.seed (a resumed run continues its random keys)")
     if config.base.track == NO_TRACKER and not config.base.wandb:
         reason = "needs a tracker, see base.track"
         keys += (f"{key} ({reason})" for key in TRACKER_KEYS if is_explicit(config, key))
@@ -66,7 +67,7 @@ def keys_without_effect(config: Config, resumed: bool = False) -> list[str]:
 
 
 def family_note(config: Config) -> str | None:
-    """Return the line about a Python environment's family and files, or None in C."""
+    """Return the line about a Python environment's family and files, or None for one in C."""
     if not config.python:
         return None
     family = FAMILIES.get(config.base.family)
@@ -83,13 +84,15 @@ def take_notes(config: Config) -> list[str]:
 
 def unused_keys_note(config: Config) -> str | None:
     """Return the line about keys in files that have no effect here, or None."""
-    return (
-        f"unused here: {', '.join(config.unused)} (--help all says why)" if config.unused else None
-    )
+    if not config.unused:
+        return None
+    return f"unused here: {', '.join(config.unused)} (--help all says why)"
 
 
-def missing_steps(config: Config, epoch: int) -> str:
-    """Return the reason why a run has fewer steps than requested, as the end of a line, or "".
+def missing_steps_text(config: Config, epoch: int) -> str:
+    """Return text that says why a run has fewer steps than requested, or "" if it has all.
+
+    The text is appended to the number of steps: ", rounded down from 1,000 (whole epochs)".
 
     Args:
         config: Configuration of the run.

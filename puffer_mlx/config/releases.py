@@ -36,16 +36,17 @@ PRIORITY_KEYS = "train.prio_*"
 
 
 class Release(NamedTuple):
-    """The differences between a PufferLib release and the other: trainer, keys, rules of reading.
+    """Properties of PufferLib 4.0 or 5.0 in which the two differ: trainer, keys, rules of reading.
 
     Args:
         trainer: Algorithm that is the release's trainer.
         keys: Patterns of the keys that the other release doesn't have.
-        read: Function that reads the settings of a file; its second argument is ``capitals``.
+        read: Function (path, ``keep_capitals``) that reads the settings of a file.
         env: Default parameters of environments.
-        texts: True if environments accept text parameters, besides numbers.
-        capitals: True if parameters of environments keep their capitals, in files of any release.
-        names_itself: True if an environment's file names the environment and may be in a folder
+        text_parameters: True if environments accept text parameters, besides numbers.
+        keep_capitals: True if keys of environments written for this release keep their capitals,
+            also in a file that is read by the other release's rules.
+        env_name_in_file: True if an environment's file is found by its [base] env_name, anywhere
             below ``config``. False if the file is always ``config/NAME.ini``.
     """
 
@@ -53,17 +54,24 @@ class Release(NamedTuple):
     keys: tuple[str, ...]
     read: Callable[[Path, bool], list[Setting]]
     env: Mapping[str, float] = {}
-    texts: bool = False
-    capitals: bool = False
-    names_itself: bool = True
+    text_parameters: bool = False
+    keep_capitals: bool = False
+    env_name_in_file: bool = True
 
 
 RELEASES = {
     "4.0": Release(
         trainer_of_release("4.0"),
         (
-            *("train.beta1", "train.beta2", "train.eps", "train.prio_alpha", "train.prio_beta0"),
-            *("torch.*", "base.reset_state", "vec.num_frozen_banks", "vec.frozen_bank_*"),
+            "train.beta1",
+            "train.beta2",
+            "train.eps",
+            "train.prio_alpha",
+            "train.prio_beta0",
+            "torch.*",
+            "base.reset_state",
+            "vec.num_frozen_banks",
+            "vec.frozen_bank_*",
             "policy.expansion_factor",
         ),
         read_ini,
@@ -71,11 +79,11 @@ RELEASES = {
     "5.0": Release(
         trainer_of_release("5.0"),
         (*KEYS_SHARED_WITH_5, "train.momentum", "base.async", "base.reset_every_horizon"),
-        lambda path, _: read_ini_5(path),
+        lambda path, _: read_ini_5(path),  # by its rules, keys always keep their capitals
         ENV_OF_5,
-        texts=True,
-        capitals=True,
-        names_itself=False,
+        text_parameters=True,
+        keep_capitals=True,
+        env_name_in_file=False,
     ),
 }
 
@@ -86,11 +94,12 @@ class FileRelease(NamedTuple):
     """The PufferLib release and trainer that an .ini file's keys show.
 
     Args:
-        rules: Release whose rules of reading apply; empty if the keys show none.
+        rules: Name of the release by whose rules the file is read; empty if the keys show none.
         algorithm: Trainer that the file is for; empty if the keys show none.
         reason: Reason for this trainer, for messages: text after the file's name.
         sets_algorithm: True if the file sets ``train.algorithm``.
-        faithful: False if the trainer lacks something that the file's keys mean.
+        faithful: False if no trainer does all that the file's keys mean, as for files from before
+            5.0's release, which combine priorities with 5.0's other keys.
         source: Folder of C sources that the file names; may be empty.
     """
 
@@ -107,18 +116,23 @@ class FileRelease(NamedTuple):
 
 
 def file_release(path: Path) -> FileRelease:
-    """Return an .ini file's release; empty if it is unknown or the file can't be read."""
+    """Return the release and trainer that an .ini file's keys show.
+
+    All fields are empty if the keys show neither, or the file can't be read.
+    """
     texts = file_texts(path)
     sets_algorithm = ALGORITHM in texts
     names = set(texts)
-    if sets_algorithm:  # a file of puffer_mlx: these keys don't show that it is 5.0's
-        names = {name for name in texts if not _any_matches({name}, KEYS_SHARED_WITH_5)}
+    if sets_algorithm:
+        # The file is puffer_mlx's: keys that puffer_mlx shares with 5.0 don't show 5.0's release.
+        names = {name for name in texts if not _matches(name, KEYS_SHARED_WITH_5)}
     release = _release_of_keys(names)
     if sets_algorithm:
         reason = f"says {ALGORITHM}"
         release = FileRelease(release.rules or "4.0", texts[ALGORITHM], reason, True)
-    source = texts.get("env.source", "")
-    return release._replace(source=str((path.parent / source).resolve()) if source else "")
+    if source := texts.get("env.source", ""):
+        release = release._replace(source=str((path.parent / source).resolve()))
+    return release
 
 
 def listed_names(path: Path) -> list[str]:
@@ -132,13 +146,16 @@ def listed_names(path: Path) -> list[str]:
     """
     file = ini_file(path)
     text = file.raw.get("base.env_name", "")
-    if file.is_indented and file_release(path).rules != "5.0":
-        with suppress(UserError):  # reading the settings reports what is wrong
-            pairs = {f"{s}.{key.lower()}": value for _, s, key, value in lines_of_4(file.text, "")}
-            value = pairs.get("base.env_name") or ""
+    if file.has_indented_lines and file_release(path).rules != "5.0":
+        # ``raw`` is by 5.0's rules. By 4.0's, the names may be on several indented lines.
+        with suppress(UserError):  # of a wrong line: reading the settings reports it later
+            lines = lines_of_4(file.text, "")
+            values = {f"{line.section}.{line.key.lower()}": line.text for line in lines}
+            value = values.get("base.env_name") or ""
             text = "\n".join(map(uncommented, value.split("\n")))
-    if text.startswith("=") and (name := unquoted(text)) != text:
-        return [name]
+    literal = unquoted(text)
+    if text.startswith("=") and literal != text:
+        return [literal]
     words = [word.strip("'\"") for word in text.split()]
     return [] if words == ["None"] else words
 
@@ -160,13 +177,18 @@ def _release_of_keys(names: Set[str]) -> FileRelease:
     return FileRelease(release, RELEASES[release].trainer, f"is a {release} file")
 
 
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def _any_matches(names: Set[str], patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+    return any(_matches(name, patterns) for name in names)
 
 
 # ---- folders -------------------------------------------------------------------------------------
 
-# Text that shows a header of 5.0, whose build.sh refuses a NAME.h without the typedef.
+# Text in NAME.h that shows that it is 5.0's: the type obs_t, without which 5.0's build.sh refuses
+# the file, or the name of 5.0's header or step function.
 _HEADER_OF_5 = re.compile(
     rb"^[ \t]*typedef\b[^;]*\bobs_t\s*;|\bpufferenv\.h\b|\bpuf_step\s*\(", re.MULTILINE
 )
@@ -230,5 +252,6 @@ def folder_has_cuda_network(folder: Path | str) -> bool:
     source = main_source(folder)
     if source is None or source.suffix != ".h":
         return False
-    policies = [path for path in folder.glob("*.cu") if b"PUF_GPU" not in path.read_bytes()]
-    return folder.name in _WITH_SPECIAL_NETWORK or bool(policies)
+    # A .cu file is a network, or with PUF_GPU the environment for GPUs.
+    networks = [path for path in folder.glob("*.cu") if b"PUF_GPU" not in path.read_bytes()]
+    return folder.name in _WITH_SPECIAL_NETWORK or bool(networks)

@@ -109,8 +109,9 @@ def resolve(
         scanned = scan_files(request, find_family(config))
     environment = scanned.environment
     config = fit_and_validate(apply_settings(scanned, arguments), request.training)
-    config.files = [plain_path(path) for path in scanned.read.files]
-    config.notes += [scanned.shadowed] * bool(scanned.shadowed)
+    config.files = [plain_path(path) for path in scanned.file_settings.files]
+    if scanned.shadowed_note:
+        config.notes.append(scanned.shadowed_note)
     if not environment.has_family_files and config.python and is_explicit(config, FAMILY):
         config.notes.append(
             f"{FAMILY} {config.base.family} has no effect: {config.files[-1]} sets every key"
@@ -175,22 +176,24 @@ def apply_settings(scanned: ScannedFiles, arguments: Sequence[Setting] = ()) -> 
     """
     request = scanned.request
     environment = scanned.environment
-    read = scanned.read
+    file_settings = scanned.file_settings
     config = Config(
-        env_name=environment.env_name, source=environment.source, trainer_reason=read.reason
+        env_name=environment.env_name,
+        source=environment.source,
+        trainer_reason=file_settings.reason,
     )
     config.factory = request.factory
     config.allow_code = request.allow_code
-    config.env = dict(read.release.env)
-    config.rate_optimizer = _rate_optimizer(filter(read.applies, read.settings))
-    texts = read.release.texts
+    config.env = dict(file_settings.release.env)
+    config.rate_optimizer = _rate_optimizer(filter(file_settings.applies, file_settings.settings))
+    texts = file_settings.release.text_parameters
     problems: list[UserError] = []
     chosen: dict[str, Setting] = {}
     skipped: dict[str, Setting] = {}
-    for setting in [*read.settings, *arguments]:
+    for setting in [*file_settings.settings, *arguments]:
         try:
             plain = _under_our_name(setting)
-            (chosen if read.applies(plain) else skipped)[plain.name] = plain
+            (chosen if file_settings.applies(plain) else skipped)[plain.name] = plain
         except UserError as problem:
             problems.append(problem)
     for setting in chosen.values():
@@ -206,8 +209,8 @@ def apply_settings(scanned: ScannedFiles, arguments: Sequence[Setting] = ()) -> 
         config.bot_eval = {}
     if config.python and config.base.family == AUTO:
         config.base.family = environment.family or AUTO
-    origin = relative_path(read.files[-1]) if read.files else ""
-    _note_code(config, [*read.settings, *arguments], scanned.typed_names, origin)
+    origin = relative_path(file_settings.files[-1]) if file_settings.files else ""
+    _note_code(config, [*file_settings.settings, *arguments], scanned.typed_code, origin)
     return AppliedSettings(config, chosen, skipped)
 
 

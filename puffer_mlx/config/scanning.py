@@ -24,11 +24,11 @@ from puffer_mlx.config.finding import (
     NETWORK,
     ConfiguredEnvironment,
     FamilyChoice,
-    find_files,
+    find_configured_environment,
     is_complete,
     last_value,
     plain_path,
-    refuse_without_version,
+    refuse_missing_version,
     resolve_file,
     shadow_note,
     shipped_file,
@@ -65,7 +65,7 @@ class FileSettings(NamedTuple):
         release: Release of the environment's sources; 4.0 without sources.
         files: All files that were read; later ones win.
         settings: Settings in the order of the files.
-        other_trainer: Origins of settings in files for another trainer.
+        other_trainer_origins: Origins (file and line) of the settings in files for another trainer.
     """
 
     algorithm: str
@@ -73,11 +73,14 @@ class FileSettings(NamedTuple):
     release: Release
     files: list[Path]
     settings: list[Setting]
-    other_trainer: frozenset[str]
+    other_trainer_origins: frozenset[str]
 
     def applies(self, setting: Setting) -> bool:
         """Return True if a setting is used by the chosen trainer."""
-        return setting.name not in TRAINER_DEFINING_KEYS or setting.origin not in self.other_trainer
+        return (
+            setting.name not in TRAINER_DEFINING_KEYS
+            or setting.origin not in self.other_trainer_origins
+        )
 
 
 class Request(NamedTuple):
@@ -85,7 +88,7 @@ class Request(NamedTuple):
 
     Args:
         name: Environment, or path of an .ini file; may be empty for ``--help``.
-        early: TypedOption texts by ``section.key``; some of them choose files.
+        typed_texts: Typed values by ``section.key``, not parsed yet: some of them choose files.
         files: Further .ini files.
         run: A saved run's configuration file, used instead of the environment's files.
         training: False to check only the keys that evaluations need.
@@ -94,7 +97,7 @@ class Request(NamedTuple):
     """
 
     name: str
-    early: Mapping[str, str | None]
+    typed_texts: Mapping[str, str | None]
     files: tuple[Path, ...] = ()
     run: Path | None = None
     training: bool = True
@@ -108,16 +111,17 @@ class ScannedFiles(NamedTuple):
     Args:
         request: The user's request.
         environment: The environment and its files.
-        read: Settings of these files.
-        typed_names: Code that the user named: the environment, or a folder of sources.
-        shadowed: Note about files in the working directory that aren't used; may be empty.
+        file_settings: Settings of these files, and the trainer.
+        typed_code: Names of code that the user typed: the environment, or a folder of sources.
+        shadowed_note: Note about an environment in the working directory that isn't used because
+            a shipped one has its name; may be empty.
     """
 
     request: Request
     environment: ConfiguredEnvironment
-    read: FileSettings
-    typed_names: Collection[str]
-    shadowed: str = ""
+    file_settings: FileSettings
+    typed_code: Collection[str]
+    shadowed_note: str = ""
 
     @property
     def needs_family(self) -> bool:
@@ -136,30 +140,33 @@ def scan_files(request: Request, family: str = "") -> ScannedFiles:
         UserError: If the environment doesn't exist, or a file can't be read.
     """
     name = request.name
-    early = request.early
+    typed_texts = request.typed_texts
     choice = FamilyChoice(
         family,
-        typed=early.get(FAMILY) or last_value(FAMILY, request.files),
-        network=early.get(NETWORK) or last_value(NETWORK, request.files),
-        complete=any(map(is_complete, request.files)),
+        typed_family=typed_texts.get(FAMILY) or last_value(FAMILY, request.files),
+        typed_network=typed_texts.get(NETWORK) or last_value(NETWORK, request.files),
+        has_complete_file=any(map(is_complete, request.files)),
     )
     if request.training and request.run is None and request.factory is None:
-        refuse_without_version(name)
+        refuse_missing_version(name)
     with report_read_errors(
         name, "name an environment, a folder or an .ini file that you may read"
     ):
-        environment = find_files(name, choice) if name else ConfiguredEnvironment("", "", [])
-    shadowed = shadow_note(name, environment)
+        environment = (
+            find_configured_environment(name, choice) if name else ConfiguredEnvironment("", "", [])
+        )
+    shadowed_note = shadow_note(name, environment)
     source = environment.source
-    typed_names = {source, source and str(Path(source).resolve())}
+    typed_code = {source, str(Path(source).resolve())} if source else {""}
     if not name.endswith(".ini"):
-        typed_names.add(environment.env_name)
+        typed_code.add(environment.env_name)
     if request.run is not None:
         environment = resolve_file(request.run, choice)
     files = request.files if name else ()
-    typed_source = early.get("env.source") or ""
-    read = read_files(environment, files, typed_source, early.get(ALGORITHM) or "")
-    return ScannedFiles(request, environment, read, typed_names, shadowed)
+    typed_source = typed_texts.get("env.source") or ""
+    typed_algorithm = typed_texts.get(ALGORITHM) or ""
+    file_settings = read_files(environment, files, typed_source, typed_algorithm)
+    return ScannedFiles(request, environment, file_settings, typed_code, shadowed_note)
 
 
 def read_files(
@@ -173,39 +180,44 @@ def read_files(
     Args:
         environment: Environment with its files.
         files: Further files, which win.
-        source: TypedOption folder of C sources; may be empty.
-        algorithm: TypedOption ``train.algorithm``; may be empty.
+        source: Typed folder of C sources; may be empty.
+        algorithm: Typed ``train.algorithm``; may be empty.
 
     Raises:
         UserError: If a file can't be read, or isn't an .ini file.
     """
     paths = [*environment.files, *files]
     partial = environment.partial_files
-    file_releases = {
-        path: FileRelease() if path in partial else file_release(path) for path in paths
-    }
+    file_releases = {path: file_release(path) for path in paths}
+    for path in partial:  # the few keys that are read from such a file choose no trainer
+        file_releases[path] = FileRelease()
     sources = (each.source for each in reversed(file_releases.values()) if each.source)
     source = source or environment.source or next(sources, "")
     with report_read_errors(source):
-        name = folder_release(source) if source and main_source(source) else ""
-    release = RELEASES[name or "4.0"]
+        source_release = folder_release(source) if source and main_source(source) else ""
+    release = RELEASES[source_release or "4.0"]
     reason = f"--{ALGORITHM}"
     if not algorithm:
-        algorithm, reason = _choose_algorithm(file_releases, source, name)
+        algorithm, reason = _choose_algorithm(file_releases, source, source_release)
     if algorithm in algorithms():  # otherwise validate() refuses it
-        paths[1:1] = shipped_file(facts(algorithm).settings_file)
+        # after default.ini
+        paths = [*paths[:1], *shipped_file(facts(algorithm).settings_file), *paths[1:]]
     settings: list[Setting] = []
-    other_trainer: set[str] = set()
+    other_trainer_origins: set[str] = set()
     for path in paths:
-        of_file = file_releases.get(path) or file_release(path)
-        rules = RELEASES[of_file.rules] if of_file.rules else release
-        lines = rules.read(path, release.capitals)
+        shown_release = file_releases.get(path) or file_release(path)
+        rules = RELEASES[shown_release.rules] if shown_release.rules else release
+        lines = rules.read(path, release.keep_capitals)
         if path in partial:
             lines = [setting for setting in lines if setting.name in PARTIAL_FILE_KEYS[path.name]]
+        # A file's other trainer isn't a setting: the origin of train.algorithm is what chose it.
         settings += [s for s in lines if s.name != ALGORITHM or unquoted(s.text) == algorithm]
-        if path != paths[0] and not of_file.is_for(algorithm):
-            other_trainer |= {setting.origin for setting in lines}
-    return FileSettings(algorithm, reason, release, paths, settings, frozenset(other_trainer))
+        is_default_ini = path == paths[0]
+        if not is_default_ini and not shown_release.is_for(algorithm):
+            other_trainer_origins |= {setting.origin for setting in lines}
+    return FileSettings(
+        algorithm, reason, release, paths, settings, frozenset(other_trainer_origins)
+    )
 
 
 def _choose_algorithm(
@@ -218,11 +230,13 @@ def _choose_algorithm(
         source: Folder of the environment's C sources; may be empty.
         release: Release of these sources; may be empty.
     """
-    default, *other_files = file_releases.items() or [(Path(), FileRelease())]
-    if candidates := [each for each in reversed(other_files) if each[1].algorithm]:
-        # min() returns the first of equals, which is the last file.
-        path, of_file = min(candidates, key=lambda other: not other[1].sets_algorithm)
-        return of_file.algorithm, f"{relative_path(Path(plain_path(path)))} {of_file.reason}"
+    default_release, *_ = file_releases.values() or [FileRelease()]
+    candidates = [path for path in list(file_releases)[1:] if file_releases[path].algorithm]
+    explicit = [path for path in candidates if file_releases[path].sets_algorithm]
+    if candidates:
+        path = (explicit or candidates)[-1]
+        chosen = file_releases[path]
+        return chosen.algorithm, f"{relative_path(Path(plain_path(path)))} {chosen.reason}"
     if release:
         return trainer_of_release(release), f"{relative_path(Path(source))} is a {release} folder"
-    return default[1].algorithm or str(DECLARED[ALGORITHM].default), "the default"
+    return default_release.algorithm or str(DECLARED[ALGORITHM].default), "the default"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence, Set
 from puffer_mlx.config.components import algorithms, facts
 from puffer_mlx.config.key import INT_MAX
 from puffer_mlx.config.option_names import how_to_set
-from puffer_mlx.config.schema import DECLARED, GOALS, Config, Wrap, minibatches
+from puffer_mlx.config.schema import DECLARED, GOAL_SIGNS, Config, Wrap, minibatches
 from puffer_mlx.config.schema.selfplay import OTHER_RULES, RULE_KEYS, RULES_OF_4
 from puffer_mlx.errors import UserError
 
@@ -97,9 +97,9 @@ def _evaluation_problems(config: Config, invalid: Set[str]) -> Iterator[Problem]
             message = f"{name} {config.value(name)} needs evaluations during training"
             hint = f"{how_to_set('base.eval_interval', '100_000')}, for example"
             yield names, message, hint
-    if config.goal not in GOALS:
+    if config.goal not in GOAL_SIGNS:
         message = f"sweep.goal {config.goal} does not exist here"
-        yield ["sweep.goal"], message, " or ".join(GOALS)
+        yield ["sweep.goal"], message, " or ".join(GOAL_SIGNS)
     if interval and base.stop_at_score != "none" and not config.evaluation_metric:
         message = f"base.stop_at_score needs {config.metric}, which evaluations don't report"
         names = ["base.stop_at_score", "sweep.metric"]

@@ -6,7 +6,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.config.ini_files import CONTROL, uncommented
+from puffer_mlx.config.ini_files import CONTROL_CHARACTER, uncommented
 from puffer_mlx.config.schema import KEYS, Config
 from puffer_mlx.config.values import parse_argument, parse_parameter, unquoted
 from puffer_mlx.system.files import publish
@@ -95,7 +95,7 @@ def parameter_text(value: Any, python: bool) -> str:
 
 def _fits_line(text: str) -> bool:
     """Return True if a text fits in one line of a UTF-8 file."""
-    return not (CONTROL.search(text) or re.search(r"[\n\r\ud800-\udfff]", text))
+    return not (CONTROL_CHARACTER.search(text) or re.search(r"[\n\r\ud800-\udfff]", text))
 
 
 def _spelled(value: str, *readers: Callable[[str], Any]) -> str:

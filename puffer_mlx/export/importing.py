@@ -15,7 +15,7 @@ from typing import Any
 from puffer_mlx.checkpoint import environment_statistics, normalization, rescaling
 from puffer_mlx.checkpoint.environment_statistics import NORMALIZE_KEY, RESCALE_KEY
 from puffer_mlx.config import Config
-from puffer_mlx.config.memory_needs import refuse_file
+from puffer_mlx.config.memory_needs import refuse_large_file
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
 from puffer_mlx.export.file_format import FileFormat, PolicyFile
@@ -39,7 +39,7 @@ def inspect(path: Path) -> PolicyFile:
     with report_read_errors(path, "check the path"):
         with open_file(path) as file:
             head = file.read(HEAD_BYTES)
-            refuse_file(path, os.fstat(file.fileno()).st_size)
+            refuse_large_file(path, os.fstat(file.fileno()).st_size)
         source = read_policy_file(path, formats.detect_format(path, head))
     source.statistics_inside = bool(source.statistics)
     source.statistics = source.statistics or environment_statistics.read_statistics(path)

@@ -21,7 +21,7 @@ from puffer_mlx.config import Base, Config, trust, write_ini
 from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.finding import VERSION, gymnasium_id
 from puffer_mlx.config.fit import is_explicit
-from puffer_mlx.config.notes import keys_without_effect, missing_steps
+from puffer_mlx.config.notes import keys_without_effect, missing_steps_text
 from puffer_mlx.config.schema import NO_TRACKER
 from puffer_mlx.config.schema.policy import CUSTOM_MODULE
 from puffer_mlx.display.notebook import watch
@@ -425,7 +425,7 @@ class Trainer:
         score = self._evaluator.score
         if target_reached(config, score):
             print(f'{target_message(config, score)}; stop_at_score="none" continues')
-        elif missing := missing_steps(config, self.epoch):
+        elif missing := missing_steps_text(config, self.epoch):
             print(f"steps {self.epoch * config.batch_size:,}{missing}")
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx import config
-from puffer_mlx.config.memory_needs import refuse_policy
+from puffer_mlx.config.memory_needs import refuse_large_policy
 from puffer_mlx.config.schema.policy import CUSTOM_MODULE
 from puffer_mlx.config.trust import refuse_untrusted_code
 from puffer_mlx.errors import UserError
@@ -253,7 +253,7 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
     if spec.mask_size and spec.action.continuous:
         raise UserError(f"{spec.name}: continuous actions can't be masked", "remove MY_ACTION_MASK")
     refuse_untrusted_code(configuration, "torch")
-    refuse_policy(configuration, spec)
+    refuse_large_policy(configuration, spec)
     policy = configuration.policy
     torch = configuration.torch
     H = policy.hidden_size

@@ -15,7 +15,7 @@ from puffer_mlx.config.compatibility import RENAMES, UNUSED, closest
 from puffer_mlx.config.fit import is_explicit
 from puffer_mlx.config.key import Setting
 from puffer_mlx.config.option_names import option
-from puffer_mlx.config.schema import DECLARED, KEYS, OLD_METRIC_SECTION
+from puffer_mlx.config.schema import DECLARED, KEYS, METRIC_SECTION_OF_3
 from puffer_mlx.config.validation import MAX_PROBLEMS
 from puffer_mlx.config.values import BOOLS, parse_number, read_value, unquoted
 from puffer_mlx.errors import UserError
@@ -118,7 +118,7 @@ def _read_settings(config: Config, notes: list[str]) -> SweepSettings:
     texts |= {"metric": config.metric, "goal": config.goal}
     if metric.startswith("environment/"):
         notes.append(f"[sweep] metric {metric} is PufferLib 3.0's name for {config.metric}")
-    if OLD_METRIC_SECTION in config.sweep:
+    if METRIC_SECTION_OF_3 in config.sweep:
         notes.append(
             "[sweep.metric] is a section of PufferLib 3.0; it is read as metric and goal of [sweep]"
         )
@@ -187,7 +187,7 @@ def _ranges(
     texts |= optional if only else {}
     sections: dict[str, str] = {}
     for section, keys in config.sweep.items():
-        if section in ("sweep", OLD_METRIC_SECTION):
+        if section in ("sweep", METRIC_SECTION_OF_3):
             continue
         file_name = section.partition(".")[2]
         if name := _key_name(config, file_name, notes):

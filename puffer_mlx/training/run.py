@@ -20,7 +20,7 @@ from puffer_mlx.checkpoint.environment_statistics import current_statistics, res
 from puffer_mlx.checkpoint.folder import new_run
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.config import Config
-from puffer_mlx.config.memory_needs import refuse_training
+from puffer_mlx.config.memory_needs import refuse_large_training
 from puffer_mlx.distributed import shards
 from puffer_mlx.distributed.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.actor_critic import actor_critic
@@ -186,7 +186,7 @@ class Run(contextlib.ExitStack):
 def _make_shard(config: Config, ranks: SingleProcess) -> Any:
     """Create this process's environments, after checking that training fits in memory."""
     state_size = optimizers.state_size(optimizers.from_config(config))
-    refuse_training(ranks.local_config(config), None, state_size, training_memory())
+    refuse_large_training(ranks.local_config(config), None, state_size, training_memory())
     return shards.make_local_environments(config, ranks, placement.rollout_cores(config))
 
 

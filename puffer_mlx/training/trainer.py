@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from puffer_mlx.checkpoint.folder import SavedState
 from puffer_mlx.config import Config
-from puffer_mlx.config.memory_needs import refuse_state, refuse_training
+from puffer_mlx.config.memory_needs import refuse_large_state, refuse_large_training
 from puffer_mlx.distributed.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import verification
@@ -115,7 +115,7 @@ class Trainer:
         choose_cache_limit()
         local = ranks.local_config(config)
         state_size = optimizers.state_size(optimizers.from_config(config))
-        refuse_training(local, vec.spec, state_size, training_memory())
+        refuse_large_training(local, vec.spec, state_size, training_memory())
         policy = policy or configured_policy(vec.spec, config)
         self.config = config
         self.vec = vec
@@ -439,6 +439,6 @@ def _first_state(config: Config, policy: Policy, weights: Any) -> tuple[mx.array
     weights = policy.init(init) if weights is None else weights
     optimizer = optimizers.from_config(config).init(weights)
     state = TrainState(weights, optimizer, precision.first_scaler(config.train.precision))
-    refuse_state(sum(array.nbytes for array in leaves(state)), training_memory())
+    refuse_large_state(sum(array.nbytes for array in leaves(state)), training_memory())
     mx.eval(key, *state)
     return key, state

@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from puffer_mlx.config.memory_needs import refuse_step
+from puffer_mlx.config.memory_needs import refuse_large_step
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.backend_choice import choose_backend
@@ -139,7 +139,7 @@ class PythonVec:
         self.reports_final_observations = factory.reports_final_observations
         arrays = factory.shapes(1).values()
         row_bytes = sum(math.prod(shape) * np.dtype(kind).itemsize for shape, kind in arrays)
-        refuse_step(self.spec, total, row_bytes)
+        refuse_large_step(self.spec, total, row_bytes)
         self._steps = [
             0
         ] * groups  # steps of each group since the last call of ``take_final_observations``

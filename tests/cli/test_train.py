@@ -68,7 +68,7 @@ def test_options_that_change_nothing_are_named(script, here, capsys):
     assert "unused here: policy.log_std_init (actions are discrete)" in lines
     assert script.main(["squared", "--resume", "latest", "--seed", "9"]) == 0
     out = capsys.readouterr().out
-    assert "base.seed (a resumed run has its random keys)" in out
+    assert "base.seed (a resumed run continues its random keys)" in out
     assert NOTHING_TO_TRAIN in out and NOTHING_SAVED not in out
 
 

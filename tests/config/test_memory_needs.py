@@ -52,9 +52,11 @@ def config(H=64, L=2, N=4096, T=64, M=8192, **parts):
 )
 def test_sizes_beyond_the_machines_memory_are_refused(gigabytes, wrong, changed, said):
     gigabytes(20)
-    memory_needs.refuse_training(config(), SPEC)
+    memory_needs.refuse_large_training(config(), SPEC)
     with pytest.raises(UserError, match="this machine has 20 GB") as caught:
-        memory_needs.refuse_training(config(**wrong), replace(SPEC, **changed) if changed else None)
+        memory_needs.refuse_large_training(
+            config(**wrong), replace(SPEC, **changed) if changed else None
+        )
     assert said in str(caught.value) and "hint: choose " in str(caught.value)
 
 
@@ -62,32 +64,32 @@ def test_parts_that_fit_separately_must_fit_together(gigabytes):
     """Rollouts of 109 MB at least, weights of 3 x 4 bytes x (2 x 2500^2 + 2500 x 103) = 153 MB."""
     wide = config(H=2500, M=64)
     gigabytes(0.3)
-    memory_needs.refuse_training(wide, SPEC)
+    memory_needs.refuse_large_training(wide, SPEC)
     gigabytes(0.2)
     with pytest.raises(UserError, match=r"hidden_size 2500 .* 0.26 GB with the rest of the run"):
-        memory_needs.refuse_training(wide, SPEC)
+        memory_needs.refuse_large_training(wide, SPEC)
 
 
 def test_a_gpus_own_memory_holds_the_learner(gigabytes):
     wide = config(H=2500, M=64)
     gigabytes(0.12)
-    memory_needs.refuse_training(wide, SPEC, gpu_memory=160_000_000)
+    memory_needs.refuse_large_training(wide, SPEC, gpu_memory=160_000_000)
     with pytest.raises(UserError, match=r"hidden_size 2500 .* and the GPU has 0.15 GB"):
-        memory_needs.refuse_training(wide, SPEC, gpu_memory=150_000_000)
+        memory_needs.refuse_large_training(wide, SPEC, gpu_memory=150_000_000)
     gigabytes(0.1)
-    memory_needs.refuse_training(wide, SPEC, gpu_memory=160_000_000)
+    memory_needs.refuse_large_training(wide, SPEC, gpu_memory=160_000_000)
     with pytest.raises(UserError, match="rollouts"):
-        memory_needs.refuse_training(config(N=8192, H=8, M=64), SPEC, gpu_memory=160_000_000)
+        memory_needs.refuse_large_training(config(N=8192, H=8, M=64), SPEC, gpu_memory=160_000_000)
 
 
 def test_sizes_beyond_a_dimension_of_an_array_are_refused(gigabytes):
     """MLX counts a dimension in 32 bits, whatever fits into memory."""
     gigabytes(10**6)
-    memory_needs.refuse_training(config(N=2**20, T=2**10))
+    memory_needs.refuse_large_training(config(N=2**20, T=2**10))
     with pytest.raises(UserError, match="2,147,483,648 numbers, more than an array's dimension"):
-        memory_needs.refuse_training(config(N=2**20, T=2**11))
+        memory_needs.refuse_large_training(config(N=2**20, T=2**11))
     with pytest.raises(UserError, match="2,147,483,648 numbers, more than an array's dimension"):
-        memory_needs.refuse_step(replace(SPEC, observation_size=2**31), 1, 1)
+        memory_needs.refuse_large_step(replace(SPEC, observation_size=2**31), 1, 1)
 
 
 def test_an_optimizers_state_counts(gigabytes):
@@ -96,7 +98,7 @@ def test_an_optimizers_state_counts(gigabytes):
     for name, said in ("muon", "2,40"), ("adam", "3,20"):
         kept = optimizers.state_size(optimizers.find_optimizer(name))
         with pytest.raises(UserError, match=f"makes weights of {said}"):
-            memory_needs.refuse_training(config(H=10**7), state_copies=kept)
+            memory_needs.refuse_large_training(config(H=10**7), state_copies=kept)
 
 
 @pytest.mark.parametrize(
@@ -110,10 +112,10 @@ def test_the_pool_of_opponents_counts(gigabytes, enabled, max_size, interval, co
     settings.selfplay = Selfplay(enabled, max_size=max_size, snapshot_interval=interval)
     needed = copies * (4 * (2 * 10**8 + 10**4) + 2000) / 1e9
     gigabytes(needed * 1.001)
-    memory_needs.refuse_training(settings)
+    memory_needs.refuse_large_training(settings)
     gigabytes(needed * 0.999)
     with pytest.raises(UserError, match="makes weights of") as caught:
-        memory_needs.refuse_training(settings)
+        memory_needs.refuse_large_training(settings)
     assert ("smaller max_size" in str(caught.value)) == (copies > 3)
 
 
@@ -123,17 +125,17 @@ def test_a_policy_is_refused_before_it_is_made(gigabytes):
         with pytest.raises(UserError, match="makes weights of"):
             make_policy(SPEC, policy)
     # one's own network may be of any size
-    memory_needs.refuse_policy(config(H=10**6, network="mine:Net", encoder="mine:Encoder"))
+    memory_needs.refuse_large_policy(config(H=10**6, network="mine:Net", encoder="mine:Encoder"))
     gigabytes(6)  # a layer of 10^9 weights has 4 GB; values with their own network need it twice
-    memory_needs.refuse_policy(Config(policy=Policy(31623, 1)))
+    memory_needs.refuse_large_policy(Config(policy=Policy(31623, 1)))
     with pytest.raises(UserError, match="makes weights of 8 GB"):
-        memory_needs.refuse_policy(Config(policy=Policy(31623, 1, separate_value=True)))
+        memory_needs.refuse_large_policy(Config(policy=Policy(31623, 1, separate_value=True)))
 
 
 def test_shipped_configurations_fit_into_4_gb(gigabytes):
     gigabytes(4)
     for name in all_env_names():
-        memory_needs.refuse_training(load(name))
+        memory_needs.refuse_large_training(load(name))
 
 
 def test_a_containers_limit_counts(tmp_path, monkeypatch):
@@ -150,8 +152,8 @@ def test_a_containers_limit_counts(tmp_path, monkeypatch):
 def test_agents_of_the_evaluation_after_training_count():
     asked = config()
     asked.base.eval_agents = 2 * 10**9
-    memory_needs.refuse_training(asked)  # puffer4's has no such agents
+    memory_needs.refuse_large_training(asked)  # puffer4's has no such agents
     asked.train.algorithm = "puffer5"
     with pytest.raises(UserError, match="eval_agents 2000000000 with") as caught:
-        memory_needs.refuse_training(asked)
+        memory_needs.refuse_large_training(asked)
     assert "fewer eval_agents" in caught.value.hint

@@ -16,7 +16,7 @@ from puffer_mlx.ppo.loss import Targets, normalise_advantages
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(
-    about="Williams's, by returns less a baseline",
+    summary="Williams's, by returns less a baseline",
     title="REINFORCE",
     unused=("train.clip_coef", "train.gae_lambda", "train.vtrace"),
 )

@@ -24,9 +24,9 @@ from puffer_mlx.config.key import ARGUMENT, COMMAND_LINE
 from puffer_mlx.config.schema.base import NO_TRACKER, Base
 from puffer_mlx.config.schema.config import (
     DECLARED,
-    GOALS,
+    GOAL_SIGNS,
     KEYS,
-    OLD_METRIC_SECTION,
+    METRIC_SECTION_OF_3,
     SECTIONS,
     Config,
     minibatches,

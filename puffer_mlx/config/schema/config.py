@@ -24,8 +24,8 @@ from puffer_mlx.config.values import unquoted
 
 # First components of a metric's name in a record: env/score
 METRIC_GROUPS = "env", "eval", "loss", "memory", "perf", "pool", "util"
-GOALS = {"maximize": 1, "minimize": -1}  # values of [sweep] goal, with signs
-OLD_METRIC_SECTION = "sweep.metric"  # PufferLib 3.0's section for metric and goal
+GOAL_SIGNS = {"maximize": 1, "minimize": -1}  # values of [sweep] goal, with signs
+METRIC_SECTION_OF_3 = "sweep.metric"  # PufferLib 3.0's section for metric and goal
 
 
 @dataclass
@@ -93,12 +93,12 @@ class Config(StrictFields):
 
     @property
     def batch_size(self) -> int:
-        """N * T: number of environment steps in an epoch."""
+        """Number of environment steps in an epoch: agents times ``train.horizon``."""
         return self.vec.total_agents * self.train.horizon
 
     @property
     def segments(self) -> int:
-        """S = M / T: number of segments in a minibatch."""
+        """Number of segments, of ``train.horizon`` steps each, in a minibatch."""
         return self.train.minibatch_size // self.train.horizon
 
     @property
@@ -117,12 +117,12 @@ class Config(StrictFields):
 
     @property
     def minibatches(self) -> int:
-        """K: number of minibatches in an epoch."""
+        """Number of minibatches in an epoch."""
         return minibatches(self.train.replay_ratio, self.batch_size, self.train.minibatch_size)
 
     @property
     def epochs(self) -> int:
-        """E = total_timesteps / (N * T), rounded down: number of epochs, as in PufferLib."""
+        """Number of complete epochs in ``train.total_timesteps``, as in PufferLib."""
         return self.train.total_timesteps // self.batch_size
 
     @property
@@ -141,7 +141,7 @@ class Config(StrictFields):
 
     @property
     def opponents(self) -> int:
-        """B: number of opponents at the same time; 0 without self-play."""
+        """Number of opponents at the same time in self-play; 0 without self-play."""
         return self._opponents_by(self.selfplay_rules) if self.selfplay.enabled else 0
 
     def _opponents_by(self, rules: str) -> int:
@@ -175,10 +175,10 @@ class Config(StrictFields):
     @property
     def sign(self) -> int:
         """Factor for scores, 1 or -1, that makes larger values better."""
-        return GOALS.get(self.goal, 1)
+        return GOAL_SIGNS.get(self.goal, 1)
 
     def _sweep_text(self, key: str, old_key: str) -> str:
-        old = self.sweep.get(OLD_METRIC_SECTION, {}).get(old_key, "")
+        old = self.sweep.get(METRIC_SECTION_OF_3, {}).get(old_key, "")
         return unquoted(self.sweep.get("sweep", {}).get(key, old))
 
     def value(self, name: str) -> Any:

@@ -43,7 +43,7 @@ class Policy(StrictFields):
     )
     separate_value: bool = key(
         False,
-        "Compute values by a separate encoder and network; False: share those of the actions."
+        "Compute values by a separate encoder and network; False: share those that compute actions."
         " puffer_mlx only.",
     )
     log_std_init: float = key(
@@ -84,5 +84,9 @@ class Torch(StrictFields):
 
 
 def may_be_recurrent(network: str) -> bool:
-    """Return True if a network (``torch.network``) may have recurrent state; False for ""."""
+    """Return True if a network may have recurrent state. A custom one may have none.
+
+    Args:
+        network: Value of ``torch.network``; "", for which the result is False, if no file sets it.
+    """
     return network not in ("", STATELESS_NETWORK)

@@ -16,7 +16,7 @@ class Train(StrictFields):
 
     algorithm: str = key(
         "puffer4",
-        "; ".join(f"{name}: {facts(name).about}" for name in ALGORITHMS)
+        "; ".join(f"{name}: {facts(name).summary}" for name in ALGORITHMS)
         + ". puffer_mlx only: files of PufferLib select the trainer of their release.",
         choices=ALGORITHMS,
         brief="trainer: puffer4, puffer5 or ppo",

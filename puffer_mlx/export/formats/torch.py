@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.checkpoint import flat_files, normalization, rescaling
-from puffer_mlx.config.memory_needs import FLOAT_BYTES, refuse_file
+from puffer_mlx.config.memory_needs import FLOAT_BYTES, refuse_large_file
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.file_format import (
     ExportInput,
@@ -198,7 +198,7 @@ def read_torch(path: Path) -> Tensors:
             "use the model's file (model_*.pt), not a trainer's state",
         )
     # A tensor may be an expanded view, larger than the file.
-    refuse_file(path, sum(FLOAT_BYTES * w.numel() for w in loaded.values()))
+    refuse_large_file(path, sum(FLOAT_BYTES * w.numel() for w in loaded.values()))
     tensors = {}
     later_keys = early_puffer3_keys()
     for key, w in loaded.items():

@@ -27,7 +27,7 @@ from puffer_mlx.ppo.sections import Fields, Minibatch, Pass, samples, segments
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(
-    about="standard PPO, advantages once per rollout, samples (recurrent networks: segments)"
+    summary="standard PPO, advantages once per rollout, samples (recurrent networks: segments)"
     " shuffled in each pass",
     title="standard PPO",
     unused=(

@@ -28,7 +28,7 @@ from puffer_mlx.ppo.sections import Fields, Minibatch
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(
-    about="PufferLib 4.0's, segments sampled by priority, advantages normalized",
+    summary="PufferLib 4.0's, segments sampled by priority, advantages normalized",
     title="PufferLib 4.0's",
     release="4.0",
     carries_state=False,

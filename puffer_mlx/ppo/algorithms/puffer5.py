@@ -28,7 +28,7 @@ from puffer_mlx.system.devices import building
 from puffer_mlx.system.plain_functions import record
 
 FACTS = Facts(
-    about="5.0's, segments in order, advantages from the values of the same forward pass",
+    summary="5.0's, segments in order, advantages from the values of the same forward pass",
     title="PufferLib 5.0's",
     release="5.0",
     settings_file="puffer5.ini",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.config.finding import gymnasium_id
-from puffer_mlx.config.memory_needs import refuse_observations
+from puffer_mlx.config.memory_needs import refuse_large_observations
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import SUCCESSOR, add_to_path
@@ -256,7 +256,7 @@ class GymFactory(EnvFactory):
             if not isinstance(getattr(env, name, None), gymnasium().Space):
                 hint = f"set self.{name} to one of gymnasium.spaces when it is made"
                 raise UserError(f"{self.name}: it has no {name}", hint)
-        refuse_observations(self.name, env.observation_space, self.total)
+        refuse_large_observations(self.name, env.observation_space, self.total)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return this factory's fields for pickling, with a constructor that processes can load."""

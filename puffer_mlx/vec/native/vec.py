@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.config.compatibility import ENV_OF_5
-from puffer_mlx.config.memory_needs import refuse_step
+from puffer_mlx.config.memory_needs import refuse_large_step
 from puffer_mlx.config.releases import folder_release
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Collected, PreparedStep, Rows
@@ -90,7 +90,7 @@ class NativeVec:
         version = folder_release(folder)
         self.spec = read_spec(folder, self._library)
         seen = self.spec.observation_size * self.spec.observation_dtype.itemsize
-        refuse_step(self.spec, total_agents, seen + self.spec.mask_size)
+        refuse_large_step(self.spec, total_agents, seen + self.spec.mask_size)
         self.num_agents = total_agents
         self.num_groups = num_buffers
 
