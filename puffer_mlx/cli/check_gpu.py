@@ -5,7 +5,8 @@ resumed run, learning, and speed. Each check prints a verdict (PASS, FAIL or SKI
 value or the reason. The exit code is 1 if any check fails. --report writes everything to a text
 file to attach to an issue, and updates it after each check.
 
-It takes some minutes with a GPU, whose kernels are compiled at the first start; less with --quick.
+With a GPU it takes some minutes, longest at the first start, which compiles kernels. --quick takes
+less.
 Checks run in a separate process. If that process dies (a GPU error may end it) or hangs, the
 check is a FAIL, and the remaining checks still run.
 """
@@ -73,18 +74,24 @@ def option_parser() -> Parser:
 def run_items(
     items: list[Item], options: argparse.Namespace, worker: tuple[str, ...]
 ) -> Iterator[Result]:
-    """Yield the result of each check, then the result for the exit of the worker process."""
+    """Yield the result of each check, then one named ``EXIT`` for the end of the worker process.
+
+    Args:
+        items: Checks to run.
+        options: Parsed options of ``check-gpu``.
+        worker: Arguments of ``python`` that start the worker process, before its options.
+    """
     words = [*worker, "--device", options.device, "--timeout", str(options.timeout)]
     words += ["--quick"] if options.quick else []
 
     def command(remaining: list[str]) -> list[str]:
         return program.python_command(*words, WORKER_SWITCH, "--only", *remaining)
 
-    death = ""
+    exit_reason = ""
     for result in run_in_worker([item.name for item in items], command, options.timeout):
-        death = result.exit_reason
+        exit_reason = result.exit_reason
         yield result
-    if not death:
+    if not exit_reason:  # otherwise the last result is about the exit, or a crash
         yield Result(EXIT, [ok("exit code 0")], 0.0)
 
 
@@ -93,7 +100,7 @@ def run_items(
 
 def result_lines(result: Result, titles: dict[str, str]) -> list[Text]:
     """Return the lines of a check's result: verdict and title, then text and hint, indented."""
-    (finding,) = result.findings
+    (finding,) = result.findings  # a check of the GPU has exactly one
     line = Text.assemble(
         (f"{VERDICT_NAMES[finding.verdict]}  ", RESULT_STYLES[finding.verdict]),
         (titles[result.name], "bold"),
@@ -104,20 +111,22 @@ def result_lines(result: Result, titles: dict[str, str]) -> list[Text]:
 
 
 def result_counts(results: list[Result], seconds: float) -> Text:
+    """Return the line with the numbers of passed, failed and skipped checks, and the duration."""
     verdicts = [result.findings[0].verdict for result in results]
-    words = {OK: "passed", FAIL: "failed", SKIP: "skipped"}
-    counts = [(f"{verdicts.count(v)} {word}", v, verdicts.count(v)) for v, word in words.items()]
-    texts = [
-        Text(text, RESULT_STYLES[verdict] if count else "dim") for text, verdict, count in counts
-    ]
+    texts: list[Text] = []
+    for verdict, word in {OK: "passed", FAIL: "failed", SKIP: "skipped"}.items():
+        count = verdicts.count(verdict)
+        texts.append(Text(f"{count} {word}", RESULT_STYLES[verdict] if count else "dim"))
     return Text(", ").join([*texts, Text(f"in {seconds:.0f} s")])
 
 
 def results_record(results: list[Result], seconds: float) -> dict[str, Any]:
+    """Return the record for ``--json``: command, versions, duration and all results."""
     rows: dict[str, dict[str, Any]] = {}
-    for name, (finding,), seconds_each, _ in results:
+    for result in results:
+        (finding,) = result.findings
         verdict = VERDICT_NAMES[finding.verdict]
-        rows[name] = {**finding._asdict(), "verdict": verdict, "seconds": seconds_each}
+        rows[result.name] = {**finding._asdict(), "verdict": verdict, "seconds": result.seconds}
     versions = version_text().splitlines()
     command = shlex.split(program.full_command_line())
     return {"command": command, "versions": versions, "seconds": seconds, "items": rows}
@@ -152,7 +161,8 @@ def check_machine(argv: list[str], available: Sequence[Item], *worker: str) -> i
     Args:
         argv: Command line.
         available: Checks to choose from.
-        worker: Arguments of ``python`` that start the calling program as a worker process.
+        worker: Arguments of ``python`` that start this command as a worker process, such as
+            ``-m MODULE``.
     """
     options = option_parser().parse(argv)
     items = select_items(available, options.only)

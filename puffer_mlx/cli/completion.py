@@ -14,7 +14,7 @@ from puffer_mlx.cli.exit_codes import with_exit_code
 from puffer_mlx.cli.list_environments import gymnasium_environments
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.config.finding import selectable_names
-from puffer_mlx.config.help import key_help
+from puffer_mlx.config.help import key_actions
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
@@ -30,6 +30,7 @@ MAX_HELP_LENGTH = 70  # characters of an option's help
 
 
 def option_parser() -> Parser:
+    # one command for each shell, with the path in a second line
     lines = [f"%(prog)s {shell} > \\\n         {path}" for shell, path in SCRIPT_PATHS.items()]
     parser = Parser(usage="\n       ".join(lines))
     add_common_options(parser, "completion")
@@ -57,7 +58,7 @@ def completion_parser() -> argparse.ArgumentParser:
         parser = command.load().option_parser()
         if command.takes_env:
             parser.add_argument("ENV", choices=environments)
-        for action in key_help(parser):
+        for action in key_actions(parser):
             parser._add_action(action)
         for action in parser._actions:
             if not action.option_strings and action.metavar in ("ENV", "RUN"):
@@ -69,11 +70,12 @@ def completion_parser() -> argparse.ArgumentParser:
 
 def _complete(action: argparse.Action, shtab: Any) -> None:
     """Set an option's choices, short help and kind of path for completion."""
+    declared = DECLARED.get(action.dest)
     if action.help and action.help != argparse.SUPPRESS:
-        declared = DECLARED.get(action.dest)
-        text = (declared and declared.brief) or re.split(r"[.;:] ", action.help)[0]
+        first_clause = re.split(r"[.;:] ", action.help)[0]
+        text = declared.brief if declared and declared.brief else first_clause
         action.help = textwrap.shorten(text, MAX_HELP_LENGTH, placeholder=" …")
-    if declared := DECLARED.get(action.dest):
+    if declared:
         action.choices = declared.choices or None
     if action.metavar in FILE_METAVARS:
         action.complete = shtab.FILE  # type: ignore

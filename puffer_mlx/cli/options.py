@@ -43,7 +43,7 @@ def json_output(text: str) -> Path:
     return STANDARD_OUTPUT if text == str(STANDARD_OUTPUT) else check_writable(text)
 
 
-OPTION_TYPES: dict[str, OptionType] = {  # types by option or metavar
+OPTION_TYPES: dict[str, OptionType] = {  # types by option; else by metavar
     "--json": json_output,
     "FILE": check_writable,  # a file to write; ``types`` overrides it for a file to read
     "FOLDER": Path,
@@ -59,7 +59,7 @@ def add_option_table(
     description: str | None = None,
     types: Mapping[str, OptionType] | None = None,
 ) -> argparse._ArgumentGroup:
-    """Add a group of options to a parser from a text table. Returns the group.
+    """Add a group of options to a parser from a table in text form. Returns the group.
 
     Args:
         parser: Parser of the command.
@@ -76,18 +76,26 @@ def add_option_table(
         head, text = re.split(r"\s{2,}", entry, maxsplit=1)
         names = [word.rstrip(",") for word in head.split() if word.startswith("-")]
         metavar = "" if head.split()[-1] == names[-1] else head.split()[-1]
-        kind = (types or {}).get(names[0], OPTION_TYPES.get(names[0]))
-        arguments = _argparse_arguments(metavar, kind)
+        option_type = (types or {}).get(names[0], OPTION_TYPES.get(names[0]))
+        arguments = _argparse_arguments(metavar, option_type)
         group.add_argument(*names, help=" ".join(text.split()), **arguments)
     return group
 
 
-def _argparse_arguments(metavar: str, kind: OptionType | None) -> dict[str, Any]:
-    """Return the arguments of argparse's ``add_argument`` for a metavar; "" makes a switch."""
+def _argparse_arguments(metavar: str, option_type: OptionType | None) -> dict[str, Any]:
+    """Return the arguments of argparse's ``add_argument`` for an option of a table.
+
+    Args:
+        metavar: Metavar in the table, for example ``FILE...``; empty for a switch.
+        option_type: Type of the option; None for the metavar's.
+    """
     if not metavar:
         return {"action": "store_true"}
     name = metavar.strip("[].*")
-    arguments: dict[str, Any] = {"metavar": name, "type": kind or OPTION_TYPES.get(name, str)}
+    arguments: dict[str, Any] = {
+        "metavar": name,
+        "type": option_type or OPTION_TYPES.get(name, str),
+    }
     if metavar.endswith("..."):
         arguments |= {"nargs": "+", "default": []}
     elif metavar.endswith("*"):
@@ -121,14 +129,17 @@ def print_next_commands(*commands: tuple[str, str]) -> None:
     """
     width = max(len(command) for command, _ in commands)
     for index, (command, purpose) in enumerate(commands):
-        line = f"{'' if index else 'next':6}{command}"
+        label = "" if index else "next"
+        line = f"{label:6}{command}"
         full = f"{line:{width + 6}}  # {purpose}"
         if not verbosity.is_quiet():  # not wrapped: lines to copy
             print(full if len(full) <= 80 else line, flush=True)
 
 
 def make_and_find_family(config: Config) -> str:
-    """Make a Python environment and return its family. Imports ``vec``.
+    """Make a Python environment and return its family.
+
+    ``vec`` is imported only here, because it imports MLX.
 
     Raises:
         UserError: If the environment can't be made, or isn't trusted.

@@ -65,8 +65,8 @@ def plot(
     Raises:
         UserError: If a run or metric doesn't exist, or matplotlib isn't installed.
     """
-    chosen = find_selected_runs(list(map(str, runs)), Path(log_dir), Path(checkpoint_dir))
-    return draw_figure(chosen, x, key, Path(out) if out else None)
+    selected = find_selected_runs(list(map(str, runs)), Path(log_dir), Path(checkpoint_dir))
+    return draw_figure(selected, x, key, Path(out) if out else None)
 
 
 def draw_figure(runs: list[SavedRun], x: str, key: str, out: Path | None) -> Any:
@@ -109,7 +109,7 @@ def find_selected_runs(words: list[str], logs: Path, checkpoints: Path) -> list[
         UserError: If an argument selects no run, or there are no arguments.
     """
     all_runs = find_runs(logs, checkpoints)
-    chosen: dict[Path, SavedRun] = {}
+    selected: dict[Path, SavedRun] = {}
     for word in words:
         path = Path(word).resolve()
         matches = [
@@ -129,10 +129,10 @@ def find_selected_runs(words: list[str], logs: Path, checkpoints: Path) -> list[
             names = ", ".join(sorted({run.environment for run in all_runs}))
             hint = f"there are runs of {names}" if names else f"none in {checkpoints} and {logs}"
             raise UserError(f"there is no run {word}", f"{hint}: {program.command('runs')}")
-        chosen |= {run.log.resolve(): run for run in matches}
-    if not chosen:
+        selected |= {run.log.resolve(): run for run in matches}
+    if not selected:
         raise UserError("no run is selected", "add an environment, a RUN_ID or latest")
-    return sorted(chosen.values(), key=lambda run: run.started)
+    return sorted(selected.values(), key=lambda run: run.started)
 
 
 def draw_environment(axes: Any, runs: list[SavedRun], x: str, key: str) -> None:
@@ -245,9 +245,9 @@ def option_parser() -> Parser:
 def main(argv: list[str]) -> None:
     options = option_parser().parse(argv)
     logs, checkpoints = Path(options.log_dir), Path(options.checkpoint_dir)
-    chosen = find_selected_runs(options.runs, logs, checkpoints)
-    names = {run.folder.parent.name for run in chosen}
+    selected = find_selected_runs(options.runs, logs, checkpoints)
+    names = {run.folder.parent.name for run in selected}
     out = options.out or Path(f"{names.pop() if len(names) == 1 else 'runs'}.png")
-    draw_figure(chosen, options.x, options.key, out)
-    count = "1 run" if len(chosen) == 1 else f"{len(chosen)} runs"
+    draw_figure(selected, options.x, options.key, out)
+    count = "1 run" if len(selected) == 1 else f"{len(selected)} runs"
     print(f"wrote {relative(out)}: {count}")

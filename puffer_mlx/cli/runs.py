@@ -25,8 +25,11 @@ from puffer_mlx.system.json_text import is_finite, write_json
 from puffer_mlx.tracking.json_lines import read_records
 from puffer_mlx.tracking.scores import EVALUATION, score_name
 
-RUNNING, FINISHED, FAILED = "running", "finished", "failed"
-STOPPED, RESUMABLE = "stopped", "resumable"
+RUNNING = "running"
+FINISHED = "finished"
+FAILED = "failed"
+STOPPED = "stopped"
+RESUMABLE = "resumable"
 END_MEANINGS = {
     STOPPED: "saved before the last step; can be resumed",
     RESUMABLE: "aborted; can be resumed from an earlier checkpoint",
@@ -108,7 +111,7 @@ class SavedRun:
     def summary(self) -> dict[str, Any]:
         """Return the run's entry in the list: environment, start, steps, best score, end."""
         config = self.config
-        steps, ended = self._end()
+        steps, ended = self._steps_and_end()
         sign = config.sign if config else 1
         scores = [value for _, _, value in self.values(self.metric)]
         return {
@@ -130,7 +133,7 @@ class SavedRun:
         values = self.values(self.config.evaluation_metric)
         return any(self.config.sign * (score - bound) >= 0 for _, _, score in values)
 
-    def _end(self) -> tuple[int, str]:
+    def _steps_and_end(self) -> tuple[int, str]:
         """Return the run's number of steps, and how it ended: ``FINISHED``, for example."""
         from puffer_mlx.checkpoint import STATE, branches
 

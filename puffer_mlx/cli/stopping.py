@@ -36,8 +36,8 @@ class RunEnding:
         evaluator: Evaluator of the run's weights.
 
     Attributes:
-        result: Lines about the steps, the score and the best evaluation, in this order.
-        next: Lines with the next commands, printed last.
+        result_lines: Lines about the steps, the score and the best evaluation, in this order.
+        next_lines: Lines with the next commands, printed last.
     """
 
     def __init__(self, run: Run, evaluator: Evaluator) -> None:
@@ -47,7 +47,8 @@ class RunEnding:
         self._trainer = run.trainer
         self._evaluator = evaluator
         self._saved: Path | None = None  # last checkpoint written by this process
-        self._resumable = run.resumed and run.resumed.folder  # last checkpoint that can be resumed
+        # last checkpoint that can be resumed
+        self._resumable = run.resumed.folder if run.resumed else None
         self._epoch = run.trainer.epoch  # last saved epoch
         self._lock = threading.Lock()
 
@@ -78,7 +79,9 @@ class RunEnding:
         try:
             self.save(resumable)
         except Exception as error:
-            return self.rescue() if resumable else self._not_saved_line(error)
+            if resumable:
+                return self.rescue(resumable=False)  # the weights may still be saved
+            return self._not_saved_line(error)
         return self.saved_line()
 
     @property
@@ -102,8 +105,8 @@ class RunEnding:
     def _not_saved_line(self, error: Exception) -> str:
         """Return a line for the user about a checkpoint that couldn't be written."""
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        last = f"last checkpoint: {relative(self._saved)}" if self._saved else "no checkpoint"
-        return f"not saved: {reason}; {last}"
+        checkpoint = f"last checkpoint: {relative(self._saved)}" if self._saved else "no checkpoint"
+        return f"not saved: {reason}; {checkpoint}"
 
     def __enter__(self) -> Self:
         return self
@@ -180,21 +183,19 @@ def follow_first_rank(trainer: Trainer, stop_requests: StopRequests) -> int:
     config, ranks = trainer.config, trainer.ranks
     saved_epoch = trainer.epoch
 
-    def join_save() -> int:
-        """Send this rank's state for the first rank's checkpoint. Returns the saved epoch."""
-        if trainer.epoch != saved_epoch:
-            trainer.state()
-        return trainer.epoch
-
     with signals.stop_gracefully(stop_requests.stop, lambda: f"rank {ranks.rank} has ended"):
         for _ in trainer:
-            if ranks.any(False):  # the first rank saves
-                saved_epoch = join_save()
-        saved_epoch = join_save()
+            # If the first rank saves, it needs this rank's state.
+            if ranks.any(False) and trainer.epoch != saved_epoch:
+                trainer.state()
+                saved_epoch = trainer.epoch
+        if trainer.epoch != saved_epoch:  # the first rank saves the last epoch
+            trainer.state()
         if trainer.error:
             raise trainer.error
-        first_rank_evaluates = config.base.eval_interval or config.facts.evaluates_apart
-        if trainer.epoch == config.epochs and not first_rank_evaluates:
+        # The first rank evaluates alone in separate environments, or all ranks evaluate together.
+        only_first_evaluates = config.base.eval_interval or config.facts.evaluates_apart
+        if trainer.epoch == config.epochs and not only_first_evaluates:
             for _ in trainer.evaluate():
                 pass
     return stop_requests.status

@@ -149,7 +149,7 @@ def main(argv: list[str]) -> int | None:
             ]
             resumed, newest = find_resumed(which, [argv[0], *words], lock)
         config, options = configure_run(argv, resumed and resumed.folder / "config.ini")
-        options.newest = newest
+        options.newest_checkpoint = newest
         from puffer_mlx.cli.train_run import start_run
 
         return start_run(argv, config, options, resumed, lock)

@@ -103,7 +103,7 @@ def resumed_notes(run: Run, newest: Path | None) -> Iterator[str]:
         yield f"{SCORE} restarts: the checkpoint lacks the scores of the last episodes"
 
 
-def refuse_shorter_run(run: Run) -> None:
+def refuse_fewer_steps(run: Run) -> None:
     """Raise a UserError if a resumed run already has more steps than requested."""
     trainer = run.trainer
     if trainer.epoch > trainer.config.epochs:

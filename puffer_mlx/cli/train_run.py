@@ -17,7 +17,7 @@ from puffer_mlx.cli.train_output import (
     next_steps,
     rate_note,
     reached_note,
-    refuse_shorter_run,
+    refuse_fewer_steps,
     resumed_notes,
     score_lines,
     steps_line,
@@ -50,30 +50,34 @@ Resumed = checkpoint.Checkpoint | None
 class ProfileFiles:
     """Context manager that records a run's timeline and GPU capture, if requested.
 
-    Invalid files fail immediately. Enter before the first epoch, and call ``epoch`` after each one.
+    Enter it before the first epoch, and call ``end_epoch`` after each one.
 
     Args:
         trainer: Trainer to record.
         options: Parsed options with the names of the files.
+
+    Raises:
+        UserError: If Metal can't capture, or, on entry, the timeline's file isn't writable.
     """
 
     def __init__(self, trainer: Trainer, options: argparse.Namespace) -> None:
         self.trainer = trainer
-        self.trace = options.trace
-        self.epochs = options.profile_epochs  # epochs in the timeline
+        self.trace_path = options.trace
+        self.trace_epochs = options.profile_epochs
         self.capture = None
         if options.gpu_capture:
             capture_epochs = options.gpu_capture_epochs or 1
             self.capture = metal_capture.MetalCapture(options.gpu_capture, capture_epochs)
 
     def __enter__(self) -> None:
-        if self.trace:  # the first epoch of a resumed run is known only here
-            trace = Trace(self.trace, self.trainer.epoch + 2, self.epochs)
+        if self.trace_path:
+            # Not the first two epochs of this process, which compile kernels.
+            trace = Trace(self.trace_path, self.trainer.epoch + 2, self.trace_epochs)
             self.trainer.profiler.trace = trace
         if self.capture:
             self.capture.begin(self.trainer.epoch)
 
-    def epoch(self) -> None:
+    def end_epoch(self) -> None:
         """End the GPU capture of an epoch, and begin that of the next one if requested."""
         if self.capture and not self.capture.end():
             self.capture.begin(self.trainer.epoch)
@@ -82,7 +86,8 @@ class ProfileFiles:
         self.trainer.profiler.close()
         if self.capture:
             self.capture.close()
-        for path in (self.trace, self.capture and self.capture.path):
+        capture_path = self.capture.path if self.capture else None
+        for path in (self.trace_path, capture_path):
             if path and path.exists():
                 print(f"wrote {relative(path)}")
 
@@ -101,7 +106,7 @@ def start_run(
         config: Configuration of the run.
         options: Parsed options of ``train``.
         resumed: Checkpoint to resume; None for a new run.
-        lock: Lock of the resumed run.
+        lock: Releases the lock of the resumed run when it is closed.
     """
     if config.train.gpus > 1 and not launching.launched_externally():
         lock.close()  # the first rank takes the lock
@@ -125,9 +130,9 @@ def start_run(
 def start_local_ranks(config: Config, argv: list[str]) -> int:
     """Start ``train.gpus`` ranks of this command on this machine. Returns the exit code."""
     partition(config, 0, config.train.gpus)  # report indivisible sizes once, not in each rank
-    options = {verbosity.QUIET: ["-q"], verbosity.VERBOSE: ["-v"]}.get(verbosity.level(), [])
+    flags = {verbosity.QUIET: ["-q"], verbosity.VERBOSE: ["-v"]}.get(verbosity.level(), [])
     on_gpus = launching.uses_gpus(config.base.device)
-    words = program.package_command("train", *argv, *options)
+    words = program.package_command("train", *argv, *flags)
     return launching.launch_ranks(config.train.gpus, words, on_gpus)
 
 
@@ -140,27 +145,27 @@ def train_rank(
 ) -> int:
     """Train a run as the only rank or as one of several ranks. Returns the exit code."""
     verbosity.note(kernels_note(), error=True)
-    path = resumed.folder / checkpoint.WEIGHTS if resumed else None
+    weights_path = resumed.folder / checkpoint.WEIGHTS if resumed else None
     if options.load_model_path is not None:
-        path = checkpoint.find_weights(options.load_model_path, config)
-    config = with_training_preprocessing(config, path)
+        weights_path = checkpoint.find_weights(options.load_model_path, config)
+    config = with_training_preprocessing(config, weights_path)
     stop_requests = StopRequests()
     with (
         output.continue_if_lost(stop_requests.handle_lost_output),
         Run.open(
             config,
-            weights=path,
+            weights=weights_path,
             resumed=resumed,
             ranks=ranks,
             check_environments=inspect_environments,
         ) as run,
     ):
         trainer, config = run.trainer, run.trainer.config
-        refuse_shorter_run(run)
-        record = ProfileFiles(trainer, options)
-        verbosity.note(*resumed_notes(run, options.newest))
+        refuse_fewer_steps(run)
+        profile_files = ProfileFiles(trainer, options)
+        verbosity.note(*resumed_notes(run, options.newest_checkpoint))
         stop_requests.trainer = trainer
-        if stop_requests.stopped:  # before the trainer existed
+        if stop_requests.stopped:  # by a closed pipe, before the trainer was made
             trainer.stop = True
         if ranks.rank:
             return follow_first_rank(trainer, stop_requests)
@@ -170,27 +175,33 @@ def train_rank(
         evaluator = Evaluator(trainer, heartbeat=run.log.touch)
         ending = RunEnding(run, evaluator)
         ranks.set_rescue(ending.rescue)
-        score = run.state.values.get(EVALUATED_SCORE) if run.state else None
-        if target_reached(config, score):  # in the resumed checkpoint
-            verbosity.note(reached_note(config, score))
+        saved_score = run.state.values.get(EVALUATED_SCORE) if run.state else None
+        if target_reached(config, saved_score):  # already before this resume
+            verbosity.note(reached_note(config, saved_score))
             trainer.stop = True
         with (
             signals.stop_gracefully(stop_requests.stop, ending.rescue) as watch,
             ending,
             dashboard_of(run, options.stop_at) as dashboard,
-            record,
+            profile_files,
         ):
-            train_epochs(run, evaluator, options.stop_at, ending, dashboard, record)
-            last = finish_run(run, evaluator, ending, dashboard)
+            train_epochs(run, evaluator, options.stop_at, ending, dashboard, profile_files)
+            final_evaluation = finish_run(run, evaluator, ending, dashboard)
             state = dashboard.run
             uptime = state.logs.get("uptime", 0.0)
-            ending.result_lines = [steps_line(trainer, uptime), *score_lines(run, state, last)]
+            scores = score_lines(run, state, final_evaluation)
+            ending.result_lines = [steps_line(trainer, uptime), *scores]
             ending.next_lines = next_steps(run, argv) if ending.saved else []
-        return stop_requests.status or (watch.status if watch.signum == signal.SIGHUP else 0)
+        if stop_requests.status:
+            return stop_requests.status
+        # A run that another signal stopped has ended as requested; a closed terminal is a failure.
+        return watch.status if watch.signum == signal.SIGHUP else 0
 
 
 def with_training_preprocessing(config: Config, path: Path | None) -> Config:
-    """Return a configuration with the preprocessing of observations and actions of some weights.
+    """Return a configuration with the preprocessing that the initial weights were trained with.
+
+    Preprocessing is that of observations and actions, such as normalization.
 
     Args:
         config: Configuration of the run.
@@ -209,14 +220,26 @@ def train_epochs(
     stop_at: int | None,
     ending: RunEnding,
     dashboard: Dashboard,
-    record: ProfileFiles,
+    profile_files: ProfileFiles,
 ) -> None:
-    """Train a run until its end or a stop, and write records, checkpoints and videos."""
+    """Train a run until its end or a stop, and write records, checkpoints and videos.
+
+    Args:
+        run: The run.
+        evaluator: Evaluator of the run's weights.
+        stop_at: Environment step after which the run stops; None for its last epoch.
+        ending: Saves the checkpoints.
+        dashboard: Shows the metrics and messages.
+        profile_files: Timeline and GPU capture of the run.
+
+    Raises:
+        Exception: The trainer's error, after its last complete epoch is saved.
+    """
     trainer, config, ranks = run.trainer, run.trainer.config, run.trainer.ranks
     videos = EpisodeVideos(trainer, run.folder, dashboard.message)
     first_epoch = trainer.epoch + 1
     for logs in trainer:
-        record.epoch()
+        profile_files.end_epoch()
         if trainer.epoch == first_epoch and trainer.error:
             dashboard.message(f"after the first epoch: {trainer.error}")
         with ranks.exempt_from_timeout():
@@ -233,7 +256,8 @@ def train_epochs(
             dashboard.message(line)
         dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
         improved = run.keeper.improved
-        if ranks.any(checkpoint.is_checkpoint_due(config, trainer.epoch - 1) or improved):
+        is_due = checkpoint.is_checkpoint_due(config, trainer.epoch - 1)  # counted from 0
+        if ranks.any(is_due or improved):  # tells the other ranks to join: follow_first_rank
             with ranks.exempt_from_timeout():
                 ending.save()
         if improved:
@@ -254,17 +278,17 @@ def finish_run(
     """
     trainer, trackers = run.trainer, run.trackers
     trackers.done = trainer.epoch == trainer.config.epochs
-    trackers.weights = ending.saved and ending.saved / checkpoint.WEIGHTS
+    trackers.weights = ending.saved / checkpoint.WEIGHTS if ending.saved else None
     if not trackers.done:
         return {}
     if ladder.plays_ladder(trainer.config):
-        last = play_final_games(run, dashboard)
+        record = play_final_games(run, dashboard)
     else:
-        last = evaluate_final_weights(evaluator, trainer, dashboard)
-    if last:
-        run.log.write(last)
-        trackers.evaluated(last)
-    return last
+        record = evaluate_final_weights(evaluator, trainer, dashboard)
+    if record:
+        run.log.write(record)
+        trackers.evaluated(record)
+    return record
 
 
 def evaluate_final_weights(
@@ -274,7 +298,11 @@ def evaluate_final_weights(
     record: dict[str, float] = {}
     for record in evaluator.after_training():
         if dashboard.live:
-            scores = {n.replace("env/", EVALUATION): x for n, x in record.items() if "env/" in n}
+            scores = {
+                name.replace("env/", EVALUATION): value
+                for name, value in record.items()
+                if "env/" in name
+            }
             dashboard.update(scores)
     if record:
         text = ", ".join(
@@ -291,7 +319,7 @@ def evaluate_final_weights(
 
 def play_final_games(run: Run, dashboard: Dashboard) -> dict[str, float]:
     """Play the final evaluation games of a self-play run. Returns the metrics."""
-    played = ladder.play_configured_ladder(run.trainer, make_separate_environments, run.log.touch)
-    for line in str(played).splitlines():
+    results = ladder.play_configured_ladder(run.trainer, make_separate_environments, run.log.touch)
+    for line in str(results).splitlines():
         dashboard.message(line)
-    return ladder.ladder_logs(played, run.trainer)
+    return ladder.ladder_logs(results, run.trainer)

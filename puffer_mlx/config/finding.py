@@ -44,8 +44,11 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 from puffer_mlx.system.files import shipped_folder
 
-FAMILY, NETWORK = "base.family", "torch.network"
-GYM_PREFIX, ENVPOOL_PREFIX, ZOO_PREFIX = "gym:", "envpool:", "pettingzoo:"
+FAMILY = "base.family"
+NETWORK = "torch.network"
+GYM_PREFIX = "gym:"
+ENVPOOL_PREFIX = "envpool:"
+ZOO_PREFIX = "pettingzoo:"
 PYTHON_FILE = "python.ini"  # settings of all Python environments, read before their family's
 _ALGORITHM_FILES = [file for name in algorithms() if (file := facts(name).settings_file)]
 SHARED_FILES = PYTHON_FILE, *FAMILY_FILES, *_ALGORITHM_FILES  # files of no single environment
@@ -160,7 +163,7 @@ def _similar_names(name: str) -> list[str]:
     if gym_name and VERSION.search(name):
         return [gym_name]
     names = [other for other in selectable_names() if not other.startswith("gym:")]
-    return list(filter(None, [closest(name, names), gym_name]))
+    return [similar for similar in (closest(name, names), gym_name) if similar]
 
 
 def gymnasium_id(name: str) -> str:

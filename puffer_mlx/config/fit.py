@@ -17,8 +17,10 @@ from puffer_mlx.config.schema import ARGUMENT, COMMAND_LINE, Config
 from puffer_mlx.config.validation import find_problems, multiples, raise_problems
 from puffer_mlx.errors import UserError
 
-AGENTS, BUFFERS = "vec.total_agents", "vec.num_buffers"
-MINIBATCH, EVAL_EPISODES = "train.minibatch_size", "base.eval_episodes"
+AGENTS = "vec.total_agents"
+BUFFERS = "vec.num_buffers"
+MINIBATCH = "train.minibatch_size"
+EVAL_EPISODES = "base.eval_episodes"
 MAX_STEPS = 100_000  # steps per agent, usually enough for the episodes of an evaluation
 EPISODES_WHILE_TRAINING = 100  # per evaluation, as in python.ini
 

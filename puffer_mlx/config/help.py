@@ -105,7 +105,7 @@ def _all_sections(parser: HelpParser) -> Iterator[Section]:
     yield from _option_groups(parser)
     if not parser.help_keys:
         return
-    options = {action.dest: action for action in key_help(parser)}
+    options = {action.dest: action for action in key_actions(parser)}
     for section in KEYS:
         text = SECTIONS[section].__doc__
         yield f"[{section}]", text, [options[n] for n in parser.help_keys if _in(n, section)]
@@ -125,7 +125,7 @@ def _option_groups(parser: HelpParser) -> list[Section]:
     return [(each.title, each.description, each._group_actions) for each in (*groups, last)]
 
 
-def key_help(parser: HelpParser) -> list[argparse.Action]:
+def key_actions(parser: HelpParser) -> list[argparse.Action]:
     """Return argparse actions that describe all keys in a command's help."""
     actions = []
     for name in parser.help_keys:

@@ -28,7 +28,8 @@ from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
 
 ReleaseName = Literal["4.0", "5.0"]
-VTRACE, ALGORITHM = "train.vtrace", "train.algorithm"
+VTRACE = "train.vtrace"
+ALGORITHM = "train.algorithm"
 # Keys that 5.0 and puffer_mlx have, and 4.0 hasn't.
 KEYS_SHARED_WITH_5 = VTRACE, "vec.num_policies", "vec.hist_policy_*", "selfplay.eval_*"
 # 5.0 removed these keys shortly before its release, so its early files may have them.

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from puffer_mlx.config.components import algorithms, facts, optimizers
 from puffer_mlx.config.key import StrictFields, key
 
-ALGORITHMS, OPTIMIZERS = algorithms(), optimizers()
+ALGORITHMS = algorithms()
+OPTIMIZERS = optimizers()
 SCHEDULES = "cosine", "linear", "adaptive"
 NORMALIZED = "normalized"  # value of train.loss
 
