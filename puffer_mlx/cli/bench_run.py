@@ -74,7 +74,7 @@ def machine_record(load: tuple[float, float, float]) -> dict[str, Any]:
         "command": program.full_command_line(),
         "cpu": cpu,
         "cores": count_cores(),
-        "load_before": [round(x, 2) for x in load],
+        "load_before": [round(average, 2) for average in load],
         "blas": blas_name(),
         "blas_threads": get_blas_threads(),
         "cpu_ops": load_extension() is not None,
@@ -192,7 +192,7 @@ def bench_placements(config: Config, options: argparse.Namespace) -> tuple[dict[
     for (device, overlap), values in speeds.items():
         name = f"{device}, overlap {overlap}"
         results[f"{name}, epoch ms"] = median_and_range(
-            [1000 * config.batch_size / v for v in values]
+            [1000 * config.batch_size / speed for speed in values]
         )
         results[f"{name}, steps/s"] = median_and_range(values)
     device, overlap = max(speeds, key=lambda placement: statistics.median(speeds[placement]))

@@ -158,7 +158,10 @@ def main(argv: list[str]) -> int:
             "versions": version_text().splitlines(),
             "seconds": took,
             "verdict": worst_verdict(everything),
-            "items": {name: [f._asdict() for f in each] for name, each in report.items()},
+            "items": {
+                name: [finding._asdict() for finding in findings]
+                for name, findings in report.items()
+            },
         }
         write_json(record, options.json)
     if worst_verdict(everything) == FAIL:

@@ -213,11 +213,14 @@ def values_of_keys(word: str, space: Space) -> dict[str, int | float]:
     """
     config = load(word, [])
     values: dict[str, int | float] = {}
-    for p in space.parameters:
-        section = config.env if p.section == "env" else vars(getattr(config, p.section))
-        if not isinstance(value := section.get(p.key), int | float):
-            raise UserError(f"{word} has no number for {p.name}", "leave it out of --start-from")
-        values[p.name] = p.to_value(p.to_unit(value))
+    for parameter in space.parameters:
+        name = parameter.section
+        section = config.env if name == "env" else vars(getattr(config, name))
+        value = section.get(parameter.key)
+        if not isinstance(value, int | float):
+            message = f"{word} has no number for {parameter.name}"
+            raise UserError(message, "leave it out of --start-from")
+        values[parameter.name] = parameter.to_value(parameter.to_unit(value))
     return values
 
 
@@ -308,7 +311,7 @@ def displayed_keys(launcher: Any) -> list[str]:
     swept = [name.rpartition(".")[2] for name in launcher.space.names]
     return [
         *[name for name in FIRST_KEYS if name in swept],
-        *[n for n in swept if n not in FIRST_KEYS],
+        *[name for name in swept if name not in FIRST_KEYS],
     ][:4]
 
 

@@ -17,8 +17,10 @@ NOT_SETTINGS = {item.name for item in fields(Config) if not item.compare}
 def to_dict(config: Config) -> dict[str, Any]:
     """Return the configuration as nested dictionaries for JSON."""
     plain = replace(config, factory=None, objects={})  # asdict would copy these objects
-    sections = {k: v for k, v in asdict(plain).items() if k not in NOT_SETTINGS}
-    return {k: v for k, v in sections.items() if v or k != "bot_eval"}
+    values = {name: value for name, value in asdict(plain).items() if name not in NOT_SETTINGS}
+    if not values["bot_eval"]:
+        del values["bot_eval"]
+    return values
 
 
 def ini_text(config: Config, comments: bool = False) -> str:
@@ -41,13 +43,14 @@ def ini_text(config: Config, comments: bool = False) -> str:
         blocks.append(block)
     source = [_setting_line("source", _source_text(config.source))] if config.source else []
     parameters = (
-        _setting_line(_key_text(k, config.python), parameter_text(v, config.python))
-        for k, v in config.env.items()
+        _setting_line(_key_text(key, config.python), parameter_text(value, config.python))
+        for key, value in config.env.items()
     )
     blocks.append(["[env]", *source, *parameters])
     if config.bot_eval:
         parameters = (
-            _setting_line(k, parameter_text(v, False)) for k, v in config.bot_eval.items()
+            _setting_line(key, parameter_text(value, False))
+            for key, value in config.bot_eval.items()
         )
         blocks.append(["[bot_eval]", *parameters])
     for section, lines in config.sweep.items():

@@ -230,7 +230,7 @@ def test_locked_database_full_disk_and_missing_optuna_are_reported(tiny, capsys,
     with monkeypatch.context() as patch:
         patch.setenv("TMPDIR", str(tiny))
         (tiny / "mlx").write_text("")
-        assert "MLX can't write the kernels" in refused(capsys, "--name", "full")
+        assert "MLX can't write compiled kernels" in refused(capsys, "--name", "full")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "pip install 'puffer-mlx[sweep]'" in refused(capsys)
 
