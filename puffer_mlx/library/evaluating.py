@@ -49,7 +49,7 @@ from puffer_mlx.evaluation.games import (
 )
 from puffer_mlx.evaluation.players import Player, player_without_policy, policy_player
 from puffer_mlx.evaluation.results import PairResult
-from puffer_mlx.export.importing import convert_weights, inspect
+from puffer_mlx.export.importing import convert_weights, read_any_policy_file
 from puffer_mlx.library.policy import Policy, check_compatible, player
 from puffer_mlx.library.settings import EnvironmentSource, environment_source, with_environment
 from puffer_mlx.ops.cpu_extension import count_cores
@@ -386,7 +386,7 @@ def find_player(
         return scripted
     path = Path(word)
     if path.suffix and path.is_file():  # any format that ``import`` reads
-        file = inspect(path)
+        file = read_any_policy_file(path)
         settings = file.settings | file.file.sizes_for(file, spec, configure({}, []))
         policy, weights = convert_weights(file, spec, configure(settings, []))
         return policy_player(str(path), policy, weights, deterministic, file.statistics)

@@ -302,7 +302,7 @@ class Trainer:
                 "the policy is a custom mlx.nn.Module, which no format supports",
                 "save() keeps its weights; docs/custom_policy.md names policies to export",
             )
-        format_ = ExportFormat(to or formats.by_suffix(Path(path)).name, dialect, **options)
+        format_ = ExportFormat(to or formats.format_for_suffix(Path(path)).name, dialect, **options)
         current = checkpoint_of(self)._replace(step=self.epoch * self.config.batch_size)
         statistics = {  # rounded to float32, as in a file
             name: np.array(np.asarray(array, np.float32), np.float64)
