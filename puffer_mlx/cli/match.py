@@ -207,7 +207,7 @@ def run_match(
             config,
             agents,
             options.games,
-            evaluating.make_plain,
+            evaluating.make_match_environments,
             config.base.seed,
             options.max_steps or MAX_STEPS,
             progress,
