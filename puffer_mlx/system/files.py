@@ -38,25 +38,26 @@ def publish(path: Path | str, user_named: bool = False) -> Iterator[Path]:
             full, ...). The old file is unchanged, and no temporary file remains.
     """
     if user_named:
-        _refuse_special(Path(path))
-    with _replacing(Path(path), folder=False) as temporary:
+        _check_regular_file(Path(path))
+    with _temporary_path(Path(path), folder=False) as temporary:
         yield temporary
 
 
-def _refuse_special(path: Path) -> None:
+def _check_regular_file(path: Path) -> None:
     """Raise an error if an output path exists and isn't a regular file.
 
     Raises:
         UserError: The path is a link, a folder, a device or a pipe.
     """
-    kind = "a device or a pipe"
-    with _reporting(path):
+    with _report_write_errors(path):
         if path.is_symlink():
             kind = f"a link to {path.readlink()}"
         elif path.is_dir():
             kind = "a folder"
         elif path.is_file() or not path.exists():
             return
+        else:
+            kind = "a device or a pipe"
     message = f"can't write {short_path(path)}: it is {kind}, not a regular file"
     raise UserError(message, "name a new file; JSON goes to standard output with --json -")
 
@@ -70,8 +71,8 @@ def check_writable(name: str | Path) -> Path:
         UserError: The file can't be written.
     """
     path = Path(os.path.abspath(name))
-    _refuse_special(path)
-    with _reporting(path):
+    _check_regular_file(path)
+    with _report_write_errors(path):
         folder = next(each for each in path.parents if each.exists())
         if not folder.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -93,18 +94,18 @@ def publish_folder(path: Path | str) -> Iterator[Path]:
     Raises:
         UserError: The folder can't be created or written.
     """
-    with _replacing(Path(path), folder=True) as temporary:
+    with _temporary_path(Path(path), folder=True) as temporary:
         yield temporary
-    with _reporting(Path(path)):
+    with _report_write_errors(Path(path)):
         sync(Path(path).parent)
 
 
 @contextlib.contextmanager
-def _replacing(path: Path, folder: bool) -> Iterator[Path]:
+def _temporary_path(path: Path, folder: bool) -> Iterator[Path]:
     """Yield a temporary file or folder, and rename it to ``path`` after the block."""
     temporary = None
     try:
-        with _reporting(path):
+        with _report_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             if folder:
                 temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
@@ -133,9 +134,9 @@ def remove_folder(path: Path) -> None:
     if path.is_symlink():
         path.unlink()
         return
-    doomed = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    os.replace(path, doomed)
-    shutil.rmtree(doomed)
+    removed_folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    os.replace(path, removed_folder)
+    shutil.rmtree(removed_folder)
 
 
 def publish_link(path: Path, target: str) -> None:
@@ -147,7 +148,7 @@ def publish_link(path: Path, target: str) -> None:
     """
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     temporary.unlink(missing_ok=True)
-    with _reporting(path):
+    with _report_write_errors(path):
         temporary.symlink_to(target)
         os.replace(temporary, path)
 
@@ -175,7 +176,7 @@ def read_text(path: Path, errors: str = "strict", max_bytes: int = 10_000_000) -
     Args:
         path: The file.
         errors: Handling of decoding errors, as in ``bytes.decode``.
-        max_bytes: Largest accepted size in bytes; files written by people are smaller.
+        max_bytes: Largest accepted size in bytes.
 
     Raises:
         OSError: The file can't be read or is larger.
@@ -197,7 +198,7 @@ def lock_folder(folder: Path, what: str) -> Iterator[bool]:
 
     Args:
         folder: Existing folder.
-        what: Name for this kind of folder in messages.
+        what: What the folder is, for messages: ``the run``.
 
     Yields:
         True if the lock is held, False on file systems without locks (some network file systems).
@@ -219,7 +220,7 @@ def lock_folder(folder: Path, what: str) -> Iterator[bool]:
             message = f"{what} {folder} is in use by another process{owner}"
             raise UserError(message, "wait until it has ended, or end it") from None
         except OSError as error:
-            raise _unwritable(path, error) from None
+            raise _write_error(path, error) from None
         yield handle is not None
 
 
@@ -252,13 +253,13 @@ def wait_for_lock(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
+def _locked_file(path: Path, mode: int, flag: int = 0) -> Iterator[int | None]:
     """Create and lock a file during a block, and remove it afterwards.
 
     Args:
         path: The file.
         mode: Permissions of a new file.
-        how: ``LOCK_NB`` to fail instead of waiting.
+        flag: ``fcntl.LOCK_NB`` to fail instead of waiting for another process; 0 waits.
 
     Yields:
         The file's descriptor, or None on a file system without locks.
@@ -271,7 +272,7 @@ def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
         held = True
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | how)
+            fcntl.flock(handle, fcntl.LOCK_EX | flag)
         except BlockingIOError:
             owner = os.read(handle, 20).decode(errors="replace")
             os.close(handle)
@@ -281,9 +282,9 @@ def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
         except BaseException:  # Ctrl-C while waiting
             os.close(handle)
             raise
-        if not held or _is_same_file(path, handle):  # else the previous holder has removed it
+        if not held or _is_same_file(path, handle):
             break
-        os.close(handle)
+        os.close(handle)  # the previous holder has removed the file: lock a new one
     try:
         yield handle if held else None
     finally:
@@ -342,12 +343,12 @@ def sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _reporting(path: Path) -> Iterator[None]:
+def _report_write_errors(path: Path) -> Iterator[None]:
     """Turn OSErrors of a block that writes a file into UserErrors."""
     try:
         yield
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _write_error(path, error) from None
 
 
 def write_hint(path: Path, error: OSError, options: str) -> str:
@@ -365,13 +366,15 @@ def write_hint(path: Path, error: OSError, options: str) -> str:
     return f"{space}choose a folder you can write to ({options})"
 
 
-def _unwritable(path: Path, error: OSError) -> UserError:
+def _write_error(path: Path, error: OSError) -> UserError:
+    """Return the UserError for a file that couldn't be written."""
     options = "--checkpoint-dir, --log-dir, or the option that names this file"
     message = f"can't write {short_path(path)}: {error.strerror or error}"
     return UserError(message, write_hint(path, error, options))
 
 
 def _umask() -> int:
+    """Return the permissions that new files of this process lack; reading them sets them."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -111,7 +111,7 @@ class Driver:
         unfinished = self.orphans()
         while True:
             while self._free_slots and self._start_next(unfinished):
-                self._interrupts.check()
+                self._interrupts.raise_if_due()
             if not self._active:
                 return
             for active in list(self._active):
@@ -119,7 +119,7 @@ class Driver:
                     self._poll(active)
             self._draw(self._active)
             time.sleep(self._pause)
-            self._interrupts.check()
+            self._interrupts.raise_if_due()
 
     def _stop_all(self) -> None:
         """Terminate all training processes, kill the slow ones, and release unfinished trials."""
