@@ -81,7 +81,7 @@ def convert_weights(source: PolicyFile, spec: EnvSpec, config: Config) -> tuple[
         UserError: If the policy belongs to another environment or configuration, or can't have the
             configured weight layout.
     """
-    _reject_classes(source, config)
+    _refuse_custom_classes(source, config)
     _check_spec(source, spec)
     _check_sizes(source, config)
     normalization.check_size(source.path, source.statistics, spec)
@@ -157,7 +157,7 @@ def _escape_untrusted(text: str) -> str:
     return text if text.isprintable() and len(text) < 80 else repr(text[:80])
 
 
-def _reject_classes(source: PolicyFile, config: Config) -> None:
+def _refuse_custom_classes(source: PolicyFile, config: Config) -> None:
     """Raise an error if a file names a custom class that the user didn't request.
 
     Importing the class could run untrusted code.

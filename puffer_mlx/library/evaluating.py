@@ -174,10 +174,10 @@ def make_eval_environments(
         with vec.probe(config) as probe:
             agents = probe.num_agents // probe.num_environments
         count = environments_needed(episodes, max_environments(config, agents), agents)
-    return _make(policy, eval_config(config, count, agents, seed), render)
+    return _make_environments(policy, eval_config(config, count, agents, seed), render)
 
 
-def _make(policy: Policy, config: Config, render: bool = False) -> Environments:
+def _make_environments(policy: Policy, config: Config, render: bool = False) -> Environments:
     """Create the configured environments with a policy's normalization statistics.
 
     Raises:
@@ -446,7 +446,7 @@ def scores_record(policy: Policy, name: str, scores: Scores) -> dict[str, Any]:
         "environment": policy.config.env_name,
         "policy": name,
         "deterministic": scores.deterministic,
-        "greedy": scores.deterministic,
+        "greedy": scores.deterministic,  # the key's name in earlier versions
         "seed": policy.config.base.seed,
         "steps": scores.steps,
         "unfinished": scores.unfinished,
@@ -480,7 +480,7 @@ def games_record(
         "environment": config.env_name,
         "seed": config.base.seed,
         "deterministic": deterministic,
-        "greedy": deterministic,
+        "greedy": deterministic,  # the key's name in earlier versions
         "pairs": pairs,
     }
 

@@ -31,7 +31,7 @@ POLICY = "policy.safetensors"
 SCORES = "scores.json"
 GIF = "replay.gif"
 HUB_FILES = {CARD, POLICY, SCORES, GIF, CONFIG}
-HOME = "https://github.com/puffer-mlx/puffer_mlx"
+REPOSITORY_URL = "https://github.com/puffer-mlx/puffer_mlx"
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
 
 
@@ -110,7 +110,7 @@ def model_card(saved: Checkpoint, score: Score, picture: bool) -> str:
 
 # {name}
 
-A policy for `{name}`, trained with [puffer_mlx]({HOME}) {__version__}.
+A policy for `{name}`, trained with [puffer_mlx]({REPOSITORY_URL}) {__version__}.
 {image}
 | | |
 | --- | --- |
@@ -121,7 +121,7 @@ One seed: others may score higher or lower. `{SCORES}` has every episode.
 ## Use it
 
 ```sh
-pip install 'git+{HOME}'
+pip install 'git+{REPOSITORY_URL}'
 puffer-mlx evaluate {CONFIG} {POLICY}   # plays, and scores
 puffer-mlx train {CONFIG}                         # the same run again
 ```

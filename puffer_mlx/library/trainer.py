@@ -88,7 +88,7 @@ class Trainer:
         policy: Actor and critic as an ``mlx.nn.Module`` (``policy/actor_critic.py``), which is
             copied. None for the configured policy.
         weights: Initial weights; None for random ones from ``seed``, or the module's.
-        resumed: Checkpoint to resume, set by ``Trainer.load``.
+        resumed: Contents of the checkpoint to resume. Use ``Trainer.load``, which passes them.
         env_kwargs: Arguments of the environment, the same as ``{"env": env_kwargs}``.
         settings: More settings, which override ``config``: ``learning_rate=1e-3``.
             ``learning_rate``, ``ent_coef``, ``clip_coef``, ``vf_coef`` and ``vf_clip_coef`` may be
@@ -411,7 +411,10 @@ class Trainer:
             self._saved_epoch = self.epoch
 
     def _evaluate_at_the_end(self) -> None:
-        """Evaluate the final weights of a complete run, as the command line does, and log it."""
+        """Evaluate the final weights of a complete run, and log the result.
+
+        The evaluation is the command line's: the ladder or episodes, as configured.
+        """
         run = self._run
         if not run.trackers.done or self.error:
             return

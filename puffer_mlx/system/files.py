@@ -110,8 +110,8 @@ def _temporary_path(path: Path, folder: bool) -> Iterator[Path]:
             if folder:
                 temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
             else:
-                handle, name = tempfile.mkstemp(path.suffix, f".{path.stem}-", path.parent)
-                os.close(handle)
+                descriptor, name = tempfile.mkstemp(path.suffix, f".{path.stem}-", path.parent)
+                os.close(descriptor)
                 temporary = Path(name)
             yield temporary
             sync(temporary)
@@ -160,11 +160,11 @@ def open_file(path: Path | str) -> BinaryIO:
         OSError: The file can't be opened or isn't a regular file: reading a FIFO may block forever,
             and a device may be endless.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    kind = os.fstat(handle).st_mode
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
-        return os.fdopen(handle, "rb")
-    os.close(handle)
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
     if stat.S_ISDIR(kind):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise OSError(errno.EINVAL, "not a file, but a pipe or a device", str(path))
@@ -211,17 +211,17 @@ def lock_folder(folder: Path, what: str) -> Iterator[bool]:
         try:
             if path.is_symlink():  # not our lock; may lead to another user's file
                 path.unlink()
-            handle = stack.enter_context(_locked_file(path, 0o666, fcntl.LOCK_NB))
-            if handle is not None:
-                os.ftruncate(handle, 0)
-                os.write(handle, str(os.getpid()).encode())
+            descriptor = stack.enter_context(_locked_file(path, 0o666, fcntl.LOCK_NB))
+            if descriptor is not None:
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, str(os.getpid()).encode())
         except BlockingIOError as error:
             owner = f" ({error})" if str(error) else ""
             message = f"{what} {folder} is in use by another process{owner}"
             raise UserError(message, "wait until it has ended, or end it") from None
         except OSError as error:
             raise _write_error(path, error) from None
-        yield handle is not None
+        yield descriptor is not None
 
 
 def is_locked(folder: Path) -> bool:
@@ -269,33 +269,33 @@ def _locked_file(path: Path, mode: int, flag: int = 0) -> Iterator[int | None]:
         OSError: The file can't be created.
     """
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
         held = True
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | flag)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | flag)
         except BlockingIOError:
-            owner = os.read(handle, 20).decode(errors="replace")
-            os.close(handle)
+            owner = os.read(descriptor, 20).decode(errors="replace")
+            os.close(descriptor)
             raise BlockingIOError(owner) from None
         except OSError:  # file system without locks
             held = False
         except BaseException:  # Ctrl-C while waiting
-            os.close(handle)
+            os.close(descriptor)
             raise
-        if not held or _is_same_file(path, handle):
+        if not held or _is_same_file(path, descriptor):
             break
-        os.close(handle)  # the previous holder has removed the file: lock a new one
+        os.close(descriptor)  # the previous holder has removed the file: lock a new one
     try:
-        yield handle if held else None
+        yield descriptor if held else None
     finally:
         path.unlink(missing_ok=True)  # before unlocking, so that waiting processes notice
-        os.close(handle)
+        os.close(descriptor)
 
 
-def _is_same_file(path: Path, handle: int) -> bool:
+def _is_same_file(path: Path, descriptor: int) -> bool:
     """Return True if a path still leads to an open file, False if it was removed or replaced."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(handle))
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
@@ -335,11 +335,11 @@ def relative(path: Path) -> str:
 
 def sync(path: Path) -> None:
     """Flush a file, or a folder's list of entries, from the system's cache to the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

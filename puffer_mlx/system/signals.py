@@ -53,9 +53,9 @@ class Watch:
         self.signum = 0
         self.handled: list[int] = []  # signal numbers; the pipe also gets other signals
         self._state = _RUNNING
-        self._ask: Callable[[], str | None] | None = None
+        self._ask: Callable[[], str | None] | None = None  # asks the work to stop
         self._message = STOPPING_MESSAGE
-        self._rescue: Callable[[], str] | None = None
+        self._rescue: Callable[[], str] | None = None  # saves before the process is ended
         # Times of time.monotonic().
         self._burst_end = 0.0  # until then, signals count as the previous one
         self._announce_at: float | None = None  # then the watcher prints for a blocked main thread
