@@ -109,7 +109,7 @@ def sweep(method: str, surface: Surface, seed: int, budget: float, quantile: flo
             finished.append(np.array([(score, cost) for score, cost, _, _ in observed_points]))
         for score, cost, fraction, _ in observed_points:
             at = vector.copy()
-            at[space.timesteps_index] = space.parameters[space.timesteps_index or 0].to_unit(
+            at[space.timesteps_index] = space.parameters[space.timesteps_index or 0].to_coordinate(
                 fraction * steps
             )
             chooser.observe(at, score, cost)

@@ -264,7 +264,7 @@ def sweep(name: str, surface: Surface, seed: int, most: int = 0) -> dict[str, fl
             at = vector.copy()
             if space.timesteps_index is not None:
                 fraction = point.cost / points[-1].cost * space.to_values(vector)[TIMESTEPS]
-                at[space.timesteps_index] = space.parameters[space.timesteps_index].to_unit(
+                at[space.timesteps_index] = space.parameters[space.timesteps_index].to_coordinate(
                     fraction
                 )
             method.observe(at, point.noisy, point.cost, failed=failed)

@@ -197,7 +197,7 @@ def sweep(
     vector, spent, runs = space.round_vectors(space.default[None])[0], 0.0, []
     while spent < budget and time.time() < deadline:
         values = fit_sizes(space.to_values(vector), space, config)
-        vector = space.round_vectors(space.to_unit(values)[None])[0]
+        vector = space.round_vectors(space.to_coordinate(values)[None])[0]
         began = time.process_time()
         try:
             run_points = train(arguments, values, sweep_id.seed, deadline)
@@ -211,7 +211,7 @@ def sweep(
             method.observe(vector, math.nan, 0.0, failed=True)
         for score, cost, steps in run_points[-1:] if sweep_id.method == "TPE" else run_points:
             at = vector.copy()
-            at[length] = space.parameters[length].to_unit(steps)
+            at[length] = space.parameters[length].to_coordinate(steps)
             if steps >= space.parameters[length].low or sweep_id.method == "TPE":
                 method.observe(at, score, cost)
         report(runs, False)

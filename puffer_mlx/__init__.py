@@ -12,7 +12,7 @@ the BLAS library, how GPU work is submitted (larger command buffers on Macs, no 
 folder for compiled code. So import puffer_mlx before MLX.
 """
 
-from puffer_mlx.system.early_signals import end_at_ctrl_c, interruptible
+from puffer_mlx.system.early_signals import end_at_ctrl_c, raise_at_ctrl_c
 
 end_at_ctrl_c()
 
@@ -62,7 +62,7 @@ _MODULES = {  # by public name: the module that defines it
 set_command_buffers()
 os.environ.setdefault("MLX_USE_CUDA_GRAPHS", "0")  # slower with graphs: decision 0018
 make_mlx_cache_private()
-with interruptible():
+with raise_at_ctrl_c():
     use_fast_blas()
 
 

@@ -111,7 +111,7 @@ def trained(edit: Edit) -> tuple[str, list[str]]:
         for _ in trainer:
             pass
         digest = hashlib.sha256()
-        for _, array in trees.named(trainer.weights):
+        for _, array in trees.named_arrays(trainer.weights):
             digest.update(np.array(array.astype(mx.float32)).tobytes())
         return digest.hexdigest()[:12], kernels(trainer.vec.spec, trainer.config)
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output, program, signals, verbosity
-from puffer_mlx.system.output import only_result
+from puffer_mlx.system.output import print_only_result
 from puffer_mlx.system.private_folders import refuse_full_disk
 
 VERBOSITY_OPTIONS = {
@@ -46,7 +46,7 @@ def with_exit_code(main: Callable[[list[str]], int | None]) -> Callable[[Sequenc
                 with output.guard_streams(), program.running_command():
                     return _run_main(main, argv, watch)
             except output.OutputLost as lost:
-                if lost.unread:
+                if lost.is_pipe_closed:
                     return output.PIPE_STATUS
                 print(f"error: can't write standard output: {lost.error.strerror}", file=sys.stderr)
                 return 2
@@ -64,7 +64,7 @@ def _run_main(
                 refuse_removed_directory()
             with (
                 verbosity.set_for_block(level),
-                only_result() if json_is_output(words) else nullcontext(),
+                print_only_result() if json_is_output(words) else nullcontext(),
             ):
                 return main(words) or 0
         except UserError as error:

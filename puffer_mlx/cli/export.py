@@ -38,7 +38,7 @@ HUB_OPTIONS = f"""
 
 
 def option_parser() -> Parser:
-    file_formats = formats.by_name()
+    file_formats = formats.all_formats()
     parser = Parser(usage="%(prog)s CHECKPOINT --to KIND [options]")
     add_common_options(parser, "export")
     text = "checkpoint folder, run folder, RUN_ID, latest or best"
@@ -84,7 +84,7 @@ def chosen_options(options: argparse.Namespace, kind: str, template: str) -> dic
         UserError: If an option of another format was typed.
     """
     chosen = {}
-    for name, file in formats.by_name().items():
+    for name, file in formats.all_formats().items():
         for option in file.options:
             typed = getattr(options, option.flag.lstrip("-").replace("-", "_"), None)
             if typed and name != kind:

@@ -26,7 +26,7 @@ from puffer_mlx.config.trust import code_names
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
 from puffer_mlx.export.file_format import PolicyFile
-from puffer_mlx.export.importing import compare_with_file, convert_weights, inspect
+from puffer_mlx.export.importing import compare_with_file, convert_weights, read_any_policy_file
 from puffer_mlx.export.parity import Comparison
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system import program, verbosity
@@ -49,7 +49,7 @@ OPTIONS = """
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_common_options(parser, "import")
     parser.usage = "%(prog)s FILE ENV [options]"
-    file_formats = formats.by_name().values()
+    file_formats = formats.all_formats().values()
     kinds = "; ".join(f"{', '.join(file.suffixes)}: {file.purpose}" for file in file_formats)
     group = add_option_table(parser, "this import", OPTIONS, f"FILE: {kinds}")
     for each in (each for file in file_formats for each in file.options if each.import_help):
@@ -102,7 +102,7 @@ def import_file(argv: list[str]) -> None:
         parse_command_line(["--help", *argv[-1:]], add_options)
     if len(argv) < 2 or argv[0].startswith("-") or argv[1].startswith("-"):
         raise UserError("the first two arguments must be a file and an environment", "FILE ENV")
-    source = inspect(Path(argv[0]))
+    source = read_any_policy_file(Path(argv[0]))
     config, spec, options = configure_import(source, argv[1:])
     chosen = chosen_options(options, source.kind, "a file of kind {}")
     source.file = formats.make_format(source.kind, **chosen)

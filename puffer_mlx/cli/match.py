@@ -229,7 +229,7 @@ def run_match(
             config,
             agents,
             games=options.games,
-            make=evaluating.make_plain,
+            make=evaluating.make_match_environments,
             seed=config.base.seed,
             max_steps=options.max_steps or MAX_STEPS,
             progress=progress,

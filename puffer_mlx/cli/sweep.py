@@ -220,7 +220,7 @@ def values_of_keys(word: str, space: Space) -> dict[str, int | float]:
         if not isinstance(value, int | float):
             message = f"{word} has no number for {parameter.name}"
             raise UserError(message, "leave it out of --start-from")
-        values[parameter.name] = parameter.to_value(parameter.to_unit(value))
+        values[parameter.name] = parameter.to_value(parameter.to_coordinate(value))
     return values
 
 
@@ -288,7 +288,7 @@ def print_sweep_result(study: Any, stored: StoredSweep, metric: str) -> int:
     score, cost = best.values
     run = f"{study.ordinal(best)} (runs/{best.number:04d})"
     print(f"best: run {run}, {metric} {score:.5g} after {cost:.1f} s of training")
-    if (held_out := study.held_out(best)).seeds:
+    if (held_out := study.held_out_results(best)).seeds:
         print(f"      with held-out seeds: {held_out.summary(study.settings.sign)}")
     print(f"next  {program.command('train')} {stored.folder / BEST_FILE}")
     if warning := study.winner_warning():

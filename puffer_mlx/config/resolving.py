@@ -51,7 +51,7 @@ from puffer_mlx.config.values import (
 from puffer_mlx.config.writing import parameter_text
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import report_read_errors, shipped_folder
-from puffer_mlx.system.import_string import note_folder
+from puffer_mlx.system.import_string import record_folder
 
 FindFamily = Callable[[Config], str]
 
@@ -144,7 +144,7 @@ def _note_code(
     """
     last_settings = {setting.name: setting for setting in settings}
     for key, name in code_names(config).items():
-        note_folder(name)
+        record_folder(name)
         setting = last_settings.get(key)
         if name not in typed and not (setting and setting.typed):
             config.untrusted_code[name] = setting.origin if setting else origin

@@ -30,7 +30,7 @@ from puffer_mlx.trees import named_arrays
 
 
 class ExportFormat:
-    """A file format to export to, with its options and the weight layout of the exported policy.
+    """Target of an export: a ``FileFormat`` with its options, and a weight layout.
 
     Args:
         kind: Name of the format: ``bin``, ``torch``, ``safetensors``, ``onnx``, ...
@@ -84,8 +84,8 @@ def export(
         checkpoint: Checkpoint with the policy.
         export_format: Format to write.
         path: File to write; an existing file is replaced.
-        recorded: Observations (T, S, D) as the policy saw them, for the comparison; None for random
-            ones.
+        recorded: Normalized observations (T, S, D) from a rollout, for the comparison; None for
+            random ones.
 
     Raises:
         UserError: If the format can't hold the policy (the message says why), a package is missing,
@@ -99,20 +99,21 @@ def export(
     losses = file.lossy_notes(contents)
     if recorded is None:
         observations = random_observations(checkpoint.spec, checkpoint.statistics)
-    else:  # raw observations
+    else:
         observations = normalization.denormalize_observations(
             checkpoint.statistics, np.array(recorded)
         )
     with publish(path, user_named=True) as temporary:
         file.write(contents, temporary)
-        theirs = file.run(read_policy_file(temporary, file), contents.policy, observations)
+        source = read_policy_file(temporary, file)
+        file_outputs = file.run(source, contents.policy, observations)
         min_tolerance = math.inf if losses else file.tolerance
         comparison = compare_outputs(
             checkpoint.policy,
             checkpoint.weights,
             observations,
             checkpoint.statistics,
-            theirs,
+            file_outputs,
             min_tolerance,
         )
         if not comparison.matches:
@@ -122,7 +123,7 @@ def export(
                 "check that the weights are finite; if they are, report this as a bug",
             )
     T, S = observations.shape[:2]
-    source = "random (seed 0)" if recorded is None else "recorded"
+    kind = "random (seed 0)" if recorded is None else "recorded"
     sizes = [w.size for _, w in named_arrays(contents.weights)]
     return ExportReport(
         path=path,
@@ -132,7 +133,7 @@ def export(
         difference=comparison.difference,
         worst=comparison.worst,
         tolerance=comparison.tolerance,
-        observations=f"{S} sequences of {T} {source} observations",
+        observations=f"{S} sequences of {T} {kind} observations",
         notes=file.notes(contents) + losses + file.write_beside(contents, path),
     )
 
@@ -167,7 +168,10 @@ def _choose_layout(file: FileFormat, policy: Policy, requested: str | None) -> s
 def _check_policy(file: FileFormat, policy: Policy) -> None:
     """Raise an error if a format can't hold a policy or a package for the format is missing."""
     if reason := file.unsupported_reason(policy):
-        every = formats.by_name().items()
-        others = [name for name, other in every if not other.unsupported_reason(policy)]
-        raise UserError(reason, f"this policy can be exported with --to {' or '.join(others)}")
+        supporting = [
+            name
+            for name, each in formats.all_formats().items()
+            if not each.unsupported_reason(policy)
+        ]
+        raise UserError(reason, f"this policy can be exported with --to {' or '.join(supporting)}")
     require_packages(file.extra, *file.packages)

@@ -1,8 +1,9 @@
 """Import policies from files of other programs or of puffer_mlx.
 
-Each format infers settings such as ``policy.dialect`` from its files. The command line overrides
-them: a policy is converted to the requested weight layout, and wrong sizes are an error. A file
-can't set other configuration keys. Custom classes that it names aren't imported.
+Each format infers the policy's settings from its files, such as the weight layout
+(``policy.dialect``). The command line overrides them: a policy is converted to the requested weight
+layout, and wrong sizes are an error. A file can't set other configuration keys. Custom classes that
+it names aren't imported.
 """
 
 import json
@@ -30,8 +31,10 @@ OUTPUT_TOLERANCE = 1e-5  # relative to an output's scale
 HEAD_BYTES = 64  # bytes that identify a format
 
 
-def inspect(path: Path) -> PolicyFile:
-    """Read a policy file of any format, which the contents determine.
+def read_any_policy_file(path: Path) -> PolicyFile:
+    """Read a policy file of any format, and the normalization statistics next to it.
+
+    The format is detected from the file's first bytes, or else its suffix.
 
     Raises:
         UserError: If the file can't be read, or holds an unknown policy.
@@ -78,14 +81,14 @@ def convert_weights(source: PolicyFile, spec: EnvSpec, config: Config) -> tuple[
         UserError: If the policy belongs to another environment or configuration, or can't have the
             configured weight layout.
     """
-    _reject_classes(source, config)
+    _refuse_custom_classes(source, config)
     _check_spec(source, spec)
     _check_sizes(source, config)
     normalization.check_size(source.path, source.statistics, spec)
     _check_bounds(source, spec)
     layout = source.file.weight_layout(source, config.policy.dialect)
-    file_policy = replace(config, policy=replace(config.policy, dialect=layout))
-    policy = configured_policy(spec, file_policy)
+    file_config = replace(config, policy=replace(config.policy, dialect=layout))
+    policy = configured_policy(spec, file_config)
     return to_layout(policy, source.file.weights(source, policy), config.policy.dialect)
 
 
@@ -133,7 +136,7 @@ def _check_bounds(source: PolicyFile, spec: EnvSpec) -> None:
         )
         raise UserError(
             f"{source.path} {behaviour}, and {spec.name} "
-            + (f"has them rescaled to {expected}" if expected else "doesn't have them rescaled"),
+            + (f"needs them rescaled to {expected}" if expected else "needs them unchanged"),
             "leave out vec.rescale_actions, and name the environment of the policy's training",
         )
 
@@ -154,7 +157,7 @@ def _escape_untrusted(text: str) -> str:
     return text if text.isprintable() and len(text) < 80 else repr(text[:80])
 
 
-def _reject_classes(source: PolicyFile, config: Config) -> None:
+def _refuse_custom_classes(source: PolicyFile, config: Config) -> None:
     """Raise an error if a file names a custom class that the user didn't request.
 
     Importing the class could run untrusted code.

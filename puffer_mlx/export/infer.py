@@ -22,15 +22,15 @@ def infer_settings(tensors: dict[str, Any]) -> dict[str, str]:
         tensors, {name: facts.layers for name, facts in NETWORK_FACTS.items()}
     )
     if decoder is None or not network:
-        return {}  # perhaps custom classes, which the configuration names
+        return {}  # perhaps a policy with custom classes: the user's configuration describes it
     encoder = _encoder(tensors)
     settings = _policy_settings("native", network, encoder, decoder.shape[1], layers)
     if any(name.startswith("critic.") for name in tensors):
         settings["policy.separate_value"] = "True"
-    if "decoder.weight" not in tensors:
+    if "decoder.weight" not in tensors and encoder == DEFAULT:
+        del settings["policy.dialect"]  # torch or puffer3: their tensors have the same names
+    elif "decoder.weight" not in tensors:
         settings["policy.dialect"] = "torch"
-        if encoder == DEFAULT:
-            del settings["policy.dialect"]  # puffer3 has the same names, and a GELU
     return settings
 
 
@@ -52,10 +52,10 @@ def infer_torch_settings(path: Path, tensors: Tensors) -> dict[str, str]:
     encoder = _torch_encoder(tensors)
     value = _matrix(tensors, "decoder.value_function.weight")
     if not network or not encoder or value is None:
-        shown = ", ".join(list(tensors)[:8]) + (", ..." if len(tensors) > 8 else "")
+        names = ", ".join(list(tensors)[:8]) + (", ..." if len(tensors) > 8 else "")
         raise UserError(
             f"{path} fits no policy class of PufferLib 4.0, 3.0 (with"
-            f" {' or '.join(networks_with('puffer3'))}) or Stable-Baselines3: {shown}",
+            f" {' or '.join(networks_with('puffer3'))}) or Stable-Baselines3: {names}",
             "policies with an environment's custom encoder can't be imported",
         )
     return _policy_settings("torch", network, encoder, value.shape[1], layers)
@@ -67,23 +67,28 @@ def _sb3_settings(tensors: Tensors) -> dict[str, str]:
     The activation can't be inferred.
     """
     for name, exports in network_exports().items():
-        prefix = f"{exports.sb3.module}.policy_net." if exports.sb3 else "?"
+        if exports.sb3 is None:
+            continue
+        prefix = f"{exports.sb3.module}.policy_net."
         actor = {key: w for key, w in tensors.items() if key.startswith(prefix)}
         if not actor:
             continue
-        others = [tensors.get(key.replace("policy_net", "value_net")) for key in actor]
+        critic = [tensors.get(key.replace("policy_net", "value_net")) for key in actor]
         layers = sum(key.endswith(".weight") for key in actor) - 1
         H = tensors["action_net.weight"].shape[1]
         settings = _policy_settings("sb3", name, DEFAULT, H, layers)
-        pairs = zip(actor.values(), others, strict=True)
-        if not all(other is not None and np.array_equal(w, other) for w, other in pairs):
+        pairs = zip(actor.values(), critic, strict=True)
+        if not all(v is not None and np.array_equal(w, v) for w, v in pairs):
             settings["policy.separate_value"] = "True"
         return settings
     return {}
 
 
 def _matrix(tensors: dict[str, Any], *names: str) -> Any:
-    """Return the first existing tensor with one of the names if it is a matrix, else None."""
+    """Return the tensor with the first name that exists, or None.
+
+    Also returns None if that tensor isn't a matrix or is empty.
+    """
     tensor = next((tensors[name] for name in names if name in tensors), None)
     return tensor if tensor is not None and len(tensor.shape) == 2 and tensor.size else None
 
@@ -125,8 +130,8 @@ def _network(
         The network's name and the number of layers; ("", 0) if no network fits, or several do.
     """
     names = {name.removeprefix("network.") for name in tensors if name.startswith("network.")}
-    pairs = layers_of.items()
-    fitting = [(name, n) for name, layers in pairs if layers and (n := layers(names))]
+    layers = {name: count(names) for name, count in layers_of.items() if count}
+    fitting = [(name, n) for name, n in layers.items() if n]
     return fitting[0] if len(fitting) == 1 else ("", 0)
 
 
@@ -137,15 +142,19 @@ def _puffer3_network(tensors: Collection[str]) -> str:
         The network's name; "" if none fits.
     """
     for name, exports in network_exports().items():
-        if exports.puffer3 and next(iter(exports.puffer3.keys.values()))[0] in tensors:
+        if exports.puffer3 is None:
+            continue
+        first_tensor_keys = next(iter(exports.puffer3.keys.values()))
+        if first_tensor_keys[0] in tensors:
             return name
     return ""
 
 
 def early_puffer3_keys() -> dict[str, str]:
-    """Map the keys of early versions of PufferLib 3.0 to those of later ones.
+    """Return the keys of later versions of PufferLib 3.0 by those of early versions.
 
-    In early versions, the recurrent layer is the wrapper itself.
+    In early versions, the wrapper of a recurrent policy is itself the recurrent layer, so its keys
+    have no prefix: ``weight_ih_l0`` instead of ``lstm.weight_ih_l0``.
     """
     wrappers = [exports.puffer3 for exports in network_exports().values() if exports.puffer3]
     later_keys = [keys[0] for wrapper in wrappers for keys in wrapper.keys.values()]

@@ -1,6 +1,7 @@
-"""Metadata texts of our file formats.
+"""Metadata about the policy in a safetensors or ONNX file: texts by name.
 
-They contain configuration keys (with a dot) and facts. docs/file_formats.md lists them.
+Names with a dot are configuration keys. The others describe the environment and the training.
+docs/file_formats.md lists them.
 """
 
 import json
@@ -23,7 +24,12 @@ CLASS_KEYS = ("torch.network", "torch.encoder")  # keys that may name custom cla
 
 
 def policy_metadata(checkpoint: Checkpoint, policy: Policy) -> dict[str, str]:
-    """Return the metadata for a checkpoint's policy in the weight layout of its file."""
+    """Return the metadata of a file to which a checkpoint's policy is exported.
+
+    Args:
+        checkpoint: Checkpoint with the original policy.
+        policy: The policy, converted to the file's weight layout.
+    """
     spec = checkpoint.spec
     config = checkpoint.config
     layout = layout_of(policy)
@@ -47,33 +53,39 @@ def policy_metadata(checkpoint: Checkpoint, policy: Policy) -> dict[str, str]:
     }
 
 
-def make_policy_file(
-    path: Path, file: FileFormat, tensors: dict[str, Any], properties: dict[str, str]
+def policy_file_from_tensors(
+    path: Path, file: FileFormat, tensors: dict[str, Any], metadata: dict[str, str]
 ) -> PolicyFile:
-    """Create the contents of a policy file from tensors with our names and metadata.
+    """Return the contents of a policy file with our tensor names, including its settings.
 
-    Custom classes are recorded but not imported; the user must request them. Without our metadata,
-    settings are inferred from names and shapes of the tensors.
+    The settings are those in our metadata, or else are inferred from names and shapes of the
+    tensors. Custom classes are recorded but not imported; the user must request them.
+
+    Args:
+        path: The file.
+        file: Format of the file.
+        tensors: Tensors by our names.
+        metadata: Metadata of the file, also of a file that another program wrote.
 
     Raises:
         UserError: If a configuration key has an invalid value.
     """
     keys = [f"{section}.{key}" for section in ("policy", "torch") for key in KEYS[section]]
-    settings = {
-        key: properties[key] for key in keys if key in properties and "puffer_mlx" in properties
-    }
+    settings = {}
+    if "puffer_mlx" in metadata:  # written by puffer_mlx
+        settings = {key: metadata[key] for key in keys if key in metadata}
     classes = {key: settings.pop(key) for key in CLASS_KEYS if ":" in settings.get(key, "")}
     for key, text in settings.items():
         _check_setting(path, key, text)
     inferred = infer_settings(tensors)
     sizes = {} if classes else {key: inferred[key] for key in SIZE_KEYS if key in inferred}
-    return PolicyFile(path, file, tensors, settings or inferred, properties, classes, sizes)
+    return PolicyFile(path, file, tensors, settings or inferred, metadata, classes, sizes)
 
 
 def _check_setting(path: Path, key: str, text: str) -> None:
     """Raise an error that names the file if a configuration key in its metadata is invalid."""
     section, _, name = key.partition(".")
-    text = text if len(text) < 80 else f"{text[:80]}…"  # longer than any legal value
+    text = text if len(text) < 80 else f"{text[:80]}…"  # invalid, since legal values are shorter
     setting = Setting(section, name, text, str(path))
     declared = KEYS[section][name]
     if problem := declared.problem(read_value(setting, declared)):

@@ -39,7 +39,10 @@ class Graph:
         self.nodes.append(helper.make_node(kind, names, outputs, **attributes))
 
     def _weight(self, name: str) -> str | None:
-        """Return the full name of a weight in the ONNX graph, or None for an unknown name."""
+        """Return a weight's name in the graph, with the prefixes of critic and encoder.
+
+        Returns None if no weight has that name, for example for the output of a node.
+        """
         full_name = self.prefix + re.sub(r"^encoder\.", self._encoder_prefix, name)
         return full_name if full_name in self._weights else None
 

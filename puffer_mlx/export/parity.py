@@ -1,10 +1,13 @@
 """Run a policy in our program and compare the outputs with another program's.
 
-Outputs are float32 arrays by name: ``logits`` (T, S, A), or ``mean`` and ``logstd`` (T, S, a);
-``value`` (T, S); and the recurrent state after the last step, named as in
-``weight_layouts.stacked_state``. All runs start from the zero state. Observations are raw, so the
-program that runs the policy normalizes them. ``mean`` and ``logstd`` are in the environment's
-units, so it also rescales actions.
+Outputs are float32 arrays by name, for T steps of S agents:
+
+- ``logits`` (T, S, A) for A discrete actions, or ``mean`` and ``logstd`` (T, S, heads);
+- ``value`` (T, S);
+- the recurrent state after the last step, named as in ``weight_layouts.stacked_state``.
+
+Each program starts from the zero state, normalizes the raw observations, and rescales ``mean`` and
+``logstd`` to the environment's units.
 """
 
 import math
@@ -25,7 +28,7 @@ NamedOutputs = dict[str, np.ndarray]
 NO_STATISTICS: normalization.Statistics = {}
 RANDOM_STEPS = 32  # steps T of random observations
 RANDOM_AGENTS = 16  # agents S of random observations
-WEIGHT_CHANGE = 2.0**-22  # relative; four units in the last place of a float32
+WEIGHT_CHANGE = 2.0**-22  # relative change of a weight: two to four times float32's resolution
 RESOLUTION_FACTOR = 4.0  # tolerance as a multiple of float32's resolution
 MAX_TOLERANCE = 1e-2
 OBSERVATION_DEVIATION = 4.0  # makes some normalized observations exceed the clip limit 10
@@ -37,7 +40,7 @@ def policy_outputs(
     observations: np.ndarray,
     statistics: normalization.Statistics = NO_STATISTICS,
 ) -> NamedOutputs:
-    """Compute a policy's outputs for raw observations, with actions rescaled if the policy's are.
+    """Compute a policy's outputs for raw observations, in the environment's units.
 
     Args:
         policy: Policy to run.
@@ -65,8 +68,8 @@ def largest_difference(expected: NamedOutputs, actual: NamedOutputs) -> tuple[fl
     A difference is divided by the output's largest expected value or 1, whichever is larger. It is
     infinite if an output is missing or has another shape.
     """
-    if names := set(expected) ^ set(actual):
-        return math.inf, min(names)
+    if unmatched_names := set(expected) ^ set(actual):
+        return math.inf, min(unmatched_names)
     worst = (-1.0, "")
     for name, expected_output in expected.items():
         actual_output = actual[name]
@@ -74,10 +77,10 @@ def largest_difference(expected: NamedOutputs, actual: NamedOutputs) -> tuple[fl
             return math.inf, name
         scale = max(1.0, float(np.abs(expected_output).max(initial=0)))
         difference = float(np.abs(expected_output - actual_output).max(initial=0)) / scale
-        if not difference <= worst[0]:  # NaN counts as the worst
-            worst = difference, name
         if math.isnan(difference):
-            break
+            return difference, name
+        if difference > worst[0]:
+            worst = difference, name
     return worst
 
 
@@ -108,7 +111,7 @@ def compare_outputs(
     actual: NamedOutputs,
     min_tolerance: float,
 ) -> Comparison:
-    """Compare another program's outputs for a policy with ours.
+    """Run a policy in our program, and compare another program's outputs with ours.
 
     Two float32 programs agree only up to float32's resolution. For observations up to 1 that is
     well below ``min_tolerance``. For bytes up to 255 it can be larger, and then the tolerance
@@ -141,12 +144,8 @@ def _perturb(weights: Weights) -> Weights:
     """
     rng = np.random.default_rng(0)
 
-    def move(w: mx.array) -> mx.array:
-        return w * mx.array(
-            rng.choice(np.array([1 - WEIGHT_CHANGE, 1 + WEIGHT_CHANGE], "f4"), w.shape)
-        )
-
-    return tree_map(move, weights)
+    factors = np.array([1 - WEIGHT_CHANGE, 1 + WEIGHT_CHANGE], np.float32)
+    return tree_map(lambda w: w * mx.array(rng.choice(factors, w.shape)), weights)
 
 
 def random_observations(

@@ -210,20 +210,24 @@ class DecoderModule(nn.Module):
         action: Action space.
         hidden: Number of features H.
         value: Key of the value's layer.
-        others: Further modules, registered before these layers.
+        first_modules: Modules to register before these layers, by name.
     """
 
     decoder_logstd: Tensor | None  # (1, a)
 
     def __init__(
-        self, action: ActionSpec, hidden: int, value: str = "value_function", **others: nn.Module
+        self,
+        action: ActionSpec,
+        hidden: int,
+        value: str = "value_function",
+        **first_modules: nn.Module,
     ) -> None:
         super().__init__()
         logstd = nn.Parameter(torch.zeros(1, action.heads)) if action.continuous else None
         self.register_parameter("decoder_logstd", logstd)
         actions = "decoder_mean" if action.continuous else "decoder"
         products = {actions: nn.Linear(hidden, action.logits), value: nn.Linear(hidden, 1)}
-        for name, module in (others | products).items():
+        for name, module in (first_modules | products).items():
             self.add_module(name, module)
         self._products = tuple(products.values())
 
@@ -308,10 +312,11 @@ class Sb3Policy(ComposedPolicy):
 
 
 def make_module(policy: Policy) -> PolicyModule | Puffer3Wrapper | Sb3Policy:
-    """Create the PyTorch module of a policy, with initial weights. Native policies have none.
+    """Create the PyTorch module of a policy, with initial weights.
 
     Raises:
-        UserError: If PufferLib has no class for a component of the policy.
+        UserError: If there is no module: PufferLib has no class for a component of the policy, or
+            the policy has the weight layout ``native``.
     """
     if reason := torch_unsupported_reason(policy):
         raise UserError(reason, "convert it to the weight layout torch first")

@@ -250,10 +250,10 @@ def to_torch(policy: Policy, weights: Weights) -> Tensors:
     tensors = {}
     aliases: Tensors = {}
     for name, w in named_arrays(weights):
-        array = _transpose(policy, name, np.array(w, np.float32), "to_torch")
-        first, *others = keys[name]
+        array = _convert_layout(policy, name, np.array(w, np.float32), "to_torch")
+        first, *alias_keys = keys[name]
         tensors[first] = array
-        aliases.update(dict.fromkeys(others, array))
+        aliases.update(dict.fromkeys(alias_keys, array))
     return {**tensors, **aliases}
 
 
@@ -269,16 +269,16 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
     wrong = [f"{key}: not in this policy" for key in tensors if key not in expected]
 
     def take(name: str, w: mx.array) -> mx.array:
-        first, *others = keys[name]
-        shape = _transpose(policy, name, np.empty(w.shape, np.float32), "to_torch").shape
+        first, *alias_keys = keys[name]
+        shape = _convert_layout(policy, name, np.empty(w.shape, np.float32), "to_torch").shape
         if first not in tensors or tensors[first].shape != shape:
             actual = tensors[first].shape if first in tensors else "missing"
             wrong.append(f"{first}: {actual}, expected {shape}")
             return w
-        for other in others:
-            if other in tensors and not np.array_equal(tensors[other], tensors[first]):
-                wrong.append(f"{other}: differs from {first}, which is the same tensor")
-        return mx.array(_transpose(policy, name, tensors[first], "from_torch"))
+        for key in alias_keys:
+            if key in tensors and not np.array_equal(tensors[key], tensors[first]):
+                wrong.append(f"{key}: differs from {first}, which is the same tensor")
+        return mx.array(_convert_layout(policy, name, tensors[first], "from_torch"))
 
     weights = tree_map_with_path(take, reference)
     if wrong:
@@ -290,7 +290,7 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
     return weights
 
 
-def _transpose(policy: Policy, name: str, array: np.ndarray, conversion: str) -> np.ndarray:
+def _convert_layout(policy: Policy, name: str, array: np.ndarray, conversion: str) -> np.ndarray:
     """Convert one weight between our layout and that of the torch class.
 
     Args:

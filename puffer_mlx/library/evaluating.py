@@ -49,8 +49,8 @@ from puffer_mlx.evaluation.games import (
 )
 from puffer_mlx.evaluation.players import Player, player_without_policy, policy_player
 from puffer_mlx.evaluation.results import PairResult
-from puffer_mlx.export.importing import convert_weights, inspect
-from puffer_mlx.library.policy import Policy, check_compatible, player
+from puffer_mlx.export.importing import convert_weights, read_any_policy_file
+from puffer_mlx.library.policy import Policy, check_compatible, policy_and_seed
 from puffer_mlx.library.settings import EnvironmentSource, environment_source, with_environment
 from puffer_mlx.ops.cpu_extension import count_cores
 from puffer_mlx.policy.policy import configured_policy
@@ -58,13 +58,14 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.training.trainer import Trains
 from puffer_mlx.vec.base import Environments, HasNormalizer
 
-MatchOpponent = Policy | Trains | str
-Configure = Callable[[Mapping[str, str], Sequence[Path]], Config]  # (settings, files) of a policy
+MatchPlayer = Policy | Trains | str
+# Returns the user's configuration, based on a policy's settings and configuration files.
+Configure = Callable[[Mapping[str, str], Sequence[Path]], Config]
 ARGUMENT_HINTS = {  # by argument of another library or function: what to use instead
     "n_eval_episodes": "here it is episodes",
     "allow_code": "Policy.load(path, allow_code=True), or evaluate(policy, env=make)",
 }
-POLICY_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".onnx")  # the last three need an import
+POLICY_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".onnx")  # of weight files
 
 
 def evaluate(
@@ -99,7 +100,7 @@ def evaluate(
             from those of training.
         max_steps: Maximum number of steps per agent. Unfinished episodes are counted, not scored.
         progress: Called after each step with the numbers of finished and of expected episodes.
-        unexpected: Raises an error, with the right name of an argument of another library.
+        unexpected: Arguments that don't exist. The error names ours if another library has them.
 
     Returns:
         Scores of all episodes; ``scores.score`` has their mean and standard deviation.
@@ -112,9 +113,9 @@ def evaluate(
         raise UserError(f"evaluate has no argument {name}", hint)
     if episodes < 1:
         raise UserError(f"episodes is {episodes}", "1 or more")
-    acting, seed = player(policy, seed)
-    with make_eval_environments(acting, env, episodes, seed) as environments:
-        stepper = _stepper(acting, environments, seed, deterministic)
+    policy, seed = policy_and_seed(policy, seed)
+    with make_eval_environments(policy, env, episodes, seed) as environments:
+        stepper = _stepper(policy, environments, seed, deterministic)
         return score_episodes(stepper, episodes, max_steps=max_steps, progress=progress)
 
 
@@ -146,49 +147,49 @@ def play(
     Raises:
         UserError: The environment can't be created or drawn, or doesn't match the policy.
     """
-    acting, seed = player(policy, seed)
-    with make_eval_environments(acting, env, 1, seed, render=True) as environments:
-        stepper = _stepper(acting, environments, seed, deterministic)
+    policy, seed = policy_and_seed(policy, seed)
+    with make_eval_environments(policy, env, 1, seed, render=True) as environments:
+        stepper = _stepper(policy, environments, seed, deterministic)
         yield from agent_frames(
-            stepper, (draw or draw_function)(acting.config, environments), steps
+            stepper, (draw or draw_function)(policy.config, environments), steps
         )
 
 
 def make_eval_environments(
-    acting: Policy, env: Any, episodes: int, seed: int, render: bool = False
+    policy: Policy, env: Any, episodes: int, seed: int, render: bool = False
 ) -> Environments:
     """Create environments to play a number of episodes, and check that they match the policy.
 
     Args:
-        acting: Policy that will play.
+        policy: Policy that will play.
         env: Environment as for ``evaluate``.
         episodes: Number of episodes, which limits the number of environments.
         seed: Seed of the environments.
         render: True to create environments that can be drawn.
     """
     source = None if env is None else environment_source(env)
-    config = _with_eval_environment(acting.config, source)
+    config = _with_eval_environment(policy.config, source)
     count = agents = 1
-    if source is None or not source.alone:
+    if source is None or not source.is_single_object:
         with vec.probe(config) as probe:
             agents = probe.num_agents // probe.num_environments
         count = environments_needed(episodes, max_environments(config, agents), agents)
-    return _make(acting, eval_config(config, count, agents, seed), render)
+    return _make_environments(policy, eval_config(config, count, agents, seed), render)
 
 
-def _make(acting: Policy, config: Config, render: bool = False) -> Environments:
-    """Create environments with a policy's normalization statistics.
+def _make_environments(policy: Policy, config: Config, render: bool = False) -> Environments:
+    """Create the configured environments with a policy's normalization statistics.
 
     Raises:
         UserError: The environments don't match the policy.
     """
     environments = vec.make(config, count_cores(), render=render)
     try:
-        check_compatible(acting, environments.spec, config.env_name)
+        check_compatible(policy, environments.spec, config.env_name)
         if isinstance(environments, HasNormalizer) and normalization.normalises(
             environments.statistics()
         ):
-            environments.restore_statistics(dict(acting.memory), frozen=True)
+            environments.restore_statistics(dict(policy.memory), frozen=True)
     except BaseException:
         environments.close()
         raise
@@ -196,10 +197,10 @@ def _make(acting: Policy, config: Config, render: bool = False) -> Environments:
 
 
 def _stepper(
-    acting: Policy, environments: Environments, seed: int, deterministic: bool
+    policy: Policy, environments: Environments, seed: int, deterministic: bool
 ) -> AgentStepper:
     """Return an object that steps environments with a policy's actions."""
-    return AgentStepper(acting.architecture, acting.weights, environments, seed, deterministic)
+    return AgentStepper(policy.architecture, policy.weights, environments, seed, deterministic)
 
 
 def _with_eval_environment(config: Config, source: EnvironmentSource | None) -> Config:
@@ -216,7 +217,7 @@ def _with_eval_environment(config: Config, source: EnvironmentSource | None) -> 
 
 def play_match(
     policy: Policy | Trains,
-    against: MatchOpponent,
+    against: MatchPlayer,
     env: Any = None,
     games: int = 256,
     *,
@@ -253,29 +254,38 @@ def play_match(
     """
     if games < 2:
         raise UserError(f"games is {games}", "2 or more: half of them are played on each side")
-    acting, seed = player(policy, seed)
+    policy, seed = policy_and_seed(policy, seed)
     source = None if env is None else environment_source(env)
-    config = without_normalization(_with_eval_environment(acting.config, source))
+    config = without_normalization(_with_eval_environment(policy.config, source))
     agents = agents_per_environment(config)
     spec = vec.look_up_spec(config)
-    players = [_player(each, config, spec, deterministic) for each in (acting, against)]
-    return play_pairs(players, [(0, 1)], config, agents, games, make_plain, seed, max_steps)[0, 1]
+    players = [_match_player(each, config, spec, deterministic) for each in (policy, against)]
+    return play_pairs(
+        players, [(0, 1)], config, agents, games, make_match_environments, seed, max_steps
+    )[0, 1]
 
 
-def _player(opponent: MatchOpponent, config: Config, spec: EnvSpec, deterministic: bool) -> Player:
-    if isinstance(opponent, str):
-        if scripted := player_without_policy(opponent, config, spec):
+def _match_player(
+    player: MatchPlayer, config: Config, spec: EnvSpec, deterministic: bool
+) -> Player:
+    """Return a player of a match by name, or the player for a policy.
+
+    Raises:
+        UserError: The name is unknown, or the policy doesn't match the environment.
+    """
+    if isinstance(player, str):
+        if scripted := player_without_policy(player, config, spec):
             return scripted
         raise UserError(
-            f"{opponent!r} isn't a player",
+            f"{player!r} isn't a player",
             "random, bot:SKILL, or a policy: puffer_mlx.Policy.load(path)",
         )
-    policy, _ = player(opponent, None)
+    policy, _ = policy_and_seed(player, None)
     check_compatible(policy, spec, config.env_name)
     return policy.as_player(policy.config.env_name, deterministic)
 
 
-def make_plain(config: Config) -> Environments:
+def make_match_environments(config: Config) -> Environments:
     """Create environments for a match, where each policy applies its own statistics."""
     return vec.make(config, count_cores())
 
@@ -304,7 +314,7 @@ def play_policy_ladder(
         policy.architecture,
         policy.weights,
         policy.memory,
-        make_plain,
+        make_match_environments,
         games,
         deterministic,
         progress,
@@ -315,7 +325,7 @@ def play_policy_ladder(
 
 
 def load_policy(config: Config, path: str, configure: Configure) -> Policy:
-    """Load the policy that a user names, with the user's settings of its environment.
+    """Load the policy that a user names, with a configuration of the user's environment.
 
     Args:
         config: Configuration from the user.
@@ -349,7 +359,8 @@ def load_policy(config: Config, path: str, configure: Configure) -> Policy:
         trained = getattr(saved.config, section)
         chosen = getattr(config, section)
         if trained != chosen:
-            key = next(k for k, v in vars(trained).items() if v != getattr(chosen, k))
+            different = [key for key in vars(trained) if vars(trained)[key] != getattr(chosen, key)]
+            key = different[0]
             raise UserError(
                 f"{section}.{key} {getattr(chosen, key)} contradicts the checkpoint's"
                 f" {getattr(trained, key)}",
@@ -386,10 +397,11 @@ def find_player(
         return scripted
     path = Path(word)
     if path.suffix and path.is_file():  # any format that ``import`` reads
-        file = inspect(path)
-        settings = file.settings | file.file.sizes_for(file, spec, configure({}, []))
-        policy, weights = convert_weights(file, spec, configure(settings, []))
-        return policy_player(str(path), policy, weights, deterministic, file.statistics)
+        source = read_any_policy_file(path)
+        sizes = source.file.sizes_for(source, spec, configure({}, []))
+        file_config = configure(source.settings | sizes, [])
+        policy, weights = convert_weights(source, spec, file_config)
+        return policy_player(str(path), policy, weights, deterministic, source.statistics)
     saved = checkpoint.load(checkpoint.find_checkpoint(word, config), allowed_names(config))
     if not saved.spec.matches(spec):
         raise UserError(
@@ -426,7 +438,7 @@ def scores_record(policy: Policy, name: str, scores: Scores) -> dict[str, Any]:
     """Return the scores of an evaluation as a JSON object.
 
     Args:
-        policy: Policy that played, with its run's seed.
+        policy: Policy that played; its configuration has the seed of the evaluation.
         name: Name of the policy.
         scores: Scores of the evaluation.
     """
@@ -434,7 +446,7 @@ def scores_record(policy: Policy, name: str, scores: Scores) -> dict[str, Any]:
         "environment": policy.config.env_name,
         "policy": name,
         "deterministic": scores.deterministic,
-        "greedy": scores.deterministic,
+        "greedy": scores.deterministic,  # the key's name in earlier versions
         "seed": policy.config.base.seed,
         "steps": scores.steps,
         "unfinished": scores.unfinished,
@@ -468,7 +480,7 @@ def games_record(
         "environment": config.env_name,
         "seed": config.base.seed,
         "deterministic": deterministic,
-        "greedy": deterministic,
+        "greedy": deterministic,  # the key's name in earlier versions
         "pairs": pairs,
     }
 
@@ -476,10 +488,17 @@ def games_record(
 def game_frames(
     first: Player, second: Player, config: Config, agents: int, hold: int
 ) -> Iterator[Frame]:
-    """Play one game and yield its pictures, then the last picture ``hold`` times.
+    """Play one game and yield its pictures, then the last picture several times.
 
     A picture shows agent 0's view or the environment's drawing, with the names of the players above
     it and the result at the end.
+
+    Args:
+        first: Player of the first half of the agents.
+        second: Player of the second half.
+        config: Configuration of the environment.
+        agents: Agents per environment.
+        hold: Number of times that the last picture is yielded.
     """
     names = [first.name, f"against {second.name}"]
     outcomes = [f"{first.name} won", f"{second.name} won", "a draw"]
@@ -492,9 +511,13 @@ def game_frames(
             try:
                 image = draw(next(game))
             except StopIteration as end:
-                won = end.value
+                reward_difference = end.value  # positive if the first player won
                 break
             yield Frame(add_caption(image, [*names, ""], outcomes), step, 0, 0.0, 0.0, False)
-    outcome = outcomes[0 if won > 0 else 1 if won < 0 else 2]
-    last = Frame(add_caption(image, [*names, outcome], outcomes), step, 0, 0.0, won, True)
+    outcome = outcomes[2]
+    if reward_difference:
+        outcome = outcomes[0] if reward_difference > 0 else outcomes[1]
+    last = Frame(
+        add_caption(image, [*names, outcome], outcomes), step, 0, 0.0, reward_difference, True
+    )
     yield from itertools.repeat(last, hold)

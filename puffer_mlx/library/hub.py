@@ -26,9 +26,12 @@ from puffer_mlx.system.json_text import write_json
 
 GIF_FRAMES = 300
 FPS = 15.0  # of the GIF
-CARD, POLICY, SCORES, PICTURE = "README.md", "policy.safetensors", "scores.json", "replay.gif"
-HUB_FILES = {CARD, POLICY, SCORES, PICTURE, CONFIG}
-HOME = "https://github.com/puffer-mlx/puffer_mlx"
+CARD = "README.md"
+POLICY = "policy.safetensors"
+SCORES = "scores.json"
+GIF = "replay.gif"
+HUB_FILES = {CARD, POLICY, SCORES, GIF, CONFIG}
+REPOSITORY_URL = "https://github.com/puffer-mlx/puffer_mlx"
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
 
 
@@ -100,14 +103,15 @@ def model_card(saved: Checkpoint, score: Score, picture: bool) -> str:
         f" {policy.hidden_size}, layers {policy.num_layers}",
     }
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
+    image = f"\n![The agent plays]({GIF})\n" if picture else ""
     return f"""---
 {json.dumps(card_metadata(config, score), indent=1, ensure_ascii=False)}
 ---
 
 # {name}
 
-A policy for `{name}`, trained with [puffer_mlx]({HOME}) {__version__}.
-{f"{chr(10)}![The agent plays]({PICTURE}){chr(10)}" if picture else ""}
+A policy for `{name}`, trained with [puffer_mlx]({REPOSITORY_URL}) {__version__}.
+{image}
 | | |
 | --- | --- |
 {rows}
@@ -117,7 +121,7 @@ One seed: others may score higher or lower. `{SCORES}` has every episode.
 ## Use it
 
 ```sh
-pip install 'git+{HOME}'
+pip install 'git+{REPOSITORY_URL}'
 puffer-mlx evaluate {CONFIG} {POLICY}   # plays, and scores
 puffer-mlx train {CONFIG}                         # the same run again
 ```
@@ -133,8 +137,8 @@ def write_hub_folder(
     """Evaluate a policy and write a folder for the Hugging Face Hub. Returns the policy's score.
 
     Args:
-        saved: Checkpoint.
-        folder: Folder of the checkpoint.
+        saved: Checkpoint to export.
+        folder: Folder of the checkpoint, with the recorded observations.
         out: Folder to write. A folder that this command wrote earlier is replaced.
         episodes: Episodes of the evaluation.
         picture: True to record a GIF (needs the ``gif`` extra and a drawing function).
@@ -159,13 +163,13 @@ def write_hub_folder(
         score = headline_score(record)
         write_json(record, temporary / SCORES)
         if picture:
-            write_gif(play(policy, steps=GIF_FRAMES), temporary / PICTURE, FPS)
+            write_gif(play(policy, steps=GIF_FRAMES), temporary / GIF, FPS)
         (temporary / CARD).write_text(model_card(saved, score, picture), encoding="utf-8")
     return score
 
 
 def refuse_other_files(out: Path) -> None:
-    """Raise an error if the output folder contains files that this command didn't write.
+    """Raise an error if the folder to write contains files that aren't from an earlier export.
 
     Raises:
         UserError: ``out`` is a file or contains other files.
@@ -177,8 +181,11 @@ def refuse_other_files(out: Path) -> None:
         return
     with report_read_errors(out):
         names = {path.name for path in out.iterdir()}
-    if names - HUB_FILES or (names and not {POLICY, SCORES} <= names):
-        first_names = ", ".join(sorted(names - HUB_FILES or names)[:3])
+    other_files = names - HUB_FILES
+    if not {POLICY, SCORES} <= names:  # not a complete export
+        other_files = other_files or names
+    if other_files:
+        first_names = ", ".join(sorted(other_files)[:3])
         message = f"{out} contains files that this command didn't write: {first_names}"
         raise UserError(message, hint)
 

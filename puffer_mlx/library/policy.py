@@ -33,7 +33,11 @@ class ObservationAdapter(Protocol):
     """Convert between an environment's format and the policy's arrays. Must be picklable."""
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Convert observations to rows (n, D). Also returns True for a single observation."""
+        """Convert one observation or a batch to rows (n, D).
+
+        Returns:
+            The rows, and True for one observation, False for a batch.
+        """
         ...
 
     def actions(self, policy_actions: np.ndarray, single: bool) -> Any:
@@ -57,7 +61,7 @@ class SpaceAdapter:
         self._action_paths = [path for path, _, _ in leaf_spaces(spec.name, action_space, "action")]
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Convert observations to rows (n, D). Also returns True for a single observation."""
+        """Convert one observation or a batch to rows (n, D), as ``ObservationAdapter.rows``."""
         spec = self._spec
         leaf_spaces = self._leaf_spaces
         is_dict = kind_of(self._layout.spaces[0]) == "Dict"
@@ -68,7 +72,7 @@ class SpaceAdapter:
                 f" keys {names}",
                 "for a batch, its values are arrays with a leading dimension n",
             )
-        values = {path: _at(spec, observation, path) for path, _, _ in leaf_spaces}
+        values = {path: _entry(spec, observation, path) for path, _, _ in leaf_spaces}
         path, space, _ = leaf_spaces[0]
         single = values[path].shape == tuple(space.shape)
         if single:
@@ -76,9 +80,9 @@ class SpaceAdapter:
         n = len(values[path]) if values[path].ndim else 0
         for path, space, _ in leaf_spaces:
             if not n or values[path].shape != (n, *space.shape):
-                raise _misfit(
-                    spec, values[path].shape[single:], tuple(space.shape), path_text(path)
-                )
+                shape = values[path].shape
+                shape = shape[1:] if single else shape  # without the dimension added above
+                raise _shape_error(spec, shape, tuple(space.shape), path_text(path))
         out = np.zeros((n, spec.observation_size), self._layout.exact_dtype)
         self._layout.write(nested(self._layout.spaces[0], values), out)
         return out, single
@@ -88,7 +92,7 @@ class SpaceAdapter:
         batch = self._layout.actions(policy_actions)
         if not single:
             return batch
-        first = {path: _at(self._spec, batch, path)[0] for path in self._action_paths}
+        first = {path: _entry(self._spec, batch, path)[0] for path in self._action_paths}
         return nested(self._layout.spaces[1], first)
 
 
@@ -102,24 +106,27 @@ class FlatAdapter:
             self._shapes.append(spec.observation_shape)
 
     def rows(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Convert observations to rows (n, D). Also returns True for a single observation."""
+        """Convert one observation or a batch to rows (n, D), as ``ObservationAdapter.rows``."""
         spec = self._spec
         shapes = self._shapes
         values = np.asarray(observation)
         single = values.shape in shapes
         if not single and (values.shape[1:] not in shapes or not len(values)):
-            raise _misfit(spec, values.shape, shapes[0], "")
+            raise _shape_error(spec, values.shape, shapes[0], "")
         return values.reshape(-1, spec.observation_size).astype(spec.observation_dtype), single
 
     def actions(self, policy_actions: np.ndarray, single: bool) -> Any:
         """Convert the policy's actions to the environment's format."""
         action = self._spec.action
-        batch = policy_actions if action.continuous else policy_actions.astype(np.int64)
-        batch = batch if action.continuous or action.heads > 1 else batch[:, 0]
+        batch = policy_actions
+        if not action.continuous:
+            batch = batch.astype(np.int64)
+            if action.heads == 1:
+                batch = batch[:, 0]
         return batch[0] if single else batch
 
 
-def _at(spec: EnvSpec, value: Any, path: tuple) -> np.ndarray:
+def _entry(spec: EnvSpec, value: Any, path: tuple) -> np.ndarray:
     """Return the array at a path in nested dicts and tuples.
 
     Raises:
@@ -136,7 +143,8 @@ def _at(spec: EnvSpec, value: Any, path: tuple) -> np.ndarray:
     return np.asarray(value)
 
 
-def _misfit(spec: EnvSpec, shape: tuple, expected: tuple, path: str) -> UserError:
+def _shape_error(spec: EnvSpec, shape: tuple, expected: tuple, path: str) -> UserError:
+    """Return the error for an observation, or its entry at a path, that has a wrong shape."""
     entry = f" at {path}" if path else ""
     return UserError(
         f"the observation{entry} has shape {shape}, but those of {spec.name} have {expected}",
@@ -178,10 +186,11 @@ class Policy:
     """
 
     def __init__(self, trainer: Trains) -> None:
-        self._begin(checkpoint_of(trainer))
+        self._set_checkpoint(checkpoint_of(trainer))
         self._adapter = _adapter_of(trainer.vec, trainer.vec.spec)
 
-    def _begin(self, saved: checkpoint.Checkpoint) -> None:
+    def _set_checkpoint(self, saved: checkpoint.Checkpoint) -> None:
+        """Set all attributes from the contents of a checkpoint."""
         refuse_forked()
         self.folder = saved.folder
         self.config = saved.config
@@ -226,16 +235,16 @@ class Policy:
         name = None if env is None else environment_source(env).name
         folder = checkpoint.find_any_checkpoint(str(path), env=name)
         saved = checkpoint.load(folder, allow_code, policy_factory(policy))
-        acting = cls.of_checkpoint(saved._replace(config=with_environment(saved.config, env)))
+        loaded = cls.of_checkpoint(saved._replace(config=with_environment(saved.config, env)))
         if env is None and (layout := saved_layout(saved.spec)):
-            acting._adapter = SpaceAdapter(layout, saved.spec)
-        return acting
+            loaded._adapter = SpaceAdapter(layout, saved.spec)
+        return loaded
 
     @classmethod
     def of_checkpoint(cls, saved: checkpoint.Checkpoint) -> Self:
         """Create a policy from the contents of a checkpoint."""
         policy = cls.__new__(cls)
-        policy._begin(saved)
+        policy._set_checkpoint(saved)
         return policy
 
     def as_player(self, name: str, deterministic: bool) -> Player:
@@ -282,24 +291,27 @@ class Policy:
         previous_state = self._recurrent_state(n, state)
         not_done = None
         if episode_start is not None:
-            not_done = 1 - mx.array(np.broadcast_to(np.asarray(episode_start, np.float32), (n,)))
+            starts = np.broadcast_to(np.asarray(episode_start, np.float32), (n,))
+            not_done = 1 - mx.array(starts)
         mask = self._mask(action_masks, n)
-        with building:  # threads that call this at the same time take turns with the random key
+        with building:  # a lock: of simultaneous threads, one at a time uses the random key
             noise = None
             random = self._random
             if not deterministic:
                 random, key = mx.random.split(random)
                 noise = self.architecture.distribution.noise(key, (n,))
-            actions, _, _, after = self.architecture.act(
+            actions, _, _, next_state = self.architecture.act(
                 self.weights, mx.array(rows), previous_state, noise, mask, not_done
             )
-            mx.async_eval(actions, after, random)  # other threads can't evaluate lazy arrays
+            # Start the computation here: another thread, which may use the random key next, can't
+            # evaluate this thread's lazy arrays.
+            mx.async_eval(actions, next_state, random)
             self._random = random
-        mx.eval(actions, after)
-        self._state = after
+        mx.eval(actions, next_state)
+        self._state = next_state
         self._agents = n
         action = adapter.actions(np.ascontiguousarray(actions), single)
-        return Prediction(action, after if self.architecture.is_recurrent else None)
+        return Prediction(action, next_state if self.architecture.is_recurrent else None)
 
     def __repr__(self) -> str:
         """Return a one-line description of the policy: environment, spaces and trained steps."""
@@ -400,16 +412,16 @@ def checkpoint_of(trainer: Trains) -> checkpoint.Checkpoint:
     )
 
 
-def player(policy: "Policy | Trains", seed: int | None) -> tuple[Policy, int]:
-    """Return the policy and the seed that an evaluation uses.
+def policy_and_seed(policy: "Policy | Trains", seed: int | None) -> tuple[Policy, int]:
+    """Return the policy and the seed to use for an evaluation.
 
     Args:
         policy: Policy, or trainer whose current weights are used.
         seed: Seed; None for that of the run.
     """
     refuse_forked()
-    acting = policy if isinstance(policy, Policy) else Policy(policy)
-    return acting, acting.config.base.seed if seed is None else seed
+    policy = policy if isinstance(policy, Policy) else Policy(policy)
+    return policy, policy.config.base.seed if seed is None else seed
 
 
 def check_compatible(policy: Policy, spec: EnvSpec, name: str) -> None:
@@ -454,5 +466,6 @@ def _probed_adapter(config: Config, spec: EnvSpec) -> ObservationAdapter:
 
 
 def _adapter_of(environments: Any, spec: EnvSpec) -> ObservationAdapter:
+    """Return the adapter for environments: by their spaces if they are in Python."""
     layout = getattr(environments, "layout", None)
     return SpaceAdapter(layout, spec) if layout else FlatAdapter(spec)

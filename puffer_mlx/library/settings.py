@@ -38,7 +38,7 @@ ARGUMENT_HINTS = {  # by argument of another library: what to use instead
 }
 
 OBJECT_KEYS = {f"train.{key}" for key, declared in KEYS["train"].items() if declared.custom}
-Schedule = Callable[[float], float]  # from the fraction of finished epochs, in [0, 1), to a value
+Schedule = Callable[[float], float]  # (fraction of finished epochs, in [0, 1)) -> value
 
 Value = int | float | bool | str
 SettingValues = dict[str, Any]  # by section.key
@@ -74,16 +74,16 @@ def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str
     for source in sources:
         settings = dict(_flat(source))
         for name, value in settings.items():
-            full = _full_name(name)
-            objects.pop(full, None)
-            section, _, key = full.partition(".")
+            full_name = _full_name(name)
+            objects.pop(full_name, None)
+            section, _, key = full_name.partition(".")
             if section == "train":
                 schedules.pop(key, None)
             if section == "train" and key in SCHEDULED and callable(value):
                 schedules[key] = cast(Schedule, value)
                 settings[name] = value_at(schedules[key], 0.0, key)
-            elif full in OBJECT_KEYS and not isinstance(value, Value):
-                objects[full] = value
+            elif full_name in OBJECT_KEYS and not isinstance(value, Value):
+                objects[full_name] = value
                 settings[name] = object_name(value)
         plain.append(settings)
     return Objects(schedules, objects), plain
@@ -92,12 +92,15 @@ def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str
 def object_name(value: Any) -> str:
     """Return the name ``module:name`` of a class, a function or an optimizer."""
     name = getattr(value, "__qualname__", "")
-    if not name:  # an optimizer is a tuple of functions, maybe a variable of their module
+    if not name:  # an optimizer, a tuple of functions: named as the variable of their module
         optimizer = value
         value = getattr(value, "step", value)
-        variables = vars(sys.modules.get(getattr(value, "__module__", ""), sys))
         name = getattr(value, "__qualname__", type(value).__qualname__)
-        name = next((variable for variable, each in variables.items() if each is optimizer), name)
+        defining_module = sys.modules.get(getattr(value, "__module__", ""), sys)
+        for variable, each in vars(defining_module).items():
+            if each is optimizer:
+                name = variable
+                break
     module = getattr(value, "__module__", type(value).__module__)
     return f"{module}:{name}".replace(".<locals>", "").replace("<lambda>", "function")
 
@@ -122,8 +125,10 @@ def collect_settings(*sources: Mapping[str, Any]) -> SettingValues:
 
 
 def _flat(source: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of settings; of a section's dictionary, by ``section.key``."""
     for name, value in source.items():
-        if isinstance(value, Mapping) and "." not in name:  # {"env.layout": {…}} is a value
+        # The dictionary in {"env.layout": {…}} is a value.
+        if isinstance(value, Mapping) and "." not in name:
             yield from ((f"{name}.{key}", inner) for key, inner in value.items())
         else:
             yield name, value
@@ -138,23 +143,27 @@ def _full_name(name: str) -> str:
     section, dot, key = name.partition(".")
     if key in KEYS.get(section, {}) or (name.startswith(ENV) and key):
         return name
-    homes = [] if dot else [section for section, keys in KEYS.items() if name in keys]
-    if len(homes) == 1 or "base" in homes:
-        return f"{'base' if 'base' in homes else homes[0]}.{name}"
-    if homes:
-        several = " or ".join(f"{home}.{name}" for home in homes)
-        raise UserError(f"{name} is a key of several sections", f"{several}, in a dictionary")
-    last = OTHER_LIBRARY_KEYS.get(name.rpartition(".")[2], "").partition(".")[2]
-    if ours := last or ARGUMENT_HINTS.get(section):
-        raise UserError(f"there is no setting {name}", f"here it is {ours}")
-    every = [f"{home}.{each}" if dot else each for home, keys in KEYS.items() for each in keys]
-    near = closest(name, every)
+    sections = [] if dot else [section for section, keys in KEYS.items() if name in keys]
+    if "base" in sections:
+        return f"base.{name}"
+    if len(sections) == 1:
+        return f"{sections[0]}.{name}"
+    if sections:
+        full_names = " or ".join(f"{each}.{name}" for each in sections)
+        raise UserError(f"{name} is a key of several sections", f"{full_names}, in a dictionary")
+    _, _, our_key = OTHER_LIBRARY_KEYS.get(name.rpartition(".")[2], "").partition(".")
+    if our_name := our_key or ARGUMENT_HINTS.get(section):
+        raise UserError(f"there is no setting {name}", f"here it is {our_name}")
+    names = [f"{each}.{key}" if dot else key for each, keys in KEYS.items() for key in keys]
+    near = closest(name, names)
     hint = f"did you mean {near}?" if near else EVERY_KEY_HINT
     raise UserError(f"there is no setting {name}", hint)
 
 
 def _plain_value(name: str, value: Any) -> Any:
-    """Return a setting's value as a configuration file can store it; NumPy numbers become Python's.
+    """Convert a setting's value to one that a configuration file can store.
+
+    NumPy's numbers become Python's, and a list of words becomes one text.
 
     Raises:
         UserError: A file can't store the value.
@@ -162,7 +171,7 @@ def _plain_value(name: str, value: Any) -> Any:
     if name.startswith(ENV) and is_argument(value):
         return value
     if isinstance(value, list | tuple):
-        value = _joined(name, value)
+        value = _join_words(name, value)
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         value = value.item()
     if value is None and not name.startswith(ENV):
@@ -179,8 +188,8 @@ def _plain_value(name: str, value: Any) -> Any:
     return value
 
 
-def _joined(name: str, value: Sequence[Any]) -> Any:
-    """Join a list of texts by commas, for keys with several choices; return other values as is."""
+def _join_words(name: str, value: Sequence[Any]) -> Any:
+    """Join a list of words by commas if a key takes several words; return other lists unchanged."""
     section, _, key = _full_name(name).partition(".")
     several = section in KEYS and KEYS[section][key].several
     if several and all(isinstance(word, str) for word in value):
@@ -197,12 +206,13 @@ class EnvironmentSource(NamedTuple):
     Args:
         name: Name in files and on command lines.
         factory: Creates the environment; None to find it by its name.
-        alone: True for an environment object that the caller created; there are no others.
+        is_single_object: True for an environment object that the caller created, so that there is
+            only one environment.
     """
 
     name: str
     factory: Callable[..., Any] | None = None
-    alone: bool = False
+    is_single_object: bool = False
 
 
 def environment_source(env: Any) -> EnvironmentSource:
@@ -220,7 +230,8 @@ def environment_source(env: Any) -> EnvironmentSource:
         return EnvironmentSource(env)
     gymnasium = sys.modules.get("gymnasium")  # imported if the object is from Gymnasium
     if gymnasium and isinstance(env, gymnasium.Env):
-        return EnvironmentSource(object_name(type(env.unwrapped)), wrap_instance(env), alone=True)
+        name = object_name(type(env.unwrapped))
+        return EnvironmentSource(name, wrap_instance(env), is_single_object=True)
     if callable(env):
         return EnvironmentSource(object_name(env), env)
     hint = ENVIRONMENT_HINT
@@ -286,10 +297,10 @@ def with_environment(config: Config, env: Any) -> Config:
             f"the configuration is for {config.env_name}, in C, but the environment is in Python",
             "leave one of the two out",
         )
-    named_by = {
+    untrusted_code = {
         name: origin for name, origin in config.untrusted_code.items() if name != source.name
     }
-    return replace(config, factory=source.factory, untrusted_code=named_by)
+    return replace(config, factory=source.factory, untrusted_code=untrusted_code)
 
 
 def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
@@ -300,8 +311,10 @@ def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
         objects: Objects by ``train.key``.
     """
     names = {getattr(config.train, name.partition(".")[2]) for name in objects}
-    named_by = {name: origin for name, origin in config.untrusted_code.items() if name not in names}
-    return replace(config, objects={**config.objects, **objects}, untrusted_code=named_by)
+    untrusted_code = {
+        name: origin for name, origin in config.untrusted_code.items() if name not in names
+    }
+    return replace(config, objects={**config.objects, **objects}, untrusted_code=untrusted_code)
 
 
 def with_settings(config: Config, settings: SettingValues, training: bool = True) -> Config:
@@ -324,8 +337,9 @@ def with_settings(config: Config, settings: SettingValues, training: bool = True
             copy.env[key] = value
         else:
             kind = type(KEYS[section][key].default)
-            whole = kind is int and isinstance(value, float) and value.is_integer()
-            setattr(getattr(copy, section), key, int(value) if whole else value)
+            if kind is int and isinstance(value, float) and value.is_integer():  # 1e6
+                value = int(value)
+            setattr(getattr(copy, section), key, value)
         copy.origins[name] = ARGUMENT
     validate(copy, training)
     if config.family_reloader:

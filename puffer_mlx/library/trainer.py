@@ -88,7 +88,7 @@ class Trainer:
         policy: Actor and critic as an ``mlx.nn.Module`` (``policy/actor_critic.py``), which is
             copied. None for the configured policy.
         weights: Initial weights; None for random ones from ``seed``, or the module's.
-        resumed: Checkpoint to resume, set by ``Trainer.load``.
+        resumed: Contents of the checkpoint to resume. Use ``Trainer.load``, which passes them.
         env_kwargs: Arguments of the environment, the same as ``{"env": env_kwargs}``.
         settings: More settings, which override ``config``: ``learning_rate=1e-3``.
             ``learning_rate``, ``ent_coef``, ``clip_coef``, ``vf_coef`` and ``vf_clip_coef`` may be
@@ -162,38 +162,45 @@ class Trainer:
             message = f"config is {config!r}, expected settings by name or a Config"
             raise UserError(message, _call_hint(config, env))
         settings |= {f"env.{name}": value for name, value in (env_kwargs or {}).items()}
-        ready = isinstance(config, Config) and hasattr(env, "spec") and hasattr(env, "send")
-        whole = isinstance(config, Config)
-        objects, (source, settings) = without_objects({} if whole else config or {}, settings)
-        source = _with_module_settings(config if whole else source, settings, policy)
-        environment = None if ready else env
-        chosen = build_config(source, environment, settings, find_family=vec.look_up_family)
-        chosen = with_objects(chosen, objects.by_name)
-        for name, other in (("learning_rate", "lr_schedule"), ("ent_coef", "anneal_ent_coef")):
-            if name in objects.schedules and is_explicit(chosen, f"train.{other}"):
-                raise UserError(f"{other} is set, but {name} is a function", "one of the two")
-        vec.settle_family(chosen)
-        check_trackers_installed(chosen)
-        writes = is_explicit(chosen, DIRECTORY)
-        if resumed is not None and (writes or tracker_names(chosen)):
-            trust.refuse_untrusted_log_dir(chosen)
-        select_device(chosen.base.device)
-        environments = env if ready else None
+        is_complete = isinstance(config, Config)
+        has_vec_env = is_complete and hasattr(env, "spec") and hasattr(env, "send")
+        values = {} if is_complete else config or {}
+        objects, (values, settings) = without_objects(values, settings)
+        source = _with_module_settings(config if is_complete else values, settings, policy)
+        environment = None if has_vec_env else env
+        run_config = build_config(source, environment, settings, find_family=vec.look_up_family)
+        run_config = with_objects(run_config, objects.by_name)
+        for name, schedule_key in (
+            ("learning_rate", "lr_schedule"),
+            ("ent_coef", "anneal_ent_coef"),
+        ):
+            if name in objects.schedules and is_explicit(run_config, f"train.{schedule_key}"):
+                message = f"{schedule_key} is set, but {name} is a function"
+                raise UserError(message, "one of the two")
+        vec.settle_family(run_config)
+        check_trackers_installed(run_config)
+        writes_files = is_explicit(run_config, DIRECTORY)
+        if resumed is not None and (writes_files or tracker_names(run_config)):
+            trust.refuse_untrusted_log_dir(run_config)
+        select_device(run_config.base.device)
+        environments = env if has_vec_env else None
         run = Run.open(
-            chosen,
+            run_config,
             environments,
             policy,
             weights=weights,
             resumed=resumed,
             schedules=objects.schedules,
-            check_environments=_check_evaluations if writes else lambda *_: None,
+            check_environments=_check_evaluations if writes_files else lambda *_: None,
         )
         self._run = run
-        weakref.finalize(self, _close_in, os.getpid(), run)  # if the caller doesn't close it
-        self._writes = writes
+        weakref.finalize(
+            self, _close_in_process, os.getpid(), run
+        )  # if the caller doesn't close it
+        self._writes_files = writes_files
         self._saved_epoch = run.trainer.epoch
         self._videos = None
-        if writes:
+        if writes_files:
             if resumed:
                 run.files.enter_context(lock_run(run.path(resumed.folder.parent)))
             run.write()
@@ -203,7 +210,7 @@ class Trainer:
             run.track()
             self._evaluator = Evaluator(run.trainer)
         self.history: list[Logs] = []
-        _warn_of_unused(self.config, self.vec, resumed is not None, writes)
+        _warn_of_unused(self.config, self.vec, resumed is not None, writes_files)
         self._device = mx.default_device()
         self._player: Policy | None = None
 
@@ -240,7 +247,8 @@ class Trainer:
         """
         name = None if env is None else environment_source(env).name
         folder = checkpoint.find_any_checkpoint(str(path), env=name, required_file=checkpoint.STATE)
-        if (newest := checkpoint.find_any_checkpoint(str(path), env=name)) != folder:
+        newest = checkpoint.find_any_checkpoint(str(path), env=name)
+        if newest != folder:
             _warn(f"{newest} is newer, but has only weights: resuming from {folder}")
         path = folder / checkpoint.CONFIG
         config = replace(build_config(None, str(path), {}), allow_code=allow_code)
@@ -253,7 +261,7 @@ class Trainer:
         saved = checkpoint.load(folder, trust.allowed_names(config), policy_factory(policy))
         schedules: dict[str, Any] = {**objects.schedules}
         trainer = cls(config, None, saved.policy, resumed=saved, **schedules)
-        trainer._end_at(score_of(folder))
+        trainer._stop_if_reached(score_of(folder))
         return trainer
 
     def save(self, path: str | Path) -> Path:
@@ -302,9 +310,9 @@ class Trainer:
                 "the policy is a custom mlx.nn.Module, which no format supports",
                 "save() keeps its weights; docs/custom_policy.md names policies to export",
             )
-        format_ = ExportFormat(to or formats.by_suffix(Path(path)).name, dialect, **options)
+        format_ = ExportFormat(to or formats.format_for_suffix(Path(path)).name, dialect, **options)
         current = checkpoint_of(self)._replace(step=self.epoch * self.config.batch_size)
-        statistics = {  # rounded to float32, as in a file
+        statistics = {  # rounded to float32, so that the export equals that of a saved checkpoint
             name: np.array(np.asarray(array, np.float32), np.float64)
             for name, array in current.statistics.items()
         }
@@ -316,7 +324,7 @@ class Trainer:
         """Train until ``total_timesteps`` or until ``stop`` is set; yield each epoch's metrics."""
         while self._run.trainer.has_next_epoch():
             yield self.step()
-        if self._writes:
+        if self._writes_files:
             self._save_epoch()
             self._evaluate_at_the_end()
 
@@ -336,7 +344,7 @@ class Trainer:
         logs = self._run.trainer.step()
         logs |= evaluator.after_epoch()
         video = None
-        if self._writes and self._videos:
+        if self._writes_files and self._videos:
             logs |= self._videos.after_epoch()
             video = self._videos.newest
             self._run.log.write(logs)
@@ -346,7 +354,7 @@ class Trainer:
         trackers.done = self.epoch == self.config.epochs
         for line in trackers.log(logs, video):
             output.print_important(line)
-        if self._writes and (
+        if self._writes_files and (
             checkpoint.is_checkpoint_due(self.config, self.epoch - 1) or self._run.keeper.improved
         ):
             self._save_epoch()
@@ -367,7 +375,7 @@ class Trainer:
         Returns:
             The action and the recurrent state.
         """
-        with building:  # threads that call this at the same time take turns with the random key
+        with building:  # a lock: of simultaneous threads, one at a time uses the random key
             policy = Policy(self)
             if self._player is not None:
                 policy.copy_state_from(self._player)
@@ -390,10 +398,10 @@ class Trainer:
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._writes:
+            if self._writes_files:
                 self._save_epoch()
         finally:
-            self._writes = False
+            self._writes_files = False
             self._run.__exit__(kind, error, trace)
 
     def _save_epoch(self) -> None:
@@ -403,7 +411,10 @@ class Trainer:
             self._saved_epoch = self.epoch
 
     def _evaluate_at_the_end(self) -> None:
-        """Evaluate the final weights of a complete run, as the command line does, and log it."""
+        """Evaluate the final weights of a complete run, and log the result.
+
+        The evaluation is the command line's: the ladder or episodes, as configured.
+        """
         run = self._run
         if not run.trackers.done or self.error:
             return
@@ -434,7 +445,7 @@ class Trainer:
         total = config.epochs * config.batch_size
         return f"<Trainer of {config.env_name}: {self.global_step:,} of {total:,} steps>"
 
-    def _end_at(self, score: float | None) -> None:
+    def _stop_if_reached(self, score: float | None) -> None:
         """Set ``stop`` if a saved run's score has already reached ``base.stop_at_score``."""
         if target_reached(self.config, score):
             self.stop = True
@@ -493,13 +504,13 @@ def train(
     try:
         with trainer._run.files:
             for logs in watch(trainer) if progress else trainer:
-                if callback is not None and _ends(callback(logs)):
+                if callback is not None and _ends_training(callback(logs)):
                     trainer.stop = True
             if trainer.error:
                 raise trainer.error
             if progress:
                 trainer._print_end()
-        trainer._writes = False  # the files are closed
+        trainer._writes_files = False  # the files are closed
     except BaseException:
         trainer.close()
         raise
@@ -531,8 +542,15 @@ def _check_evaluations(config: Config, environments: Environments) -> None:
     ladder.check_ladder_config(config, environments.spec)
 
 
-def _close_in(pid: int, run: Run) -> None:
-    """Close a run in its process. In a forked one, it would close the parent's environments."""
+def _close_in_process(pid: int, run: Run) -> None:
+    """Close a run if this is the process that created it.
+
+    A forked process must not close the environments of its parent.
+
+    Args:
+        pid: Process id of the creator.
+        run: The run.
+    """
     if os.getpid() == pid:
         run.close()
 
@@ -541,15 +559,16 @@ def _call_hint(config: Any, env: Any) -> str:
     """Return a hint with the call that was probably meant, for arguments in the wrong order."""
     if isinstance(config, int | float) and not isinstance(config, bool):
         return f"by its name: total_timesteps={config:_}"
+    # Stable-Baselines3's arguments are a policy's name and an environment.
     name = env if isinstance(env, str) and str(config).endswith("Policy") else config
     if str(name).endswith("Policy"):
         return 'leave it out; network="MLP" or "LSTM", for example, chooses the network'
-    if isinstance(name, str) and VERSION.search(name):
+    if isinstance(name, str) and VERSION.search(name):  # a Gymnasium ID, maybe without gym:
         name = gymnasium_id(name) or name
     return f"train({name!r}) or Trainer(env={name!r})"
 
 
-def _ends(returned: Any) -> bool:
+def _ends_training(returned: Any) -> bool:
     """Return True if a callback's result ends training.
 
     As in Stable-Baselines3, False ends it and True continues.
@@ -592,14 +611,16 @@ def _with_module_settings(config: Any, keywords: Mapping[str, Any], module: Any)
     )
 
 
-def _warn_of_unused(config: Config, environments: VecEnv, is_resumed: bool, writes: bool) -> None:
+def _warn_of_unused(
+    config: Config, environments: VecEnv, is_resumed: bool, writes_files: bool
+) -> None:
     """Warn about the user's settings that are unused.
 
     Args:
         config: Configuration of the run.
         environments: Environments of the run.
         is_resumed: True if the run was resumed.
-        writes: True if the run writes files.
+        writes_files: True if the run has a folder with files.
     """
     lines = [
         *config.unused,
@@ -607,9 +628,9 @@ def _warn_of_unused(config: Config, environments: VecEnv, is_resumed: bool, writ
         *keys_without_effect(config, is_resumed),
     ]
     lines += vec.unused_env_keys(config, environments)
-    if not writes:
+    if not writes_files:
         lines += [f"{name} (without checkpoint_dir)" for name in FILE_SETTINGS]
-    if not writes and not tracker_names(config):
+    if not writes_files and not tracker_names(config):
         lines.append("base.log_dir (for trackers, but none is set)")
     if isinstance(config.base.profile, str):
         lines.append("base.profile (the command line writes that file)")

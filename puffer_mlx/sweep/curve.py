@@ -208,7 +208,7 @@ class HeldOutResults(NamedTuple):
         Args:
             sign: -1 if lower scores are better.
         """
-        failed = f", {self.failed} failed" * bool(self.failed)
+        failed = f", {self.failed} failed" if self.failed else ""
         if not self.scores:
             return f"of {self.seeds}{failed}"
         worst = combine_scores(self.scores, WORST, sign)

@@ -5,9 +5,10 @@ The kernel of vectors x and y with d coordinates is, with r^2 = sum_k ((x_k - y_
     s * (b x . y + c + (1 + sqrt(3) r) exp(-sqrt(3) r))
 
 This is Matern's kernel of order 3/2 with one length l_k per coordinate, plus a constant and a
-linear term. The process has a constant mean m and independent Gaussian noise. PufferLib uses b = 1;
-a linear function is best in a corner, even in coordinates that don't matter, so b is 0 here. The
-parameters maximize the log marginal likelihood
+linear term. The process has a constant mean m and independent Gaussian noise. PufferLib uses b = 1.
+Here b is 0, because the maximum of a linear function is always in a corner of the space, so that
+the search would move to the ends of all ranges, even of keys that don't matter. The parameters
+maximize the log marginal likelihood
 
     log p(y) = -1/2 (y - m)^T K^-1 (y - m) - 1/2 log |K| - n/2 log(2 pi)
 
@@ -28,6 +29,7 @@ MIN_NOISE = 1e-4
 NOISE_PRIOR = (math.log(0.01), 0.5)  # mean and standard deviation of log noise
 ADAM_BETAS = (0.9, 0.999)
 ADAM_EPSILON = 1e-8
+LOG_NOISE_INDEX = -2  # index in the vector that Adam optimizes (``_to_vector``)
 
 
 class Parameters(NamedTuple):
@@ -73,9 +75,11 @@ def _kernel_terms(
     Returns:
         The linear term plus the constant, exp(-sqrt(3) r), and sqrt(3) r.
     """
-    u = a / parameters.lengths
-    v = b / parameters.lengths
-    squares = (u * u).sum(1)[:, None] + (v * v).sum(1) - 2 * (u @ v.T)
+    scaled_a = a / parameters.lengths
+    scaled_b = b / parameters.lengths
+    squares_a = (scaled_a * scaled_a).sum(1)[:, None]
+    squares_b = (scaled_b * scaled_b).sum(1)
+    squares = squares_a + squares_b - 2 * (scaled_a @ scaled_b.T)
     distances = SQRT_3 * np.sqrt(np.maximum(squares, 0.0))
     return parameters.linear * (a @ b.T) + parameters.offset, np.exp(-distances), distances
 
@@ -174,21 +178,21 @@ def fit_posterior(
     """
     parameters = initial or initial_parameters(x.shape[1])
     vector = _to_vector(parameters)
-    mean = np.zeros_like(vector)
-    square = np.zeros_like(vector)
-    largest = np.zeros_like(vector)
+    first_moment = np.zeros_like(vector)
+    second_moment = np.zeros_like(vector)
+    max_second_moment = np.zeros_like(vector)
     for step in range(1, steps + 1):
         try:
-            _, by_parameter = log_likelihood(_from_vector(vector), x, y)
+            _, parameter_gradient = log_likelihood(_from_vector(vector), x, y)
         except np.linalg.LinAlgError:  # The noise is too small to separate two equal points.
-            vector[-2] += 1.0
+            vector[LOG_NOISE_INDEX] += 1.0
             continue
-        gradient = _vector_gradient(vector, by_parameter) / len(y)
-        mean = ADAM_BETAS[0] * mean + (1 - ADAM_BETAS[0]) * gradient
-        square = ADAM_BETAS[1] * square + (1 - ADAM_BETAS[1]) * gradient**2
-        largest = np.maximum(largest, square)
-        root = np.sqrt(largest / (1 - ADAM_BETAS[1] ** step)) + ADAM_EPSILON
-        vector += learning_rate * mean / (1 - ADAM_BETAS[0] ** step) / root
+        gradient = _vector_gradient(vector, parameter_gradient) / len(y)
+        first_moment = ADAM_BETAS[0] * first_moment + (1 - ADAM_BETAS[0]) * gradient
+        second_moment = ADAM_BETAS[1] * second_moment + (1 - ADAM_BETAS[1]) * gradient**2
+        max_second_moment = np.maximum(max_second_moment, second_moment)
+        root = np.sqrt(max_second_moment / (1 - ADAM_BETAS[1] ** step)) + ADAM_EPSILON
+        vector += learning_rate * first_moment / (1 - ADAM_BETAS[0] ** step) / root
     return Posterior(_from_vector(vector), x, y)
 
 
@@ -210,5 +214,7 @@ def _from_vector(vector: np.ndarray) -> Parameters:
 
 def _vector_gradient(vector: np.ndarray, gradient: Parameters) -> np.ndarray:
     """Convert the gradient by the parameters to the gradient by the vector that Adam optimizes."""
-    by_value = np.array([*gradient.lengths, gradient.scale, gradient.offset, gradient.noise])
-    return np.array([*(by_value * np.exp(np.clip(vector[:-1], -20, 20))), gradient.mean])
+    positive = np.array([*gradient.lengths, gradient.scale, gradient.offset, gradient.noise])
+    # The derivative by log p is p times the derivative by p.
+    logarithmic = positive * np.exp(np.clip(vector[:-1], -20, 20))
+    return np.array([*logarithmic, gradient.mean])

@@ -1,7 +1,7 @@
 """Results of a sweep's runs: scores and costs, their Pareto front, and early stopping.
 
-PufferLib 4.0 has a rule of early stopping, too, but it never stops a run: it looks the score up
-under a name that the records don't have.
+PufferLib 4.0 has a rule of early stopping, too, but that never stops a run, because it reads the
+score by a name that isn't in a run's log.
 """
 
 import math
@@ -15,7 +15,7 @@ from puffer_mlx.sweep.settings import PERCENTILE, SweepSettings
 
 EQUAL_DISTANCE = 1e-6  # maximum distance between equal vectors
 MIN_IMPROVEMENT = 1e-6  # smallest difference that makes a score better
-MIN_GAIN = 0.5  # score per cost at the front's expensive end, as fractions of their ranges
+MIN_GAIN = 0.5  # fraction of the front's score range gained per fraction of its cost range
 NEAR_BEST = 0.98  # fraction of the score range above which points may be pruned
 
 
@@ -52,28 +52,30 @@ class Observations:
             if np.isfinite(vector).all():
                 self._failures.append(vector)
             return
-        for i in self._equal_index(vector):
-            self._scores[i] = self.stored_score(score)
-            self._costs[i] = float(cost)
+        if (index := self._equal_index(vector)) is not None:
+            self._scores[index] = self.stored_score(score)
+            self._costs[index] = float(cost)
             return
         self._vectors.append(vector)
         self._scores.append(self.stored_score(score))
         self._costs.append(float(cost))
 
-    def _equal_index(self, vector: np.ndarray) -> np.ndarray:
-        """Return the index of the stored vector that equals ``vector``, (1,), or an empty array."""
+    def _equal_index(self, vector: np.ndarray) -> int | None:
+        """Return the index of the first stored vector that equals ``vector``, or None."""
         if not self._vectors:
-            return np.array([], int)
+            return None
         distances = np.linalg.norm(np.stack(self._vectors) - vector, axis=1)
-        return np.flatnonzero(distances < EQUAL_DISTANCE)[:1]
+        indices = np.flatnonzero(distances < EQUAL_DISTANCE)
+        return int(indices[0]) if len(indices) else None
 
     def stored_score(self, score: float) -> float:
         """Convert a logged score to a stored one: signed, limited, and as a logit if configured."""
-        score = self._settings.sign * self._settings.objective(score)
+        sign = self._settings.sign
+        limited = sign * self._settings.objective(score)  # not yet negated: a logit needs 0 to 1
         if self._settings.metric_distribution == PERCENTILE:
-            fraction = min(max(score, 1e-9), 1 - 1e-9)
-            score = min(max(math.log(fraction / (1 - fraction)), -5.0), 100.0)
-        return self._settings.sign * float(score)
+            fraction = min(max(limited, 1e-9), 1 - 1e-9)
+            limited = min(max(math.log(fraction / (1 - fraction)), -5.0), 100.0)
+        return sign * float(limited)
 
     @property
     def vectors(self) -> np.ndarray:
@@ -111,7 +113,11 @@ class Front(NamedTuple):
 
 
 def pareto_front(scores: np.ndarray, costs: np.ndarray) -> Front:
-    """Return the Pareto front of (n,) scores (higher is better) and (n,) costs."""
+    """Find the observations on the Pareto front of (n,) scores (higher is better) and (n,) costs.
+
+    An observation joins the front if its score is better than that of every cheaper one by at least
+    ``MIN_IMPROVEMENT``.
+    """
     order = np.lexsort((-scores, costs))
     previous_best = np.maximum.accumulate(np.concatenate([[-np.inf], scores[order][:-1]]))
     indices = order[scores[order] > previous_best + MIN_IMPROVEMENT]

@@ -26,7 +26,7 @@ from puffer_mlx.tracking.scores import EVALUATION
 
 RANGE_KEYS = ("distribution", "min", "max", "scale")
 RANGE_EXAMPLE = {"distribution": "uniform", "min": "0.1", "max": "0.9"}
-IGNORED_KEY = "mean"  # in the ranges of PufferLib's files; not even noted
+IGNORED_KEY = "mean"  # key of the ranges in PufferLib's files that is ignored without a note
 UNUSED_KEYS = {  # keys of [sweep] without effect, with the reason for the note; "" without a note
     "use_gpu": "Gaussian processes are fitted on the CPU",
     "match_enemy_model_path": "a sweep can't score by matches of two policies",
@@ -83,7 +83,7 @@ def read_sweep(config: Config) -> Sweep:
             hint = f"leave it out, or also set its range: {option('sweep', f'{fixed[0]}.min')}"
         raise UserError(f"there is no parameter to sweep{condition}", hint)
     for parameter in parameters:
-        _note_default(parameter, sections.get(parameter.name), notes)
+        _note_range_problems(parameter, sections.get(parameter.name), notes)
     return Sweep(sweep_settings, Space(parameters), notes)
 
 
@@ -94,18 +94,16 @@ def describe_space(config: Config, sweep: Sweep) -> tuple[str, str]:
     values = {name: config.value(name) for name in DECLARED if not name.startswith("base.")}
     values |= {f"env.{key}": value for key, value in config.env.items()}
     origins = {name: " (typed)" for name in values if is_explicit(config, name)}
-    shown = {
-        name: origins.get(name, "") for name in [*origins, TIMESTEPS] if name not in space.names
-    }
-    fixed = [f"{name} {values[name]}{origin}" for name, origin in shown.items()]
-    others = "and all other keys as configured" if fixed else "all other keys, as configured"
+    fixed_keys = dict.fromkeys(name for name in [*origins, TIMESTEPS] if name not in space.names)
+    fixed = [f"{name} {values[name]}{origins.get(name, '')}" for name in fixed_keys]
+    fixed.append("and all other keys as configured" if fixed else "all other keys, as configured")
     keys = "key" if len(space) == 1 else "keys"
-    return f"searching {len(space)} {keys}: {ranges}", f"fixed: {', '.join([*fixed, others])}"
+    return f"searching {len(space)} {keys}: {ranges}", f"fixed: {', '.join(fixed)}"
 
 
-def _range_texts(spec: Sequence[str | float]) -> dict[str, str]:
-    """Convert a range from a tuple to its keys and values as text."""
-    return dict(zip(RANGE_KEYS, map(str, spec), strict=True))
+def _range_texts(values: Sequence[str | float]) -> dict[str, str]:
+    """Convert a range from a tuple (``settings.Range``) to texts by key, as in a file."""
+    return dict(zip(RANGE_KEYS, map(str, values), strict=True))
 
 
 # ---- [sweep] -------------------------------------------------------------------------------------
@@ -135,7 +133,8 @@ def _read_settings(config: Config, notes: list[str]) -> SweepSettings:
                 raise UserError(f"sweep.{key} {problem[0]}", problem[1])
         elif key not in UNUSED_KEYS:
             near = closest(key, [*settings.KEYS]) if len(notes) < MAX_PROBLEMS else ""
-            notes.append(f"[sweep] {key} isn't a key of [sweep]{f' ({near} is)' * bool(near)}")
+            suggestion = f" ({near} is)" if near else ""
+            notes.append(f"[sweep] {key} isn't a key of [sweep]{suggestion}")
         elif UNUSED_KEYS[key] and text and BOOLS.get(text.lower()) is None:
             notes.append(f"[sweep] {key} is unused: {UNUSED_KEYS[key]}")
     if "method" in values:
@@ -169,22 +168,24 @@ def _read_method(text: str, notes: list[str]) -> str:
 
 
 def _ranges(
-    config: Config, only: tuple[str, ...], notes: list[str]
+    config: Config, words: tuple[str, ...], notes: list[str]
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     """Read the ranges of all swept keys as text, in the order of first mention.
 
     Args:
         config: The configuration.
-        only: Words of ``sweep_only``.
+        words: Words of ``sweep_only``; empty to read all ranges.
         notes: List to which a line per problematic section is added.
 
     Returns:
         Texts of each range, by our name of the key, also for fixed keys; and for ranges that a file
         or an option sets, the name of the section, which may be older than our name of the key.
     """
-    optional = {name: _range_texts(spec) for name, spec in settings.optional_ranges(config).items()}
-    texts = {name: _range_texts(spec) for name, spec in settings.default_ranges(config).items()}
-    texts |= optional if only else {}
+    optional = {
+        name: _range_texts(values) for name, values in settings.optional_ranges(config).items()
+    }
+    texts = {name: _range_texts(values) for name, values in settings.default_ranges(config).items()}
+    texts |= optional if words else {}
     sections: dict[str, str] = {}
     for section, keys in config.sweep.items():
         if section in ("sweep", METRIC_SECTION_OF_3):
@@ -193,8 +194,8 @@ def _ranges(
         if name := _key_name(config, file_name, notes):
             texts[name] = {**texts.get(name, optional.get(name, {})), **keys}
             sections[name] = file_name
-    chosen = (name for name in texts if not only or any(word in name for word in only))
-    return {name: texts[name] for name in chosen}, sections
+    searched = (name for name in texts if not words or any(word in name for word in words))
+    return {name: texts[name] for name in searched}, sections
 
 
 def _is_fixed(config: Config, name: str, section: str) -> bool:
@@ -220,7 +221,10 @@ def _key_name(config: Config, file_name: str, notes: list[str]) -> str:
         if declared and declared.kind in (int, float):
             return name
         candidates = [
-            f"{s}.{k}" for s, keys in KEYS.items() for k, d in keys.items() if d.kind is not str
+            f"{each}.{name_in_section}"
+            for each, keys in KEYS.items()
+            for name_in_section, key_declared in keys.items()
+            if key_declared.kind is not str
         ]
     if declared:
         reason = f"{name} isn't a number"
@@ -228,7 +232,8 @@ def _key_name(config: Config, file_name: str, notes: list[str]) -> str:
         reason = f"the key is unused ({UNUSED[file_name]})"
     else:
         near = closest(name, candidates) if len(notes) < MAX_PROBLEMS else ""  # takes a millisecond
-        reason = f"the configuration has no {name}{f' (the nearest is {near})' * bool(near)}"
+        suggestion = f" (the nearest is {near})" if near else ""
+        reason = f"the configuration has no {name}{suggestion}"
     notes.append(f"[sweep.{file_name}] is left out: {reason}")
     return ""
 
@@ -247,31 +252,37 @@ def _read_parameter(
         raise UserError(f"{location} has no {' and no '.join(missing)}", hint)
     for key in texts.keys() - {*RANGE_KEYS, IGNORED_KEY}:
         notes.append(f"{location} {key} isn't a key of a range; they are {', '.join(RANGE_KEYS)}")
-    distribution = unquoted(texts["distribution"])
-    if distribution not in DISTRIBUTIONS:
-        near = closest(distribution, list(DISTRIBUTIONS))
+    distribution_name = unquoted(texts["distribution"])
+    if distribution_name not in DISTRIBUTIONS:
+        near = closest(distribution_name, list(DISTRIBUTIONS))
+        names = ", ".join(DISTRIBUTIONS)
         raise UserError(
-            f"{location} distribution is {distribution!r}, not one of {', '.join(DISTRIBUTIONS)}",
+            f"{location} distribution is {distribution_name!r}, not one of {names}",
             f"distribution = {near or 'uniform'}",
         )
     low, high = (_read_number(location, key, texts[key]) for key in ("min", "max"))
     section, _, key = name.partition(".")
     declared = KEYS.get(section, {}).get(key)
-    shape = DISTRIBUTIONS[distribution]
-    integer = declared.kind is int if declared else shape.rounds_values
-    parameter = Parameter(section, key, distribution, low, high, integer=integer)
+    distribution = DISTRIBUTIONS[distribution_name]
+    integer = declared.kind is int if declared else distribution.rounds_values
+    parameter = Parameter(section, key, distribution_name, low, high, integer=integer)
     if problem := _range_problem(parameter):
         raise UserError(f"{location} {problem[0]}", problem[1])
     value = config.env.get(key) if section == "env" else getattr(getattr(config, section), key)
     return replace(
         parameter,
         scale=_read_scale(location, unquoted(texts.get("scale", "auto")), parameter, notes),
-        integer=integer or (shape.rounds_positions and low.is_integer()),
+        integer=integer or (distribution.rounds_positions and low.is_integer()),
         default=float(value) if isinstance(value, (int, float)) else None,
     )
 
 
 def _read_number(location: str, key: str, text: str) -> float:
+    """Read an end of a range, ``min`` or ``max``.
+
+    Raises:
+        UserError: If the text isn't a number.
+    """
     number = parse_number(text)
     if number is None:
         raise UserError(f"{location} {key} is {text!r}, not a number", f"{key} = 0.5")
@@ -280,27 +291,30 @@ def _read_number(location: str, key: str, text: str) -> float:
 
 def _range_problem(p: Parameter) -> tuple[str, str] | None:
     """Check a parameter's range. Returns an error and a hint, or None for a valid range."""
-    shape = DISTRIBUTIONS[p.distribution]
+    distribution = DISTRIBUTIONS[p.distribution]
     low = p.low
     high = p.high
     if not low < high:
         return f"min {low:g} is not below max {high:g}", "swap them, or widen the range"
-    if low <= shape.lower_bound:
+    if low <= distribution.lower_bound:
         hint = "use a small positive number, or distribution = uniform"
         return f"min is {low:g}, and {p.distribution} needs a value above 0", hint
-    if high >= shape.upper_bound:
+    if high >= distribution.upper_bound:
         hint = "use for example 0.9999, or distribution = uniform"
         return f"max is {high:g}, and {p.distribution} needs a value below 1", hint
     if not low <= p.to_value(-1) < p.to_value(1) <= high:
-        kind = "powers of two" if shape.rounds_positions else "whole numbers"
+        kind = "powers of two" if distribution.rounds_positions else "whole numbers"
         return f"min {low:g} to max {high:g} contains fewer than two {kind}", "widen the range"
     return None
 
 
 def _read_scale(location: str, text: str, p: Parameter, notes: list[str]) -> float:
-    """Read a parameter's scale, half the width of its search box, from auto, time or a number."""
+    """Read a parameter's scale, half the width of its search box, from auto, time or a number.
+
+    The unit of the scale is half the range, so 2 covers the entire range.
+    """
     if text == "time" and p.distribution == "log_normal":
-        return 1 / math.log2(p.high / p.low)  # a factor of sqrt(2) in each direction
+        return 1 / math.log2(p.high / p.low)  # a box from value / sqrt(2) to value * sqrt(2)
     if text in ("auto", "time"):
         if text == "time":
             notes.append(
@@ -315,8 +329,10 @@ def _read_scale(location: str, text: str, p: Parameter, notes: list[str]) -> flo
     return float(number)
 
 
-def _note_default(p: Parameter, file_name: str | None, notes: list[str]) -> None:
-    """Add a note if a range excludes the configured value, or contains invalid values.
+def _note_range_problems(p: Parameter, file_name: str | None, notes: list[str]) -> None:
+    """Add a note for each problem of a range that doesn't prevent the sweep.
+
+    The range may exclude the configured value, contain invalid values, or be rounded to integers.
 
     Args:
         p: The searched parameter.
@@ -326,10 +342,10 @@ def _note_default(p: Parameter, file_name: str | None, notes: list[str]) -> None
     location = f"[sweep.{file_name or p.name}]"
     if p.default is not None and not p.low <= p.default <= p.high:
         suffix = "" if file_name else ", the default range"
-        shown = "" if p.recorded_default == p.default else f", shown as {p.recorded_default:g}"
+        recorded = "" if p.recorded_default == p.default else f", shown as {p.recorded_default:g}"
         notes.append(
             f"{p.name} {p.default:g} is outside {location} {p.low:g} to {p.high:g}{suffix}:"
-            f" only the first run uses it{shown}"
+            f" only the first run uses it{recorded}"
         )
     declared = KEYS.get(p.section, {}).get(p.key)
     for end in (p.to_value(-1), p.to_value(1)):

@@ -19,7 +19,7 @@ MEAN = "mean"
 MEDIAN = "median"
 WORST = "worst"
 NO_TARGET = "none"  # value of target_score without a target
-TOP_RUNS = 3  # suggestions that are trained again with held-out seeds
+TOP_RUNS = 3  # number of the best runs that are trained again with held-out seeds
 DEFAULT_HELD_OUT_SEEDS = 8  # default number of held-out seeds
 SHORT_RUN_SECONDS = 60.0  # runs at most this long get held-out seeds by default
 HELD_OUT_OFFSET = 1000  # offset of the held-out seeds, above all seeds of the search
@@ -43,13 +43,13 @@ class SweepSettings:
         suggestions_per_pareto: Number of candidates per point of the Pareto front.
         gp_training_iter: Optimizer steps of a Gaussian process fit.
         gp_max_obs: Maximum number of observations in a fit.
-        exploration: Standard deviations added to a candidate's expected score, in one of three
-            ratings.
+        exploration: Number of standard deviations added to a candidate's expected score in the
+            optimistic one of Protein's three ratings.
     """
 
     method: str = key(PROTEIN, f"method that suggests runs: {', '.join(METHODS)}")
     metric: str = key("env/score", "name of a run's score in its log")
-    metric_distribution: str = key(  # percentile compares logits of scores between 0 and 1
+    metric_distribution: str = key(  # percentile: scores from 0 to 1 are compared by their logits
         LINEAR, "", choices=(LINEAR, PERCENTILE), aliases={"logit": PERCENTILE}
     )
     goal: str = key(MAXIMIZE, "maximize or minimize the score", choices=(MAXIMIZE, MINIMIZE))
@@ -203,18 +203,16 @@ def _ranges_around_values(config: Config) -> dict[str, Range]:
     gamma_gap = min(max(1 - train.gamma, 1e-4), 0.1)
     lambda_gap = min(max(1 - train.gae_lambda, 1e-3), 0.25)
     entropy = (train.ent_coef / 100, train.ent_coef * 10) if train.ent_coef > 0 else (1e-5, 0.01)
+    rate = train.learning_rate
+    minibatch = train.minibatch_size
     ranges: dict[str, Range] = {
-        "train.learning_rate": (
-            *("log_normal", train.learning_rate / 10, train.learning_rate * 10, "auto"),
-        ),
+        "train.learning_rate": ("log_normal", rate / 10, rate * 10, "auto"),
         "train.gamma": ("logit_normal", 1 - 10 * gamma_gap, 1 - gamma_gap / 10, "auto"),
         "train.gae_lambda": ("logit_normal", 1 - 4 * lambda_gap, 1 - lambda_gap / 10, "auto"),
         "train.ent_coef": ("log_normal", *entropy, "auto"),
         "train.clip_coef": ("uniform", train.clip_coef / 4, train.clip_coef * 2, "auto"),
         "train.replay_ratio": ("uniform", train.replay_ratio / 4, train.replay_ratio * 2, "auto"),
-        "train.minibatch_size": (
-            *("uniform_pow2", max(1, train.minibatch_size / 2), train.minibatch_size * 4, "auto"),
-        ),
+        "train.minibatch_size": ("uniform_pow2", max(1, minibatch / 2), minibatch * 4, "auto"),
         "train.horizon": ("uniform_pow2", max(2, train.horizon / 4), train.horizon * 2, "auto"),
     }
     return {

@@ -10,8 +10,8 @@ A distribution defines a scale on which the coordinate is linear:
 | log_normal | log10 v | |
 | logit_normal | -log10(1 - v) | |
 
-Values of integer keys are always rounded. (PufferLib's trainer truncates them, and its method
-learns from fractions that were never run.)
+Values of integer keys are always rounded, and methods learn from the rounded values. (PufferLib's
+trainer truncates them, but its search method learns from the fractions that it suggested.)
 
 Source: PufferLib 4.0's parameter spaces.
 
@@ -35,11 +35,11 @@ AUTO_SCALE = 0.5
 
 
 class Distribution(NamedTuple):
-    """The scale of a searched parameter, as functions of arrays.
+    """Distribution of a parameter's values: a scale on which the coordinate is linear.
 
     Args:
-        to_position: Maps a value to its position on the scale; increasing.
-        from_position: Maps a position to its value.
+        to_position: Maps an array of values to their positions on the scale; increasing.
+        from_position: Maps an array of positions to their values.
         lower_bound: Exclusive lower bound of legal values.
         upper_bound: Exclusive upper bound of legal values.
         rounds_positions: True if positions are integers.
@@ -75,7 +75,8 @@ class Parameter:
         distribution: Name in ``DISTRIBUTIONS``.
         low: Smallest value of the range.
         high: Largest value of the range.
-        scale: Half the width of the search box around a good value; 2 covers the entire range.
+        scale: Half the width of the search box around a good value, as a difference of coordinates;
+            2 covers the entire range.
         integer: True if values are integers.
         default: Configured value; None without one.
     """
@@ -99,56 +100,56 @@ class Parameter:
         """The configured value as recorded in a trial, or None.
 
         Optuna can't take the logarithm of 0. On a log scale, a configured 0 is recorded as the
-        nearer end of the range, like its coordinate (``to_unit``).
+        nearer end of the range, like its coordinate (``to_coordinate``).
         """
-        if self.default is None or self._shape.lower_bound < self.default:
+        if self.default is None or self._distribution.lower_bound < self.default:
             return self.default
-        return self.to_value(self.to_unit(self.default))
+        return self.to_value(self.to_coordinate(self.default))
 
     @property
-    def _shape(self) -> Distribution:
+    def _distribution(self) -> Distribution:
         return DISTRIBUTIONS[self.distribution]
 
     @cached_property
     def _ends(self) -> tuple[float, float]:
         """Positions of the range's ends on the distribution's scale."""
-        low, high = self._shape.to_position(np.array([self.low, self.high], float))
+        low, high = self._distribution.to_position(np.array([self.low, self.high], float))
         return float(low), float(high)
 
-    def to_unit(self, value: float) -> float:
+    def to_coordinate(self, value: float) -> float:
         """Return the coordinate of a parameter's value: -1 at ``low``, 1 at ``high``, else linear.
 
         A value that is illegal in the distribution, such as 0 on a log scale, has the coordinate of
         the nearer end.
         """
-        shape = self._shape
+        distribution = self._distribution
         first, last = self._ends
-        if not shape.lower_bound < value < shape.upper_bound:
-            return -1.0 if value <= shape.lower_bound else 1.0
-        position = float(shape.to_position(np.array(value, float)))
+        if not distribution.lower_bound < value < distribution.upper_bound:
+            return -1.0 if value <= distribution.lower_bound else 1.0
+        position = float(distribution.to_position(np.array(value, float)))
         return 2 * (position - first) / (last - first) - 1
 
-    def to_value(self, unit: float) -> int | float:
+    def to_value(self, coordinate: float) -> int | float:
         """Return the parameter's value at a coordinate, which is clipped to -1 to 1."""
-        value = float(self.to_values(np.array([unit], float))[0])
+        value = float(self.to_values(np.array([coordinate], float))[0])
         return int(value) if self.integer else value
 
-    def to_values(self, units: np.ndarray) -> np.ndarray:
+    def to_values(self, coordinates: np.ndarray) -> np.ndarray:
         """Return the parameter's values at coordinates, (n,) float64, rounded for integer keys."""
-        shape = self._shape
+        distribution = self._distribution
         first, last = self._ends
-        positions = first + (np.clip(units, -1, 1) + 1) / 2 * (last - first)
-        if shape.rounds_positions:
+        positions = first + (np.clip(coordinates, -1, 1) + 1) / 2 * (last - first)
+        if distribution.rounds_positions:
             positions = np.clip(np.rint(positions), math.ceil(first), math.floor(last))
-        values = np.clip(shape.from_position(positions), self.low, self.high)
-        if self.integer or shape.rounds_values:
+        values = np.clip(distribution.from_position(positions), self.low, self.high)
+        if self.integer or distribution.rounds_values:
             values = np.clip(np.rint(values), math.ceil(self.low), math.floor(self.high))
         return values
 
-    def to_units(self, values: np.ndarray) -> np.ndarray:
+    def to_coordinates(self, values: np.ndarray) -> np.ndarray:
         """Return the coordinates of legal values of the parameter, (n,) float64."""
         first, last = self._ends
-        return 2 * (self._shape.to_position(values) - first) / (last - first) - 1
+        return 2 * (self._distribution.to_position(values) - first) / (last - first) - 1
 
 
 class Space:
@@ -175,21 +176,24 @@ class Space:
     def default(self) -> np.ndarray:
         """Coordinates of the configured values, (d,); 0 for a key without one."""
         defaults = ((p, p.default) for p in self.parameters)
-        return np.array([0.0 if value is None else p.to_unit(value) for p, value in defaults])
+        return np.array([0.0 if value is None else p.to_coordinate(value) for p, value in defaults])
 
-    def to_unit(self, values: Mapping[str, float]) -> np.ndarray:
+    def to_coordinate(self, values: Mapping[str, float]) -> np.ndarray:
         """Return the vector of coordinates, (d,), from the values of all keys by full name."""
-        return np.array([p.to_unit(values[p.name]) for p in self.parameters])
+        return np.array([p.to_coordinate(values[p.name]) for p in self.parameters])
 
     def to_values(self, vector: np.ndarray) -> dict[str, int | float]:
-        """Return the values of a vector by full name; ints for integer keys."""
+        """Return the values of all keys by full name from a vector of coordinates (d,)."""
         pairs = zip(self.parameters, vector, strict=True)
-        return {parameter.name: parameter.to_value(unit) for parameter, unit in pairs}
+        return {parameter.name: parameter.to_value(coordinate) for parameter, coordinate in pairs}
 
     def round_vectors(self, vectors: np.ndarray) -> np.ndarray:
-        """Replace vectors by those of their rounded values, which runs use, (n, d)."""
-        columns = zip(self.parameters, vectors.T, strict=True)
-        return np.stack([p.to_units(p.to_values(units)) for p, units in columns], axis=1)
+        """Move vectors (n, d) to the coordinates of values that runs can use: rounded values."""
+        columns = [
+            parameter.to_coordinates(parameter.to_values(column))
+            for parameter, column in zip(self.parameters, vectors.T, strict=True)
+        ]
+        return np.stack(columns, axis=1)
 
     def sample_around(
         self,
@@ -269,7 +273,7 @@ def fit_sizes(values: Values, space: Space, config: Config) -> Values:
         """Multiply a swept value within its range. Returns True if it changed."""
         if name not in fitted:
             return False
-        value = ranges[name].to_value(ranges[name].to_unit(fitted[name] * factor))
+        value = ranges[name].to_value(ranges[name].to_coordinate(fitted[name] * factor))
         changed = value > fitted[name] if factor > 1 else value < fitted[name]
         fitted[name] = value if changed else fitted[name]
         return changed
@@ -283,6 +287,8 @@ def fit_sizes(values: Values, space: Space, config: Config) -> Values:
     }
     while True:
         sizes = {**configured, **fitted}
-        needed = [repair for repair in REPAIRS if repair.is_inconsistent(sizes)]
-        if not any(change(*each) for repair in needed for each in repair.changes):
+        changes = [
+            each for repair in REPAIRS if repair.is_inconsistent(sizes) for each in repair.changes
+        ]
+        if not any(change(name, factor) for name, factor in changes):  # stops at the first change
             return fitted

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -74,18 +74,18 @@ def make_slots(
     Raises:
         UserError: If there are too few GPUs or cores.
     """
-    fits = len(gpus) // gpus_per_run if gpus else len(cores)
-    if gpus and not fits:
+    max_runs = len(gpus) // gpus_per_run if gpus else len(cores)
+    if gpus and not max_runs:
         raise UserError(
             f"a run takes {gpus_per_run} GPUs, and there are {len(gpus)}",
             "lower train.gpus, or raise sweep.gpus",
         )
-    count = parallel or (fits if gpus else 1)
-    if count > fits:
+    count = parallel or (max_runs if gpus else 1)
+    if count > max_runs:
         resources = (
             f"{len(gpus)} GPUs, {gpus_per_run} for each run" if gpus else f"{len(cores)} cores"
         )
-        raise UserError(f"--parallel {count} runs don't fit {resources}", f"at most {fits}")
+        raise UserError(f"--parallel {count} runs don't fit {resources}", f"at most {max_runs}")
     if count == 1 and not gpus:
         return [Slot()]
     size = max(1, len(cores) // count)
@@ -304,11 +304,11 @@ class TrainingProcess:
 
 
 @contextmanager
-def _restricted_to(cores: Sequence[int]):
+def _restricted_to(cores: Sequence[int]) -> Iterator[None]:
     """Restrict processes started in the block to some cores, if the system supports it.
 
     Raises:
-        UserError: If a process can't be started.
+        UserError: If the block raised an OSError, because a process can't be started.
     """
     if not cores or not hasattr(os, "sched_setaffinity"):
         yield

@@ -2,7 +2,8 @@
  *
  * This library is loaded globally before MLX, so its definitions win over the reference BLAS that
  * MLX's wheel links. OpenBLAS itself isn't loaded globally, so LAPACK and the Fortran runtime stay
- * MLX's. BLAS_INT is OpenBLAS's integer type (64 bits in NumPy's); MLX passes int. */
+ * MLX's. BLAS_INT is OpenBLAS's integer type (64 bits in NumPy's). MLX passes int, so each function
+ * only widens its integers. system/blas.py sets the pointers puffer_mlx_sgemm, ... before their use. */
 #include <stdint.h>
 
 #define FORWARD(GEMM, SCALAR)                                                                      \

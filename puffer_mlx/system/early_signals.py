@@ -1,8 +1,9 @@
 """End a command at Ctrl-C while its modules are still being imported, without a traceback.
 
-A KeyboardInterrupt in the middle of an import may be lost in callbacks or be turned into another
-error by C code, and there is nothing to save yet. ``signals.watch_signals`` later replaces this
-handler. Programs that import the package as a library keep their handlers.
+Without this handler, Python would raise a KeyboardInterrupt in the middle of an import, where a
+callback may ignore it or C code may turn it into another error. The process can be ended at once,
+because there is nothing to save yet. ``signals.watch_signals`` later replaces this handler.
+Programs that import the package as a library keep their handlers.
 
 This module is imported before all others, so it imports little.
 """
@@ -22,8 +23,10 @@ def started_as_command() -> bool:
     """
     called = sys.argv[0] if getattr(sys, "argv", None) else ""
     if called == "-m":  # the module's name is not in argv yet
-        word = "".join(sys.orig_argv[-len(sys.argv) :][:1])
-        module = word.partition("m")[2] if word.startswith("-") else word  # -mNAME, -umNAME
+        # Words: python -m NAME, -mNAME or -umNAME, then one word for each of argv[1:].
+        words = sys.orig_argv[-len(sys.argv) :]
+        word = words[0] if words else ""
+        module = word.partition("m")[2] if word.startswith("-") else word
         return module.partition(".")[0] == "puffer_mlx"
     if not os.path.isfile(called):  # interactive Python, or -c
         return False
@@ -40,8 +43,11 @@ def end_at_ctrl_c() -> None:
 
 
 @contextmanager
-def interruptible():
-    """Raise KeyboardInterrupt at Ctrl-C in a block that must clean up, then end the process."""
+def raise_at_ctrl_c():
+    """Raise a KeyboardInterrupt at Ctrl-C in a block, which can clean up; then end the process.
+
+    Without effect unless ``end_at_ctrl_c`` has set the handler.
+    """
     if signal.getsignal(signal.SIGINT) is not _end:
         yield
         return

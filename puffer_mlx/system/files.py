@@ -38,25 +38,26 @@ def publish(path: Path | str, user_named: bool = False) -> Iterator[Path]:
             full, ...). The old file is unchanged, and no temporary file remains.
     """
     if user_named:
-        _refuse_special(Path(path))
-    with _replacing(Path(path), folder=False) as temporary:
+        _check_regular_file(Path(path))
+    with _temporary_path(Path(path), folder=False) as temporary:
         yield temporary
 
 
-def _refuse_special(path: Path) -> None:
+def _check_regular_file(path: Path) -> None:
     """Raise an error if an output path exists and isn't a regular file.
 
     Raises:
         UserError: The path is a link, a folder, a device or a pipe.
     """
-    kind = "a device or a pipe"
-    with _reporting(path):
+    with _report_write_errors(path):
         if path.is_symlink():
             kind = f"a link to {path.readlink()}"
         elif path.is_dir():
             kind = "a folder"
         elif path.is_file() or not path.exists():
             return
+        else:
+            kind = "a device or a pipe"
     message = f"can't write {short_path(path)}: it is {kind}, not a regular file"
     raise UserError(message, "name a new file; JSON goes to standard output with --json -")
 
@@ -70,8 +71,8 @@ def check_writable(name: str | Path) -> Path:
         UserError: The file can't be written.
     """
     path = Path(os.path.abspath(name))
-    _refuse_special(path)
-    with _reporting(path):
+    _check_regular_file(path)
+    with _report_write_errors(path):
         folder = next(each for each in path.parents if each.exists())
         if not folder.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -93,24 +94,24 @@ def publish_folder(path: Path | str) -> Iterator[Path]:
     Raises:
         UserError: The folder can't be created or written.
     """
-    with _replacing(Path(path), folder=True) as temporary:
+    with _temporary_path(Path(path), folder=True) as temporary:
         yield temporary
-    with _reporting(Path(path)):
+    with _report_write_errors(Path(path)):
         sync(Path(path).parent)
 
 
 @contextlib.contextmanager
-def _replacing(path: Path, folder: bool) -> Iterator[Path]:
+def _temporary_path(path: Path, folder: bool) -> Iterator[Path]:
     """Yield a temporary file or folder, and rename it to ``path`` after the block."""
     temporary = None
     try:
-        with _reporting(path):
+        with _report_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             if folder:
                 temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
             else:
-                handle, name = tempfile.mkstemp(path.suffix, f".{path.stem}-", path.parent)
-                os.close(handle)
+                descriptor, name = tempfile.mkstemp(path.suffix, f".{path.stem}-", path.parent)
+                os.close(descriptor)
                 temporary = Path(name)
             yield temporary
             sync(temporary)
@@ -133,9 +134,9 @@ def remove_folder(path: Path) -> None:
     if path.is_symlink():
         path.unlink()
         return
-    doomed = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    os.replace(path, doomed)
-    shutil.rmtree(doomed)
+    removed_folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    os.replace(path, removed_folder)
+    shutil.rmtree(removed_folder)
 
 
 def publish_link(path: Path, target: str) -> None:
@@ -147,7 +148,7 @@ def publish_link(path: Path, target: str) -> None:
     """
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     temporary.unlink(missing_ok=True)
-    with _reporting(path):
+    with _report_write_errors(path):
         temporary.symlink_to(target)
         os.replace(temporary, path)
 
@@ -159,11 +160,11 @@ def open_file(path: Path | str) -> BinaryIO:
         OSError: The file can't be opened or isn't a regular file: reading a FIFO may block forever,
             and a device may be endless.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    kind = os.fstat(handle).st_mode
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
-        return os.fdopen(handle, "rb")
-    os.close(handle)
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
     if stat.S_ISDIR(kind):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise OSError(errno.EINVAL, "not a file, but a pipe or a device", str(path))
@@ -175,7 +176,7 @@ def read_text(path: Path, errors: str = "strict", max_bytes: int = 10_000_000) -
     Args:
         path: The file.
         errors: Handling of decoding errors, as in ``bytes.decode``.
-        max_bytes: Largest accepted size in bytes; files written by people are smaller.
+        max_bytes: Largest accepted size in bytes.
 
     Raises:
         OSError: The file can't be read or is larger.
@@ -197,7 +198,7 @@ def lock_folder(folder: Path, what: str) -> Iterator[bool]:
 
     Args:
         folder: Existing folder.
-        what: Name for this kind of folder in messages.
+        what: What the folder is, for messages: ``the run``.
 
     Yields:
         True if the lock is held, False on file systems without locks (some network file systems).
@@ -210,17 +211,17 @@ def lock_folder(folder: Path, what: str) -> Iterator[bool]:
         try:
             if path.is_symlink():  # not our lock; may lead to another user's file
                 path.unlink()
-            handle = stack.enter_context(_locked_file(path, 0o666, fcntl.LOCK_NB))
-            if handle is not None:
-                os.ftruncate(handle, 0)
-                os.write(handle, str(os.getpid()).encode())
+            descriptor = stack.enter_context(_locked_file(path, 0o666, fcntl.LOCK_NB))
+            if descriptor is not None:
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, str(os.getpid()).encode())
         except BlockingIOError as error:
             owner = f" ({error})" if str(error) else ""
             message = f"{what} {folder} is in use by another process{owner}"
             raise UserError(message, "wait until it has ended, or end it") from None
         except OSError as error:
-            raise _unwritable(path, error) from None
-        yield handle is not None
+            raise _write_error(path, error) from None
+        yield descriptor is not None
 
 
 def is_locked(folder: Path) -> bool:
@@ -252,13 +253,13 @@ def wait_for_lock(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
+def _locked_file(path: Path, mode: int, flag: int = 0) -> Iterator[int | None]:
     """Create and lock a file during a block, and remove it afterwards.
 
     Args:
         path: The file.
         mode: Permissions of a new file.
-        how: ``LOCK_NB`` to fail instead of waiting.
+        flag: ``fcntl.LOCK_NB`` to fail instead of waiting for another process; 0 waits.
 
     Yields:
         The file's descriptor, or None on a file system without locks.
@@ -268,33 +269,33 @@ def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
         OSError: The file can't be created.
     """
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
         held = True
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | how)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | flag)
         except BlockingIOError:
-            owner = os.read(handle, 20).decode(errors="replace")
-            os.close(handle)
+            owner = os.read(descriptor, 20).decode(errors="replace")
+            os.close(descriptor)
             raise BlockingIOError(owner) from None
         except OSError:  # file system without locks
             held = False
         except BaseException:  # Ctrl-C while waiting
-            os.close(handle)
+            os.close(descriptor)
             raise
-        if not held or _is_same_file(path, handle):  # else the previous holder has removed it
+        if not held or _is_same_file(path, descriptor):
             break
-        os.close(handle)
+        os.close(descriptor)  # the previous holder has removed the file: lock a new one
     try:
-        yield handle if held else None
+        yield descriptor if held else None
     finally:
         path.unlink(missing_ok=True)  # before unlocking, so that waiting processes notice
-        os.close(handle)
+        os.close(descriptor)
 
 
-def _is_same_file(path: Path, handle: int) -> bool:
+def _is_same_file(path: Path, descriptor: int) -> bool:
     """Return True if a path still leads to an open file, False if it was removed or replaced."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(handle))
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
@@ -334,20 +335,20 @@ def relative(path: Path) -> str:
 
 def sync(path: Path) -> None:
     """Flush a file, or a folder's list of entries, from the system's cache to the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
-def _reporting(path: Path) -> Iterator[None]:
+def _report_write_errors(path: Path) -> Iterator[None]:
     """Turn OSErrors of a block that writes a file into UserErrors."""
     try:
         yield
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _write_error(path, error) from None
 
 
 def write_hint(path: Path, error: OSError, options: str) -> str:
@@ -365,13 +366,15 @@ def write_hint(path: Path, error: OSError, options: str) -> str:
     return f"{space}choose a folder you can write to ({options})"
 
 
-def _unwritable(path: Path, error: OSError) -> UserError:
+def _write_error(path: Path, error: OSError) -> UserError:
+    """Return the UserError for a file that couldn't be written."""
     options = "--checkpoint-dir, --log-dir, or the option that names this file"
     message = f"can't write {short_path(path)}: {error.strerror or error}"
     return UserError(message, write_hint(path, error, options))
 
 
 def _umask() -> int:
+    """Return the permissions that new files of this process lack; reading them sets them."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

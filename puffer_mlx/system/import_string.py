@@ -19,7 +19,7 @@ SUCCESSOR = (
     " and step observation, reward, terminated, truncated, info"
 )
 
-_folders: dict[str, Path] = {}  # by import string: the working directory when it was read
+_folders: dict[str, Path] = {}  # working directory at ``record_folder``, by import string
 
 
 def install_hint(error: ModuleNotFoundError) -> str:
@@ -29,8 +29,10 @@ def install_hint(error: ModuleNotFoundError) -> str:
     return f"pip install {error.name} (the package may have another name)"
 
 
-def note_folder(name: str) -> None:
-    """Record the working directory for an import string, since an environment may change it later.
+def record_folder(name: str) -> None:
+    """Record the working directory in which an import string's file or module is found.
+
+    An environment may later change the working directory.
 
     Args:
         name: ``module:name`` or ``file.py:name``, recorded only if it is found in this directory.
@@ -40,10 +42,10 @@ def note_folder(name: str) -> None:
 
 
 def search_folder(name: str) -> Path:
-    """Return the folder in which an import string's relative path or module is searched.
+    """Return the folder that contains an import string's file or module.
 
-    It is the working directory. If the file or module isn't there, it is the working directory
-    recorded by `note_folder`.
+    This is the working directory, or else the one that ``record_folder`` recorded. For an unknown
+    file or module, it is the working directory.
     """
     here = Path.cwd()
     return here if _is_in(here, name) else _folders.get(name, here)
@@ -75,8 +77,8 @@ def load_object(name: str) -> Any:
         UserError: The module, file or name doesn't exist, or importing it fails.
     """
     module, colon, attribute = name.rpartition(":")
-    relative = module.startswith(".") and not module.endswith(".py")
-    if not colon or not module or not attribute or relative:
+    is_relative_import = module.startswith(".") and not module.endswith(".py")
+    if not colon or not module or not attribute or is_relative_import:
         raise UserError(f"{name!r} doesn't name an object", "write module:Class or file.py:Class")
     value: Any = _import(name, module, search_folder(name))
     for attribute_name in attribute.split("."):
@@ -88,12 +90,22 @@ def load_object(name: str) -> Any:
 
 
 def _import(name: str, module: str, folder: Path) -> ModuleType:
+    """Import the module of an import string.
+
+    Args:
+        name: The import string, for messages.
+        module: Name of the module or path of a file.
+        folder: Folder from ``search_folder``.
+
+    Raises:
+        UserError: The module or file doesn't exist, or importing it fails.
+    """
     file = folder / module
     if module.endswith(".py"):
         if not file.is_file():
             raise UserError(f"{name}: there is no file {module}", "write file.py:name")
-        above, module = _module_of(file.resolve())
-        add_to_path(above)
+        import_folder, module = _module_of(file.resolve())
+        add_to_path(import_folder)
     add_to_path(folder)
     try:
         loaded = importlib.import_module(module)
@@ -110,8 +122,10 @@ def _import(name: str, module: str, folder: Path) -> ModuleType:
     except UserError:
         raise
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        location: Any = error if isinstance(error, SyntaxError) else last
+        # Both have filename and lineno.
+        location: Any = error
+        if not isinstance(error, SyntaxError):
+            location = traceback.extract_tb(error.__traceback__)[-1]
         message = getattr(error, "msg", None) or error
         raise UserError(
             f"{name}: importing {module} failed: {type(error).__name__}: {message}"
@@ -137,15 +151,17 @@ def _module_of(file: Path) -> tuple[Path, str]:
     levels = max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
     folder = file.parent
     names = [file.stem]
+    # Go up one folder for each dot of a relative import, and then to the top of the package.
     while len(names) <= levels or (levels and (folder / "__init__.py").is_file()):
-        folder, names = folder.parent, [folder.name, *names]
+        names.insert(0, folder.name)
+        folder = folder.parent
     return folder, ".".join(names)
 
 
 def _with_parents(module: str) -> list[str]:
     """Return a module's dotted name and the names of its parent packages."""
-    names = module.split(".")
-    return [".".join(names[: n + 1]) for n in range(len(names))]
+    parts_of_name = module.split(".")
+    return [".".join(parts_of_name[:n]) for n in range(1, len(parts_of_name) + 1)]
 
 
 def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
@@ -157,4 +173,6 @@ def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
         prefix: Text before each name in the hint.
     """
     close = [prefix + each for each in get_close_matches(name, sorted(names), n=3, cutoff=0.6)]
-    return " or ".join(filter(None, [", ".join(close[:-1]), *close[-1:]]))
+    if len(close) < 2:
+        return "".join(close)
+    return f"{', '.join(close[:-1])} or {close[-1]}"

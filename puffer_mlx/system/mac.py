@@ -11,14 +11,15 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 
 ACCELERATE = "/System/Library/Frameworks/Accelerate.framework/Accelerate"
-# The function that MLX's wheel imports, and its name before macOS 13.3. Both take 32-bit integers.
+# Names of Accelerate's matrix product: since macOS 13.3, as MLX's wheel imports it, and before.
+# Both take 32-bit integers.
 _SGEMM = ("cblas_sgemm$NEWLAPACK", "cblas_sgemm")
 
 # By default, MLX submits a command buffer to the GPU after 40 operations or 40 MB (50 on Max and
 # Ultra chips). A submission takes about 20 µs, and a minibatch has hundreds of operations.
 COMMAND_BUFFERS = {"MLX_MAX_OPS_PER_BUFFER": "200", "MLX_MAX_MB_PER_BUFFER": "400"}
-# Bytes of memory for larger command buffers: more than 8 GB, less than 16 GB. Arrays used by a
-# command buffer are freed only when it has finished.
+# Smallest memory, in bytes, with which command buffers are enlarged: Macs with 8 GB are excluded,
+# those with 16 GB included. Arrays used by a command buffer are freed only when it has finished.
 _MIN_MEMORY = 12 << 30
 
 
@@ -34,10 +35,12 @@ def sysctl(name: str, library: Any = None) -> int | None:
         name: Name of a 32-bit or 64-bit integer, such as ``hw.memsize``.
         library: C library; None for this process's.
     """
-    read = (library or ctypes.CDLL(None)).sysctlbyname
+    sysctlbyname = (library or ctypes.CDLL(None)).sysctlbyname
     value = ctypes.c_int64(0)  # a 32-bit integer fills the lower half
     size = ctypes.c_size_t(8)
-    failed = read(name.encode(), ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
+    failed = sysctlbyname(
+        name.encode(), ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0)
+    )
     return None if failed else value.value
 
 
@@ -59,13 +62,15 @@ def accelerate_gemm(load: Callable[[str], Any] = ctypes.CDLL) -> int:
         library = load(ACCELERATE)
     except OSError:
         return 0
-    functions = (getattr(library, name, None) for name in _SGEMM)
-    function = next((f for f in functions if f is not None), None)
-    return ctypes.cast(function, ctypes.c_void_p).value or 0 if function is not None else 0
+    for name in _SGEMM:
+        function = getattr(library, name, None)
+        if function is not None:
+            return ctypes.cast(function, ctypes.c_void_p).value or 0
+    return 0
 
 
 def set_command_buffers(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Enlarge MLX's command buffers on a Mac with more than 8 GB of memory.
+    """Enlarge MLX's command buffers for the GPU on a Mac with more than 8 GB of memory.
 
     Call it before MLX is imported. Variables that are already set are unchanged.
 

@@ -28,8 +28,8 @@ class OutputLost(BaseException):
         self.error = error
 
     @property
-    def unread(self) -> bool:
-        """True if the program that read the pipe has ended, as in ``bench.py | head``."""
+    def is_pipe_closed(self) -> bool:
+        """True if output is a pipe whose reader has ended, as in ``bench.py | head``."""
         return self.error.errno == errno.EPIPE
 
 
@@ -38,12 +38,12 @@ class GuardedStream:
 
     Args:
         stream: Stream to write to.
-        lost: Called once with the error.
+        on_error: Called once with the error.
     """
 
-    def __init__(self, stream: Any, lost: Callable[[OSError], None]) -> None:
+    def __init__(self, stream: Any, on_error: Callable[[OSError], None]) -> None:
         self.stream = stream
-        self.lost = lost
+        self.on_error = on_error
         self.error: OSError | None = None
         self._writing: set[int] = set()  # IDs of threads that are writing
         self._deferred: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
@@ -63,6 +63,7 @@ class GuardedStream:
         self._attempt(self.stream.flush)
 
     def _attempt(self, method: Callable[..., Any], *arguments: Any) -> None:
+        """Call a method of the stream, unless it has failed; during a write, call it afterwards."""
         if self.error:
             return
         thread = threading.get_ident()
@@ -78,7 +79,7 @@ class GuardedStream:
         except OSError as error:
             self.error = error
             self._discard()
-            self.lost(error)
+            self.on_error(error)
         finally:
             self._writing.discard(thread)
 
@@ -97,6 +98,7 @@ class GuardedStream:
 
 
 def _replace_unencodable(stream: Any) -> None:
+    """Make a text stream print "?" for characters that its encoding lacks."""
     if isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
         stream.reconfigure(errors="replace")
 
@@ -128,7 +130,7 @@ def guard_streams() -> Iterator[None]:
         yield
         out.flush()
     finally:
-        out.lost = _ignore
+        out.on_error = _ignore
         out.flush()
         err.flush()
         sys.stdout, sys.stderr = previous
@@ -143,47 +145,47 @@ def never_raise() -> None:
 
 
 @contextmanager
-def continue_if_lost(lost: Callable[[OSError], str]) -> Iterator[None]:
+def continue_if_lost(on_error: Callable[[OSError], str]) -> Iterator[None]:
     """In a block inside ``guard_streams``, continue without output if standard output fails.
 
     Args:
-        lost: Called once with the error; returns a line for standard error.
+        on_error: Called once with the error; returns a line for standard error.
     """
     out = sys.stdout
     err = sys.stderr
 
     def report(error: OSError) -> None:
-        print(lost(error), file=err, flush=True)
+        print(on_error(error), file=err, flush=True)
 
     if not isinstance(out, GuardedStream):
         yield
         return
-    previous = out.lost
-    out.lost = report
+    previous = out.on_error
+    out.on_error = report
     try:
         yield
     finally:
-        out.lost = previous
+        out.on_error = previous
 
 
 def print_important(line: str) -> None:
     """Print an important line to standard output, or to standard error if output has failed."""
     sys.stdout.flush()  # may notice that standard output has failed
-    lost = isinstance(sys.stdout, GuardedStream) and sys.stdout.error
-    print(line, file=sys.stderr if lost else sys.stdout, flush=True)
+    has_failed = isinstance(sys.stdout, GuardedStream) and sys.stdout.error
+    print(line, file=sys.stderr if has_failed else sys.stdout, flush=True)
 
 
-_result = ""  # printed at the end of ``only_result``
+_result = ""  # printed at the end of ``print_only_result``
 
 
 def set_result(text: str) -> None:
-    """Set the text that ``only_result`` prints to standard output at its end."""
+    """Set the text that ``print_only_result`` prints to standard output at its end."""
     global _result
     _result = text
 
 
 @contextmanager
-def only_result() -> Iterator[None]:
+def print_only_result() -> Iterator[None]:
     """Redirect standard output to standard error in a block, also for C code and child processes.
 
     After the block, the text passed to ``set_result`` is printed to standard output.

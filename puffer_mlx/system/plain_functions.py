@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 
 class Names(NamedTuple):
-    """Objects by name in a module or class, at import and now.
+    """Recorded and current objects of a module or class, by name.
 
-    Imported modules and functions that launch kernels are left out of ``recorded``.
+    Imported modules, and functions that launch kernels, aren't recorded.
     """
 
     owner: str  # "ppo.loss" or "policy.policy.Policy"
     recorded: ItemsView[str, Any]  # (name, object) at import
-    current: Mapping[str, Any]  # name to object, now
+    current: Mapping[str, Any]  # the namespace itself, which shows later changes
 
 
 class Recorded(NamedTuple):
@@ -28,7 +28,7 @@ class Recorded(NamedTuple):
     imports: set[str]  # names of modules
 
 
-recorded: dict[str, Recorded] = {}  # by module name
+recorded: dict[str, Recorded] = {}  # by module name, filled by ``record``
 
 
 def record(module: str) -> None:
@@ -37,19 +37,23 @@ def record(module: str) -> None:
     Each such module calls this at its end.
     """
     namespace = vars(sys.modules[module])
-    classes = [c for c in namespace.values() if isinstance(c, type) and c.__module__ == module]
-    namespaces = [("", namespace), *((f".{each.__name__}", vars(each)) for each in classes)]
-    short = module.partition(".")[2]
-    names = [Names(short + path, _items(space), space) for path, space in namespaces]
+    short_name = module.partition(".")[2]
+    names = [Names(short_name, _items(namespace), namespace)]
+    for value in namespace.values():
+        if isinstance(value, type) and value.__module__ == module:
+            members = vars(value)
+            names.append(Names(f"{short_name}.{value.__name__}", _items(members), members))
     recorded[module] = Recorded(names, set(map(_origin, namespace.values())))
 
 
 def _items(namespace: Mapping[str, Any]) -> ItemsView[str, Any]:
+    """Return the names and objects of a namespace to record."""
     plain = {key: value for key, value in namespace.items() if _is_plain(key, value)}
     return plain.items()
 
 
 def _is_plain(key: str, value: Any) -> bool:
+    """Return False for modules, special names and functions that launch kernels."""
     if isinstance(value, FunctionType):
         return not key.startswith("launch")
     return not isinstance(value, ModuleType) and not key.startswith("__")

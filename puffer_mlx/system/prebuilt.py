@@ -1,10 +1,10 @@
 """Find compiled libraries that came with the wheel, and check libraries in the cache.
 
 A library in the wheel (``puffer_mlx/prebuilt``) is used only if it was compiled from the same
-sources, and for the same MLX, Python and CPU level. Otherwise ``find_library`` returns the reason,
-and the library is compiled on this machine. The choice depends only on the installed packages, so
-it doesn't change a run's results. A library in the cache (``compiler.py``) is used only if its hash
-is right (``is_intact``).
+sources, for the same MLX and Python, and for a CPU level that this CPU has. Otherwise
+``find_library`` returns the reason, and the library is compiled on this machine. The choice depends
+only on the installed packages and the CPU, so all runs on this machine use the same library. A
+library in the cache (``compiler.py``) is used only if its hash is right (``is_intact``).
 """
 
 import hashlib
@@ -49,7 +49,7 @@ class SearchResult(NamedTuple):
 
     Args:
         path: Path of the library, or None to compile it.
-        reason: Reason why the wheel's library can't be used; "" if the wheel has none.
+        reason: Why the wheel's library can't be used, as a clause; "" if the wheel has none.
         built_for: Versions for which the wheel's library was compiled.
     """
 
@@ -65,7 +65,7 @@ def find_library(name: str, wanted: Mapping[str, str]) -> SearchResult:
         name: Name of the library.
         wanted: Versions that the library must be compiled for, as in ``Prebuilt.built_for``.
     """
-    libraries = [library for library in _list() if library.name == name]
+    libraries = [library for library in _read_list() if library.name == name]
     if not libraries or "PUFFER_MLX_NO_PREBUILT" in os.environ:
         return SearchResult(None)
     built_for = libraries[0].built_for
@@ -98,7 +98,7 @@ def add_library(
     file = f"{'-'.join(filter(None, (name, level)))}.so"
     shutil.copyfile(library, folder / file)
     entry = Prebuilt(name, file, level, dict(built_for), file_digest(library))
-    entries = [each._asdict() for each in (*_list(folder), entry)]
+    entries = [each._asdict() for each in (*_read_list(folder), entry)]
     (folder / LIST_FILE).write_text(json.dumps(entries, indent=1) + "\n")
 
 
@@ -150,7 +150,8 @@ def levels() -> list[str]:
     return [""]
 
 
-def _list(folder: Path | None = None) -> list[Prebuilt]:
+def _read_list(folder: Path | None = None) -> list[Prebuilt]:
+    """Read the list of libraries in a folder, by default the wheel's; empty if it is invalid."""
     try:
         entries = json.loads(((folder or FOLDER) / LIST_FILE).read_bytes())
         return [Prebuilt(**entry) for entry in entries]

@@ -43,7 +43,7 @@ _RUNNING, _STOPPING, _INTERRUPTED = range(3)
 
 
 class Watch:
-    """Handle signals in the main thread and the watcher; ``watch_signals`` returns the instance.
+    """Handle signals in the main thread and in the watcher, a thread. Use ``watch_signals``.
 
     Attributes:
         signum: Number of the last signal that was counted, or 0.
@@ -53,15 +53,15 @@ class Watch:
         self.signum = 0
         self.handled: list[int] = []  # signal numbers; the pipe also gets other signals
         self._state = _RUNNING
-        self._ask: Callable[[], str | None] | None = None
+        self._ask: Callable[[], str | None] | None = None  # asks the work to stop
         self._message = STOPPING_MESSAGE
-        self._rescue: Callable[[], str] | None = None
+        self._rescue: Callable[[], str] | None = None  # saves before the process is ended
         # Times of time.monotonic().
-        self._burst_end = 0.0  # earlier signals count as the same one
-        self._announce_at: float | None = None  # the watcher prints for a blocked main thread
-        self._deadline: float | None = None  # the watcher ends the process
-        self._raise = False  # the main thread must raise a KeyboardInterrupt
-        self._late = False  # the handler didn't get the lock
+        self._burst_end = 0.0  # until then, signals count as the previous one
+        self._announce_at: float | None = None  # then the watcher prints for a blocked main thread
+        self._deadline: float | None = None  # then the watcher ends the process
+        self._must_raise = False  # the main thread must raise a KeyboardInterrupt
+        self._missed_lock = False  # the handler didn't get the lock
         self._closed = False
         self._lock = threading.RLock()  # the handler may interrupt itself
         self._reader = self._writer = -1
@@ -100,7 +100,7 @@ class Watch:
         self._closed = True
         if self.is_broken:  # other files may have these descriptors now
             return
-        self._nudge()
+        self._wake_watcher()
         self._thread.join()
         os.close(self._reader)
         os.close(self._writer)
@@ -120,7 +120,7 @@ class Watch:
 
     def has_signal(self) -> bool:
         """Return True if a signal has arrived, even if its handler hasn't run yet."""
-        self._take()
+        self._read_signals()
         return self.signum != 0
 
     def handle(self, *_: object) -> None:
@@ -129,32 +129,42 @@ class Watch:
         The watcher may hold the lock while it waits to print. So this waits only briefly for the
         lock. If it doesn't get the lock, the watcher sends the signal again.
         """
-        self._late = not self._take(LOCK_TIMEOUT)
-        self._nudge()
+        self._missed_lock = not self._read_signals(LOCK_TIMEOUT)
+        self._wake_watcher()
         if self._announce_at:
             self._announce(lambda line: print(line, file=sys.stderr, flush=True))
-        if self._raise:
-            self._raise = False
+        if self._must_raise:
+            self._must_raise = False
             raise KeyboardInterrupt
 
-    def _take(self, timeout: float = -1.0) -> bool:
+    def _read_signals(self, timeout: float = -1.0) -> bool:
+        """Read the signals in the pipe and count them.
+
+        Args:
+            timeout: Seconds to wait for the lock; -1 waits forever.
+
+        Returns:
+            False if another thread kept the lock.
+        """
         if not self._lock.acquire(timeout=timeout):
             return False
         try:
-            for signum in self._arrived():
+            for signum in self._read_pipe():
                 if signum in self.handled:  # not SIGWINCH, for example
-                    self._count(signum)
+                    self._count_signal(signum)
         finally:
             self._lock.release()
         return True
 
-    def _arrived(self) -> bytes:
+    def _read_pipe(self) -> bytes:
+        """Read the numbers of all signals that have arrived, a byte each."""
         try:
             return os.read(self._reader, 4096)
         except OSError:  # already read
             return b""
 
-    def _count(self, signum: int) -> None:
+    def _count_signal(self, signum: int) -> None:
+        """Count a signal, and do or schedule what it causes (the table at the top)."""
         now = time.monotonic()
         if now < self._burst_end:
             return
@@ -168,7 +178,7 @@ class Watch:
         elif self._state != _INTERRUPTED:
             self._state = _INTERRUPTED
             self.signum = signum
-            self._raise = True
+            self._must_raise = True
             self._deadline = now + INTERRUPT_TIMEOUT if self._ask else None
         else:
             self._deadline = now
@@ -189,20 +199,22 @@ class Watch:
             time.sleep(max(0.0, self._burst_end - time.monotonic()))
             show(f"\n{self._message}")
 
-    def _nudge(self) -> None:
-        """Wake the watcher after the main thread has read signals from the pipe."""
+    def _wake_watcher(self) -> None:
+        """Wake the watcher, whose next time to act may have changed."""
         with suppress(OSError):  # pipe full or closed
             os.write(self._writer, b"\0")
 
     def _watch(self) -> None:
+        """Run the watcher: count signals, print and end the process when it is time."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._reader, selectors.EVENT_READ)
             while not self._closed:
                 times = [t for t in (self._announce_at, self._deadline) if t is not None]
                 selector.select(max(0.0, min(times) - time.monotonic()) if times else None)
-                self._take()
-                if self._late and self._raise:
-                    self._late = False
+                self._read_signals()
+                if self._missed_lock and self._must_raise:
+                    # Make Python call the main thread's handler again.
+                    self._missed_lock = False
                     self._burst_end = time.monotonic() + RESEND_SECONDS
                     signal.pthread_kill(threading.main_thread().ident or 0, self.signum)
                 now = time.monotonic()
@@ -274,10 +286,11 @@ def parent_variables() -> dict[str, str]:
 def end_with_parent() -> None:
     """End this command when its parent ends, if it was started with ``parent_variables``."""
     if parent := os.environ.pop(PARENT_VARIABLE, None):  # children must not inherit it
-        threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
 
 
-def _follow(parent: str) -> None:
+def _end_after(parent: str) -> None:
+    """Wait until the process with an ID isn't this one's parent, then end this process."""
     while str(os.getppid()) == parent:
         time.sleep(PARENT_POLL)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -294,8 +307,9 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.count = 0
-        self._is_held = self._is_due = False
-        self._burst_end = 0.0  # earlier signals count as the same one
+        self._is_held = False  # in a block of ``hold_back``
+        self._is_due = False  # the KeyboardInterrupt hasn't been raised yet
+        self._burst_end = 0.0  # until then, signals count as the previous one
 
     def signal(self, signum: int, *_: object) -> None:
         """Count a signal and raise a KeyboardInterrupt at the first, unless it is held back."""
@@ -306,9 +320,9 @@ class Interrupts:
         self.count += 1
         self._is_due = self._is_due or self.count == 1
         if not self._is_held:
-            self.check()
+            self.raise_if_due()
 
-    def check(self) -> None:
+    def raise_if_due(self) -> None:
         """Raise the KeyboardInterrupt that was held back, if there is one."""
         if self._is_due:
             self._is_due = False
@@ -316,13 +330,13 @@ class Interrupts:
 
     @contextmanager
     def hold_back(self) -> Iterator[None]:
-        """Delay the KeyboardInterrupt until ``check`` is called or the block ends."""
+        """Delay the KeyboardInterrupt until ``raise_if_due`` is called or the block ends."""
         self._is_held = True
         try:
             yield
         finally:
             self._is_held = False
-        self.check()
+        self.raise_if_due()
 
 
 @contextmanager
@@ -351,7 +365,7 @@ def watch_signals() -> Iterator[Watch]:
     watch = _active = Watch()
     watch.open()
     try:
-        with _handled(watch, signal.SIGINT, override=False):
+        with _handle_signal(watch, signal.SIGINT, override=False):
             yield watch
     finally:
         _active = None
@@ -380,14 +394,21 @@ def stop_gracefully(ask: Callable[[], str | None], rescue: Callable[[], str]) ->
                     # A shell's background jobs ignore signals: handle them here, except SIGHUP,
                     # which nohup ignores.
                     override = signum != signal.SIGHUP
-                    stack.enter_context(_handled(watch, signum, override))
+                    stack.enter_context(_handle_signal(watch, signum, override))
                 yield watch
         finally:
             watch.set_callbacks(None, None)
 
 
 @contextmanager
-def _handled(watch: Watch, signum: int, override: bool) -> Iterator[None]:
+def _handle_signal(watch: Watch, signum: int, override: bool) -> Iterator[None]:
+    """Handle a signal with a Watch during a block.
+
+    Args:
+        watch: The Watch.
+        signum: Number of the signal.
+        override: True to handle the signal even if this process ignores it.
+    """
     previous = signal.getsignal(signum)
     if previous == signal.SIG_IGN and not override:
         yield

@@ -17,8 +17,8 @@ def describe_machine() -> dict[str, str]:
     Imports MLX.
     """
     memory = f"{psutil.virtual_memory().total / 2**30:.1f} GiB"
-    more = {"host": platform.node(), "cores": str(os.cpu_count()), "memory": memory}
-    return {**_versions(), **more}
+    hardware = {"host": platform.node(), "cores": str(os.cpu_count()), "memory": memory}
+    return {**_versions(), **hardware}
 
 
 def version_text() -> str:
@@ -51,7 +51,10 @@ def _device(device) -> str:
 
 
 def _mlx_version() -> str:
-    """Return MLX's version and its back-end wheels: two wheels overwrite each other's files."""
+    """Return MLX's version and the names of its installed back-end wheels.
+
+    There should be only one such wheel, because they overwrite each other's files.
+    """
     mlx = importlib.metadata.distribution("mlx")
     folder = Path(str(mlx.locate_file("")))  # only file names: reading all metadata takes 0.5 s
     wheels = sorted(

@@ -59,7 +59,7 @@ def test_a_card_has_a_picture_or_is_not_made(trained, run, monkeypatch):
     assert exported(run, "--gif") == (0, "")
     assert (trained / "card" / "replay.gif").read_bytes()[:3] == b"GIF"
     assert "![The agent plays](replay.gif)" in (trained / "card" / "README.md").read_text()
-    monkeypatch.setattr(hub, "headline", lambda summary: None)  # as of an empty one
+    monkeypatch.setattr(hub, "main_score_name", lambda summary: None)  # as of an empty one
     code, said = run("export", "latest", "--to", "hub", "--out", "other", "--episodes", 20)
     assert code == 2 and "so there is no score" in said
     assert not (trained / "other").exists() and only(trained, "checkpoints/squared/*").exists()

@@ -18,7 +18,7 @@ from puffer_mlx.checkpoint.weight_files import save_safetensors
 from puffer_mlx.config import trust
 from puffer_mlx.config.finding import SHARED_FILES, env_names
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.importing import inspect
+from puffer_mlx.export.importing import read_any_policy_file
 from puffer_mlx.policy.policy import configured_policy, make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.system.files import lock_folder
@@ -320,7 +320,7 @@ def test_an_unsafe_torch_reads_no_file(here, monkeypatch):
     torch.save({"encoder.weight": torch.zeros(2)}, "a.pt")
     monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
     with pytest.raises(UserError, match=r"PyTorch 2\.5\.1\+cpu may run code"):
-        inspect(Path("a.pt"))
+        read_any_policy_file(Path("a.pt"))
 
 
 # ---- the rule ------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def write(kind: str, folder):
 
 def load(path) -> None:
     """Import a file, as the command does."""
-    source = importing.inspect(path)
+    source = importing.read_any_policy_file(path)
     settings = source.settings
     settings |= source.file.sizes_for(source, SPEC, Config(policy=Policy(8, 1)))
     settings = {key: text for key, text in settings.items() if ":" not in text}

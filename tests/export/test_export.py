@@ -20,7 +20,7 @@ from puffer_mlx.export.weight_layouts import layout_of, to_layout, to_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
-SUFFIXES = {name: file.suffixes for name, file in formats.by_name().items()}
+SUFFIXES = {name: file.suffixes for name, file in formats.all_formats().items()}
 DISCRETE, MULTI, CONTINUOUS = (3,), (3, 2), (1, 1, 1)
 
 # dialect, network, layers, actions, encoder, other settings
@@ -153,13 +153,13 @@ def test_each_format_holds_the_same_weights_or_names_the_part_that_it_cannot(tmp
 def there_and_back(made, kind, path):
     report = exporting.export(made, ExportFormat(kind), path, None)
     assert files(path.parent) == [path.name] and report.path == path
-    assert report.tolerance == formats.by_name()[kind].tolerance <= 1e-5
+    assert report.tolerance == formats.all_formats()[kind].tolerance <= 1e-5
     assert 0 <= report.difference <= report.tolerance
     expected, weights = to_layout(made.policy, made.weights, report.layout)
     assert report.parameters == sum(w.size for _, w in named(weights))
     assert report.tensors == len(named(weights))
 
-    found = importing.inspect(path)
+    found = importing.read_any_policy_file(path)
     assert found.kind == kind
     config = replace(made.config, policy=replace(made.config.policy))
     if kind != "bin":  # a flat file has no settings
@@ -237,7 +237,7 @@ def test_a_file_with_other_outputs_is_not_published(tmp_path, monkeypatch, polic
 
 def write_instead(patch, kind, change):
     """Make a format write changed contents."""
-    file = type(formats.by_name()[kind])
+    file = type(formats.all_formats()[kind])
     write = file.write
     patch.setattr(file, "write", lambda self, contents, to: write(self, change(contents), to))
 
@@ -301,7 +301,7 @@ def test_observations_of_bytes_get_a_wider_tolerance(tmp_path, kind):
     made, path = make("native", tmp_path, spec=BYTES), tmp_path / f"w{suffix(kind)}"
     report = exporting.export(made, ExportFormat(kind), path, None)
     assert 1e-5 < report.difference <= report.tolerance < 5e-3
-    found = importing.inspect(path)
+    found = importing.read_any_policy_file(path)
     made.config.policy.dialect = report.layout
     policy, weights = importing.convert_weights(found, made.spec, made.config)
     again = importing.compare_with_file(found, policy, weights, made.spec)
@@ -345,7 +345,7 @@ def test_statistics_survive_an_export_and_an_import(tmp_path, name, kind):
     made, path = make(name, tmp_path, statistics=statistics()), tmp_path / f"w{suffix(kind)}"
     exporting.export(made, ExportFormat(kind), path, None)
     assert files(tmp_path) == [path.name]
-    found = importing.inspect(path)
+    found = importing.read_any_policy_file(path)
     assert found.settings["vec.normalize_observations"] == "True"
     part = "" if kind == "safetensors" else "observations."  # rewards are for training on
     expected = {name: w for name, w in statistics().items() if name.startswith(part)}
@@ -388,7 +388,7 @@ def test_damaged_statistics_are_refused(tmp_path, name, value):
     memory = {key: w for key, w in (statistics() | {name: value}).items() if w is not None}
     weight_files.save_safetensors(made.weights, path, statistics=memory)
     with pytest.raises(UserError, match=r"statistics observations.* are missing or") as caught:
-        importing.inspect(path)
+        importing.read_any_policy_file(path)
     assert caught.value.hint
     with pytest.raises(UserError, match="are missing or damaged"):
         weight_files.load_weights(path, made.weights)
@@ -460,7 +460,7 @@ def test_only_safetensors_holds_a_users_class_and_names_it(here):
         with pytest.raises(UserError, match=r"Module|is not 0"):
             exporting.export(made, ExportFormat(kind), here / f"w{suffix(kind)}", None)
     exporting.export(made, ExportFormat("safetensors"), here / "w.safetensors", None)
-    found = importing.inspect(here / "w.safetensors")
+    found = importing.read_any_policy_file(here / "w.safetensors")
     assert found.classes == {"torch.encoder": "users_own_encoder:Encoder"}
     assert "torch.encoder" not in found.settings
     assert same(importing.convert_weights(found, made.spec, made.config)[1], made.weights)

@@ -53,7 +53,7 @@ def state_dict(policy, seed=0):
 
 def imported(fixtures, version):
     pytest.importorskip("torch")
-    found = importing.inspect(fixtures / FIXTURES[version])
+    found = importing.read_any_policy_file(fixtures / FIXTURES[version])
     assert (found.kind, found.step) == ("torch", 0)
     return importing.convert_weights(found, BREAKOUT, configuration_of(found.settings))
 
@@ -105,7 +105,7 @@ def saved(path, contents):
 
 
 def read(path, spec=SPEC, /, **settings: Any):
-    found = importing.inspect(path)
+    found = importing.read_any_policy_file(path)
     return importing.convert_weights(found, spec, configuration_of(found.settings, **settings))
 
 
@@ -123,7 +123,7 @@ def test_an_early_3_0_file_without_a_cell_is_imported(tmp_path):
     early = {key.removeprefix("lstm."): w for key, w in tensors.items() if "cell" not in key}
     policy, loaded = read(saved(tmp_path / "w.pt", early))
     assert same(loaded, weights) and layout_of(policy) == "puffer3"
-    found = importing.inspect(tmp_path / "w.pt")
+    found = importing.read_any_policy_file(tmp_path / "w.pt")
     assert importing.compare_with_file(found, policy, loaded, SPEC)[0] <= 1e-5  # type: ignore
 
 
@@ -158,10 +158,10 @@ def test_a_torch_file_never_runs_code(tmp_path):
     path = tmp_path / "w.pt"
     torch.save(torch.nn.Linear(2, 2), path)  # a module, which would run code
     with pytest.raises(UserError, match="can't be read by PyTorch") as caught:
-        importing.inspect(path)
+        importing.read_any_policy_file(path)
     assert "state_dict()" in caught.value.hint
     torch.save(state_dict(policy_of())[1], path, _use_new_zipfile_serialization=False)
-    assert importing.inspect(path).kind == "torch"
+    assert importing.read_any_policy_file(path).kind == "torch"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_an_onnx_file_of_another_program_is_refused(tmp_path):
     graph = onnx.helper.make_graph([], "empty", [], [])
     onnx.save(onnx.helper.make_model(graph), tmp_path / "w.onnx")
     with pytest.raises(UserError, match="wasn't exported by puffer_mlx"):
-        importing.inspect(tmp_path / "w.onnx")
+        importing.read_any_policy_file(tmp_path / "w.onnx")
 
 
 def external(tensor):
@@ -221,7 +221,7 @@ def test_an_onnx_file_cannot_read_other_files(here, where):
     external(tensor)
     path.write_bytes(model.SerializeToString())
     with pytest.raises(UserError, match="in another file, which isn't read"):
-        importing.inspect(path)
+        importing.read_any_policy_file(path)
     with pytest.raises(UserError, match="in another file, which isn't read"):
         run_onnx(path, np.zeros((1, 2, 13), np.float32), {"state": np.zeros((1, 2, 16), "f4")})
 
@@ -273,7 +273,7 @@ def flat_file(tmp_path, spec, H, L, dialect="native", network="MinGRU", **how):
 
 def read_flat(path, spec, **settings):
     settled = configuration_of(settings)
-    found = importing.inspect(path)
+    found = importing.read_any_policy_file(path)
     found.settings = infer_sizes(path, spec, settled)
     settled = configuration_of({**settings, **found.settings})
     return importing.convert_weights(found, spec, settled)
@@ -514,16 +514,16 @@ def test_a_files_class_is_imported_if_the_user_names_it(here, script):
 def test_missing_files_folders_pipes_and_huge_files_are_refused(tmp_path):
     path = tmp_path / "a.onnx"
     with pytest.raises(UserError, match=r"can't read .*a\.onnx: No such file"):
-        importing.inspect(path)
+        importing.read_any_policy_file(path)
     os.mkfifo(path)
     with pytest.raises(UserError, match="not a file, but a pipe or a device"):
-        importing.inspect(path)
+        importing.read_any_policy_file(path)
     path.unlink()
     path.mkdir()
     with pytest.raises(UserError, match=r"a\.onnx"):
-        importing.inspect(path)
+        importing.read_any_policy_file(path)
     path.rmdir()
     path.touch()
     os.truncate(path, 10**13)
     with pytest.raises(UserError, match=r"has 10000\.0 GB, more than this machine's free mem"):
-        importing.inspect(path)
+        importing.read_any_policy_file(path)

@@ -28,7 +28,7 @@ import numpy as np
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.file_format import FileFormat, Option
-from puffer_mlx.export.metadata import make_policy_file, policy_metadata
+from puffer_mlx.export.metadata import policy_file_from_tensors, policy_metadata
 from puffer_mlx.trees import named_arrays
 
 
@@ -66,7 +66,7 @@ class Npz(FileFormat):
             about = json.loads(str(tensors.pop("__about__")))
         except Exception as error:
             raise UserError(f"{path} can't be read as npz: {error}", "it is damaged") from None
-        return make_policy_file(path, self, tensors, about)
+        return policy_file_from_tensors(path, self, tensors, about)
 
 
 FORMAT = Npz()
@@ -125,14 +125,14 @@ def test_content_then_name_select_the_format(tmp_path):
     export(made, ExportFormat("torch"), tmp_path / "w.pt", None)
     (tmp_path / "w.bin").write_bytes((tmp_path / "w.pt").read_bytes())
     for name, kind in (("w.npz", "npz"), ("w.pt", "torch"), ("w.bin", "torch")):
-        assert importing.inspect(tmp_path / name).kind == kind
+        assert importing.read_any_policy_file(tmp_path / name).kind == kind
     torch.save({}, tmp_path / "other.npz")
     with pytest.raises(UserError, match=r"other\.npz can't be read as npz"):
-        importing.inspect(tmp_path / "other.npz")
+        importing.read_any_policy_file(tmp_path / "other.npz")
     (tmp_path / "w.txt").write_text("hello")
     message = r"neither an archive of NumPy's nor a file of torch\.save nor named"
     with pytest.raises(UserError, match=message) as caught:
-        importing.inspect(tmp_path / "w.txt")
+        importing.read_any_policy_file(tmp_path / "w.txt")
     assert caught.value.hint
 
 

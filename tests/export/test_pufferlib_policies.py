@@ -87,7 +87,7 @@ def assert_alike(found: NamedOutputs, expected: NamedOutputs) -> None:
 
 
 def read(path: Path, spec: Any) -> tuple[Any, Any]:
-    found = importing.inspect(path)
+    found = importing.read_any_policy_file(path)
     return importing.convert_weights(found, spec, configuration_of(found.settings))
 
 

@@ -310,7 +310,7 @@ def test_export_writes_statistics_beside_a_lossy_file(here):
     native = {"dialect": "native", "network": "MinGRU", "minibatch_size": 128}
     with puffer_mlx.Trainer({**CARTPOLE, **native}, "gym:CartPole-v1") as trainer:
         trainer.step()
-        with pytest.raises(UserError, match=r"normalise.*\n.*--lossy"):
+        with pytest.raises(UserError, match=r"normalization.*\n.*--lossy"):
             trainer.export("w.bin", lossy=False)
         trainer.export("w.bin", lossy=True)
     assert (here / "w.bin.normalization.safetensors").is_file()

@@ -81,12 +81,12 @@ def test_damaged_journal_is_refused_with_its_intact_part(here):
         pytest.raises(UserError, match=r"storage other\.log can't be used: "),
         storage_errors("other.log"),
     ):
-        studies.study_info(study.optuna._storage, "formula")
+        studies.study_info(study.optuna_study._storage, "formula")
 
 
 def test_study_with_an_invalid_description_is_refused(here):
     study = open_study("j.log", HOW)
-    study.optuna.set_user_attr(studies.DESCRIPTION, '{"words": [5]}')
+    study.optuna_study.set_user_attr(studies.DESCRIPTION, '{"words": [5]}')
     with pytest.raises(UserError, match="the description in the study formula is invalid"):
         open_study("j.log", HOW)
 
@@ -125,5 +125,5 @@ def test_private_names_of_optuna_are_those_of_version_5(here):
     assert optuna.__version__.partition(".")[0] == "5"
     study = open_study("j.log", settings())
     run = study.new_run()
-    storage, number = studies.storage_and_id(study.optuna, run)
+    storage, number = studies.storage_and_id(study.optuna_study, run)
     assert storage.get_trial(number).number == run.number

@@ -77,7 +77,7 @@ def swept(how, start: Any = Formula, path="j.log", **more):
 
 def held_out_of(sweep, run):
     """Return the scores of a run's held-out seeds."""
-    known = sweep.optuna.user_attrs.items()
+    known = sweep.optuna_study.user_attrs.items()
     words = f"{HELD_OUT_PREFIX} {run.number} "
     known = {int(name[len(words) :]): each for name, each in known if name.startswith(words)}
     return {i: each["score"] for i, each in sorted(known.items()) if "score" in each}
@@ -204,12 +204,12 @@ def test_best_few_are_trained_with_seeds_that_the_search_never_used(here):
     assert (
         sweep.count_trained(*study.FINISHED_STATES) == 5 and len(sweep.trials()) == 5
     )  # none of the search's
-    assert sweep.held_out(sweep.runs()[1]) == ([2, 3, 4], 0)
-    assert sweep.held_out(sweep.runs()[0]) == ([], 0)
+    assert sweep.held_out_results(sweep.runs()[1]) == ([2, 3, 4], 0)
+    assert sweep.held_out_results(sweep.runs()[0]) == ([], 0)
     best = best_of(sweep)
     assert best.number == 2 and best.values[0] == 7
-    assert sweep.held_out(best).summary() == "median 7, lowest 6 of 3"
-    assert sweep.held_out(best).summary(-1) == "median 7, highest 8 of 3"
+    assert sweep.held_out_results(best).summary() == "median 7, lowest 6 of 3"
+    assert sweep.held_out_results(best).summary(-1) == "median 7, highest 8 of 3"
     said = "run 2, was lucky: its score in the search was 9, with held-out seeds median 3,"
     assert sweep.winner_warning() == f"the search's winner, {said} lowest 2 of 3; run 3 is better"
     drive(sweep, held(), confirming(SCORES, events))
@@ -239,7 +239,9 @@ def test_confirmed_runs_are_the_lowest_where_less_is_better(here):
 def test_best_run_by_held_out_seeds_uses_the_seeds_score_and_the_target(here):
     start = confirming([(9, 4), (8, 4)], [], {(0, 0)})
     sweep = swept(held(max_runs=2), start)
-    assert sweep.held_out(sweep.runs()[0]).summary() == "median 5.5, lowest 5 of 3, 1 failed"
+    assert (
+        sweep.held_out_results(sweep.runs()[0]).summary() == "median 5.5, lowest 5 of 3, 1 failed"
+    )
     assert best_of(sweep).number == 1  # no seed of it failed
     start = confirming([(9, 4), (8, 7)], [])
     sweep = swept(held(max_runs=2, target_score=3.0), start, path="target.log")
@@ -254,7 +256,7 @@ def test_short_runs_are_confirmed_by_default(here, seconds, confirm, seeds):
 
     sweep = swept(held(max_runs=2, confirm=confirm), Known)
     assert [len(held_out_of(sweep, run)) for run in sweep.runs()] == [seeds] * 2
-    assert sweep.missing_held_out() == [] and sweep.held_out_seeds() == seeds
+    assert sweep.missing_held_out_seeds() == [] and sweep.held_out_seed_count() == seeds
 
 
 def test_best_run_is_the_searchs_until_all_held_out_seeds_are_known(here):
@@ -270,7 +272,7 @@ def test_best_run_is_the_searchs_until_all_held_out_seeds_are_known(here):
         swept(held(), start)
     sweep = open_study("j.log", held())
     assert best_of(sweep).number == 1 and sweep.winner_warning() == ""
-    assert len(sweep.missing_held_out()) == 2 and sweep.runs(TrialState.FAIL) == []
+    assert len(sweep.missing_held_out_seeds()) == 2 and sweep.runs(TrialState.FAIL) == []
 
 
 def test_held_out_seeds_of_another_machine_are_not_trained_here(here, monkeypatch):
@@ -279,7 +281,7 @@ def test_held_out_seeds_of_another_machine_are_not_trained_here(here, monkeypatc
     sweep = open_study("j.log", held(max_runs=1))
     with monkeypatch.context() as patch:
         patch.setattr(study, "process_name", own("another machine", *DEAD[1:]))
-        sweep.record_holder(sweep.runs()[0], 1, [2**22 + 2, 1.0])
+        sweep.record_held_out_process(sweep.runs()[0], 1, [2**22 + 2, 1.0])
     drive(sweep, held(max_runs=1), confirming(SCORES, events))
     assert [seed - HELD_OUT_OFFSET for _, seed in events] == [0, 2]
 

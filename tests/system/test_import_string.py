@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.import_string import load_object, note_folder, search_folder
+from puffer_mlx.system.import_string import load_object, record_folder, search_folder
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_module_is_searched_in_the_folder_where_its_name_was_read(here, monkeypa
     (here / "second").mkdir()
     (here / "first" / "here_m.py").write_text("X = 1\n")
     monkeypatch.chdir(here / "first")
-    note_folder("here_m:X")
+    record_folder("here_m:X")
     monkeypatch.chdir(here / "second")
     assert search_folder("here_m:X") == here / "first"
     assert load_object("here_m:X") == 1

@@ -95,8 +95,8 @@ def test_interrupt_that_is_held_back_is_raised_at_a_check(monkeypatch):
         interrupts.signal(signal.SIGINT)
         assert interrupts.count == 2
         with pytest.raises(KeyboardInterrupt):
-            interrupts.check()
-        interrupts.check()
+            interrupts.raise_if_due()
+        interrupts.raise_if_due()
 
 
 def test_first_interrupt_is_raised_at_once_or_when_it_is_no_longer_held_back():
@@ -136,7 +136,7 @@ def test_signals_that_come_together_are_one(monkeypatch):
     watch.set_callbacks(lambda: called.append(1), str)
     monkeypatch.setattr(signals, "BURST_SECONDS", 600.0)
     for _ in range(3):
-        watch._count(signal.SIGTERM)
+        watch._count_signal(signal.SIGTERM)
     assert (called, watch.status, watch.forced) == ([1], 143, False)
 
 
@@ -144,11 +144,16 @@ def test_second_one_is_a_keyboard_interrupt(capsys):
     called = []
     watch = signals.Watch()
     watch.set_callbacks(lambda: called.append(1), str)
-    watch._count(signal.SIGTERM)
+    watch._count_signal(signal.SIGTERM)
     watch._burst_end = 0.0
-    watch._count(signal.SIGHUP)  # closing a terminal is no second request
-    assert (called, watch.signum, watch.forced, watch._raise) == ([1], signal.SIGTERM, False, False)
-    watch._count(signal.SIGINT)
+    watch._count_signal(signal.SIGHUP)  # closing a terminal is no second request
+    assert (called, watch.signum, watch.forced, watch._must_raise) == (
+        [1],
+        signal.SIGTERM,
+        False,
+        False,
+    )
+    watch._count_signal(signal.SIGINT)
     assert (called, watch.status, watch.forced) == ([1], 130, True)
     with pytest.raises(KeyboardInterrupt):
         watch.handle()
@@ -214,7 +219,7 @@ def test_signal_that_the_watching_thread_counts_late_interrupts(monkeypatch):
     """On a busy machine, when the handler no longer waits for that thread."""
     monkeypatch.setattr(signals, "LOCK_TIMEOUT", 0.01)
     with signals.watch_signals() as watch:
-        arrived, taken, handled = watch._arrived, threading.Event(), threading.Event()
+        arrived, taken, handled = watch._read_pipe, threading.Event(), threading.Event()
 
         def stalled() -> bytes:
             found = arrived()
@@ -229,7 +234,7 @@ def test_signal_that_the_watching_thread_counts_late_interrupts(monkeypatch):
             finally:
                 handled.set()
 
-        watch._arrived = stalled
+        watch._read_pipe = stalled
         signal.signal(signal.SIGINT, handle)
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):

@@ -95,8 +95,8 @@ def test_last_observation_has_a_row_that_names_the_end(name, end, length):
 def test_reset_with_another_seed_makes_another_pool():
     with make("CartPole-v1", 2, "--vec.seed", "3") as environments:
         first = started(environments).observations.copy()
-        environments._envs[0].ask("reset", 4)
-        environments._envs[0].answer()
+        environments._envs[0].submit("reset", 4)
+        environments._envs[0].wait()
         assert np.array_equal(environments._envs[0].buffers.observations[0], first[1])
 
 

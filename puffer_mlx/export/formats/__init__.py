@@ -14,7 +14,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.export.file_format import FileFormat
 
 
-def by_name() -> dict[str, FileFormat]:
+def all_formats() -> dict[str, FileFormat]:
     """Return all formats of policy files by name, sorted by module name."""
     names = sorted(
         module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_"
@@ -24,12 +24,16 @@ def by_name() -> dict[str, FileFormat]:
 
 
 def make_format(name: str, **options: Any) -> FileFormat:
-    """Create a format of policy files with a caller's options.
+    """Return the format of policy files with a name, with some options set.
+
+    Args:
+        name: Name of the format, for example ``onnx``.
+        options: Values of the format's options by name.
 
     Raises:
         UserError: If the format or an option doesn't exist.
     """
-    formats = by_name()
+    formats = all_formats()
     if name not in formats:
         raise UserError(f"there is no format {name!r}", f"one of {', '.join(formats)}")
     option_names = [field.name for field in dataclasses.fields(formats[name])]
@@ -41,19 +45,21 @@ def make_format(name: str, **options: Any) -> FileFormat:
     return dataclasses.replace(formats[name], **options)
 
 
-def by_suffix(path: Path) -> FileFormat:
+def format_for_suffix(path: Path) -> FileFormat:
     """Choose the format of a new policy file by the file's suffix.
+
+    If several formats have the suffix, the one whose list of suffixes has it earliest is chosen.
 
     Raises:
         UserError: If no format has that suffix.
     """
-    all_formats = by_name().values()
-    matching = [file for file in all_formats if path.suffix in file.suffixes]
+    formats = all_formats().values()
+    matching = [each for each in formats if path.suffix in each.suffixes]
     if not matching:
-        suffixes = dict.fromkeys(suffix for file in all_formats for suffix in file.suffixes)
+        suffixes = dict.fromkeys(suffix for each in formats for suffix in each.suffixes)
         message = f"no format has files named {path.suffix or path.name}"
-        raise UserError(message, f"end the name with {_or(list(suffixes))}")
-    return min(matching, key=lambda file: file.suffixes.index(path.suffix))
+        raise UserError(message, f"end the name with {_join_with_or(list(suffixes))}")
+    return min(matching, key=lambda each: each.suffixes.index(path.suffix))
 
 
 def detect_format(path: Path, head: bytes) -> FileFormat:
@@ -66,19 +72,25 @@ def detect_format(path: Path, head: bytes) -> FileFormat:
     Raises:
         UserError: If no format fits.
     """
-    all_formats = by_name().values()
-    identified = [file for file in all_formats if file.first_bytes]
-    others = [file for file in all_formats if not file.first_bytes]
-    by_content = [file for file in identified if head.startswith(file.first_bytes)]
-    if possible := by_content or [file for file in others if path.suffix in file.suffixes]:
-        return max(possible, key=lambda file: path.suffix in file.suffixes)
-    contents = " nor ".join(file.content for file in identified)
-    suffixes = _or([suffix for file in others for suffix in file.suffixes])
+    formats = all_formats().values()
+    with_first_bytes = [each for each in formats if each.first_bytes]
+    without_first_bytes = [each for each in formats if not each.first_bytes]
+    candidates = [each for each in with_first_bytes if head.startswith(each.first_bytes)]
+    if not candidates:
+        candidates = [each for each in without_first_bytes if path.suffix in each.suffixes]
+    for candidate in candidates:  # of several formats with these bytes, the one with the suffix
+        if path.suffix in candidate.suffixes:
+            return candidate
+    if candidates:
+        return candidates[0]
+    contents = " nor ".join(each.content for each in with_first_bytes)
+    suffixes = _join_with_or([suffix for each in without_first_bytes for suffix in each.suffixes])
     raise UserError(
         f"{path} is neither {contents} nor named {suffixes}", "give the file its format's suffix"
     )
 
 
-def _or(words: list[str]) -> str:
-    """Join words with commas and "or": a, b or c."""
-    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+def _join_with_or(words: list[str]) -> str:
+    """Join at least one word with commas and "or": ``a, b or c``."""
+    *first_words, last = words
+    return f"{', '.join(first_words)} or {last}" if first_words else last

@@ -36,7 +36,7 @@ from puffer_mlx.export.file_format import (
     require_packages,
     reset_note,
 )
-from puffer_mlx.export.metadata import make_policy_file, policy_metadata
+from puffer_mlx.export.metadata import policy_file_from_tensors, policy_metadata
 from puffer_mlx.export.networks import network_exports_of
 from puffer_mlx.export.onnx_graph import Graph, decode, normalized
 from puffer_mlx.export.parity import NamedOutputs
@@ -87,7 +87,7 @@ class OnnxFormat(FileFormat):
     def read(self, path: Path) -> PolicyFile:
         """Read an ONNX file that puffer_mlx wrote; others are rejected."""
         require_packages(self.extra, "onnx")
-        return make_policy_file(path, self, *read_onnx(path))
+        return policy_file_from_tensors(path, self, *read_onnx(path))
 
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> NamedOutputs:
         """Run the policy of an ONNX file with onnxruntime. Returns the outputs."""
@@ -96,6 +96,7 @@ class OnnxFormat(FileFormat):
         return run_onnx(source.path, observations, stacked_state(policy, state))
 
 
+# Names of the tensors of the normalization statistics.
 MEAN, VARIANCE, COUNT = (normalization.PREFIX + name for name in normalization.OBSERVATIONS)
 
 
@@ -130,8 +131,8 @@ def save_onnx(
     observation = "observation"
     if normalization_tensors:
         observation = normalized(graph, observation, MEAN, VARIANCE)
-    h, next_states = _features(graph, policy, observation, list(states))
-    outputs = decode(graph, policy, h[0], h[-1])
+    features, next_states = _add_encoders_and_networks(graph, policy, observation, list(states))
+    outputs = decode(graph, policy, features[0], features[-1])
     outputs |= {f"next_{name}": output for name, output in zip(states, next_states, strict=True)}
     for name, output in outputs.items():
         graph.node("Identity", [output], [name])
@@ -142,14 +143,14 @@ def save_onnx(
     encoder: Any = policy.encoder
     size = math.prod(encoder.shape) if hasattr(encoder, "shape") else encoder.inputs
     action = ("n", policy.decoder.action.logits)
-    stacks = {name: (len(array), "n", array.shape[-1]) for name, array in states.items()}
-    shapes = {"value": ("n",), **{f"next_{name}": shape for name, shape in stacks.items()}}
+    state_shapes = {name: (len(array), "n", array.shape[-1]) for name, array in states.items()}
+    shapes = {"value": ("n",), **{f"next_{name}": each for name, each in state_shapes.items()}}
     model = helper.make_model(
         helper.make_graph(
             graph.nodes,
             "step",
             [declare("observation", "n", size)]
-            + [declare(name, *shape) for name, shape in stacks.items()],
+            + [declare(name, *shape) for name, shape in state_shapes.items()],
             [declare(name, *shapes.get(name, action)) for name in outputs],
             graph.initializers,
         ),
@@ -163,10 +164,16 @@ def save_onnx(
     path.write_bytes(model.SerializeToString())
 
 
-def _features(
+def _add_encoders_and_networks(
     graph: Graph, policy: Policy, observation: str, states: list[str]
 ) -> tuple[list[str], list[str]]:
-    """Add encoder and network to an ONNX graph, also those of a separate value network.
+    """Add encoder and network to an ONNX graph, and also those of a separate value network.
+
+    Args:
+        graph: Graph to which nodes are added.
+        policy: The policy.
+        observation: Name of the normalized observations.
+        states: Names of the states: those of the actor, then those of the value network.
 
     Returns:
         Names of the features of each network, and of all next states.
@@ -174,14 +181,16 @@ def _features(
     add_encoder: Any = encoder_exports_of(policy.encoder).onnx
     add_network: Any = network_exports_of(policy.network).onnx
     prefixes = ("", "critic.") if policy.separate_value else ("",)
-    each = len(states) // len(prefixes)
+    n = len(states) // len(prefixes)  # states of one network
     features = []
     next_states = []
-    for i, graph.prefix in enumerate(prefixes):
-        h = add_encoder(graph, policy.encoder, observation)
-        h, stacks = add_network(graph, policy.network, h, states[i * each : (i + 1) * each])
-        features.append(h)
-        next_states += stacks
+    for i, prefix in enumerate(prefixes):
+        graph.prefix = prefix
+        encoded = add_encoder(graph, policy.encoder, observation)
+        network_states = states[i * n : (i + 1) * n]
+        output, network_next_states = add_network(graph, policy.network, encoded, network_states)
+        features.append(output)
+        next_states += network_next_states
     graph.prefix = ""
     return features, next_states
 
@@ -234,8 +243,8 @@ def _load_model(path: Path, data: bytes) -> Any:
             )
     with convert_read_errors("onnx", path):
         onnx.checker.check_model(model)
-        # Raises for names that aren't UTF-8, which protobuf returns as bytes.
-        [each.name.encode() for each in _tensors(model)]
+        for tensor in _tensors(model):
+            tensor.name.encode()  # raises if the name isn't UTF-8: protobuf returns it as bytes
     return model
 
 
@@ -273,12 +282,13 @@ def run_onnx(path: Path, observations: np.ndarray, state: dict[str, np.ndarray])
     _load_model(path, data)
     with convert_read_errors("onnxruntime", path):
         session: Any = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    arguments = [*session.get_inputs(), *session.get_outputs()]
     inputs = [each.name for each in session.get_inputs()]
     names = [each.name for each in session.get_outputs()]
-    floats = all(each.type == "tensor(float)" for each in arguments)
-    takes_inputs = set(inputs) == {"observation", *state}
-    if not (floats and takes_inputs and set(names) >= {f"next_{name}" for name in state}):
+    tensors = [*session.get_inputs(), *session.get_outputs()]
+    is_float32 = all(each.type == "tensor(float)" for each in tensors)
+    has_inputs = set(inputs) == {"observation", *state}
+    has_states = set(names) >= {f"next_{name}" for name in state}
+    if not (is_float32 and has_inputs and has_states):
         message = f"{path}: its graph takes {', '.join(inputs)} and returns {', '.join(names)}"
         raise UserError(message[:300], DAMAGED_HINT)
     steps: list[Any] = []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from puffer_mlx.checkpoint import tensor_files, weight_files
 from puffer_mlx.export.file_format import ExportInput, FileFormat, PolicyFile
-from puffer_mlx.export.metadata import make_policy_file, policy_metadata
+from puffer_mlx.export.metadata import policy_file_from_tensors, policy_metadata
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SafetensorsFormat(FileFormat):
 
     def read(self, path: Path) -> PolicyFile:
         """Read a safetensors file, also one of another program if it uses our names."""
-        return make_policy_file(path, self, *tensor_files.read_tensors(path))
+        return policy_file_from_tensors(path, self, *tensor_files.read_tensors(path))
 
 
 FORMAT = SafetensorsFormat()

@@ -74,11 +74,10 @@ class TorchFormat(FileFormat):
         """Return notes on what users of the PyTorch classes must do."""
         notes = reset_note(contents) + mask_note(contents)
         network: Any = contents.policy.network
+        network_class = network_exports_of(network).torch
         if layout_of(contents.policy) == "sb3":
             notes.append(sb3_note(contents.policy))
-        elif (network_class := network_exports_of(network).torch) and (
-            note := network_class.note(network.layers)
-        ):
+        elif network_class and (note := network_class.note(network.layers)):
             notes.append(note)
         return notes + super().notes(contents)
 
@@ -95,7 +94,7 @@ class TorchFormat(FileFormat):
             raise UserError(f"{source.path}: {error.message}", error.hint) from None
 
     def run(self, source: PolicyFile, policy: Policy, observations: np.ndarray) -> NamedOutputs:
-        """Run the policy of a PyTorch file by equivalent classes. Returns the outputs."""
+        """Run the policy of a PyTorch file with PyTorch. Returns the outputs."""
         tensors = source.tensors | normalization.statistics_tensors(source.statistics)
         tensors |= rescaling.bounds_tensors(source.bounds)
         return run_torch(policy, tensors, observations)
@@ -119,7 +118,7 @@ def save_torch(
     path: Path,
     statistics: normalization.Statistics = NO_STATISTICS,
 ) -> None:
-    """Write a policy's state_dict; not for native policies.
+    """Write a policy's state_dict. The policy can't have the weight layout ``native``.
 
     The loaders of PufferLib reject the keys of statistics and bounds, since they wouldn't apply
     them. Modules of ``torch_modules.make_module`` apply them.
@@ -144,10 +143,14 @@ def save_torch(
 def run_torch(
     policy: Policy, tensors: dict[str, Any], observations: np.ndarray, device: str = "cpu"
 ) -> NamedOutputs:
-    """Run a policy by the PyTorch classes with a state_dict; not for native policies.
+    """Run a policy in PyTorch. The policy can't have the weight layout ``native``.
 
-    Second names of tensors may be missing; ``from_torch`` checks for other missing ones. Statistics
-    among the tensors are applied.
+    Args:
+        policy: Policy that determines the PyTorch module (``torch_modules.make_module``).
+        tensors: State_dict with the weights, and with the normalization statistics to apply. Of a
+            tensor with several keys, one key is enough. ``from_torch`` checks for missing tensors.
+        observations: Raw observations (T, S, D).
+        device: PyTorch device.
 
     Returns:
         Outputs by name.
@@ -200,10 +203,10 @@ def read_torch(path: Path) -> Tensors:
     # A tensor may be an expanded view, larger than the file.
     refuse_large_file(path, sum(FLOAT_BYTES * w.numel() for w in loaded.values()))
     tensors = {}
-    later_keys = early_puffer3_keys()
+    renamed_keys = early_puffer3_keys()
     for key, w in loaded.items():
         key = key.replace("module.", "").replace("_orig_mod.", "")  # added by DDP and torch.compile
-        key = later_keys.get(key, key)
+        key = renamed_keys.get(key, key)
         with convert_read_errors("PyTorch", path, hint):
             tensors[key] = w.detach().float().numpy()  # raises for sparse or quantized tensors
         if not np.isfinite(tensors[key]).all():

@@ -111,7 +111,7 @@ class Driver:
         unfinished = self.orphans()
         while True:
             while self._free_slots and self._start_next(unfinished):
-                self._interrupts.check()
+                self._interrupts.raise_if_due()
             if not self._active:
                 return
             for active in list(self._active):
@@ -119,7 +119,7 @@ class Driver:
                     self._poll(active)
             self._draw(self._active)
             time.sleep(self._pause)
-            self._interrupts.check()
+            self._interrupts.raise_if_due()
 
     def _stop_all(self) -> None:
         """Terminate all training processes, kill the slow ones, and release unfinished trials."""
@@ -201,7 +201,7 @@ class Driver:
             early_stop = EarlyStop(self._study.finished_curves(), quantile)
         self._active.append(ActiveRun(run, seed, self._free_slots.pop(0), process, early_stop))
         if process.identity and seed >= HELD_OUT_OFFSET:
-            self._study.record_holder(run, seed - HELD_OUT_OFFSET, process.identity)
+            self._study.record_held_out_process(run, seed - HELD_OUT_OFFSET, process.identity)
         elif process.identity:
             self._study.record_process(run, process.identity, seed)
         return True
@@ -215,14 +215,14 @@ class Driver:
         if any(active.seed < HELD_OUT_OFFSET for active in self._active):
             return None
         this_process = process_name()
-        for run, seed in self._study.missing_held_out():
-            if holder := self._study.holder(run, seed):
+        for run, seed in self._study.missing_held_out_seeds():
+            if holder := self._study.held_out_processes(run, seed):
                 owner, process = holder
                 if owner[0] != this_process[0] or ProcessIdentity(*owner[1:]).find_process():
                     continue  # another sweep or this one trains it
                 if process:
                     ProcessIdentity(*process).end()
-            self._study.record_holder(run, seed)
+            self._study.record_held_out_process(run, seed)
             return run, HELD_OUT_OFFSET + seed
         return None
 
@@ -257,7 +257,7 @@ class Driver:
             return
         self._remove(active)
         if active.seed >= HELD_OUT_OFFSET:
-            self._study.record_held_out(run, active.seed - HELD_OUT_OFFSET, outcome)
+            self._study.record_held_out_result(run, active.seed - HELD_OUT_OFFSET, outcome)
             self._on_end(self._study.find(run.number))
             return
         self._failures = self._failures + 1 if outcome.error else 0

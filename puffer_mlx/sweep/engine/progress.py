@@ -92,10 +92,10 @@ class SweepProgress:
 
     def line(self, run: FrozenTrial) -> str:
         """Return a line about an ended run: result, parameters, and the best run so far."""
-        if (held_out := self._study.held_out(run)).seeds:
+        if (held_out := self._study.held_out_results(run)).seeds:
             words = held_out.summary(self._study.settings.sign)
-            remaining = f"{len(self._study.missing_held_out())} remaining"
-            return f"run {self._study.ordinal(run)}, held-out seeds: {words} | {remaining}"
+            missing = len(self._study.missing_held_out_seeds())
+            return f"run {self._study.ordinal(run)}, held-out seeds: {words} | {missing} remaining"
         texts = [f"run {self._study.ordinal(run)}: {_run_result(run)}"]
         if run.user_attrs.get(FROM_CONFIG):
             texts.append("the configured values")
@@ -122,11 +122,14 @@ class SweepProgress:
         costs += [_score_and_cost(run)[1] for run in stopped]
         remaining = max(0, self._runs - done)
         texts = [f"{done} of {self._runs} runs"]
-        texts += [f"{len(stopped)} ended early"] * bool(stopped)
-        texts += [f"{len(failed)} failed"] * bool(failed)
-        unconfirmed = len(study.missing_held_out()) if done >= self._runs else 0
-        texts += [f"{unconfirmed} held-out seeds remaining"] * bool(unconfirmed)
-        remaining += unconfirmed
+        if stopped:
+            texts.append(f"{len(stopped)} ended early")
+        if failed:
+            texts.append(f"{len(failed)} failed")
+        held_out = len(study.missing_held_out_seeds()) if done >= self._runs else 0
+        if held_out:
+            texts.append(f"{held_out} held-out seeds remaining")
+        remaining += held_out
         texts.append(f"{duration(sum(costs))} of training")
         if costs and remaining:
             recent = costs[-20:]
@@ -187,7 +190,7 @@ def importances(study: Study) -> dict[str, float]:
         return {}
     with warnings.catch_warnings(action="ignore"):
         return optuna.importance.get_param_importances(
-            study.optuna, target=lambda trial: trial.values[0]
+            study.optuna_study, target=lambda trial: trial.values[0]
         )
 
 
@@ -204,11 +207,11 @@ def draw_plots(study: Study, folder: Path) -> list[Path]:
     paths = []
     with warnings.catch_warnings(action="ignore"):
         axes_by_file = {
-            FRONT_FILE: plots.plot_pareto_front(study.optuna, target_names=["score", "cost"])
+            FRONT_FILE: plots.plot_pareto_front(study.optuna_study, target_names=["score", "cost"])
         }
         if importances(study):
             axes_by_file[IMPORTANCES_FILE] = plots.plot_param_importances(
-                study.optuna, target=lambda trial: trial.values[0], target_name="score"
+                study.optuna_study, target=lambda trial: trial.values[0], target_name="score"
             )
     for name, axes in axes_by_file.items():
         figure: Any = axes.figure

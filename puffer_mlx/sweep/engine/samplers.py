@@ -69,7 +69,7 @@ class TrialObservations:
         """Add an ended trial to the observations, as a result or as a failure."""
         if not trial.params.keys() >= {*self._space.names}:
             return  # failed before it had values
-        vector = self._space.to_unit(trial.params)
+        vector = self._space.to_coordinate(trial.params)
         if trial.state == TrialState.COMPLETE:
             self._observations.add(vector, *trial.values)
         elif trial.state == TrialState.FAIL:
@@ -184,7 +184,7 @@ class OptunaSampler(SpaceSampler):
                 if name not in values:
                     values[name] = sampler.sample_independent(study, trial, name, distribution)
         parameters = self._space.parameters
-        return {p.name: p.to_value(p.to_unit(values[p.name])) for p in parameters}
+        return {p.name: p.to_value(p.to_coordinate(values[p.name])) for p in parameters}
 
     def after_trial(self, study: optuna.Study, trial: FrozenTrial, state, values) -> None:
         """Let Optuna's sampler store its state, such as a population, in the study."""

@@ -18,7 +18,7 @@ from puffer_mlx.sweep.engine.study import ignore_warnings
 from puffer_mlx.system import verbosity
 
 TABLES_TIMEOUT = 10.0  # seconds to wait while other processes create a database's tables
-RECORD_START = b'{"op_code":'  # first bytes of a journal
+RECORD_START = b'{"op_code":'  # first bytes of each record in a journal
 STORAGES_FOLDER = str(Path(optuna.storages.__file__).parent)
 STORAGE_EXAMPLES = (
     "a file, sqlite:///FILE, postgresql://HOST/NAME, mysql://…, redis://HOST, grpc://HOST:PORT"
@@ -62,7 +62,8 @@ def _open_database(location: str) -> BaseStorage:
     from sqlalchemy.exc import DatabaseError, IntegrityError
 
     url = make_url(location)
-    in_memory = ":memory:" in (url.database or ":memory:") or "memory" in url.query.values()
+    database = url.database or ":memory:"  # without a file, SQLite's databases are in memory
+    in_memory = ":memory:" in database or "memory" in url.query.values()
     if in_memory and url.get_backend_name() == "sqlite":
         raise UserError(
             f"the storage {location} is a database in memory, which doesn't outlive the sweep",
@@ -109,22 +110,21 @@ class Journal(JournalFileBackend):
         Raises:
             UserError: If the file isn't a journal.
         """
-        if not _torn(self._path.read_bytes()):
+        if not _incomplete_end(self._path.read_bytes()):
             return
         moved_to = Path(f"{self._path}.torn-{time.time_ns()}")
         self._file_lock.acquire()  # another process may be writing the line
         try:
             data = self._path.read_bytes()
-            if not (torn := _torn(data)):
+            if not (end := _incomplete_end(data)):
                 return
-            is_incomplete = torn[: len(RECORD_START)] == RECORD_START[
-                : len(torn)
-            ] or not torn.strip(b"\0")
-            if len(torn) == len(data) and not is_incomplete:
+            is_zeros = not end.strip(b"\0")  # as after a power failure
+            is_record = RECORD_START.startswith(end[: len(RECORD_START)])
+            if len(end) == len(data) and not is_record and not is_zeros:
                 raise _line_error(self._path, 1)
             with open(moved_to, "xb") as file:  # never follows a link
-                file.write(torn)
-            os.truncate(self._path, len(data) - len(torn))
+                file.write(end)
+            os.truncate(self._path, len(data) - len(end))
         finally:
             self._file_lock.release()
         verbosity.note(
@@ -132,11 +132,12 @@ class Journal(JournalFileBackend):
         )
 
 
-def _torn(data: bytes) -> bytes:
+def _incomplete_end(data: bytes) -> bytes:
     """Return the bytes after the last complete record of a journal."""
-    end = data.rfind(b"\n") + 1
-    begin = data.rfind(b"\n", 0, max(0, end - 1)) + 1
-    return data[end if _is_record(data[begin:end]) else begin :]
+    line_end = data.rfind(b"\n") + 1  # of the last line that has an end
+    line_begin = data.rfind(b"\n", 0, max(0, line_end - 1)) + 1
+    is_complete = _is_record(data[line_begin:line_end])
+    return data[line_end:] if is_complete else data[line_begin:]
 
 
 def _is_record(line: bytes) -> bool:

@@ -1,10 +1,11 @@
 """The trials of a sweep, stored as an Optuna study with two objectives: score and cost.
 
 There are two kinds of trials. A *run* was suggested and trained: its parameters are the values of
-the run, its objectives are the score and the cost in seconds. A *point* is a point of a run's
-curve: a trial with the run's parameters, but ``train.total_timesteps`` set to the steps trained so
-far. From points, methods also learn the cost of shorter runs. A run that was stopped early is
-PRUNED in Optuna, and only its points hold its results.
+the run, its objectives are the final score and the total cost in seconds. A *point* records a run's
+score and cost at an earlier step, so all points of a run are its learning curve. Its parameters are
+the run's, but ``train.total_timesteps`` is the number of steps trained so far. From points, methods
+also learn the cost of shorter runs. A run that was stopped early is PRUNED in Optuna, and only its
+points hold its results.
 
 The study contains everything needed to resume; no process holds state alone.
 """
@@ -56,8 +57,8 @@ from puffer_mlx.sweep.training_process import ProcessIdentity
 RUN_NUMBER = "point_of"  # of a point: number of its run
 POINT_INDEX = "point"  # of a point: index in the run's curve
 OWNER = "owner"  # of a run: the sweep process that owns it (``process_name``)
-PROCESS = "process"  # of a run: its training process
-SEED = "seed"  # of a run, followed by the number of a seed: the curve with that seed
+PROCESS = "process"  # of a run: its training process; "process 3" for that of seed 3
+SEED = "seed"  # of a run, "seed 3": the learning curve with seed 3
 ERROR = "fault"  # of a failed run
 STOP_REASON = "stopped"  # of a run that was stopped early
 TRAINED_STEPS = "steps"  # of a run
@@ -65,15 +66,25 @@ LAST_RESULT = "last"  # of a run that was stopped early: its score and cost
 FROM_CONFIG = "default"  # of a run with the values of the configuration
 FROM_FILE = "given"  # of a run with another configuration's values: name of its file
 # Names of the attributes of a study.
-HELD_OUT_PREFIX = "held out"  # followed by the numbers of a run and a held-out seed: the result
+HELD_OUT_PREFIX = "held out"  # "held out 7 3": the result of run 7 with held-out seed 3
 DESCRIPTION = "puffer_mlx"  # description of the sweep
 
 FINISHED_STATES = TrialState.COMPLETE, TrialState.PRUNED
 RIVAL_STATES = TrialState.COMPLETE, TrialState.RUNNING  # of runs that compete for further seeds
 LOCAL_KEYS = {  # keys that may differ between the processes of one sweep
-    *("base.device", "base.checkpoint_dir", "base.log_dir", "base.profile"),
-    *("base.track", "base.wandb", "base.wandb_project", "base.wandb_group", "base.tag"),
-    *("vec.num_threads", "vec.max_threads", "base.checkpoint_interval", "base.checkpoint_keep"),
+    "base.checkpoint_dir",
+    "base.checkpoint_interval",
+    "base.checkpoint_keep",
+    "base.device",
+    "base.log_dir",
+    "base.profile",
+    "base.tag",
+    "base.track",
+    "base.wandb",
+    "base.wandb_group",
+    "base.wandb_project",
+    "vec.max_threads",
+    "vec.num_threads",
 }
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -90,7 +101,8 @@ def distributions(space: Space) -> dict[str, Any]:
 
 
 def _distribution(parameter: Parameter) -> IntDistribution | FloatDistribution:
-    low, high = (parameter.to_value(unit) for unit in (-1, 1))
+    low = parameter.to_value(-1)
+    high = parameter.to_value(1)
     log = parameter.distribution in ("log_normal", "uniform_pow2")
     if isinstance(low, int) and isinstance(high, int):
         return IntDistribution(low, high, log=log)
@@ -140,10 +152,11 @@ def _held_out_attribute(run: FrozenTrial, seed: int) -> str:
 
 
 def run_processes(run: FrozenTrial) -> list[ProcessIdentity]:
-    """Return the processes that trained a run."""
-    attributes = run.user_attrs.items()
+    """Return the identities of the recorded training processes of a run, one for each seed."""
     return [
-        ProcessIdentity(*each) for name, each in attributes if name.partition(" ")[0] == PROCESS
+        ProcessIdentity(*identity)
+        for name, identity in run.user_attrs.items()
+        if name.split(" ")[0] == PROCESS
     ]
 
 
@@ -152,8 +165,8 @@ class SeedDecision(NamedTuple):
 
     Args:
         run: The run.
-        is_rejected: True if a run with all of its seeds is better. Then this run gets no more
-            seeds.
+        is_rejected: True if another run, which has been trained with all seeds, is better. Then
+            this run gets no more seeds.
         is_next: True if no other waiting run is better.
     """
 
@@ -172,7 +185,7 @@ class Study:
     """
 
     def __init__(self, study: optuna.Study, space: Space, settings: SweepSettings) -> None:
-        self.optuna = study
+        self.optuna_study = study
         self._space = space
         self.settings = settings
         self._distributions = distributions(space)
@@ -181,7 +194,7 @@ class Study:
 
     def trials(self) -> list[FrozenTrial]:
         """Return all trials of the sweep: runs, and points of their curves. Don't modify them."""
-        return self.optuna.get_trials(deepcopy=False)
+        return self.optuna_study.get_trials(deepcopy=False)
 
     def runs(self, *states: TrialState) -> list[FrozenTrial]:
         """Return the sweep's runs in the given states, in order; without states, all runs."""
@@ -202,27 +215,26 @@ class Study:
         that, by the scores of the search.
         """
         top = self.top_runs()
-        if not self.held_out_seeds() or self.missing_held_out():
+        if not self.held_out_seed_count() or self.missing_held_out_seeds():
             return top[0] if top else None
 
-        def order(run: FrozenTrial) -> tuple[int, float, float]:
-            scores, failed = self.held_out(run)
-            seeds_score = self.settings.seeds_score
-            sign = self.settings.sign
-            score = (
-                self.settings.objective(combine_scores(scores, seeds_score, sign))
-                if scores
-                else 0.0
-            )
+        def rank(run: FrozenTrial) -> tuple[int, float, float]:
+            """Rank runs by failed seeds, then by score, then by cost; lower is better."""
+            settings = self.settings
+            scores, failed = self.held_out_results(run)
+            score = 0.0  # if all seeds failed, the number of failures decides
+            if scores:
+                combined = combine_scores(scores, settings.seeds_score, settings.sign)
+                score = settings.objective(combined)
             return failed, -score, run.values[1]
 
-        return min(top, key=order, default=None)
+        return min(top, key=rank, default=None)
 
     def top_runs(self) -> list[FrozenTrial]:
         """Return the ``TOP_RUNS`` runs with the best scores, among equal scores the cheapest."""
         finished = self.runs(TrialState.COMPLETE)
-        seeds = max(map(seed_count, finished), default=1)  # runs with fewer weren't promising
-        runs = [run for run in finished if seed_count(run) == seeds]
+        max_seeds = max(map(seed_count, finished), default=1)  # runs with fewer weren't promising
+        runs = [run for run in finished if seed_count(run) == max_seeds]
         return sorted(runs, key=lambda run: (-self._objective(run), run.values[1]))[:TOP_RUNS]
 
     def _objective(self, run: FrozenTrial) -> float:
@@ -247,7 +259,7 @@ class Study:
 
     def record_seed(self, run: FrozenTrial, seed: int, points: Sequence[Point]) -> None:
         """Record the learning curve of a run with one of its seeds."""
-        self._set(run, f"{SEED} {seed}", [list(point) for point in points])
+        self._set_attribute(run, f"{SEED} {seed}", [list(point) for point in points])
 
     def combined_curve(self, run: FrozenTrial) -> list[Point]:
         """Combine the learning curves of a run with all seeds trained so far."""
@@ -278,13 +290,14 @@ class Study:
             is_rejected = is_beaten(scores, complete, seeds_score, noise, target)
             is_next = not is_beaten(scores, cheaper, seeds_score, noise, target)
             decisions.append(SeedDecision(self.find(number), is_rejected, is_next))
-            cheaper += [] if is_rejected else [scores]
+            if not is_rejected:
+                cheaper.append(scores)
         return decisions
 
     def _seed_scores(self, run: FrozenTrial) -> SeedScores | None:
         """Return the scores of a run with the seeds trained so far, or None without any."""
         ends = [curve[-1] for curve in seed_curves(run).values()]
-        if not ends and run.state == TrialState.COMPLETE:  # trained when runs had only one seed
+        if not ends and run.state == TrialState.COMPLETE:  # a run of a sweep with one seed per run
             ends = [Point(run.values[0], run.values[1], 0)]
         scores = [self.settings.sign * end.score for end in ends]
         return SeedScores(scores, fmean(end.cost for end in ends)) if ends else None
@@ -293,7 +306,7 @@ class Study:
 
     # Results are attributes of the study, not trials, so that samplers never learn from them.
 
-    def held_out_seeds(self) -> int:
+    def held_out_seed_count(self) -> int:
         """Return the number of held-out seeds with which each of the top runs is trained again."""
         if (seeds := self.settings.confirm) >= 0:
             return seeds
@@ -304,10 +317,10 @@ class Study:
             else 0
         )
 
-    def held_out(self, run: FrozenTrial) -> HeldOutResults:
+    def held_out_results(self, run: FrozenTrial) -> HeldOutResults:
         """Return the results so far of a run's held-out seeds."""
-        attributes = self.optuna.user_attrs
-        seeds = range(self.held_out_seeds())
+        attributes = self.optuna_study.user_attrs
+        seeds = range(self.held_out_seed_count())
         results = [attributes.get(_held_out_attribute(run, i), {}) for i in seeds]
         ended = [result["score"] for result in results if "score" in result]
         scores = [score for score in ended if score is not None]
@@ -321,9 +334,9 @@ class Study:
         """
         best = self.best()
         top = self.top_runs()
-        if best is None or not self.held_out_seeds() or self.missing_held_out():
+        if best is None or not self.held_out_seed_count() or self.missing_held_out_seeds():
             return ""
-        held_out = self.held_out(top[0])
+        held_out = self.held_out_results(top[0])
         same = best.number == top[0].number
         scores = map(self.settings.objective, held_out.scores)
         winning_score = self._objective(top[0])
@@ -338,31 +351,42 @@ class Study:
             f" was {top[0].values[0]:.5g}, with held-out seeds {words}{suffix}"
         )
 
-    def missing_held_out(self) -> list[tuple[FrozenTrial, int]]:
+    def missing_held_out_seeds(self) -> list[tuple[FrozenTrial, int]]:
         """Return the pairs of a run and a held-out seed without a result, ordered by seed."""
-        attributes = self.optuna.user_attrs
+        attributes = self.optuna_study.user_attrs
         top = self.top_runs()
-        pairs = [(run, i) for i in range(self.held_out_seeds()) for run in top]
+        pairs = [(run, i) for i in range(self.held_out_seed_count()) for run in top]
         return [
             (run, i)
             for run, i in pairs
             if "score" not in attributes.get(_held_out_attribute(run, i), {})
         ]
 
-    def holder(self, run: FrozenTrial, seed: int) -> tuple[list[Any], list[Any]] | None:
-        """Return the sweep and the process that train a run's held-out seed, or None."""
-        holder = self.optuna.user_attrs.get(_held_out_attribute(run, seed), {})
+    def held_out_processes(self, run: FrozenTrial, seed: int) -> tuple[list[Any], list[Any]] | None:
+        """Return which sweep process (``process_name``) trains a run's held-out seed, or None.
+
+        Its training process is also returned, as a list that is empty until that has started.
+        """
+        holder = self.optuna_study.user_attrs.get(_held_out_attribute(run, seed), {})
         return (holder[OWNER], holder.get(PROCESS, [])) if OWNER in holder else None
 
-    def record_holder(self, run: FrozenTrial, seed: int, process: Sequence[float] = ()) -> None:
-        """Record that this sweep trains a run's held-out seed, and the process that does it."""
-        holding = {OWNER: process_name()} | ({PROCESS: [*process]} if process else {})
-        self.optuna.set_user_attr(_held_out_attribute(run, seed), holding)
+    def record_held_out_process(
+        self, run: FrozenTrial, seed: int, process: Sequence[float] = ()
+    ) -> None:
+        """Record that this sweep process trains a run's held-out seed.
 
-    def record_held_out(self, run: FrozenTrial, seed: int, outcome: Outcome) -> None:
+        Args:
+            run: The run.
+            seed: Index of the held-out seed, from 0.
+            process: Identity of the training process; empty until it has started.
+        """
+        holding = {OWNER: process_name()} | ({PROCESS: [*process]} if process else {})
+        self.optuna_study.set_user_attr(_held_out_attribute(run, seed), holding)
+
+    def record_held_out_result(self, run: FrozenTrial, seed: int, outcome: Outcome) -> None:
         """Record the result of a run's held-out seed."""
         score = outcome.points[-1].score if outcome.points else None
-        self.optuna.set_user_attr(
+        self.optuna_study.set_user_attr(
             _held_out_attribute(run, seed), {"score": score, ERROR: outcome.error}
         )
 
@@ -371,31 +395,31 @@ class Study:
     def new_run(self) -> FrozenTrial:
         """Create a run: the next queued one, or one with suggested values."""
         with ignore_warnings():
-            return self.find(self.optuna.ask(self._distributions).number)
+            return self.find(self.optuna_study.ask(self._distributions).number)
 
     def claim(self, run: FrozenTrial) -> None:
         """Make this process the owner of a run whose process has died."""
-        self._set(run, OWNER, process_name())
+        self._set_attribute(run, OWNER, process_name())
 
     def release(self) -> None:
         """Release the unfinished runs and held-out seeds of this process, for other sweeps."""
         this_process = process_name()
         for run in self.runs(TrialState.RUNNING):
             if run.user_attrs.get(OWNER) == this_process:
-                self._set(run, OWNER, None)
-                storage, number = storage_and_id(self.optuna, run)
-                storage.set_trial_state_values(number, TrialState.WAITING)
-        for name, holder in self.optuna.user_attrs.items():
+                self._set_attribute(run, OWNER, None)
+                storage, trial_id = storage_and_id(self.optuna_study, run)
+                storage.set_trial_state_values(trial_id, TrialState.WAITING)
+        for name, holder in self.optuna_study.user_attrs.items():
             if name.startswith(f"{HELD_OUT_PREFIX} ") and holder.get(OWNER) == this_process:
-                self.optuna.set_user_attr(name, {})
+                self.optuna_study.set_user_attr(name, {})
 
     def take_over(self, run: FrozenTrial) -> bool:
         """Take over a released run. Returns False if another sweep was first."""
         if OWNER not in run.user_attrs:  # never started
             return False
         with suppress(UpdateFinishedTrialError):  # another sweep took it first
-            storage, number = storage_and_id(self.optuna, run)
-            if storage.set_trial_state_values(number, TrialState.RUNNING):
+            storage, trial_id = storage_and_id(self.optuna_study, run)
+            if storage.set_trial_state_values(trial_id, TrialState.RUNNING):
                 self.claim(run)
                 return True
         return False
@@ -404,7 +428,7 @@ class Study:
         """Restart a run with the same values, and suggest values that are missing."""
         with ignore_warnings():
             if run.params.keys() < self._distributions.keys():  # died during the suggestion
-                trial = optuna.Trial(self.optuna, storage_and_id(self.optuna, run)[1])
+                trial = optuna.Trial(self.optuna_study, storage_and_id(self.optuna_study, run)[1])
                 for name, each in self._distributions.items():
                     is_integer = isinstance(each, IntDistribution)
                     suggest: Any = trial.suggest_int if is_integer else trial.suggest_float
@@ -417,11 +441,11 @@ class Study:
 
     def record_process(self, run: FrozenTrial, process: Sequence[float], seed: int = 0) -> None:
         """Record the training process of a run, so that it can be ended if this process crashes."""
-        self._set(run, f"{PROCESS} {seed}" if seed else PROCESS, list(process))
+        self._set_attribute(run, f"{PROCESS} {seed}" if seed else PROCESS, list(process))
 
-    def _set(self, run: FrozenTrial, name: str, value: Any) -> None:
-        storage, number = storage_and_id(self.optuna, run)
-        storage.set_trial_user_attr(number, name, value)
+    def _set_attribute(self, run: FrozenTrial, name: str, value: Any) -> None:
+        storage, trial_id = storage_and_id(self.optuna_study, run)
+        storage.set_trial_user_attr(trial_id, name, value)
 
     def record_outcome(self, run: FrozenTrial, outcome: Outcome) -> None:
         """Record the result of a run.
@@ -429,8 +453,8 @@ class Study:
         Its points are recorded first, so that a finished run always has all of them.
         """
         if outcome.error:
-            self._set(run, ERROR, outcome.error)
-            self.optuna.tell(run.number, state=TrialState.FAIL, skip_if_finished=True)
+            self._set_attribute(run, ERROR, outcome.error)
+            self.optuna_study.tell(run.number, state=TrialState.FAIL, skip_if_finished=True)
             return
         points = outcome.points if outcome.stop_reason else outcome.points[:-1]
         recorded = {
@@ -440,31 +464,31 @@ class Study:
         }
         for i, point in enumerate(points):
             if i not in recorded:
-                self._add(run, i, point)
+                self._add_point(run, i, point)
         last = outcome.points[-1]
-        self._set(run, TRAINED_STEPS, last.steps)
+        self._set_attribute(run, TRAINED_STEPS, last.steps)
         if outcome.stop_reason:
-            self._set(run, STOP_REASON, outcome.stop_reason)
-            self._set(run, LAST_RESULT, [last.score, last.cost])
-            self.optuna.tell(run.number, state=TrialState.PRUNED, skip_if_finished=True)
+            self._set_attribute(run, STOP_REASON, outcome.stop_reason)
+            self._set_attribute(run, LAST_RESULT, [last.score, last.cost])
+            self.optuna_study.tell(run.number, state=TrialState.PRUNED, skip_if_finished=True)
         else:
-            self.optuna.tell(run.number, [last.score, last.cost], skip_if_finished=True)
+            self.optuna_study.tell(run.number, [last.score, last.cost], skip_if_finished=True)
 
-    def _add(self, run: FrozenTrial, i: int, point: Point) -> None:
+    def _add_point(self, run: FrozenTrial, index: int, point: Point) -> None:
         """Add a point of a run as a trial, unless its values are outside the sweep's ranges."""
         values = dict(run.params)
-        ranges = self._distributions
-        if TIMESTEPS in ranges:
+        if TIMESTEPS in self._distributions:
             values[TIMESTEPS] = int(point.steps)
-        if not all(ranges[name].low <= values[name] <= ranges[name].high for name in ranges):
-            return
+        for name, distribution in self._distributions.items():
+            if not distribution.low <= values[name] <= distribution.high:
+                return
         trial = create_trial(
             values=[point.score, point.cost],
             params=values,
-            distributions=ranges,
-            user_attrs={RUN_NUMBER: run.number, POINT_INDEX: i},
+            distributions=self._distributions,
+            user_attrs={RUN_NUMBER: run.number, POINT_INDEX: index},
         )
-        self.optuna.add_trial(trial)
+        self.optuna_study.add_trial(trial)
 
 
 # ---- opening a study -----------------------------------------------------------------------------
@@ -515,7 +539,10 @@ def open_study(
 
 
 def describe_sweep(sweep: Sweep, config: Config) -> dict[str, Any]:
-    """Return the settings that all processes of a sweep must share, by names for messages."""
+    """Return the settings that all processes of a sweep must share.
+
+    The keys of the dict name the settings in messages, for example ``the range of train.gamma``.
+    """
     plain = to_dict(config)
     space = sweep.space
     ranges = {
@@ -562,7 +589,7 @@ def study_info(storage: BaseStorage, name: str, timeout: float = 10.0) -> dict[s
         time.sleep(0.05)
     try:
         saved = json.loads(text)
-        words = saved.get("words", [])
+        words = saved.get("words", [])  # in the descriptions of earlier versions
         valid = isinstance(words, list) and all(isinstance(word, str) for word in words)
     except (TypeError, ValueError, AttributeError, RecursionError):
         valid = False
@@ -574,7 +601,7 @@ def study_info(storage: BaseStorage, name: str, timeout: float = 10.0) -> dict[s
 
 def settings_difference(previous: Mapping[str, Any], current: Mapping[str, Any]) -> str:
     """Return the first difference between the descriptions of two sweeps as text, or ""."""
-    current = json.loads(json.dumps(current))
+    current = json.loads(json.dumps(current))  # as stored: tuples become lists
     for name in (name for name in previous if name in current):
         if previous[name] != current[name]:
             return f"{name} was {previous[name]}, now {current[name]}"

@@ -24,12 +24,12 @@ NUM_BUFFERS = "vec.num_buffers"
 
 
 class RunLauncher(NamedTuple):
-    """Start the training processes of a sweep's runs, with the settings that all runs share.
+    """Starter of a sweep's training processes, with the settings that all runs share.
 
     Args:
         env: Environment's name on the command line.
-        words: Further words of the command line, without options of the sweep.
-        config: Checked configuration of the first run, with its family.
+        words: Words after the environment's name, as for ``train``: without options of the sweep.
+        config: Checked configuration of the first run; ``base.family`` isn't ``auto``.
         space: Parameters of the sweep.
         settings: Settings of the sweep.
         folder: Folder of the sweep.
@@ -62,18 +62,20 @@ class RunLauncher(NamedTuple):
         if NUM_BUFFERS not in values:
             return values
         agents = int(values.get(AGENTS, self.config.vec.total_agents))
-        max_buffers = max(1, min(int(values[NUM_BUFFERS]), agents))
-        return {
-            **values,
-            NUM_BUFFERS: next(q for q in range(max_buffers, 0, -1) if agents % q == 0),
-        }
+        buffers = max(1, min(int(values[NUM_BUFFERS]), agents))
+        while agents % buffers:
+            buffers -= 1
+        return {**values, NUM_BUFFERS: buffers}
 
     def run_folder(self, run: FrozenTrial, seed: int = 0) -> Path:
         """Return the folder for the files of a run with one seed."""
         return self.folder / "runs" / _folder_name(run, seed)
 
     def run_words(self, run: FrozenTrial, seed: int = 0) -> list[str]:
-        """Return the words of a run's command line that describe the training, from ENV on."""
+        """Return a run's words for ``puffer-mlx train``, beginning with the environment's name.
+
+        The options for the run's folders are left out.
+        """
         values = self._run_values(run)
         words = [
             *self._shared_words(),
@@ -85,16 +87,19 @@ class RunLauncher(NamedTuple):
         return words
 
     def _run_values(self, run: FrozenTrial) -> Values:
-        """Return a run's suggested values; for the first run, only those not configured."""
-        uses_files = run.user_attrs.get(FROM_CONFIG)
+        """Return a run's suggested values by full name.
+
+        For the run with the configured values, only those of keys without a configured value.
+        """
+        uses_config = run.user_attrs.get(FROM_CONFIG)
         return {
             p.name: run.params[p.name]
             for p in self.space.parameters
-            if not uses_files or p.default is None
+            if not uses_config or p.default is None
         }
 
     def _shared_words(self) -> list[str]:
-        """Return the words of the command line that all runs share, from ENV on."""
+        """Return the words of ``run_words`` that all runs share, also the environment's name."""
         words = [self.env, *self.words]
         if self.config.python and "--family" not in " ".join(words):
             words += ["--family", self.config.base.family]
@@ -121,11 +126,11 @@ class RunLauncher(NamedTuple):
         _remove_files(folder)
         words = self.run_words(run, seed)
         words += [f"--checkpoint-dir={folder / 'checkpoints'}", f"--log-dir={folder / 'logs'}"]
-        typed = {word.partition("=")[0] for word in self.words}
+        user_options = {word.partition("=")[0] for word in self.words}
         defaults = {"--checkpoint-interval": "0"}
         if tracker_names(self.config):
             defaults["--wandb-group"] = self.folder.name
-        words += [f"{name}={text}" for name, text in defaults.items() if name not in typed]
+        words += [f"{name}={text}" for name, text in defaults.items() if name not in user_options]
         return TrainingProcess(
             words, folder, slot, settings.metric, settings.downsample, self.hang_timeout
         )
@@ -149,8 +154,9 @@ class RunLauncher(NamedTuple):
 
 
 def _folder_name(run: FrozenTrial, seed: int) -> str:
-    """Return the name of a run's folder: number of the run, and of the seed after the first."""
-    return f"{run.number:04d}" + f"-{seed + 1}" * bool(seed)
+    """Return the name of a run's folder: ``0007``, or ``0007-2`` with its second seed."""
+    suffix = f"-{seed + 1}" if seed else ""
+    return f"{run.number:04d}{suffix}"
 
 
 def _remove_files(folder: Path) -> None:
@@ -193,7 +199,7 @@ class BestFile:
         best = self._study.best()
         if best is None:
             return
-        held_out = self._study.held_out(best)
+        held_out = self._study.held_out_results(best)
         if (best.number, held_out) != self._best:
             self._launcher.write_best(best, held_out)
             self._best = best.number, held_out

@@ -13,7 +13,6 @@ import functools
 import importlib
 import importlib.util
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -186,7 +185,7 @@ def _try_to_draw(name: str, task: str) -> None:
         UserError: It can't be drawn.
     """
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _DRAWING, task],
+        program.python_command("-W", "ignore", "-c", _DRAWING, task),
         capture_output=True,
         text=True,
         timeout=_DRAWING_SECONDS,
