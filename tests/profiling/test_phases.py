@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from puffer_mlx.profiling.phases import PROFILE_EVERY, WAIT_PHASES, PhaseTimer, Profiler
-from puffer_mlx.profiling.timeline import Trace
+from puffer_mlx.profiling.timeline import Timeline
 
 
 class Clock:
@@ -56,7 +56,7 @@ def test_phases_add_up_after_random_calls(lane, clock):
     for _ in range(3000):
         what = rng.randrange(10)
         if what == 0:
-            lane.apply_profiled_shares(profiled=rng.random() < 0.3)
+            lane.apply_profiled_fractions(profiled=rng.random() < 0.3)
         elif what == 1:
             lane.split("train_b", {"train_b": rng.random(), "train_d": rng.random()})
         elif what == 2:
@@ -79,7 +79,7 @@ def test_the_profiled_epochs_shares_divide_the_following_ones(lane, clock):
     def epoch(profiled: bool, **seconds: float) -> dict[str, float]:
         lane.start()
         charge(lane, clock, train_wait=5, **seconds)
-        lane.apply_profiled_shares(profiled)
+        lane.apply_profiled_fractions(profiled)
         return lane.flush()
 
     assert epoch(False, train_misc=7) == {"train_wait": 5, "train_misc": 7}
@@ -119,7 +119,7 @@ def test_some_epochs_are_profiled(clock, epochs, seconds, delay, expected):
     profiled = []
     for epoch in epochs:
         clock.now += seconds
-        profiler.begin(epoch)
+        profiler.begin_epoch(epoch)
         profiled += [epoch] if profiler.should_profile(epoch) else []
     assert profiled == expected
 
@@ -150,13 +150,13 @@ def test_flushing_in_another_thread_loses_no_time():
     assert total == pytest.approx(lane._last - began, abs=1e-6)
 
 
-# ---- feeding a trace -----------------------------------------------------------------------------
+# ---- feeding a timeline --------------------------------------------------------------------------
 
 
 def test_closing_writes_the_trace_of_a_run_that_ends_early(clock, tmp_path):
     profiler = Profiler(clock=clock)
-    profiler.trace = Trace(tmp_path / "t.json", first=0, epochs=100, clock=clock)
-    profiler.begin(0)
-    assert not profiler.trace.path.exists()
+    profiler.timeline = Timeline(tmp_path / "t.json", first=0, epochs=100, clock=clock)
+    profiler.begin_epoch(0)
+    assert not profiler.timeline.path.exists()
     profiler.close()
-    assert profiler.trace.path.exists() and profiler.train.trace is None
+    assert profiler.timeline.path.exists() and profiler.train.timeline is None
