@@ -19,7 +19,7 @@ from puffer_mlx.config.schema import KEYS, NO_TRACKER, SECTIONS
 from puffer_mlx.config.values import is_argument
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo.schedules import SCHEDULED, value_at
-from puffer_mlx.vec.gym.make import wrap_instance
+from puffer_mlx.vec.gym.make import constructor_of
 from puffer_mlx.vec.puffer import is_puffer_env
 
 ENV = "env."  # prefix of the environment's own keys
@@ -220,7 +220,7 @@ def environment_source(env: Any) -> EnvironmentSource:
         return EnvironmentSource(env)
     gymnasium = sys.modules.get("gymnasium")  # imported if the object is from Gymnasium
     if gymnasium and isinstance(env, gymnasium.Env):
-        return EnvironmentSource(object_name(type(env.unwrapped)), wrap_instance(env), alone=True)
+        return EnvironmentSource(object_name(type(env.unwrapped)), constructor_of(env), alone=True)
     if callable(env):
         return EnvironmentSource(object_name(env), env)
     hint = ENVIRONMENT_HINT

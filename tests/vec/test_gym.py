@@ -293,7 +293,7 @@ def test_gymnasium_must_be_supported(version: str, message: str, monkeypatch):
 
 def test_vectorized_form_needs_a_newer_gymnasium(monkeypatch):
     monkeypatch.setattr(gymnasium, "__version__", "0.29.1")
-    refused(r"but Gymnasium 0\.29\.1 has none that", CARTPOLE, backend="vector")
+    refused(r"but Gymnasium 0\.29\.1 has no vectorised versions that", CARTPOLE, backend="vector")
 
 
 # ---- The probe -----------------------------------------------------------------------------------
