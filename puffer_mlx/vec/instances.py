@@ -519,7 +519,7 @@ class Instances:
             raise
 
     def reset(self, seed: int | None) -> list[EpisodeInfo]:
-        """Reset all instances.
+        """Reset all instances of this group.
 
         Args:
             seed: Seed of instance 0 of all groups; instance i gets ``seed + i``. None for no new

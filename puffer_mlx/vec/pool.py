@@ -361,7 +361,7 @@ def _run_worker(
 
 
 def _next_task(pipe: Connection) -> tuple[str, tuple[Any, ...]]:
-    """Receive the name and arguments of a worker's next task; ``close`` if the trainer ended."""
+    """Receive the name and arguments of a worker's next task: ``close`` if the trainer ended."""
     try:
         return pipe.recv()
     except EOFError:

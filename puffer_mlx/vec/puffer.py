@@ -141,7 +141,7 @@ class PufferFactory(EnvFactory):
         super()._apply(probe)
         self._probe = probe
 
-    def _buf(self, count: int | None) -> dict[str, np.ndarray] | None:
+    def _new_arrays(self, count: int | None) -> dict[str, np.ndarray] | None:
         """Return arrays that a new environment writes into, or None before the first probe."""
         if self._probe is None:
             return None
@@ -192,7 +192,7 @@ class PufferFactory(EnvFactory):
             arguments["num_envs"] = count
         if self.render and "render_mode" in declared:
             arguments.setdefault("render_mode", "rgb_array")
-        reserved = ("buf", self._buf(count)), ("seed", seed)
+        reserved = ("buf", self._new_arrays(count)), ("seed", seed)
         arguments |= {key: value for key, value in reserved if key in declared}
         with self.reporting_failures(number, seed - number):
             env = self.constructor(**arguments)

@@ -113,7 +113,7 @@ class ZooFactory(EnvFactory):
         return spaces.observation, spaces.action
 
     def describe(self, env: Any, seed: int) -> Probe:
-        """Return a new environment's agents, their spaces, and if it masks actions.
+        """Return a new environment's agents, their spaces, and whether it masks actions.
 
         Raises:
             EnvFailure: The environment failed.

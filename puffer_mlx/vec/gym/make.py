@@ -330,7 +330,7 @@ def declared_metadata(constructor: Any) -> dict[str, Any]:
 
 
 def _load_entry_point(entry_point: Any) -> Any:
-    """Return the function or class of a Gymnasium entry point, or import it by its name."""
+    """Return the function or class of a Gymnasium entry point, imported if it is given by name."""
     from gymnasium.envs.registration import load_env_creator
 
     return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point

@@ -111,7 +111,7 @@ def compile_environment(folder: Path | str, again: bool = False) -> Path:
 
 
 def compiled_unit(folder: Path | str) -> Path:
-    """Return the C file of an environment that the compiler gets, besides the stepper's files.
+    """Return the C file of an environment to compile, in addition to the files in envs/src.
 
     Raises:
         UserError: The folder isn't an environment.
@@ -122,7 +122,7 @@ def compiled_unit(folder: Path | str) -> Path:
 
 
 def environment_flags(folder: Path | str, requirements: Requirements | None = None) -> list[str]:
-    """Return the compiler and linker flags for a C environment and the stepper.
+    """Return the compiler and linker flags for a C environment and the files in envs/src.
 
     Args:
         folder: Folder of the environment.

@@ -18,10 +18,12 @@ from puffer_mlx.system.files import shipped_folder
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _RAYLIB = {"raylib.h", "raymath.h", "rlgl.h"}
 _RANDOM = re.compile(rb"\b(?:s?rand|GetRandomValue|LoadRandomSequence|SetRandomSeed)[ \t]*\(")
+# Backslash at the end of a line, which continues in the next one.
 _SPLICE = re.compile(rb"\\[ \t]*\n")
 _LITERAL = rb'"(?:\\.|[^"\\\n])*"|' + rb"'(?:\\.|[^'\\\n])*'"
 _LITERAL_OR_COMMENT = re.compile(_LITERAL + rb"|//[^\n]*|/\*.*?\*/", re.DOTALL)
-# The bracket of a macro with arguments follows its name without a space.
+# Start of a preprocessor directive. A #define includes the macro's name, and the bracket that
+# follows without a space if the macro has arguments.
 _DIRECTIVE = re.compile(rb"\s*#\s*(define\s+[\w$]+\(?)?")
 _NUMBER = rb"\.?[0-9](?:[eEpP][+-]|[\w.])*"
 _OPERATOR = rb"\.\.\.|<<=|>>=|->|\+\+|--|<<|>>|&&|\|\||##|::|[-+*/%&|^<>=!]="
@@ -93,7 +95,7 @@ def our_header_folders(folder: Path) -> list[Path]:
 
 
 def include_folders(folder: Path) -> list[Path]:
-    """Return the include folders to search after ``our_header_folders``: the environment's own."""
+    """Return an environment's include folders: its folder, and folders of its repository."""
     folder = folder.resolve()
     root = repository_folder(folder)
     inside = [] if root is None else [root, root / "src", root / "vendor"]

@@ -258,7 +258,7 @@ class NativeVec:
         return read_means(self.spec.name, self._library.puffer_log, self._handle.address())
 
     def episodes(self) -> list[dict[str, float]]:
-        """Return mean metrics of ended episodes by environment.
+        """Return mean metrics of the episodes that ended since the last call, by environment.
 
         If this is called after every step, the records of environments with one agent are single
         episodes.
