@@ -100,7 +100,8 @@ def _check_arguments(path: Path, epochs: int) -> None:
         )
     if os.path.lexists(path):
         raise UserError(
-            f"{path} exists, and Metal doesn't replace a capture", "remove it, or choose another"
+            f"{path} exists, and Metal doesn't replace a capture",
+            "remove it, or choose another path",
         )
 
 

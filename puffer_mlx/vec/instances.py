@@ -505,12 +505,14 @@ class Instances:
             for i in range(count):
                 current[0] = i
                 agents = slice(i * n, (i + 1) * n)
-                one = factory.make(seed + number + i, num_envs, buffers.select(agents), number + i)
-                self._instances.append((i, one, agents))
-                if one.num_agents != n:
-                    wanted = "" if num_envs is None else f", made with num_envs={num_envs},"
+                instance = factory.make(
+                    seed + number + i, num_envs, buffers.select(agents), number + i
+                )
+                self._instances.append((i, instance, agents))
+                if instance.num_agents != n:
+                    made_with = "" if num_envs is None else f", made with num_envs={num_envs},"
                     raise UserError(
-                        f"{factory.name}: an instance{wanted} has {one.num_agents} agents,"
+                        f"{factory.name}: an instance{made_with} has {instance.num_agents} agents,"
                         f" expected {n}",
                         "all instances must have the same number, in proportion to num_envs",
                     )
@@ -528,10 +530,10 @@ class Instances:
         Raises:
             EnvFailure: An instance failed.
         """
-        for i, one, _ in self._instances:
+        for i, instance, _ in self._instances:
             self._current[0] = i
             try:
-                one.reset(None if seed is None else seed + self._number + i)
+                instance.reset(None if seed is None else seed + self._number + i)
             except ENV_EXCEPTIONS as error:
                 raise locate_failure("failed in reset", error, i) from error
         return []
@@ -546,14 +548,14 @@ class Instances:
         infos: list[EpisodeInfo] = []
         current = self._current
         actions = self._factory.actions(self.buffers.actions)
-        for i, one, agents in self._instances:
+        for i, instance, agents in self._instances:
             current[0] = i
             try:
-                news = one.step(actions[agents])
+                reports = instance.step(actions[agents])
             except ENV_EXCEPTIONS as error:
                 raise locate_failure("failed in step", error, i) from error
-            if news:
-                infos += [info.shifted(agents.start) for info in news]
+            if reports:
+                infos += [info.shifted(agents.start) for info in reports]
         self._seconds += time.perf_counter() - began
         self._busy[0] = self._seconds
         return infos
@@ -575,7 +577,7 @@ class Instances:
         """Close all instances. Returns the text of the first exception of ``close``, or ""."""
         instances = self._instances
         self._instances = []
-        reasons = [close_if_possible(one) for _, one, _ in instances]
+        reasons = [close_if_possible(each) for _, each, _ in instances]
         return next(filter(None, reasons), "")
 
 

@@ -195,7 +195,7 @@ class SpaceLayout:
         if () in actions:
             return list(actions[()])
         return [
-            nested(self.spaces[1], {path: chosen[i] for path, chosen in actions.items()})
+            nested(self.spaces[1], {path: values[i] for path, values in actions.items()})
             for i in range(len(rows))
         ]
 

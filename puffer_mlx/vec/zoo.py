@@ -218,9 +218,9 @@ class ParallelInstance:
             return []
         previous = set(self._env.agents)
         acting = previous - self._done
-        chosen = {a: x for a, x in zip(self._agents, actions, strict=True) if a in acting}
+        actions_by_agent = {a: x for a, x in zip(self._agents, actions, strict=True) if a in acting}
         try:
-            result = self._env.step(chosen)
+            result = self._env.step(actions_by_agent)
         except KeyError as error:
             self._raise_explained(error)
             raise

@@ -192,9 +192,9 @@ class GymFactory(EnvFactory):
         if isinstance(env, gymnasium().vector.VectorEnv) and size == num_envs:
             return env
         raise UserError(
-            f"{self.name}: with num_envs={num_envs} it made a {type(env).__qualname__}"
+            f"{self.name}: with num_envs={num_envs} its constructor made a {type(env).__qualname__}"
             + (f" of {size}" if size is not None else ""),
-            "with num_envs=n it must return a gymnasium.vector.VectorEnv of n environments",
+            "for num_envs=n return a gymnasium.vector.VectorEnv of n environments",
         )
 
     def vectorised_version(self) -> tuple[str, str]:

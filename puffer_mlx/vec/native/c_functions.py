@@ -238,8 +238,8 @@ def address(
         kind = f"{array.dtype} {array.shape}"
         kind += "" if array.flags.c_contiguous else ", not C-contiguous"
         kind += "" if array.flags.writeable else ", read-only"
-    wanted = "writable and C-contiguous" if written else "C-contiguous"
-    raise ValueError(f"{what}: expected {dtype} {shape}, {wanted}; found {kind}")
+    requirement = "writable and C-contiguous" if written else "C-contiguous"
+    raise ValueError(f"{what}: expected {dtype} {shape}, {requirement}; found {kind}")
 
 
 class OpenHandle:
