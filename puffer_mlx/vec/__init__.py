@@ -1,4 +1,4 @@
-"""Vectorised environments: in C, or of Gymnasium, PettingZoo and PufferLib 3.x. NumPy only.
+"""Vectorised environments in C, and from Gymnasium, PettingZoo and PufferLib 3.x. NumPy only.
 
 A *family* is a kind of environment with its own default settings, such as ``atari``:
 ``config.families``.
